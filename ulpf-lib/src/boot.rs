@@ -1,0 +1,48 @@
+//! The boot block: what the command tells the stub when it loads it into a program.
+//!
+//! The command (see `src/inject`) maps the stub image, writes one [`BootArgs`] above it and runs
+//! [`BootArgs`]-taking entry points with ptrace. Every entry ends with `int3` and its result in rax
+//! (0, or a negative errno):
+//!
+//! ```text
+//! ulpf_stub_boot(rdi = &BootArgs)         once, on one stopped thread
+//! ulpf_stub_boot_thread(rdi = &BootArgs)  once on every further stopped thread (attach)
+//! ```
+//!
+//! After the entries have run, the command restores each thread's registers and detaches from it
+//! with [`PARK_SIGNAL`], so that the thread comes to rest in the stub exactly where it was.
+
+/// `BootArgs::magic`.
+pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
+/// Raised whenever [`BootArgs`] or the shared area change shape.
+pub const BOOT_VERSION: u32 = 1;
+
+/// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
+/// it from the program.
+pub const PARK_SIGNAL: i32 = 63;
+
+/// The program was started by us: when the command goes away, so does the program.
+pub const BOOT_LAUNCHED: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BootArgs {
+    pub magic: u64,
+    pub version: u32,
+    /// `BOOT_*` bits.
+    pub flags: u32,
+    /// First byte and length of the whole stub mapping (text, data, this block, boot stack). System
+    /// calls issued from within are the stub's own (syscall user dispatch's exempt range).
+    pub image_base: u64,
+    pub image_len: u64,
+    /// The command's process, from which the stub takes the two descriptors with `pidfd_getfd(2)`.
+    pub server_pid: i32,
+    /// In the command's table: stream socket that carries the remote serial protocol, and the
+    /// memfd of the shared area (`ulpf_lib::ring`).
+    pub control_fd: i32,
+    pub shared_fd: i32,
+    /// Result: process id of the stub's own task (shares memory with the program, not its thread
+    /// group, descriptors or signal handlers).
+    pub stub_pid: i32,
+    pub reserved: [u64; 4],
+}

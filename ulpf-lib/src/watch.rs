@@ -1,0 +1,70 @@
+//! What a watch is: a range, a kind, an identity.
+
+use crate::addr::TargetAddr;
+
+/// Which accesses a watch reports (GDB: `watch`, `rwatch`, `awatch`; packets Z2, Z3, Z4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum WatchKind {
+    Write = 1,
+    Read = 2,
+    Access = 3,
+}
+
+/// What an instruction does with the bytes it touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum AccessKind {
+    Read = 1,
+    Write = 2,
+    ReadWrite = 3,
+}
+
+impl AccessKind {
+    pub const fn reads(self) -> bool {
+        self as u8 & 1 != 0
+    }
+    pub const fn writes(self) -> bool {
+        self as u8 & 2 != 0
+    }
+}
+
+impl WatchKind {
+    /// Is an access of this kind a hit, given that it overlaps the range?
+    pub const fn sees(self, access: AccessKind) -> bool {
+        match self {
+            WatchKind::Write => access.writes(),
+            WatchKind::Read => access.reads(),
+            WatchKind::Access => true,
+        }
+    }
+}
+
+/// Number of a watch: an index into the counters that the command and the target share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(transparent)]
+pub struct WatchId(pub u32);
+
+/// A half-open byte range `[start, start + len)`; `len` is never zero and the end never wraps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct WatchRange {
+    pub start: TargetAddr,
+    pub len: u64,
+}
+
+impl WatchRange {
+    /// `None` when `len` is zero or the end would wrap.
+    pub const fn new(start: TargetAddr, len: u64) -> Option<WatchRange> {
+        if len == 0 || start.0.checked_add(len).is_none() {
+            return None;
+        }
+        Some(WatchRange { start, len })
+    }
+    /// One past the last byte.
+    pub const fn end(self) -> TargetAddr {
+        TargetAddr(self.start.0 + self.len)
+    }
+    pub const fn overlaps(self, addr: TargetAddr, len: u64) -> bool {
+        addr.0 < self.end().0 && self.start.0 < addr.0 + len
+    }
+}
