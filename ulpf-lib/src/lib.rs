@@ -2,13 +2,22 @@
 //!
 //! Freestanding (`no_std`): the stub that lives inside the watched program is built from it.
 #![cfg_attr(not(test), no_std)]
+#![deny(unsafe_code)]
 extern crate alloc;
 
 pub mod addr;
 pub mod boot;
+pub mod pages;
+pub mod refusal;
 pub mod ring;
+pub mod staged;
 pub mod sys;
 pub mod watch;
+pub mod watchlist;
 
 pub use addr::{AliasAddr, PAGE_SIZE, TargetAddr};
+pub use pages::{Guard, PageRun};
+pub use refusal::Refusal;
+pub use staged::StagedWatches;
 pub use watch::{AccessKind, WatchId, WatchKind, WatchRange};
+pub use watchlist::Watchlist;

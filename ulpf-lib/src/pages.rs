@@ -1,0 +1,59 @@
+//! What a page needs so that no access to its watches goes unseen.
+
+use crate::addr::{PAGE_SIZE, TargetAddr};
+use crate::watch::{WatchKind, WatchRange};
+
+/// Which accesses the primary mapping of a page must forbid. Ordered by strength.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(u8)]
+pub enum Guard {
+    /// Loads go through, stores fault: enough for write watches.
+    NoWrite = 1,
+    /// Every access faults: read and access watches (x86 cannot forbid loads alone).
+    NoAccess = 2,
+}
+
+impl Guard {
+    pub const fn needed_by(kind: WatchKind) -> Guard {
+        match kind {
+            WatchKind::Write => Guard::NoWrite,
+            WatchKind::Read | WatchKind::Access => Guard::NoAccess,
+        }
+    }
+}
+
+/// Pages `[start, end)` that need the same guard; both ends page aligned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRun {
+    pub start: TargetAddr,
+    pub end: TargetAddr,
+    pub guard: Guard,
+}
+
+impl PageRun {
+    /// The pages that a watch touches.
+    pub fn of(range: WatchRange, kind: WatchKind) -> PageRun {
+        PageRun {
+            start: range.start.page(),
+            end: page_up(range.end()),
+            guard: Guard::needed_by(kind),
+        }
+    }
+    pub const fn len(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+    pub const fn is_empty(&self) -> bool {
+        self.end.0 == self.start.0
+    }
+    pub const fn contains(&self, addr: TargetAddr) -> bool {
+        self.start.0 <= addr.0 && addr.0 < self.end.0
+    }
+}
+
+/// First page boundary at or above `addr` (saturating at the last one).
+pub const fn page_up(addr: TargetAddr) -> TargetAddr {
+    match addr.0.checked_add(PAGE_SIZE - 1) {
+        Some(a) => TargetAddr(a).page(),
+        None => TargetAddr(u64::MAX).page(),
+    }
+}

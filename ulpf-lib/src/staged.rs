@@ -1,0 +1,240 @@
+//! Watches as a debugger handles them: taken away and put back at every stop.
+//!
+//! GDB removes and re-inserts each of its watches whenever the program stops, so a removal is only
+//! a mark on the watch, an insertion of the same range and kind takes the mark away again, and
+//! [`StagedWatches::commit`] names what has really changed since the last commit.
+
+use alloc::vec::Vec;
+
+use crate::watch::{WatchId, WatchKind, WatchRange};
+use crate::watchlist::{Entry, WATCH_ID_END, Watchlist};
+
+/// A watchlist whose changes take effect together.
+///
+/// Owned by the stub's task. All changes, staged ones too, happen while the program is parked;
+/// between a change and [`StagedWatches::commit`] the program must not run.
+#[derive(Default)]
+pub struct StagedWatches {
+    list: Watchlist,
+    /// Inserted since the last look-up; not yet in `list`.
+    fresh: Vec<Entry>,
+    /// Numbers of watches that were marked at some time since the last commit.
+    marked: Vec<WatchId>,
+    /// How many carry the mark now.
+    marks: usize,
+    next_id: u32,
+    /// Numbers from here on were given out after the last commit.
+    first_new: u32,
+}
+
+/// The difference that a commit makes.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub added: Vec<(WatchId, WatchRange, WatchKind)>,
+    pub removed: Vec<(WatchId, WatchRange, WatchKind)>,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl StagedWatches {
+    pub const fn new() -> StagedWatches {
+        StagedWatches {
+            list: Watchlist::new(),
+            fresh: Vec::new(),
+            marked: Vec::new(),
+            marks: 0,
+            next_id: 0,
+            first_new: 0,
+        }
+    }
+
+    /// The watches in force. Complete after [`StagedWatches::commit`].
+    pub fn list(&self) -> &Watchlist {
+        &self.list
+    }
+
+    /// Number of watches that will be in force after a commit.
+    pub fn len(&self) -> usize {
+        self.list.len() + self.fresh.len() - self.marks
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts a watch back that was removed since the last commit. `None`: there is none of this
+    /// range and kind; check whether it can be armed ([`crate::guard::Guards::check`]) and
+    /// [`StagedWatches::insert`] it.
+    pub fn restore(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
+        if self.marks == 0 {
+            return None;
+        }
+        let e = self.list.last_matching(range, kind, Entry::staged)?;
+        self.list.set_staged(e.id(), false);
+        self.marks -= 1;
+        Some(e.id())
+    }
+
+    /// Adds a watch, or puts it back with its old number. `None` when the range does not fit user
+    /// space or the numbers are used up.
+    pub fn insert(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
+        if let Some(id) = self.restore(range, kind) {
+            return Some(id);
+        }
+        if self.next_id >= WATCH_ID_END {
+            return None;
+        }
+        let id = WatchId(self.next_id);
+        self.fresh.push(Entry::new(id, range, kind)?);
+        self.next_id += 1;
+        Some(id)
+    }
+
+    /// Takes one watch of exactly this range and kind away. Two insertions need two removals.
+    pub fn remove(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
+        self.flush();
+        let e = self.list.last_matching(range, kind, |e| !e.staged())?;
+        self.mark(e.id());
+        Some(e.id())
+    }
+
+    /// Takes a watch away by its number.
+    pub fn remove_id(&mut self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
+        self.flush();
+        let e = self.list.entry(id).filter(|e| !e.staged())?;
+        self.mark(id);
+        Some((e.range(), e.kind()))
+    }
+
+    /// Takes all watches away.
+    pub fn remove_all(&mut self) {
+        self.flush();
+        let ids: Vec<WatchId> = self.list.iter().map(|(id, ..)| id).collect();
+        for id in ids {
+            if self.list.entry(id).is_some_and(|e| !e.staged()) {
+                self.mark(id);
+            }
+        }
+    }
+
+    /// Makes the staged changes real and names them. What was removed and put back, or inserted
+    /// and removed, does not appear.
+    pub fn commit(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        if self.marks > 0 {
+            self.flush();
+            for id in core::mem::take(&mut self.marked) {
+                let Some(e) = self.list.entry(id).filter(|e| e.staged()) else {
+                    continue;
+                };
+                self.list.remove_entry(e);
+                if id.0 < self.first_new {
+                    changes.removed.push((id, e.range(), e.kind()));
+                }
+            }
+            self.marks = 0;
+        }
+        self.marked.clear();
+        self.flush();
+        for id in self.first_new..self.next_id {
+            if let Some((range, kind)) = self.list.get(WatchId(id)) {
+                changes.added.push((WatchId(id), range, kind));
+            }
+        }
+        self.first_new = self.next_id;
+        changes
+    }
+
+    fn mark(&mut self, id: WatchId) {
+        self.list.set_staged(id, true);
+        self.marked.push(id);
+        self.marks += 1;
+    }
+
+    fn flush(&mut self) {
+        if !self.fresh.is_empty() {
+            self.list.merge(core::mem::take(&mut self.fresh));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::TargetAddr;
+
+    fn range(start: u64, len: u64) -> WatchRange {
+        WatchRange::new(TargetAddr(start), len).unwrap()
+    }
+
+    #[test]
+    fn removing_and_inserting_again_changes_nothing_and_keeps_the_numbers() {
+        let mut w = StagedWatches::new();
+        let ids: Vec<_> = (0..100)
+            .map(|i| w.insert(range(i * 8, 8), WatchKind::Write).unwrap())
+            .collect();
+        assert_eq!(w.commit().added.len(), 100);
+        for round in 0..3 {
+            for i in 0..100 {
+                assert_eq!(
+                    w.remove(range(i * 8, 8), WatchKind::Write),
+                    Some(ids[i as usize]),
+                    "round {round}"
+                );
+            }
+            assert_eq!(w.len(), 0);
+            for i in 0..100 {
+                assert_eq!(
+                    w.insert(range(i * 8, 8), WatchKind::Write),
+                    Some(ids[i as usize])
+                );
+            }
+            assert!(w.commit().is_empty());
+            assert_eq!(w.list().len(), 100);
+        }
+    }
+
+    #[test]
+    fn only_the_difference_is_named() {
+        let mut w = StagedWatches::new();
+        let a = w.insert(range(0x1000, 4), WatchKind::Write).unwrap();
+        let b = w.insert(range(0x2000, 4), WatchKind::Read).unwrap();
+        w.commit();
+        w.remove(range(0x1000, 4), WatchKind::Write);
+        w.remove(range(0x2000, 4), WatchKind::Read);
+        assert_eq!(
+            w.restore(range(0x2000, 4), WatchKind::Write),
+            None,
+            "another kind is another watch"
+        );
+        assert_eq!(w.restore(range(0x2000, 4), WatchKind::Read), Some(b));
+        let c = w.insert(range(0x3000, 1), WatchKind::Access).unwrap();
+        w.insert(range(0x4000, 1), WatchKind::Access).unwrap();
+        w.remove(range(0x4000, 1), WatchKind::Access);
+        let changes = w.commit();
+        assert_eq!(changes.added, [(c, range(0x3000, 1), WatchKind::Access)]);
+        assert_eq!(changes.removed, [(a, range(0x1000, 4), WatchKind::Write)]);
+        assert!(w.commit().is_empty());
+    }
+
+    #[test]
+    fn two_identical_insertions_need_two_removals() {
+        let mut w = StagedWatches::new();
+        let r = range(0x1000, 8);
+        let ids = [
+            w.insert(r, WatchKind::Write).unwrap(),
+            w.insert(r, WatchKind::Write).unwrap(),
+        ];
+        w.commit();
+        assert!(w.remove(r, WatchKind::Write).is_some());
+        w.commit();
+        assert!(w.list().any_overlap(TargetAddr(0x1003), 1));
+        assert_eq!(w.remove(r, WatchKind::Write), Some(ids[0]));
+        assert_eq!(w.remove(r, WatchKind::Write), None);
+        w.commit();
+        assert!(w.list().is_empty());
+    }
+}
