@@ -1,0 +1,41 @@
+# make            builds target/release/ulpf
+# make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
+# make test       everything that CI checks (installs what is missing)
+# make bench      measures, and writes benches/runs/ and the tables of BENCHMARKS.md
+# make install    copies ulpf to $(PREFIX)/bin
+
+PREFIX ?= /usr/local
+CARGO  ?= cargo
+
+BUILD_PACKAGES := gcc libc6-dev make python3
+DEMO_PACKAGES  := gdb sqlite3
+TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps
+# Without these, some tests skip and say why.
+EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite
+
+build: need-build
+	$(CARGO) build --release
+demo: need-demo build
+	@demo/run
+test: need-test
+	@tests/all
+bench: need-test build examples
+	@benches/run
+examples: need-build
+	@$(MAKE) -s -C examples
+install: build
+	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
+clean:
+	rm -rf target stub/target
+	$(MAKE) -C examples clean
+
+need-build:
+	@.ci/need $(BUILD_PACKAGES)
+	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: see https://rustup.rs" >&2; exit 1; }
+need-demo: need-build
+	@.ci/need $(DEMO_PACKAGES)
+need-test: need-build
+	@.ci/need $(TEST_PACKAGES)
+	@.ci/need --optional $(EXTRA_PACKAGES)
+
+.PHONY: build demo test bench examples install clean need-build need-demo need-test

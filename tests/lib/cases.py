@@ -1,0 +1,91 @@
+"""The base classes of the tests."""
+
+import os
+import re
+import unittest
+
+from .env import ROOT, example
+from .gdb import Gdb
+from .server import Server
+
+
+def line(name, text):
+    """Number of the line of an example's source that contains `text`."""
+    source = os.path.join(ROOT, "examples", name)
+    with open(source) as lines:
+        for number, content in enumerate(lines, start=1):
+            if text in content:
+                return number
+    raise AssertionError(f"no line of {name} contains {text!r}")
+
+
+class Case(unittest.TestCase):
+    """Ends every server and debugger that a test has started, and shows their talk if it failed."""
+
+    longMessage = True
+
+    def setUp(self):
+        self._servers, self._gdbs = [], []
+
+    def tearDown(self):
+        result = self._outcome.result
+        failed = any(case is self for case, _ in result.failures + result.errors)
+        for gdb in self._gdbs:
+            if failed:
+                print(f"--- gdb said:\n{gdb.transcript}{gdb._output.decode(errors='replace')}")
+            gdb.close()
+        for server in self._servers:
+            if failed:
+                print(f"--- {' '.join(server.command)} said:\n{server.said}--- its program said:\n{server.stdout()}")
+            server.close()
+
+    def serve(self, *program, **options):
+        """A server with an example program (a bare name) or any program (a path)."""
+        program = [example(program[0]) if program and "/" not in program[0] else program[0],
+                   *program[1:]] if program else []
+        server = Server(*map(str, program), **options)
+        self._servers.append(server)
+        return server
+
+    def gdb(self, *args, **options):
+        gdb = Gdb(*args, **options)
+        self._gdbs.append(gdb)
+        return gdb
+
+    def session(self, *program, stop="ready", extended=False, gdb_options=None, **options):
+        """gdb connected to a server with this program, run up to the function `stop`."""
+        server = self.serve(*program, **options)
+        gdb = self.gdb(**(gdb_options or {}))
+        gdb(f"file {server.command[len(server.command) - len(program)]}")
+        out = gdb(f"target {'extended-remote' if extended else 'remote'} {server.target}")
+        self.assertRegex(out, r"Remote debugging using|_start|Reading")
+        if stop:
+            gdb(f"tbreak {stop}")
+            self.assertSays(gdb("continue"), rf"Temporary breakpoint 1, .*{stop.split()[0]}")
+            if stop == "ready":
+                gdb("up")  # into its caller, so that the caller's variables are in scope
+        gdb.server = server
+        return gdb
+
+    def assertSays(self, text, *patterns):
+        """The patterns appear in this order."""
+        at = 0
+        for pattern in patterns:
+            match = re.compile(pattern).search(text, at)
+            if not match:
+                self.fail(f"{pattern!r} is missing (in this place) from:\n{text}")
+            at = match.end()
+
+    def assertChange(self, text, number, expression, old, new):
+        """The stop of `watch`: right watch, old and new value."""
+        self.assertSays(text, rf"[Ww]atchpoint {number}: {re.escape(expression)}\n",
+                        rf"Old value = {re.escape(str(old))}\n", rf"New value = {re.escape(str(new))}\n")
+
+    def assertExits(self, gdb, code=0, text=None):
+        """The program runs to its end, gdb sees the status, the server ends, the output is right."""
+        out = gdb("continue", 60)
+        self.assertSays(out, r"exited normally" if code == 0 else rf"exited with code {code:02o}\]")
+        gdb.server.wait()
+        if text is not None:
+            self.assertIn(text, gdb.server.stdout())
+        return out

@@ -1,0 +1,57 @@
+"""Where things are, and what this machine has."""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+BIN = os.path.join(ROOT, "examples", "bin")
+ULPF = os.environ.get("ULPF", os.path.join(ROOT, "target", "release", "ulpf"))
+
+# ULPF_SERVER=gdbserver runs the same tests against the real gdbserver: the judge of the tests
+# themselves. What only ulpf can do is skipped then.
+SERVER = os.environ.get("ULPF_SERVER", f"{ULPF} server").split()
+STAND_IN = os.path.basename(SERVER[0]) != "ulpf"
+
+GDB = os.environ.get("GDB", "/usr/bin/gdb")
+
+# Machines differ; a limit that is hit on a slow one says nothing. Raise all of them at once.
+PATIENCE = float(os.environ.get("ULPF_TEST_PATIENCE", "1"))
+
+
+def example(name):
+    """Path of an example program (built by examples/Makefile)."""
+    return os.path.join(BIN, name)
+
+
+def find_tool(*names):
+    """First of the programs that this machine has, or None."""
+    for name in names:
+        path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/bin:/usr/local/bin")
+        if path:
+            return path
+    return None
+
+
+def needs(*names):
+    """Skips a test when none of the programs is there; the reason names the first."""
+    return unittest.skipUnless(find_tool(*names), f"{names[0]} is not installed")
+
+
+ulpf_only = unittest.skipIf(STAND_IN, "only ulpf can do this; another server is standing in")
+
+
+def cpu_flags():
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            if line.startswith("flags"):
+                return set(line.split(":")[1].split())
+    return set()
+
+
+def bare(*command, stdin=None, timeout=120, env=None):
+    """Runs a program without us: (exit status, stdout)."""
+    done = subprocess.run(command, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, timeout=timeout * PATIENCE, env=env)
+    return done.returncode, done.stdout.decode(errors="replace")
