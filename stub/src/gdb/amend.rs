@@ -1,0 +1,105 @@
+//! What gdbstub's answers lack: features served beside it, the rest of a stop reply, the reason of
+//! a refusal.
+
+use super::{Client, packet, procfs};
+use crate::inferior::{Inferior, Refusal, Stop, StopReason, Tid};
+use alloc::vec::Vec;
+
+/// The payload of the first frame in `raw`.
+pub fn payload(raw: &[u8]) -> &[u8] {
+    let start = raw.iter().position(|b| *b == b'$').map_or(raw.len(), |i| i + 1);
+    let len = raw[start..].iter().position(|b| *b == b'#').unwrap_or(0);
+    &raw[start..start + len]
+}
+
+/// Appends to gdbstub's feature list what is served in `beside/` (and no-ack mode, which the server
+/// handles).
+pub fn features(reply: &mut Vec<u8>) {
+    // "multiprocess+," of gdbstub 0.7.10 has a comma too many.
+    if let Some(at) = reply.windows(15).position(|w| w == b";multiprocess+,") {
+        reply.remove(at + 14);
+    }
+    if !reply.windows(15).any(|w| w == b"QStartNoAckMode") {
+        reply.extend_from_slice(b";QStartNoAckMode+");
+    }
+    reply.extend_from_slice(concat!(
+        ";QPassSignals+;QProgramSignals+;ConditionalBreakpoints+",
+        ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
+        ";qXfer:siginfo:read+;qXfer:siginfo:write+",
+        ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
+    ).as_bytes());
+}
+
+/// GDB 13 only sees "an error", newer versions and LLDB show the text.
+pub fn refusal(refusal: Option<&Refusal>, client: Client) -> Vec<u8> {
+    let Some(r) = refusal else { return b"E01".to_vec() };
+    let mut text = Vec::new();
+    for part in [&*r.what, ": ", &r.why, "; ", &r.what_to_do] {
+        text.extend(part.bytes().filter(|b| !matches!(b, b'#' | b'$' | b'}' | b'*')));
+    }
+    let mut reply = Vec::new();
+    match (client.lldb, client.error_strings) {
+        (false, _) => {
+            reply.extend_from_slice(b"E.");
+            reply.extend_from_slice(&text);
+        }
+        (true, true) => {
+            reply.extend_from_slice(b"E16;");
+            packet::push_hex(&mut reply, &text);
+        }
+        (true, false) => reply.extend_from_slice(b"E16"),
+    }
+    reply
+}
+
+/// Appends the core, and for LLDB the reason and the list of threads.
+pub fn stop_reply(reply: &mut Vec<u8>, inf: &mut dyn Inferior, stop: Stop, client: Client, pid: i32) {
+    if let Some(core) = procfs::core_of(pid, stop.tid) {
+        reply.extend_from_slice(b"core:");
+        packet::push_num(reply, u64::from(core));
+        reply.push(b';');
+    }
+    if client.lldb {
+        let reason: &[u8] = match stop.reason {
+            StopReason::Breakpoint => b"reason:breakpoint;",
+            StopReason::Stepped => b"reason:trace;",
+            // LLDB makes its own "watchpoint" out of the watch: pair.
+            StopReason::Watch { .. } => b"",
+            StopReason::Signal(_) | StopReason::Interrupted => b"reason:signal;",
+        };
+        reply.extend_from_slice(reason);
+        if client.threads_in_stop {
+            threads(reply, inf, pid, client.features.multiprocess);
+        }
+    }
+}
+
+/// `threads:TID,TID…;thread-pcs:PC,PC…;`
+fn threads(reply: &mut Vec<u8>, inf: &mut dyn Inferior, pid: i32, multiprocess: bool) {
+    let threads = inf.threads();
+    reply.extend_from_slice(b"threads:");
+    for (i, tid) in threads.iter().enumerate() {
+        if i > 0 {
+            reply.push(b',');
+        }
+        thread_id(reply, pid, *tid, multiprocess);
+    }
+    reply.extend_from_slice(b";thread-pcs:");
+    for (i, tid) in threads.iter().enumerate() {
+        if i > 0 {
+            reply.push(b',');
+        }
+        packet::push_num(reply, inf.gprs(*tid).map_or(0, |g| g.rip));
+    }
+    reply.push(b';');
+}
+
+/// `pPID.TID`, or `TID` when the client does not speak multiprocess.
+pub fn thread_id(out: &mut Vec<u8>, pid: i32, tid: Tid, multiprocess: bool) {
+    if multiprocess {
+        out.push(b'p');
+        packet::push_num(out, pid as u64);
+        out.push(b'.');
+    }
+    packet::push_num(out, tid as u64);
+}

@@ -1,0 +1,60 @@
+//! `m M X x`: memory. gdbstub's `m` has no bound on the answer and no partial reads.
+
+use super::Served;
+use crate::gdb::packet;
+use crate::inferior::Inferior;
+use alloc::vec;
+use alloc::vec::Vec;
+use ulpf_lib::TargetAddr;
+
+pub fn serve(inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+    let Some((verb, rest)) = payload.split_first() else { return Served::unknown() };
+    let reply = match verb {
+        b'm' => read_hex(inf, rest),
+        b'x' => read_binary(inf, rest),
+        b'M' => write(inf, rest, packet::unhex),
+        _ => write(inf, rest, packet::unescape),
+    };
+    reply.unwrap_or_else(Served::error)
+}
+
+/// Up to `most` bytes of what `ADDR,LEN` asks for; fewer at the first unreadable one.
+fn read(inf: &mut dyn Inferior, rest: &[u8], most: usize) -> Option<Vec<u8>> {
+    let (addr, len) = packet::addr_len(rest)?;
+    let mut data = vec![0; usize::try_from(len).unwrap_or(most).min(most)];
+    let got = inf.read_memory(TargetAddr(addr), &mut data);
+    if got == 0 && len != 0 {
+        return None;
+    }
+    data.truncate(got);
+    Some(data)
+}
+
+fn read_hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
+    let data = read(inf, rest, packet::PACKET_SIZE / 2)?;
+    let mut reply = Vec::new();
+    packet::push_hex(&mut reply, &data);
+    Some(Served::Reply(reply))
+}
+
+/// LLDB's `x`: raw bytes, escaped; a read of nothing is its probe for the packet.
+fn read_binary(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
+    if packet::addr_len(rest)?.1 == 0 {
+        return Some(Served::ok());
+    }
+    let data = read(inf, rest, packet::PACKET_SIZE)?;
+    let mut reply = Vec::new();
+    packet::push_escaped(&mut reply, &data, packet::PACKET_SIZE);
+    Some(Served::Reply(reply))
+}
+
+fn write(inf: &mut dyn Inferior, rest: &[u8], decode: fn(&[u8]) -> Option<Vec<u8>>) -> Option<Served> {
+    let (addr, len, data) = packet::addr_data(rest)?;
+    let data = decode(data)?;
+    if data.len() as u64 != len {
+        return None;
+    }
+    // GDB probes for `X` with an empty write.
+    let done = data.is_empty() || inf.write_memory(TargetAddr(addr), &data).is_ok();
+    Some(Served::ok_or_error(done))
+}

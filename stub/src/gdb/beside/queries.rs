@@ -1,0 +1,130 @@
+//! Small questions and settings of GDB.
+
+use super::Served;
+use crate::gdb::packet::{self, Id, ThreadId};
+use crate::gdb::{Event, GdbSession, amend};
+use crate::inferior::{Inferior, Tid};
+use alloc::vec::Vec;
+
+/// What a client may send before the stop that it waits for.
+pub fn allowed_while_running(payload: &[u8]) -> bool {
+    matches!(payload, b"k" | b"vCtrlC") || payload.starts_with(b"vKill")
+}
+
+pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+    let pid = session.debuggee.pid;
+    let multiprocess = session.client.features.multiprocess;
+    match payload {
+        b"?" => Served::Reply(last_stop(session)),
+        [b'H', op @ (b'g' | b'c'), thread @ ..] => select(session, inf, *op, thread).unwrap_or_else(Served::error),
+        b"qC" => {
+            let mut reply = b"QC".to_vec();
+            amend::thread_id(&mut reply, pid, session.thread, multiprocess);
+            Served::Reply(reply)
+        }
+        [b'T', thread @ ..] => Served::ok_or_error(named(inf, pid, thread).is_some()),
+        b"g" | b"qfThreadInfo" | b"qsThreadInfo" => Served::Pass,
+        [b'G' | b'p' | b'P', ..] => Served::Pass,
+        b"k" => {
+            inf.kill();
+            session.event = Event::Killed;
+            Served::Silent
+        }
+        [b'D'] | [b'D', b';', ..] => {
+            inf.detach();
+            session.event = Event::Detached;
+            Served::ok()
+        }
+        b"vCtrlC" => {
+            if session.event == Event::Running {
+                inf.interrupt();
+            }
+            Served::ok()
+        }
+        _ => by_name(session, inf, payload),
+    }
+}
+
+fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+    let (name, rest) = match payload.iter().position(|b| matches!(b, b':' | b',' | b';')) {
+        Some(at) => (&payload[..at], &payload[at + 1..]),
+        None => (payload, &b""[..]),
+    };
+    match name {
+        b"qSupported" => {
+            session.client = super::super::Client { features: packet::client_features(payload), ..Default::default() };
+            session.debuggee.linux_signals = false;
+            Served::PassAs(session.client.features.for_gdbstub().to_vec())
+        }
+        b"qRcmd" => Served::Pass,
+        b"qThreadExtraInfo" => match named(inf, session.debuggee.pid, rest) {
+            Some(tid) => {
+                let mut reply = Vec::new();
+                packet::push_hex(&mut reply, inf.thread_name(tid).as_bytes());
+                Served::Reply(reply)
+            }
+            None => Served::error(),
+        },
+        b"qAttached" => Served::text("1"),
+        // The server's, and harmless here. With qSymbol we need no symbols.
+        b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::ok(),
+        b"QNonStop" => Served::ok_or_error(rest == b"0"),
+        b"QPassSignals" => match packet::number_list(rest) {
+            Some(list) => {
+                let mask = list
+                    .iter()
+                    .filter_map(|n| session.debuggee.signal_from_client(u8::try_from(*n).ok()?))
+                    .fold(0u64, |mask, signo| mask | 1 << (signo - 1));
+                inf.set_pass_signals(mask);
+                Served::ok()
+            }
+            None => Served::error(),
+        },
+        b"vKill" => {
+            inf.kill();
+            session.event = Event::Killed;
+            Served::ok()
+        }
+        _ => Served::unknown(),
+    }
+}
+
+fn last_stop(session: &GdbSession) -> Vec<u8> {
+    if !session.last_stop.is_empty() {
+        return session.last_stop.clone();
+    }
+    let mut reply = b"T05thread:".to_vec();
+    amend::thread_id(&mut reply, session.debuggee.pid, session.thread, session.client.features.multiprocess);
+    reply.push(b';');
+    reply
+}
+
+/// The live thread that an id names alone.
+fn named(inf: &mut dyn Inferior, pid: i32, id: &[u8]) -> Option<Tid> {
+    let id = ThreadId::parse(id)?;
+    let Id::Is(tid) = id.tid else { return None };
+    inf.threads().into_iter().find(|t| *t as u64 == tid && id.names(pid, *t))
+}
+
+/// `Hg`, `Hc`. "Any" is the thread that stopped; "all" makes sense for `Hc` only.
+fn select(session: &mut GdbSession, inf: &mut dyn Inferior, op: u8, id: &[u8]) -> Option<Served> {
+    let parsed = ThreadId::parse(id)?;
+    if op == b'c' {
+        session.resume_thread = parsed;
+        return Some(Served::ok());
+    }
+    let tid = match parsed.tid {
+        Id::Is(_) => named(inf, session.debuggee.pid, id)?,
+        Id::Any | Id::All => {
+            let threads = inf.threads();
+            match threads.contains(&session.thread) {
+                true => session.thread,
+                false => *threads.first()?,
+            }
+        }
+    };
+    session.thread = tid;
+    let mut canonical = b"Hg".to_vec();
+    packet::push_num(&mut canonical, tid as u64);
+    Some(Served::PassAs(canonical))
+}

@@ -1,0 +1,294 @@
+//! The remote serial protocol: gdbstub, and beside it what gdbstub lacks.
+//!
+//! ```text
+//!   server ──frames──▶ FrameReader ──▶ beside/ ──not mine──▶ gdbstub ──▶ target.rs ──▶ Inferior
+//!                                        │  answers itself               │ answers
+//!   server ◀──────────── frame ◀─────────┴── amend.rs ◀──────────────────┘
+//! ```
+//!
+//! gdbstub keeps the session's state (stopped, running), negotiates, and serves registers, threads,
+//! breakpoints, watches and `monitor`. The seam has two sides:
+//! - `beside/`: packets that gdbstub does not have or serves too narrowly are answered before
+//!   gdbstub sees them, one file per group;
+//! - `amend.rs`: gdbstub's answers that need more (the feature list, stop replies, refusals).
+//!
+//! Between server and stub there are no acknowledgements; checksums were verified by the server.
+//! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
+//! is restarted in the same state and the client gets an error reply.
+
+mod amend;
+mod arch;
+mod beside;
+pub mod packet;
+mod procfs;
+mod registers;
+mod signals;
+mod target;
+
+use crate::inferior::{Inferior, Stop, StopReason, Tid};
+use alloc::vec::Vec;
+use core::convert::Infallible;
+use core::num::NonZeroUsize;
+use gdbstub::common::Signal;
+use gdbstub::conn::Connection;
+use gdbstub::stub::state_machine::GdbStubStateMachine;
+use gdbstub::stub::{GdbStubBuilder, MultiThreadStopReason};
+use gdbstub::target::ext::breakpoints::WatchKind as StubWatchKind;
+use packet::{ClientFeatures, FrameReader, Incoming};
+use target::Debuggee;
+use ulpf_lib::WatchKind;
+
+/// What the main loop should know after it has fed the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Stopped; the debugger has the word.
+    Stopped,
+    /// The program was resumed, or goes on running; report its next stop with `stopped`.
+    Running,
+    /// `Inferior::detach` was called and acknowledged.
+    Detached,
+    /// `Inferior::kill` was called.
+    Killed,
+}
+
+/// gdbstub writes its answers here.
+struct Capture(Vec<u8>);
+
+impl Connection for Capture {
+    type Error = Infallible;
+    fn write(&mut self, byte: u8) -> Result<(), Infallible> {
+        self.0.push(byte);
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+type Machine = GdbStubStateMachine<'static, Debuggee, Capture>;
+
+/// One debugger's conversation with one program. All calls come from the stub's own task.
+pub struct GdbSession {
+    reader: FrameReader,
+    /// `None` only while a step of the machine is under way.
+    machine: Option<Machine>,
+    debuggee: Debuggee,
+    client: Client,
+    event: Event,
+    /// Thread of `Hg` and of the last stop.
+    thread: Tid,
+    /// Threads of `Hc`, for the old resume packets.
+    resume_thread: packet::ThreadId,
+    /// The last stop reply, for `?`.
+    last_stop: Vec<u8>,
+    last_reason: Option<Stop>,
+}
+
+/// What we have learned about who is at the other end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Client {
+    features: ClientFeatures,
+    lldb: bool,
+    /// LLDB asked for `threads:` in stop replies.
+    threads_in_stop: bool,
+    error_strings: bool,
+}
+
+impl GdbSession {
+    /// A session for the stopped program `pid`.
+    pub fn new(pid: i32) -> GdbSession {
+        let layout = arch::Layout::new(arch::Components::of_this_machine());
+        GdbSession {
+            reader: FrameReader::default(),
+            machine: None,
+            debuggee: Debuggee::new(pid, layout),
+            client: Client::default(),
+            event: Event::Stopped,
+            thread: 0,
+            resume_thread: packet::ThreadId::ALL,
+            last_stop: Vec::new(),
+            last_reason: None,
+        }
+    }
+
+    /// Bytes from the server. Whole frames go to `out`.
+    pub fn incoming(&mut self, inf: &mut dyn Inferior, bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Event {
+        for byte in bytes {
+            match self.reader.push(*byte) {
+                None => {}
+                Some(Incoming::Interrupt) => {
+                    if self.event == Event::Running {
+                        inf.interrupt();
+                    }
+                }
+                Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
+            }
+        }
+        self.event
+    }
+
+    /// The program has stopped: tell the debugger.
+    pub fn stopped(&mut self, inf: &mut dyn Inferior, stop: Stop, out: &mut dyn FnMut(&[u8])) -> Event {
+        self.thread = stop.tid;
+        self.last_reason = Some(stop);
+        if let Some(raw) = self.report(inf, stop) {
+            let mut reply = amend::payload(&raw).to_vec();
+            amend::stop_reply(&mut reply, inf, stop, self.client, self.debuggee.pid);
+            out(&packet::frame(&reply));
+            self.last_stop = reply;
+        }
+        self.event = Event::Stopped;
+        self.event
+    }
+
+    fn packet(&mut self, inf: &mut dyn Inferior, payload: &[u8], out: &mut dyn FnMut(&[u8])) {
+        if self.thread == 0 {
+            self.thread = inf.threads().first().copied().unwrap_or(self.debuggee.pid);
+            self.resume_gdbstub(self.thread);
+        }
+        match beside::serve(self, inf, payload) {
+            beside::Served::Reply(reply) => out(&packet::frame(&reply)),
+            beside::Served::Silent => {}
+            beside::Served::Pass => {
+                let raw = self.feed(inf, payload);
+                self.answer(payload, raw, out);
+            }
+            beside::Served::PassAs(payload) => {
+                let raw = self.feed(inf, &payload);
+                self.answer(&payload, raw, out);
+            }
+        }
+    }
+
+    /// Sends what gdbstub has answered.
+    fn answer(&mut self, payload: &[u8], raw: Option<Vec<u8>>, out: &mut dyn FnMut(&[u8])) {
+        match raw {
+            None => out(&packet::frame(b"E01")),
+            Some(raw) if payload.starts_with(b"qSupported") => {
+                let mut reply = amend::payload(&raw).to_vec();
+                amend::features(&mut reply);
+                out(&packet::frame(&reply));
+            }
+            Some(raw) if payload.starts_with(b"Z") && amend::payload(&raw).starts_with(b"E") => {
+                out(&packet::frame(&amend::refusal(self.debuggee.refusal.as_ref(), self.client)));
+            }
+            Some(raw) => {
+                if !raw.is_empty() {
+                    out(&raw);
+                }
+            }
+        }
+    }
+
+    /// One packet through gdbstub; what it wrote, or `None` when it gave up on the packet.
+    fn feed(&mut self, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Vec<u8>> {
+        self.step(inf, |machine, debuggee| {
+            let mut machine = machine;
+            for byte in packet::frame(payload) {
+                machine = match machine {
+                    GdbStubStateMachine::Idle(m) => m.incoming_data(debuggee, byte).ok()?,
+                    GdbStubStateMachine::Running(m) => m.incoming_data(debuggee, byte).ok()?,
+                    // Neither occurs: interrupts, detach and kill do not go through gdbstub.
+                    GdbStubStateMachine::CtrlCInterrupt(_) | GdbStubStateMachine::Disconnected(_) => return None,
+                };
+            }
+            Some(machine)
+        })
+    }
+
+    /// A stop through gdbstub, with the registers that every debugger asks for first.
+    fn report(&mut self, inf: &mut dyn Inferior, stop: Stop) -> Option<Vec<u8>> {
+        let reason = self.stub_reason(stop)?;
+        let mut expedited = Vec::new();
+        for number in [arch::RBP, arch::RSP, arch::RIP] {
+            let mut value = [0; 8];
+            registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value)?;
+            expedited.push((arch::RegisterNumber(number), value));
+        }
+        let raw = self.step(inf, |machine, debuggee| {
+            let GdbStubStateMachine::Running(m) = machine else { return None };
+            let mut regs = expedited.iter().map(|(r, v)| (*r, &v[..]));
+            m.report_stop_with_regs(debuggee, reason, &mut regs).ok()
+        });
+        if raw.is_none() {
+            self.resume_gdbstub(stop.tid);
+        }
+        raw
+    }
+
+    fn stub_reason(&self, stop: Stop) -> Option<MultiThreadStopReason<u64>> {
+        let tid = NonZeroUsize::new(usize::try_from(stop.tid).ok()?)?;
+        let signal = |linux| MultiThreadStopReason::SignalWithThread {
+            tid,
+            signal: Signal(self.debuggee.signal_to_client(linux)),
+        };
+        const SIGTRAP: i32 = 5;
+        const SIGINT: i32 = 2;
+        Some(match stop.reason {
+            StopReason::Breakpoint if self.client.features.swbreak => MultiThreadStopReason::SwBreak(tid),
+            StopReason::Breakpoint | StopReason::Stepped => signal(SIGTRAP),
+            StopReason::Watch { kind, addr } => MultiThreadStopReason::Watch {
+                tid,
+                kind: match kind {
+                    WatchKind::Write => StubWatchKind::Write,
+                    WatchKind::Read => StubWatchKind::Read,
+                    WatchKind::Access => StubWatchKind::ReadWrite,
+                },
+                addr: addr.0,
+            },
+            StopReason::Signal(n) => signal(n),
+            StopReason::Interrupted => signal(SIGINT),
+        })
+    }
+
+    /// Moves the machine by one step; on failure it starts again in the state that the client
+    /// believes in.
+    fn step(
+        &mut self,
+        inf: &mut dyn Inferior,
+        f: impl FnOnce(Machine, &mut Debuggee) -> Option<Machine>,
+    ) -> Option<Vec<u8>> {
+        let machine = self.machine.take()?;
+        match self.debuggee.lend(inf, |debuggee| f(machine, debuggee)) {
+            Some(mut machine) => {
+                let raw = core::mem::take(&mut capture(&mut machine).0);
+                self.machine = Some(machine);
+                Some(raw)
+            }
+            None => {
+                self.resume_gdbstub(self.thread);
+                None
+            }
+        }
+    }
+
+    /// (Re)starts gdbstub: no acknowledgements, the negotiated features, the selected thread. It
+    /// comes up in its idle state.
+    fn resume_gdbstub(&mut self, thread: Tid) {
+        let buffer = packet::PACKET_SIZE + 8;
+        let Ok(stub) = GdbStubBuilder::new(Capture(Vec::new())).packet_buffer_size(buffer).build() else { return };
+        let Ok(mut machine) = stub.run_state_machine(&mut self.debuggee) else { return };
+        let mut select = b"Hg".to_vec();
+        packet::push_num(&mut select, thread.max(1) as u64);
+        for payload in [b"QStartNoAckMode", self.client.features.for_gdbstub(), &select] {
+            for byte in packet::frame(payload) {
+                let GdbStubStateMachine::Idle(m) = machine else { return };
+                machine = match m.incoming_data(&mut self.debuggee, byte) {
+                    Ok(machine) => machine,
+                    Err(_) => return,
+                };
+            }
+        }
+        capture(&mut machine).0.clear();
+        self.machine = Some(machine);
+    }
+}
+
+fn capture(machine: &mut Machine) -> &mut Capture {
+    match machine {
+        GdbStubStateMachine::Idle(m) => m.borrow_conn(),
+        GdbStubStateMachine::Running(m) => m.borrow_conn(),
+        GdbStubStateMachine::CtrlCInterrupt(m) => m.borrow_conn(),
+        GdbStubStateMachine::Disconnected(m) => m.borrow_conn(),
+    }
+}

@@ -1,0 +1,367 @@
+//! Bytes of the remote serial protocol: parsing what a stranger may have sent, writing what we say.
+//!
+//! Pure functions, no target, no I/O (GDB manual, appendix "GDB Remote Serial Protocol"). Every
+//! parser takes the payload of one frame and answers `None` for anything malformed; what they
+//! allocate is bounded by the length of the frame.
+
+use alloc::vec::Vec;
+
+/// Largest payload that we announce and accept, in bytes.
+pub const PACKET_SIZE: usize = 0x10000;
+
+/// Turns a byte stream from the server into frames.
+///
+/// ```text
+/// $ payload # x x      a packet (the server has verified the checksum)
+/// 0x03                 the interrupt request, outside any frame
+/// + -                  acknowledgements; never sent between server and stub, skipped
+/// ```
+#[derive(Default)]
+pub struct FrameReader {
+    body: Vec<u8>,
+    state: FrameState,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum FrameState {
+    #[default]
+    Outside,
+    Body,
+    Checksum1,
+    Checksum2,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Incoming {
+    Packet(Vec<u8>),
+    Interrupt,
+}
+
+impl FrameReader {
+    /// Takes one byte; a whole frame comes out with its last byte. A frame above [`PACKET_SIZE`]
+    /// is cut there (and so answered as malformed).
+    pub fn push(&mut self, byte: u8) -> Option<Incoming> {
+        match (self.state, byte) {
+            (FrameState::Outside, 0x03) => return Some(Incoming::Interrupt),
+            (FrameState::Outside, b'$') => self.state = FrameState::Body,
+            (FrameState::Outside, _) => {}
+            (FrameState::Body, b'#') => self.state = FrameState::Checksum1,
+            (FrameState::Body, _) => {
+                if self.body.len() < PACKET_SIZE {
+                    self.body.push(byte);
+                }
+            }
+            (FrameState::Checksum1, _) => self.state = FrameState::Checksum2,
+            (FrameState::Checksum2, _) => {
+                self.state = FrameState::Outside;
+                return Some(Incoming::Packet(core::mem::take(&mut self.body)));
+            }
+        }
+        None
+    }
+}
+
+/// `$payload#xx`. The payload must already be escaped.
+pub fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(payload.len() + 4);
+    out.push(b'$');
+    out.extend_from_slice(payload);
+    out.push(b'#');
+    let sum = payload.iter().fold(0u8, |a, b| a.wrapping_add(*b));
+    push_hex(&mut out, &[sum]);
+    out
+}
+
+fn digit(c: u8) -> Option<u8> {
+    match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        b'A'..=b'F' => Some(c - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// One to any number of hex digits whose value fits 64 bits.
+pub fn hex_u64(s: &[u8]) -> Option<u64> {
+    if s.is_empty() {
+        return None;
+    }
+    s.iter().try_fold(0u64, |n, c| {
+        if n >> 60 != 0 {
+            return None;
+        }
+        Some(n << 4 | u64::from(digit(*c)?))
+    })
+}
+
+/// Pairs of hex digits to bytes.
+pub fn unhex(s: &[u8]) -> Option<Vec<u8>> {
+    if s.len() % 2 != 0 {
+        return None;
+    }
+    s.chunks_exact(2).map(|p| Some(digit(p[0])? << 4 | digit(p[1])?)).collect()
+}
+
+pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.reserve(bytes.len() * 2);
+    for b in bytes {
+        out.push(DIGITS[usize::from(b >> 4)]);
+        out.push(DIGITS[usize::from(b & 15)]);
+    }
+}
+
+/// Shortest big-endian hex number, as in thread ids and addresses.
+pub fn push_num(out: &mut Vec<u8>, n: u64) {
+    let digits = (64 - n.leading_zeros()).div_ceil(4).max(1);
+    for i in (0..digits).rev() {
+        let d = (n >> (4 * i)) as u8 & 15;
+        out.push(if d < 10 { b'0' + d } else { b'a' + d - 10 });
+    }
+}
+
+/// Binary data of `X` and `qXfer:…:write`: `}` escapes the next byte, which is xored with 0x20.
+pub fn unescape(s: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(s.len());
+    let mut bytes = s.iter();
+    while let Some(b) = bytes.next() {
+        out.push(if *b == b'}' { bytes.next()? ^ 0x20 } else { *b });
+    }
+    Some(out)
+}
+
+/// Appends as much of `data` as fits into `room` bytes in escaped form; says how much that was.
+pub fn push_escaped(out: &mut Vec<u8>, data: &[u8], room: usize) -> usize {
+    let end = out.len() + room;
+    for (n, b) in data.iter().enumerate() {
+        let special = matches!(b, b'#' | b'$' | b'}' | b'*');
+        if out.len() + 1 + usize::from(special) > end {
+            return n;
+        }
+        if special {
+            out.push(b'}');
+            out.push(b ^ 0x20);
+        } else {
+            out.push(*b);
+        }
+    }
+    data.len()
+}
+
+/// Splits at the first `sep`.
+pub fn split_once(s: &[u8], sep: u8) -> Option<(&[u8], &[u8])> {
+    let at = s.iter().position(|b| *b == sep)?;
+    Some((&s[..at], &s[at + 1..]))
+}
+
+/// Process or thread number of a thread id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Id {
+    All,
+    Any,
+    Is(u64),
+}
+
+/// `TID` or `pPID.TID` or `pPID`; numbers are hex, `-1` is all, `0` is any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId {
+    pub pid: Option<Id>,
+    pub tid: Id,
+}
+
+impl ThreadId {
+    pub const ALL: ThreadId = ThreadId { pid: None, tid: Id::All };
+
+    pub fn parse(s: &[u8]) -> Option<ThreadId> {
+        fn id(s: &[u8]) -> Option<Id> {
+            Some(match s {
+                b"-1" => Id::All,
+                _ => match hex_u64(s)? {
+                    0 => Id::Any,
+                    n => Id::Is(n),
+                },
+            })
+        }
+        match s.strip_prefix(b"p") {
+            None => Some(ThreadId { pid: None, tid: id(s)? }),
+            Some(s) => match split_once(s, b'.') {
+                None => Some(ThreadId { pid: Some(id(s)?), tid: Id::All }),
+                Some((pid, tid)) => Some(ThreadId { pid: Some(id(pid)?), tid: id(tid)? }),
+            },
+        }
+    }
+
+    /// Does it name this thread? (`0`, any, does.)
+    pub fn names(self, pid: i32, tid: i32) -> bool {
+        let is = |id, n: i32| match id {
+            Id::All | Id::Any => true,
+            Id::Is(id) => id == n as u64,
+        };
+        self.pid.is_none_or(|p| is(p, pid)) && is(self.tid, tid)
+    }
+}
+
+/// What one action of `vCont` does; signals in the client's numbering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Go {
+    Continue(Option<u8>),
+    Step(Option<u8>),
+    /// Step until PC leaves `[start, end)`.
+    Range(u64, u64),
+    Stop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    pub go: Go,
+    pub thread: ThreadId,
+}
+
+/// The actions of `vCont;ACTION[:THREAD];…`; the first that names a thread counts.
+pub fn vcont(payload: &[u8]) -> Option<Vec<Action>> {
+    payload
+        .strip_prefix(b"vCont;")?
+        .split(|b| *b == b';')
+        .map(|one| {
+            let (verb, thread) = match split_once(one, b':') {
+                Some((verb, thread)) => (verb, ThreadId::parse(thread)?),
+                None => (one, ThreadId::ALL),
+            };
+            Some(Action { go: go(verb)?, thread })
+        })
+        .collect()
+}
+
+fn go(verb: &[u8]) -> Option<Go> {
+    let signal = |s| Some(Some(u8::try_from(hex_u64(s)?).ok()?));
+    Some(match *verb {
+        [b'c'] => Go::Continue(None),
+        [b's'] => Go::Step(None),
+        [b't'] => Go::Stop,
+        [b'C', ref s @ ..] => Go::Continue(signal(s)?),
+        [b'S', ref s @ ..] => Go::Step(signal(s)?),
+        [b'r', ref s @ ..] => {
+            let (start, end) = split_once(s, b',')?;
+            Go::Range(hex_u64(start)?, hex_u64(end)?)
+        }
+        _ => return None,
+    })
+}
+
+/// The old single-thread packets `c[ADDR]`, `s[ADDR]`, `Csig[;ADDR]`, `Ssig[;ADDR]`. A resume
+/// address is not served (no current debugger sends one).
+pub fn old_resume(payload: &[u8]) -> Option<Go> {
+    match payload {
+        [b'c' | b's' | b'C' | b'S', ..] => go(payload),
+        _ => None,
+    }
+}
+
+/// `ADDR,LEN` of `m`, `x`, and before the `:` of `M` and `X`.
+pub fn addr_len(s: &[u8]) -> Option<(u64, u64)> {
+    let (addr, len) = split_once(s, b',')?;
+    Some((hex_u64(addr)?, hex_u64(len)?))
+}
+
+/// `ADDR,LEN:DATA`.
+pub fn addr_data(s: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let (head, data) = split_once(s, b':')?;
+    let (addr, len) = addr_len(head)?;
+    Some((addr, len, data))
+}
+
+/// A breakpoint with conditions: `Z0,ADDR,KIND;Xlen,bytecodeXlen,bytecode…[;cmds:…]`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConditionalBreakpoint {
+    pub addr: u64,
+    pub conditions: Vec<Vec<u8>>,
+    /// A `cmds:` list (dprintf in the target) follows.
+    pub commands: bool,
+}
+
+/// `None` also for a breakpoint without any list.
+pub fn conditional_breakpoint(payload: &[u8]) -> Option<ConditionalBreakpoint> {
+    let rest = payload.strip_prefix(b"Z0,")?;
+    let (head, lists) = split_once(rest, b';')?;
+    let (addr, _kind) = addr_len(head)?;
+    let mut out = ConditionalBreakpoint { addr, conditions: Vec::new(), commands: false };
+    for list in lists.split(|b| *b == b';') {
+        if list.starts_with(b"cmds:") {
+            out.commands = true;
+            continue;
+        }
+        let mut rest = list;
+        while let Some(item) = rest.strip_prefix(b"X") {
+            let (len, code) = split_once(item, b',')?;
+            let digits = usize::try_from(hex_u64(len)?).ok()?.checked_mul(2)?;
+            out.conditions.push(unhex(code.get(..digits)?)?);
+            rest = &code[digits..];
+        }
+        if !rest.is_empty() {
+            return None;
+        }
+    }
+    Some(out)
+}
+
+/// `qXfer:OBJECT:read:ANNEX:OFFSET,LENGTH` or `qXfer:OBJECT:write:ANNEX:OFFSET:DATA`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Xfer<'a> {
+    pub object: &'a [u8],
+    pub annex: &'a [u8],
+    pub offset: u64,
+    pub body: XferBody,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum XferBody {
+    Read { len: u64 },
+    Write { data: Vec<u8> },
+}
+
+pub fn xfer(payload: &[u8]) -> Option<Xfer<'_>> {
+    let rest = payload.strip_prefix(b"qXfer:")?;
+    let (object, rest) = split_once(rest, b':')?;
+    let (verb, rest) = split_once(rest, b':')?;
+    let (annex, rest) = split_once(rest, b':')?;
+    match verb {
+        b"read" => {
+            let (offset, len) = addr_len(rest)?;
+            Some(Xfer { object, annex, offset, body: XferBody::Read { len } })
+        }
+        b"write" => {
+            let (offset, data) = split_once(rest, b':')?;
+            let body = XferBody::Write { data: unescape(data)? };
+            Some(Xfer { object, annex, offset: hex_u64(offset)?, body })
+        }
+        _ => None,
+    }
+}
+
+/// Hex numbers separated by `;` (QPassSignals, QProgramSignals). Empty fields are skipped.
+pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
+    s.split(|b| *b == b';').filter(|n| !n.is_empty()).map(hex_u64).collect()
+}
+
+/// What the client says in `qSupported:FEATURE;…` that matters to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientFeatures {
+    pub multiprocess: bool,
+    pub swbreak: bool,
+}
+
+impl ClientFeatures {
+    /// The part that concerns gdbstub (which takes an empty list for a malformed packet).
+    pub fn for_gdbstub(self) -> &'static [u8] {
+        match self.multiprocess {
+            true => b"qSupported:multiprocess+",
+            false => b"qSupported:multiprocess-",
+        }
+    }
+}
+
+pub fn client_features(payload: &[u8]) -> ClientFeatures {
+    let list = payload.strip_prefix(b"qSupported:").unwrap_or_default();
+    let has = |name: &[u8]| list.split(|b| *b == b';').any(|f| f == name);
+    ClientFeatures { multiprocess: has(b"multiprocess+"), swbreak: has(b"swbreak+") }
+}

@@ -1,0 +1,38 @@
+//! Signal numbers: the protocol has its own (GDB, `include/gdb/signals.def`), Linux has others.
+//!
+//! LLDB speaks the target's own numbers, as its lldb-server does.
+
+/// Protocol number of Linux signal 1…31, at index signo - 1; 0 where the protocol has none.
+const TO_GDB: [u8; 31] = [
+    1, 2, 3, 4, 5, 6, 10, 8, 9, 30, 11, 31, 13, 14, 15, //  HUP … TERM
+    0, // SIGSTKFLT
+    20, 19, 17, 18, 21, 22, 16, 24, 25, 26, 27, 28, 23, 32, 12, // CHLD … SYS
+];
+
+/// "Some other signal" of the protocol.
+const GDB_UNKNOWN: u8 = 143;
+
+pub fn to_gdb(linux: i32) -> u8 {
+    match linux {
+        0 => 0,
+        1..=31 => match TO_GDB[linux as usize - 1] {
+            0 => GDB_UNKNOWN,
+            n => n,
+        },
+        32 => 77,
+        33..=63 => (linux - 33 + 45) as u8,
+        64 => 78,
+        _ => GDB_UNKNOWN,
+    }
+}
+
+/// `None`: no signal (0), or one that Linux does not have.
+pub fn from_gdb(gdb: u8) -> Option<i32> {
+    match gdb {
+        0 => None,
+        45..=75 => Some(i32::from(gdb) - 45 + 33),
+        77 => Some(32),
+        78 => Some(64),
+        n => TO_GDB.iter().position(|g| *g == n).map(|i| i as i32 + 1),
+    }
+}

@@ -1,0 +1,386 @@
+//! The program as gdbstub sees it: a thin layer from gdbstub's traits to [`Inferior`].
+
+use super::arch::{Amd64, Layout, RegisterBytes, RegisterNumber};
+use super::packet::{Action, Go};
+use super::{registers, signals};
+use crate::inferior::{Inferior, Refusal, Resume, Tid};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::convert::Infallible;
+use core::fmt::Write;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+use gdbstub::common::{Pid, Signal, Tid as StubTid};
+use gdbstub::outputln;
+use gdbstub::target::ext::base::BaseOps;
+use gdbstub::target::ext::base::multithread::{
+    MultiThreadBase, MultiThreadResume, MultiThreadResumeOps,
+};
+use gdbstub::target::ext::base::single_register_access::{
+    SingleRegisterAccess, SingleRegisterAccessOps,
+};
+use gdbstub::target::ext::breakpoints::{
+    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
+    SwBreakpoint, SwBreakpointOps, WatchKind as StubWatchKind,
+};
+use gdbstub::target::ext::extended_mode::{
+    Args, AttachKind, CurrentActivePid, CurrentActivePidOps, ExtendedMode, ExtendedModeOps,
+    ShouldTerminate,
+};
+use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
+use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
+use gdbstub::target::{Target, TargetError, TargetResult};
+use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+
+const EFAULT: u8 = 14;
+const EINVAL: u8 = 22;
+const ENOSYS: u8 = 38;
+const ESRCH: u8 = 3;
+
+/// What lives as long as the session, plus the program for the time of one call.
+pub struct Debuggee {
+    pub pid: i32,
+    pub layout: Layout,
+    /// Why the last breakpoint or watch was refused (`monitor ulpf why`).
+    pub refusal: Option<Refusal>,
+    /// The client numbers signals as Linux does (LLDB).
+    pub linux_signals: bool,
+    /// What the next resume does with each thread, from `vCont` (see `beside/resume.rs`).
+    pub actions: Vec<Action>,
+    /// Set by [`Debuggee::lend`] only; gdbstub fixes the type of its target for the whole session,
+    /// so a borrow of the program cannot be part of it.
+    inferior: Option<NonNull<dyn Inferior>>,
+}
+
+impl Debuggee {
+    pub fn new(pid: i32, layout: Layout) -> Debuggee {
+        Debuggee {
+            pid,
+            layout,
+            refusal: None,
+            linux_signals: false,
+            actions: Vec::new(),
+            inferior: None,
+        }
+    }
+
+    /// Runs `f` with the program at hand for gdbstub's callbacks.
+    #[allow(unsafe_code)]
+    pub fn lend<R>(&mut self, inf: &mut dyn Inferior, f: impl FnOnce(&mut Debuggee) -> R) -> R {
+        // SAFETY: only the lifetime changes. The pointer is cleared below, before the borrow that
+        // it was made from ends; there is no unwinding in the stub.
+        let inf: NonNull<dyn Inferior> = unsafe {
+            core::mem::transmute::<NonNull<dyn Inferior + '_>, NonNull<dyn Inferior + 'static>>(NonNull::from(inf))
+        };
+        self.inferior = Some(inf);
+        let result = f(self);
+        self.inferior = None;
+        result
+    }
+
+    #[allow(unsafe_code)]
+    fn inf(&mut self) -> Option<&mut dyn Inferior> {
+        // SAFETY: inside `lend`, whose exclusive borrow of the program is not used otherwise; the
+        // result borrows `self`, so that there is one at a time.
+        self.inferior.map(|mut p| unsafe { p.as_mut() })
+    }
+
+    /// The program and the registers' layout together.
+    #[allow(unsafe_code)]
+    fn inf_and_layout(&mut self) -> Option<(&mut dyn Inferior, &Layout)> {
+        // SAFETY: as in `inf`.
+        let inf = unsafe { self.inferior?.as_mut() };
+        Some((inf, &self.layout))
+    }
+
+    /// Linux number of a signal that the client names.
+    pub fn signal_from_client(&self, signal: u8) -> Option<i32> {
+        match (self.linux_signals, signal) {
+            (_, 0) => None,
+            (true, n) => Some(i32::from(n)),
+            (false, n) => signals::from_gdb(n),
+        }
+    }
+
+    pub fn signal_to_client(&self, linux: i32) -> u8 {
+        if self.linux_signals { linux as u8 } else { signals::to_gdb(linux) }
+    }
+
+    /// Notes a refusal and turns it into gdbstub's error.
+    pub fn refuse<T>(&mut self, refusal: Refusal) -> TargetResult<T, Self> {
+        self.refusal = Some(refusal);
+        Err(TargetError::Errno(EINVAL))
+    }
+
+    /// How the program goes on: the first action that names a thread counts, a thread that none
+    /// names stays parked.
+    pub fn resume_with(&self, inf: &mut dyn Inferior, actions: &[Action]) {
+        let pid = self.pid;
+        inf.resume(&|tid| {
+            let Some(action) = actions.iter().find(|a| a.thread.names(pid, tid)) else {
+                return Resume::Hold;
+            };
+            let signal = |s: Option<u8>| s.and_then(|s| self.signal_from_client(s));
+            match action.go {
+                Go::Continue(s) => Resume::Continue { signal: signal(s) },
+                Go::Step(s) => Resume::Step { signal: signal(s) },
+                Go::Range(start, end) => {
+                    Resume::RangeStep { start: TargetAddr(start), end: TargetAddr(end) }
+                }
+                Go::Stop => Resume::Hold,
+            }
+        });
+    }
+}
+
+fn linux_tid(tid: StubTid) -> Tid {
+    Tid::try_from(tid.get()).unwrap_or(0)
+}
+
+impl Target for Debuggee {
+    type Arch = Amd64;
+    type Error = Infallible;
+
+    fn base_ops(&mut self) -> BaseOps<'_, Amd64, Infallible> {
+        BaseOps::MultiThread(self)
+    }
+    fn use_rle(&self) -> bool {
+        false
+    }
+    fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_monitor_cmd(&mut self) -> Option<MonitorCmdOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_extended_mode(&mut self) -> Option<ExtendedModeOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl MultiThreadBase for Debuggee {
+    fn read_registers(&mut self, regs: &mut RegisterBytes, tid: StubTid) -> TargetResult<(), Self> {
+        let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
+        *regs = registers::read_all(inf, linux_tid(tid), layout).ok_or(TargetError::Errno(ESRCH))?;
+        Ok(())
+    }
+    fn write_registers(&mut self, regs: &RegisterBytes, tid: StubTid) -> TargetResult<(), Self> {
+        let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
+        registers::write_all(inf, linux_tid(tid), layout, regs).ok_or(TargetError::Errno(EINVAL))
+    }
+    fn support_single_register_access(&mut self) -> Option<SingleRegisterAccessOps<'_, StubTid, Self>> {
+        Some(self)
+    }
+    // Memory packets are served beside gdbstub (`beside/memory.rs`).
+    fn read_addrs(&mut self, _: u64, _: &mut [u8], _: StubTid) -> TargetResult<usize, Self> {
+        Err(TargetError::Errno(EFAULT))
+    }
+    fn write_addrs(&mut self, _: u64, _: &[u8], _: StubTid) -> TargetResult<(), Self> {
+        Err(TargetError::Errno(EFAULT))
+    }
+    fn list_active_threads(&mut self, each: &mut dyn FnMut(StubTid)) -> Result<(), Infallible> {
+        let threads = self.inf().map(|inf| inf.threads()).unwrap_or_default();
+        threads.iter().filter_map(|t| NonZeroUsize::new(*t as usize)).for_each(each);
+        Ok(())
+    }
+    fn support_resume(&mut self) -> Option<MultiThreadResumeOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_thread_extra_info(&mut self) -> Option<ThreadExtraInfoOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleRegisterAccess<StubTid> for Debuggee {
+    fn read_register(&mut self, tid: StubTid, reg: RegisterNumber, buf: &mut [u8]) -> TargetResult<usize, Self> {
+        let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
+        let reg = layout.registers.get(reg.0).ok_or(TargetError::Errno(EINVAL))?;
+        let out = buf.get_mut(..reg.size).ok_or(TargetError::Errno(EINVAL))?;
+        registers::read(inf, linux_tid(tid), reg.place, out).ok_or(TargetError::Errno(EINVAL))?;
+        Ok(reg.size)
+    }
+    fn write_register(&mut self, tid: StubTid, reg: RegisterNumber, val: &[u8]) -> TargetResult<(), Self> {
+        let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
+        let reg = layout.registers.get(reg.0).ok_or(TargetError::Errno(EINVAL))?;
+        let val = val.get(..reg.size).ok_or(TargetError::Errno(EINVAL))?;
+        registers::write(inf, linux_tid(tid), reg.place, val).ok_or(TargetError::Errno(EINVAL))
+    }
+}
+
+/// The actions come from `beside/resume.rs`; gdbstub only ever sees `vCont;c`.
+impl MultiThreadResume for Debuggee {
+    fn resume(&mut self) -> Result<(), Infallible> {
+        let actions = core::mem::take(&mut self.actions);
+        if let Some(mut inf) = self.inferior {
+            // SAFETY: as in `inf`; `resume_with` does not reach the pointer through `self`.
+            #[allow(unsafe_code)]
+            self.resume_with(unsafe { inf.as_mut() }, &actions);
+        }
+        Ok(())
+    }
+    fn clear_resume_actions(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+    fn set_resume_action_continue(&mut self, _: StubTid, _: Option<Signal>) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl ThreadExtraInfo for Debuggee {
+    fn thread_extra_info(&self, _: StubTid, _: &mut [u8]) -> Result<usize, Infallible> {
+        Ok(0) // needs the program mutably: served in `beside/queries.rs`
+    }
+}
+
+impl Breakpoints for Debuggee {
+    fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_hw_breakpoint(&mut self) -> Option<HwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_hw_watchpoint(&mut self) -> Option<HwWatchpointOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl Debuggee {
+    pub fn insert_breakpoint(&mut self, addr: u64, conditions: Vec<Vec<u8>>) -> TargetResult<bool, Self> {
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        match inf.insert_breakpoint(TargetAddr(addr), conditions) {
+            Ok(()) => Ok(true),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+    /// As gdbserver, removing what is not there is no error: the program may have unmapped it.
+    fn remove_breakpoint(&mut self, addr: u64) -> TargetResult<bool, Self> {
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        inf.remove_breakpoint(TargetAddr(addr));
+        Ok(true)
+    }
+}
+
+impl SwBreakpoint for Debuggee {
+    fn add_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.insert_breakpoint(addr, Vec::new())
+    }
+    fn remove_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.remove_breakpoint(addr)
+    }
+}
+
+/// A hardware breakpoint is served as an int3 too: the debugger sees no difference.
+impl HwBreakpoint for Debuggee {
+    fn add_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.insert_breakpoint(addr, Vec::new())
+    }
+    fn remove_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
+        self.remove_breakpoint(addr)
+    }
+}
+
+fn watch_kind(kind: StubWatchKind) -> WatchKind {
+    match kind {
+        StubWatchKind::Write => WatchKind::Write,
+        StubWatchKind::Read => WatchKind::Read,
+        StubWatchKind::ReadWrite => WatchKind::Access,
+    }
+}
+
+impl HwWatchpoint for Debuggee {
+    fn add_hw_watchpoint(&mut self, addr: u64, len: u64, kind: StubWatchKind) -> TargetResult<bool, Self> {
+        let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
+            return self.refuse(Refusal {
+                what: format!("cannot watch {len} bytes at {addr:#x}"),
+                why: if len == 0 { "the range is empty".into() } else { "the range ends above the address space".into() },
+                what_to_do: "watch an object that has a size and an address".into(),
+            });
+        };
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        match inf.insert_watch(range, watch_kind(kind)) {
+            Ok(()) => Ok(true),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+    fn remove_hw_watchpoint(&mut self, addr: u64, len: u64, kind: StubWatchKind) -> TargetResult<bool, Self> {
+        let Some(range) = WatchRange::new(TargetAddr(addr), len) else { return Ok(false) };
+        let inf = self.inf().ok_or(TargetError::NonFatal)?;
+        Ok(inf.remove_watch(range, watch_kind(kind)))
+    }
+}
+
+/// Console text goes out in packets of at most this many bytes before hex encoding.
+const CONSOLE_CHUNK: usize = 8 << 10;
+
+struct Console<'a, 'b>(&'a mut ConsoleOutput<'b>, usize);
+
+impl Write for Console<'_, '_> {
+    fn write_str(&mut self, mut s: &str) -> core::fmt::Result {
+        while !s.is_empty() {
+            let mut cut = s.len().min(CONSOLE_CHUNK - self.1);
+            while !s.is_char_boundary(cut) {
+                cut -= 1;
+            }
+            self.0.write_raw(&s.as_bytes()[..cut]);
+            self.1 += cut;
+            s = &s[cut..];
+            if self.1 + 4 > CONSOLE_CHUNK {
+                self.0.flush();
+                self.1 = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MonitorCmd for Debuggee {
+    fn handle_monitor_cmd(&mut self, cmd: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), Infallible> {
+        let command = String::from_utf8_lossy(cmd);
+        let command = command.trim();
+        if command == "ulpf why" {
+            match &self.refusal {
+                Some(r) => outputln!(out, "{}: {}; {}.", r.what, r.why, r.what_to_do),
+                None => outputln!(out, "Nothing was refused."),
+            }
+            return Ok(());
+        }
+        let known = match self.inf() {
+            Some(inf) => inf.monitor(command, &mut Console(&mut out, 0)),
+            None => false,
+        };
+        if !known {
+            outputln!(out, "Unknown monitor command \"{}\"; \"monitor help\" lists what there is.", command);
+        }
+        Ok(())
+    }
+}
+
+/// gdbstub shows its target's process id only in extended mode. Starting, attaching to and ending
+/// programs is the server's work: none of these packets reaches the stub.
+impl ExtendedMode for Debuggee {
+    fn run(&mut self, _: Option<&[u8]>, _: Args<'_, '_>) -> TargetResult<Pid, Self> {
+        Err(TargetError::Errno(ENOSYS))
+    }
+    fn attach(&mut self, _: Pid) -> TargetResult<(), Self> {
+        Err(TargetError::Errno(ENOSYS))
+    }
+    fn query_if_attached(&mut self, _: Pid) -> TargetResult<AttachKind, Self> {
+        Err(TargetError::Errno(ENOSYS))
+    }
+    fn kill(&mut self, _: Option<Pid>) -> TargetResult<ShouldTerminate, Self> {
+        Err(TargetError::Errno(ENOSYS))
+    }
+    fn restart(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+    fn support_current_active_pid(&mut self) -> Option<CurrentActivePidOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl CurrentActivePid for Debuggee {
+    fn current_active_pid(&mut self) -> Result<Pid, Infallible> {
+        Ok(Pid::new(self.pid.max(1) as usize).unwrap_or(Pid::MIN))
+    }
+}
