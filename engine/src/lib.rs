@@ -2,4 +2,5 @@
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod agent;
 pub mod cpu;

@@ -13,3 +13,4 @@ pub mod inferior;
 
 pub mod fake;
 pub mod ptrace;
+pub mod server;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::FileExt;
+use ulpf_engine::agent::{self, AgentContext};
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
@@ -28,11 +29,16 @@ struct Thread {
     pending: Option<i32>,
 }
 
+struct Breakpoint {
+    original: u8,
+    conditions: Vec<AgentExpr>,
+}
+
 pub struct Traced {
     pid: i32,
     mem: fs::File,
     threads: BTreeMap<Tid, Thread>,
-    breakpoints: BTreeMap<u64, u8>,
+    breakpoints: BTreeMap<u64, Breakpoint>,
     watches: Vec<(WatchRange, WatchKind, Vec<u8>)>,
     interrupted: bool,
     pub queue: VecDeque<Happened>,
@@ -136,7 +142,7 @@ impl Traced {
     fn go(&mut self, tid: Tid, signal: Option<i32>) {
         let how = self.threads[&tid].how;
         let pc = self.threads[&tid].regs.rip;
-        let over = self.breakpoints.get(&pc).copied();
+        let over = self.breakpoints.get(&pc).map(|b| b.original);
         let step = over.is_some() || !self.watches.is_empty() || !matches!(how, Resume::Continue { .. });
         if let Some(byte) = over {
             let _ = self.mem.write_all_at(&[byte], pc);
@@ -227,7 +233,12 @@ impl Traced {
             let t = self.threads.get_mut(&tid).unwrap();
             t.gprs.rip = pc - 1;
             t.regs.rip = pc - 1;
-            return stop(StopReason::Breakpoint);
+            if self.condition_holds(tid, pc - 1) {
+                return stop(StopReason::Breakpoint);
+            }
+            self.store(tid);
+            self.go(tid, None);
+            return None;
         }
         let mut hit = None;
         for i in 0..self.watches.len() {
@@ -251,6 +262,13 @@ impl Traced {
         }
     }
 
+    fn condition_holds(&mut self, tid: Tid, at: u64) -> bool {
+        let conditions = self.breakpoints[&at].conditions.clone();
+        let gprs = self.threads[&tid].gprs;
+        let mut context = Context { traced: self, gprs };
+        conditions.is_empty() || conditions.iter().any(|c| agent::eval(c, &mut context) != Ok(0))
+    }
+
     fn park_all(&mut self) {
         let running: Vec<Tid> = self.threads.iter().filter(|(_, t)| t.running).map(|(t, _)| *t).collect();
         for tid in running {
@@ -272,6 +290,20 @@ impl Traced {
             self.load(tid);
             self.threads.get_mut(&tid).unwrap().running = false;
         }
+    }
+}
+
+struct Context<'a> {
+    traced: &'a mut Traced,
+    gprs: Gprs,
+}
+
+impl AgentContext for Context<'_> {
+    fn reg(&mut self, number: u16) -> Option<u64> {
+        agent::register(&self.gprs, number)
+    }
+    fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool {
+        self.traced.read_memory(TargetAddr(addr), buf) == buf.len()
     }
 }
 
@@ -317,7 +349,7 @@ impl Inferior for Traced {
         }
         for (at, byte) in &self.breakpoints {
             if let Some(i) = at.checked_sub(addr.0).filter(|i| *i < n as u64) {
-                buf[i as usize] = *byte;
+                buf[i as usize] = byte.original;
             }
         }
         n
@@ -325,17 +357,19 @@ impl Inferior for Traced {
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
         self.mem.write_all_at(data, addr.0).map_err(|_| Errno(14))
     }
-    fn insert_breakpoint(&mut self, addr: TargetAddr, _: Vec<AgentExpr>) -> Result<(), Refusal> {
-        if !self.breakpoints.contains_key(&addr.0) {
-            let byte = self.peek(addr.0, 1)[0];
-            self.breakpoints.insert(addr.0, byte);
+    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
+        if let Some(b) = self.breakpoints.get_mut(&addr.0) {
+            b.conditions = conditions;
+        } else {
+            let original = self.peek(addr.0, 1)[0];
+            self.breakpoints.insert(addr.0, Breakpoint { original, conditions });
             let _ = self.mem.write_all_at(&[0xcc], addr.0);
         }
         Ok(())
     }
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
         match self.breakpoints.remove(&addr.0) {
-            Some(byte) => self.mem.write_all_at(&[byte], addr.0).is_ok(),
+            Some(b) => self.mem.write_all_at(&[b.original], addr.0).is_ok(),
             None => false,
         }
     }
@@ -382,8 +416,8 @@ impl Inferior for Traced {
         unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.pid, libc::SIGSTOP) };
     }
     fn detach(&mut self) {
-        for (at, byte) in std::mem::take(&mut self.breakpoints) {
-            let _ = self.mem.write_all_at(&[byte], at);
+        for (at, b) in std::mem::take(&mut self.breakpoints) {
+            let _ = self.mem.write_all_at(&[b.original], at);
         }
         for tid in self.threads() {
             self.store(tid);
