@@ -7,6 +7,7 @@ extern crate alloc;
 
 pub mod addr;
 pub mod boot;
+pub mod guard;
 pub mod pages;
 pub mod refusal;
 pub mod ring;
@@ -16,6 +17,7 @@ pub mod watch;
 pub mod watchlist;
 
 pub use addr::{AliasAddr, PAGE_SIZE, TargetAddr};
+pub use guard::{Guards, PageEntry, PageMap};
 pub use pages::{Guard, PageRun};
 pub use refusal::Refusal;
 pub use staged::StagedWatches;

@@ -173,24 +173,15 @@ mod tests {
     #[test]
     fn removing_and_inserting_again_changes_nothing_and_keeps_the_numbers() {
         let mut w = StagedWatches::new();
-        let ids: Vec<_> = (0..100)
-            .map(|i| w.insert(range(i * 8, 8), WatchKind::Write).unwrap())
-            .collect();
+        let ids: Vec<_> = (0..100).map(|i| w.insert(range(i * 8, 8), WatchKind::Write).unwrap()).collect();
         assert_eq!(w.commit().added.len(), 100);
         for round in 0..3 {
             for i in 0..100 {
-                assert_eq!(
-                    w.remove(range(i * 8, 8), WatchKind::Write),
-                    Some(ids[i as usize]),
-                    "round {round}"
-                );
+                assert_eq!(w.remove(range(i * 8, 8), WatchKind::Write), Some(ids[i as usize]), "round {round}");
             }
             assert_eq!(w.len(), 0);
             for i in 0..100 {
-                assert_eq!(
-                    w.insert(range(i * 8, 8), WatchKind::Write),
-                    Some(ids[i as usize])
-                );
+                assert_eq!(w.insert(range(i * 8, 8), WatchKind::Write), Some(ids[i as usize]));
             }
             assert!(w.commit().is_empty());
             assert_eq!(w.list().len(), 100);
@@ -205,11 +196,7 @@ mod tests {
         w.commit();
         w.remove(range(0x1000, 4), WatchKind::Write);
         w.remove(range(0x2000, 4), WatchKind::Read);
-        assert_eq!(
-            w.restore(range(0x2000, 4), WatchKind::Write),
-            None,
-            "another kind is another watch"
-        );
+        assert_eq!(w.restore(range(0x2000, 4), WatchKind::Write), None, "another kind is another watch");
         assert_eq!(w.restore(range(0x2000, 4), WatchKind::Read), Some(b));
         let c = w.insert(range(0x3000, 1), WatchKind::Access).unwrap();
         w.insert(range(0x4000, 1), WatchKind::Access).unwrap();
@@ -224,10 +211,7 @@ mod tests {
     fn two_identical_insertions_need_two_removals() {
         let mut w = StagedWatches::new();
         let r = range(0x1000, 8);
-        let ids = [
-            w.insert(r, WatchKind::Write).unwrap(),
-            w.insert(r, WatchKind::Write).unwrap(),
-        ];
+        let ids = [w.insert(r, WatchKind::Write).unwrap(), w.insert(r, WatchKind::Write).unwrap()];
         w.commit();
         assert!(w.remove(r, WatchKind::Write).is_some());
         w.commit();

@@ -1,0 +1,413 @@
+//! From the guards that are wanted to the guards that are set, in few system calls.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::RLIMIT_STACK;
+
+use super::page_map::{PROT_READ, WINDOW_OVERLAP};
+use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
+use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
+use crate::pages::{Guard, PageRun};
+use crate::refusal::Refusal;
+use crate::sys::Errno;
+use refuse::Why;
+
+/// Pages that were to be guarded and are not. Nothing of them has changed.
+#[derive(Clone, Debug)]
+pub struct Unarmed {
+    pub run: PageRun,
+    pub refusal: Refusal,
+}
+
+/// Pages to be moved, alike in protection and origin.
+#[derive(Clone, Copy)]
+struct Move {
+    start: u64,
+    end: u64,
+    prot: u8,
+    origin: Origin,
+    /// Bounds of the mapping, for shared ones: these are duplicated whole.
+    vma: (u64, u64),
+}
+
+/// Unguarded pages between two guarded runs that are moved along when mappings run short.
+const FILL_GAP: u64 = 16 * PAGE_SIZE;
+/// A lone guarded page costs up to this many mappings: the two neighbours, itself, and what it cuts off.
+const VMAS_PER_RUN: u64 = 4;
+/// "Page of a guard region" in /proc/self/pagemap (Linux 6.15), "present", "swapped".
+const PM_GUARD: u64 = 1 << 58;
+const PM_CONTENT: u64 = 1 << 63 | 1 << 62;
+
+impl Guards {
+    /// Makes the guards those of `wanted` (ascending and disjoint, as [`crate::Watchlist::pages`]
+    /// gives them): moves pages that are not moved yet, sets, changes and lifts guards. Pages whose
+    /// guard is lifted stay moved.
+    ///
+    /// Answers with what could not be armed. Pages where the program has no memory, or may not make
+    /// the access anyway, are not among them: see [`Guards::wants`].
+    pub fn apply(&mut self, wanted: impl IntoIterator<Item = PageRun>) -> Vec<Unarmed> {
+        let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
+        let mut unarmed = Vec::new();
+        self.pending.clear();
+        if !wanted.iter().all(|r| self.moved.covers(r.start.0, r.end.0)) {
+            self.snapshot = None;
+            match self.read_maps() {
+                Ok(()) => {
+                    let fill = self.coarsen(&mut wanted);
+                    let moves = self.plan(&wanted, fill, &mut unarmed);
+                    self.snapshot = None;
+                    for m in moves {
+                        self.carry_out(m, &wanted, &mut unarmed);
+                    }
+                }
+                Err(e) => {
+                    let refusal = refuse::no_maps(e);
+                    unarmed.extend(wanted.iter().map(|&run| Unarmed { run, refusal: refusal.clone() }));
+                }
+            }
+        }
+        self.set_guards(&wanted, &mut unarmed);
+        unarmed
+    }
+
+    /// Keeps the number of mappings below the kernel's limit (vm.max_map_count), of which a quarter
+    /// stays with the program: guards whole stretches instead of single pages where these lie close.
+    /// More false positives, but nothing is missed. Returns how wide gaps are to be moved along.
+    fn coarsen(&self, wanted: &mut Vec<PageRun>) -> u64 {
+        let vmas = self.snapshot.as_ref().map_or(&[][..], |s| &s.vmas);
+        let foreign = vmas.iter().filter(|v| (v.dev, v.inode) != self.identity).count() as u64;
+        let room = (self.max_map_count / 4 * 3).saturating_sub(foreign);
+        let runs = wanted.len() as u64;
+        if runs * VMAS_PER_RUN <= room / 2 {
+            return 0;
+        }
+        if runs * VMAS_PER_RUN > room {
+            let mut gaps: Vec<u64> = wanted.windows(2).map(|w| w[1].start.0 - w[0].end.0).collect();
+            gaps.sort_unstable();
+            let merge = (runs - room / VMAS_PER_RUN) as usize;
+            let widest = gaps.get(merge.min(gaps.len()).saturating_sub(1)).copied().unwrap_or(0);
+            let mut coarse: Vec<PageRun> = Vec::new();
+            for &run in wanted.iter() {
+                match coarse.last_mut() {
+                    Some(last) if run.start.0 - last.end.0 <= widest => {
+                        last.end = run.end;
+                        last.guard = last.guard.max(run.guard);
+                    }
+                    _ => coarse.push(run),
+                }
+            }
+            *wanted = coarse;
+        }
+        FILL_GAP
+    }
+
+    /// What must be moved for `wanted`, ascending, and neighbours with it.
+    fn plan(&mut self, wanted: &[PageRun], fill: u64, unarmed: &mut Vec<Unarmed>) -> Vec<Move> {
+        let mut moves: Vec<Move> = Vec::new();
+        let mut done = 0; // everything below is planned
+        for (i, run) in wanted.iter().enumerate() {
+            if self.moved.covers(run.start.0, run.end.0) {
+                // Its neighbours were planned when it was moved.
+                done = done.max(run.end.0);
+                continue;
+            }
+            let below = run.start.0.saturating_sub(PAGE_SIZE).max(done);
+            self.plan_bystanders(below, run.start.0, run.guard, &mut moves);
+            self.plan_run(*run, &mut moves, unarmed);
+            done = run.end.0;
+            let next = wanted.get(i + 1).map_or(USER_END, |r| r.start.0);
+            let above = if next - done <= fill { next } else { next.min(done + PAGE_SIZE) };
+            self.plan_bystanders(done, above, run.guard, &mut moves);
+            done = done.max(above);
+        }
+        moves
+    }
+
+    fn plan_run(&mut self, run: PageRun, moves: &mut Vec<Move>, unarmed: &mut Vec<Unarmed>) {
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            let (end, piece) = self.piece(at, run.end.0, run.guard);
+            let part = PageRun { start: TargetAddr(at), end: TargetAddr(end), guard: run.guard };
+            match piece {
+                Piece::Moved => {}
+                Piece::Latent | Piece::No(Why::Unmapped) => self.pending.insert(at, end, run.guard),
+                Piece::Movable { prot, origin } => match self.keep_stack_growing(at) {
+                    Ok(()) => push(moves, Move { start: at, end, prot, origin, vma: self.bounds(at, origin) }),
+                    Err(why) => unarmed.push(refused(part, why)),
+                },
+                Piece::No(why) => unarmed.push(refused(part, why)),
+            }
+            at = end;
+        }
+    }
+
+    /// Pages that are moved without a guard, where that is possible.
+    fn plan_bystanders(&mut self, start: u64, end: u64, guard: Guard, moves: &mut Vec<Move>) {
+        let mut at = start;
+        while at < end {
+            // A page that does not permit the access cannot be part of a straddling one.
+            let (stop, piece) = self.piece(at, end, guard);
+            if let Piece::Movable { prot, origin } = piece
+                && prot & super::PROT_EXEC == 0
+            {
+                let from = if self.growing_page(at) == Some(at) { at + PAGE_SIZE } else { at };
+                push(moves, Move { start: from, end: stop, prot, origin, vma: self.bounds(at, origin) });
+            }
+            at = stop;
+        }
+    }
+
+    fn bounds(&self, at: u64, origin: Origin) -> (u64, u64) {
+        let vma = self.snapshot.as_ref().and_then(|s| s.at(at)).filter(|_| origin == Origin::Shared);
+        vma.map_or((0, 0), |v| (v.start, v.end))
+    }
+
+    /// If `at` is the stack's lowest page, makes the stack one page longer.
+    fn keep_stack_growing(&mut self, at: u64) -> Result<(), Why> {
+        let Some(snapshot) = &self.snapshot else {
+            return Ok(());
+        };
+        let index = snapshot.index(at);
+        let Some(vma) = snapshot.vmas.get(index).copied() else {
+            return Ok(());
+        };
+        if self.growing_page(at) != Some(at) {
+            return Ok(());
+        }
+        let new_start = vma.start.saturating_sub(PAGE_SIZE);
+        let top = snapshot.vmas[index..]
+            .iter()
+            .scan(vma.start, |end, v| {
+                // Moved parts of the stack lie in between.
+                (v.start == *end).then(|| {
+                    *end = v.end;
+                    v.end
+                })
+            })
+            .last()
+            .unwrap_or(vma.end);
+        let soft = os::limit(RLIMIT_STACK).map_or(0, |l| l.0);
+        // The kernel keeps 256 pages free below a stack (stack_guard_gap).
+        let floor = index.checked_sub(1).and_then(|i| snapshot.vmas.get(i)).map_or(0, |v| v.end) + 256 * PAGE_SIZE;
+        if top - new_start > soft || new_start < floor {
+            return Err(Why::StackEnd);
+        }
+        os::touch(new_start);
+        if let Some(vma) = self.snapshot.as_mut().and_then(|s| s.vmas.get_mut(index)) {
+            vma.start = new_start;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, m: Move, wanted: &[PageRun], unarmed: &mut Vec<Unarmed>) {
+        let mut at = m.start;
+        while at < m.end {
+            let part = Move { start: at, ..m };
+            let result = if m.origin == Origin::Shared { self.duplicate(part) } else { self.move_private(part) };
+            match result {
+                Ok(end) => at = end,
+                Err((end, refusal)) => {
+                    // Of interest only where a guard is wanted; neighbours may fail.
+                    for run in wanted.iter().filter(|r| r.start.0 < end && at < r.end.0) {
+                        let (s, e) = (run.start.0.max(at), run.end.0.min(end));
+                        let run = PageRun { start: TargetAddr(s), end: TargetAddr(e), guard: run.guard };
+                        unarmed.push(Unarmed { run, refusal: refusal.clone() });
+                    }
+                    at = end;
+                }
+            }
+        }
+    }
+
+    /// Moves the beginning of `m` and says up to where; on failure, up to where the reason holds.
+    fn move_private(&mut self, m: Move) -> Result<u64, (u64, Refusal)> {
+        let (start, prot) = (m.start, m.prot);
+        let (va, window) = self.window_for(start).map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?;
+        let mut end = m.end.min(va + window.len);
+        self.map.prepare(start, end, &mut self.tables).map_err(|e| (end, refuse::no_alias(start, end, e)))?;
+        if self.strict {
+            self.file.allocate(start, end).map_err(|e| (end, refuse::no_memory(start, end, e)))?;
+        }
+        let unreadable = prot & PROT_READ == 0;
+        if unreadable {
+            os::protect(start, end - start, prot | PROT_READ).map_err(|e| (end, refuse::no_move(start, end, e)))?;
+        }
+        let alias = window.alias.wrapping_sub(va);
+        let copied = self.copy_content(start, end, alias, m.origin);
+        let give_up = |end, refusal| {
+            self.file.punch(start, end);
+            if unreadable {
+                let _ = os::protect(start, end - start, prot);
+            }
+            Err((end, refusal))
+        };
+        if copied < end {
+            if copied == start {
+                let next = start + PAGE_SIZE;
+                return give_up(end, refuse::no_content(start, next)).map_err(|(_, r): (u64, _)| (next, r));
+            }
+            self.file.punch(copied, end);
+            end = copied;
+        }
+        if let Err(e) = self.file.map_over(start, end - start, prot, start) {
+            return give_up(end, refuse::no_move(start, end, e));
+        }
+        self.record(start, end, Moved { prot, guard: None, origin: m.origin });
+        Ok(end)
+    }
+
+    /// Copies the pages that have content; returns the first that could not be copied, or `end`.
+    fn copy_content(&self, start: u64, end: u64, alias: u64, origin: Origin) -> u64 {
+        let Some(pagemap) = self.pagemap.as_ref().filter(|_| origin != Origin::File) else {
+            return copy_all(start, end, alias);
+        };
+        let mut words = alloc::vec![0u64; 4096.min(((end - start) / PAGE_SIZE) as usize)];
+        let mut at = start;
+        while at < end {
+            let want = words.len().min(((end - at) / PAGE_SIZE) as usize);
+            let got = match pagemap.read_words(&mut words[..want], at / PAGE_SIZE * 8) {
+                Ok(n) if n > 0 => n,
+                _ => return copy_all(at, end, alias),
+            };
+            for group in words[..got].chunk_by(|a, b| a & PM_CONTENT != 0 && b & PM_CONTENT != 0) {
+                let stop = at + group.len() as u64 * PAGE_SIZE;
+                if group[0] & PM_GUARD != 0 {
+                    return at;
+                }
+                if group[0] & PM_CONTENT != 0 {
+                    let done = copy_all(at, stop, alias);
+                    if done < stop {
+                        return done;
+                    }
+                }
+                at = stop;
+            }
+        }
+        end
+    }
+
+    /// The window that holds `at`, made if need be.
+    fn window_for(&mut self, at: u64) -> Result<(u64, Window), Errno> {
+        if let Some(found) = self.window_of(at) {
+            return Ok(found);
+        }
+        let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
+        for len in WINDOW_SIZES {
+            let va = at & !(len - 1);
+            if self.windows.range(va..va + len).next().is_some() {
+                continue; // a smaller one was made here when room was short
+            }
+            match self.file.map_window(va, len + WINDOW_OVERLAP) {
+                Ok(alias) => {
+                    let window = Window { len, alias, writable: true };
+                    self.windows.insert(va, window);
+                    return Ok((va, window));
+                }
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+
+    /// Gives the beginning of a shared mapping an alias.
+    fn duplicate(&mut self, m: Move) -> Result<u64, (u64, Refusal)> {
+        let start = m.start;
+        let (va, window) = match self.dup_of(start) {
+            Some(found) => found,
+            None => self.new_dup(m).map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?,
+        };
+        let end = m.end.min(va + window.len);
+        self.map.prepare(start, end, &mut self.tables).map_err(|e| (end, refuse::no_alias(start, end, e)))?;
+        self.record(start, end, Moved { prot: m.prot, guard: None, origin: Origin::Shared });
+        Ok(end)
+    }
+
+    /// Duplicates the mapping around `m.start`: whole if there is room, else just what is needed.
+    fn new_dup(&mut self, m: Move) -> Result<(u64, Window), Errno> {
+        const CHUNK: u64 = 1 << 30;
+        let below = self.dups.range(..m.start).next_back().map_or(0, |(&s, w)| s + w.len);
+        let above = self.dups.range(m.start..).next().map_or(u64::MAX, |(&s, _)| s);
+        let whole =
+            (m.vma.0.max(m.start & !(CHUNK - 1)).max(below), m.vma.1.min((m.start & !(CHUNK - 1)) + CHUNK).min(above));
+        let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
+        for (va, end) in [whole, (m.start, m.end.min(above))] {
+            match os::duplicate(va, end - va) {
+                Ok((alias, writable)) => {
+                    let window = Window { len: end - va, alias, writable };
+                    self.dups.insert(va, window);
+                    return Ok((va, window));
+                }
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+
+    /// Sets, changes and lifts guards of moved pages.
+    fn set_guards(&mut self, wanted: &[PageRun], unarmed: &mut Vec<Unarmed>) {
+        // (start, end, what it is, the guard it shall have)
+        let mut changes: Vec<(u64, u64, Moved, Option<Guard>)> = Vec::new();
+        let mut next = 0;
+        for (start, end, moved) in self.moved.iter() {
+            let mut at = start;
+            while at < end {
+                while wanted.get(next).is_some_and(|r| r.end.0 <= at) {
+                    next += 1;
+                }
+                let (stop, guard) = match wanted.get(next) {
+                    Some(r) if r.start.0 <= at => (r.end.0.min(end), Some(r.guard)),
+                    Some(r) => (r.start.0.min(end), None),
+                    None => (end, None),
+                };
+                if guard != moved.guard {
+                    changes.push((at, stop, moved, guard));
+                }
+                at = stop;
+            }
+        }
+        let effective = |c: &(u64, u64, Moved, Option<Guard>)| Moved { guard: c.3, ..c.2 }.effective();
+        for group in changes.chunk_by(|a, b| a.1 == b.0 && effective(a) == effective(b)) {
+            let (start, end) = (group[0].0, group[group.len() - 1].1);
+            let prot = effective(&group[0]);
+            if group.iter().any(|c| c.2.effective() != prot)
+                && let Err(e) = os::protect(start, end - start, prot)
+            {
+                for c in group.iter().filter(|c| c.3 > c.2.guard) {
+                    let run =
+                        PageRun { start: TargetAddr(c.0), end: TargetAddr(c.1), guard: c.3.unwrap_or(Guard::NoWrite) };
+                    unarmed.push(Unarmed { run, refusal: refuse::no_move(c.0, c.1, e) });
+                }
+                continue;
+            }
+            for &(start, end, moved, guard) in group {
+                self.record(start, end, Moved { guard, ..moved });
+            }
+        }
+    }
+}
+
+fn copy_all(mut at: u64, end: u64, alias: u64) -> u64 {
+    while at < end {
+        match os::copy(at.wrapping_add(alias), at, end - at) {
+            0 => break,
+            n => at += n as u64,
+        }
+    }
+    at & !(PAGE_SIZE - 1)
+}
+
+fn push(moves: &mut Vec<Move>, m: Move) {
+    match moves.last_mut() {
+        Some(last) if last.end == m.start && last.prot == m.prot && last.origin == m.origin && last.vma == m.vma => {
+            last.end = m.end
+        }
+        _ if m.start < m.end => moves.push(m),
+        _ => {}
+    }
+}
+
+fn refused(run: PageRun, why: Why) -> Unarmed {
+    let (why, what_to_do) = refuse::words(run.start, why);
+    let what = alloc::format!("cannot guard {}-{}", run.start, run.end);
+    Unarmed { run, refusal: Refusal { what, why, what_to_do } }
+}

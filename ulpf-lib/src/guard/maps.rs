@@ -1,0 +1,211 @@
+//! What the program has mapped: /proc/self/maps (proc_pid_maps(5)), read whole.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::os::{self, File};
+use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use crate::sys::Errno;
+
+/// One mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vma {
+    pub start: u64,
+    pub end: u64,
+    /// `PROT_*` bits.
+    pub prot: u8,
+    pub shared: bool,
+    pub kind: VmaKind,
+    pub dev: u64,
+    pub inode: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VmaKind {
+    /// Memory without a file: heap, bss, thread stacks, `mmap(MAP_ANONYMOUS)`.
+    Anonymous,
+    /// Pages of a file or of shared memory.
+    File,
+    /// A file or object whose memory may be none (devices, huge pages): look at its flags.
+    Odd,
+    /// The main thread's stack, which grows downwards.
+    Stack,
+    /// Pages that the kernel shares with every program: vdso, vvar, uprobes.
+    Kernel,
+    Vsyscall,
+}
+
+/// All mappings at one moment, ascending.
+#[derive(Default)]
+pub struct Snapshot {
+    pub vmas: Vec<Vma>,
+}
+
+impl Snapshot {
+    pub fn read() -> Result<Snapshot, Errno> {
+        let file = File::open(c"/proc/self/maps")?;
+        let mut vmas = Vec::new();
+        lines(&file, |line| vmas.extend(parse_line(line)))?;
+        Ok(Snapshot { vmas })
+    }
+
+    /// Index of the mapping that holds `at`, or of the next one above.
+    pub fn index(&self, at: u64) -> usize {
+        self.vmas.partition_point(|v| v.end <= at)
+    }
+    pub fn at(&self, at: u64) -> Option<&Vma> {
+        self.vmas.get(self.index(at)).filter(|v| v.start <= at)
+    }
+}
+
+/// Calls `f` for each line of a file, of any length, without its newline.
+pub fn lines(file: &File, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
+    let mut buf = alloc::vec![0u8; 1 << 16];
+    let mut filled = 0;
+    loop {
+        if filled == buf.len() {
+            buf.resize(buf.len() * 2, 0);
+        }
+        let got = file.read(&mut buf[filled..])?;
+        filled += got;
+        let mut done = 0;
+        while let Some(n) = buf[done..filled].iter().position(|&b| b == b'\n') {
+            f(&buf[done..done + n]);
+            done += n + 1;
+        }
+        if got == 0 {
+            if done < filled {
+                f(&buf[done..filled]);
+            }
+            return Ok(());
+        }
+        buf.copy_within(done..filled, 0);
+        filled -= done;
+    }
+}
+
+/// `55d0…000-55d0…000 rw-p 00001000 fe:01 1234   /usr/bin/cat`
+pub fn parse_line(line: &[u8]) -> Option<Vma> {
+    let mut rest = line;
+    let start = take_hex(&mut rest, b'-')?;
+    let end = take_hex(&mut rest, b' ')?;
+    let flags = rest.get(..4)?;
+    let shared = flags[3] == b's';
+    let bit = |letter, prot| if flags.contains(&letter) { prot } else { 0 };
+    let prot = bit(b'r', PROT_READ) | bit(b'w', PROT_WRITE) | bit(b'x', PROT_EXEC);
+    rest = rest.get(5..)?;
+    take_hex(&mut rest, b' ')?; // offset
+    let major = take_hex(&mut rest, b':')?;
+    let minor = take_hex(&mut rest, b' ')?;
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    let inode = rest[..digits].iter().fold(0u64, |n, b| n.wrapping_mul(10).wrapping_add((b - b'0') as u64));
+    let name = rest[digits..].trim_ascii();
+    let kind = match name {
+        b"" | b"[heap]" => VmaKind::Anonymous,
+        b"[stack]" => VmaKind::Stack,
+        b"[vsyscall]" => VmaKind::Vsyscall,
+        // prctl(PR_SET_VMA_ANON_NAME); the shared sort has an inode.
+        _ if name.starts_with(b"[anon:") => VmaKind::Anonymous,
+        _ if name.starts_with(b"[anon_shmem:") => VmaKind::File,
+        _ if name.starts_with(b"[") && inode == 0 => VmaKind::Kernel,
+        _ if name.starts_with(b"/dev/zero") || name.starts_with(b"/dev/shm/") => VmaKind::File,
+        // Huge pages show up under these names; so do harmless memfds and System V segments.
+        _ if name.starts_with(b"/anon_hugepage") || name.starts_with(b"/memfd:") || name.starts_with(b"/SYSV") => {
+            VmaKind::Odd
+        }
+        _ if name.starts_with(b"/dev/") || name.starts_with(b"anon_inode:") || name.starts_with(b"socket:") => {
+            VmaKind::Odd
+        }
+        // File systems without a block device: tmpfs and overlayfs, but hugetlbfs as well.
+        _ if major == 0 => VmaKind::Odd,
+        _ => VmaKind::File,
+    };
+    Some(Vma { start, end, prot, shared, kind, dev: major << 32 | minor, inode })
+}
+
+/// Hexadecimal digits up to `stop`, which is taken as well.
+fn take_hex(rest: &mut &[u8], stop: u8) -> Option<u64> {
+    let n = rest.iter().position(|&b| b == stop)?;
+    let mut value = 0u64;
+    for &b in &rest[..n] {
+        value = value.checked_mul(16)? | (b as char).to_digit(16)? as u64;
+    }
+    *rest = &rest[n + 1..];
+    (n > 0).then_some(value)
+}
+
+/// The two-letter codes of `VmFlags` in /proc/self/smaps for the mapping that holds `at`. Slow (the
+/// kernel walks page tables); asked for odd mappings only.
+pub fn vm_flags(at: u64) -> Result<String, Errno> {
+    let file = File::open(c"/proc/self/smaps")?;
+    let (mut inside, mut flags) = (false, String::new());
+    lines(&file, |line| {
+        if let Some(codes) = line.strip_prefix(b"VmFlags:") {
+            if inside {
+                flags.extend(codes.iter().map(|&b| b as char));
+            }
+        } else if let Some(vma) = parse_line(line) {
+            inside = vma.start <= at && at < vma.end;
+        }
+    })?;
+    Ok(flags)
+}
+
+/// A decimal number in a file such as /proc/sys/vm/max_map_count.
+pub fn read_number(path: &core::ffi::CStr) -> Option<u64> {
+    let mut buf = [0u8; 32];
+    let n = os::File::open(path).ok()?.read(&mut buf).ok()?;
+    core::str::from_utf8(&buf[..n]).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_maps_are_understood() {
+        let vma = parse_line(b"55d0c0a01000-55d0c0a02000 rw-p 00001000 fe:01 1234                       /usr/bin/a b")
+            .unwrap();
+        assert_eq!((vma.start, vma.end, vma.prot), (0x55d0c0a01000, 0x55d0c0a02000, PROT_READ | PROT_WRITE));
+        assert_eq!((vma.shared, vma.kind, vma.dev, vma.inode), (false, VmaKind::File, 0xfe << 32 | 1, 1234));
+        let kind = |l: &str| parse_line(l.as_bytes()).unwrap().kind;
+        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0 "), VmaKind::Anonymous);
+        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [stack]"), VmaKind::Stack);
+        assert_eq!(kind("7ffc0-7ffc1 r-xp 00000000 00:00 0      [vdso]"), VmaKind::Kernel);
+        assert_eq!(kind("7ffc0-7ffc1 r--p 00000000 00:00 0      [vvar_vclock]"), VmaKind::Kernel);
+        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [anon: glibc: malloc]"), VmaKind::Anonymous);
+        assert_eq!(kind("7ffc0-7ffc1 rw-s 00000000 00:01 77     /dev/zero (deleted)"), VmaKind::File);
+        assert_eq!(kind("7ffc0-7ffc1 rw-s 00000000 00:0f 77     /anon_hugepage (deleted)"), VmaKind::Odd);
+        let last =
+            parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]").unwrap();
+        assert_eq!(last.kind, VmaKind::Vsyscall);
+    }
+
+    #[test]
+    fn broken_lines_are_passed_over() {
+        for line in [
+            "",
+            "-",
+            "1-",
+            "1-2",
+            "1-2 r",
+            "g-2 rw-p 0 0:0 0",
+            "1-2 rw-p 0 0",
+            "Size:   4 kB",
+            "11111111111111111-2 rw-p 00000000 00:00 0",
+        ] {
+            assert_eq!(parse_line(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn our_own_mappings_are_read_whole() {
+        let snapshot = Snapshot::read().unwrap();
+        let here = &snapshot as *const _ as u64;
+        assert!(snapshot.at(here).is_some_and(|v| v.prot & PROT_WRITE != 0));
+        let count = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        assert!(snapshot.vmas.len().abs_diff(count) < 20);
+        assert!(snapshot.vmas.windows(2).all(|w| w[0].end <= w[1].start));
+        assert!(vm_flags(here).unwrap().contains("rd wr"));
+    }
+}

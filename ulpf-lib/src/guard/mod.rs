@@ -1,0 +1,370 @@
+//! Page guards: watched pages lose the right to be written (or touched) at their own address, and
+//! keep it at a second one, the alias.
+//!
+//! ```text
+//!              primary (the program's address)        alias window (delta constant per GiB)
+//!   page n-1   rw-   moved, no guard         ┐      ┌ rw-
+//!   page n     r--   moved, Guard::NoWrite   ├ file ┤ rw-
+//!   page n+1   rw-   moved, no guard         ┘      └ rw-
+//!                     one memfd, offset = virtual address
+//! ```
+//!
+//! Private memory (heap, globals, stacks, private file pages) is copied into the memfd, which then
+//! takes its place; pages that were never touched stay holes. The pages on either side of a guarded
+//! one are moved as well, unguarded, so that an access across a page edge is contiguous in the alias.
+//! Memory that the program itself shares is not copied: its mapping is duplicated (mremap(2) with
+//! an old size of zero).
+//!
+//! **Who may do what when.** [`Guards`] belongs to the stub's task, which shares the program's memory
+//! but not its descriptor table. Every method that takes `&mut self` is called while all program
+//! threads are parked. The fault handler reads the [`PageMap`] only.
+//!
+//! **What the program could notice**, and what the system-call layer must put right with the methods
+//! of this module: fork shares moved pages ([`Guards::prepare_fork`], [`Guards::privatize_in_child`]);
+//! munmap and MAP_FIXED ([`Guards::forget`] after the call), mremap, brk downwards, pkey_mprotect,
+//! madvise other than hints ([`Guards::release`] before the call), MADV_DONTNEED
+//! ([`Guards::discard`]), mprotect ([`Guards::set_prot`] in its place). Private file pages come back
+//! as anonymous memory with the same content: later changes of the file no longer show.
+
+mod apply;
+pub mod maps;
+mod os;
+mod page_map;
+mod refuse;
+mod release;
+mod runs;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+pub use apply::Unarmed;
+pub use page_map::{PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
+
+use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
+use crate::pages::{Guard, PageRun};
+use crate::refusal::Refusal;
+use crate::sys::Errno;
+use crate::watch::{WatchKind, WatchRange};
+use maps::{Snapshot, VmaKind};
+use page_map::WINDOW_OVERLAP;
+use refuse::Why;
+use runs::Runs;
+
+/// Where moved memory came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Anonymous,
+    File,
+    /// The main thread's stack.
+    Stack,
+    /// Shared by the program itself; the alias is a duplicate of the mapping.
+    Shared,
+}
+
+/// What is known of a moved page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Moved {
+    /// The program's own protection.
+    prot: u8,
+    guard: Option<Guard>,
+    origin: Origin,
+}
+
+impl Moved {
+    /// The protection that the primary mapping has.
+    fn effective(self) -> u8 {
+        match self.guard {
+            None => self.prot,
+            Some(Guard::NoWrite) => self.prot & !PROT_WRITE,
+            Some(Guard::NoAccess) => 0,
+        }
+    }
+}
+
+/// A stretch of addresses and where it begins in the alias.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    len: u64,
+    alias: u64,
+    writable: bool,
+}
+
+/// What stands at an address, and how far the answer holds.
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    Moved,
+    Movable {
+        prot: u8,
+        origin: Origin,
+    },
+    /// The program itself may not make the accesses to look for: nothing to guard until it may.
+    Latent,
+    No(Why),
+}
+
+/// See the head of the module.
+pub struct Guards {
+    map: &'static PageMap,
+    file: os::File,
+    identity: (u64, u64),
+    pagemap: Option<os::File>,
+    /// Memory is promised strictly (vm.overcommit_memory = 2): holes could fail later.
+    strict: bool,
+    moved: Runs<Moved>,
+    /// Wanted, but neither moved nor guarded: the program's own protection does it for now, or
+    /// there is no memory (any more).
+    pending: Runs<Guard>,
+    /// Alias windows of moved private memory, and duplicates of shared mappings, by address.
+    windows: BTreeMap<u64, Window>,
+    dups: BTreeMap<u64, Window>,
+    /// Memory of the stub: never moved, never watched.
+    excluded: Runs<()>,
+    /// Tables of the page map.
+    tables: Vec<(u64, u64)>,
+    snapshot: Option<Snapshot>,
+    max_map_count: u64,
+    /// Parts of moved memory with something in it, for the child of a fork.
+    fork_data: Option<Vec<(u64, u64)>>,
+}
+
+/// Fixed by the x86-64 ABI.
+const VSYSCALL: TargetAddr = TargetAddr(0xffff_ffff_ff60_0000);
+const WINDOW_SIZES: [u64; 4] = [1 << 30, 1 << 26, 1 << 22, 1 << 18];
+
+impl Guards {
+    /// Makes the memfd; guards nothing yet. `map` is what the fault handler reads.
+    pub fn new(map: &'static PageMap) -> Result<Guards, Refusal> {
+        refuse::raise_file_limit()?;
+        let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
+        file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
+        let identity = file.identity().map_err(refuse::no_memfd)?;
+        Ok(Guards {
+            map,
+            file,
+            identity,
+            pagemap: os::File::open(c"/proc/self/pagemap").ok(),
+            strict: maps::read_number(c"/proc/sys/vm/overcommit_memory") == Some(2),
+            moved: Runs::new(),
+            pending: Runs::new(),
+            windows: BTreeMap::new(),
+            dups: BTreeMap::new(),
+            excluded: Runs::new(),
+            tables: Vec::new(),
+            snapshot: None,
+            max_map_count: maps::read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65530),
+            fork_data: None,
+        })
+    }
+
+    pub fn page_map(&self) -> &'static PageMap {
+        self.map
+    }
+
+    /// Memory that must never be moved or watched: the stub's image, its heap, the shared area.
+    pub fn exclude(&mut self, start: TargetAddr, len: u64) {
+        let end = start.0.saturating_add(len).saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+        self.excluded.insert(start.page().0, end, ());
+    }
+
+    /// To be called whenever program threads have run: what was read of the program's mappings is
+    /// no longer true.
+    pub fn resumed(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Can this watch be armed? Cheap for many watches in one stop: the mappings are read once (see
+    /// [`Guards::resumed`]).
+    pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        let refusal = |at: u64, why: Why| refuse::watch(range, kind, TargetAddr(at), why);
+        if range.end().0 > USER_END {
+            let why = if range.start.page() == VSYSCALL { Why::Vsyscall } else { Why::NotUser };
+            return Err(refusal(range.start.0.max(USER_END), why));
+        }
+        let run = PageRun::of(range, kind);
+        if self.moved.covers(run.start.0, run.end.0) {
+            return Ok(());
+        }
+        self.read_maps().map_err(refuse::no_maps)?;
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            let (end, piece) = self.piece(at, run.end.0, run.guard);
+            if let Piece::No(why) = piece {
+                return Err(refusal(at.max(range.start.0), why));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Is anything of `[addr, addr + len)` ours: moved, or duplicated? Then the system-call layer must
+    /// act before (or after) the program changes the mapping.
+    pub fn touches(&self, addr: TargetAddr, len: u64) -> bool {
+        let end = addr.0.saturating_add(len);
+        self.moved.meets(addr.page().0, end) || self.dups.iter().any(|(&s, w)| s < end && addr.0 < s + w.len)
+    }
+
+    /// Is a guard wanted in `[addr, addr + len)` that could not be set so far, because the program has
+    /// no memory there or may not access it? After a call that changes either, [`Guards::apply`].
+    pub fn wants(&self, addr: TargetAddr, len: u64) -> bool {
+        self.pending.meets(addr.page().0, addr.0.saturating_add(len))
+    }
+
+    /// Moved pages, for statistics.
+    pub fn moved_pages(&self) -> u64 {
+        self.moved.iter().map(|(s, e, _)| (e - s) / PAGE_SIZE).sum()
+    }
+
+    /// Copies what the program would read from moved pages, whatever their protection, into `buf`.
+    /// Returns the number of bytes before the first page that is not moved.
+    pub fn read(&self, addr: TargetAddr, buf: &mut [u8]) -> usize {
+        self.by_alias(addr, buf.len() as u64, |alias, at, n| os::copy(buf.as_mut_ptr() as u64 + at, alias, n) as u64)
+    }
+
+    /// Writes to moved pages, whatever their protection. Returns the number of bytes before the first
+    /// page that is not moved (or belongs to a file that the program opened for reading only).
+    pub fn write(&mut self, addr: TargetAddr, data: &[u8]) -> usize {
+        self.by_alias(addr, data.len() as u64, |alias, at, n| {
+            let page = TargetAddr(addr.0 + at);
+            let read_only = self.map.entry(page).shared() && !self.dup_of(page.0).is_some_and(|(_, w)| w.writable);
+            if read_only { 0 } else { os::copy(alias, data.as_ptr() as u64 + at, n) as u64 }
+        })
+    }
+
+    /// `f(alias, offset, n)` for each page of `[addr, addr + len)` while it is moved.
+    fn by_alias(&self, addr: TargetAddr, len: u64, mut f: impl FnMut(u64, u64, u64) -> u64) -> usize {
+        let mut done = 0;
+        while done < len {
+            let at = TargetAddr(addr.0.wrapping_add(done));
+            let Some(alias) = self.map.entry(at).alias(at) else {
+                break;
+            };
+            let n = (PAGE_SIZE - at.0 % PAGE_SIZE).min(len - done);
+            let copied = f(alias.0, done, n);
+            done += copied;
+            if copied < n {
+                break;
+            }
+        }
+        done as usize
+    }
+
+    fn read_maps(&mut self) -> Result<(), Errno> {
+        if self.snapshot.is_none() {
+            self.snapshot = Some(Snapshot::read()?);
+            self.mark_stack();
+        }
+        Ok(())
+    }
+
+    /// Finds all parts of the stack. The label [stack] is only on the part that holds the initial stack
+    /// pointer; parts below moved pages, or below pages that were moved once, have no name. Nothing
+    /// else can be adjacent to the stack (the kernel keeps `stack_guard_gap` free).
+    fn mark_stack(&mut self) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        let mut floor = None;
+        for vma in snapshot.vmas.iter_mut().rev() {
+            let moved = self.moved.get(vma.start).is_some_and(|m| m.2.origin == Origin::Stack);
+            let below = floor == Some(vma.end) && vma.kind == VmaKind::Anonymous && vma.prot & PROT_WRITE != 0;
+            if moved || below || vma.kind == VmaKind::Stack {
+                vma.kind = VmaKind::Stack;
+                floor = Some(vma.start);
+            }
+        }
+    }
+
+    /// The stack's lowest page, if `at` is in the part that grows: moving it would end the growth.
+    fn growing_page(&self, at: u64) -> Option<u64> {
+        let vmas = &self.snapshot.as_ref()?.vmas;
+        let index = vmas.partition_point(|v| v.end <= at);
+        let vma = vmas.get(index).filter(|v| v.start <= at && v.kind == VmaKind::Stack)?;
+        let below = index.checked_sub(1).and_then(|i| vmas.get(i));
+        (!below.is_some_and(|b| b.kind == VmaKind::Stack && b.end == vma.start)).then_some(vma.start)
+    }
+
+    /// What stands at `at` for a guard of this sort, and up to where (at most `limit`) that holds.
+    fn piece(&self, at: u64, limit: u64, guard: Guard) -> (u64, Piece) {
+        if let Some((_, end, _)) = self.moved.get(at) {
+            return (end.min(limit), Piece::Moved);
+        }
+        if let Some((_, end, ())) = self.excluded.get(at) {
+            return (end.min(limit), Piece::No(Why::Ours));
+        }
+        let mut limit = self.excluded.within(at, limit).next().map_or(limit, |(s, ..)| s);
+        limit = self.moved.within(at, limit).next().map_or(limit, |(s, ..)| s);
+        let vmas = self.snapshot.as_ref().map_or(&[][..], |s| &s.vmas);
+        let vma = match vmas.get(vmas.partition_point(|v| v.end <= at)) {
+            Some(vma) if vma.start <= at => vma,
+            Some(vma) => return (vma.start.min(limit), Piece::No(Why::Unmapped)),
+            None => return (limit, Piece::No(Why::Unmapped)),
+        };
+        let end = vma.end.min(limit);
+        if (vma.dev, vma.inode) == self.identity || self.is_alias(at) {
+            return (end, Piece::No(Why::Ours));
+        }
+        let origin = match vma.kind {
+            VmaKind::Kernel => return (end, Piece::No(Why::Kernel)),
+            VmaKind::Vsyscall => return (end, Piece::No(Why::Vsyscall)),
+            _ if vma.shared => Origin::Shared,
+            VmaKind::Anonymous => Origin::Anonymous,
+            VmaKind::File | VmaKind::Odd => Origin::File,
+            VmaKind::Stack => Origin::Stack,
+        };
+        if vma.prot & PROT_EXEC != 0 && (vma.prot & PROT_WRITE == 0 || guard == Guard::NoAccess) {
+            return (end, Piece::No(Why::Text));
+        }
+        if vma.kind == VmaKind::Odd
+            && let Some(why) = refuse::odd(at)
+        {
+            return (end, Piece::No(why));
+        }
+        let accessible = match guard {
+            Guard::NoWrite => vma.prot & PROT_WRITE != 0,
+            Guard::NoAccess => vma.prot != 0,
+        };
+        if !accessible {
+            return (end, Piece::Latent);
+        }
+        (end, Piece::Movable { prot: vma.prot, origin })
+    }
+
+    /// Does one of our own windows lie here? (Duplicates look like any shared mapping.)
+    fn is_alias(&self, at: u64) -> bool {
+        let inside = |w: &Window, extra| w.alias <= at && at < w.alias + w.len + extra;
+        self.windows.values().any(|w| inside(w, WINDOW_OVERLAP))
+            || self.dups.values().any(|w| inside(w, 0))
+            || self.tables.iter().any(|&(s, len)| s <= at && at < s + len)
+    }
+
+    fn window_of(&self, at: u64) -> Option<(u64, Window)> {
+        let (&start, &w) = self.windows.range(..=at).next_back()?;
+        (at < start + w.len).then_some((start, w))
+    }
+    fn dup_of(&self, at: u64) -> Option<(u64, Window)> {
+        let (&start, &w) = self.dups.range(..=at).next_back()?;
+        (at < start + w.len).then_some((start, w))
+    }
+
+    /// Notes what `[start, end)` now is, here and in the page map. The pages lie in one window.
+    fn record(&mut self, start: u64, end: u64, moved: Moved) {
+        let shared = moved.origin == Origin::Shared;
+        let mut at = start;
+        while at < end {
+            let Some((va, window)) = (if shared { self.dup_of(at) } else { self.window_of(at) }) else {
+                return;
+            };
+            let stop = end.min(va + window.len);
+            let entry = PageEntry::new(window.alias.wrapping_sub(va), moved.guard, moved.prot, shared);
+            self.map.set(at, stop, entry);
+            at = stop;
+        }
+        self.moved.insert(start, end, moved);
+    }
+
+    fn erase(&mut self, start: u64, end: u64) {
+        self.map.set(start, end, PageEntry::NONE);
+        self.moved.remove(start, end);
+    }
+}

@@ -1,0 +1,236 @@
+//! The system calls behind the guards.
+//!
+//! They change the program's address space under the program's feet, so their safety is not the
+//! borrow checker's: **every range handed to a function here lies in pages that the caller has
+//! looked up in the program's mappings or has mapped itself, and no program thread runs
+//! meanwhile** ([`super::Guards`]' contract). Under it the functions are safe to call, because
+//! each leaves the bytes at every address as they were, or the caller puts them back.
+#![allow(unsafe_code)]
+
+use core::ffi::CStr;
+
+use linux_raw_sys::general::*;
+
+use crate::sys;
+use crate::sys::Errno;
+
+/// Where our own mappings go if the place is free: away from the areas that the kernel hands out
+/// (top down below the stack, heap above the program), so that the program's own addresses stay
+/// what they would be without us.
+const OUR_PLACE: u64 = 0x2000_0000_0000;
+
+const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
+
+/// An open descriptor in the stub's own table.
+pub struct File(i32);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours alone.
+        let _ = unsafe { sys!(__NR_close, self.0) };
+    }
+}
+
+/// Size of the memfd, sparse: any user address is an offset into it.
+pub const FILE_SIZE: u64 = 1 << 47;
+
+impl File {
+    pub fn open(path: &CStr) -> Result<File, Errno> {
+        // SAFETY: the path is a C string; open touches no memory of ours.
+        let fd = unsafe { sys!(__NR_openat, AT_FDCWD as i64, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0) }?;
+        Ok(File(fd as i32))
+    }
+
+    /// A new, empty memfd.
+    pub fn memfd(name: &CStr) -> Result<File, Errno> {
+        // Programs may make moved pages executable; sysctl vm.memfd_noexec may not like that, and
+        // kernels before 6.3 do not know the flags.
+        let mut result = Err(Errno(0));
+        for exec in [MFD_EXEC, 0, MFD_NOEXEC_SEAL] {
+            // SAFETY: as for `open`.
+            result = unsafe { sys!(__NR_memfd_create, name.as_ptr(), MFD_CLOEXEC | exec) };
+            match result {
+                Err(Errno(e))
+                    if e as u32 == linux_raw_sys::errno::EINVAL || e as u32 == linux_raw_sys::errno::EACCES => {}
+                _ => break,
+            }
+        }
+        result.map(|fd| File(fd as i32))
+    }
+
+    pub fn set_len(&self, len: u64) -> Result<(), Errno> {
+        // SAFETY: changes the file only; pages of it are mapped by nobody else.
+        unsafe { sys!(__NR_ftruncate, self.0, len) }.map(drop)
+    }
+
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes at most `buf.len()` bytes.
+        unsafe { sys!(__NR_read, self.0, buf.as_mut_ptr(), buf.len()) }.map(|n| n as usize)
+    }
+
+    /// Whole words at a byte offset; returns how many.
+    pub fn read_words(&self, words: &mut [u64], at: u64) -> Result<usize, Errno> {
+        // SAFETY: the kernel writes at most the slice; any bits make a u64.
+        unsafe { sys!(__NR_pread64, self.0, words.as_mut_ptr(), words.len() * 8, at) }.map(|n| n as usize / 8)
+    }
+
+    /// (device, inode), the device as `Vma::dev` has it.
+    pub fn identity(&self) -> Result<(u64, u64), Errno> {
+        let mut stat = core::mem::MaybeUninit::<stat>::zeroed();
+        // SAFETY: the kernel fills the struct; zeroes are a valid one.
+        let stat = unsafe {
+            sys!(__NR_fstat, self.0, stat.as_mut_ptr())?;
+            stat.assume_init()
+        };
+        // Linux: major in bits 8 to 19, minor in bits 0 to 7 and 20 to 31 (new_encode_dev).
+        let (major, minor) = (stat.st_dev >> 8 & 0xfff, stat.st_dev & 0xff | stat.st_dev >> 12 & 0xfff00);
+        Ok((major << 32 | minor, stat.st_ino))
+    }
+
+    /// Allocates `[start, end)` without changing content or size.
+    pub fn allocate(&self, start: u64, end: u64) -> Result<(), Errno> {
+        // SAFETY: adds zero pages where reads gave zeros already.
+        unsafe { sys!(__NR_fallocate, self.0, FALLOC_FL_KEEP_SIZE, start, end - start) }.map(drop)
+    }
+
+    /// Makes `[start, end)` read as zeros, in every mapping, and frees its memory.
+    pub fn punch(&self, start: u64, end: u64) {
+        // SAFETY: the caller wants the bytes gone.
+        let _ = unsafe { sys!(__NR_fallocate, self.0, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start) };
+    }
+
+    /// The first stretch at or after `start` that has memory behind it, cut to `end`.
+    pub fn next_data(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        // SAFETY: moves the file position, which nobody uses.
+        let data = unsafe { sys!(__NR_lseek, self.0, start, SEEK_DATA) }.ok()?;
+        if data >= end {
+            return None;
+        }
+        // SAFETY: as above.
+        let hole = unsafe { sys!(__NR_lseek, self.0, data, SEEK_HOLE) }.unwrap_or(end);
+        Some((data, hole.min(end)))
+    }
+
+    /// A second mapping of `[offset, offset + len)`, readable and writable.
+    pub fn map_window(&self, offset: u64, len: u64) -> Result<u64, Errno> {
+        let flags = MAP_SHARED | MAP_NORESERVE;
+        // SAFETY: without MAP_FIXED no existing mapping is replaced.
+        unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, self.0, offset) }
+    }
+
+    /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content is there.
+    pub fn map_over(&self, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(), Errno> {
+        let flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+        // SAFETY: see the head of the module.
+        unsafe { sys!(__NR_mmap, addr, len, prot, flags, self.0, offset) }.map(drop)
+    }
+}
+
+/// Zeroed memory for the page map, never given back.
+pub fn map_tables(len: u64) -> Result<u64, Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED no existing mapping is replaced.
+    unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, -1i64, 0) }
+}
+
+/// Makes memory of [`map_tables`] read as zeros again.
+pub fn zero_tables(addr: u64, len: u64) {
+    // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.
+    let _ = unsafe { sys!(__NR_madvise, addr, len, MADV_DONTNEED) };
+}
+
+/// Could `len` bytes of private memory be had? (overcommit, RLIMIT_AS, RLIMIT_DATA)
+pub fn could_map_private(len: u64) -> Result<(), Errno> {
+    // SAFETY: maps and unmaps fresh memory.
+    unsafe {
+        let at = sys!(__NR_mmap, OUR_PLACE, len, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1i64, 0)?;
+        sys!(__NR_munmap, at, len).map(drop)
+    }
+}
+
+/// Puts zeroed private memory in the place of the pages at `addr`.
+pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    // SAFETY: see the head of the module; the caller copies the content back.
+    unsafe { sys!(__NR_mmap, addr, len, RW, flags, -1i64, 0) }.map(drop)
+}
+
+pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
+    // SAFETY: see the head of the module.
+    unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
+}
+
+pub fn unmap(addr: u64, len: u64) {
+    // SAFETY: called for alias windows only, which nobody holds references into.
+    let _ = unsafe { sys!(__NR_munmap, addr, len) };
+}
+
+/// A second mapping of the shared pages `[addr, addr + len)` (mremap(2): "if old_size is zero").
+/// The answer is its address and whether it could be made writable.
+pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
+    // SAFETY: the first call reserves a free place, the second replaces just that.
+    unsafe {
+        let place = sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1i64, 0)?;
+        let dup = sys!(__NR_mremap, addr, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+        if let Err(e) = dup {
+            unmap(place, len);
+            return Err(e);
+        }
+        match protect(place, len, (PROT_READ | PROT_WRITE) as u8) {
+            Ok(()) => Ok((place, true)),
+            // A file that was opened for reading only.
+            Err(_) => match protect(place, len, PROT_READ as u8) {
+                Ok(()) => Ok((place, false)),
+                Err(e) => {
+                    unmap(place, len);
+                    Err(e)
+                }
+            },
+        }
+    }
+}
+
+/// Copies within this address space; a page that cannot be read or written ends the copy instead
+/// of the process. Returns the number of bytes copied.
+pub fn copy(to: u64, from: u64, len: u64) -> usize {
+    let (local, remote) = (iovec_of(to, len), iovec_of(from, len));
+    // SAFETY: the kernel checks every page; what `to` holds may change (head of the module).
+    let result = unsafe {
+        let pid = sys!(__NR_getpid).unwrap_or(0);
+        sys!(__NR_process_vm_readv, pid, &local as *const iovec, 1, &remote as *const iovec, 1, 0)
+    };
+    match result {
+        Ok(n) => n as usize,
+        Err(Errno(e)) if e as u32 == linux_raw_sys::errno::EFAULT => 0,
+        // Not in this kernel, or a seccomp filter of the program.
+        Err(_) => {
+            // SAFETY: the mappings of both ranges permit it (head of the module).
+            unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
+            len as usize
+        }
+    }
+}
+
+fn iovec_of(base: u64, len: u64) -> iovec {
+    iovec { iov_base: base as *mut _, iov_len: len as _ }
+}
+
+/// Reads one byte, so that the kernel grows the stack down to it.
+pub fn touch(addr: u64) {
+    // SAFETY: the caller has made sure that the stack may grow this far.
+    unsafe { core::ptr::read_volatile(addr as *const u8) };
+}
+
+/// (soft, hard) limit of the stub's own task.
+pub fn limit(resource: u32) -> Option<(u64, u64)> {
+    let mut old = rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the struct.
+    unsafe { sys!(__NR_prlimit64, 0, resource, 0, &mut old as *mut rlimit64) }.ok()?;
+    Some((old.rlim_cur, old.rlim_max))
+}
+
+pub fn set_soft_limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
+    let new = rlimit64 { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the kernel reads the struct.
+    unsafe { sys!(__NR_prlimit64, 0, resource, &new as *const rlimit64, 0) }.map(drop)
+}

@@ -1,0 +1,212 @@
+//! The page map: what the fault handler must know of each page, readable at any instant.
+//!
+//! ```text
+//! address   46            30 29            12 11         0
+//!           |  root index   |  leaf index    |  offset   |
+//!
+//! root (1 MiB, 2^17 pointers) ─→ leaf (2 MiB, 2^18 entries), both mapped on demand by the kernel
+//!
+//! entry     63                              12 11 … 7 6      5 4 3 2     1     0
+//!           | alias delta, a page multiple    |     |shared|x w r|all |write|moved|
+//! ```
+//!
+//! `alias = address + delta` (wrapping). An entry of zero is a page that is none of ours.
+//!
+//! **Who may do what when.** Anybody reads, without lock, allocation or panic. Only the owner of
+//! [`super::Guards`] writes, while all program threads are parked.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::os;
+use crate::addr::{AliasAddr, PAGE_SIZE, TargetAddr};
+use crate::pages::Guard;
+use crate::sys::Errno;
+use crate::watch::AccessKind;
+
+const ROOT_BITS: u32 = 17;
+const LEAF_BITS: u32 = 18;
+const LEAF_SHIFT: u32 = 12 + LEAF_BITS;
+
+type Leaf = [AtomicU64; 1 << LEAF_BITS];
+type Root = [AtomicPtr<Leaf>; 1 << ROOT_BITS];
+
+/// Alias windows go on this far behind their last page, so that an access across a window's end is
+/// contiguous too (the widest: XSAVE with AMX state, 11 KiB).
+pub(super) const WINDOW_OVERLAP: u64 = 4 * PAGE_SIZE;
+
+/// Protection bits as in [`PageEntry`] (shifted by [`PROT_SHIFT`]) and as mmap(2) numbers them.
+pub const PROT_READ: u8 = 1;
+pub const PROT_WRITE: u8 = 2;
+pub const PROT_EXEC: u8 = 4;
+
+const MOVED: u64 = 1;
+const GUARD_WRITE: u64 = 2;
+const GUARD_ALL: u64 = 4;
+const PROT_SHIFT: u32 = 3;
+const SHARED: u64 = 64;
+
+/// One page, as the fault handler sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(transparent)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// A page that is none of ours.
+    pub const NONE: PageEntry = PageEntry(0);
+
+    pub(super) fn new(delta: u64, guard: Option<Guard>, prot: u8, shared: bool) -> PageEntry {
+        let guard = match guard {
+            None => 0,
+            Some(Guard::NoWrite) => GUARD_WRITE,
+            Some(Guard::NoAccess) => GUARD_ALL,
+        };
+        let shared = if shared { SHARED } else { 0 };
+        PageEntry(delta & !(PAGE_SIZE - 1) | MOVED | guard | ((prot & 7) as u64) << PROT_SHIFT | shared)
+    }
+    /// The page has an alias.
+    pub const fn moved(self) -> bool {
+        self.0 & MOVED != 0
+    }
+    pub const fn guard(self) -> Option<Guard> {
+        if self.0 & GUARD_ALL != 0 {
+            Some(Guard::NoAccess)
+        } else if self.0 & GUARD_WRITE != 0 {
+            Some(Guard::NoWrite)
+        } else {
+            None
+        }
+    }
+    /// Does our guard forbid this access? Not the program's own protection: see `permits`.
+    pub const fn guards(self, access: AccessKind) -> bool {
+        self.0 & GUARD_ALL != 0 || self.0 & GUARD_WRITE != 0 && access.writes()
+    }
+    /// Would the access succeed without us, by the protection that the program has given the page?
+    pub const fn permits(self, access: AccessKind) -> bool {
+        let prot = self.prot();
+        // x86 has no write-only pages: PROT_WRITE makes a page readable (as does PROT_EXEC).
+        (!access.writes() || prot & PROT_WRITE != 0) && prot != 0
+    }
+    /// `PROT_*` bits that the program believes the page to have.
+    pub const fn prot(self) -> u8 {
+        (self.0 >> PROT_SHIFT) as u8 & 7
+    }
+    /// A shared mapping of the program's own (as opposed to private memory that was moved).
+    pub const fn shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+    /// Where `addr`, an address of this page, lies in the alias.
+    pub const fn alias(self, addr: TargetAddr) -> Option<AliasAddr> {
+        if self.moved() { Some(AliasAddr(addr.0.wrapping_add(self.delta()))) } else { None }
+    }
+    const fn delta(self) -> u64 {
+        self.0 & !(PAGE_SIZE - 1)
+    }
+}
+
+/// See the head of the module. Meant to be a `static`.
+pub struct PageMap {
+    root: AtomicPtr<Root>,
+}
+
+impl PageMap {
+    /// A map without any page; takes no memory.
+    pub const fn new() -> PageMap {
+        PageMap { root: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// The page that holds `addr`.
+    #[inline]
+    pub fn entry(&self, addr: TargetAddr) -> PageEntry {
+        match self.slot(addr) {
+            Some(slot) => PageEntry(slot.load(Ordering::Acquire)),
+            None => PageEntry::NONE,
+        }
+    }
+
+    /// The alias of `[addr, addr + len)`, contiguous, if every page of it has one and the program's
+    /// own protection permits the access. `None` for an access that the program may not make, one
+    /// that leaves our pages, and one whose pages lie apart in the alias: those take the slow path.
+    #[inline]
+    pub fn open(&self, addr: TargetAddr, len: u64, write: bool) -> Option<AliasAddr> {
+        let access = if write { AccessKind::Write } else { AccessKind::Read };
+        let last = addr.0.checked_add(len.checked_sub(1)?)?;
+        let first = self.entry(addr);
+        if !first.moved() || !first.permits(access) {
+            return None;
+        }
+        let mut page = addr.page().0;
+        let mut apart = None;
+        while page != last & !(PAGE_SIZE - 1) {
+            page = page.wrapping_add(PAGE_SIZE);
+            let entry = self.entry(TargetAddr(page));
+            if !entry.moved() || !entry.permits(access) || entry.shared() != first.shared() {
+                return None;
+            }
+            if entry.delta() != first.delta() && apart.is_none() {
+                // The next window begins here; the first one overlaps it a little.
+                apart = Some(page);
+            }
+        }
+        match apart {
+            Some(_) if first.shared() => None,
+            Some(page) if last.wrapping_sub(page) >= WINDOW_OVERLAP => None,
+            _ => first.alias(addr),
+        }
+    }
+
+    fn slot(&self, addr: TargetAddr) -> Option<&AtomicU64> {
+        let root = self.root.load(Ordering::Acquire);
+        if root.is_null() {
+            return None;
+        }
+        // SAFETY: a non-null root points to a mapping of `Root`'s size that is never unmapped, and
+        // zeroed memory is a valid `Root`.
+        let root: &Root = unsafe { &*root };
+        let leaf = root.get((addr.0 >> LEAF_SHIFT) as usize)?.load(Ordering::Acquire);
+        if leaf.is_null() {
+            return None;
+        }
+        // SAFETY: as above, for `Leaf`.
+        let leaf: &Leaf = unsafe { &*leaf };
+        leaf.get((addr.0 >> 12) as usize & ((1 << LEAF_BITS) - 1))
+    }
+
+    /// Maps what is needed for entries of `[start, end)`. Returns the new tables' address and size.
+    pub(super) fn prepare(&self, start: u64, end: u64, tables: &mut alloc::vec::Vec<(u64, u64)>) -> Result<(), Errno> {
+        let mut root = self.root.load(Ordering::Acquire);
+        if root.is_null() {
+            let at = os::map_tables(size_of::<Root>() as u64)?;
+            tables.push((at, size_of::<Root>() as u64));
+            root = at as *mut Root;
+            self.root.store(root, Ordering::Release);
+        }
+        // SAFETY: see `slot`.
+        let root: &Root = unsafe { &*root };
+        for slot in
+            root.iter().take((end.saturating_sub(1) >> LEAF_SHIFT) as usize + 1).skip((start >> LEAF_SHIFT) as usize)
+        {
+            if slot.load(Ordering::Acquire).is_null() {
+                let at = os::map_tables(size_of::<Leaf>() as u64)?;
+                tables.push((at, size_of::<Leaf>() as u64));
+                slot.store(at as *mut Leaf, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the entries of `[start, end)`, for which [`PageMap::prepare`] has been called.
+    pub(super) fn set(&self, start: u64, end: u64, entry: PageEntry) {
+        for page in (start..end).step_by(PAGE_SIZE as usize) {
+            if let Some(slot) = self.slot(TargetAddr(page)) {
+                slot.store(entry.0, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Default for PageMap {
+    fn default() -> PageMap {
+        PageMap::new()
+    }
+}

@@ -1,0 +1,174 @@
+//! Why something cannot be guarded, in sentences.
+
+use alloc::format;
+use alloc::string::String;
+
+use linux_raw_sys::errno::*;
+use linux_raw_sys::general::RLIMIT_FSIZE;
+
+use super::{maps, os};
+use crate::addr::{TargetAddr, USER_END};
+use crate::refusal::Refusal;
+use crate::sys::Errno;
+use crate::watch::{WatchKind, WatchRange};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    Unmapped,
+    NotUser,
+    Vsyscall,
+    Kernel,
+    Text,
+    Device,
+    HugePages,
+    Ours,
+    StackEnd,
+}
+
+pub(super) fn watch(range: WatchRange, kind: WatchKind, at: TargetAddr, why: Why) -> Refusal {
+    let kind = match kind {
+        WatchKind::Write => "write",
+        WatchKind::Read => "read",
+        WatchKind::Access => "access",
+    };
+    let what = format!("cannot set a {kind} watch on {} ({} bytes)", range.start, range.len);
+    let (why, what_to_do) = words(at, why);
+    Refusal { what, why, what_to_do }
+}
+
+pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
+    let (why, todo) = match why {
+        Why::Unmapped => (
+            format!("no memory is mapped at {at}"),
+            "check the address, or set the watch once the program has allocated the memory",
+        ),
+        Why::NotUser => (
+            format!("{at} does not belong to the program: its addresses end at {USER_END:#x}"),
+            "watch an address of the program; `info proc mappings` lists them",
+        ),
+        Why::Vsyscall => (
+            format!("{at} is the kernel's vsyscall page, which holds code only"),
+            "watch the memory that the system call writes to",
+        ),
+        Why::Kernel => (
+            format!("{at} lies in a page that the kernel shares with all programs (vdso, vvar)"),
+            "watch the variable that the program copies the value to",
+        ),
+        Why::Text => (
+            format!("{at} lies in executable memory, and guarding instruction pages is not supported"),
+            "use a breakpoint to see the code run; to see it change, watch the data that the code is made from",
+        ),
+        Why::Device => (
+            format!("{at} maps a device, whose memory cannot have a second mapping"),
+            "watch the program's own copy of the data",
+        ),
+        Why::HugePages => (
+            format!("{at} lies in explicitly mapped huge pages, which cannot be guarded in units of 4096 bytes"),
+            "run the program with its huge pages (MAP_HUGETLB, hugetlbfs) turned off",
+        ),
+        Why::Ours => (format!("{at} is memory of ulpf itself, not of the program"), "watch an address of the program"),
+        Why::StackEnd => (
+            format!("{at} lies in the last page that the stack may grow to"),
+            "raise the stack limit (ulimit -s) and start again",
+        ),
+    };
+    (why, todo.into())
+}
+
+/// Is there anything about this mapping that rules out a guard? Asked for mappings whose name leaves
+/// it open.
+pub(super) fn odd(at: u64) -> Option<Why> {
+    let flags = maps::vm_flags(at).unwrap_or_default();
+    flags.split_ascii_whitespace().find_map(|code| match code {
+        "ht" => Some(Why::HugePages),
+        "io" | "pf" => Some(Why::Device),
+        _ => None,
+    })
+}
+
+fn errno(Errno(e): Errno) -> String {
+    let name = match e as u32 {
+        ENOMEM => "out of memory",
+        EAGAIN => "locked-memory limit",
+        EMFILE | ENFILE => "too many open files",
+        EFBIG => "file size limit",
+        ENOSYS => "not supported by this kernel",
+        EPERM | EACCES => "not permitted",
+        ENOSPC => "no memory left to promise",
+        _ => return format!("error {e}"),
+    };
+    format!("{name} (error {e})")
+}
+
+/// The memfd's size counts as a file size.
+pub(super) fn raise_file_limit() -> Result<(), Refusal> {
+    match os::limit(RLIMIT_FSIZE) {
+        Some((soft, hard)) if soft < os::FILE_SIZE => {
+            if hard >= os::FILE_SIZE && os::set_soft_limit(RLIMIT_FSIZE, hard, hard).is_ok() {
+                return Ok(());
+            }
+            Err(Refusal {
+                what: "cannot guard memory".into(),
+                why: format!("the file size limit is {hard} bytes, and guarded memory lives in a sparse memory file"),
+                what_to_do: "start the program with `ulimit -f unlimited`".into(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn no_memfd(e: Errno) -> Refusal {
+    Refusal {
+        what: "cannot guard memory".into(),
+        why: format!("the kernel gives no memory file (memfd_create): {}", errno(e)),
+        what_to_do: "check a sandbox around the program (seccomp) and its limit of open files".into(),
+    }
+}
+
+pub(super) fn no_maps(e: Errno) -> Refusal {
+    Refusal {
+        what: "cannot look up the program's memory".into(),
+        why: format!("/proc/self/maps cannot be read: {}", errno(e)),
+        what_to_do: "mount /proc where the program runs".into(),
+    }
+}
+
+pub(super) fn no_alias(start: u64, end: u64, e: Errno) -> Refusal {
+    Refusal {
+        what: format!("cannot guard {start:#x}-{end:#x}"),
+        why: format!("there is no room for a second mapping of it: {}", errno(e)),
+        what_to_do: "raise the limit of address space (ulimit -v) or of locked memory (ulimit -l)".into(),
+    }
+}
+
+pub(super) fn no_move(start: u64, end: u64, e: Errno) -> Refusal {
+    Refusal {
+        what: format!("cannot guard {start:#x}-{end:#x}"),
+        why: format!("the pages cannot be replaced: {}", errno(e)),
+        what_to_do: "raise vm.max_map_count (sysctl) or watch fewer separate pages".into(),
+    }
+}
+
+pub(super) fn no_memory(start: u64, end: u64, e: Errno) -> Refusal {
+    Refusal {
+        what: format!("cannot guard {start:#x}-{end:#x}"),
+        why: format!("memory for its pages is not to be had: {}", errno(e)),
+        what_to_do: "free memory, or allow overcommit (sysctl vm.overcommit_memory=0)".into(),
+    }
+}
+
+pub(super) fn no_content(start: u64, end: u64) -> Refusal {
+    Refusal {
+        what: format!("cannot guard {start:#x}-{end:#x}"),
+        why: "its content cannot be read (a mapping beyond the end of its file, or a guard region)".into(),
+        what_to_do: "watch memory that the program can read".into(),
+    }
+}
+
+pub(super) fn no_return(start: u64, end: u64, e: Errno) -> Refusal {
+    Refusal {
+        what: format!("cannot give {start:#x}-{end:#x} back as private memory"),
+        why: errno(e),
+        what_to_do: "free memory, or raise the limits of address space and data (ulimit -v, -d)".into(),
+    }
+}

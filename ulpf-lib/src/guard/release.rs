@@ -1,0 +1,248 @@
+//! Giving moved memory back, and following what the program does to its mappings.
+
+use alloc::vec::Vec;
+
+use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
+use super::{Guards, Moved, Origin, os, refuse};
+use crate::addr::{PAGE_SIZE, TargetAddr};
+use crate::refusal::Refusal;
+use crate::sys::Errno;
+
+impl Guards {
+    /// Puts the moved pages of `[addr, addr + len)` back into private memory, with content and
+    /// protection as the program knows them, without guards. Shared mappings lose guard and alias.
+    /// On failure the pages that could not be given back are as before. Guards that are still wanted
+    /// return with the next [`Guards::apply`].
+    pub fn release(&mut self, addr: TargetAddr, len: u64) -> Result<(), Refusal> {
+        let (from, to) = pages(addr, len);
+        let mut result = Ok(());
+        let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
+        for group in
+            runs.chunk_by(|a, b| a.1 == b.0 && (a.2.origin == Origin::Shared) == (b.2.origin == Origin::Shared))
+        {
+            let done =
+                if group[0].2.origin == Origin::Shared { self.release_shared(group) } else { self.unmove(group) };
+            result = result.and(done);
+        }
+        self.drop_dups(from, to);
+        result
+    }
+
+    /// Gives everything back, for a detach: afterwards nothing of the guards is left in the program
+    /// but the (empty) page map.
+    pub fn release_all(&mut self) -> Result<(), Refusal> {
+        self.release(TargetAddr(0), os::FILE_SIZE)?;
+        self.pending.clear();
+        self.drop_windows();
+        Ok(())
+    }
+
+    fn unmove(&mut self, runs: &[(u64, u64, Moved)]) -> Result<(), Refusal> {
+        let (start, end) = (runs[0].0, runs[runs.len() - 1].1);
+        let refusal = |e| refuse::no_return(start, end, e);
+        // Older kernels unmap the old pages before they find out that there are no new ones.
+        os::could_map_private(end - start).map_err(refusal)?;
+        let data = self.data(start, end);
+        os::map_private_over(start, end - start).map_err(refusal)?;
+        for (s, e) in data {
+            self.copy_back(s, e);
+        }
+        for &(s, e, moved) in runs {
+            if moved.prot != PROT_READ | PROT_WRITE {
+                let _ = os::protect(s, e - s, moved.prot);
+            }
+        }
+        self.erase(start, end);
+        self.file.punch(start, end);
+        Ok(())
+    }
+
+    fn release_shared(&mut self, runs: &[(u64, u64, Moved)]) -> Result<(), Refusal> {
+        for &(s, e, moved) in runs {
+            if moved.effective() != moved.prot {
+                os::protect(s, e - s, moved.prot).map_err(|error| refuse::no_return(s, e, error))?;
+            }
+            self.erase(s, e);
+        }
+        Ok(())
+    }
+
+    /// The parts of moved private memory that are not holes.
+    fn data(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let mut at = start;
+        while let Some((s, e)) = self.file.next_data(at, end) {
+            parts.push((s, e));
+            at = e;
+        }
+        parts
+    }
+
+    #[cfg(test)]
+    pub(super) fn data_pages(&self, start: u64, end: u64) -> u64 {
+        self.data(start, end).iter().map(|(s, e)| (e - s) / PAGE_SIZE).sum()
+    }
+
+    /// From the alias to the primary address, which private memory has taken over.
+    fn copy_back(&self, start: u64, end: u64) {
+        let mut at = start;
+        while at < end {
+            let Some((va, window)) = self.window_of(at) else {
+                return;
+            };
+            let stop = end.min(va + window.len);
+            while at < stop {
+                match os::copy(at, window.alias + (at - va), stop - at) {
+                    0 => return,
+                    n => at += n as u64,
+                }
+            }
+        }
+    }
+
+    /// Takes duplicates of `[from, to)` away; what is left of them on either side stays.
+    fn drop_dups(&mut self, from: u64, to: u64) {
+        let hit: Vec<u64> = self.dups.iter().filter(|&(&s, w)| s < to && from < s + w.len).map(|(&s, _)| s).collect();
+        for va in hit {
+            let Some(w) = self.dups.remove(&va) else {
+                continue;
+            };
+            let (cut_from, cut_to) = (va.max(from), (va + w.len).min(to));
+            os::unmap(w.alias + (cut_from - va), cut_to - cut_from);
+            if va < cut_from {
+                self.dups.insert(va, super::Window { len: cut_from - va, ..w });
+            }
+            if cut_to < va + w.len {
+                let rest = super::Window { len: va + w.len - cut_to, alias: w.alias + (cut_to - va), ..w };
+                self.dups.insert(cut_to, rest);
+            }
+        }
+    }
+
+    fn drop_windows(&mut self) {
+        for w in core::mem::take(&mut self.windows).into_values() {
+            os::unmap(w.alias, w.len + WINDOW_OVERLAP);
+        }
+    }
+
+    /// The program has unmapped `[addr, addr + len)` or put something else there (munmap, MAP_FIXED,
+    /// shmdt; brk downwards): drops what was known of it. To be called after the system call.
+    pub fn forget(&mut self, addr: TargetAddr, len: u64) {
+        let (from, to) = pages(addr, len);
+        let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
+        for (s, e, moved) in runs {
+            self.erase(s, e);
+            if moved.origin != Origin::Shared {
+                self.file.punch(s, e);
+            }
+        }
+        self.drop_dups(from, to);
+    }
+
+    /// In the place of the program's MADV_DONTNEED: moved private pages read as zeros from now on, as
+    /// anonymous memory does. `false` when file pages are among them, which would have to show the
+    /// file again: [`Guards::release`] and let the program's call through (content of the pages is
+    /// then that of the moment of the move). Pages that are not moved are the caller's affair.
+    pub fn discard(&mut self, addr: TargetAddr, len: u64) -> bool {
+        let (from, to) = pages(addr, len);
+        let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
+        if runs.iter().any(|r| r.2.origin == Origin::File) {
+            return false;
+        }
+        for (s, e, moved) in runs {
+            if moved.origin == Origin::Shared {
+                continue; // shared memory keeps its content
+            }
+            self.file.punch(s, e);
+            if self.strict {
+                let _ = self.file.allocate(s, e);
+            }
+        }
+        true
+    }
+
+    /// In the place of the program's mprotect of whole pages: moved pages keep their guards, others get
+    /// the protection as they are. As mprotect, stops with an error at the first gap. Call
+    /// [`Guards::apply`] afterwards if [`Guards::wants`] says so.
+    pub fn set_prot(&mut self, addr: TargetAddr, len: u64, prot: u8) -> Result<(), Errno> {
+        let (from, to) = pages(addr, len);
+        let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
+        let mut at = from;
+        for (s, e, moved) in runs {
+            if at < s {
+                os::protect(at, s - at, prot)?;
+            }
+            let new = Moved { prot, ..moved };
+            os::protect(s, e - s, new.effective())?;
+            self.record(s, e, new);
+            at = e;
+        }
+        if at < to {
+            os::protect(at, to - at, prot)?;
+        }
+        Ok(())
+    }
+
+    /// Before a fork, on the stub's task: notes what the child will have to copy. The program stays
+    /// parked until the child has called [`Guards::privatize_in_child`].
+    pub fn prepare_fork(&mut self) {
+        let mut parts = Vec::new();
+        for (s, e, moved) in self.moved.iter() {
+            if moved.origin != Origin::Shared {
+                parts.extend(self.data(s, e));
+            }
+        }
+        self.fork_data = Some(parts);
+    }
+
+    /// In the child of a fork, whose memory is a copy of ours but for the moved pages, which it still
+    /// shares: makes those private, takes guards and aliases away and empties the page map.
+    /// Allocates nothing and needs no descriptor. On failure the child must not go on.
+    pub fn privatize_in_child(&mut self) -> Result<(), Errno> {
+        let mut data = self.fork_data.iter().flatten().copied().peekable();
+        for (s, e, moved) in self.moved.iter() {
+            if moved.origin == Origin::Shared {
+                os::protect(s, e - s, moved.prot)?;
+                continue;
+            }
+            os::map_private_over(s, e - s)?;
+            while let Some(part) = data.next_if(|part| part.0 < e) {
+                self.copy_back(part.0, part.1);
+            }
+            if moved.prot != PROT_READ | PROT_WRITE {
+                os::protect(s, e - s, moved.prot)?;
+            }
+        }
+        self.unmap_all();
+        Ok(())
+    }
+
+    /// The program has replaced itself (execve) while the stub's task still has the old memory:
+    /// nothing is moved any more. Windows and memory file go with it.
+    pub fn forget_after_exec(&mut self) {
+        self.unmap_all();
+        self.moved.clear();
+        self.pending.clear();
+        self.windows.clear();
+        self.dups.clear();
+        self.snapshot = None;
+        self.file.punch(0, os::FILE_SIZE);
+    }
+
+    fn unmap_all(&self) {
+        for &(at, len) in &self.tables {
+            os::zero_tables(at, len);
+        }
+        for w in self.windows.values() {
+            os::unmap(w.alias, w.len + WINDOW_OVERLAP);
+        }
+        for w in self.dups.values() {
+            os::unmap(w.alias, w.len);
+        }
+    }
+}
+
+fn pages(addr: TargetAddr, len: u64) -> (u64, u64) {
+    let end = addr.0.saturating_add(len).saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+    (addr.page().0, end.min(os::FILE_SIZE))
+}
