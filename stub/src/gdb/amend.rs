@@ -3,6 +3,7 @@
 
 use super::{Client, packet, procfs};
 use crate::inferior::{Inferior, Refusal, Stop, StopReason, Tid};
+use alloc::format;
 use alloc::vec::Vec;
 
 /// The payload of the first frame in `raw`.
@@ -12,22 +13,26 @@ pub fn payload(raw: &[u8]) -> &[u8] {
     &raw[start..start + len]
 }
 
-/// Appends to gdbstub's feature list what is served in `beside/` (and no-ack mode, which the server
-/// handles).
-pub fn features(reply: &mut Vec<u8>) {
-    // "multiprocess+," of gdbstub 0.7.10 has a comma too many.
-    if let Some(at) = reply.windows(15).position(|w| w == b";multiprocess+,") {
-        reply.remove(at + 14);
+/// gdbstub's feature list with what is served in `beside/` (and no-ack mode, the server's). Our
+/// packet size replaces the size of gdbstub's buffer, and its stray comma goes.
+pub fn features(reply: &[u8]) -> Vec<u8> {
+    let mut all = format!("PacketSize={:x}", packet::PACKET_SIZE).into_bytes();
+    for feature in reply.split(|b| *b == b';') {
+        if !feature.starts_with(b"PacketSize=") && !feature.starts_with(b"QStartNoAckMode") {
+            all.push(b';');
+            all.extend(feature.iter().filter(|b| **b != b','));
+        }
     }
-    if !reply.windows(15).any(|w| w == b"QStartNoAckMode") {
-        reply.extend_from_slice(b";QStartNoAckMode+");
-    }
-    reply.extend_from_slice(concat!(
-        ";QPassSignals+;QProgramSignals+;ConditionalBreakpoints+",
-        ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
-        ";qXfer:siginfo:read+;qXfer:siginfo:write+",
-        ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
-    ).as_bytes());
+    all.extend_from_slice(
+        concat!(
+            ";QStartNoAckMode+;QPassSignals+;QProgramSignals+;ConditionalBreakpoints+",
+            ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
+            ";qXfer:siginfo:read+;qXfer:siginfo:write+",
+            ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
+        )
+        .as_bytes(),
+    );
+    all
 }
 
 /// GDB 13 only sees "an error", newer versions and LLDB show the text.

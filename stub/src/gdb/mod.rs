@@ -165,9 +165,7 @@ impl GdbSession {
         match raw {
             None => out(&packet::frame(b"E01")),
             Some(raw) if payload.starts_with(b"qSupported") => {
-                let mut reply = amend::payload(&raw).to_vec();
-                amend::features(&mut reply);
-                out(&packet::frame(&reply));
+                out(&packet::frame(&amend::features(amend::payload(&raw))));
             }
             Some(raw) if payload.starts_with(b"Z") && amend::payload(&raw).starts_with(b"E") => {
                 out(&packet::frame(&amend::refusal(self.debuggee.refusal.as_ref(), self.client)));

@@ -1,6 +1,7 @@
 //! What the kernel tells about the program in `/proc/PID`; the stub's task shares the program's
 //! memory but has a process of its own, so `/proc/self` would be the wrong one.
 
+use super::packet;
 use alloc::format;
 use alloc::vec::Vec;
 use linux_raw_sys::general::{__NR_close, __NR_openat, __NR_read, __NR_readlinkat, AT_FDCWD, O_CLOEXEC, O_RDONLY};
@@ -61,4 +62,23 @@ pub fn core_of(pid: i32, tid: i32) -> Option<u32> {
     let after_name = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
     let field = after_name.split(|b| *b == b' ').filter(|f| !f.is_empty()).nth(39 - 3)?;
     core::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+/// One line of `maps`.
+pub struct Mapping<'a> {
+    pub start: u64,
+    pub end: u64,
+    /// `rwxp` as the kernel writes it.
+    pub permissions: &'a [u8],
+    pub name: &'a [u8],
+}
+
+impl<'a> Mapping<'a> {
+    pub fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
+        let mut fields = line.splitn(6, |b| *b == b' ');
+        let (start, end) = packet::split_once(fields.next()?, b'-')?;
+        let permissions = fields.next()?;
+        let name = fields.nth(3).unwrap_or_default().trim_ascii();
+        Some(Mapping { start: packet::hex_u64(start)?, end: packet::hex_u64(end)?, permissions, name })
+    }
 }

@@ -148,6 +148,15 @@ impl Target for Debuggee {
     fn use_rle(&self) -> bool {
         false
     }
+    fn use_fork_stop_reason(&self) -> bool {
+        false
+    }
+    fn use_vfork_stop_reason(&self) -> bool {
+        false
+    }
+    fn use_vforkdone_stop_reason(&self) -> bool {
+        false
+    }
     fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
         Some(self)
     }

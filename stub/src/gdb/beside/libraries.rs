@@ -131,10 +131,17 @@ fn string(inf: &mut dyn Inferior, at: u64) -> String {
 
 /// Value of DT_DEBUG in the program's dynamic section; 0 before the dynamic linker has run.
 fn r_debug(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
+    let at = r_debug_location(inf, pid)?;
+    word(inf, at)
+}
+
+/// Where the program's dynamic section keeps the value of DT_DEBUG (LLDB's "shared library info").
+pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
     const AT_PHDR: u64 = 3;
     const AT_PHNUM: u64 = 5;
     const PT_DYNAMIC: u32 = 2;
     const PT_PHDR: u32 = 6;
+    const DT_NULL: u64 = 0;
     const DT_DEBUG: u64 = 21;
     const PHDR_SIZE: u64 = 56;
 
@@ -158,10 +165,9 @@ fn r_debug(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
     }
     let mut at = dynamic?.wrapping_add(base.unwrap_or(0));
     for _ in 0..1024 {
-        let [tag, value] = words(inf, at)?;
-        match tag {
-            0 => return None,
-            DT_DEBUG => return Some(value),
+        match word(inf, at)? {
+            DT_NULL => return None,
+            DT_DEBUG => return at.checked_add(8),
             _ => at = at.checked_add(16)?,
         }
     }

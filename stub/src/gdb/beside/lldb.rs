@@ -1,16 +1,17 @@
 //! LLDB's extensions (lldb/docs/resources/lldbgdbremote.md).
 
-use super::Served;
-use crate::gdb::{GdbSession, packet};
+use super::{Served, libraries};
+use crate::gdb::{GdbSession, packet, procfs};
 use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
 
 /// Marks the client as LLDB at its first own packet.
-pub fn serve(session: &mut GdbSession, _inf: &mut dyn Inferior, payload: &[u8]) -> Option<Served> {
+pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Served> {
+    let pid = session.debuggee.pid;
     let served = match payload {
         b"qHostInfo" => Served::Reply(host_info()),
-        b"qProcessInfo" => Served::Reply(process_info(session.debuggee.pid)),
+        b"qProcessInfo" => Served::Reply(process_info(pid)),
         b"QListThreadsInStopReply" => {
             session.client.threads_in_stop = true;
             Served::ok()
@@ -19,7 +20,21 @@ pub fn serve(session: &mut GdbSession, _inf: &mut dyn Inferior, payload: &[u8]) 
             session.client.error_strings = true;
             Served::ok()
         }
-        _ => return None,
+        b"qShlibInfoAddr" => match libraries::r_debug_location(inf, pid) {
+            Some(at) => {
+                let mut reply = Vec::new();
+                packet::push_num(&mut reply, at);
+                Served::Reply(reply)
+            }
+            None => Served::error(),
+        },
+        // Any number: LLDB stops asking for more than it is told.
+        b"qWatchpointSupportInfo:" | b"qWatchpointSupportInfo" => Served::text("num:65536;"),
+        b"qMemoryRegionInfo:" => Served::ok(),
+        _ => match payload.strip_prefix(b"qMemoryRegionInfo:") {
+            Some(addr) => memory_region(pid, addr).map_or_else(Served::error, Served::Reply),
+            None => return None,
+        },
     };
     session.client.lldb = true;
     session.debuggee.linux_signals = true;
@@ -40,4 +55,43 @@ fn process_info(pid: i32) -> Vec<u8> {
     packet::push_hex(&mut reply, TRIPLE);
     reply.extend_from_slice(b";ostype:linux;endian:little;ptrsize:8;");
     reply
+}
+
+/// The mapping that holds the address, or the hole around it.
+fn memory_region(pid: i32, addr: &[u8]) -> Option<Vec<u8>> {
+    let addr = packet::hex_u64(addr)?;
+    let maps = procfs::read(pid, "maps").ok()?;
+    let mut hole = 0;
+    let mut reply = Vec::new();
+    for line in maps.split(|b| *b == b'\n') {
+        let Some(map) = procfs::Mapping::parse(line) else { continue };
+        if addr < map.start {
+            region(&mut reply, hole, map.start);
+            return Some(reply);
+        }
+        if addr < map.end {
+            region(&mut reply, map.start, map.end);
+            reply.extend_from_slice(b"permissions:");
+            reply.extend(map.permissions.iter().filter(|b| b"rwx".contains(b)));
+            reply.push(b';');
+            if !map.name.is_empty() {
+                reply.extend_from_slice(b"name:");
+                packet::push_hex(&mut reply, map.name);
+                reply.push(b';');
+            }
+            return Some(reply);
+        }
+        hole = map.end;
+    }
+    region(&mut reply, hole, 0);
+    Some(reply)
+}
+
+/// `start:…;size:…;`; an `end` of 0 is the end of the address space.
+fn region(reply: &mut Vec<u8>, start: u64, end: u64) {
+    reply.extend_from_slice(b"start:");
+    packet::push_num(reply, start);
+    reply.extend_from_slice(b";size:");
+    packet::push_num(reply, end.wrapping_sub(start));
+    reply.push(b';');
 }
