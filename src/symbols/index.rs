@@ -1,0 +1,477 @@
+//! Every variable of an object's debug information, by name: one walk over all units, then look-ups.
+//!
+//! Keeps statics (globals, class members, function statics) with their place, and of locals only
+//! what a refusal needs to say.
+
+use super::object::{Dwarf, Slice};
+use gimli::{AttributeValue, DebuggingInformationEntry, Operation, UnitOffset, UnitSectionOffset, constants as dw};
+use std::collections::HashMap;
+
+pub type Entry<'a, 'u> = DebuggingInformationEntry<'a, 'u, Slice>;
+
+pub struct Index {
+    /// Units of the file itself, then those of its supplementary file.
+    pub units: Vec<Unit>,
+    /// Type units by signature.
+    signatures: HashMap<u64, (u32, UnitOffset)>,
+    variables: Vec<Variable>,
+    by_name: HashMap<&'static str, Vec<u32>>,
+    locals: HashMap<&'static str, Local>,
+    /// Complete structures by name, for pointers to types that their own unit only declares.
+    complete: HashMap<&'static str, Die>,
+    /// Units whose contents are in `.dwo` files that are not read.
+    pub split_units: usize,
+}
+
+pub struct Unit {
+    pub unit: gimli::Unit<Slice>,
+    pub supplementary: bool,
+}
+
+/// One debugging information entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Die {
+    pub unit: u32,
+    pub offset: UnitOffset,
+}
+
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// With namespaces, classes and functions around it: `ns::Class::total`, `main::calls`.
+    pub path: Box<str>,
+    pub place: Place,
+    /// Visible outside its file.
+    pub external: bool,
+    /// Entry that carries the type, and for the source file.
+    pub die: Die,
+    /// Entry that says in which file it is declared.
+    pub decl_file: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Address as linked.
+    Address(u64),
+    /// Offset in the object's thread-local block.
+    ThreadLocal(u64),
+    /// Only declared here; the symbol table may know where it is.
+    Declared,
+    /// The compiler kept only its value, nothing in memory.
+    Constant,
+    /// Neither memory nor value is left.
+    OptimisedOut,
+    /// Spread over several places.
+    Pieces,
+}
+
+/// A variable that lives only while its function runs.
+#[derive(Clone, Debug)]
+pub struct Local {
+    pub function: Box<str>,
+    /// In a register at least part of the time.
+    pub register: bool,
+}
+
+enum Found {
+    Static(Place),
+    Local { register: bool },
+}
+
+impl Index {
+    pub fn build(dwarf: &Dwarf) -> Index {
+        let mut index = Index {
+            units: Vec::new(),
+            signatures: HashMap::new(),
+            variables: Vec::new(),
+            by_name: HashMap::new(),
+            locals: HashMap::new(),
+            complete: HashMap::new(),
+            split_units: 0,
+        };
+        index.add_units(dwarf, false);
+        if let Some(sup) = dwarf.sup() {
+            index.add_units(sup, true);
+        }
+        let mut declared = HashMap::new();
+        let mut completed = Vec::new();
+        for unit in 0..index.units.len() {
+            // A broken unit ends its own walk; the others still count.
+            let _ = index.walk(dwarf, unit as u32, &mut declared, &mut completed);
+        }
+        for (mut variable, specification) in completed {
+            if let Some((path, die)) = declared.get(&specification) {
+                let path: &str = path;
+                variable.path = path.into();
+                variable.die = *die;
+                let name: &'static str = index.die_name(dwarf, *die).unwrap_or("");
+                index.add(name, variable);
+            }
+        }
+        index
+    }
+
+    fn add_units(&mut self, dwarf: &Dwarf, supplementary: bool) {
+        let mut headers = Vec::new();
+        let mut units = dwarf.units();
+        while let Ok(Some(header)) = units.next() {
+            headers.push(header);
+        }
+        let mut units = dwarf.type_units();
+        while let Ok(Some(header)) = units.next() {
+            headers.push(header);
+        }
+        for header in headers {
+            let number = self.units.len() as u32;
+            if let gimli::UnitType::Type { type_signature, type_offset }
+            | gimli::UnitType::SplitType { type_signature, type_offset } = header.type_()
+            {
+                self.signatures.insert(type_signature.0, (number, type_offset));
+            }
+            if let Ok(unit) = dwarf.unit(header) {
+                if unit.dwo_id.is_some() {
+                    self.split_units += 1;
+                }
+                self.units.push(Unit { unit, supplementary });
+            }
+        }
+    }
+
+    fn add(&mut self, name: &'static str, variable: Variable) {
+        if name.is_empty() {
+            return;
+        }
+        self.by_name.entry(name).or_default().push(self.variables.len() as u32);
+        self.variables.push(variable);
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn walk(
+        &mut self,
+        dwarf: &Dwarf,
+        number: u32,
+        declared: &mut HashMap<Die, (Box<str>, Die)>,
+        completed: &mut Vec<(Variable, Die)>,
+    ) -> gimli::Result<()> {
+        // Taken out for the walk, so that what is found can be added meanwhile.
+        let mut found: Vec<(&'static str, Variable)> = Vec::new();
+        let mut locals: Vec<(&'static str, Local)> = Vec::new();
+        let mut complete: Vec<(&'static str, Die)> = Vec::new();
+        let this = &self.units[number as usize];
+        let (unit, home) = (&this.unit, self.dwarf_of(dwarf, number));
+        let mut entries = unit.entries();
+        let mut depth = 0isize;
+        // Names around the current entry, by depth; functions are remembered for their locals.
+        let mut around: Vec<(isize, &'static str, bool)> = Vec::new();
+        while let Some((delta, entry)) = entries.next_dfs()? {
+            depth += delta;
+            while around.last().is_some_and(|(d, ..)| *d >= depth) {
+                around.pop();
+            }
+            let die = Die { unit: number, offset: entry.offset() };
+            match entry.tag() {
+                dw::DW_TAG_namespace => {
+                    let name = attr_str(home, unit, entry, dw::DW_AT_name).unwrap_or("(anonymous namespace)");
+                    around.push((depth, name, false));
+                }
+                dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
+                    let name = attr_str(home, unit, entry, dw::DW_AT_name).unwrap_or("");
+                    if !name.is_empty() && entry.attr_value(dw::DW_AT_declaration)?.is_none() {
+                        complete.push((name, die));
+                    }
+                    around.push((depth, name, false));
+                }
+                dw::DW_TAG_subprogram => {
+                    let name = self.function_name(dwarf, number, entry, 4).unwrap_or("");
+                    around.push((depth, name, true));
+                }
+                dw::DW_TAG_variable | dw::DW_TAG_formal_parameter => {
+                    let name = attr_str(home, unit, entry, dw::DW_AT_name);
+                    let in_function = around.iter().any(|(.., function)| *function);
+                    let parameter = entry.tag() == dw::DW_TAG_formal_parameter;
+                    let declaration = entry.attr_value(dw::DW_AT_declaration)?.is_some();
+                    let place = match entry.attr_value(dw::DW_AT_location)? {
+                        Some(AttributeValue::Exprloc(e)) => place_of(home, unit, e),
+                        Some(_) => Found::Local { register: true },
+                        None if entry.attr_value(dw::DW_AT_const_value)?.is_some() => Found::Static(Place::Constant),
+                        None if declaration => Found::Static(Place::Declared),
+                        None if parameter || in_function => Found::Local { register: true },
+                        None => Found::Static(Place::OptimisedOut),
+                    };
+                    let specification = match entry.attr_value(dw::DW_AT_specification)? {
+                        Some(value) => self.reference(number, value),
+                        None => match entry.attr_value(dw::DW_AT_abstract_origin)? {
+                            Some(value) => self.reference(number, value),
+                            None => None,
+                        },
+                    };
+                    let external = matches!(entry.attr_value(dw::DW_AT_external)?, Some(AttributeValue::Flag(true)));
+                    let decl_file = match entry.attr_value(dw::DW_AT_decl_file)? {
+                        Some(AttributeValue::FileIndex(n)) => Some(n),
+                        _ => None,
+                    };
+                    let path = join(&around, name.unwrap_or(""));
+                    match (place, name) {
+                        (Found::Local { register }, Some(name)) => {
+                            let function = around.iter().rev().find(|a| a.2).map_or("", |a| a.1);
+                            locals.push((name, Local { function: function.into(), register }));
+                            // Inlined copies of a function's static refer back to this entry.
+                            if !parameter {
+                                declared.insert(die, (path, die));
+                            }
+                        }
+                        (Found::Local { .. }, None) => {}
+                        (Found::Static(place), name) => {
+                            let variable = Variable { path: path.clone(), place, external, die, decl_file };
+                            match (name, specification) {
+                                (Some(name), None) => {
+                                    declared.insert(die, (path, die));
+                                    found.push((name, variable));
+                                }
+                                (Some(name), Some(_)) if entry.attr_value(dw::DW_AT_type)?.is_some() => {
+                                    found.push((name, variable))
+                                }
+                                (_, Some(specification)) => completed.push((variable, specification)),
+                                (None, None) => {}
+                            }
+                        }
+                    }
+                }
+                // A static class member up to DWARF 4.
+                dw::DW_TAG_member if entry.attr_value(dw::DW_AT_declaration)?.is_some() => {
+                    if let Some(name) = attr_str(home, unit, entry, dw::DW_AT_name) {
+                        declared.insert(die, (join(&around, name), die));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (name, variable) in found {
+            self.add(name, variable);
+        }
+        for (name, local) in locals {
+            self.locals.entry(name).or_insert(local);
+        }
+        for (name, die) in complete {
+            self.complete.entry(name).or_insert(die);
+        }
+        Ok(())
+    }
+
+    /// Name of a function whose entry may refer to another one for it.
+    fn function_name(&self, dwarf: &Dwarf, unit: u32, entry: &Entry, hops: u32) -> Option<&'static str> {
+        let home = self.dwarf_of(dwarf, unit);
+        if let Some(name) = attr_str(home, &self.units[unit as usize].unit, entry, dw::DW_AT_name) {
+            return Some(name);
+        }
+        for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
+            if let (Ok(Some(value)), 1..) = (entry.attr_value(at), hops) {
+                let die = self.reference(unit, value)?;
+                let entry = self.units[die.unit as usize].unit.entry(die.offset).ok()?;
+                return self.function_name(dwarf, die.unit, &entry, hops - 1);
+            }
+        }
+        None
+    }
+
+    /// The file that holds a unit: the object's own, or the supplementary one.
+    pub fn dwarf_of<'d>(&self, dwarf: &'d Dwarf, unit: u32) -> &'d Dwarf {
+        match (self.units[unit as usize].supplementary, dwarf.sup()) {
+            (true, Some(sup)) => sup,
+            _ => dwarf,
+        }
+    }
+
+    /// Follows a reference attribute of an entry in `unit`.
+    pub fn reference(&self, unit: u32, value: AttributeValue<Slice>) -> Option<Die> {
+        match value {
+            AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
+            AttributeValue::DebugInfoRef(offset) => self.at_offset(offset, self.units[unit as usize].supplementary),
+            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, true),
+            AttributeValue::DebugTypesRef(signature) => {
+                self.signatures.get(&signature.0).map(|(unit, offset)| Die { unit: *unit, offset: *offset })
+            }
+            _ => None,
+        }
+    }
+
+    fn at_offset(&self, offset: gimli::DebugInfoOffset, supplementary: bool) -> Option<Die> {
+        // Units lie in order within each file: its own .debug_info, its .debug_types, supplementary.
+        let key = |u: &Unit| match u.unit.header.offset() {
+            UnitSectionOffset::DebugInfoOffset(start) => (u.supplementary, false, start.0),
+            UnitSectionOffset::DebugTypesOffset(start) => (u.supplementary, true, start.0),
+        };
+        let number = self.units.partition_point(|u| key(u) <= (supplementary, false, offset.0)).checked_sub(1)?;
+        let unit = &self.units[number];
+        if key(unit).0 != supplementary || key(unit).1 {
+            return None;
+        }
+        Some(Die { unit: number as u32, offset: offset.to_unit_offset(&unit.unit.header)? })
+    }
+
+    pub fn die_name(&self, dwarf: &Dwarf, die: Die) -> Option<&'static str> {
+        let unit = &self.units[die.unit as usize].unit;
+        let entry = unit.entry(die.offset).ok()?;
+        attr_str(self.dwarf_of(dwarf, die.unit), unit, &entry, dw::DW_AT_name)
+    }
+
+    /// Variables whose path is `path` or ends with `::path`.
+    pub fn find(&self, path: &str) -> Vec<&Variable> {
+        let last = last_component(path);
+        let all = self.by_name.get(last).into_iter().flatten().map(|i| &self.variables[*i as usize]);
+        all.filter(|v| path_ends_with(&v.path, path)).collect()
+    }
+
+    pub fn local(&self, name: &str) -> Option<&Local> {
+        self.locals.get(name)
+    }
+
+    pub fn complete_type(&self, name: &str) -> Option<Die> {
+        self.complete.get(name).copied()
+    }
+
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.variables.iter()
+    }
+
+    /// The variable at an address as linked.
+    pub fn at(&self, addr: u64) -> Option<&Variable> {
+        self.variables.iter().find(|v| v.place == Place::Address(addr))
+    }
+
+    /// Does the variable come from this source file? Compared from the end of the path.
+    pub fn declared_in(&self, dwarf: &Dwarf, variable: &Variable, file: &str) -> bool {
+        self.source_files(dwarf, variable).iter().any(|path| file_ends_with(path, file))
+    }
+
+    /// Files that a variable belongs to: where it is declared, and its unit's main file.
+    pub fn source_files(&self, dwarf: &Dwarf, variable: &Variable) -> Vec<String> {
+        let unit = &self.units[variable.die.unit as usize].unit;
+        let home = self.dwarf_of(dwarf, variable.die.unit);
+        let mut files = Vec::new();
+        if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file) {
+            if let Some(file) = program.header().file(number) {
+                let mut path = String::new();
+                let directory = file.directory(program.header()).and_then(|d| home.attr_string(unit, d).ok());
+                if let (Some(directory), 1..) = (directory, file.directory_index()) {
+                    path = directory.to_string_lossy().into_owned() + "/";
+                }
+                if let Ok(name) = home.attr_string(unit, file.path_name()) {
+                    files.push(path + &name.to_string_lossy());
+                }
+            }
+        }
+        files.extend(unit.name.map(|n| n.to_string_lossy().into_owned()));
+        files
+    }
+}
+
+pub fn attr_str(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, entry: &Entry, at: gimli::DwAt) -> Option<&'static str> {
+    let value = entry.attr_value(at).ok()??;
+    let slice = dwarf.attr_string(unit, value).ok()?;
+    std::str::from_utf8(slice.slice()).ok()
+}
+
+fn join(around: &[(isize, &'static str, bool)], name: &str) -> Box<str> {
+    let mut path = String::new();
+    for (_, part, _) in around {
+        if !part.is_empty() {
+            path.push_str(part);
+            path.push_str("::");
+        }
+    }
+    path.push_str(name);
+    path.into()
+}
+
+/// The part after the last `::` outside template arguments.
+fn last_component(path: &str) -> &str {
+    let (mut depth, mut start) = (0i32, 0);
+    let bytes = path.as_bytes();
+    for i in 0..bytes.len() {
+        match bytes[i] {
+            b'<' | b'{' => depth += 1,
+            b'>' | b'}' => depth -= 1,
+            b':' if depth == 0 && i > 0 && bytes[i - 1] == b':' => start = i + 1,
+            _ => {}
+        }
+    }
+    &path[start..]
+}
+
+fn path_ends_with(path: &str, tail: &str) -> bool {
+    path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
+        // Anonymous namespaces are left out by those who write names.
+        || path.contains("(anonymous namespace)::") && path_ends_with(&path.replace("(anonymous namespace)::", ""), tail)
+}
+
+fn file_ends_with(path: &str, tail: &str) -> bool {
+    path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with('/') || tail.starts_with('/'))
+}
+
+fn place_of(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, expression: gimli::Expression<Slice>) -> Found {
+    let mut stack: Vec<u64> = Vec::new();
+    let mut pieces = 0;
+    let mut thread_local = false;
+    let mut operations = expression.operations(unit.encoding());
+    loop {
+        let operation = match operations.next() {
+            Ok(Some(operation)) => operation,
+            Ok(None) => break,
+            Err(_) => return Found::Static(Place::OptimisedOut),
+        };
+        match operation {
+            Operation::Address { address } => stack.push(address),
+            Operation::AddressIndex { index } | Operation::ConstantIndex { index } => {
+                match dwarf.address(unit, index) {
+                    Ok(address) => stack.push(address),
+                    Err(_) => return Found::Static(Place::OptimisedOut),
+                }
+            }
+            Operation::UnsignedConstant { value } => stack.push(value),
+            Operation::SignedConstant { value } => stack.push(value as u64),
+            Operation::PlusConstant { value } => match stack.last_mut() {
+                Some(top) => *top = top.wrapping_add(value),
+                None => return Found::Static(Place::OptimisedOut),
+            },
+            Operation::Plus => match (stack.pop(), stack.last_mut()) {
+                (Some(a), Some(b)) => *b = b.wrapping_add(a),
+                _ => return Found::Static(Place::OptimisedOut),
+            },
+            Operation::TLS => thread_local = true,
+            Operation::Piece { .. } => pieces += 1,
+            Operation::ImplicitValue { .. } | Operation::StackValue => return Found::Static(Place::Constant),
+            Operation::Register { .. } => return Found::Local { register: true },
+            Operation::FrameOffset { .. } | Operation::RegisterOffset { .. } | Operation::CallFrameCFA => {
+                return Found::Local { register: false };
+            }
+            Operation::EntryValue { .. } | Operation::ImplicitPointer { .. } => return Found::Local { register: true },
+            Operation::Nop => {}
+            _ => return Found::Static(Place::Pieces),
+        }
+    }
+    Found::Static(match stack.pop() {
+        Some(_) if pieces > 0 => Place::Pieces,
+        Some(offset) if thread_local => Place::ThreadLocal(offset),
+        // The linker dropped the section: its address was resolved to nothing.
+        Some(0 | u64::MAX) | None => Place::OptimisedOut,
+        Some(address) => Place::Address(address),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_match_from_the_end_at_boundaries() {
+        assert!(path_ends_with("ns::Class::total", "total"));
+        assert!(path_ends_with("ns::Class::total", "Class::total"));
+        assert!(!path_ends_with("ns::subtotal", "total"));
+        assert!(path_ends_with("(anonymous namespace)::hidden", "hidden"));
+        assert!(path_ends_with("a::(anonymous namespace)::hidden", "a::hidden"));
+        assert_eq!(last_component("Pool<a::b>::live"), "live");
+        assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
+        assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));
+        assert!(!file_ends_with("/src/dir/myloop.c", "loop.c"));
+    }
+}

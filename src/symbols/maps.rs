@@ -1,0 +1,158 @@
+//! What is loaded where: `/proc/PID/maps` turned into modules.
+
+use super::object::ObjectFile;
+use super::types::Types;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The objects of a running program: the executable first, then its libraries.
+#[derive(Default)]
+pub struct Program {
+    pub modules: Vec<Rc<Module>>,
+    pub(super) places: super::pc::Cache,
+}
+
+/// One object file, loaded.
+pub struct Module {
+    pub object: Rc<ObjectFile>,
+    pub types: Types,
+    /// Run-time address = address in the file + bias.
+    pub bias: u64,
+    /// Of its executable mappings.
+    pub code: Vec<(u64, u64)>,
+    pub is_executable: bool,
+}
+
+/// One line of the maps file.
+struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    offset: u64,
+    executable: bool,
+    path: &'a str,
+}
+
+fn parse_line(line: &str) -> Option<Mapping<'_>> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?;
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let path = fields.nth(2).unwrap_or("").trim_start();
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        offset,
+        executable: permissions.as_bytes().get(2) == Some(&b'x'),
+        path: path.strip_suffix(" (deleted)").unwrap_or(path),
+    })
+}
+
+impl Program {
+    /// Reads what process `pid` has loaded.
+    pub fn of_process(pid: i32) -> std::io::Result<Program> {
+        let mut program = Program::default();
+        program.refresh_from_process(pid)?;
+        Ok(program)
+    }
+
+    /// Adds what was loaded since, drops what is gone. `true` when something changed.
+    pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let exe = exe.to_str().map_or(exe.clone(), |s| s.strip_suffix(" (deleted)").unwrap_or(s).into());
+        // The program may live in another root (containers), and its file may have been replaced.
+        let (link, root) = (PathBuf::from(format!("/proc/{pid}/exe")), PathBuf::from(format!("/proc/{pid}/root")));
+        let open = |path: &Path| {
+            if path == exe {
+                if let Ok(data) = std::fs::read(&link) {
+                    return ObjectFile::parse(path, data);
+                }
+            }
+            match std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path))) {
+                Ok(data) => ObjectFile::parse(path, data),
+                Err(_) => ObjectFile::open(path),
+            }
+        };
+        Ok(self.refresh(&maps, &exe, open))
+    }
+
+    /// As [`Program::refresh_from_process`], from the text of a maps file.
+    pub fn refresh(&mut self, maps: &str, exe: &Path, open: impl Fn(&Path) -> Result<ObjectFile, String>) -> bool {
+        let mut modules: Vec<Rc<Module>> = Vec::new();
+        let mut changed = false;
+        // Only code: it is never moved, while data pages may be anybody's once they are guarded.
+        let code: Vec<Mapping> =
+            maps.lines().filter_map(parse_line).filter(|m| m.executable && m.path.starts_with('/')).collect();
+        let mut i = 0;
+        while i < code.len() {
+            let path = Path::new(code[i].path);
+            let mut group: Vec<&Mapping> = vec![&code[i]];
+            while let Some(next) = code.get(i + group.len()).filter(|m| Path::new(m.path) == path) {
+                group.push(next);
+            }
+            i += group.len();
+            let ranges: Vec<(u64, u64)> = group.iter().map(|m| (m.start, m.end)).collect();
+            let before = self.modules.iter().find(|m| m.object.path == path && m.code == ranges);
+            if let Some(module) = before {
+                modules.push(module.clone());
+                continue;
+            }
+            changed = true;
+            let known = self.modules.iter().find(|m| m.object.path == path).map(|m| m.object.clone());
+            let object = match known.map_or_else(|| open(path).map(Rc::new), Ok) {
+                Ok(object) => object,
+                Err(_) => continue,
+            };
+            let Some(bias) = bias(&object, group[0]) else { continue };
+            modules.push(Rc::new(Module {
+                types: Types::new(object.clone()),
+                object,
+                bias,
+                code: ranges,
+                is_executable: path == exe,
+            }));
+        }
+        changed |= modules.len() != self.modules.len();
+        modules.sort_by_key(|m| !m.is_executable);
+        self.modules = modules;
+        if changed {
+            self.places.clear();
+        }
+        changed
+    }
+
+    /// The module whose code holds `addr`.
+    pub fn module_at(&self, addr: u64) -> Option<&Rc<Module>> {
+        self.modules.iter().find(|m| m.code.iter().any(|(start, end)| (*start..*end).contains(&addr)))
+    }
+
+    /// The module that a data address was linked into.
+    pub fn module_of_data(&self, addr: u64) -> Option<&Rc<Module>> {
+        self.modules.iter().find(|m| {
+            let linked = addr.wrapping_sub(m.bias);
+            m.object.segments.iter().any(|s| (s.vaddr..s.vaddr + s.mem_len).contains(&linked))
+        })
+    }
+
+    pub fn executable(&self) -> Option<&Rc<Module>> {
+        self.modules.first().filter(|m| m.is_executable)
+    }
+
+    /// Modules that a user may mean by `name`: file name or path, or a file name without its
+    /// version (`libc`, `libc.so`).
+    pub fn modules_named<'p>(&'p self, name: &'p str) -> impl Iterator<Item = &'p Rc<Module>> {
+        self.modules.iter().filter(move |m| {
+            let file = m.object.name();
+            let shorter = file.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '-']));
+            file == name || shorter || name.contains('/') && m.object.path.ends_with(name.trim_start_matches('/'))
+        })
+    }
+}
+
+fn bias(object: &ObjectFile, mapping: &Mapping) -> Option<u64> {
+    let segment = object.segments.iter().find(|s| {
+        let page = s.offset & !0xfff;
+        s.executable && (page..s.offset + s.file_len.max(1)).contains(&mapping.offset)
+    })?;
+    Some(mapping.start.wrapping_sub(segment.vaddr.wrapping_sub(segment.offset).wrapping_add(mapping.offset)))
+}
