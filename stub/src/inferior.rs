@@ -39,17 +39,10 @@ pub enum StopReason {
 pub enum Resume {
     /// Stays parked while others run (scheduler locking).
     Hold,
-    Continue {
-        signal: Option<i32>,
-    },
-    Step {
-        signal: Option<i32>,
-    },
+    Continue { signal: Option<i32> },
+    Step { signal: Option<i32> },
     /// Step until PC leaves `[start, end)`.
-    RangeStep {
-        start: TargetAddr,
-        end: TargetAddr,
-    },
+    RangeStep { start: TargetAddr, end: TargetAddr },
 }
 
 /// A request that cannot be met: three sentences for the user.

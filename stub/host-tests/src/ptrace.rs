@@ -106,24 +106,9 @@ impl Traced {
         ptrace(libc::PTRACE_GETREGS, tid, 0, &raw mut t.regs as usize);
         let r = &t.regs;
         t.gprs = Gprs {
-            r8: r.r8,
-            r9: r.r9,
-            r10: r.r10,
-            r11: r.r11,
-            r12: r.r12,
-            r13: r.r13,
-            r14: r.r14,
-            r15: r.r15,
-            rdi: r.rdi,
-            rsi: r.rsi,
-            rbp: r.rbp,
-            rbx: r.rbx,
-            rdx: r.rdx,
-            rax: r.rax,
-            rcx: r.rcx,
-            rsp: r.rsp,
-            rip: r.rip,
-            rflags: r.eflags,
+            r8: r.r8, r9: r.r9, r10: r.r10, r11: r.r11, r12: r.r12, r13: r.r13, r14: r.r14, r15: r.r15,
+            rdi: r.rdi, rsi: r.rsi, rbp: r.rbp, rbx: r.rbx, rdx: r.rdx, rax: r.rax, rcx: r.rcx, rsp: r.rsp,
+            rip: r.rip, rflags: r.eflags,
         };
         let mut iov = libc::iovec { iov_base: t.xsave.as_mut_ptr().cast(), iov_len: 16384 };
         ptrace(libc::PTRACE_GETREGSET, tid, 0x202, &raw mut iov as usize);
@@ -137,8 +122,7 @@ impl Traced {
         let g = &t.gprs;
         let r = &mut t.regs;
         (r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15) = (g.r8, g.r9, g.r10, g.r11, g.r12, g.r13, g.r14, g.r15);
-        (r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp) =
-            (g.rdi, g.rsi, g.rbp, g.rbx, g.rdx, g.rax, g.rcx, g.rsp);
+        (r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp) = (g.rdi, g.rsi, g.rbp, g.rbx, g.rdx, g.rax, g.rcx, g.rsp);
         (r.rip, r.eflags) = (g.rip, g.rflags);
         ptrace(libc::PTRACE_SETREGS, tid, 0, &raw mut t.regs as usize);
         let mut iov = libc::iovec { iov_base: t.xsave.as_mut_ptr().cast(), iov_len: t.xsave.len() };
@@ -180,9 +164,7 @@ impl Traced {
         let until = std::time::Instant::now() + std::time::Duration::from_millis(millis);
         loop {
             let pending = self.threads.iter_mut().find_map(|(tid, t)| {
-                if !t.running {
-                    return None;
-                }
+                if !t.running { return None }
                 Some((*tid, t.pending.take()?))
             });
             let (tid, status) = match pending {

@@ -64,16 +64,8 @@ fn feature_list() {
     let mut t = Talk::new();
     let reply = t.say("qSupported:multiprocess+;swbreak+");
     for feature in [
-        "PacketSize=10000;",
-        "multiprocess+",
-        "swbreak+",
-        "hwbreak+",
-        "vContSupported+",
-        "QStartNoAckMode+",
-        "QPassSignals+",
-        "ConditionalBreakpoints+",
-        "qXfer:siginfo:write+",
-        "augmented-libraries-svr4-read+",
+        "PacketSize=10000;", "multiprocess+", "swbreak+", "hwbreak+", "vContSupported+", "QStartNoAckMode+",
+        "QPassSignals+", "ConditionalBreakpoints+", "qXfer:siginfo:write+", "augmented-libraries-svr4-read+",
     ] {
         assert!(reply.contains(feature), "{feature} in {reply}");
     }
@@ -186,9 +178,7 @@ fn resuming() {
     assert!(t.last().contains("RangeStep { start: 0x401000, end: 0x401010 }"));
     assert!(t.stop(100, StopReason::Breakpoint).contains("swbreak:;"));
     assert!(t.send(b"vCont;c").is_empty());
-    assert!(
-        t.stop(101, StopReason::Watch { kind: WatchKind::Write, addr: TargetAddr(0x1234) }).contains(";watch:1234;")
-    );
+    assert!(t.stop(101, StopReason::Watch { kind: WatchKind::Write, addr: TargetAddr(0x1234) }).contains(";watch:1234;"));
     assert!(t.say("?").contains("watch:1234"));
     assert!(t.send(b"c").is_empty());
     assert_eq!(t.say("g"), "E.the program is running");

@@ -38,11 +38,7 @@ pub enum Place {
     /// Full x87 tag word; the image holds the abridged one.
     FTag,
     /// Bytes of the XSAVE image, in the state component `bit` of XSTATE_BV.
-    Image {
-        at: usize,
-        width: usize,
-        bit: u8,
-    },
+    Image { at: usize, width: usize, bit: u8 },
 }
 
 pub struct RegisterInfo {
@@ -171,8 +167,8 @@ fn numbered(stem: &str, i: usize, tail: &str) -> String {
 
 fn core_registers(out: &mut Vec<RegisterInfo>) {
     const GPR: [&str; 17] = [
-        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-        "rip",
+        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
+        "r14", "r15", "rip",
     ];
     for (i, name) in GPR.iter().enumerate() {
         let kind = match i {
@@ -241,39 +237,12 @@ fn avx512(out: &mut Vec<RegisterInfo>, (opmask, zmm_hi, hi16): (usize, usize, us
 
 /// Named bits of a flags type: name and bit number.
 const EFLAGS: [(&str, u32); 17] = [
-    ("CF", 0),
-    ("", 1),
-    ("PF", 2),
-    ("AF", 4),
-    ("ZF", 6),
-    ("SF", 7),
-    ("TF", 8),
-    ("IF", 9),
-    ("DF", 10),
-    ("OF", 11),
-    ("NT", 14),
-    ("RF", 16),
-    ("VM", 17),
-    ("AC", 18),
-    ("VIF", 19),
-    ("VIP", 20),
-    ("ID", 21),
+    ("CF", 0), ("", 1), ("PF", 2), ("AF", 4), ("ZF", 6), ("SF", 7), ("TF", 8), ("IF", 9), ("DF", 10),
+    ("OF", 11), ("NT", 14), ("RF", 16), ("VM", 17), ("AC", 18), ("VIF", 19), ("VIP", 20), ("ID", 21),
 ];
 const MXCSR: [(&str, u32); 14] = [
-    ("IE", 0),
-    ("DE", 1),
-    ("ZE", 2),
-    ("OE", 3),
-    ("UE", 4),
-    ("PE", 5),
-    ("DAZ", 6),
-    ("IM", 7),
-    ("DM", 8),
-    ("ZM", 9),
-    ("OM", 10),
-    ("UM", 11),
-    ("PM", 12),
-    ("FZ", 15),
+    ("IE", 0), ("DE", 1), ("ZE", 2), ("OE", 3), ("UE", 4), ("PE", 5), ("DAZ", 6), ("IM", 7), ("DM", 8),
+    ("ZM", 9), ("OM", 10), ("UM", 11), ("PM", 12), ("FZ", 15),
 ];
 /// Views of a 128-bit register: type, element, count, name of the view.
 const VEC128: [(&str, &str, u32, &str); 8] = [

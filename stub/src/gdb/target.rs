@@ -14,14 +14,19 @@ use core::ptr::NonNull;
 use gdbstub::common::{Pid, Signal, Tid as StubTid};
 use gdbstub::outputln;
 use gdbstub::target::ext::base::BaseOps;
-use gdbstub::target::ext::base::multithread::{MultiThreadBase, MultiThreadResume, MultiThreadResumeOps};
-use gdbstub::target::ext::base::single_register_access::{SingleRegisterAccess, SingleRegisterAccessOps};
+use gdbstub::target::ext::base::multithread::{
+    MultiThreadBase, MultiThreadResume, MultiThreadResumeOps,
+};
+use gdbstub::target::ext::base::single_register_access::{
+    SingleRegisterAccess, SingleRegisterAccessOps,
+};
 use gdbstub::target::ext::breakpoints::{
-    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps, SwBreakpoint,
-    SwBreakpointOps, WatchKind as StubWatchKind,
+    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
+    SwBreakpoint, SwBreakpointOps, WatchKind as StubWatchKind,
 };
 use gdbstub::target::ext::extended_mode::{
-    Args, AttachKind, CurrentActivePid, CurrentActivePidOps, ExtendedMode, ExtendedModeOps, ShouldTerminate,
+    Args, AttachKind, CurrentActivePid, CurrentActivePidOps, ExtendedMode, ExtendedModeOps,
+    ShouldTerminate,
 };
 use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
@@ -50,7 +55,14 @@ pub struct Debuggee {
 
 impl Debuggee {
     pub fn new(pid: i32, layout: Layout) -> Debuggee {
-        Debuggee { pid, layout, refusal: None, linux_signals: false, actions: Vec::new(), inferior: None }
+        Debuggee {
+            pid,
+            layout,
+            refusal: None,
+            linux_signals: false,
+            actions: Vec::new(),
+            inferior: None,
+        }
     }
 
     /// Runs `f` with the program at hand for gdbstub's callbacks.
@@ -113,7 +125,9 @@ impl Debuggee {
             match action.go {
                 Go::Continue(s) => Resume::Continue { signal: signal(s) },
                 Go::Step(s) => Resume::Step { signal: signal(s) },
-                Go::Range(start, end) => Resume::RangeStep { start: TargetAddr(start), end: TargetAddr(end) },
+                Go::Range(start, end) => {
+                    Resume::RangeStep { start: TargetAddr(start), end: TargetAddr(end) }
+                }
                 Go::Stop => Resume::Hold,
             }
         });
@@ -288,11 +302,7 @@ impl HwWatchpoint for Debuggee {
         let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
             return self.refuse(Refusal {
                 what: format!("cannot watch {len} bytes at {addr:#x}"),
-                why: if len == 0 {
-                    "the range is empty".into()
-                } else {
-                    "the range ends above the address space".into()
-                },
+                why: if len == 0 { "the range is empty".into() } else { "the range ends above the address space".into() },
                 what_to_do: "watch an object that has a size and an address".into(),
             });
         };

@@ -60,7 +60,9 @@ struct Link {
 }
 
 fn start_of(annex: &[u8]) -> Option<Link> {
-    let field = |name: &[u8]| annex.split(|b| *b == b';').find_map(|f| packet::hex_u64(f.strip_prefix(name)?));
+    let field = |name: &[u8]| {
+        annex.split(|b| *b == b';').find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
+    };
     let at = field(b"start=").filter(|at| *at != 0)?;
     Some(Link { at, prev: field(b"prev=").unwrap_or(0), lmid: field(b"lmid=").unwrap_or(0) })
 }
@@ -95,8 +97,11 @@ fn walk(inf: &mut dyn Inferior, from: Link, x: &mut String) {
         }
         let name = string(inf, name);
         if !name.is_empty() {
-            let _ =
-                write!(x, "<library name=\"{}\" lm=\"{at:#x}\" l_addr=\"{addr:#x}\" l_ld=\"{ld:#x}\"", xml_text(&name));
+            let _ = write!(
+                x,
+                "<library name=\"{}\" lm=\"{at:#x}\" l_addr=\"{addr:#x}\" l_ld=\"{ld:#x}\"",
+                xml_text(&name)
+            );
             if lmid != 0 {
                 let _ = write!(x, " lmid=\"{lmid:#x}\"");
             }

@@ -35,10 +35,9 @@ pub fn old(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
 
 fn go_on(session: &mut GdbSession, inf: &mut dyn Inferior, actions: Vec<Action>) -> Served {
     let pid = session.debuggee.pid;
-    let someone_goes = inf
-        .threads()
-        .iter()
-        .any(|tid| actions.iter().find(|a| a.thread.names(pid, *tid)).is_some_and(|a| a.go != Go::Stop));
+    let someone_goes = inf.threads().iter().any(|tid| {
+        actions.iter().find(|a| a.thread.names(pid, *tid)).is_some_and(|a| a.go != Go::Stop)
+    });
     if !someone_goes {
         return Served::error();
     }

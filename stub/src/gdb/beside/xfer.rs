@@ -32,7 +32,9 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
     let pid = session.debuggee.pid;
     let or_failed = |data: Option<Vec<u8>>| data.map_or(Object::Failed, Object::Data);
     match request.object {
-        b"features" if request.annex == b"target.xml" => Object::Data(session.debuggee.layout.xml.as_bytes().to_vec()),
+        b"features" if request.annex == b"target.xml" => {
+            Object::Data(session.debuggee.layout.xml.as_bytes().to_vec())
+        }
         b"features" => Object::Failed,
         b"threads" => Object::Data(threads(session, inf)),
         b"auxv" => or_failed(procfs::read(pid, "auxv").ok()),
