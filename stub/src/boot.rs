@@ -1,0 +1,197 @@
+//! The entries that the command runs when it has loaded the image (see `ulpf_lib::boot`).
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs};
+use ulpf_lib::ring::{SHARED_LEN, SharedHeader};
+use ulpf_lib::sys::{self, Errno};
+
+use crate::arena::map_anonymous;
+use crate::runtime::asm::{ulpf_report, ulpf_spawn};
+use crate::runtime::park::{futex_wait, futex_wake};
+use crate::runtime::signals;
+use crate::runtime::thread::State;
+use crate::{control, fault, g, global, syscalls};
+
+const EINVAL: i64 = -22;
+const ENOMEM: i64 = -12;
+const STUB_STACK: usize = 1 << 20;
+
+static mut ARGS: *mut BootArgs = core::ptr::null_mut();
+/// 0: the stub's task is starting; 1: ready; else a negative errno as u32.
+static READY: AtomicU32 = AtomicU32::new(0);
+static STACK: AtomicU64 = AtomicU64::new(0);
+
+/// # Safety
+/// Called by the command on a stopped thread of the program, see `ulpf_lib::boot`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_stub_boot(args: *mut BootArgs) -> ! {
+    // SAFETY: the command wrote the block.
+    let r = unsafe { boot(args) };
+    // SAFETY: ends the entry.
+    unsafe { ulpf_report(r.map_or_else(|e| -(e.0 as i64), |_| 0)) }
+}
+
+/// # Safety
+/// As [`ulpf_stub_boot`], on each further thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_stub_boot_thread(_args: *mut BootArgs) -> ! {
+    let r = adopt_thread();
+    // SAFETY: ends the entry.
+    unsafe { ulpf_report(r.map_or_else(|e| -(e.0 as i64), |_| 0)) }
+}
+
+unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
+    // SAFETY: the command wrote the block.
+    let a = unsafe { &mut *args };
+    if a.magic != BOOT_MAGIC || a.version != BOOT_VERSION {
+        return Err(Errno(-EINVAL as i32));
+    }
+    let (hwcap2, min_sigstack) = auxiliary();
+    // SAFETY: nothing else runs yet.
+    unsafe {
+        global::init((a.image_base, a.image_base + a.image_len), hwcap2 & 2 != 0, min_sigstack.max(2048));
+        ARGS = args;
+        g().pid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
+        g().brk.store(sys!(k::__NR_brk, 0)?, Relaxed);
+    }
+    if !g().threads.init() {
+        return Err(Errno(-ENOMEM as i32));
+    }
+    // SAFETY: a page that forked children share with us.
+    let page = unsafe { sys!(k::__NR_mmap, 0, 4096, 3, k::MAP_SHARED | k::MAP_ANONYMOUS, -1i64, 0) }?;
+    g().fork_word.store(page as *mut AtomicU32, Relaxed);
+    fault::init()?;
+    // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
+    g().world.store(1, SeqCst);
+    let stack = map_anonymous(STUB_STACK);
+    if stack.is_null() {
+        return Err(Errno(-ENOMEM as i32));
+    }
+    const CLONE_VM: u64 = 0x100;
+    // The child inherits the mask: nothing may interrupt the stub's task.
+    let all = !0u64;
+    let mut old = 0u64;
+    // SAFETY: masks around the clone.
+    unsafe { sys!(k::__NR_rt_sigprocmask, 2, &all as *const u64, &mut old as *mut u64, 8) }?;
+    STACK.store(stack as u64, Relaxed);
+    // Two steps, so that the stub's task is nobody's child: the program must not find it with wait(2).
+    // SAFETY: tasks of our own on their own stack; CLONE_VM alone: no shared descriptors, handlers or group.
+    let pid = unsafe { ulpf_spawn(CLONE_VM, stack as u64 + 64 * 1024, first_step) };
+    // SAFETY: back to the program's mask, and the first step is reaped (__WALL).
+    unsafe {
+        sys!(k::__NR_rt_sigprocmask, 2, &old as *const u64, 0, 8)?;
+        if pid < 0 {
+            return Err(Errno(-pid as i32));
+        }
+        let _ = sys!(k::__NR_wait4, pid, 0, 0x4000_0000, 0);
+    }
+    while READY.load(SeqCst) == 0 {
+        futex_wait(&READY, 0);
+    }
+    let r = READY.load(SeqCst) as i32;
+    if r < 0 {
+        return Err(Errno(-r));
+    }
+    a.stub_pid = g().stub_tid.load(Relaxed);
+    signals::take_over();
+    adopt_thread()
+}
+
+extern "C" fn first_step() -> ! {
+    // SAFETY: makes the stub's task and ends.
+    unsafe {
+        let r = ulpf_spawn(0x100, STACK.load(Relaxed) + STUB_STACK as u64, stub_task);
+        if r < 0 {
+            ready(r as i32);
+        }
+        let _ = sys!(k::__NR_exit, 0);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Gives the calling thread its record, its stack and its dispatch.
+fn adopt_thread() -> Result<(), Errno> {
+    let t = g().threads.create().ok_or(Errno(-ENOMEM as i32))?;
+    let i = t.inner();
+    let stack = t.our_stack();
+    let mut mask = 0u64;
+    // SAFETY: reads and sets up the calling thread.
+    unsafe {
+        t.tid.store(sys!(k::__NR_gettid)? as i32, Relaxed);
+        t.tgid.store(g().pid.load(Relaxed), Relaxed);
+        sys!(k::__NR_sigaltstack, &raw const stack, &raw mut i.alt)?;
+        sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8)?;
+        i.hidden = mask & signals::HIDDEN;
+        let unblock = signals::HIDDEN;
+        sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
+    }
+    sys::check(syscalls::enable_dispatch())?;
+    t.set_state(State::Running);
+    Ok(())
+}
+
+/// AT_HWCAP2 and AT_MINSIGSTKSZ of the program.
+fn auxiliary() -> (u64, u64) {
+    let mut buf = [0u64; 128];
+    // SAFETY: reads our own auxv into `buf`.
+    unsafe {
+        let Ok(fd) = sys!(k::__NR_openat, -100i64, c"/proc/self/auxv".as_ptr(), k::O_RDONLY | k::O_CLOEXEC, 0) else { return (0, 0) };
+        let _ = sys!(k::__NR_read, fd, buf.as_mut_ptr(), size_of_val(&buf));
+        let _ = sys!(k::__NR_close, fd);
+    }
+    let find = |key: u64| buf.chunks_exact(2).find(|c| c[0] == key).map_or(0, |c| c[1]);
+    (find(26), find(51))
+}
+
+fn ready(r: i32) {
+    READY.store(if r == 0 { 1 } else { r as u32 }, SeqCst);
+    futex_wake(&READY);
+}
+
+extern "C" fn stub_task() -> ! {
+    // SAFETY: written by `boot` before this task existed.
+    let args = unsafe { &*ARGS };
+    match set_up(args) {
+        Ok(control_fd) => control::run(control_fd, args.flags, || ready(0)),
+        Err(e) => ready(-e.0),
+    }
+    // SAFETY: ends this task alone.
+    unsafe {
+        let _ = sys!(k::__NR_exit_group, 0);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Takes the two descriptors from the command and drops everything inherited from the program.
+fn set_up(a: &BootArgs) -> Result<i32, Errno> {
+    // SAFETY: this task's own descriptor table and mappings.
+    unsafe {
+        g().stub_tid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
+        let _ = sys!(k::__NR_prctl, k_prctl::PR_SET_NAME, c"ulpf-stub".as_ptr());
+        sys!(k::__NR_close_range, 0, u32::MAX, 0)?;
+        let server = sys!(k::__NR_pidfd_open, a.server_pid, 0)?;
+        let control = sys!(k::__NR_pidfd_getfd, server, a.control_fd, 0)?;
+        let shared = sys!(k::__NR_pidfd_getfd, server, a.shared_fd, 0)?;
+        sys!(k::__NR_close, server)?;
+        let at = sys!(k::__NR_mmap, 0, SHARED_LEN, 3, k::MAP_SHARED | k::MAP_NORESERVE, shared, 0)?;
+        g().shared.store(at as *mut SharedHeader, Relaxed);
+        sys!(k::__NR_close, shared)?;
+        let mut guards = ulpf_lib::guard::Guards::new(&g().page_map).map_err(|_| Errno(-ENOMEM as i32))?;
+        let (base, end) = g().image;
+        guards.exclude(ulpf_lib::TargetAddr(base), end - base);
+        guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);
+        g().set_guards(guards);
+        Ok(control as i32)
+    }
+}
+
+mod k_prctl {
+    pub const PR_SET_NAME: u32 = 15;
+}
+

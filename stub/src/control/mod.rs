@@ -1,0 +1,580 @@
+//! The stub's own task: its main loop, run control, and what handlers cannot do themselves.
+//!
+//! Everything that changes shared structures (watches, guards, breakpoints) happens here, with all
+//! program threads at rest. A program thread that needs such a change (fork, munmap of guarded
+//! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
+//! lets that one thread go on alone, and cleans up at its `Request::End`.
+
+mod monitor;
+mod reader;
+pub mod text;
+mod watches;
+mod world;
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::boot::BOOT_LAUNCHED;
+use ulpf_lib::staged::StagedWatches;
+use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+
+use crate::g;
+use crate::gdb::GdbSession;
+use crate::global::Breakpoint;
+use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, StopReason, Tid};
+use crate::runtime::frame::{UContext, fpstate_len};
+use crate::runtime::park::{futex_wake, notify};
+use crate::runtime::signals;
+use crate::runtime::thread::{Event, Request, State, Thread};
+
+pub fn program_is_dead() -> bool {
+    reader::DEAD.load(SeqCst)
+}
+
+pub struct Control {
+    fd: i32,
+    staged: StagedWatches,
+    /// The debugger has let the program run.
+    running: bool,
+    interrupt: bool,
+    /// Thread that the last stop was about.
+    current: Tid,
+    /// The program thread that runs alone after a `…Begin`.
+    holder: Option<(&'static Thread, Request)>,
+    /// Registers shown for threads that rest in a system call: (thread, as they are, as shown).
+    shadows: Vec<(Tid, Gprs, Gprs)>,
+    last_refusal: Option<Refusal>,
+    detached: bool,
+}
+
+/// Runs until the program ends or is left alone.
+pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
+    let pid = g().pid.load(Relaxed);
+    // SAFETY: a descriptor for the program's end.
+    let pidfd = unsafe { sys!(k::__NR_pidfd_open, pid, 0) };
+    let started = pidfd.and_then(|p| reader::start(fd, p as i32));
+    if started.is_err() {
+        crate::write_stderr("ulpf: cannot watch the program's end (pidfd_open)\n");
+    }
+    g().debugger.store(true, SeqCst);
+    ready();
+    let mut c = Control {
+        fd,
+        staged: StagedWatches::new(),
+        running: true,
+        interrupt: true,
+        current: pid,
+        holder: None,
+        shadows: Vec::new(),
+        last_refusal: None,
+        detached: false,
+    };
+    c.wait_for_boot();
+    let mut session = GdbSession::new(pid);
+    c.first_stop(&mut session);
+    c.main_loop(&mut session, flags);
+}
+
+impl Control {
+    fn send(&self, bytes: &[u8]) {
+        let mut sent = 0;
+        while let Some(rest) = bytes.get(sent..).filter(|r| !r.is_empty()) {
+            // SAFETY: sends bytes; MSG_NOSIGNAL.
+            match unsafe { sys!(k::__NR_sendto, self.fd, rest.as_ptr(), rest.len(), 0x4000, 0, 0) } {
+                Ok(n) => sent += n as usize,
+                Err(Errno(4)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// All threads come to us with the park signal as the command detaches from them.
+    fn wait_for_boot(&mut self) {
+        loop {
+            let seen = g().event.load(SeqCst);
+            let mut all = 0;
+            let mut resting = 0;
+            for t in g().threads.iter() {
+                all += 1;
+                resting += t.rests() as u32;
+            }
+            if (all > 0 && all == resting) || program_is_dead() || reader::CLOSED.load(SeqCst) {
+                return;
+            }
+            let tick = [0u64, 20_000_000];
+            // SAFETY: waits at most 20 ms for a change.
+            let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, tick.as_ptr()) };
+        }
+    }
+
+    fn first_stop(&mut self, session: &mut GdbSession) {
+        self.running = false;
+        self.interrupt = false;
+        let _ = session;
+    }
+
+    fn main_loop(&mut self, session: &mut GdbSession, flags: u32) {
+        let mut buf = vec![0u8; 64 << 10];
+        loop {
+            let seen = g().event.load(SeqCst);
+            if program_is_dead() {
+                return;
+            }
+            self.serve();
+            if self.holder.is_none() {
+                loop {
+                    let n = reader::take(&mut buf);
+                    if n == 0 {
+                        break;
+                    }
+                    let fd = self.fd;
+                    let mut out = |b: &[u8]| send_all(fd, b);
+                    session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
+                    if self.detached {
+                        return;
+                    }
+                }
+                if reader::CLOSED.load(SeqCst) {
+                    if flags & BOOT_LAUNCHED != 0 {
+                        self.kill();
+                    } else {
+                        self.detach();
+                    }
+                    return;
+                }
+                if self.running {
+                    if let Some(stop) = self.find_stop() {
+                        world::stop(None);
+                        self.running = false;
+                        self.interrupt = false;
+                        self.current = stop.tid;
+                        let fd = self.fd;
+                        session.stopped(self, stop, &mut |b: &[u8]| send_all(fd, b));
+                        continue;
+                    }
+                }
+            }
+            let pause = g().exec_pending.load(SeqCst) != 0;
+            if pause && self.exec_happened() {
+                return;
+            }
+            if g().event.load(SeqCst) == seen {
+                let tick = [0u64, 5_000_000];
+                let timeout = if pause { tick.as_ptr() } else { core::ptr::null() };
+                // SAFETY: waits for the next event.
+                let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, timeout) };
+            }
+        }
+    }
+
+    /// After a successful exec the process runs another image, and we are alone in the old one.
+    fn exec_happened(&self) -> bool {
+        let mut path = String::new();
+        use core::fmt::Write;
+        let _ = write!(path, "/proc/{}/maps\0", g().pid.load(Relaxed));
+        let Some(maps) = crate::control::watches::read_file(&path) else { return false };
+        let mut needle = String::new();
+        let _ = write!(needle, "{:x}-", g().image.0);
+        !maps.is_empty() && !maps.windows(needle.len()).any(|w| w == needle.as_bytes())
+    }
+
+    /// Which thread has something to report?
+    fn find_stop(&mut self) -> Option<Stop> {
+        for t in g().threads.iter() {
+            if t.state() != State::Parked {
+                continue;
+            }
+            let i = t.inner();
+            let reason = match i.event {
+                Event::None => continue,
+                Event::Breakpoint => {
+                    let pc = t.context().map_or(0, |c| c.gprs.rip);
+                    if g().breakpoint_at(pc).is_none() {
+                        i.event = Event::None; // removed meanwhile: as if it had never been hit
+                        if g().world.load(SeqCst) == 0 {
+                            world::release(t, Resume::Continue { signal: None });
+                        }
+                        continue;
+                    }
+                    StopReason::Breakpoint
+                }
+                Event::Stepped => StopReason::Stepped,
+                Event::Watch { kind, addr } => StopReason::Watch { kind, addr },
+                Event::Signal(n) => StopReason::Signal(n),
+            };
+            if t.tgid() != g().pid.load(Relaxed) {
+                // A vfork child shares our memory, not our debugger.
+                let signal = if let Event::Signal(n) = i.event { Some(n) } else { None };
+                i.event = Event::None;
+                world::release(t, Resume::Continue { signal });
+                continue;
+            }
+            i.event = Event::None;
+            return Some(Stop { tid: t.tid(), reason });
+        }
+        if self.interrupt {
+            world::stop(None);
+            let tid = self.threads().into_iter().find(|t| *t == self.current).or_else(|| self.threads().first().copied())?;
+            return Some(Stop { tid, reason: StopReason::Interrupted });
+        }
+        None
+    }
+
+    /// Serves what program threads have asked for.
+    fn serve(&mut self) {
+        loop {
+            if let Some((t, what)) = self.holder {
+                if matches!(t.state(), State::Dead | State::Free) || g().threads.find(t.tid()).is_none() {
+                    self.finish(what);
+                    self.holder = None;
+                } else if t.state() == State::Requesting && t.inner().request == Request::End {
+                    self.finish(what);
+                    self.holder = None;
+                    self.let_world_go();
+                    world::answer(t);
+                } else {
+                    return;
+                }
+            }
+            if !self.running {
+                return;
+            }
+            let Some(t) = g().threads.iter().find(|t| t.state() == State::Requesting) else { return };
+            let what = t.inner().request;
+            if what == Request::End {
+                world::answer(t);
+                continue;
+            }
+            if !world::stop(Some(t)) {
+                return;
+            }
+            if self.begin(t, what) {
+                self.holder = Some((t, what));
+                world::answer(t);
+                return;
+            }
+            self.let_world_go();
+            world::answer(t);
+        }
+    }
+
+    /// The world is at rest but for `t`. `true`: `t` goes on alone until its `End`.
+    fn begin(&mut self, _t: &'static Thread, what: Request) -> bool {
+        match what {
+            Request::ForkBegin => {
+                // SAFETY: the world rests.
+                unsafe { g().guards_mut() }.prepare_fork();
+                true
+            }
+            Request::ReleaseBegin { start, end } => {
+                self.release_memory(start, end);
+                true
+            }
+            Request::OpenBegin { start, end } => {
+                self.open_pages(start, end, true);
+                true
+            }
+            Request::StepOverBegin { addr } => {
+                if let Some(b) = g().breakpoint_at(addr) {
+                    let _ = text::restore(b.addr, b.original);
+                }
+                true
+            }
+            Request::Rearm => {
+                self.apply_guards();
+                false
+            }
+            Request::None | Request::End => false,
+        }
+    }
+
+    fn finish(&mut self, what: Request) {
+        match what {
+            Request::ReleaseBegin { .. } => self.apply_guards(),
+            Request::OpenBegin { start, end } => self.open_pages(start, end, false),
+            Request::StepOverBegin { addr } => {
+                if g().breakpoint_at(addr).is_some() {
+                    let _ = text::plant(addr);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// After an internal stop: whoever the debugger does not hold goes on.
+    fn let_world_go(&mut self) {
+        if !self.running {
+            return;
+        }
+        g().world.store(0, SeqCst);
+        for t in g().threads.iter() {
+            if t.state() == State::Parked && t.inner().event == Event::None && !t.hold.load(SeqCst) {
+                let how = resume_again(t);
+                world::release(t, how);
+            }
+        }
+    }
+
+    fn thread(&self, tid: Tid) -> Option<&'static Thread> {
+        g().threads.find(tid).filter(|t| t.tgid() == g().pid.load(Relaxed))
+    }
+
+    fn context(&self, tid: Tid) -> Option<&'static mut UContext> {
+        let t = self.thread(tid)?;
+        if t.rests() { t.context() } else { None }
+    }
+
+    /// Writes changed registers of threads that rest in a system call.
+    fn settle_shadows(&mut self) {
+        for (tid, was, shown) in core::mem::take(&mut self.shadows) {
+            if was == shown {
+                continue;
+            }
+            let Some(t) = g().threads.find(tid) else { continue };
+            t.dirty.store(true, SeqCst);
+            world::pull_out(t);
+            if let Some(c) = t.context() {
+                c.gprs = shown;
+            }
+        }
+    }
+}
+
+/// A thread parked in the middle of a debugger's step goes on stepping.
+fn resume_again(t: &Thread) -> Resume {
+    let i = t.inner();
+    if !i.stepping {
+        return Resume::Continue { signal: None };
+    }
+    if i.range != (0, 0) {
+        return Resume::RangeStep { start: TargetAddr(i.range.0), end: TargetAddr(i.range.1) };
+    }
+    Resume::Step { signal: None }
+}
+
+fn send_all(fd: i32, bytes: &[u8]) {
+    let mut sent = 0;
+    while let Some(rest) = bytes.get(sent..).filter(|r| !r.is_empty()) {
+        // SAFETY: sends bytes; MSG_NOSIGNAL.
+        match unsafe { sys!(k::__NR_sendto, fd, rest.as_ptr(), rest.len(), 0x4000, 0, 0) } {
+            Ok(n) => sent += n as usize,
+            Err(Errno(4)) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+impl Inferior for Control {
+    fn pid(&self) -> i32 {
+        g().pid.load(Relaxed)
+    }
+
+    fn threads(&self) -> Vec<Tid> {
+        let pid = self.pid();
+        let mut all: Vec<_> = g().threads.iter().filter(|t| t.tgid() == pid && t.tid() != 0).map(|t| (t.serial.load(Relaxed), t.tid())).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, tid)| tid).collect()
+    }
+
+    fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs> {
+        let t = self.thread(tid)?;
+        let c = self.context(tid)?;
+        if t.inner().orig_rax < 0 {
+            return Some(&mut c.gprs);
+        }
+        let at = match self.shadows.iter().position(|s| s.0 == tid) {
+            Some(n) => n,
+            None => {
+                self.shadows.push((tid, c.gprs, c.gprs));
+                self.shadows.len() - 1
+            }
+        };
+        self.shadows.get_mut(at).map(|s| &mut s.2)
+    }
+
+    fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]> {
+        let c = self.context(tid)?;
+        // SAFETY: the signal frame's image; the thread rests.
+        unsafe {
+            let (_, len) = fpstate_len(c.fpstate);
+            (len > 0).then(|| core::slice::from_raw_parts_mut(c.fpstate, len))
+        }
+    }
+
+    fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)> {
+        let t = self.thread(tid).filter(|t| t.rests())?;
+        Some((t.inner().fs_base, t.inner().gs_base))
+    }
+
+    fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno> {
+        let t = self.thread(tid).filter(|t| t.rests()).ok_or(Errno(3))?;
+        let i = t.inner();
+        if (i.fs_base, i.gs_base) != (fs, gs) {
+            (i.fs_base, i.gs_base) = (fs, gs);
+            i.bases_dirty = true;
+        }
+        Ok(())
+    }
+
+    fn orig_rax(&self, tid: Tid) -> i64 {
+        self.thread(tid).filter(|t| t.rests()).map_or(-1, |t| t.inner().orig_rax)
+    }
+
+    fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
+        let t = self.thread(tid).filter(|t| t.rests())?;
+        // SAFETY: a siginfo is 128 plain bytes; the thread rests.
+        Some(unsafe { &mut *(&raw mut t.inner().info as *mut [u8; 128]) })
+    }
+
+    fn thread_name(&self, tid: Tid) -> String {
+        use core::fmt::Write;
+        let mut path = String::new();
+        let _ = write!(path, "/proc/{}/task/{tid}/comm\0", self.pid());
+        let text = watches::read_file(&path).unwrap_or_default();
+        String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned()
+    }
+
+    fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
+        text::read(addr.0, buf)
+    }
+
+    fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
+        text::write(addr.0, data)
+    }
+
+    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
+        // SAFETY: the debugger inserts while the world rests; else it is stopped first.
+        let list = unsafe { g().breakpoints_mut() };
+        match list.binary_search_by_key(&addr.0, |b| b.addr) {
+            Ok(at) => {
+                if let Some(b) = list.get_mut(at) {
+                    b.conditions = conditions;
+                }
+                Ok(())
+            }
+            Err(at) => match text::plant(addr.0) {
+                Ok(original) => {
+                    list.insert(at, Breakpoint { addr: addr.0, original, conditions });
+                    Ok(())
+                }
+                Err(_) => Err(watches::refusal(
+                    alloc::format!("no breakpoint at {addr}"),
+                    "the address cannot be written: no memory is mapped there".into(),
+                    "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
+                )),
+            },
+        }
+    }
+
+    fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
+        // SAFETY: as for insertion.
+        let list = unsafe { g().breakpoints_mut() };
+        let Ok(at) = list.binary_search_by_key(&addr.0, |b| b.addr) else { return false };
+        let b = list.remove(at);
+        let _ = text::restore(b.addr, b.original);
+        true
+    }
+
+    fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        self.stage_watch(range, kind)
+    }
+
+    fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
+        self.staged.remove(range, kind).is_some()
+    }
+
+    fn set_pass_signals(&mut self, mask: u64) {
+        if g().pass_signals.swap(mask, SeqCst) != mask {
+            // Dispositions belong to the program's task: a resting thread of it does the calls.
+            crate::runtime::signals::REFRESH.store(true, SeqCst);
+        }
+    }
+
+    fn resume(&mut self, action: &dyn Fn(Tid) -> Resume) {
+        self.settle_shadows();
+        self.commit_watches();
+        // SAFETY: the world rests.
+        unsafe { g().guards_mut() }.resumed();
+        self.running = true;
+        let pid = self.pid();
+        let mut pending = false;
+        for t in g().threads.iter() {
+            let how = if t.tgid() == pid { action(t.tid()) } else { Resume::Continue { signal: None } };
+            t.hold.store(how == Resume::Hold, SeqCst);
+            pending |= how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
+        }
+        if pending {
+            notify();
+            return; // reported by the main loop before anything runs
+        }
+        g().world.store(0, SeqCst);
+        for t in g().threads.iter() {
+            let how = if t.tgid() == pid { action(t.tid()) } else { Resume::Continue { signal: None } };
+            if how != Resume::Hold {
+                world::release(t, how);
+            }
+        }
+        notify();
+    }
+
+    fn interrupt(&mut self) {
+        self.interrupt = true;
+        notify();
+    }
+
+    fn detach(&mut self) {
+        if self.detached {
+            return;
+        }
+        // Requests first: their threads hold half-done work.
+        self.running = true;
+        loop {
+            self.serve();
+            if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting) {
+                break;
+            }
+            if program_is_dead() {
+                return;
+            }
+            let tick = [0u64, 1_000_000];
+            // SAFETY: sleeps a millisecond.
+            let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+        }
+        if !world::stop(None) {
+            return;
+        }
+        self.settle_shadows();
+        // SAFETY: the world rests.
+        for b in unsafe { g().breakpoints_mut() }.drain(..) {
+            let _ = text::restore(b.addr, b.original);
+        }
+        self.drop_all_watches();
+        self.detached = true;
+        for t in g().threads.iter() {
+            t.inner().leaving = true;
+            world::pull_out(t);
+        }
+        for t in g().threads.iter() {
+            t.inner().event = Event::None;
+            t.go.store(1, SeqCst);
+            futex_wake(&t.go);
+        }
+        // The last thread out has to be gone from our code's waiting points before this task ends;
+        // it only needs memory, which outlives us.
+        let _ = signals::HIDDEN;
+    }
+
+    fn kill(&mut self) {
+        // SAFETY: ends the program.
+        let _ = unsafe { sys!(k::__NR_kill, self.pid(), 9) };
+    }
+
+    fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
+        monitor::run(self, command, out)
+    }
+}

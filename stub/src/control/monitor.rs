@@ -1,0 +1,189 @@
+//! `monitor …`: what the remote protocol has no packet for. Answers to `ulpf …` commands are JSON
+//! lines, for our own tools; the rest is text for people.
+
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+
+use super::Control;
+use crate::g;
+use crate::global::Attributes;
+use crate::inferior::Refusal;
+
+const HELP: &str = "\
+ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N]   watch a range without a GDB watchpoint
+ulpf unwatch ID                                  take it away
+ulpf stats                                       counters, as JSON
+ulpf why                                         why the last watch was refused
+";
+
+pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
+    let mut known = true;
+    for line in command.split([';', '\n']) {
+        let words = line.trim();
+        if words.is_empty() {
+            continue;
+        }
+        let mut w = words.split_ascii_whitespace();
+        let first = w.next().unwrap_or("");
+        if first == "help" {
+            let _ = out.write_str(HELP);
+            continue;
+        }
+        if first != "ulpf" {
+            known = false;
+            continue;
+        }
+        match w.next().unwrap_or("") {
+            "watch" => watch(c, &mut w, out),
+            "unwatch" => unwatch(c, &mut w, out),
+            "stats" => stats(c, out),
+            "why" => why(c, out),
+            "help" | "" => {
+                let _ = out.write_str(HELP);
+            }
+            other => {
+                let _ = writeln!(out, "unknown command: ulpf {other}; `monitor ulpf help` lists them");
+            }
+        }
+    }
+    known
+}
+
+fn number(s: Option<&str>) -> Option<u64> {
+    let s = s?;
+    match s.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => s.parse().ok(),
+    }
+}
+
+fn quoted(out: &mut dyn Write, s: &str) {
+    let _ = out.write_char('"');
+    for ch in s.chars() {
+        let _ = match ch {
+            '"' => out.write_str("\\\""),
+            '\\' => out.write_str("\\\\"),
+            c if (c as u32) < 32 => write!(out, "\\u{:04x}", c as u32),
+            c => out.write_char(c),
+        };
+    }
+    let _ = out.write_char('"');
+}
+
+fn refused(out: &mut dyn Write, r: &Refusal) {
+    let _ = out.write_str("{\"refused\":{\"what\":");
+    quoted(out, &r.what);
+    let _ = out.write_str(",\"why\":");
+    quoted(out, &r.why);
+    let _ = out.write_str(",\"what_to_do\":");
+    quoted(out, &r.what_to_do);
+    let _ = out.write_str("}}\n");
+}
+
+fn bad(out: &mut dyn Write, why: &str) {
+    refused(
+        out,
+        &Refusal {
+            what: "ulpf watch".into(),
+            why: why.into(),
+            what_to_do: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N], for example ulpf watch 0x4040 8 w log".into(),
+        },
+    );
+}
+
+fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let (Some(addr), Some(len)) = (number(w.next()), number(w.next())) else {
+        return bad(out, "address and length have to be numbers");
+    };
+    let kind = match w.next() {
+        Some("w") => WatchKind::Write,
+        Some("r") => WatchKind::Read,
+        Some("rw") => WatchKind::Access,
+        _ => return bad(out, "the kind has to be r, w or rw"),
+    };
+    let mut a = Attributes::default();
+    while let Some(word) = w.next() {
+        match word {
+            "log" => a.log = true,
+            "stop" => a.stop = true,
+            "bt" => match number(w.next()) {
+                Some(n) if n <= ulpf_lib::ring::MAX_FRAMES as u64 => a.backtrace = n as u8,
+                _ => return bad(out, "bt takes a number from 0 to 16"),
+            },
+            _ => {}
+        }
+    }
+    let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
+        return bad(out, "the length is zero or the range wraps around the end of the address space");
+    };
+    match c.stage(range, kind) {
+        Ok(id) => {
+            let was = g().attributes(id);
+            c.set_attributes(id, Attributes { stop: a.stop || was.stop, log: a.log || was.log, backtrace: a.backtrace.max(was.backtrace) });
+            let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
+        }
+        Err(r) => refused(out, &r),
+    }
+}
+
+fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let gone = number(w.next()).and_then(|n| c.staged.remove_id(WatchId(n as u32)));
+    match gone {
+        Some((range, _)) => {
+            let _ = writeln!(out, "{{\"unwatched\":{{\"start\":{},\"len\":{}}}}}", range.start.0, range.len);
+        }
+        None => bad(out, "there is no watch with that number"),
+    }
+}
+
+fn stats(c: &mut Control, out: &mut dyn Write) {
+    let Some(h) = g().header() else { return };
+    // SAFETY: the stub's task; reads only.
+    let pages = unsafe { g().guards_mut() }.moved_pages();
+    let _ = write!(
+        out,
+        "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"moved_pages\":{},\"watch_bytes\":{},\"watches\":[",
+        h.faults.load(Relaxed),
+        h.false_positives.load(Relaxed),
+        h.slow.load(Relaxed),
+        h.syscalls.load(Relaxed),
+        pages,
+        c.staged.list().memory(),
+    );
+    let mut first = true;
+    for (id, range, kind) in c.staged.list().iter().take(10_000) {
+        let Some(n) = g().counters(id) else { continue };
+        let kind = match kind {
+            WatchKind::Write => "w",
+            WatchKind::Read => "r",
+            WatchKind::Access => "rw",
+        };
+        let _ = write!(
+            out,
+            "{}{{\"id\":{},\"start\":{},\"len\":{},\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{}}}",
+            if first { "" } else { "," },
+            id.0,
+            range.start.0,
+            range.len,
+            n.hits.load(Relaxed),
+            n.silent.load(Relaxed),
+            n.false_positives.load(Relaxed),
+            n.stops.load(Relaxed),
+        );
+        first = false;
+    }
+    let _ = out.write_str("]}\n");
+}
+
+fn why(c: &mut Control, out: &mut dyn Write) {
+    match &c.last_refusal {
+        Some(r) => {
+            let _ = writeln!(out, "{}: {}; {}", r.what, r.why, r.what_to_do);
+        }
+        None => {
+            let _ = out.write_str("no watch has been refused\n");
+        }
+    }
+}

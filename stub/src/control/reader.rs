@@ -1,0 +1,101 @@
+//! A second thread of the stub's task: waits on the control socket and on the program's pidfd, so
+//! that the main loop can wait on one futex word for everything.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use crate::g;
+use crate::runtime::asm::ulpf_spawn;
+use crate::runtime::park;
+
+const ROOM: usize = 256 << 10;
+const STACK: usize = 64 << 10;
+
+/// Single producer (the reader), single consumer (the main loop).
+struct Pipe {
+    bytes: core::cell::UnsafeCell<[u8; ROOM]>,
+    written: AtomicUsize,
+    taken: AtomicUsize,
+}
+
+// SAFETY: the producer writes only free room, the consumer reads only filled room.
+unsafe impl Sync for Pipe {}
+
+static PIPE: Pipe = Pipe { bytes: core::cell::UnsafeCell::new([0; ROOM]), written: AtomicUsize::new(0), taken: AtomicUsize::new(0) };
+static CONTROL: AtomicI32 = AtomicI32::new(-1);
+static PIDFD: AtomicI32 = AtomicI32::new(-1);
+/// The command has closed its end.
+pub static CLOSED: AtomicBool = AtomicBool::new(false);
+/// The program has ended.
+pub static DEAD: AtomicBool = AtomicBool::new(false);
+
+#[repr(C)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
+    CONTROL.store(control, SeqCst);
+    PIDFD.store(pidfd, SeqCst);
+    let stack = crate::arena::map_anonymous(STACK);
+    if stack.is_null() {
+        return Err(sys::Errno(12));
+    }
+    // CLONE_VM | FS | FILES | SIGHAND | THREAD | SYSVSEM: a thread of the stub's task.
+    const FLAGS: u64 = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
+    // SAFETY: a fresh stack and an entry that never returns.
+    let r = unsafe { ulpf_spawn(FLAGS, stack as u64 + STACK as u64, work) };
+    sys::check(r).map(|_| ())
+}
+
+extern "C" fn work() -> ! {
+    let mut fds = [PollFd { fd: CONTROL.load(SeqCst), events: 1, revents: 0 }, PollFd { fd: PIDFD.load(SeqCst), events: 1, revents: 0 }];
+    loop {
+        // SAFETY: polls two descriptors of this task.
+        let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, -1i64) };
+        if fds[1].revents != 0 {
+            DEAD.store(true, SeqCst);
+            fds[1].fd = -1;
+            fds[1].revents = 0;
+            park::notify();
+        }
+        if fds[0].revents != 0 {
+            let written = PIPE.written.load(Relaxed);
+            let free = ROOM - (written - PIPE.taken.load(SeqCst));
+            let at = written % ROOM;
+            let n = free.min(ROOM - at);
+            if n == 0 {
+                let tick = [0u64, 1_000_000];
+                // SAFETY: sleeps one millisecond until the consumer has made room.
+                let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+                continue;
+            }
+            // SAFETY: free room of the pipe.
+            let got = unsafe { sys!(k::__NR_read, fds[0].fd, (PIPE.bytes.get() as *mut u8).add(at), n) };
+            match got {
+                Ok(0) | Err(_) => {
+                    CLOSED.store(true, SeqCst);
+                    fds[0].fd = -1;
+                    fds[0].revents = 0;
+                }
+                Ok(n) => PIPE.written.store(written + n as usize, SeqCst),
+            }
+            park::notify();
+        }
+    }
+}
+
+/// Moves what has arrived into `to`; the number of bytes.
+pub fn take(to: &mut [u8]) -> usize {
+    let (written, taken) = (PIPE.written.load(SeqCst), PIPE.taken.load(Relaxed));
+    let at = taken % ROOM;
+    let n = (written - taken).min(ROOM - at).min(to.len());
+    // SAFETY: filled room of the pipe.
+    unsafe { core::ptr::copy_nonoverlapping((PIPE.bytes.get() as *const u8).add(at), to.as_mut_ptr(), n) };
+    PIPE.taken.store(taken + n, SeqCst);
+    n
+}

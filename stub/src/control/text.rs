@@ -1,0 +1,131 @@
+//! Bytes of the program that the debugger sees and changes: guards, breakpoints and page protections
+//! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
+
+use core::sync::atomic::{AtomicI32, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::TargetAddr;
+use ulpf_lib::sys::{self, Errno};
+
+use crate::g;
+use crate::global::Breakpoint;
+
+static MEM: AtomicI32 = AtomicI32::new(-1);
+
+fn open_mem() -> Result<u64, Errno> {
+    // SAFETY: opens a file.
+    unsafe { sys!(k::__NR_openat, -100i64, c"/proc/self/mem".as_ptr(), k::O_RDWR | k::O_CLOEXEC, 0) }
+}
+
+fn mem() -> Result<u64, Errno> {
+    let fd = MEM.load(Relaxed);
+    if fd >= 0 {
+        return Ok(fd as u64);
+    }
+    let fd = open_mem()?;
+    MEM.store(fd as i32, Relaxed);
+    Ok(fd)
+}
+
+fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
+    if let Some(alias) = g().alias_of(addr) {
+        // SAFETY: the alias of a moved page is readable; callers stay within a page.
+        unsafe { core::ptr::copy_nonoverlapping(alias.0 as *const u8, buf.as_mut_ptr(), buf.len()) };
+        return buf.len();
+    }
+    let Ok(fd) = mem() else { return 0 };
+    // SAFETY: reads into `buf`.
+    unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), addr) }.unwrap_or(0) as usize
+}
+
+fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
+    if let Some(alias) = g().alias_of(addr) {
+        // SAFETY: the alias of a moved page is writable; callers stay within a page.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), alias.0 as *mut u8, data.len()) };
+        return Ok(());
+    }
+    let fd = mem()?;
+    // SAFETY: writes what the debugger or we want there.
+    let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), addr) }?;
+    if n as usize == data.len() { Ok(()) } else { Err(Errno(14)) }
+}
+
+fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) -> bool) {
+    let mut done = 0;
+    while done < len {
+        let at = addr.wrapping_add(done as u64);
+        let n = ((4096 - at % 4096) as usize).min(len - done);
+        if !f(at, done..done + n) {
+            return;
+        }
+        done += n;
+    }
+}
+
+/// Reads with breakpoints hidden; returns the number of readable bytes.
+pub fn read(addr: u64, buf: &mut [u8]) -> usize {
+    let mut total = 0;
+    pages(addr, buf.len(), |at, r| {
+        let want = r.len();
+        let got = buf.get_mut(r).map_or(0, |b| read_raw(at, b));
+        total += got;
+        got == want
+    });
+    let end = addr.saturating_add(total as u64);
+    for b in g().breakpoints() {
+        if b.addr >= addr && b.addr < end {
+            if let Some(slot) = buf.get_mut((b.addr - addr) as usize) {
+                *slot = b.original;
+            }
+        }
+    }
+    total
+}
+
+/// Writes; bytes under breakpoints become their new originals.
+pub fn write(addr: u64, data: &[u8]) -> Result<(), Errno> {
+    let mut result = Ok(());
+    pages(addr, data.len(), |at, r| {
+        if let Some(d) = data.get(r) {
+            result = write_raw(at, d);
+        }
+        result.is_ok()
+    });
+    result?;
+    let end = addr.saturating_add(data.len() as u64);
+    // SAFETY: the world rests while the debugger writes.
+    for b in unsafe { g().breakpoints_mut() } {
+        if b.addr >= addr && b.addr < end {
+            if let Some(v) = data.get((b.addr - addr) as usize) {
+                b.original = *v;
+            }
+            write_raw(b.addr, &[0xcc])?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts an int3 at `addr`; the byte that stood there.
+pub fn plant(addr: u64) -> Result<u8, Errno> {
+    let mut old = [0u8];
+    if read_raw(addr, &mut old) != 1 {
+        return Err(Errno(14));
+    }
+    write_raw(addr, &[0xcc])?;
+    Ok(old[0])
+}
+
+pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
+    write_raw(addr, &[original])
+}
+
+/// In a forked child, whose descriptor table lacks ours: a descriptor of its own.
+pub fn restore_all(list: &[Breakpoint]) {
+    let Ok(fd) = open_mem() else { return };
+    for b in list {
+        // SAFETY: the child's own text.
+        let _ = unsafe { sys!(k::__NR_pwrite64, fd, &b.original as *const u8, 1, b.addr) };
+    }
+    // SAFETY: our own descriptor.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
+}

@@ -1,0 +1,178 @@
+//! Arming and disarming, on the stub's task.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+
+use super::Control;
+use crate::g;
+use crate::global::Attributes;
+use crate::inferior::Refusal;
+
+pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
+    Refusal { what, why, what_to_do }
+}
+
+fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
+    refusal(r.what, r.why, r.what_to_do)
+}
+
+/// A whole file from /proc. `path` ends with a NUL.
+pub fn read_file(path: &str) -> Option<Vec<u8>> {
+    // SAFETY: opens and reads a file.
+    unsafe {
+        let fd = sys!(k::__NR_openat, -100i64, path.as_ptr(), k::O_RDONLY | k::O_CLOEXEC, 0).ok()?;
+        let mut all = Vec::new();
+        let mut buf = vec![0u8; 32 << 10];
+        while let Ok(n) = sys!(k::__NR_read, fd, buf.as_mut_ptr(), buf.len()) {
+            if n == 0 {
+                break;
+            }
+            all.extend_from_slice(buf.get(..n as usize)?);
+        }
+        let _ = sys!(k::__NR_close, fd);
+        Some(all)
+    }
+}
+
+impl Control {
+    /// What the debugger asks for with Z2, Z3, Z4.
+    pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        let id = self.stage(range, kind)?;
+        self.set_attributes(id, Attributes { stop: true, ..g().attributes(id) });
+        Ok(())
+    }
+
+    /// Adds a watch to the staged set, or says why it cannot be armed.
+    pub fn stage(&mut self, range: WatchRange, kind: WatchKind) -> Result<WatchId, Refusal> {
+        if let Some(id) = self.staged.restore(range, kind) {
+            return Ok(id);
+        }
+        // SAFETY: the world rests while the debugger inserts.
+        unsafe { g().guards_mut() }.check(range, kind).map_err(from_lib).inspect_err(|r| self.last_refusal = Some(r.clone()))?;
+        self.staged.insert(range, kind).ok_or_else(|| {
+            refusal(
+                alloc::format!("{}: no watch of {} bytes", range.start, range.len),
+                "all watch numbers are in use".into(),
+                "restart the program, or watch fewer and larger ranges".into(),
+            )
+        })
+    }
+
+    pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
+        // SAFETY: the world rests.
+        let all = unsafe { &mut g().watches_mut().attributes };
+        let at = id.0 as usize;
+        if all.len() <= at {
+            all.resize(at + 1, Attributes::default());
+        }
+        if let Some(slot) = all.get_mut(at) {
+            *slot = a;
+        }
+    }
+
+    /// Makes the staged set the one in force. Cheap when nothing has changed.
+    pub fn commit_watches(&mut self) {
+        let changes = self.staged.commit();
+        if changes.is_empty() {
+            return;
+        }
+        // SAFETY: the world rests.
+        unsafe { g().watches_mut() }.list = self.staged.list() as *const _;
+        self.apply_guards();
+    }
+
+    /// Sets the guards that the watches in force need.
+    pub fn apply_guards(&mut self) {
+        // SAFETY: the world rests.
+        let guards = unsafe { g().guards_mut() };
+        guards.resumed();
+        let unarmed = guards.apply(self.staged.list().pages());
+        for u in unarmed {
+            let r = from_lib(u.refusal);
+            let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+            self.warn(&text);
+            self.last_refusal = Some(r);
+        }
+        let some = guards.moved_pages() > 0;
+        g().moved.store(some, SeqCst);
+        g().watching.store(!self.staged.list().is_empty(), SeqCst);
+        self.kick_system_calls();
+    }
+
+    /// Threads that rest in a system call may have handed the kernel addresses that are guarded
+    /// now: they come out and make the call again.
+    fn kick_system_calls(&self) {
+        for t in g().threads.iter() {
+            if t.state() == crate::runtime::thread::State::InSyscall {
+                super::world::nudge(t);
+            }
+        }
+    }
+
+    /// What the debugger cannot be told in a reply: on the command's standard error.
+    pub fn warn(&self, text: &str) {
+        crate::write_stderr(text);
+    }
+
+    pub fn release_memory(&mut self, start: u64, end: u64) {
+        // SAFETY: the world rests.
+        let guards = unsafe { g().guards_mut() };
+        guards.resumed();
+        if let Err(r) = guards.release(TargetAddr(start), end - start) {
+            let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+            self.warn(&text);
+        }
+    }
+
+    /// Opens (or closes again) the guarded pages of a range for one step.
+    pub fn open_pages(&mut self, start: u64, end: u64, open: bool) {
+        let map = &g().page_map;
+        let (mut at, end) = (start & !4095, end.next_multiple_of(4096));
+        let pages: Vec<u64> = if end - at <= 64 << 12 {
+            let mut v = Vec::new();
+            while at < end {
+                v.push(at);
+                at += 4096;
+            }
+            v
+        } else {
+            // Everything: the instruction's addresses are not known.
+            self.staged.list().pages().flat_map(|r| (r.start.0..r.end.0).step_by(4096)).collect()
+        };
+        for p in pages {
+            let e = map.entry(TargetAddr(p));
+            let Some(guard) = e.guard() else { continue };
+            let prot = e.prot() as u64;
+            let prot = match (open, guard) {
+                (true, _) => prot,
+                (false, ulpf_lib::pages::Guard::NoWrite) => prot & !2,
+                (false, ulpf_lib::pages::Guard::NoAccess) => 0,
+            };
+            // SAFETY: a page of the program's that we guard.
+            let _ = unsafe { sys!(k::__NR_mprotect, p, 4096, prot) };
+        }
+    }
+
+    pub fn drop_all_watches(&mut self) {
+        self.staged.remove_all();
+        self.staged.commit();
+        // SAFETY: the world rests.
+        unsafe {
+            g().watches_mut().list = self.staged.list() as *const _;
+            g().guards_mut().resumed();
+            if let Err(r) = g().guards_mut().release_all() {
+                let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+                self.warn(&text);
+            }
+        }
+        g().moved.store(false, SeqCst);
+        g().watching.store(false, SeqCst);
+        self.kick_system_calls();
+    }
+}

@@ -1,0 +1,101 @@
+//! Stopping and releasing the program's threads.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::sys;
+
+use crate::g;
+use crate::inferior::Resume;
+use crate::runtime::park::futex_wake;
+use crate::runtime::thread::{State, Thread};
+
+/// The park signal, to one thread.
+pub fn nudge(t: &Thread) {
+    // SAFETY: a signal that only our handler sees.
+    if unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), PARK_SIGNAL) } == Err(sys::Errno(3)) {
+        t.set_state(State::Dead); // killed without a word
+    }
+}
+
+fn wait_a_little(seen: u32) {
+    let tick = [0u64, 10_000_000];
+    // SAFETY: waits at most 10 ms for a change.
+    let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, tick.as_ptr()) };
+}
+
+/// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
+/// `false`: the program has died.
+pub fn stop(except: Option<&Thread>) -> bool {
+    g().world.store(1, SeqCst);
+    let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
+    let mut rounds = 0u32;
+    loop {
+        let seen = g().event.load(SeqCst);
+        let mut pending = false;
+        for t in g().threads.iter() {
+            if skip(t) || t.rests() {
+                continue;
+            }
+            pending = true;
+            // Again every 100 ms: a signal is never lost, but a thread may have died.
+            if t.tid() != 0 && rounds % 10 == 0 {
+                nudge(t);
+            }
+        }
+        if !pending {
+            return true;
+        }
+        if g().threads.iter().next().is_none() || super::program_is_dead() {
+            return false;
+        }
+        wait_a_little(seen);
+        rounds += 1;
+    }
+}
+
+/// Lets one resting thread go on as `how` says.
+pub fn release(t: &Thread, how: Resume) {
+    match t.state() {
+        State::Parked => {
+            t.inner().resume = how;
+            t.set_state(State::Running);
+            t.go.store(1, SeqCst);
+            futex_wake(&t.go);
+        }
+        State::InSyscall => {
+            let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
+            t.inner().stepping = step;
+            t.inner().range = if let Resume::RangeStep { start, end } = how { (start.0, end.0) } else { (0, 0) };
+        }
+        _ => {}
+    }
+}
+
+/// Answers a request.
+pub fn answer(t: &Thread) {
+    t.set_state(State::Running);
+    t.go.store(1, SeqCst);
+    futex_wake(&t.go);
+}
+
+/// Makes a thread that rests inside a system call come out of it and park.
+pub fn pull_out(t: &Thread) {
+    let mut rounds = 0;
+    while t.state() == State::InSyscall {
+        let seen = g().event.load(SeqCst);
+        if rounds % 10 == 0 {
+            nudge(t);
+        }
+        if t.state() != State::InSyscall || super::program_is_dead() {
+            return;
+        }
+        wait_a_little(seen);
+        rounds += 1;
+        if rounds > 100 {
+            return; // an uninterruptible call (vfork's wait, a dead disk)
+        }
+    }
+}
+

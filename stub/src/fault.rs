@@ -1,0 +1,426 @@
+//! One fault on a guarded page: find out what the instruction touches, perform it through the alias,
+//! compare, count, log, and only if somebody wants it, stop.
+//!
+//! ```text
+//! fault ─▶ site (decoded once) ─▶ accesses ─▶ old values ─▶ perform ─▶ new values ─▶ hits ─▶ go on
+//!                                                  └ cannot be redirected: everybody else parks,
+//!                                                    the pages are opened for one single step
+//! ```
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::access::AccessList;
+use ulpf_engine::cpu::Cpu;
+use ulpf_engine::exec::{AliasMap, CodeArena, Engine, Open, Outcome};
+use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
+use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
+
+use crate::g;
+use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
+use crate::runtime::memory;
+use crate::runtime::park::{self, park, request};
+use crate::runtime::signals;
+use crate::runtime::thread::{Event, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
+
+/// Bytes for generated code.
+const CODE: usize = 16 << 20;
+/// Iterations of a string instruction that one fault may serve, so that signals get their turn.
+const MAX_REPEATS: u32 = 1 << 16;
+/// Start of the saved access list in the scratch area; old values follow it.
+const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
+
+static mut ENGINE: Option<Engine> = None;
+
+fn engine() -> &'static Engine {
+    // SAFETY: set at boot, before the first fault, and never changed.
+    unsafe { (*(&raw const ENGINE)).as_ref().unwrap_unchecked() }
+}
+
+/// Maps the code arena and makes the engine (boot only).
+pub fn init() -> Result<(), Errno> {
+    // SAFETY: two views of one fresh memfd; the descriptor is not kept.
+    let (rw, rx) = unsafe {
+        let fd = sys!(k::__NR_memfd_create, c"ulpf-code".as_ptr(), 1)?;
+        sys!(k::__NR_ftruncate, fd, CODE)?;
+        let rw = sys!(k::__NR_mmap, 0, CODE, 3, k::MAP_SHARED, fd, 0)?;
+        let rx = sys!(k::__NR_mmap, 0, CODE, 5, k::MAP_SHARED, fd, 0)?;
+        let _ = sys!(k::__NR_close, fd);
+        (rw, rx)
+    };
+    let engine = Engine::new(CodeArena { rw: rw as *mut u8, rx: rx as *const u8, len: CODE }).ok_or(Errno(12))?;
+    // SAFETY: boot; nothing else runs.
+    unsafe { *(&raw mut ENGINE) = Some(engine) };
+    Ok(())
+}
+
+/// A fault inside generated code or an accessor of the engine: it ends there with an error.
+pub fn recover(nested: &mut ulpf_engine::cpu::Gprs) -> bool {
+    engine().recover(nested)
+}
+
+struct Pages;
+
+impl AliasMap for Pages {
+    fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
+        let map = &g().page_map;
+        let first = map.entry(addr);
+        let last = map.entry(addr.offset(len.saturating_sub(1)));
+        if !first.moved() && !last.moved() {
+            return Open::Plain;
+        }
+        match map.open(addr, len, kind.writes()) {
+            Some(alias) => Open::Alias(alias),
+            None => Open::Split,
+        }
+    }
+}
+
+/// `false`: the fault is none of ours.
+pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
+    const WRITE: u64 = 2; // page-fault error code
+    let kind = if uc.err & WRITE != 0 { AccessKind::Write } else { AccessKind::Read };
+    let entry = g().page_map.entry(TargetAddr(info.addr()));
+    if !entry.guards(kind) {
+        // Another thread may have seen the guard go while this fault was on its way.
+        return entry.moved() && entry.permits(kind);
+    }
+    if !entry.permits(kind) {
+        return false;
+    }
+    if let Some(h) = g().header() {
+        h.faults.fetch_add(1, Relaxed);
+    }
+    let mut repeats = 0;
+    loop {
+        match perform(t, uc, TargetAddr(info.addr())) {
+            Step::Done => break,
+            Step::Again if repeats < MAX_REPEATS && !t.inner().stepping => repeats += 1,
+            Step::Again => break,
+            Step::Stopped => return true,
+            Step::Fault(addr, write) => {
+                let code = if addr == info.addr() { info.code } else { 1 + write as i32 * 0 };
+                let real = SigInfo { signo: signals::SIGSEGV, code, ..SigInfo::zeroed() };
+                let mut real = real;
+                real.data[0] = addr;
+                signals::raise(t, uc, signals::SIGSEGV, &real);
+                return true;
+            }
+        }
+    }
+    if t.inner().stepping {
+        signals::step_done(t, uc);
+    }
+    true
+}
+
+enum Step {
+    Done,
+    /// One iteration of a string instruction; more follow.
+    Again,
+    /// The thread has rested, or is on its slow way.
+    Stopped,
+    Fault(u64, bool),
+}
+
+fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step {
+    let pc = uc.gprs.rip;
+    let mut bytes = [0u8; 15];
+    let n = memory::read(pc, &mut bytes);
+    let code = bytes.get(..n).unwrap_or(&[]);
+    let Some(site) = engine().site(pc, code) else {
+        return slow(t, uc, None, fault_at);
+    };
+    let (fs_base, gs_base) = park::bases(t);
+    // SAFETY: the frame's own image.
+    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
+    let mut cpu = Cpu { gprs: &mut uc.gprs, fs_base, gs_base, xsave: uc.fpstate, xsave_len };
+    let mut list = AccessList::new();
+    if site.insn().accesses(&cpu, &mut list).is_err() {
+        return slow(t, uc, None, fault_at);
+    }
+    let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len as u64));
+    let mut saved = 0;
+    if watched {
+        saved = save_old(t, &list);
+    }
+    match engine().execute(site, &mut cpu, &Pages) {
+        Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at),
+        Outcome::Fault { addr, write } => Step::Fault(addr.0, write),
+        done => {
+            if !watched {
+                count_false_positive(fault_at);
+            } else if let Some(event) = report(t, uc, pc, &list, saved) {
+                t.inner().stepping = false;
+                park::set_tf(uc, false);
+                park(t, uc, event);
+                return Step::Stopped;
+            }
+            if matches!(done, Outcome::Repeat) { Step::Again } else { Step::Done }
+        }
+    }
+}
+
+/// Copies what the accesses are about to change into the thread's scratch area; how many bytes of
+/// it are valid.
+fn save_old(t: &Thread, list: &AccessList) -> usize {
+    let mut used = 0;
+    let room = SCRATCH - OLD_AT;
+    for a in list.iter() {
+        let n = a.len as usize;
+        if used + n > room {
+            break;
+        }
+        // SAFETY: within the scratch area.
+        let to = unsafe { core::slice::from_raw_parts_mut(t.scratch().add(OLD_AT + used), n) };
+        memory::read(a.addr.0, to);
+        used += n;
+    }
+    used
+}
+
+/// Counts and logs the hits of one instruction; the event to stop for, if any.
+fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Option<Event> {
+    let mut stop = None;
+    let mut used = 0;
+    for a in list.iter() {
+        let n = a.len as usize;
+        let old = if used + n <= saved {
+            // SAFETY: written by `save_old`.
+            Some(unsafe { core::slice::from_raw_parts(t.scratch().add(OLD_AT + used), n) })
+        } else {
+            None
+        };
+        used += n;
+        let event = hits(t, uc, &Cause { pc, addr: a.addr, len: a.len as u64, kind: a.kind, old, syscall: None });
+        stop = stop.or(event);
+    }
+    stop
+}
+
+/// One access, however it was made.
+struct Cause<'a> {
+    pc: u64,
+    addr: TargetAddr,
+    len: u64,
+    kind: AccessKind,
+    /// What stood there before, if known.
+    old: Option<&'a [u8]>,
+    syscall: Option<u64>,
+}
+
+/// Every watch that the access overlaps.
+fn hits(t: &'static Thread, uc: &UContext, c: &Cause) -> Option<Event> {
+    let mut stop = None;
+    g().watchlist().for_each_overlap(c.addr, c.len, &mut |id, range: WatchRange, kind: WatchKind| {
+        if kind.sees(c.kind) {
+            let event = hit(t, uc, c, id, range, kind);
+            if stop.is_none() {
+                stop = event;
+            }
+        }
+    });
+    stop
+}
+
+fn hit(t: &'static Thread, uc: &UContext, c: &Cause, id: WatchId, range: WatchRange, kind: WatchKind) -> Option<Event> {
+    let start = c.addr.0.max(range.start.0);
+    let end = (c.addr.0 + c.len).min(range.end().0);
+    let len = end - start;
+    let at = (start - c.addr.0) as usize;
+    let old = c.old.and_then(|o| o.get(at..at + len as usize));
+    let silent = c.kind.writes() && old.is_some_and(|o| unchanged(start, o));
+    let attributes = g().attributes(id);
+    if let Some(n) = g().counters(id) {
+        n.hits.fetch_add(1, Relaxed);
+        if silent {
+            n.silent.fetch_add(1, Relaxed);
+        }
+    }
+    if attributes.log {
+        log(t, uc, c, id, start, len, old, silent, attributes.backtrace);
+    }
+    // GDB resumes by itself when a written value has not changed; that stop is spared.
+    let wanted = attributes.stop && g().debugger.load(Relaxed) && t.tgid() == g().pid.load(Relaxed) && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
+    if !wanted {
+        return None;
+    }
+    if let Some(n) = g().counters(id) {
+        n.stops.fetch_add(1, Relaxed);
+    }
+    Some(Event::Watch { kind, addr: TargetAddr(start) })
+}
+
+/// Does memory still hold `old`?
+fn unchanged(addr: u64, old: &[u8]) -> bool {
+    let mut buf = [0u8; 64];
+    let mut at = addr;
+    for part in old.chunks(buf.len()) {
+        let Some(now) = buf.get_mut(..part.len()) else { return false };
+        if memory::read(at, now) != part.len() || now != part {
+            return false;
+        }
+        at += part.len() as u64;
+    }
+    true
+}
+
+#[allow(clippy::too_many_arguments)]
+fn log(t: &Thread, uc: &UContext, c: &Cause, id: WatchId, start: u64, len: u64, old: Option<&[u8]>, silent: bool, frames: u8) {
+    let Some(h) = g().header() else { return };
+    let base = h as *const _ as u64;
+    let ticket = h.head.fetch_add(1, AcqRel);
+    let slot = (base + RING_OFFSET + (ticket % RING_RECORDS) * size_of::<HitRecord>() as u64) as *mut HitRecord;
+    let n = (len as usize).min(MAX_VALUE);
+    // SAFETY: a slot of the ring; the ticket makes it ours until a writer laps us, which the reader
+    // notices by `seq`.
+    let r = unsafe { &mut *slot };
+    r.seq.store(0, Release);
+    r.watch = id.0;
+    r.tid = t.tid() as u32;
+    // SAFETY: reads the time-stamp counter.
+    r.time = unsafe { core::arch::x86_64::_rdtsc() };
+    r.pc = c.pc;
+    r.addr = start;
+    r.len = len as u32;
+    r.kind = c.kind as u8;
+    r.flags = if silent { hit_flags::SILENT } else { 0 }
+        | if c.syscall.is_some() { hit_flags::KERNEL } else { 0 }
+        | if len as usize > MAX_VALUE { hit_flags::TRUNCATED } else { 0 };
+    r.syscall = c.syscall.unwrap_or(0) as u32;
+    r.value_len = n as u8;
+    r.old = [0; MAX_VALUE];
+    r.new = [0; MAX_VALUE];
+    if let Some(to) = r.new.get_mut(..n) {
+        memory::read(start, to);
+    }
+    if let (Some(to), Some(from)) = (r.old.get_mut(..n), old.and_then(|o| o.get(..n))) {
+        to.copy_from_slice(from);
+    } else if !c.kind.writes() {
+        r.old = r.new;
+    }
+    r.frames_len = backtrace(uc, &mut r.frames, frames as usize) as u8;
+    r.seq.store(ticket + 1, Release);
+    if h.reader_waits.load(SeqCst) != 0 {
+        h.wake.fetch_add(1, SeqCst);
+        // SAFETY: a word that the command waits on (shared between processes).
+        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
+    }
+}
+
+/// Return addresses along the frame pointers.
+fn backtrace(uc: &UContext, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
+    let mut fp = uc.gprs.rbp;
+    let mut n = 0;
+    let mut low = uc.gprs.rsp;
+    while n < want.min(MAX_FRAMES) {
+        if fp < low || fp & 7 != 0 {
+            break;
+        }
+        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else { break };
+        if let Some(slot) = to.get_mut(n) {
+            *slot = ret;
+        }
+        n += 1;
+        low = fp + 16;
+        fp = next;
+    }
+    n
+}
+
+fn count_false_positive(at: TargetAddr) {
+    let Some(h) = g().header() else { return };
+    h.false_positives.fetch_add(1, Relaxed);
+    let mut first = None;
+    g().watchlist().for_each_overlap(at.page(), ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
+        if first.is_none() {
+            first = Some(id);
+        }
+    });
+    if let Some(n) = first.and_then(|id| g().counters(id)) {
+        n.false_positives.fetch_add(1, Relaxed);
+    }
+}
+
+/// The kernel has made an access for a system call.
+pub fn kernel_access(t: &'static Thread, uc: &UContext, nr: u64, addr: TargetAddr, len: u64, kind: AccessKind, old: Option<&[u8]>) {
+    let pc = uc.gprs.rip.wrapping_sub(2);
+    if let Some(event) = hits(t, uc, &Cause { pc, addr, len, kind, old, syscall: Some(nr) }) {
+        t.inner().pending = event;
+    }
+}
+
+// ---- one step by ourselves ---------------------------------------------------------------------
+
+/// The slow, exact way: everybody else parks, the pages are opened, the instruction is stepped.
+fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_at: TargetAddr) -> Step {
+    if let Some(h) = g().header() {
+        h.slow.fetch_add(1, Relaxed);
+    }
+    let (mut start, mut end) = (fault_at.0, fault_at.0 + 1);
+    let mut kept = AccessList::new();
+    if let Some(l) = list {
+        for a in l.iter() {
+            start = start.min(a.addr.0);
+            end = end.max(a.addr.0.saturating_add(a.len as u64));
+        }
+        kept = *l;
+    } else {
+        // Unknown accesses: all guarded pages open, and what changed is found by comparing.
+        (start, end) = (0, ulpf_lib::addr::USER_END);
+        let page = fault_at.page();
+        g().watchlist().for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |_, range: WatchRange, _| {
+            let from = range.start.0.max(page.0);
+            let to = range.end().0.min(page.0 + ulpf_lib::PAGE_SIZE);
+            kept.push_if_room(TargetAddr(from), (to - from) as u32, AccessKind::Write);
+        });
+    }
+    save_old(t, &kept);
+    // SAFETY: the scratch area begins with room for the list.
+    unsafe { (t.scratch() as *mut AccessList).write(kept) };
+    begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
+    Step::Stopped
+}
+
+/// Asks for a world in which this thread may make one step alone, and makes it.
+pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, what: Request) {
+    request(t, uc, what);
+    t.inner().own_step = Some(OwnStep { kind, mask: uc.sigmask, pc: uc.gprs.rip });
+    uc.sigmask |= signals::HANDLER_MASK;
+    park::set_tf(uc, true);
+}
+
+/// The step has been made.
+pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
+    let Some(step) = t.inner().own_step.take() else { return };
+    uc.sigmask = step.mask;
+    park::set_tf(uc, t.inner().stepping);
+    let mut event = None;
+    if step.kind == OwnStepKind::Slow {
+        // SAFETY: written by `slow`.
+        let list = unsafe { (t.scratch() as *const AccessList).read() };
+        let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len as u64));
+        if watched {
+            event = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
+        } else if let Some(a) = list.iter().next() {
+            count_false_positive(a.addr);
+        }
+    }
+    request(t, uc, Request::End);
+    if let Some(e) = event {
+        t.inner().stepping = false;
+        park::set_tf(uc, false);
+        park(t, uc, e);
+    } else if t.inner().stepping && uc.gprs.rip != step.pc {
+        signals::step_done(t, uc);
+    }
+}
+
+/// The stepped instruction has faulted for reasons of its own.
+pub fn cancel_own_step(t: &'static Thread, uc: &mut UContext) {
+    let Some(step) = t.inner().own_step.take() else { return };
+    uc.sigmask = step.mask;
+    park::set_tf(uc, t.inner().stepping);
+    request(t, uc, Request::End);
+}

@@ -1,0 +1,13 @@
+//! Code that runs on the program's own threads, inside signal handlers.
+//!
+//! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park`
+//! and `request`, formats nothing, never enters code of the program, and leaves errno alone (there
+//! is no errno here: system calls are raw). Asynchronous signals are blocked throughout, except
+//! inside `asm::ulpf_blocking`, where a blocking call of the program runs under its own mask.
+
+pub mod asm;
+pub mod frame;
+pub mod memory;
+pub mod park;
+pub mod signals;
+pub mod thread;

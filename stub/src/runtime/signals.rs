@@ -1,0 +1,635 @@
+//! The program's signals. The kernel only ever sees our handlers, on our stacks; what the program
+//! asked for (actions, masks, alternate stacks) is kept here and honoured by building its signal
+//! frames ourselves.
+//!
+//! SIGSEGV, SIGBUS, SIGTRAP, SIGSYS and the park signal are never blocked in the kernel: a guarded
+//! access, a breakpoint or a dispatched system call may come at any time, and a blocked synchronous
+//! signal would kill the program. What the program believes about them is in `Inner::hidden`.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::sys::{self, Errno};
+
+use super::asm::*;
+use super::frame::*;
+use super::memory;
+use super::park::{self, park};
+use super::thread::{DEFERRED, Event, OwnStepKind, Request, State, Thread};
+use crate::{fault, g, syscalls};
+
+pub const SIGTRAP: i32 = 5;
+pub const SIGBUS: i32 = 7;
+pub const SIGSEGV: i32 = 11;
+pub const SIGSYS: i32 = 31;
+pub const SIGCHLD: i32 = 17;
+pub const SIGCONT: i32 = 18;
+pub const SIGSTOP: i32 = 19;
+pub const SIGKILL: i32 = 9;
+
+pub const fn bit(sig: i32) -> u64 {
+    1 << (sig - 1)
+}
+/// Never blocked in the kernel.
+pub const HIDDEN: u64 = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(PARK_SIGNAL);
+/// Blocked while our handlers run: everything that is not synchronous.
+pub const HANDLER_MASK: u64 = !(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(4) | bit(8));
+/// Cannot be blocked by anybody.
+const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
+
+const SIG_DFL: u64 = 0;
+const SIG_IGN: u64 = 1;
+pub const SA_NOCLDSTOP: u64 = 1;
+pub const SA_NOCLDWAIT: u64 = 2;
+const SA_SIGINFO: u64 = 4;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTART: u64 = 0x1000_0000;
+const SA_NODEFER: u64 = 0x4000_0000;
+const SA_RESETHAND: u64 = 0x8000_0000;
+
+/// `struct sigaction` as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct KernelAction {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+/// What the program has asked for, per signal. Shared by all threads; a vfork child has its own.
+pub struct ActionTable {
+    taken: AtomicBool,
+    slots: UnsafeCell<[KernelAction; 65]>,
+}
+
+// SAFETY: `slots` is touched with `taken` held; holders run with asynchronous signals blocked.
+unsafe impl Sync for ActionTable {}
+
+impl ActionTable {
+    pub const fn new() -> ActionTable {
+        ActionTable {
+            taken: AtomicBool::new(false),
+            slots: UnsafeCell::new([KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 }; 65]),
+        }
+    }
+    fn with<R>(&self, f: impl FnOnce(&mut [KernelAction; 65]) -> R) -> R {
+        while self.taken.swap(true, Acquire) {
+            core::hint::spin_loop();
+        }
+        // SAFETY: the lock is ours.
+        let r = f(unsafe { &mut *self.slots.get() });
+        self.taken.store(false, Release);
+        r
+    }
+    pub fn get(&self, sig: i32) -> KernelAction {
+        self.with(|s| s.get(sig as usize).copied().unwrap_or_default())
+    }
+    pub fn set(&self, sig: i32, a: KernelAction) {
+        self.with(|s| {
+            if let Some(slot) = s.get_mut(sig as usize) {
+                *slot = a;
+            }
+        });
+    }
+    pub fn copy_from(&self, other: &ActionTable) {
+        let all = other.with(|s| *s);
+        self.with(|s| *s = all);
+    }
+}
+
+fn actions(t: &Thread) -> &'static ActionTable {
+    // SAFETY: tables are never freed.
+    unsafe { &*t.inner().actions }
+}
+
+fn raw_sigaction(sig: i32, new: &KernelAction) -> Result<u64, Errno> {
+    // SAFETY: sets a handler of ours or the program's own disposition.
+    unsafe { sys!(k::__NR_rt_sigaction, sig, new as *const KernelAction, 0, 8) }
+}
+
+fn default_is_ignore(sig: i32) -> bool {
+    matches!(sig, SIGCHLD | SIGCONT | 23 | 28) // SIGURG, SIGWINCH
+}
+fn default_is_stop(sig: i32) -> bool {
+    matches!(sig, 20 | 21 | 22) // SIGTSTP, SIGTTIN, SIGTTOU
+}
+
+/// What the kernel is to have for `sig`, given what the program wants.
+fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
+    if sig == SIGKILL || sig == SIGSTOP {
+        return None;
+    }
+    let handler = match sig {
+        SIGSEGV | SIGBUS => on_fault as *const () as u64,
+        SIGTRAP => on_trap as *const () as u64,
+        SIGSYS => on_sys as *const () as u64,
+        PARK_SIGNAL => on_park as *const () as u64,
+        _ => match want.handler {
+            SIG_IGN => return Some(*want),
+            SIG_DFL if default_is_ignore(sig) || g().pass_signals.load(Relaxed) & bit(sig) != 0 => return Some(*want),
+            _ => on_signal as *const () as u64,
+        },
+    };
+    let restart = match want.handler {
+        SIG_DFL | SIG_IGN => SA_RESTART,
+        _ => want.flags & SA_RESTART,
+    };
+    let restart = if sig == PARK_SIGNAL { 0 } else { restart };
+    Some(KernelAction {
+        handler,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | restart | (want.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT)),
+        restorer: ulpf_restorer as *const () as u64,
+        mask: HANDLER_MASK,
+    })
+}
+
+/// Reads the program's actions (they may be set already when we attach) and puts ours in place.
+pub fn take_over() {
+    for sig in 1..=64 {
+        let mut old = KernelAction::default();
+        // SAFETY: reads the present action.
+        if unsafe { sys!(k::__NR_rt_sigaction, sig, 0, &mut old as *mut KernelAction, 8) }.is_ok() {
+            g().actions.set(sig, old);
+        }
+    }
+    refresh();
+}
+
+/// Installs what the kernel is to have; again whenever the debugger's pass set changes.
+pub fn refresh() {
+    for sig in 1..=64 {
+        if let Some(a) = kernel_action(sig, &g().actions.get(sig)) {
+            let _ = raw_sigaction(sig, &a);
+        }
+    }
+}
+
+/// The pass set has changed: the next program thread that goes on calls [`refresh`].
+pub static REFRESH: AtomicBool = AtomicBool::new(false);
+
+/// Gives the kernel the program's own actions (detach, forked child).
+pub fn give_back(t: &Thread) {
+    for sig in 1..=64 {
+        let mut a = actions(t).get(sig);
+        if sig == PARK_SIGNAL && a.handler == SIG_DFL {
+            a.handler = SIG_IGN; // one may still be on its way
+        }
+        if sig != SIGKILL && sig != SIGSTOP {
+            let _ = raw_sigaction(sig, &a);
+        }
+    }
+}
+
+/// Makes the frame of a resting handler return to a program that knows nothing of us.
+pub fn leave(t: &'static Thread, uc: &mut UContext) {
+    static LEFT: AtomicBool = AtomicBool::new(false);
+    if !LEFT.swap(true, SeqCst) {
+        give_back(t);
+    }
+    let i = t.inner();
+    // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
+    let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
+    uc.stack = i.alt;
+    uc.sigmask |= i.hidden;
+    park::set_tf(uc, false);
+    t.set_state(State::Dead);
+}
+
+// ---- what the program asks for -----------------------------------------------------------------
+
+/// rt_sigaction(2).
+pub fn sigaction(t: &Thread, sig: i32, new: u64, old: u64, size: u64) -> i64 {
+    const EFAULT: i64 = -14;
+    const EINVAL: i64 = -22;
+    if size != 8 || !(1..=64).contains(&sig) || (new != 0 && (sig == SIGKILL || sig == SIGSTOP)) {
+        return EINVAL;
+    }
+    let wanted = if new == 0 {
+        None
+    } else {
+        match memory::get::<KernelAction>(new) {
+            Some(a) => Some(a),
+            None => return EFAULT,
+        }
+    };
+    let table = actions(t);
+    let previous = table.get(sig);
+    if let Some(mut a) = wanted {
+        a.mask &= !UNBLOCKABLE;
+        table.set(sig, a);
+        if let Some(ka) = kernel_action(sig, &a) {
+            let _ = raw_sigaction(sig, &ka);
+        }
+    }
+    if old != 0 && !memory::put(old, &previous) {
+        return EFAULT;
+    }
+    0
+}
+
+/// The mask as the program believes it to be.
+pub fn virtual_mask(t: &Thread, uc: &UContext) -> u64 {
+    (uc.sigmask & !HIDDEN) | t.inner().hidden
+}
+
+pub fn set_virtual_mask(t: &Thread, uc: &mut UContext, mask: u64) {
+    let mask = mask & !UNBLOCKABLE;
+    t.inner().hidden = mask & HIDDEN;
+    uc.sigmask = mask & !HIDDEN;
+}
+
+/// rt_sigprocmask(2): takes effect when our handler returns.
+pub fn sigprocmask(t: &Thread, uc: &mut UContext, how: u64, set: u64, old: u64, size: u64) -> i64 {
+    const EFAULT: i64 = -14;
+    const EINVAL: i64 = -22;
+    if size != 8 {
+        return EINVAL;
+    }
+    let present = virtual_mask(t, uc);
+    if set != 0 {
+        let Some(m) = memory::get::<u64>(set) else { return EFAULT };
+        let next = match how {
+            0 => present | m,
+            1 => present & !m,
+            2 => m,
+            _ => return EINVAL,
+        };
+        set_virtual_mask(t, uc, next);
+    }
+    if old != 0 && !memory::put(old, &present) {
+        return EFAULT;
+    }
+    0
+}
+
+/// sigaltstack(2).
+pub fn sigaltstack(t: &Thread, uc: &UContext, new: u64, old: u64) -> i64 {
+    const EFAULT: i64 = -14;
+    const EINVAL: i64 = -22;
+    const ENOMEM: i64 = -12;
+    const EPERM: i64 = -1;
+    let i = t.inner();
+    let on = on_alt(&i.alt, uc.gprs.rsp);
+    let previous = SigStack { flags: if i.alt.size == 0 { SS_DISABLE } else { on as i32 * SS_ONSTACK } | (i.alt.flags & SS_AUTODISARM), ..i.alt };
+    if new != 0 {
+        let Some(s) = memory::get::<SigStack>(new) else { return EFAULT };
+        if on {
+            return EPERM;
+        }
+        match s.flags & !SS_AUTODISARM {
+            SS_DISABLE => i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 },
+            0 | SS_ONSTACK => {
+                if s.size < g().min_sigstack {
+                    return ENOMEM;
+                }
+                i.alt = SigStack { pad: 0, flags: s.flags & SS_AUTODISARM, ..s };
+            }
+            _ => return EINVAL,
+        }
+    }
+    if old != 0 && !memory::put(old, &previous) {
+        return EFAULT;
+    }
+    0
+}
+
+fn on_alt(alt: &SigStack, rsp: u64) -> bool {
+    alt.flags & SS_AUTODISARM == 0 && rsp > alt.sp && rsp - alt.sp <= alt.size
+}
+
+/// rt_sigreturn(2): the program's frame becomes the context that we return to.
+pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
+    let Some(theirs) = memory::get::<UContext>(uc.gprs.rsp) else {
+        let info = SigInfo { signo: SIGSEGV, code: 0x80, ..SigInfo::zeroed() };
+        raise(t, uc, SIGSEGV, &info);
+        return;
+    };
+    uc.gprs = theirs.gprs;
+    // Only user-changeable flags, as the kernel does (FIX_EFLAGS), and interrupts stay on.
+    const FIX: u64 = 0x4_4dd5 | 0x100;
+    uc.gprs.rflags = (theirs.gprs.rflags & FIX) | 0x202;
+    set_virtual_mask(t, uc, theirs.sigmask);
+    let i = t.inner();
+    if theirs.stack.flags & SS_DISABLE != 0 || theirs.stack.size == 0 {
+        i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+    } else {
+        i.alt = SigStack { flags: theirs.stack.flags & SS_AUTODISARM, ..theirs.stack };
+    }
+    // SAFETY: our own frame's image.
+    let (room, _) = unsafe { fpstate_len(uc.fpstate) };
+    if theirs.fpstate.is_null() || uc.fpstate.is_null() {
+        return;
+    }
+    let at = theirs.fpstate as u64;
+    let mut head = [0u8; FXSAVE_LEN];
+    if memory::read(at, &mut head) != FXSAVE_LEN {
+        return;
+    }
+    // SAFETY: `head` is an fpstate's legacy area.
+    let (total, _) = unsafe { fpstate_len(head.as_ptr()) };
+    // SAFETY: the destination is our frame, `room` bytes long.
+    unsafe {
+        if total > FXSAVE_LEN && total <= room {
+            memory::read(at, core::slice::from_raw_parts_mut(uc.fpstate, total));
+        } else {
+            // Legacy image: x87 and SSE state only, the rest keeps its value.
+            core::ptr::copy_nonoverlapping(head.as_ptr(), uc.fpstate, 464);
+        }
+    }
+}
+
+// ---- delivery ----------------------------------------------------------------------------------
+
+/// Does with signal `sig` what the program wants. `true`: the context now enters its handler.
+pub fn deliver(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
+    let a = actions(t).get(sig);
+    match a.handler {
+        SIG_IGN if !(info.from_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8 | SIGTRAP | SIGSYS)) => false,
+        SIG_DFL | SIG_IGN => {
+            default_action(t, uc, sig, info);
+            false
+        }
+        _ => {
+            if a.flags & SA_RESETHAND != 0 {
+                actions(t).set(sig, KernelAction { handler: SIG_DFL, ..a });
+            }
+            if !push_frame(t, uc, sig, &a, info) {
+                let si = SigInfo { signo: SIGSEGV, code: 0x80, ..SigInfo::zeroed() };
+                actions(t).set(SIGSEGV, KernelAction::default());
+                default_action(t, uc, SIGSEGV, &si);
+                return false;
+            }
+            true
+        }
+    }
+}
+
+/// Builds the frame that the kernel would have built on the program's stack.
+fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &SigInfo) -> bool {
+    let i = t.inner();
+    let mut sp = uc.gprs.rsp.wrapping_sub(128);
+    let on = on_alt(&i.alt, uc.gprs.rsp);
+    if a.flags & SA_ONSTACK != 0 && i.alt.size != 0 && !on {
+        sp = i.alt.sp + i.alt.size;
+    }
+    // SAFETY: our own frame's image.
+    let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
+    sp = sp.wrapping_sub(fp_len as u64) & !63;
+    let fp = sp;
+    sp = (sp.wrapping_sub(size_of::<SigFrame>() as u64) & !15).wrapping_sub(8);
+    // SAFETY: `fp_len` bytes of our own frame.
+    let image = unsafe { core::slice::from_raw_parts(if fp_len == 0 { core::ptr::dangling() } else { uc.fpstate as *const u8 }, fp_len) };
+    if memory::write(fp, image) != fp_len {
+        return false;
+    }
+    let alt = SigStack { flags: if i.alt.size == 0 { SS_DISABLE } else { on as i32 * SS_ONSTACK | (i.alt.flags & SS_AUTODISARM) }, ..i.alt };
+    let mask = virtual_mask(t, uc);
+    let frame = SigFrame {
+        restorer: a.restorer,
+        uc: UContext {
+            flags: uc.flags,
+            link: 0,
+            stack: alt,
+            gprs: uc.gprs,
+            cs: uc.cs,
+            gs: uc.gs,
+            fs: uc.fs,
+            ss: uc.ss,
+            err: uc.err,
+            trapno: uc.trapno,
+            oldmask: mask,
+            cr2: uc.cr2,
+            fpstate: if fp_len == 0 { core::ptr::null_mut() } else { fp as *mut u8 },
+            reserved: [0; 8],
+            sigmask: mask,
+        },
+        info: *info,
+    };
+    if !memory::put(sp, &Plain(&frame).copy()) {
+        return false;
+    }
+    if i.alt.flags & SS_AUTODISARM != 0 && a.flags & SA_ONSTACK != 0 {
+        i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+    }
+    let frame_at = sp;
+    uc.gprs.rip = a.handler;
+    uc.gprs.rsp = frame_at;
+    uc.gprs.rdi = sig as u64;
+    uc.gprs.rax = 0;
+    uc.gprs.rsi = frame_at + core::mem::offset_of!(SigFrame, info) as u64;
+    uc.gprs.rdx = frame_at + core::mem::offset_of!(SigFrame, uc) as u64;
+    // Direction, trap and resume flags are clear in a handler (signal.c, handle_signal).
+    uc.gprs.rflags &= !(0x400 | 0x100 | 0x1_0000);
+    let mut next = mask | a.mask;
+    if a.flags & SA_NODEFER == 0 {
+        next |= bit(sig);
+    }
+    set_virtual_mask(t, uc, next);
+    true
+}
+
+/// `SigFrame` holds a raw pointer; it is copied as bytes.
+struct Plain<'a>(&'a SigFrame);
+impl Plain<'_> {
+    fn copy(&self) -> [u8; size_of::<SigFrame>()] {
+        // SAFETY: any structure can be read as bytes (no padding here that matters).
+        unsafe { core::mem::transmute_copy(self.0) }
+    }
+}
+
+/// The default action: the real thing, done by the kernel.
+fn default_action(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
+    if default_is_ignore(sig) {
+        return;
+    }
+    let dfl = KernelAction::default();
+    if default_is_stop(sig) {
+        // SAFETY: stops the process, as the kernel would.
+        let _ = unsafe { sys!(k::__NR_kill, t.tgid(), SIGSTOP) };
+        return;
+    }
+    let _ = raw_sigaction(sig, &dfl);
+    let synchronous = info.from_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8);
+    if synchronous {
+        // The instruction faults once more, and the kernel ends the program with the true cause.
+        uc.sigmask &= !bit(sig);
+        return;
+    }
+    let unblock = bit(sig);
+    // SAFETY: the thread raises the signal against itself; the process ends here.
+    unsafe {
+        let _ = sys!(k::__NR_tgkill, t.tgid(), t.tid(), sig);
+        let _ = sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8);
+    }
+}
+
+/// A signal is due on this thread: the debugger first, if it wants to know, then the program.
+pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
+    let i = t.inner();
+    if g().wants_stop(sig) && t.tgid() == g().pid.load(Relaxed) {
+        i.info = *info;
+        i.stepping = false;
+        park::set_tf(uc, false);
+        park(t, uc, Event::Signal(sig));
+        return;
+    }
+    let stepping = i.stepping;
+    if deliver(t, uc, sig, info) && stepping {
+        i.stepping = false;
+        park(t, uc, Event::Stepped);
+    }
+}
+
+/// Delivers what arrived while our own code ran.
+pub fn deliver_deferred(t: &'static Thread, uc: &mut UContext) {
+    let i = t.inner();
+    let n = i.deferred_len.min(DEFERRED);
+    i.deferred_len = 0;
+    let batch = i.deferred;
+    for info in batch.iter().take(n) {
+        raise(t, uc, info.signo, info);
+    }
+}
+
+// ---- handlers ----------------------------------------------------------------------------------
+
+fn ours(rip: u64) -> bool {
+    let (base, end) = g().image;
+    rip >= base && rip < end
+}
+
+/// A signal has interrupted our own code, which is only possible inside `ulpf_blocking`'s window.
+fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) {
+    let rip = uc.gprs.rip;
+    let i = t.inner();
+    if let Some(info) = info {
+        if let Some(slot) = i.deferred.get_mut(i.deferred_len) {
+            *slot = *info;
+            i.deferred_len += 1;
+        }
+        uc.sigmask |= HANDLER_MASK;
+    }
+    if rip >= ulpf_blocking_start as *const () as u64 && rip <= ulpf_blocking_insn as *const () as u64 {
+        uc.gprs.rip = ulpf_blocking_abort as *const () as u64;
+    }
+}
+
+extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    let t = Thread::current();
+    if ours(uc.gprs.rip) {
+        return interrupted_ourselves(t, uc, Some(info));
+    }
+    raise(t, uc, sig, info);
+}
+
+extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
+    let t = Thread::current();
+    if ours(uc.gprs.rip) {
+        t.kicked.store(true, SeqCst);
+        return interrupted_ourselves(t, uc, None);
+    }
+    if g().world.load(SeqCst) != 0 {
+        park(t, uc, Event::None);
+    }
+}
+
+extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    let t = Thread::current();
+    let rip = uc.gprs.rip;
+    if ours(rip) {
+        if rip == ulpf_copy_insn as *const () as u64 {
+            uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
+            return;
+        }
+        if info.from_kernel() && fault::recover(&mut uc.gprs) {
+            return;
+        }
+        if !info.from_kernel() {
+            return interrupted_ourselves(t, uc, Some(info));
+        }
+        crate::fatal_fault("the stub itself has faulted", rip, info.addr());
+    }
+    if info.from_kernel() && fault::recover(&mut uc.gprs) {
+        return;
+    }
+    if info.from_kernel() && fault::handle(t, uc, info) {
+        return;
+    }
+    if t.inner().own_step.is_some() {
+        fault::cancel_own_step(t, uc);
+    }
+    let i = t.inner();
+    if i.hidden & bit(sig) != 0 && info.from_kernel() {
+        // The program has blocked a synchronous signal: the kernel kills it for that.
+        actions(t).set(sig, KernelAction::default());
+    }
+    raise(t, uc, sig, info);
+}
+
+const TRAP_TRACE: i32 = 2;
+const SI_KERNEL: i32 = 0x80;
+
+extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    let t = Thread::current();
+    let i = t.inner();
+    if ours(uc.gprs.rip) {
+        // A step into our code can only be the restorer after a handler; it is over by itself.
+        park::set_tf(uc, false);
+        return;
+    }
+    if info.code == SI_KERNEL {
+        let at = uc.gprs.rip.wrapping_sub(1);
+        if let Some(stop) = g().breakpoint_at(at) {
+            uc.gprs.rip = at;
+            if stop.wants_stop(t, uc) {
+                i.stepping = false;
+                park::set_tf(uc, false);
+                park(t, uc, Event::Breakpoint);
+            } else {
+                fault::begin_own_step(t, uc, OwnStepKind::OverBreakpoint, Request::StepOverBegin { addr: at });
+            }
+            return;
+        }
+    }
+    if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
+        if i.own_step.is_some() {
+            fault::end_own_step(t, uc);
+            return;
+        }
+        if i.stepping && info.code != SI_KERNEL {
+            let (start, end) = i.range;
+            if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
+                park::set_tf(uc, true);
+                return;
+            }
+            step_done(t, uc);
+            return;
+        }
+    }
+    raise(t, uc, sig, info);
+}
+
+/// The debugger's step has been made.
+pub fn step_done(t: &'static Thread, uc: &mut UContext) {
+    t.inner().stepping = false;
+    park::set_tf(uc, false);
+    park(t, uc, Event::Stepped);
+}
+
+const SYS_USER_DISPATCH: i32 = 2;
+
+extern "C" fn on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    let t = Thread::current();
+    if info.code == SYS_USER_DISPATCH {
+        syscalls::dispatch(t, uc);
+        return;
+    }
+    if ours(uc.gprs.rip) {
+        return interrupted_ourselves(t, uc, Some(info));
+    }
+    raise(t, uc, sig, info);
+}

@@ -1,0 +1,249 @@
+//! The program's system calls. Syscall user dispatch sends each of them here as a SIGSYS; most are
+//! made on the program's behalf with their buffers redirected to the alias, some are answered here.
+//!
+//! A call of unknown length is made inside `asm::ulpf_blocking`, under the program's own signal
+//! mask and in state `InSyscall`, so that signals interrupt it as always and so that a stop of the
+//! world need not interrupt it at all.
+
+mod buffers;
+mod process;
+pub mod table;
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use crate::g;
+use crate::runtime::asm::ulpf_blocking;
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+use crate::runtime::park::{self, enter_syscall, leave_syscall};
+use crate::runtime::signals;
+use crate::runtime::thread::{Event, OwnStepKind, Request, Thread};
+
+pub const EINTR: i64 = -4;
+const ENOSYS: i64 = -38;
+const EPERM: i64 = -1;
+const EFAULT: i64 = -14;
+/// The call has not happened and is to be made again (after a signal handler, if one is due).
+pub const RESTART: i64 = -512;
+/// The debugger has sent the thread elsewhere: leave the context alone.
+pub const ABANDONED: i64 = -513;
+
+pub type Args = [u64; 6];
+
+pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
+    g().count_syscall();
+    let nr = uc.gprs.rax;
+    let i = t.inner();
+    i.orig_rax = nr as i64;
+    if i.own_step.is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint) {
+        // The breakpoint stood on this `syscall` instruction, which has now been fetched.
+        crate::fault::end_own_step(t, uc);
+    }
+    let args = [uc.gprs.rdi, uc.gprs.rsi, uc.gprs.rdx, uc.gprs.r10, uc.gprs.r8, uc.gprs.r9];
+    if nr == k::__NR_rt_sigreturn as u64 {
+        signals::sigreturn(t, uc);
+    } else {
+        let result = emulate(t, uc, nr, &args);
+        finish(t, uc, nr, result);
+    }
+    i.orig_rax = -1;
+    if i.deferred_len > 0 {
+        signals::deliver_deferred(t, uc);
+    }
+    let pending = core::mem::replace(&mut t.inner().pending, Event::None);
+    if pending != Event::None {
+        t.inner().stepping = false;
+        park::set_tf(uc, false);
+        park::park(t, uc, pending);
+    } else if t.inner().stepping {
+        signals::step_done(t, uc);
+    }
+}
+
+/// What has become of a call.
+pub enum Outcome {
+    /// rax for the program.
+    Value(i64),
+    /// The context is complete as it is.
+    Leave,
+}
+
+fn finish(_t: &'static Thread, uc: &mut UContext, nr: u64, outcome: Outcome) {
+    match outcome {
+        Outcome::Leave | Outcome::Value(ABANDONED) => {}
+        Outcome::Value(RESTART) => {
+            uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
+            uc.gprs.rax = nr;
+        }
+        Outcome::Value(v) => uc.gprs.rax = v as u64,
+    }
+}
+
+fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    use Outcome::Value;
+    match nr as u32 {
+        k::__NR_rt_sigaction => Value(signals::sigaction(t, a[0] as i32, a[1], a[2], a[3])),
+        k::__NR_rt_sigprocmask => Value(signals::sigprocmask(t, uc, a[0], a[1], a[2], a[3])),
+        k::__NR_sigaltstack => Value(signals::sigaltstack(t, uc, a[0], a[1])),
+        k::__NR_rt_sigsuspend => Value(with_mask(t, uc, nr, a, 0, None)),
+        k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
+        k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
+        k::__NR_pselect6 => Value(pselect6(t, uc, nr, a)),
+        k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => process::clone(t, uc, nr, a),
+        k::__NR_execve | k::__NR_execveat => Value(process::exec(t, uc, nr, a)),
+        k::__NR_exit => process::exit_thread(t, uc, a),
+        k::__NR_exit_group => {
+            // SAFETY: ends the program, as asked.
+            let _ = unsafe { sys!(nr, a[0]) };
+            Outcome::Leave
+        }
+        k::__NR_set_tid_address => {
+            t.inner().clear_tid = a[0];
+            Value(raw(nr, a))
+        }
+        // The kernel writes to a registered area at any preemption and kills the program when it
+        // lies on a guarded page; glibc does without.
+        k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 { ENOSYS } else { raw(nr, a) }),
+        // Its kernel threads would access guarded memory behind our back.
+        k::__NR_io_uring_setup => Value(ENOSYS),
+        k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
+        k::__NR_mmap | k::__NR_munmap | k::__NR_mremap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_madvise | k::__NR_brk | k::__NR_shmat
+        | k::__NR_shmdt | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
+        _ => Value(ordinary(t, uc, nr, a)),
+    }
+}
+
+/// The bare call.
+fn raw(nr: u64, a: &Args) -> i64 {
+    // SAFETY: the program's own call with its own arguments.
+    unsafe { sys::syscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5]) }
+}
+
+/// A call that takes a temporary signal mask as argument `at`: ours must stay deliverable.
+fn with_mask(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize, mut mask: Option<u64>) -> i64 {
+    let mut args = *a;
+    if let Some(p) = args.get_mut(at).filter(|p| **p != 0) {
+        let Some(m) = memory::get::<u64>(*p) else { return EFAULT };
+        let slot = mask.insert(m & !signals::HIDDEN);
+        *p = slot as *const u64 as u64;
+        return call(t, uc, nr, &args, 1 << at);
+    }
+    call(t, uc, nr, &args, 0)
+}
+
+fn pselect6(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    if a[5] == 0 {
+        return call(t, uc, nr, a, 0);
+    }
+    let Some([mask_at, size]) = memory::get::<[u64; 2]>(a[5]) else { return EFAULT };
+    if mask_at == 0 {
+        return call(t, uc, nr, a, 0);
+    }
+    let Some(m) = memory::get::<u64>(mask_at) else { return EFAULT };
+    let mask = m & !signals::HIDDEN;
+    let pair = [&mask as *const u64 as u64, size];
+    let mut args = *a;
+    args[5] = pair.as_ptr() as u64;
+    call(t, uc, nr, &args, 1 << 5)
+}
+
+fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    call(t, uc, nr, a, 0)
+}
+
+/// Makes the call with guarded buffers redirected; `ours` marks arguments that point to our memory.
+fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, ours: u32) -> i64 {
+    loop {
+        let mut scratch = buffers::Scratch::new(t);
+        let mut args = *a;
+        if g().guarded() {
+            buffers::redirect(nr, &mut args, ours, &mut scratch);
+            buffers::before(nr, a, ours, &mut scratch);
+        }
+        t.kicked.store(false, SeqCst);
+        let result = if table::quick(nr) { raw(nr, &args) } else { blocking(t, uc, nr, &args) };
+        if result == ABANDONED || t.inner().leaving {
+            return if result == EINTR && t.kicked.load(SeqCst) { RESTART } else { result };
+        }
+        if t.inner().deferred_len == 0 && t.kicked.load(SeqCst) && (result == RESTART || result == EINTR) {
+            continue; // interrupted by us alone
+        }
+        if g().guarded() {
+            buffers::after(t, uc, nr, a, result, &mut scratch);
+        }
+        return result;
+    }
+}
+
+/// One call under the program's signal mask.
+fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    let mask = uc.sigmask & !signals::HIDDEN;
+    let args = [nr, a[0], a[1], a[2], a[3], a[4], a[5]];
+    // The debugger sees the thread at the instruction itself: if it sends the thread elsewhere and
+    // back (a call by hand), the system call is made again.
+    uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
+    enter_syscall(t, uc);
+    let result = if g().world.load(SeqCst) != 0 {
+        RESTART
+    } else {
+        // SAFETY: the program's own call.
+        let r = unsafe { ulpf_blocking(&args, &mask) };
+        if t.inner().deferred_len == 0 {
+            // SAFETY: blocks asynchronous signals again for the rest of the handler.
+            let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &signals::HANDLER_MASK as *const u64, 0, 8) };
+        }
+        r
+    };
+    if result == RESTART && t.inner().deferred_len == 0 {
+        t.kicked.store(true, SeqCst);
+    }
+    let at = uc.gprs.rip;
+    leave_syscall(t, uc);
+    if t.dirty.swap(false, SeqCst) {
+        return ABANDONED;
+    }
+    uc.gprs.rip = at.wrapping_add(2);
+    result
+}
+
+fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    let touched = match nr as u32 {
+        k::__NR_mmap if a[3] & (k::MAP_FIXED as u64) == 0 || a[3] & (k::MAP_FIXED_NOREPLACE as u64) != 0 => None,
+        k::__NR_mmap | k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_madvise | k::__NR_remap_file_pages => Some((a[0], a[0].saturating_add(a[1]))),
+        k::__NR_mremap => Some((a[0], a[0].saturating_add(a[1].max(4096)))),
+        k::__NR_brk | k::__NR_shmat | k::__NR_shmdt => Some((0, ulpf_lib::addr::USER_END)),
+        _ => None,
+    };
+    let overlaps = g().guarded()
+        && match nr as u32 {
+            k::__NR_brk => a[0] != 0 && a[0] < g().brk.load(Relaxed),
+            k::__NR_shmat => a[1] != 0,
+            k::__NR_shmdt => true,
+            k::__NR_mremap if a[3] & 2 != 0 && g().touches(a[4], a[4].saturating_add(a[2])) => true,
+            _ => touched.is_some_and(|(s, e)| g().touches(s, e)),
+        };
+    let result = if overlaps {
+        let (start, end) = match nr as u32 {
+            k::__NR_brk => (a[0] & !4095, g().brk.load(Relaxed).next_multiple_of(4096)),
+            k::__NR_mremap | k::__NR_shmat | k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
+            _ => touched.unwrap_or((0, 0)),
+        };
+        park::request(t, uc, Request::ReleaseBegin { start, end });
+        let r = raw(nr, a);
+        park::request(t, uc, Request::End);
+        r
+    } else {
+        let r = raw(nr, a);
+        if g().has_watches() && r >= 0 && matches!(nr as u32, k::__NR_mmap | k::__NR_mremap | k::__NR_brk | k::__NR_mprotect) && g().watch_in_new_memory(nr, a, r as u64) {
+            park::request(t, uc, Request::Rearm);
+        }
+        r
+    };
+    if nr as u32 == k::__NR_brk && result > 0 {
+        g().brk.store(result as u64, Relaxed);
+    }
+    result
+}

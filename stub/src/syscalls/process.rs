@@ -1,0 +1,367 @@
+//! Threads and processes that the program makes, and its ends.
+//!
+//! - A new task that shares memory (thread, vfork child) starts on its own block: a copy of the
+//!   parent's signal frame with rax = 0, which the child loads with rt_sigreturn after it has set
+//!   up dispatch and alternate stack. No program stack is touched.
+//! - A forked child gets everything of ours taken away before it runs an instruction: private
+//!   memory instead of shared, the program's signal actions, the original code bytes.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::{Args, Outcome, RESTART, raw};
+use crate::g;
+use crate::runtime::asm::ulpf_clone;
+use crate::runtime::frame::{SigFrame, SigStack, SS_DISABLE, UContext, fpstate_len};
+use crate::runtime::memory;
+use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
+use crate::runtime::signals::{self, ActionTable};
+use crate::runtime::thread::{Event, Request, State, Thread};
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_SIGHAND: u64 = 0x800;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x1_0000;
+const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+const ENOMEM: i64 = -12;
+
+/// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    let mut v3 = CloneArgs::default();
+    let size = (a[1] as usize).min(size_of::<CloneArgs>());
+    let flags = match nr as u32 {
+        k::__NR_clone3 => {
+            // SAFETY: a plain structure as bytes.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(&raw mut v3 as *mut u8, size) };
+            if size < 64 || a[1] as usize > size_of::<CloneArgs>() || memory::read(a[0], bytes) != size {
+                return Outcome::Value(raw(nr, a)); // wrong size or address: the kernel says so
+            }
+            v3.flags
+        }
+        k::__NR_clone => a[0],
+        k::__NR_vfork => CLONE_VM | CLONE_VFORK | 17,
+        _ => 17,
+    };
+    if flags & CLONE_VM == 0 {
+        return fork(t, uc, nr, a);
+    }
+    let Some(child) = g().threads.create() else { return Outcome::Value(ENOMEM) };
+    let (program_stack, child_tid, parent_tid, tls) = match nr as u32 {
+        k::__NR_clone3 => (if v3.stack == 0 { 0 } else { v3.stack + v3.stack_size }, v3.child_tid, v3.parent_tid, v3.tls),
+        k::__NR_clone => (a[1], a[3], a[2], a[4]),
+        _ => (0, 0, 0, 0),
+    };
+    let Some(child_uc) = copy_frame(uc, child) else {
+        child.set_state(State::Dead);
+        return Outcome::Value(ENOMEM);
+    };
+    child_uc.gprs.rax = 0;
+    if program_stack != 0 {
+        child_uc.gprs.rsp = program_stack;
+    }
+    child_uc.stack = child.our_stack();
+    park::set_tf(child_uc, false);
+    child_uc.gprs.rcx = uc.gprs.rip;
+    child_uc.gprs.r11 = uc.gprs.rflags;
+    let ci = child.inner();
+    let i = t.inner();
+    ci.hidden = i.hidden;
+    ci.alt = if flags & CLONE_VFORK != 0 { i.alt } else { SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 } };
+    ci.actions = i.actions;
+    if flags & CLONE_SIGHAND == 0 {
+        let table = crate::arena::c_zeroed(size_of::<ActionTable>()) as *mut ActionTable;
+        if table.is_null() {
+            child.set_state(State::Dead);
+            return Outcome::Value(ENOMEM);
+        }
+        // SAFETY: zeroed memory is a valid, free table; it stays for the life of the program.
+        unsafe {
+            (*table).copy_from(&*i.actions);
+            ci.actions = table;
+        }
+    }
+    if flags & CLONE_CHILD_CLEARTID != 0 {
+        ci.clear_tid = child_tid;
+    }
+    child.tgid.store(if flags & CLONE_THREAD != 0 { t.tgid() } else { 0 }, Relaxed);
+    let stack = child_uc as *mut UContext as u64;
+    let result = if nr as u32 == k::__NR_clone3 {
+        let mut v = v3;
+        v.stack = child.base() as u64;
+        v.stack_size = stack - v.stack;
+        let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
+        make(t, uc, flags, &args, child)
+    } else {
+        let args = [k::__NR_clone as u64, flags, stack, parent_tid, child_tid, tls, 0];
+        make(t, uc, flags, &args, child)
+    };
+    if result < 0 {
+        child.set_state(State::Dead);
+    } else {
+        // The kernel's own stores of thread ids fail silently on guarded pages.
+        if flags & CLONE_PARENT_SETTID != 0 && g().guarded() {
+            memory::put(parent_tid, &(result as i32));
+        }
+        if flags & CLONE_CHILD_SETTID != 0 && g().guarded() && flags & CLONE_VFORK == 0 {
+            memory::put(child_tid, &(result as i32));
+        }
+        if flags & CLONE_VFORK != 0 {
+            child.set_state(State::Dead); // it has exec'ed or exited
+        }
+    }
+    Outcome::Value(result)
+}
+
+fn make(t: &'static Thread, uc: &mut UContext, flags: u64, args: &[u64; 7], child: &'static Thread) -> i64 {
+    if flags & CLONE_VFORK != 0 {
+        enter_syscall(t, uc);
+        if g().world.load(SeqCst) != 0 {
+            leave_syscall(t, uc);
+            child.set_state(State::Dead);
+            return RESTART;
+        }
+    }
+    // SAFETY: the child runs on its own block, see `ulpf_child`.
+    let r = unsafe { ulpf_clone(args, child) };
+    if flags & CLONE_VFORK != 0 {
+        if r > 0 {
+            child.set_state(State::Dead);
+        }
+        leave_syscall(t, uc);
+    }
+    r
+}
+
+/// Copies the handler's frame (context, siginfo, fpstate) to the top of the child's block.
+fn copy_frame(uc: &UContext, child: &'static Thread) -> Option<&'static mut UContext> {
+    let from = (uc as *const UContext as u64) - 8;
+    // SAFETY: our own frame.
+    let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
+    let end = if uc.fpstate.is_null() { from + size_of::<SigFrame>() as u64 } else { uc.fpstate as u64 + fp_len as u64 };
+    let total = end - from;
+    if total > 64 << 10 {
+        return None;
+    }
+    // Same position within a cache line, so that the XSAVE image stays aligned to 64.
+    let to = ((child.stack_top() - 256 - total) & !63) - 64 + (from & 63);
+    // SAFETY: both ranges are ours, `total` bytes long.
+    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, total as usize) };
+    // SAFETY: the copy of a ucontext.
+    let copy = unsafe { &mut *((to + 8) as *mut UContext) };
+    if !uc.fpstate.is_null() {
+        copy.fpstate = (uc.fpstate as u64 - from + to) as *mut u8;
+    }
+    Some(copy)
+}
+
+/// First code of a new task that shares our memory (called by `asm::ulpf_clone`).
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
+    // SAFETY: set-up of the calling thread.
+    unsafe {
+        let tid = sys!(k::__NR_gettid).unwrap_or(0) as i32;
+        t.tid.store(tid, Relaxed);
+        if t.tgid() == 0 {
+            t.tgid.store(sys!(k::__NR_getpid).unwrap_or(0) as i32, Relaxed);
+        }
+        let stack = t.our_stack();
+        let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
+    }
+    enable_dispatch();
+    if t.state.compare_exchange(State::Starting as u32, State::Running as u32, SeqCst, SeqCst).is_err() || g().world.load(SeqCst) != 0 {
+        park(t, uc, Event::None);
+    }
+}
+
+/// Sends all system calls of the calling thread here, except our own.
+pub fn enable_dispatch() -> i64 {
+    let (base, end) = g().image;
+    // SAFETY: PR_SET_SYSCALL_USER_DISPATCH (59), PR_SYS_DISPATCH_ON (1), no selector byte.
+    unsafe { sys::syscall6(k::__NR_prctl as u64, 59, 1, base, end - base, 0, 0) }
+}
+
+fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    let tidy = g().guarded() || g().has_breakpoints();
+    if tidy {
+        request(t, uc, Request::ForkBegin);
+    }
+    let done = g().fork_done();
+    done.store(0, SeqCst);
+    let result = raw(nr, a);
+    if result == 0 {
+        in_child(t, uc);
+        done.store(1, SeqCst);
+        // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
+        let _ = unsafe { sys!(k::__NR_futex, done as *const _, 1, i32::MAX) };
+        return Outcome::Value(0);
+    }
+    if tidy {
+        if result > 0 {
+            // The child copies what it still shares with us; it may also be killed meanwhile.
+            while done.load(SeqCst) == 0 {
+                let tick = [0u64, 20_000_000];
+                // SAFETY: a live word; waits at most 20 ms.
+                let _ = unsafe { sys!(k::__NR_futex, done as *const _, 0, 0, tick.as_ptr()) };
+                let mut info = [0u64; 16];
+                // SAFETY: only looks (WNOHANG | WNOWAIT | WEXITED | __WALL).
+                let dead = unsafe { sys!(k::__NR_waitid, 1, result, info.as_mut_ptr(), 1 | 0x0100_0000 | 4 | 0x4000_0000, 0) };
+                if dead.is_err() || info[0] != 0 {
+                    break;
+                }
+            }
+        }
+        request(t, uc, Request::End);
+    }
+    Outcome::Value(result)
+}
+
+/// The forked child: takes everything of ours away.
+fn in_child(t: &'static Thread, uc: &mut UContext) {
+    // SAFETY: the child has one thread, and it is this one.
+    if unsafe { g().guards_mut() }.privatize_in_child().is_err() {
+        crate::fatal_child("a forked child cannot get memory of its own (out of memory?)");
+    }
+    g().remove_breakpoints_in_child();
+    signals::give_back(t);
+    let i = t.inner();
+    uc.sigmask |= i.hidden;
+    uc.stack = i.alt;
+    i.stepping = false;
+    i.deferred_len = 0;
+    park::set_tf(uc, false);
+}
+
+pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    // The kernel reads path, arguments and environment; with guards about, it gets a copy.
+    let mut args = *a;
+    let (path_at, argv_at, envp_at) = if nr as u32 == k::__NR_execveat { (1, 2, 3) } else { (0, 1, 2) };
+    let mut copy = Copy::default();
+    if g().guarded() {
+        for n in [path_at, argv_at, envp_at] {
+            let Some(v) = args.get_mut(n) else { continue };
+            let made = if n == path_at { copy.string(*v) } else { copy.vector(*v) };
+            if let Some(p) = made {
+                *v = p;
+            }
+        }
+    }
+    // Another image: the kernel forgets our handlers, but keeps what is blocked or ignored.
+    let mask = signals::virtual_mask(t, uc);
+    // SAFETY: the mask that the new program inherits.
+    unsafe {
+        let _ = sys!(k::__NR_rt_sigprocmask, 2, &mask as *const u64, 0, 8);
+    }
+    let in_program = t.tgid() == g().pid.load(Relaxed);
+    if in_program {
+        g().exec_pending.store(t.tid() as u32, SeqCst);
+        park::notify();
+    }
+    // Nobody may send the park signal to what comes after a successful exec.
+    t.set_state(State::Dead);
+    let r = raw(nr, &args);
+    t.set_state(State::Running);
+    if in_program {
+        g().exec_pending.store(0, SeqCst);
+    }
+    if g().world.load(SeqCst) != 0 {
+        park(t, uc, Event::None);
+    }
+    // SAFETY: back to the mask of our handlers.
+    unsafe {
+        let _ = sys!(k::__NR_rt_sigprocmask, 2, &signals::HANDLER_MASK as *const u64, 0, 8);
+    }
+    copy.free();
+    r
+}
+
+/// A copy of exec's strings outside guarded memory.
+#[derive(Default)]
+struct Copy {
+    base: u64,
+    len: u64,
+    used: u64,
+}
+
+impl Copy {
+    const ROOM: u64 = 4 << 20;
+
+    fn take(&mut self, n: u64) -> Option<u64> {
+        if self.base == 0 {
+            self.base = crate::arena::map_anonymous(Self::ROOM as usize) as u64;
+            self.len = if self.base == 0 { 0 } else { Self::ROOM };
+        }
+        let at = self.used.next_multiple_of(8);
+        (at + n <= self.len).then(|| {
+            self.used = at + n;
+            self.base + at
+        })
+    }
+    fn string(&mut self, at: u64) -> Option<u64> {
+        let n = memory::strlen(at, 128 << 10)?;
+        let to = self.take(n as u64 + 1)?;
+        // SAFETY: just taken.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(to as *mut u8, n + 1) };
+        (memory::read(at, bytes) == n + 1).then_some(to)
+    }
+    fn vector(&mut self, at: u64) -> Option<u64> {
+        if at == 0 {
+            return None;
+        }
+        let mut n = 0;
+        while memory::get::<u64>(at + n * 8)? != 0 {
+            n += 1;
+        }
+        let to = self.take((n + 1) * 8)?;
+        for j in 0..n {
+            let s = self.string(memory::get::<u64>(at + j * 8)?)?;
+            // SAFETY: within the array just taken.
+            unsafe { *((to + j * 8) as *mut u64) = s };
+        }
+        // SAFETY: the terminator.
+        unsafe { *((to + n * 8) as *mut u64) = 0 };
+        Some(to)
+    }
+    fn free(&mut self) {
+        if self.base != 0 {
+            // SAFETY: our own mapping.
+            let _ = unsafe { sys!(k::__NR_munmap, self.base, self.len) };
+        }
+    }
+}
+
+pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
+    let clear = t.inner().clear_tid;
+    if clear != 0 {
+        if let Some(alias) = g().alias_of(clear) {
+            // The kernel clears the word and wakes the joiner at exit; a guarded one it would miss.
+            // SAFETY: registers the alias of the same memory.
+            let _ = unsafe { sys!(k::__NR_set_tid_address, alias.0) };
+        }
+    }
+    let _ = uc;
+    t.set_state(State::Dead);
+    park::notify();
+    let _ = raw(k::__NR_exit as u64, a);
+    Outcome::Leave
+}
+
