@@ -4,3 +4,4 @@ extern crate alloc;
 
 pub mod agent;
 pub mod cpu;
+pub mod access; pub mod exec;

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs};
 use ulpf_lib::ring::{SHARED_LEN, SharedHeader};
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 
 use crate::arena::map_anonymous;
 use crate::runtime::asm::{ulpf_report, ulpf_spawn};
@@ -129,7 +130,7 @@ fn adopt_thread() -> Result<(), Errno> {
         let unblock = signals::HIDDEN;
         sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
     }
-    sys::check(syscalls::enable_dispatch())?;
+    sys::check(syscalls::process::enable_dispatch())?;
     t.set_state(State::Running);
     Ok(())
 }

@@ -14,7 +14,8 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, Engine, Open, Outcome};
 use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::g;

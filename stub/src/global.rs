@@ -269,32 +269,10 @@ struct Machine<'a> {
 }
 
 impl agent::AgentContext for Machine<'_> {
-    fn register(&mut self, n: u16) -> Option<u64> {
-        let r = &self.uc.gprs;
-        // GDB's amd64 numbering: rax rbx rcx rdx rsi rdi rbp rsp r8…r15 rip eflags.
-        Some(match n {
-            0 => r.rax,
-            1 => r.rbx,
-            2 => r.rcx,
-            3 => r.rdx,
-            4 => r.rsi,
-            5 => r.rdi,
-            6 => r.rbp,
-            7 => r.rsp,
-            8 => r.r8,
-            9 => r.r9,
-            10 => r.r10,
-            11 => r.r11,
-            12 => r.r12,
-            13 => r.r13,
-            14 => r.r14,
-            15 => r.r15,
-            16 => r.rip,
-            17 => r.rflags,
-            _ => return None,
-        })
+    fn reg(&mut self, n: u16) -> Option<u64> {
+        agent::register(&self.uc.gprs, n)
     }
-    fn memory(&mut self, addr: u64, buf: &mut [u8]) -> bool {
+    fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool {
         memory::read(addr, buf) == buf.len()
     }
 }

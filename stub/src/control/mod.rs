@@ -20,7 +20,8 @@ use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::BOOT_LAUNCHED;
 use ulpf_lib::staged::StagedWatches;
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 use crate::g;

@@ -6,7 +6,6 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use crate::g;
 use crate::runtime::asm::ulpf_spawn;
 use crate::runtime::park;
 

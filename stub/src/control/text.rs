@@ -4,8 +4,8 @@
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use linux_raw_sys::general as k;
-use ulpf_lib::TargetAddr;
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 
 use crate::g;
 use crate::global::Breakpoint;

@@ -23,6 +23,7 @@ pub const SS_DISABLE: i32 = 2;
 pub const SS_AUTODISARM: i32 = i32::MIN;
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct UContext {
     pub flags: u64,
     pub link: u64,
@@ -71,6 +72,7 @@ impl SigInfo {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct SigFrame {
     pub restorer: u64,
     pub uc: UContext,

@@ -1,7 +1,7 @@
 //! Reading and writing the program's memory from inside a handler: guards are bypassed through the
 //! alias, and an address that is not there ends the copy instead of the program.
 
-use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_lib::PAGE_SIZE;
 
 use super::asm::ulpf_copy;
 use crate::g;

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
-use ulpf_lib::sys::{self, Errno};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 
 use super::asm::*;
 use super::frame::*;
@@ -409,7 +410,7 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
         },
         info: *info,
     };
-    if !memory::put(sp, &Plain(&frame).copy()) {
+    if !memory::put(sp, &frame) {
         return false;
     }
     if i.alt.flags & SS_AUTODISARM != 0 && a.flags & SA_ONSTACK != 0 {
@@ -430,15 +431,6 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     }
     set_virtual_mask(t, uc, next);
     true
-}
-
-/// `SigFrame` holds a raw pointer; it is copied as bytes.
-struct Plain<'a>(&'a SigFrame);
-impl Plain<'_> {
-    fn copy(&self) -> [u8; size_of::<SigFrame>()] {
-        // SAFETY: any structure can be read as bytes (no padding here that matters).
-        unsafe { core::mem::transmute_copy(self.0) }
-    }
 }
 
 /// The default action: the real thing, done by the kernel.

@@ -6,7 +6,7 @@
 //! world need not interrupt it at all.
 
 mod buffers;
-mod process;
+pub mod process;
 pub mod table;
 
 use core::sync::atomic::Ordering::*;
