@@ -61,7 +61,7 @@ class Case(unittest.TestCase):
         self.assertRegex(out, r"Remote debugging using|_start|Reading")
         if stop:
             gdb(f"tbreak {stop}")
-            self.assertSays(gdb("continue"), rf"Temporary breakpoint 1, .*{stop.split()[0]}")
+            self.assertSays(gdb("continue"), r"Temporary breakpoint 1, ")
             if stop == "ready":
                 gdb("up")  # into its caller, so that the caller's variables are in scope
         gdb.server = server
@@ -84,7 +84,7 @@ class Case(unittest.TestCase):
     def assertExits(self, gdb, code=0, text=None):
         """The program runs to its end, gdb sees the status, the server ends, the output is right."""
         out = gdb("continue", 60)
-        self.assertSays(out, r"exited normally" if code == 0 else rf"exited with code {code:02o}\]")
+        self.assertSays(out, r"exited normally" if code == 0 else rf"exited with code 0{code:o}\]")
         gdb.server.wait()
         if text is not None:
             self.assertIn(text, gdb.server.stdout())

@@ -16,7 +16,6 @@ set width 0
 set height 0
 set debuginfod enabled off
 set print thread-events off
-set print inferior-events off
 set print frame-arguments scalars
 set auto-load no
 set breakpoint pending on

@@ -1,0 +1,209 @@
+"""Signals: as the program gets them, and as gdb sees them."""
+
+import os
+import signal
+import time
+
+from lib.cases import Case, line
+from lib.env import bare, example
+from lib.rsp import wait_until
+
+EXPECTED = bare(example("signals"))[1] if os.path.exists(example("signals")) else ""
+
+
+class Delivery(Case):
+    def test_untouched(self):
+        gdb = self.session("signals", stop=None)
+        gdb("handle SIGUSR1 SIGSEGV SIGALRM nostop noprint pass")
+        self.assertExits(gdb, 0, EXPECTED)
+
+    def test_stops_and_passes_on(self):
+        gdb = self.session("signals")
+        gdb("handle SIGALRM nostop noprint pass")
+        self.assertSays(gdb("continue"), r"received signal SIGUSR1")
+        gdb("handle SIGUSR1 nostop print pass")
+        out = gdb("continue")
+        self.assertSays(out, r"received signal SIGUSR1", r"received signal SIGSEGV")
+        self.assertEqual(gdb.value("$_siginfo._sifields._sigfault.si_addr"), 0x10)
+        self.assertExits(gdb, 0, EXPECTED)
+
+    def test_siginfo(self):
+        gdb = self.session("signals")
+        self.assertSays(gdb("continue"), r"SIGUSR1")
+        self.assertEqual(gdb.value("$_siginfo.si_signo"), signal.SIGUSR1)
+        self.assertEqual(gdb.value("$_siginfo._sifields._rt.si_sigval.sival_int"), 42)
+
+    def test_discarded(self):
+        gdb = self.session("signals")
+        gdb("handle SIGALRM nostop noprint pass")
+        gdb("handle SIGSEGV nostop noprint pass")
+        gdb("handle SIGUSR1 stop nopass")
+        self.assertSays(gdb("continue"), r"SIGUSR1")
+        gdb("tbreak sigsuspend")
+        gdb("continue")
+        self.assertEqual(gdb.value("user_signals"), 0)
+        gdb("kill")
+
+    def test_signal_command(self):
+        gdb = self.session("signals")
+        gdb("handle SIGALRM SIGSEGV nostop noprint pass")
+        gdb("handle SIGUSR1 stop pass")
+        gdb("continue")
+        gdb("break on_user")
+        self.assertSays(gdb("signal SIGUSR1"), r"Breakpoint 2, on_user")
+        self.assertSays(gdb("backtrace"), r"on_user", r"<signal handler called>", r"main \(\)")
+        self.assertSays(gdb("finish"), r"signal handler called")
+        gdb("delete")
+        gdb("handle SIGUSR1 nostop noprint pass")
+        self.assertExits(gdb, 0, "signals:")
+
+    def test_step_into_a_handler(self):
+        gdb = self.session("signals")
+        gdb("handle SIGUSR1 stop print pass")
+        gdb("continue")
+        self.assertSays(gdb("step"), r"on_user")
+        gdb("kill")
+
+    def test_watch_in_a_handler(self):
+        gdb = self.session("signals")
+        gdb("handle SIGUSR1 SIGSEGV SIGALRM nostop noprint pass")
+        gdb("watch ticks")
+        for i in range(3):
+            out = gdb("continue")
+            self.assertChange(out, 2, "ticks", i, i + 1)
+            self.assertSays(out, r"on_alarm")
+        gdb("delete")
+        self.assertExits(gdb, 0, EXPECTED)
+
+    def test_watch_on_the_alternate_stack(self):
+        gdb = self.session("signals")
+        gdb("handle SIGUSR1 SIGSEGV SIGALRM nostop noprint pass")
+        gdb("watch -l *(long*)(alternate + 100)")
+        gdb("watch on_alternate")
+        self.assertSays(gdb("continue"), r"on_alternate", r"New value = 1")
+        gdb("delete")
+        self.assertExits(gdb, 0, EXPECTED)
+
+    def test_breakpoint_in_a_handler(self):
+        gdb = self.session("signals")
+        gdb("handle SIGUSR1 SIGSEGV SIGALRM nostop noprint pass")
+        gdb("break on_alarm if ticks == 5")
+        self.assertSays(gdb("continue"), r"Breakpoint 2, on_alarm")
+        self.assertEqual(gdb.value("ticks"), 5)
+        gdb("delete")
+        self.assertExits(gdb, 0, EXPECTED)
+
+
+class Interrupts(Case):
+    def interrupted(self):
+        gdb = self.session("spin", stop=None)
+        gdb.send("continue")
+        self.assertTrue(wait_until(lambda: "spin: up" in gdb.server.stdout()))
+        time.sleep(0.3)
+        gdb.interrupt()
+        self.assertSays(gdb.answer(), r"received signal SIGINT")
+        return gdb
+
+    def test_ctrl_c(self):
+        gdb = self.interrupted()
+        self.assertEqual(gdb("info threads").count("Thread "), 2)
+        self.assertSays(gdb("thread apply all backtrace"), r"other \(", r"main \(\)")
+        gdb("set var leave = 1")
+        self.assertExits(gdb, 9, "spin: done")
+
+    def test_ctrl_c_again_and_again(self):
+        gdb = self.interrupted()
+        for _ in range(5):
+            gdb.send("continue")
+            time.sleep(0.1)
+            gdb.interrupt()
+            self.assertSays(gdb.answer(), r"received signal SIGINT")
+        gdb("kill")
+
+    def test_watch_after_ctrl_c(self):
+        gdb = self.interrupted()
+        gdb("watch rounds")
+        self.assertSays(gdb("continue"), r"watchpoint 1: rounds", r"turn \(\)")
+        gdb("delete")
+        gdb("set var leave = 1")
+        self.assertExits(gdb, 9, "spin: done")
+
+    def test_sleep_is_not_cut_short(self):
+        """A stop in nanosleep is no EINTR for the program: what was left is slept."""
+        gdb = self.session("/bin/sleep", "2", stop=None)
+        start = time.monotonic()
+        for _ in range(3):
+            gdb.send("continue")
+            time.sleep(0.3)
+            gdb.interrupt()
+            self.assertSays(gdb.answer(), r"SIGINT")
+        self.assertExits(gdb)
+        self.assertGreater(time.monotonic() - start, 1.5)
+
+
+class Deaths(Case):
+    def dies(self, how, name, fatal=True):
+        gdb = self.session("crash", how, stop=None)
+        out = gdb("continue")
+        if fatal:
+            self.assertSays(out, rf"received signal {name}")
+            out = gdb("continue")
+        self.assertSays(out, rf"Program terminated with signal {name}")
+        self.assertEqual(gdb.server.wait(), 0)
+        number = int(getattr(signal, name))
+        self.assertRegex(gdb.server.said, rf"Child terminated with signal = 0x[0-9a-f]+ \({name}\)", f"signal {number}")
+
+    def test_segv(self):
+        self.dies("segv", "SIGSEGV")
+
+    def test_wild_pointer(self):
+        self.dies("wild", "SIGSEGV")
+
+    def test_jump_to_nowhere(self):
+        self.dies("jump", "SIGSEGV")
+
+    def test_store_into_text(self):
+        self.dies("text", "SIGSEGV")
+
+    def test_abort(self):
+        self.dies("abort", "SIGABRT")
+
+    def test_fpe(self):
+        self.dies("fpe", "SIGFPE")
+
+    def test_ill(self):
+        self.dies("ill", "SIGILL")
+
+    def test_trap(self):
+        gdb = self.session("crash", "trap", stop=None)
+        self.assertSays(gdb("continue"), r"received signal SIGTRAP")
+        # gdb keeps SIGTRAP to itself unless told otherwise.
+        self.assertSays(gdb("signal SIGTRAP"), r"Program terminated with signal SIGTRAP")
+        self.assertEqual(gdb.server.wait(), 0)
+
+    def test_term(self):
+        self.dies("term", "SIGTERM")
+
+    def test_kill(self):
+        self.dies("kill", "SIGKILL", fatal=False)
+
+    def test_in_a_thread(self):
+        self.dies("thread", "SIGSEGV")
+
+    def test_fault_address_and_pc(self):
+        gdb = self.session("crash", "segv")
+        gdb("watch watched")
+        self.assertChange(gdb("continue"), 2, "watched", 1, 2)
+        out = gdb("continue")
+        self.assertSays(out, r"SIGSEGV", rf"crash.c:{line('crash.c', '*(volatile int *)8')}\b")
+        self.assertEqual(gdb.value("$_siginfo._sifields._sigfault.si_addr"), 8)
+        self.assertEqual(gdb.value("$_siginfo.si_code"), 1)
+
+    def test_killed_from_outside(self):
+        gdb = self.session("spin", stop="turn")
+        gdb("watch other_rounds if other_rounds < 0")
+        gdb.send("continue")
+        time.sleep(0.5)
+        os.kill(gdb.server.program_pid, signal.SIGKILL)
+        self.assertSays(gdb.answer(), r"Program terminated with signal SIGKILL")
+        gdb.server.wait()

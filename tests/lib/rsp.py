@@ -1,0 +1,124 @@
+"""A bare client of the remote serial protocol, for what gdb would never send."""
+
+import re
+import socket
+import time
+
+from .env import PATIENCE
+
+
+def frame(body):
+    body = body.encode() if isinstance(body, str) else body
+    return b"$" + body + b"#%02x" % (sum(body) & 0xFF)
+
+
+class Rsp:
+    """`rsp("g")` sends a packet and returns the body of the reply."""
+
+    def __init__(self, target, seconds=10):
+        family = socket.AF_UNIX if target.startswith("/") else socket.AF_INET
+        self.socket = socket.socket(family)
+        self.socket.settimeout(seconds * PATIENCE)
+        if family == socket.AF_UNIX:
+            self.socket.connect(target)
+        else:
+            host, port = target.rsplit(":", 1)
+            self.socket.connect((host, int(port)))
+        self._input = b""
+        self.acks = True
+
+    def raw(self, data):
+        self.socket.sendall(data)
+
+    def _more(self):
+        data = self.socket.recv(65536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self._input += data
+
+    def byte(self):
+        """The next byte, whatever it is."""
+        while not self._input:
+            self._more()
+        first, self._input = self._input[:1], self._input[1:]
+        return first
+
+    def reply(self):
+        """Body of the next packet, with run-length encoding and escapes undone."""
+        while not (match := re.search(rb"\$([^#]*)#(..)", self._input, re.S)):
+            self._more()
+        self._input = self._input[match.end():]
+        if self.acks:
+            self.raw(b"+")
+        body = match.group(1)
+        if int(match.group(2), 16) != sum(body) & 0xFF:
+            raise AssertionError(f"wrong checksum in {match.group(0)!r}")
+        out, i = bytearray(), 0
+        while i < len(body):
+            if body[i] == 0x7D:
+                out.append(body[i + 1] ^ 0x20)
+                i += 2
+            elif body[i] == 0x2A:
+                out += out[-1:] * (body[i + 1] - 29)
+                i += 2
+            else:
+                out.append(body[i])
+                i += 1
+        return bytes(out)
+
+    def __call__(self, body):
+        self.raw(frame(body))
+        return self.reply()
+
+    def no_ack(self):
+        if self("QStartNoAckMode") == b"OK":
+            self.acks = False
+
+    def monitor(self, command):
+        """Text that gdb would print for `monitor command`."""
+        self.raw(frame(b"qRcmd," + command.encode().hex().encode()))
+        text = b""
+        while True:
+            part = self.reply()
+            if part == b"OK":
+                return text.decode()
+            if part.startswith(b"E") or not part:
+                return text.decode() + part.decode()
+            text += bytes.fromhex((part[1:] if part[:1] == b"O" else part).decode())
+            if part[:1] != b"O":
+                return text.decode()
+
+    def quiet(self, seconds):
+        """Nothing arrives for so long?"""
+        self.socket.settimeout(seconds)
+        try:
+            self._more()
+            return False
+        except TimeoutError:
+            return True
+        finally:
+            self.socket.settimeout(10 * PATIENCE)
+
+    def closed(self, seconds=5):
+        """Does the server hang up within this time?"""
+        self.socket.settimeout(seconds * PATIENCE)
+        try:
+            while self.socket.recv(65536):
+                pass
+            return True
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+    def close(self):
+        self.socket.close()
+
+
+def wait_until(condition, seconds=10):
+    end = time.monotonic() + seconds * PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,173 @@
+"""Broken, oversized and hostile packets: the server answers, ignores or hangs up; it lives."""
+
+import os
+import random
+
+from lib.cases import Case
+from lib.env import STAND_IN, ulpf_only
+from lib.rsp import Rsp, frame
+
+
+class Packets(Case):
+    def client(self, *program):
+        self.server = self.serve(*(program or ["five"]))
+        rsp = Rsp(self.server.target)
+        self.addCleanup(rsp.close)
+        return rsp
+
+    def assertLives(self, rsp):
+        self.assertRegex(rsp("?"), rb"^[TS]05")
+
+    def test_wrong_checksum_is_refused_and_sent_again(self):
+        rsp = self.client()
+        rsp.raw(b"$?#00")
+        self.assertEqual(rsp.byte(), b"-")
+        rsp.raw(frame("?"))
+        self.assertEqual(rsp.byte(), b"+")
+        self.assertRegex(rsp.reply(), rb"^[TS]05")
+
+    def test_reply_is_repeated_after_a_nak(self):
+        rsp = self.client()
+        rsp.acks = False
+        rsp.raw(frame("?"))
+        first = rsp.reply()
+        rsp.raw(b"-")
+        self.assertEqual(rsp.reply(), first)
+        rsp.raw(b"+")
+
+    def test_no_ack_mode(self):
+        rsp = self.client()
+        self.assertEqual(rsp("QStartNoAckMode"), b"OK")
+        rsp.acks = False
+        rsp.raw(frame("?"))
+        self.assertEqual(rsp.byte(), b"$")
+
+    def test_unknown_packets_get_an_empty_reply(self):
+        rsp = self.client()
+        for packet in "jThreadsInfo", "qNonsense", "vNonsense", "QNonsense:1", "!nonsense" if not STAND_IN else "qX":
+            self.assertEqual(rsp(packet), b"", packet)
+        self.assertLives(rsp)
+
+    def test_noise_between_packets(self):
+        rsp = self.client()
+        rsp.raw(b"+++++hello\x00\xff\r\n----")
+        rsp.raw(b"+")
+        # Naks may have repeated something; what counts is that the next question is answered.
+        rsp.raw(frame("qC"))
+        self.assertRegex(rsp.reply(), rb"^(QC|$)")
+
+    def test_byte_by_byte(self):
+        rsp = self.client()
+        for byte in frame("qSupported:multiprocess+"):
+            rsp.raw(bytes([byte]))
+        self.assertIn(b"PacketSize=", rsp.reply())
+
+    def test_many_packets_at_once(self):
+        rsp = self.client()
+        rsp.no_ack()
+        rsp.raw(frame("?") * 50)
+        for _ in range(50):
+            self.assertRegex(rsp.reply(), rb"^[TS]05")
+
+    @ulpf_only
+    def test_oversized_packet(self):
+        """Far beyond PacketSize: an error or a hang-up, and the next client is served."""
+        rsp = self.client()
+        rsp.no_ack()
+        try:
+            rsp.raw(b"$m" + b"0" * (8 << 20) + b",4#00")
+            rsp.raw(frame("?"))
+            rsp.reply()
+        except (ConnectionError, TimeoutError):
+            pass
+        rsp.close()
+        again = Rsp(self.server.target)
+        self.addCleanup(again.close)
+        self.assertLives(again)
+
+    @ulpf_only
+    def test_endless_packet_does_not_eat_the_memory(self):
+        rsp = self.client()
+        try:
+            rsp.raw(b"$")
+            for _ in range(64):
+                rsp.raw(b"A" * (1 << 20))
+        except (ConnectionError, TimeoutError):
+            pass
+        with open(f"/proc/{self.server.process.pid}/status") as status:
+            peak = next(int(l.split()[1]) for l in status if l.startswith("VmHWM"))
+        self.assertLess(peak, 64 << 10, "kB resident")
+
+    def test_vanishes_mid_packet(self):
+        rsp = self.client()
+        rsp.raw(b"$qSupp")
+        rsp.close()
+        self.server.wait_for(r"(?s)Listening on port.*Listening on port")
+        again = Rsp(self.server.target)
+        self.addCleanup(again.close)
+        self.assertLives(again)
+
+    @ulpf_only
+    def test_second_client_does_not_disturb_the_first(self):
+        rsp = self.client()
+        rsp.no_ack()
+        try:
+            other = Rsp(self.server.target, seconds=1)
+            other.raw(frame("k"))
+            other.close()
+        except OSError:
+            pass
+        self.assertLives(rsp)
+
+    def test_memory_reads_at_the_edges(self):
+        rsp = self.client()
+        rsp.no_ack()
+        for packet in "m0,10", "m8,ffffffff", "mffffffffffffffff,2", "m7fffffffffff,2", "mffff800000000000,8", "m,", "m":
+            self.assertRegex(rsp(packet), rb"^(E|$)", packet)
+        self.assertLives(rsp)
+
+    @ulpf_only
+    def test_memory_writes_at_the_edges(self):
+        rsp = self.client()
+        rsp.no_ack()
+        for packet in "M0,1:00", "Mffffffffffffffff,2:0000", "M10,4:00", "M10,1:zz", "X0,1:a", "M,:", "M", "X10,ffffffff:":
+            self.assertRegex(rsp(packet), rb"^(E|$|OK)", packet)
+        self.assertEqual(rsp("M0,1:00")[:1], b"E")
+        self.assertLives(rsp)
+
+    @ulpf_only
+    def test_registers_and_threads_that_do_not_exist(self):
+        rsp = self.client()
+        rsp.no_ack()
+        for packet in "p", "pffff", "Pffff=00", "P0", "G00", "G", "Hgffff", "Hg0zz", "T0", "T-5", "Tp1.zz", "vCont;c:ffffff", \
+                "vCont;q", "vCont;", "vCont;s:p-5.1", "qThreadExtraInfo,", "qThreadExtraInfo,zz", "qXfer:features:read:target.xml:ffffffff,10", \
+                "qXfer:features:read:../../etc/passwd:0,100", "qXfer:auxv:read::0,", "qXfer:nonsense:read::0,10", \
+                "vFile:open:", "vFile:pread:63,10,0", "vFile:close:-1", "vFile:nonsense", "qCRC:0,ffffffffff", "qRcmd,", "qRcmd,zz", \
+                "qSearch:memory:0;ffffffff;aa", "QPassSignals:zz", "QProgramSignals:", "qGetTLSAddr:0,0,0", "D;ffff", "vKill;ffff", \
+                "vAttach;zz", "vRun;zz", "QCatchSyscalls:2", "QNonStop:zz", "X":
+            self.assertRegex(rsp(packet), rb"^(E|$|OK|l|m|F-?|[TS]05)", packet)
+            self.assertIsNone(self.server.process.poll(), packet)
+        self.assertLives(rsp)
+
+    @ulpf_only
+    def test_hostile_bytes(self):
+        """A seeded storm of mangled packets (`kill`, `detach` and resumption left out)."""
+        seed = int(os.environ.get("ULPF_TEST_SEED", "1"))
+        rng = random.Random(seed)
+        words = [b"m", b"M", b"p", b"P", b"g", b"G", b"X", b"Z0,", b"Z2,", b"Z3,", b"Z4,", b"z2,", b"Hg", b"T", b"qXfer:features:read:",
+                 b"qXfer:threads:read::", b"qSupported:", b"qRcmd,", b"vFile:open:", b"vFile:pread:", b"qCRC:", b"qfThreadInfo", b"qSymbol:",
+                 b"QPassSignals:", b"vCont?", b"qGetTLSAddr:", b"qThreadExtraInfo,", b"QThreadEvents:", b"jX"]
+        rsp = self.client()
+        rsp.no_ack()
+        for _ in range(1500):
+            body = rng.choice(words) + bytes(rng.choice(b"0123456789abcdef,;:=-}*$\x00\xff\x7fpzZ") for _ in range(rng.randrange(40)))
+            body = body.replace(b"$", b"}\x04").replace(b"#", b"}\x03")
+            rsp.raw(frame(body))
+            if rng.random() < 0.1:
+                rsp.raw(b"$" + bytes(rng.randrange(256) for _ in range(8)).replace(b"#", b"") + b"#zz")
+        # Count replies is pointless after mangled frames; ask something with a known answer.
+        rsp.raw(frame("qAttached"))
+        while rsp.reply() != b"0":
+            pass
+        self.assertIsNone(self.server.process.poll(), f"seed {seed}")
+        self.assertLives(rsp)
