@@ -82,18 +82,6 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
 }
 
 impl Control {
-    fn send(&self, bytes: &[u8]) {
-        let mut sent = 0;
-        while let Some(rest) = bytes.get(sent..).filter(|r| !r.is_empty()) {
-            // SAFETY: sends bytes; MSG_NOSIGNAL.
-            match unsafe { sys!(k::__NR_sendto, self.fd, rest.as_ptr(), rest.len(), 0x4000, 0, 0) } {
-                Ok(n) => sent += n as usize,
-                Err(Errno(4)) => {}
-                Err(_) => return,
-            }
-        }
-    }
-
     /// All threads come to us with the park signal as the command detaches from them.
     fn wait_for_boot(&mut self) {
         loop {
@@ -327,6 +315,14 @@ impl Control {
 
     fn context(&self, tid: Tid) -> Option<&'static mut UContext> {
         let t = self.thread(tid)?;
+        // A thread that leaves a system call while the world rests is between two states for a moment.
+        let mut rounds = 0;
+        while !t.rests() && rounds < 1000 {
+            let tick = [0u64, 1_000_000];
+            // SAFETY: sleeps a millisecond.
+            let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+            rounds += 1;
+        }
         if t.rests() { t.context() } else { None }
     }
 

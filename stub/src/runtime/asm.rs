@@ -6,8 +6,6 @@ global_asm!(
     ".text",
     // Return from a handler.
     ".globl ulpf_restorer", "ulpf_restorer:", "mov eax, 15", "syscall", "ud2",
-    // Loads the context at rdi (a ucontext inside a signal frame) and goes on there.
-    ".globl ulpf_enter", "ulpf_enter:", "mov rsp, rdi", "mov eax, 15", "syscall", "ud2",
     // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null.
     // A handler that finds PC in [start, insn] answers by sending it to `abort`: the call has not
     // begun (or the kernel has rewound it), and must be made again after the signal.
@@ -41,9 +39,9 @@ global_asm!(
     ".globl ulpf_report", "ulpf_report:", "mov rax, rdi", "int3", "ud2",
 );
 
+#[allow(improper_ctypes)]
 unsafe extern "C" {
     pub fn ulpf_restorer();
-    pub fn ulpf_enter(uc: *mut super::frame::UContext) -> !;
     pub fn ulpf_blocking(args: *const [u64; 7], mask: *const u64) -> i64;
     pub fn ulpf_blocking_start();
     pub fn ulpf_blocking_insn();

@@ -8,6 +8,7 @@
 mod buffers;
 pub mod process;
 pub mod table;
+mod timeout;
 
 use core::sync::atomic::Ordering::*;
 
@@ -155,10 +156,15 @@ fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 }
 
 /// Makes the call with guarded buffers redirected; `ours` marks arguments that point to our memory.
-fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, ours: u32) -> i64 {
+fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, mut ours: u32) -> i64 {
+    let mut timeout = timeout::Timeout::of(nr, a);
+    let mut again = false;
     loop {
         let mut scratch = buffers::Scratch::new(t);
         let mut args = *a;
+        if let (true, Some(time)) = (again, &mut timeout) {
+            ours |= time.shorten(&mut args);
+        }
         if g().guarded() {
             buffers::redirect(nr, &mut args, ours, &mut scratch);
             buffers::before(nr, a, ours, &mut scratch);
@@ -169,6 +175,7 @@ fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, ours: u32) -> 
             return if result == EINTR && t.kicked.load(SeqCst) { RESTART } else { result };
         }
         if t.inner().deferred_len == 0 && t.kicked.load(SeqCst) && (result == RESTART || result == EINTR) {
+            again = true;
             continue; // interrupted by us alone
         }
         if g().guarded() {

@@ -1,0 +1,76 @@
+//! Relative time-outs of calls that we interrupt ourselves: the second attempt waits only for the
+//! rest, so that a stop of the world or a new watch never stretches a sleep.
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::Args;
+use crate::runtime::memory;
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Millis,
+    /// Pointer to a timespec.
+    Timespec,
+    /// Pointer to a timeval.
+    Timeval,
+}
+
+pub struct Timeout {
+    at: usize,
+    unit: Unit,
+    total_ns: u64,
+    begun: u64,
+    rest: [u64; 2],
+}
+
+fn now() -> u64 {
+    let mut t = [0u64; 2];
+    // SAFETY: fills `t`.
+    let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
+    t[0] * 1_000_000_000 + t[1]
+}
+
+impl Timeout {
+    /// The time-out of a call, if it has a relative one.
+    pub fn of(nr: u64, a: &Args) -> Option<Timeout> {
+        let (at, unit) = match nr as u32 {
+            k::__NR_poll => (2, Unit::Millis),
+            k::__NR_epoll_wait | k::__NR_epoll_pwait => (3, Unit::Millis),
+            k::__NR_nanosleep => (0, Unit::Timespec),
+            k::__NR_clock_nanosleep if a[1] & 1 == 0 => (2, Unit::Timespec),
+            k::__NR_ppoll | k::__NR_rt_sigtimedwait => (2, Unit::Timespec),
+            k::__NR_pselect6 => (4, Unit::Timespec),
+            k::__NR_epoll_pwait2 | k::__NR_semtimedop => (3, Unit::Timespec),
+            k::__NR_select => (4, Unit::Timeval),
+            k::__NR_futex if a[1] & 127 == 0 => (3, Unit::Timespec),
+            _ => return None,
+        };
+        let v = *a.get(at)?;
+        let total_ns = match unit {
+            Unit::Millis => (v as i32 > 0).then(|| v as u32 as u64 * 1_000_000)?,
+            Unit::Timespec | Unit::Timeval => {
+                let [s, f] = memory::get::<[u64; 2]>(v)?;
+                let scale = if matches!(unit, Unit::Timespec) { 1 } else { 1000 };
+                s.saturating_mul(1_000_000_000).saturating_add(f.saturating_mul(scale))
+            }
+        };
+        Some(Timeout { at, unit, total_ns, begun: now(), rest: [0; 2] })
+    }
+
+    /// Rewrites the argument for another attempt; answers which argument is ours now.
+    pub fn shorten(&mut self, a: &mut Args) -> u32 {
+        let left = self.total_ns.saturating_sub(now().saturating_sub(self.begun));
+        let Some(v) = a.get_mut(self.at) else { return 0 };
+        match self.unit {
+            Unit::Millis => {
+                *v = left.div_ceil(1_000_000);
+                return 0;
+            }
+            Unit::Timespec => self.rest = [left / 1_000_000_000, left % 1_000_000_000],
+            Unit::Timeval => self.rest = [left / 1_000_000_000, left % 1_000_000_000 / 1000],
+        }
+        *v = self.rest.as_ptr() as u64;
+        1 << self.at
+    }
+}
