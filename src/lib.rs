@@ -1,4 +1,19 @@
-//! The `ulpf` command as a library.
+//! The `ulpf` command as a library: starting programs with the stub inside ([`session`]), serving
+//! debuggers ([`server`]), and the subcommands.
 #![deny(unsafe_code)]
 
+pub mod inject;
+pub mod rsp;
+pub mod server;
+pub mod session;
+pub mod signals;
 pub mod symbols;
+
+/// The C library's text for an errno, without the "(os error N)" that Rust appends.
+pub fn errno_text(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    match text.rfind(" (os error") {
+        Some(at) => text[..at].to_string(),
+        None => text,
+    }
+}

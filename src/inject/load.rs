@@ -1,0 +1,179 @@
+//! Loads the stub image into a stopped process and starts it there.
+//!
+//! ```text
+//!   mmap (injected) → write image → mprotect (injected) → ulpf_stub_boot on one thread
+//!   → ulpf_stub_boot_thread on every other → registers back → detach with PARK_SIGNAL
+//! ```
+//! Nothing of the program is written to: the injected system calls go through the `syscall`
+//! instruction of the vDSO.
+
+use super::StartError;
+use super::image::{Image, PAGE};
+use super::process;
+use super::tracee::{Memory, Saved, Tracee};
+use std::io;
+use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PARK_SIGNAL};
+
+/// Where the image goes if the range is free: below every place where the kernel puts mappings of
+/// its own choice, yet inside the ranges that the address, memory and thread sanitizers accept.
+const PREFERRED_BASE: u64 = 0x7ea0_0000_0000;
+
+/// What the stub needs to find us.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel {
+    pub server_pid: i32,
+    pub control_fd: i32,
+    pub shared_fd: i32,
+    /// `ulpf_lib::boot::BOOT_*`.
+    pub flags: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded {
+    pub base: u64,
+    pub stub_pid: i32,
+}
+
+/// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
+/// rest in the stub. On failure the threads are as they were, and still stopped.
+pub fn load(pid: i32, threads: &mut [Tracee], image: &Image, channel: &Channel) -> Result<Loaded, StartError> {
+    let memory = Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
+    let mut saved = Vec::with_capacity(threads.len());
+    for t in threads.iter() {
+        saved.push(t.save().map_err(|e| StartError::step("read the registers of the program", e))?);
+    }
+    let result = Gate::find(pid, &memory, &saved[0])
+        .map_err(|e| StartError::step("find a place for system calls in the program", e))
+        .and_then(|gate| {
+            let result = start(pid, threads, &memory, image, channel, &gate);
+            gate.close(&memory).map_err(|e| StartError::step("restore the code of the program", e))?;
+            result
+        });
+    for (t, s) in threads.iter_mut().zip(&saved) {
+        match t.restore(s) {
+            // A thread that was killed meanwhile has no registers.
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => return Err(StartError::step("restore the registers of the program", e)),
+            _ => {}
+        }
+        t.release_held(pid);
+    }
+    let loaded = result?;
+    for t in threads.iter() {
+        match t.detach(PARK_SIGNAL) {
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => return Err(StartError::step("let go of the program", e)),
+            _ => {}
+        }
+    }
+    Ok(loaded)
+}
+
+fn start(pid: i32, threads: &mut [Tracee], memory: &Memory, image: &Image, channel: &Channel, gate: &Gate) -> Result<Loaded, StartError> {
+    let step = StartError::step;
+    let (first, others) = threads.split_first_mut().ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
+    let base = reserve(first, gate, image.len)?;
+    let unload = |t: &mut Tracee, error: StartError| -> StartError {
+        let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
+        error
+    };
+    let args_addr = base + image.args_offset;
+    let args = BootArgs {
+        magic: BOOT_MAGIC,
+        version: BOOT_VERSION,
+        flags: channel.flags,
+        image_base: base,
+        image_len: image.len,
+        server_pid: channel.server_pid,
+        control_fd: channel.control_fd,
+        shared_fd: channel.shared_fd,
+        stub_pid: 0,
+        reserved: [0; 4],
+    };
+    if let Err(e) = memory.write(base, &image.relocated(base)).and_then(|()| memory.write(args_addr, args_bytes(&args))) {
+        return Err(unload(first, step("copy the stub into the program", e)));
+    }
+    for region in &image.regions {
+        let call = [base + region.offset, region.len, region.prot as u64, 0, 0, 0];
+        match first.syscall(gate.addr, libc::SYS_mprotect, call) {
+            Ok(Ok(_)) => {}
+            Ok(Err(errno)) => {
+                let e = io::Error::from_raw_os_error(errno);
+                return Err(unload(first, StartError::Protect { pid, source: e }));
+            }
+            Err(e) => return Err(step("protect the stub's memory", e)),
+        }
+    }
+    let stack_top = base + image.stack_top;
+    let result = first.call(base + image.boot, args_addr, stack_top).map_err(|e| step("start the stub", e))?;
+    if result < 0 {
+        return Err(unload(first, StartError::Boot { pid, source: io::Error::from_raw_os_error(-result as i32) }));
+    }
+    let mut stub_pid = [0; 4];
+    memory
+        .read(args_addr + std::mem::offset_of!(BootArgs, stub_pid) as u64, &mut stub_pid)
+        .map_err(|e| step("read the stub's answer", e))?;
+    for t in others {
+        match t.call(base + image.boot_thread, args_addr, stack_top) {
+            Ok(result) if result >= 0 => {}
+            Ok(errno) => return Err(StartError::Boot { pid, source: io::Error::from_raw_os_error(-errno as i32) }),
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(e) => return Err(step("start the stub on every thread", e)),
+        }
+    }
+    Ok(Loaded { base, stub_pid: i32::from_le_bytes(stub_pid) })
+}
+
+fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let mut last = 0;
+    for (hint, extra) in [(PREFERRED_BASE, libc::MAP_FIXED_NOREPLACE), (0, 0)] {
+        let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
+        match t.syscall(gate.addr, libc::SYS_mmap, call).map_err(|e| StartError::step("map memory in the program", e))? {
+            // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint, which is as good.
+            Ok(base) => return Ok(base),
+            Err(errno) => last = errno,
+        }
+    }
+    Err(StartError::NoMemory { bytes: len, source: io::Error::from_raw_os_error(last) })
+}
+
+/// Address of a `syscall` instruction in the program.
+struct Gate {
+    addr: u64,
+    /// Code that was overwritten to make one.
+    original: Option<[u8; 2]>,
+}
+
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+impl Gate {
+    fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {
+        if let Some(vdso) = process::mapping(pid, "[vdso]")? {
+            let mut code = vec![0; (vdso.end - vdso.start) as usize];
+            if memory.read(vdso.start, &mut code).is_ok() {
+                if let Some(at) = code.windows(2).position(|w| w == SYSCALL) {
+                    return Ok(Gate { addr: vdso.start + at as u64, original: None });
+                }
+            }
+        }
+        // No vDSO (vdso=0 on the kernel's command line): borrow two bytes of the page we stopped in.
+        let addr = at.regs.rip / PAGE * PAGE;
+        let mut original = [0; 2];
+        memory.read(addr, &mut original)?;
+        memory.write(addr, &SYSCALL)?;
+        Ok(Gate { addr, original: Some(original) })
+    }
+
+    fn close(&self, memory: &Memory) -> io::Result<()> {
+        match &self.original {
+            Some(code) => memory.write(self.addr, code),
+            None => Ok(()),
+        }
+    }
+}
+
+fn args_bytes(args: &BootArgs) -> &[u8] {
+    // SAFETY: BootArgs is repr(C) without padding (asserted below), so all its bytes are initialised.
+    unsafe { std::slice::from_raw_parts((args as *const BootArgs).cast(), size_of::<BootArgs>()) }
+}
+const _: () = assert!(size_of::<BootArgs>() == 8 + 2 * 4 + 2 * 8 + 4 * 4 + 4 * 8);

@@ -1,0 +1,161 @@
+//! Starting a program, or taking hold of a running one, with the stub inside.
+//!
+//! The only unsafe code of the command lives below this module. Work is done synchronously, on the
+//! calling thread, because ptrace binds a tracee to the thread that traces it; when a function here
+//! returns, nothing is traced any more (see [`crate::session`] for the asynchronous side).
+#![allow(unsafe_code)]
+
+pub mod attach;
+pub mod foreground;
+pub mod image;
+pub mod launch;
+pub mod load;
+pub mod process;
+pub mod shared;
+pub mod sys;
+mod tracee;
+
+pub use attach::attach;
+pub use launch::{Launch, Stdio, launch};
+pub use shared::{HitRead, SharedArea};
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use thiserror::Error;
+
+/// The image that build.rs made.
+static STUB: &[u8] = include_bytes!(env!("ULPF_STUB_IMAGE"));
+
+pub fn stub_image() -> Result<&'static image::Image, StartError> {
+    static IMAGE: OnceLock<image::Image> = OnceLock::new();
+    if IMAGE.get().is_none() {
+        let _ = IMAGE.set(image::Image::parse(STUB)?);
+    }
+    IMAGE.get().ok_or_else(|| StartError::step("prepare the stub", io::ErrorKind::Other.into()))
+}
+
+/// A program with the stub inside, every thread of it at rest there.
+#[derive(Debug)]
+pub struct Injected {
+    pub pid: i32,
+    pub stub_pid: i32,
+    /// Our end of the control channel: the remote serial protocol in no-ack mode.
+    pub control: UnixStream,
+    pub shared: SharedArea,
+    pub pidfd: OwnedFd,
+    /// We started it (and are its parent), rather than attached to it.
+    pub launched: bool,
+    /// Things the user should know; full sentences.
+    pub warnings: Vec<String>,
+}
+
+/// Why a program could not be started or attached to: what, why, what to do.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// gdbserver's words, which tools read.
+    #[error("During startup program exited with code {code}.")]
+    ExitedEarly { code: i32, exec_error: Option<ExecError> },
+    #[error("During startup program terminated with signal {}, {}.", crate::signals::name(*signal), crate::signals::description(*signal))]
+    KilledEarly { signal: i32 },
+    #[error("Cannot start {program}: {source}.")]
+    Fork { program: String, source: io::Error },
+    #[error("{program} is a 32-bit program, and ulpf watches 64-bit x86 programs only. Build it without -m32, or use gdbserver for it.")]
+    Bits32 { program: String },
+    #[error("{program} is not an x86-64 program (it may use the x32 ABI, or another machine's code through an emulator). ulpf watches 64-bit x86 programs only.")]
+    NotX86 { program: String },
+    #[error("{program} may be executed but not read, so the kernel lets no debugger look into it ({source}). Make the file readable, or run ulpf as root.")]
+    Unreadable { program: String, source: io::Error },
+    #[error("The program cannot get {} KiB of memory for the watchpoint stub: {source}. A limit on its address space (ulimit -v, RLIMIT_AS) is the usual cause; raise or remove it.", bytes / 1024)]
+    NoMemory { bytes: u64, source: io::Error },
+    #[error("Process {pid} may not make new memory executable: {source}. A security policy (SELinux execmem, a seccomp filter) forbids it; ulpf needs an exception for this program.")]
+    Protect { pid: i32, source: io::Error },
+    #[error("The stub did not start in process {pid}: {source}. {}", boot_hint(source))]
+    Boot { pid: i32, source: io::Error },
+    /// gdbserver's words first.
+    #[error("Cannot attach to process {pid}: {reason}")]
+    Attach { pid: i32, reason: String },
+    #[error("Cannot {step}: {source}.")]
+    Step { step: &'static str, source: io::Error },
+    #[error(transparent)]
+    Image(#[from] image::ImageError),
+}
+
+/// exec(2) itself failed, so no shell has told the user.
+#[derive(Debug, Error)]
+#[error("Cannot exec {program}\nError: {source}")]
+pub struct ExecError {
+    pub program: String,
+    pub source: io::Error,
+}
+
+impl StartError {
+    pub(crate) fn step(step: &'static str, source: io::Error) -> StartError {
+        StartError::Step { step, source }
+    }
+}
+
+fn boot_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "It may not fetch its descriptors from ulpf: the program runs as another user or in another container. Run ulpf as the same user, in the same container."
+        }
+        Some(libc::ENOSYS | libc::EINVAL) => {
+            "The kernel lacks a system call that the stub needs (Linux 5.11 or later with syscall user dispatch and pidfd_getfd); see `ulpf doctor`."
+        }
+        Some(libc::ENOMEM) => "The program is short of memory; raise its limits (ulimit -v).",
+        _ => "See `ulpf doctor` for what this machine offers.",
+    }
+}
+
+/// Both ends of the control channel, and the shared area, before the stub has them.
+struct Outfit {
+    ours: UnixStream,
+    theirs: UnixStream,
+    shared: File,
+}
+
+impl Outfit {
+    fn new() -> io::Result<Outfit> {
+        let (ours, theirs) = UnixStream::pair()?;
+        Ok(Outfit { ours, theirs, shared: sys::memfd(shared::NAME, ulpf_lib::ring::SHARED_LEN)? })
+    }
+    fn channel(&self, flags: u32) -> load::Channel {
+        load::Channel {
+            server_pid: std::process::id() as i32,
+            control_fd: self.theirs.as_raw_fd(),
+            shared_fd: self.shared.as_raw_fd(),
+            flags,
+        }
+    }
+    /// Once the stub has taken its copies.
+    fn hand_over(self, pid: i32, loaded: load::Loaded, pidfd: OwnedFd, launched: bool, warnings: Vec<String>) -> io::Result<Injected> {
+        Ok(Injected {
+            pid,
+            stub_pid: loaded.stub_pid,
+            control: self.ours,
+            shared: SharedArea::map(self.shared)?,
+            pidfd,
+            launched,
+            warnings,
+        })
+    }
+}
+
+/// Path or number for messages about a process.
+fn program_name(pid: i32) -> String {
+    process::executable(pid).unwrap_or_else(|| PathBuf::from(format!("Process {pid}"))).display().to_string()
+}
+
+/// Refuses what the stub cannot live in.
+fn check_class(pid: i32) -> Result<(), StartError> {
+    match process::class(pid) {
+        Ok(process::Class::Bits64) => Ok(()),
+        Ok(process::Class::Bits32) => Err(StartError::Bits32 { program: program_name(pid) }),
+        Ok(process::Class::Other) => Err(StartError::NotX86 { program: program_name(pid) }),
+        Err(source) => Err(StartError::Unreadable { program: program_name(pid), source }),
+    }
+}

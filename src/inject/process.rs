@@ -1,0 +1,113 @@
+//! What /proc says about a process.
+
+use std::fs;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+
+/// Fields of `/proc/PID/status`.
+pub struct Status(String);
+
+impl Status {
+    pub fn of(pid: i32) -> io::Result<Status> {
+        // Lossy: the name of a process may be any bytes.
+        Ok(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned()))
+    }
+    pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
+        Ok(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?).into_owned()))
+    }
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    }
+    fn number(&self, name: &str) -> Option<i32> {
+        self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+    fn mask(&self, name: &str) -> u64 {
+        self.field(name).and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
+    }
+    pub fn name(&self) -> &str {
+        self.field("Name").unwrap_or("?")
+    }
+    pub fn process(&self) -> Option<i32> {
+        self.number("Tgid")
+    }
+    pub fn tracer(&self) -> Option<i32> {
+        self.number("TracerPid").filter(|&t| t != 0)
+    }
+    pub fn user(&self) -> Option<u32> {
+        self.number("Uid").map(|u| u as u32)
+    }
+    /// R, S, D, T, t, Z, X.
+    pub fn state(&self) -> char {
+        self.field("State").and_then(|s| s.chars().next()).unwrap_or('?')
+    }
+    /// A process without memory of its own is a thread of the kernel.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.field("VmSize").is_none()
+    }
+    /// A signal waits that the thread does not block.
+    pub fn has_deliverable_signal(&self) -> bool {
+        (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0
+    }
+}
+
+pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
+    let mut list: Vec<i32> = fs::read_dir(format!("/proc/{pid}/task"))?
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect();
+    list.sort_unstable();
+    Ok(list)
+}
+
+/// The first mapping with that name.
+pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
+    let maps = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?).into_owned();
+    Ok(maps.lines().filter(|l| l.split_whitespace().nth(5).is_some_and(|n| n.starts_with(name))).find_map(|l| {
+        let (start, end) = l.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Bits64,
+    Bits32,
+    /// x32, another machine, or no ELF file.
+    Other,
+}
+
+/// What kind of program the process runs now.
+pub fn class(pid: i32) -> io::Result<Class> {
+    let mut head = [0; 20];
+    fs::File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut head)?;
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    Ok(match (head[4], machine) {
+        _ if &head[..4] != b"\x7fELF" => Class::Other,
+        (2, object::elf::EM_X86_64) => Class::Bits64,
+        (1, object::elf::EM_386) => Class::Bits32,
+        _ => Class::Other,
+    })
+}
+
+pub fn executable(pid: i32) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The program that the process runs has a set-user-ID or set-group-ID bit.
+pub fn is_setid(pid: i32) -> bool {
+    fs::metadata(format!("/proc/{pid}/exe")).is_ok_and(|m| m.mode() & 0o4000 != 0 || m.mode() & 0o2010 == 0o2010)
+}
+
+/// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
+pub fn zombie_status(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may contain anything, also ')': fields start after the last one.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    (fields.next()? == "Z").then(|| fields.last()?.parse().ok())?
+}
+
+/// yama's ptrace_scope; `None` where yama is not there.
+pub fn ptrace_scope() -> Option<u32> {
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}

@@ -1,0 +1,90 @@
+//! The shared area as the command sees it (`ulpf_lib::ring` describes it).
+
+use super::sys;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use ulpf_lib::ring::{COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN, SharedHeader};
+
+pub const NAME: &std::ffi::CStr = c"ulpf-shared";
+
+/// A mapping of the shared area; stays valid after the program has died. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SharedArea(Arc<Mapping>);
+
+#[derive(Debug)]
+struct Mapping(NonNull<u8>);
+
+// SAFETY: the mapping is plain shared memory; all access goes through atomics or volatile copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// What stands in the ring for a ticket.
+pub enum HitRead {
+    /// Copied completely.
+    Hit(Box<HitRecord>),
+    /// Its writer has not finished, or has not begun.
+    NotYet,
+    /// Overwritten by a later hit: the reader was too slow.
+    Lost,
+}
+
+impl SharedArea {
+    pub(super) fn map(file: File) -> io::Result<SharedArea> {
+        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `Outfit::new`)
+        // and nobody shrinks it.
+        let addr = unsafe {
+            libc::mmap(std::ptr::null_mut(), SHARED_LEN as usize, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(SharedArea(Arc::new(Mapping(NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?))))
+    }
+
+    pub fn header(&self) -> &SharedHeader {
+        // SAFETY: the mapping starts with the header, whose changing fields are atomics; any bytes
+        // are valid values of its fields.
+        unsafe { self.0.0.cast().as_ref() }
+    }
+
+    /// Counters of a watch; watches at or above the number of slots share the last one.
+    pub fn counters(&self, watch: u32) -> &Counters {
+        let slot = u64::from(watch).min(COUNTER_SLOTS - 1);
+        // SAFETY: `slot` is inside the array, whose elements are atomics only.
+        unsafe { self.0.0.add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>()).cast().as_ref() }
+    }
+
+    /// The hit with that ticket (0 is the first one).
+    pub fn hit(&self, ticket: u64) -> HitRead {
+        let at = RING_OFFSET as usize + (ticket % RING_RECORDS) as usize * size_of::<HitRecord>();
+        // SAFETY: inside the ring; HitRecord is integers only, so any bytes are a valid value, and a
+        // copy that a writer has raced is thrown away below.
+        let (before, copy, after) = unsafe {
+            let record = self.0.0.add(at).cast::<HitRecord>();
+            let seq = &record.as_ref().seq;
+            let before = seq.load(Ordering::Acquire);
+            let copy = Box::new(std::ptr::read_volatile(record.as_ptr()));
+            std::sync::atomic::fence(Ordering::Acquire);
+            (before, copy, seq.load(Ordering::Relaxed))
+        };
+        match (before == ticket + 1, after == ticket + 1) {
+            (true, true) => HitRead::Hit(copy),
+            _ if before > ticket + 1 || after > ticket + 1 => HitRead::Lost,
+            // A writer of a later round may have begun and cleared it.
+            _ if self.header().tickets() > ticket + RING_RECORDS => HitRead::Lost,
+            _ => HitRead::NotYet,
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and the last reference to it.
+        let _ = sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
+    }
+}

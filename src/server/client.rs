@@ -1,0 +1,146 @@
+//! The connected debugger: framing, acknowledgements, and nothing about what packets mean.
+#![forbid(unsafe_code)]
+
+use super::listen::{Reader, Writer};
+use crate::rsp::{self, Decoder, Event};
+use std::collections::VecDeque;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What the debugger wants.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    Packet(Vec<u8>),
+    Interrupt,
+    /// End of file or a broken connection.
+    Gone,
+}
+
+pub struct Client {
+    reader: Reader,
+    writer: Writer,
+    decoder: Decoder,
+    queue: VecDeque<Input>,
+    /// The debugger has asked to do without acknowledgements.
+    no_ack: bool,
+    /// The last packet that we sent, until it is acknowledged.
+    unacked: Option<Vec<u8>>,
+    debug: bool,
+}
+
+impl Client {
+    pub fn new((reader, writer): (Reader, Writer), debug: bool) -> Client {
+        Client { reader, writer, decoder: Decoder::new(super::PACKET_LIMIT), queue: VecDeque::new(), no_ack: false, unacked: None, debug }
+    }
+
+    pub fn stop_acks(&mut self) {
+        self.no_ack = true;
+        self.unacked = None;
+    }
+
+    /// The next thing from the debugger. Safe to cancel.
+    pub async fn next(&mut self) -> Input {
+        loop {
+            if let Some(input) = self.queue.pop_front() {
+                return input;
+            }
+            if !self.fill().await {
+                return Input::Gone;
+            }
+        }
+    }
+
+    /// The next interrupt request or the end; packets stay in line for [`Client::next`]. For use while
+    /// a request is being served. Safe to cancel.
+    pub async fn next_urgent(&mut self) -> Input {
+        loop {
+            if let Some(at) = self.queue.iter().position(|i| !matches!(i, Input::Packet(_))) {
+                return self.queue.remove(at).unwrap_or(Input::Gone);
+            }
+            if !self.fill().await {
+                return Input::Gone;
+            }
+        }
+    }
+
+    /// Reads once and decodes. False: the connection has ended.
+    async fn fill(&mut self) -> bool {
+        let mut buf = [0; 8192];
+        let n = match self.reader.read(&mut buf).await {
+            Ok(0) | Err(_) => return false,
+            Ok(n) => n,
+        };
+        if self.debug {
+            eprintln!("ulpf server: received {}", String::from_utf8_lossy(&buf[..n]));
+        }
+        let mut events = Vec::new();
+        self.decoder.feed(&buf[..n], |e| events.push(e));
+        for event in events {
+            let done = match event {
+                Event::Packet(p) => {
+                    self.unacked = None;
+                    let done = self.raw(b"+").await;
+                    self.queue.push_back(Input::Packet(p));
+                    done
+                }
+                Event::Interrupt => {
+                    self.queue.push_back(Input::Interrupt);
+                    Ok(())
+                }
+                Event::BadChecksum { sent, computed } => {
+                    eprintln!("Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}", if self.no_ack { " [no-ack-mode, Bad medium?]" } else { "" });
+                    self.raw(b"-").await
+                }
+                // Sending it again would not help.
+                Event::Oversize => match self.raw(b"+").await {
+                    Ok(()) => self.send(b"E.The packet is longer than the PacketSize that was announced.").await,
+                    e => e,
+                },
+                Event::Ack => {
+                    self.unacked = None;
+                    Ok(())
+                }
+                Event::Nak => match self.unacked.take() {
+                    Some(frame) => {
+                        let done = self.write(&frame).await;
+                        self.unacked = Some(frame);
+                        done
+                    }
+                    None => Ok(()),
+                },
+                Event::Notification(_) => Ok(()),
+            };
+            if done.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An acknowledgement, if they are used.
+    async fn raw(&mut self, ack: &[u8]) -> io::Result<()> {
+        if self.no_ack { Ok(()) } else { self.write(ack).await }
+    }
+
+    /// Sends a packet. An error means the debugger has gone; the next read will say so as well.
+    pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        let frame = rsp::frame(payload);
+        let done = self.write(&frame).await;
+        if !self.no_ack {
+            self.unacked = Some(frame);
+        }
+        done
+    }
+
+    pub async fn notify(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.write(&rsp::notification(payload)).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.debug && bytes.len() > 1 {
+            eprintln!("ulpf server: sent {}", String::from_utf8_lossy(bytes));
+        }
+        self.writer.write_all(bytes).await?;
+        self.writer.flush().await
+    }
+}

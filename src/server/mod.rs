@@ -1,0 +1,359 @@
+//! `ulpf server`: takes gdbserver's place.
+//!
+//! ```text
+//!   debugger ⇄ Client (framing, acks) ⇄ Server (this module) ⇄ Target (control channel) ⇄ stub
+//! ```
+//! One task does everything, so nothing here is shared or locked. A packet is served to its end before
+//! the next one is looked at; only interrupt requests and the loss of the connection overtake. What
+//! the stub can answer goes to the stub; the rest (starting, killing, files, having no program) is
+//! answered in [`requests`].
+#![forbid(unsafe_code)]
+
+mod client;
+mod host_io;
+mod listen;
+pub mod options;
+mod requests;
+mod target;
+
+use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
+use crate::session::{self, Ending};
+use client::{Client, Input};
+use host_io::HostIo;
+use listen::Listener;
+use options::{Options, Target as Wanted};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use target::{News, Target};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The size that we announce while there is no program; the stub announces its own.
+pub const PACKET_SIZE: usize = 0x4000;
+/// Longer packets are refused whatever the stub may announce.
+pub const PACKET_LIMIT: usize = 0x40000;
+
+/// How a connection, or the whole server, ended.
+enum Outcome {
+    /// The debugger has gone.
+    Closed,
+    /// The server is done, with this exit status.
+    Quit(i32),
+    /// We were told to leave by a signal.
+    Signalled(i32),
+}
+
+struct Server {
+    options: Options,
+    /// What vRun, R and the command line start.
+    program: Option<(OsString, Vec<OsString>)>,
+    env: BTreeMap<OsString, OsString>,
+    cwd: Option<PathBuf>,
+    shell: bool,
+    disable_randomization: bool,
+    /// The debugger has sent `!`.
+    extended: bool,
+    /// The debugger understands `p1.2`, `;process:`.
+    multiprocess: bool,
+    /// The debugger's last qSupported, for the stubs of programs that are started later.
+    supported: Option<Vec<u8>>,
+    /// Settings that outlive a program: packet up to its `:` → packet.
+    sticky: BTreeMap<Vec<u8>, Vec<u8>>,
+    target: Option<Target>,
+    host_io: HostIo,
+    stdio: bool,
+}
+
+/// Serves until it is over; the exit status.
+pub async fn serve(options: Options) -> i32 {
+    let listener = match Listener::bind(&options.comm).await {
+        Ok(listener) => listener,
+        Err(why) => {
+            eprintln!("{why}\nExiting");
+            return 1;
+        }
+    };
+    let stdio = matches!(listener, Listener::Stdio);
+    let mut server = Server {
+        program: match &options.target {
+            Wanted::Program { program, args } => Some((program.clone(), args.clone())),
+            _ => None,
+        },
+        env: std::env::vars_os().collect(),
+        cwd: None,
+        shell: !options.no_shell,
+        disable_randomization: !options.keep_randomization,
+        extended: false,
+        multiprocess: false,
+        supported: None,
+        sticky: BTreeMap::new(),
+        target: None,
+        host_io: HostIo::default(),
+        stdio,
+        options,
+    };
+    let mut signals = Signals::new();
+    let started = match server.options.target {
+        Wanted::None => Ok(()),
+        Wanted::Program { .. } => server.start().await,
+        Wanted::Attach(pid) => server.attach(pid).await,
+    };
+    if let Err(error) = started {
+        report(&error, "");
+        eprintln!("Exiting");
+        foreground::take_back();
+        return 1;
+    }
+    let outcome = server.accept_loop(&listener, &mut signals).await;
+    drop(listener);
+    server.leave().await;
+    foreground::take_back();
+    match outcome {
+        Outcome::Signalled(signal) => sys::die_by(signal),
+        Outcome::Quit(status) => status,
+        Outcome::Closed => 0,
+    }
+}
+
+/// Says why a program could not be started, in gdbserver's words.
+fn report(error: &StartError, prefix: &str) {
+    if let StartError::ExitedEarly { exec_error: Some(ExecError { program, source }), .. } = error {
+        let source = source.raw_os_error().map_or_else(|| source.to_string(), crate::errno_text);
+        eprintln!("ulpf server: Cannot exec {program}\nulpf server: Error: {source}");
+    }
+    eprintln!("{prefix}{error}");
+}
+
+impl Server {
+    async fn accept_loop(&mut self, listener: &Listener, signals: &mut Signals) -> Outcome {
+        loop {
+            listener.announce();
+            let connection = tokio::select! {
+                connection = listener.accept() => connection,
+                signal = signals.next() => return Outcome::Signalled(signal),
+            };
+            let mut client = match connection {
+                Ok(connection) => Client::new(connection, self.options.remote_debug),
+                Err(e) => {
+                    eprintln!("Cannot accept a connection: {e}");
+                    return Outcome::Quit(1);
+                }
+            };
+            self.host_io = HostIo::default();
+            self.multiprocess = false;
+            let outcome = tokio::select! {
+                outcome = self.connection(&mut client) => outcome,
+                signal = signals.next() => Outcome::Signalled(signal),
+            };
+            drop(client);
+            match outcome {
+                Outcome::Closed => {}
+                quit => return quit,
+            }
+            // A program that runs without anybody to hear of its stops would hang at the first one.
+            if let Some(target) = &mut self.target {
+                target.stop().await;
+            }
+            if self.options.once || self.stdio || (!self.extended && self.target.is_none()) {
+                return Outcome::Quit(0);
+            }
+            eprintln!("Remote side has terminated connection.  ulpf server will reopen the connection.");
+        }
+    }
+
+    async fn connection(&mut self, client: &mut Client) -> Outcome {
+        loop {
+            match client.next().await {
+                Input::Gone => return Outcome::Closed,
+                // Nothing runs: the request came too late.
+                Input::Interrupt => {}
+                Input::Packet(packet) => {
+                    if let Some(outcome) = self.serve_packet(client, &packet).await {
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a packet to the stub and its replies to the debugger, to the last one.
+    async fn relay(&mut self, client: &mut Client, packet: &[u8], resumes: bool) -> Option<Outcome> {
+        let Some(target) = &mut self.target else {
+            let _ = client.send(b"E01").await;
+            return None;
+        };
+        if target.lost {
+            let _ = client.send(lost_text(target.pid).as_bytes()).await;
+            return None;
+        }
+        // The program may have been killed while it was stopped.
+        if target.exit.now().is_none() {
+            // An error shows as end of file below.
+            let _ = target.send(packet).await;
+        }
+        target.running = resumes;
+        loop {
+            tokio::select! {
+                biased;
+                news = target.news() => match news {
+                    News::Reply(reply) => {
+                        let more = target::is_output(&reply);
+                        if !more {
+                            target.running = false;
+                        }
+                        let reply = if resumes { shape_stop(reply, &self.options.disabled) } else { reply };
+                        let _ = client.send(&reply).await;
+                        if !more {
+                            return None;
+                        }
+                    }
+                    News::Notification(text) => { let _ = client.notify(&text).await; }
+                    News::Ended(ending) => {
+                        if resumes || packet == b"?" {
+                            let _ = client.send(self.ended(ending).as_bytes()).await;
+                        } else {
+                            // The next resume will tell.
+                            let _ = client.send(b"E.The program has ended.").await;
+                        }
+                        return None;
+                    }
+                    News::StubLost => {
+                        let text = lost_text(target.pid);
+                        eprintln!("ulpf server: {}", &text[2..]);
+                        let _ = client.send(text.as_bytes()).await;
+                        return None;
+                    }
+                },
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => { let _ = target.interrupt().await; }
+                    _ => return Some(Outcome::Closed),
+                },
+            }
+        }
+    }
+
+    /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
+    fn ended(&mut self, ending: Ending) -> String {
+        let pid = self.target.take().map_or(0, |t| t.pid);
+        let (letter, number) = match ending {
+            Ending::Exited(status) => {
+                eprintln!("\nChild exited with status {status}");
+                ('W', status)
+            }
+            Ending::Killed(signal) => {
+                let gdb = crate::signals::to_gdb(signal);
+                eprintln!("\nChild terminated with signal = {gdb:#x} ({})", crate::signals::name(signal));
+                ('X', gdb)
+            }
+            Ending::Unknown => {
+                eprintln!("\nProcess {pid} has ended; only its parent was told its exit status, so 0 is reported.");
+                ('W', 0)
+            }
+        };
+        if self.multiprocess { format!("{letter}{number:x};process:{pid:x}") } else { format!("{letter}{number:02x}") }
+    }
+
+    /// Starts the program of `self.program`, with the debugger's settings.
+    async fn start(&mut self) -> Result<(), StartError> {
+        let Some((program, args)) = self.program.clone() else {
+            return Err(StartError::Step { step: "start a program", source: std::io::Error::other("no program has been named") });
+        };
+        let spec = Launch {
+            program: program.clone(),
+            args,
+            env: self.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            cwd: self.cwd.clone(),
+            wrapper: self.options.wrapper.clone(),
+            shell: self.shell,
+            disable_randomization: self.disable_randomization,
+            own_group: true,
+            stdio: if self.stdio { Stdio::Redirect } else { Stdio::Inherit },
+        };
+        if self.stdio {
+            eprintln!("stdin/stdout redirected");
+        }
+        let session = session::start(spec).await?;
+        eprintln!("Process {} created; pid = {}", program.to_string_lossy(), session.pid);
+        self.adopt(session).await;
+        Ok(())
+    }
+
+    async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
+        let session = session::attach(pid).await?;
+        eprintln!("Attached; pid = {pid}");
+        // `R` starts the same program again.
+        self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));
+        self.adopt(session).await;
+        Ok(())
+    }
+
+    /// Makes the session ours, and tells its stub what the debugger has said so far.
+    async fn adopt(&mut self, session: session::Session) {
+        for warning in &session.warnings {
+            eprintln!("{warning}");
+        }
+        let mut target = Target::new(session);
+        for packet in self.supported.iter().chain(self.sticky.values()) {
+            let _ = target.request(packet).await;
+        }
+        self.target = Some(target);
+    }
+
+    /// The end of the server: what was started is killed, what was attached to goes on.
+    async fn leave(&mut self) {
+        let Some(mut target) = self.target.take() else { return };
+        if target.exit.now().is_some() {
+            return;
+        }
+        if target.launched {
+            eprintln!("Killing process(es): {}", target.pid);
+            target.kill().await;
+        } else {
+            eprintln!("Detaching process(es): {}", target.pid);
+            if !target.detach().await {
+                eprintln!("ulpf server: process {} could not be detached cleanly.", target.pid);
+            }
+        }
+    }
+}
+
+fn lost_text(pid: i32) -> String {
+    format!(
+        "E.The watchpoint stub in process {pid} has ended unexpectedly, so the program can neither be inspected nor resumed. Kill it (`kill`) and start it again; please report this as a bug of ulpf."
+    )
+}
+
+/// Stop replies for debuggers that were told to do with less (`--disable-packet`).
+fn shape_stop(reply: Vec<u8>, disabled: &options::Disabled) -> Vec<u8> {
+    if reply.first() != Some(&b'T') || !(disabled.stop_thread || disabled.stop_t) {
+        return reply;
+    }
+    if disabled.stop_t {
+        return [b"S", &reply[1..reply.len().min(3)]].concat();
+    }
+    let text = String::from_utf8_lossy(&reply).into_owned();
+    text.split_inclusive(';').filter(|f| !f.starts_with("thread:") && !f.get(3..).is_some_and(|f| f.starts_with("thread:"))).collect::<String>().into_bytes()
+}
+
+/// The signals that end us.
+struct Signals(Vec<(i32, Signal)>);
+
+impl Signals {
+    fn new() -> Signals {
+        let wanted = [(libc::SIGHUP, SignalKind::hangup()), (libc::SIGINT, SignalKind::interrupt()), (libc::SIGTERM, SignalKind::terminate())];
+        // A signal that our parent has set to be ignored (nohup) stays ignored.
+        Signals(wanted.into_iter().filter(|&(n, _)| !sys::is_ignored(n)).filter_map(|(n, kind)| Some((n, signal(kind).ok()?))).collect())
+    }
+
+    async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|cx| {
+            for (number, signal) in &mut self.0 {
+                if signal.poll_recv(cx).is_ready() {
+                    return std::task::Poll::Ready(*number);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,183 @@
+//! The program that is served, as the relay sees it: frames to and from the stub, and its end.
+#![forbid(unsafe_code)]
+
+use crate::inject::SharedArea;
+use crate::rsp::{self, Decoder, Event};
+use crate::session::{Ending, Exit, Session};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+/// Something from the program's side.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    Reply(Vec<u8>),
+    Notification(Vec<u8>),
+    Ended(Ending),
+    /// The stub has gone, the program has not.
+    StubLost,
+}
+
+pub struct Target {
+    pub pid: i32,
+    pub stub_pid: i32,
+    pub launched: bool,
+    pub exit: Exit,
+    /// Between a resume request and its stop reply.
+    pub running: bool,
+    /// The stub died or talks nonsense; only killing is left.
+    pub lost: bool,
+    pub shared: SharedArea,
+    control: UnixStream,
+    decoder: Decoder,
+    queue: VecDeque<News>,
+    pidfd: Arc<OwnedFd>,
+}
+
+impl Target {
+    pub fn new(session: Session) -> Target {
+        let pidfd = session.pidfd();
+        Target {
+            pid: session.pid,
+            stub_pid: session.stub_pid,
+            launched: session.launched,
+            exit: session.exit,
+            running: false,
+            lost: false,
+            shared: session.shared,
+            control: session.control,
+            decoder: Decoder::default(),
+            queue: VecDeque::new(),
+            pidfd,
+        }
+    }
+
+    pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.control.write_all(&rsp::frame(payload)).await
+    }
+
+    /// Asks for a stop; a stop reply follows if the program runs.
+    pub async fn interrupt(&mut self) -> io::Result<()> {
+        self.control.write_all(&[rsp::INTERRUPT]).await
+    }
+
+    /// The next thing that happens. Safe to cancel.
+    pub async fn news(&mut self) -> News {
+        loop {
+            if let Some(news) = self.queue.pop_front() {
+                return news;
+            }
+            let eof = tokio::select! {
+                biased;
+                ready = self.control.readable(), if !self.lost => ready.is_err() || !self.drain(),
+                ending = self.exit.wait() => {
+                    // What the stub said before the end comes first.
+                    self.drain();
+                    self.queue.push_back(News::Ended(ending));
+                    continue;
+                }
+            };
+            if eof && self.queue.is_empty() {
+                // The stub goes when the program goes, perhaps a moment before we hear of it.
+                return match tokio::time::timeout(Duration::from_secs(3), self.exit.wait()).await {
+                    Ok(ending) => News::Ended(ending),
+                    Err(_) => {
+                        self.lost = true;
+                        News::StubLost
+                    }
+                };
+            }
+        }
+    }
+
+    /// Takes everything that is there. False: end of file.
+    fn drain(&mut self) -> bool {
+        let mut buf = [0; 16384];
+        loop {
+            match self.control.try_read(&mut buf) {
+                Ok(0) => return false,
+                Ok(n) => {
+                    let queue = &mut self.queue;
+                    self.decoder.feed(&buf[..n], |e| match e {
+                        Event::Packet(p) => queue.push_back(News::Reply(p)),
+                        Event::Notification(p) => queue.push_back(News::Notification(p)),
+                        _ => {}
+                    });
+                }
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    /// One request and its one reply; for our own requests, with nobody else's in flight.
+    pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        self.send(payload).await.ok()?;
+        loop {
+            match tokio::time::timeout(Duration::from_secs(30), self.news()).await.ok()? {
+                News::Reply(reply) => return Some(reply),
+                News::Notification(_) => {}
+                News::Ended(_) | News::StubLost => return None,
+            }
+        }
+    }
+
+    /// Brings a running program to a stop that no debugger hears of. False: it has ended or cannot be
+    /// stopped.
+    pub async fn stop(&mut self) -> bool {
+        if !self.running {
+            return !self.lost && self.exit.now().is_none();
+        }
+        if self.interrupt().await.is_err() {
+            return false;
+        }
+        loop {
+            match tokio::time::timeout(Duration::from_secs(10), self.news()).await {
+                // Console output of the program, not its stop.
+                Ok(News::Reply(reply)) if is_output(&reply) => {}
+                Ok(News::Reply(_)) => {
+                    self.running = false;
+                    return true;
+                }
+                Ok(News::Notification(_)) => {}
+                Ok(News::Ended(_) | News::StubLost) | Err(_) => return false,
+            }
+        }
+    }
+
+    pub async fn kill(&mut self) {
+        let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), 9);
+        let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
+    }
+
+    /// Lets the program go on without us.
+    pub async fn detach(&mut self) -> bool {
+        self.stop().await && self.request(b"D").await.as_deref() == Some(b"OK")
+    }
+}
+
+impl Drop for Target {
+    /// The stub of a launched program is our grandchild or our child, depending on how it made its
+    /// task; in the second case it is ours to reap.
+    fn drop(&mut self) {
+        let stub = self.stub_pid;
+        if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
+            tokio::spawn(async move {
+                for wait in [1, 10, 100, 1000] {
+                    tokio::time::sleep(Duration::from_millis(wait)).await;
+                    if !matches!(crate::inject::sys::try_reap(stub), Ok(None)) {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// `O` and hex digits: text to print, more replies follow. (`OK` is not.)
+pub fn is_output(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'O') && reply.len() % 2 == 1 && reply[1..].iter().all(u8::is_ascii_hexdigit)
+}

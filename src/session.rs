@@ -1,0 +1,126 @@
+//! A program with the stub inside, from the asynchronous side.
+//!
+//! Ownership: one task (made here) waits for the program's end and is the only one that reaps it;
+//! everybody else learns of it through [`Exit`]. The control stream belongs to whoever took the
+//! session: the server relays it, `ulpf run` speaks it.
+#![forbid(unsafe_code)]
+
+use crate::inject::{self, Injected, Launch, SharedArea, StartError, process, sys};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Exited(i32),
+    /// Linux signal number.
+    Killed(i32),
+    /// It is gone, but only its parent was told how (attached programs on Linux before 6.15).
+    Unknown,
+}
+
+impl Ending {
+    fn from_wait(status: i32) -> Ending {
+        match status & 0x7f {
+            0 => Ending::Exited((status >> 8) & 0xff),
+            signal => Ending::Killed(signal),
+        }
+    }
+}
+
+/// Tells when and how the program ended. Clones wait for the same program.
+#[derive(Clone, Debug)]
+pub struct Exit(watch::Receiver<Option<Ending>>);
+
+impl Exit {
+    /// Completes when the program has ended (at once if it has already).
+    pub async fn wait(&mut self) -> Ending {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(ending) => ending.unwrap_or(Ending::Unknown),
+            Err(_) => Ending::Unknown,
+        }
+    }
+    pub fn now(&self) -> Option<Ending> {
+        *self.0.borrow()
+    }
+}
+
+/// A running session.
+#[derive(Debug)]
+pub struct Session {
+    pub pid: i32,
+    pub stub_pid: i32,
+    /// Started by us rather than attached to.
+    pub launched: bool,
+    /// The remote serial protocol in no-ack mode; [`crate::rsp::Client`] speaks it.
+    pub control: UnixStream,
+    pub shared: SharedArea,
+    pub exit: Exit,
+    /// For the user; full sentences.
+    pub warnings: Vec<String>,
+    pidfd: Arc<OwnedFd>,
+}
+
+/// Starts a program; it rests before its first instruction.
+pub async fn start(spec: Launch) -> Result<Session, StartError> {
+    blocking(move || inject::launch(&spec)).await
+}
+
+/// Attaches to a running program; all its threads rest where they were.
+pub async fn attach(pid: i32) -> Result<Session, StartError> {
+    blocking(move || inject::attach(pid)).await
+}
+
+async fn blocking(work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static) -> Result<Session, StartError> {
+    let injected = tokio::task::spawn_blocking(work).await.map_err(|e| StartError::step("start the program", io::Error::other(e)))??;
+    Session::new(injected).map_err(|e| StartError::step("follow the program", e))
+}
+
+impl Session {
+    fn new(injected: Injected) -> io::Result<Session> {
+        let Injected { pid, stub_pid, control, shared, pidfd, launched, warnings } = injected;
+        control.set_nonblocking(true)?;
+        let pidfd = Arc::new(pidfd);
+        let (tell, exit) = watch::channel(None);
+        let poll = sys::watch_readable(pidfd.try_clone()?)?;
+        tokio::spawn(async move {
+            let ended = poll.readable().await;
+            drop(ended);
+            let _ = tell.send(Some(ending(pid, launched, poll.get_ref()).await));
+        });
+        Ok(Session { pid, stub_pid, launched, control: UnixStream::from_std(control)?, shared, exit: Exit(exit), warnings, pidfd })
+    }
+
+    /// Sends a signal to the program; nothing happens if it has ended already.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        sys::pidfd_signal(self.pidfd.as_fd(), signal)
+    }
+
+    /// A handle that can signal the program after the session has been taken apart.
+    pub fn pidfd(&self) -> Arc<OwnedFd> {
+        self.pidfd.clone()
+    }
+}
+
+async fn ending(pid: i32, launched: bool, pidfd: &OwnedFd) -> Ending {
+    if launched {
+        for _ in 0..200 {
+            match sys::try_reap(pid) {
+                Ok(Some(status)) => return Ending::from_wait(status),
+                // Readable a moment before it can be reaped.
+                Ok(None) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(_) => break,
+            }
+        }
+        return Ending::Unknown;
+    }
+    let zombie = process::zombie_status(pid);
+    match zombie.or_else(|| sys::pidfd_exit_status(pidfd.as_fd())) {
+        Some(status) => Ending::from_wait(status),
+        None => Ending::Unknown,
+    }
+}
