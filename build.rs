@@ -45,13 +45,10 @@ fn main() {
     }
     cargo.env("CFLAGS", "-fno-stack-protector -ffreestanding");
     let status = cargo.status().expect("cargo cannot be started to build the stub");
-    let mut image = out.join("release/libulpf_stub.so");
     if !status.success() {
-        // Until the stub links on its own: a command without a stub, which says so when it needs one.
-        println!("cargo:warning=The stub (stub/) did not build; this ulpf cannot load it into a program.");
-        image = out.join("no-stub");
-        fs::write(&image, b"").unwrap();
+        panic!("The stub (stub/) did not build, so there is nothing to load into a program; see the messages above.");
     }
+    let image = out.join("release/libulpf_stub.so");
     println!("cargo:rustc-env=ULPF_STUB_IMAGE={}", image.display());
 }
 

@@ -28,12 +28,16 @@ use std::sync::OnceLock;
 use thiserror::Error;
 
 /// The image that build.rs made.
-static STUB: &[u8] = include_bytes!(env!("ULPF_STUB_IMAGE"));
+static STUB: &Aligned<[u8]> = &Aligned(*include_bytes!(env!("ULPF_STUB_IMAGE")));
+
+/// ELF headers are read in place.
+#[repr(C, align(16))]
+struct Aligned<T: ?Sized>(T);
 
 pub fn stub_image() -> Result<&'static image::Image, StartError> {
     static IMAGE: OnceLock<image::Image> = OnceLock::new();
     if IMAGE.get().is_none() {
-        let _ = IMAGE.set(image::Image::parse(STUB)?);
+        let _ = IMAGE.set(image::Image::parse(&STUB.0)?);
     }
     IMAGE.get().ok_or_else(|| StartError::step("prepare the stub", io::ErrorKind::Other.into()))
 }
