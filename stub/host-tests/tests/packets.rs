@@ -31,15 +31,15 @@ fn resume_actions() {
 
 #[test]
 fn conditions() {
-    let p = conditional_breakpoint(b"Z0,401136,1;X3,22012 7").is_none();
+    let p = breakpoint(b"401136,1;X3,22012 7").is_none();
     assert!(p, "hex with a space");
-    let p = conditional_breakpoint(b"Z0,401136,1;X3,220127X2,2201").unwrap();
+    let p = breakpoint(b"401136,1;X3,220127X2,2201").unwrap();
     assert_eq!(p.addr, 0x401136);
     assert_eq!(p.conditions, [vec![0x22, 1, 0x27], vec![0x22, 1]]);
     assert!(!p.commands);
-    assert!(conditional_breakpoint(b"Z0,1,1;X1,27;cmds:0,X1,27").unwrap().commands);
-    for bad in ["Z0,1,1", "Z0,1,1;X", "Z0,1,1;Xff,27", "Z0,1,1;Xffffffffffffffff,27", "Z0,1,1;X1,2"] {
-        assert_eq!(conditional_breakpoint(bad.as_bytes()), None, "{bad}");
+    assert!(breakpoint(b"1,1;X1,27;cmds:0,X1,27").unwrap().commands);
+    for bad in ["1", "1,1;X", "1,1;Xff,27", "1,1;Xffffffffffffffff,27", "1,1;X1,2", "1,1;;x"] {
+        assert_eq!(breakpoint(bad.as_bytes()), None, "{bad}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! What gdbstub's answers lack: features served beside it, the rest of a stop reply, the reason of
-//! a refusal.
+//! What gdbstub's answers lack: features served beside it, the rest of a stop reply, the words of a
+//! refusal.
 
 use super::{Client, packet, procfs};
 use crate::inferior::{Inferior, Refusal, Stop, StopReason, Tid};
@@ -36,8 +36,7 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
 }
 
 /// GDB 13 only sees "an error", newer versions and LLDB show the text.
-pub fn refusal(refusal: Option<&Refusal>, client: Client) -> Vec<u8> {
-    let Some(r) = refusal else { return b"E01".to_vec() };
+pub fn refusal(r: &Refusal, client: Client) -> Vec<u8> {
     let mut text = Vec::new();
     for part in [&*r.what, ": ", &r.why, "; ", &r.what_to_do] {
         text.extend(part.bytes().filter(|b| !matches!(b, b'#' | b'$' | b'}' | b'*')));

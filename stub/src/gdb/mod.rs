@@ -6,11 +6,11 @@
 //!   server ◀──────────── frame ◀─────────┴── amend.rs ◀──────────────────┘
 //! ```
 //!
-//! gdbstub keeps the session's state (stopped, running), negotiates, and serves registers, threads,
-//! breakpoints, watches and `monitor`. The seam has two sides:
+//! gdbstub keeps the session's state (stopped, running), negotiates features, serves registers,
+//! thread lists and `monitor`, and reports stops. The seam has two sides:
 //! - `beside/`: packets that gdbstub does not have or serves too narrowly are answered before
-//!   gdbstub sees them, one file per group;
-//! - `amend.rs`: gdbstub's answers that need more (the feature list, stop replies, refusals).
+//!   gdbstub sees them, one file per group, each with its reason;
+//! - `amend.rs`: gdbstub's answers that need more (the feature list, stop replies).
 //!
 //! Between server and stub there are no acknowledgements; checksums were verified by the server.
 //! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
@@ -147,6 +147,7 @@ impl GdbSession {
             self.resume_gdbstub(self.thread);
         }
         match beside::serve(self, inf, payload) {
+            beside::Served::Ok => out(b"$OK#9a"),
             beside::Served::Reply(reply) => out(&packet::frame(&reply)),
             beside::Served::Silent => {}
             beside::Served::Pass => {
@@ -166,9 +167,6 @@ impl GdbSession {
             None => out(&packet::frame(b"E01")),
             Some(raw) if payload.starts_with(b"qSupported") => {
                 out(&packet::frame(&amend::features(amend::payload(&raw))));
-            }
-            Some(raw) if payload.starts_with(b"Z") && amend::payload(&raw).starts_with(b"E") => {
-                out(&packet::frame(&amend::refusal(self.debuggee.refusal.as_ref(), self.client)));
             }
             Some(raw) => {
                 if !raw.is_empty() {

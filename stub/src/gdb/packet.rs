@@ -54,7 +54,8 @@ impl FrameReader {
             (FrameState::Checksum1, _) => self.state = FrameState::Checksum2,
             (FrameState::Checksum2, _) => {
                 self.state = FrameState::Outside;
-                return Some(Incoming::Packet(core::mem::take(&mut self.body)));
+                let next = Vec::with_capacity(64);
+                return Some(Incoming::Packet(core::mem::replace(&mut self.body, next)));
             }
         }
         None
@@ -270,22 +271,20 @@ pub fn addr_data(s: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((addr, len, data))
 }
 
-/// A breakpoint with conditions: `Z0,ADDR,KIND;Xlen,bytecodeXlen,bytecode…[;cmds:…]`.
+/// A breakpoint: `ADDR,KIND[;Xlen,bytecodeXlen,bytecode…][;cmds:…]`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ConditionalBreakpoint {
+pub struct Breakpoint {
     pub addr: u64,
     pub conditions: Vec<Vec<u8>>,
     /// A `cmds:` list (dprintf in the target) follows.
     pub commands: bool,
 }
 
-/// `None` also for a breakpoint without any list.
-pub fn conditional_breakpoint(payload: &[u8]) -> Option<ConditionalBreakpoint> {
-    let rest = payload.strip_prefix(b"Z0,")?;
-    let (head, lists) = split_once(rest, b';')?;
-    let (addr, _kind) = addr_len(head)?;
-    let mut out = ConditionalBreakpoint { addr, conditions: Vec::new(), commands: false };
-    for list in lists.split(|b| *b == b';') {
+pub fn breakpoint(rest: &[u8]) -> Option<Breakpoint> {
+    let mut lists = rest.split(|b| *b == b';');
+    let (addr, _kind) = addr_len(lists.next()?)?;
+    let mut out = Breakpoint { addr, conditions: Vec::new(), commands: false };
+    for list in lists {
         if list.starts_with(b"cmds:") {
             out.commands = true;
             continue;

@@ -4,7 +4,6 @@ use super::arch::{Amd64, Layout, RegisterBytes, RegisterNumber};
 use super::packet::{Action, Go};
 use super::{registers, signals};
 use crate::inferior::{Inferior, Refusal, Resume, Tid};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -31,7 +30,7 @@ use gdbstub::target::ext::extended_mode::{
 use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
-use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+use ulpf_lib::TargetAddr;
 
 const EFAULT: u8 = 14;
 const EINVAL: u8 = 22;
@@ -105,12 +104,6 @@ impl Debuggee {
 
     pub fn signal_to_client(&self, linux: i32) -> u8 {
         if self.linux_signals { linux as u8 } else { signals::to_gdb(linux) }
-    }
-
-    /// Notes a refusal and turns it into gdbstub's error.
-    pub fn refuse<T>(&mut self, refusal: Refusal) -> TargetResult<T, Self> {
-        self.refusal = Some(refusal);
-        Err(TargetError::Errno(EINVAL))
     }
 
     /// How the program goes on: the first action that names a thread counts, a thread that none
@@ -242,6 +235,8 @@ impl ThreadExtraInfo for Debuggee {
     }
 }
 
+/// Declared so that gdbstub announces breakpoints and watches and reports their stops; the packets
+/// are served beside it (`beside/points.rs`).
 impl Breakpoints for Debuggee {
     fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
         Some(self)
@@ -254,68 +249,30 @@ impl Breakpoints for Debuggee {
     }
 }
 
-impl Debuggee {
-    pub fn insert_breakpoint(&mut self, addr: u64, conditions: Vec<Vec<u8>>) -> TargetResult<bool, Self> {
-        let inf = self.inf().ok_or(TargetError::NonFatal)?;
-        match inf.insert_breakpoint(TargetAddr(addr), conditions) {
-            Ok(()) => Ok(true),
-            Err(refusal) => self.refuse(refusal),
-        }
-    }
-    /// As gdbserver, removing what is not there is no error: the program may have unmapped it.
-    fn remove_breakpoint(&mut self, addr: u64) -> TargetResult<bool, Self> {
-        let inf = self.inf().ok_or(TargetError::NonFatal)?;
-        inf.remove_breakpoint(TargetAddr(addr));
-        Ok(true)
-    }
-}
-
 impl SwBreakpoint for Debuggee {
-    fn add_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
-        self.insert_breakpoint(addr, Vec::new())
+    fn add_sw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
-    fn remove_sw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
-        self.remove_breakpoint(addr)
+    fn remove_sw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
 }
 
-/// A hardware breakpoint is served as an int3 too: the debugger sees no difference.
 impl HwBreakpoint for Debuggee {
-    fn add_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
-        self.insert_breakpoint(addr, Vec::new())
+    fn add_hw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
-    fn remove_hw_breakpoint(&mut self, addr: u64, _: usize) -> TargetResult<bool, Self> {
-        self.remove_breakpoint(addr)
-    }
-}
-
-fn watch_kind(kind: StubWatchKind) -> WatchKind {
-    match kind {
-        StubWatchKind::Write => WatchKind::Write,
-        StubWatchKind::Read => WatchKind::Read,
-        StubWatchKind::ReadWrite => WatchKind::Access,
+    fn remove_hw_breakpoint(&mut self, _: u64, _: usize) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
 }
 
 impl HwWatchpoint for Debuggee {
-    fn add_hw_watchpoint(&mut self, addr: u64, len: u64, kind: StubWatchKind) -> TargetResult<bool, Self> {
-        let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
-            return self.refuse(Refusal {
-                what: format!("cannot watch {len} bytes at {addr:#x}"),
-                why: if len == 0 { "the range is empty".into() } else { "the range ends above the address space".into() },
-                what_to_do: "watch an object that has a size and an address".into(),
-            });
-        };
-        let inf = self.inf().ok_or(TargetError::NonFatal)?;
-        match inf.insert_watch(range, watch_kind(kind)) {
-            Ok(()) => Ok(true),
-            Err(refusal) => self.refuse(refusal),
-        }
+    fn add_hw_watchpoint(&mut self, _: u64, _: u64, _: StubWatchKind) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
-    fn remove_hw_watchpoint(&mut self, addr: u64, len: u64, kind: StubWatchKind) -> TargetResult<bool, Self> {
-        let Some(range) = WatchRange::new(TargetAddr(addr), len) else { return Ok(false) };
-        let inf = self.inf().ok_or(TargetError::NonFatal)?;
-        Ok(inf.remove_watch(range, watch_kind(kind)))
+    fn remove_hw_watchpoint(&mut self, _: u64, _: u64, _: StubWatchKind) -> TargetResult<bool, Self> {
+        Err(TargetError::Errno(ENOSYS))
     }
 }
 

@@ -14,11 +14,11 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         b"qProcessInfo" => Served::Reply(process_info(pid)),
         b"QListThreadsInStopReply" => {
             session.client.threads_in_stop = true;
-            Served::ok()
+            Served::Ok
         }
         b"QEnableErrorStrings" => {
             session.client.error_strings = true;
-            Served::ok()
+            Served::Ok
         }
         b"qShlibInfoAddr" => match libraries::r_debug_location(inf, pid) {
             Some(at) => {
@@ -30,7 +30,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         },
         // Any number: LLDB stops asking for more than it is told.
         b"qWatchpointSupportInfo:" | b"qWatchpointSupportInfo" => Served::text("num:65536;"),
-        b"qMemoryRegionInfo:" => Served::ok(),
+        b"qMemoryRegionInfo:" => Served::Ok,
         _ => match payload.strip_prefix(b"qMemoryRegionInfo:") {
             Some(addr) => memory_region(pid, addr).map_or_else(Served::error, Served::Reply),
             None => return None,

@@ -40,7 +40,7 @@ fn read_hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
 /// LLDB's `x`: raw bytes, escaped; a read of nothing is its probe for the packet.
 fn read_binary(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
     if packet::addr_len(rest)?.1 == 0 {
-        return Some(Served::ok());
+        return Some(Served::Ok);
     }
     let data = read(inf, rest, packet::PACKET_SIZE)?;
     let mut reply = Vec::new();

@@ -13,6 +13,7 @@ use crate::inferior::Inferior;
 use alloc::vec::Vec;
 
 pub enum Served {
+    Ok,
     Reply(Vec<u8>),
     /// Done, and the protocol wants no answer (now).
     Silent,
@@ -23,9 +24,6 @@ pub enum Served {
 }
 
 impl Served {
-    fn ok() -> Served {
-        Served::Reply(b"OK".to_vec())
-    }
     fn error() -> Served {
         Served::Reply(b"E01".to_vec())
     }
@@ -34,7 +32,7 @@ impl Served {
         Served::Reply(Vec::new())
     }
     fn ok_or_error(ok: bool) -> Served {
-        if ok { Served::ok() } else { Served::error() }
+        if ok { Served::Ok } else { Served::error() }
     }
     fn text(s: &str) -> Served {
         Served::Reply(s.into())
@@ -48,8 +46,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     }
     match payload {
         [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(inf, payload),
-        [b'Z', b'0', ..] if payload.contains(&b';') => points::serve(session, inf, payload),
-        [b'Z' | b'z', b'0'..=b'4', b',', ..] => Served::Pass,
+        [b'Z' | b'z', ..] => points::serve(session, inf, payload),
         [b'c' | b's' | b'C' | b'S', ..] => resume::old(session, inf, payload),
         _ if payload.starts_with(b"vCont") => resume::serve(session, inf, payload),
         _ if payload.starts_with(b"qXfer:") => xfer::serve(session, inf, payload),

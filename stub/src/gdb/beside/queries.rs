@@ -33,13 +33,13 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         [b'D'] | [b'D', b';', ..] => {
             inf.detach();
             session.event = Event::Detached;
-            Served::ok()
+            Served::Ok
         }
         b"vCtrlC" => {
             if session.event == Event::Running {
                 inf.interrupt();
             }
-            Served::ok()
+            Served::Ok
         }
         _ => by_name(session, inf, payload),
     }
@@ -67,7 +67,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
         },
         b"qAttached" => Served::text("1"),
         // The server's, and harmless here. With qSymbol we need no symbols.
-        b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::ok(),
+        b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::Ok,
         b"QNonStop" => Served::ok_or_error(rest == b"0"),
         b"QPassSignals" => match packet::number_list(rest) {
             Some(list) => {
@@ -76,14 +76,14 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                     .filter_map(|n| session.debuggee.signal_from_client(u8::try_from(*n).ok()?))
                     .fold(0u64, |mask, signo| mask | 1 << (signo - 1));
                 inf.set_pass_signals(mask);
-                Served::ok()
+                Served::Ok
             }
             None => Served::error(),
         },
         b"vKill" => {
             inf.kill();
             session.event = Event::Killed;
-            Served::ok()
+            Served::Ok
         }
         _ => Served::unknown(),
     }
@@ -111,7 +111,7 @@ fn select(session: &mut GdbSession, inf: &mut dyn Inferior, op: u8, id: &[u8]) -
     let parsed = ThreadId::parse(id)?;
     if op == b'c' {
         session.resume_thread = parsed;
-        return Some(Served::ok());
+        return Some(Served::Ok);
     }
     let tid = match parsed.tid {
         Id::Is(_) => named(inf, session.debuggee.pid, id)?,
