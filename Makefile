@@ -37,5 +37,6 @@ need-demo: need-build
 need-test: need-build
 	@.ci/need $(TEST_PACKAGES)
 	@.ci/need --optional $(EXTRA_PACKAGES)
+	@.ci/lldb-14
 
 .PHONY: build demo test bench examples install clean need-build need-demo need-test

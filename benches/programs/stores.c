@@ -1,0 +1,54 @@
+/* Times stores to one page: stores MODE COUNT
+ *
+ *   mate    stores beside the watched long, on its page    (a false positive)
+ *   silent  stores the value that is already there         (a hit that needs no stop)
+ *   change  stores a new value each time                   (a hit that a debugger wants to see)
+ *   read    reads the watched long                         (no access that a write watch asks for)
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+_Alignas(4096) volatile long page[512];
+#define watched page[0]
+
+__attribute__((noinline)) void ready(void)
+{
+	__asm__ volatile("");
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "mate";
+	long count = argc > 2 ? atol(argv[2]) : 100000, sum = 0;
+	double start;
+
+	page[64] = 1; /* there, and warm */
+	ready();
+	page[65] = 1; /* the first fault decodes and builds: not what we time */
+	watched = 0;
+	start = now();
+	if (!strcmp(mode, "mate"))
+		for (long i = 0; i < count; i++)
+			page[64] = i;
+	else if (!strcmp(mode, "silent"))
+		for (long i = 0; i < count; i++)
+			watched = 0;
+	else if (!strcmp(mode, "change"))
+		for (long i = 0; i < count; i++)
+			watched = i + 1;
+	else
+		for (long i = 0; i < count; i++)
+			sum += watched;
+	printf("ns %.2f\n", (now() - start) / count);
+	return sum == 42;
+}
