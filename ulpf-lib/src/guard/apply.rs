@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::RLIMIT_STACK;
+use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
@@ -49,7 +49,7 @@ impl Guards {
         let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
         let mut unarmed = Vec::new();
         self.pending.clear();
-        if !wanted.iter().all(|r| self.moved.covers(r.start.0, r.end.0)) {
+        if wanted.iter().any(|r| !self.settled(r)) {
             self.snapshot = None;
             match self.read_maps() {
                 Ok(()) => {
@@ -67,7 +67,48 @@ impl Guards {
             }
         }
         self.set_guards(&wanted, &mut unarmed);
+        self.trim();
         unarmed
+    }
+
+    /// Is the run moved and guarded already? Then its neighbours have been seen to as well.
+    fn settled(&self, run: &PageRun) -> bool {
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            match self.moved.get(at) {
+                Some((_, end, moved)) if moved.guard.is_some() => at = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Puts pages back that were moved for guards that are no more, once there are many of them.
+    /// A few stay: a debugger likes to watch the same places again.
+    fn trim(&mut self) {
+        const KEEP: u64 = 1024 * PAGE_SIZE;
+        let (mut idle, mut guarded) = (Vec::new(), 0);
+        let near = FILL_GAP.max(PAGE_SIZE);
+        for (start, end, moved) in self.moved.iter() {
+            if moved.guard.is_some() {
+                guarded += end - start;
+                continue;
+            }
+            // Neighbours of a guarded page stay.
+            let has_guard = |at: u64| self.moved.get(at).is_some_and(|m| m.2.guard.is_some());
+            let from = if has_guard(start.saturating_sub(1)) { start + near } else { start };
+            let to = if has_guard(end) { end.saturating_sub(near) } else { end };
+            if from < to {
+                idle.push((from, to));
+            }
+        }
+        let total: u64 = idle.iter().map(|(s, e)| e - s).sum();
+        if total > KEEP && total > guarded {
+            for (start, end) in idle {
+                // If memory is short they stay where they are, which does no harm.
+                let _ = self.release(TargetAddr(start), end - start);
+            }
+        }
     }
 
     /// Keeps the number of mappings below the kernel's limit (vm.max_map_count), of which a quarter
@@ -106,8 +147,7 @@ impl Guards {
         let mut moves: Vec<Move> = Vec::new();
         let mut done = 0; // everything below is planned
         for (i, run) in wanted.iter().enumerate() {
-            if self.moved.covers(run.start.0, run.end.0) {
-                // Its neighbours were planned when it was moved.
+            if self.settled(run) {
                 done = done.max(run.end.0);
                 continue;
             }
@@ -292,7 +332,12 @@ impl Guards {
             return Ok(found);
         }
         let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
+        // Windows count against the program's limit of address space: small ones if it has one.
+        let room = os::limit(RLIMIT_AS).map_or(u64::MAX, |l| l.0) / 64;
         for len in WINDOW_SIZES {
+            if len > room.max(WINDOW_SIZES[WINDOW_SIZES.len() - 1]) {
+                continue;
+            }
             let va = at & !(len - 1);
             if self.windows.range(va..va + len).next().is_some() {
                 continue; // a smaller one was made here when room was short

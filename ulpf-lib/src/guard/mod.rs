@@ -316,7 +316,7 @@ impl Guards {
             return (end, Piece::No(Why::Text));
         }
         if vma.kind == VmaKind::Odd
-            && let Some(why) = refuse::odd(at)
+            && let Some(why) = refuse::odd(at, vma.shared)
         {
             return (end, Piece::No(why));
         }

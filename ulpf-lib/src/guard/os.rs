@@ -113,9 +113,11 @@ impl File {
 
     /// A second mapping of `[offset, offset + len)`, readable and writable.
     pub fn map_window(&self, offset: u64, len: u64) -> Result<u64, Errno> {
-        let flags = MAP_SHARED | MAP_NORESERVE;
         // SAFETY: without MAP_FIXED no existing mapping is replaced.
-        unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, self.0, offset) }
+        let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, MAP_SHARED | MAP_NORESERVE, self.0, offset) }?;
+        set_apart(at, len);
+        protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
+        Ok(at)
     }
 
     /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content is there.
@@ -130,7 +132,20 @@ impl File {
 pub fn map_tables(len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, -1i64, 0) }
+    let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, flags, -1i64, 0) }?;
+    set_apart(at, len);
+    protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
+    Ok(at)
+}
+
+/// Our sparse mappings must not be filled: not by mlockall(MCL_FUTURE) of the program (which cannot
+/// fill them while they are inaccessible, and shall not when they no longer are), nor by a core dump.
+fn set_apart(at: u64, len: u64) {
+    // SAFETY: neither call changes memory.
+    unsafe {
+        let _ = sys!(__NR_munlock, at, len);
+        let _ = sys!(__NR_madvise, at, len, MADV_DONTDUMP);
+    }
 }
 
 /// Makes memory of [`map_tables`] read as zeros again.
@@ -176,6 +191,7 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
             unmap(place, len);
             return Err(e);
         }
+        let _ = sys!(__NR_madvise, place, len, MADV_DONTDUMP);
         match protect(place, len, (PROT_READ | PROT_WRITE) as u8) {
             Ok(()) => Ok((place, true)),
             // A file that was opened for reading only.

@@ -77,11 +77,13 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
 
 /// Is there anything about this mapping that rules out a guard? Asked for mappings whose name leaves
 /// it open.
-pub(super) fn odd(at: u64) -> Option<Why> {
+pub(super) fn odd(at: u64, shared: bool) -> Option<Why> {
     let flags = maps::vm_flags(at).unwrap_or_default();
     flags.split_ascii_whitespace().find_map(|code| match code {
         "ht" => Some(Why::HugePages),
         "io" | "pf" => Some(Why::Device),
+        // mremap(2) cannot duplicate a mapping that may not grow.
+        "de" if shared => Some(Why::Device),
         _ => None,
     })
 }
