@@ -151,6 +151,7 @@ impl Guards {
                 done = done.max(run.end.0);
                 continue;
             }
+            self.resolve_odd(run);
             let below = run.start.0.saturating_sub(PAGE_SIZE).max(done);
             self.plan_bystanders(below, run.start.0, run.guard, &mut moves);
             self.plan_run(*run, &mut moves, unarmed);
@@ -272,8 +273,7 @@ impl Guards {
         if unreadable {
             os::protect(start, end - start, prot | PROT_READ).map_err(|e| (end, refuse::no_move(start, end, e)))?;
         }
-        let alias = window.alias.wrapping_sub(va);
-        let copied = self.copy_content(start, end, alias, m.origin);
+        let copied = self.copy_content(start, end, m.origin);
         let give_up = |end, refusal| {
             self.file.punch(start, end);
             if unreadable {
@@ -281,10 +281,9 @@ impl Guards {
             }
             Err((end, refusal))
         };
-        if copied < end {
+        if let Err((copied, e)) = copied {
             if copied == start {
-                let next = start + PAGE_SIZE;
-                return give_up(end, refuse::no_content(start, next)).map_err(|(_, r): (u64, _)| (next, r));
+                return give_up(start + PAGE_SIZE, refuse::no_content(start, start + PAGE_SIZE, e));
             }
             self.file.punch(copied, end);
             end = copied;
@@ -296,10 +295,23 @@ impl Guards {
         Ok(end)
     }
 
-    /// Copies the pages that have content; returns the first that could not be copied, or `end`.
-    fn copy_content(&self, start: u64, end: u64, alias: u64, origin: Origin) -> u64 {
+    fn copy_all(&self, start: u64, end: u64) -> Result<(), (u64, Errno)> {
+        let mut at = start;
+        while at < end {
+            match self.file.fill(at, at, end - at) {
+                Ok(n) if n > 0 => at += n,
+                Ok(_) => return Err((at & !(PAGE_SIZE - 1), Errno(linux_raw_sys::errno::EFAULT as i32))),
+                Err(e) => return Err((at & !(PAGE_SIZE - 1), e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the pages that have content into the file; on failure, the first that could not be
+    /// copied.
+    fn copy_content(&self, start: u64, end: u64, origin: Origin) -> Result<(), (u64, Errno)> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| origin != Origin::File) else {
-            return copy_all(start, end, alias);
+            return self.copy_all(start, end);
         };
         let mut words = alloc::vec![0u64; 4096.min(((end - start) / PAGE_SIZE) as usize)];
         let mut at = start;
@@ -307,23 +319,20 @@ impl Guards {
             let want = words.len().min(((end - at) / PAGE_SIZE) as usize);
             let got = match pagemap.read_words(&mut words[..want], at / PAGE_SIZE * 8) {
                 Ok(n) if n > 0 => n,
-                _ => return copy_all(at, end, alias),
+                _ => return self.copy_all(at, end),
             };
             for group in words[..got].chunk_by(|a, b| a & PM_CONTENT != 0 && b & PM_CONTENT != 0) {
                 let stop = at + group.len() as u64 * PAGE_SIZE;
                 if group[0] & PM_GUARD != 0 {
-                    return at;
+                    return Err((at, Errno(linux_raw_sys::errno::EFAULT as i32)));
                 }
                 if group[0] & PM_CONTENT != 0 {
-                    let done = copy_all(at, stop, alias);
-                    if done < stop {
-                        return done;
-                    }
+                    self.copy_all(at, stop)?;
                 }
                 at = stop;
             }
         }
-        end
+        Ok(())
     }
 
     /// The window that holds `at`, made if need be.
@@ -429,16 +438,6 @@ impl Guards {
             }
         }
     }
-}
-
-fn copy_all(mut at: u64, end: u64, alias: u64) -> u64 {
-    while at < end {
-        match os::copy(at.wrapping_add(alias), at, end - at) {
-            0 => break,
-            n => at += n as u64,
-        }
-    }
-    at & !(PAGE_SIZE - 1)
 }
 
 fn push(moves: &mut Vec<Move>, m: Move) {

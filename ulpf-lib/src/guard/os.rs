@@ -74,14 +74,37 @@ impl File {
         unsafe { sys!(__NR_pread64, self.0, words.as_mut_ptr(), words.len() * 8, at) }.map(|n| n as usize / 8)
     }
 
-    /// (device, inode), the device as `Vma::dev` has it.
-    pub fn identity(&self) -> Result<(u64, u64), Errno> {
+    /// Copies `[addr, addr + len)` into the file at `offset`. A page that cannot be read ends the copy;
+    /// returns the number of bytes copied, EFAULT if the first cannot be read.
+    pub fn fill(&self, offset: u64, addr: u64, len: u64) -> Result<u64, Errno> {
+        // SAFETY: the kernel checks every page it reads.
+        unsafe { sys!(__NR_pwrite64, self.0, addr, len, offset) }
+    }
+
+    /// Copies `[offset, offset + len)` of the file to `addr`; returns the number of bytes copied.
+    pub fn fetch(&self, offset: u64, addr: u64, len: u64) -> usize {
+        // SAFETY: the kernel checks every page; the bytes there are the caller's (head of the module).
+        unsafe { sys!(__NR_pread64, self.0, addr, len, offset) }.unwrap_or(0) as usize
+    }
+
+    fn stat(&self) -> Result<stat, Errno> {
         let mut stat = core::mem::MaybeUninit::<stat>::zeroed();
         // SAFETY: the kernel fills the struct; zeroes are a valid one.
-        let stat = unsafe {
+        unsafe {
             sys!(__NR_fstat, self.0, stat.as_mut_ptr())?;
-            stat.assume_init()
-        };
+            Ok(stat.assume_init())
+        }
+    }
+
+    /// Pages of memory behind the file.
+    #[cfg(test)]
+    pub fn pages(&self) -> u64 {
+        self.stat().map_or(0, |s| s.st_blocks as u64 * 512 / 4096)
+    }
+
+    /// (device, inode), the device as `Vma::dev` has it.
+    pub fn identity(&self) -> Result<(u64, u64), Errno> {
+        let stat = self.stat()?;
         // Linux: major in bits 8 to 19, minor in bits 0 to 7 and 20 to 31 (new_encode_dev).
         let (major, minor) = (stat.st_dev >> 8 & 0xfff, stat.st_dev & 0xff | stat.st_dev >> 12 & 0xfff00);
         Ok((major << 32 | minor, stat.st_ino))
@@ -173,6 +196,12 @@ pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
 pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
     // SAFETY: see the head of the module.
     unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
+}
+
+/// madvise(MADV_DONTNEED): what follows reads as zeros, or as the file.
+pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: in the place of the same call of the program.
+    unsafe { sys!(__NR_madvise, addr, len, MADV_DONTNEED) }.map(drop)
 }
 
 pub fn unmap(addr: u64, len: u64) {

@@ -98,6 +98,9 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
     for i in 0..5 {
         assert_eq!(load(at + i * PAGE_SIZE + 7), 10 + i as u8);
     }
+    assert_eq!(g.page_map().fault(TargetAddr(page + 7), AccessKind::Write), Fault::Guarded);
+    assert_eq!(g.page_map().fault(TargetAddr(page + 7), AccessKind::Read), Fault::Stale);
+    assert_eq!(g.page_map().fault(TargetAddr(at), AccessKind::Write), Fault::Foreign);
     // Through the alias, both ways.
     let alias = g.page_map().open(TargetAddr(page + 7), 1, true).unwrap();
     assert_eq!(load(alias.0), 12);
@@ -305,7 +308,7 @@ fn untouched_pages_stay_holes() {
     assert_eq!(load(at + 100 * PAGE_SIZE), 1);
     g.release_all().unwrap();
     assert_eq!(load(at + 100 * PAGE_SIZE), 1);
-    assert_eq!(g.data_pages(0, os::FILE_SIZE), 0, "nothing is left in the file");
+    assert_eq!(g.file.pages(), 0, "nothing is left in the file");
 }
 
 #[test]
@@ -355,6 +358,7 @@ fn the_programs_own_protection_counts() {
     let entry = g.page_map().entry(TargetAddr(page));
     assert!(entry.guards(AccessKind::Write) && !entry.permits(AccessKind::Write) && entry.permits(AccessKind::Read));
     assert!(store_faults(at) && store_faults(page) && !load_faults(page));
+    assert_eq!(g.page_map().fault(TargetAddr(page), AccessKind::Write), Fault::Forbidden);
     assert!(g.page_map().open(TargetAddr(page), 1, true).is_none());
     g.set_prot(TargetAddr(page), PAGE_SIZE, 0).unwrap();
     assert!(load_faults(page) && !g.page_map().entry(TargetAddr(page)).permits(AccessKind::Read));
@@ -389,7 +393,7 @@ fn what_the_program_does_to_its_mappings_is_followed() {
     let wanted = [run(at + PAGE_SIZE, 4, Guard::NoWrite)];
     armed(g.apply(wanted));
     // MADV_DONTNEED
-    assert!(g.discard(TargetAddr(at + 2 * PAGE_SIZE), PAGE_SIZE));
+    g.discard(TargetAddr(at + 2 * PAGE_SIZE), PAGE_SIZE).unwrap();
     assert_eq!(load(at + 2 * PAGE_SIZE), 0);
     assert!(store_faults(at + 2 * PAGE_SIZE));
     // munmap, then something new in its place
@@ -629,6 +633,41 @@ fn pages_without_guards_go_back_when_there_are_many() {
     g.release_all().unwrap();
 }
 
+#[test]
+fn with_strict_overcommit_moved_pages_have_memory_at_once() {
+    let mut g = new_guards();
+    g.strict = true;
+    let at = anonymous(10);
+    store(at + PAGE_SIZE, 1);
+    armed(g.apply([run(at, 10, Guard::NoWrite)]));
+    assert_eq!(g.file.pages(), 10);
+    g.discard(TargetAddr(at), 10 * PAGE_SIZE).unwrap();
+    assert_eq!(g.file.pages(), 10);
+    assert_eq!(load(at + PAGE_SIZE), 0);
+    g.release_all().unwrap();
+}
+
+#[test]
+fn shared_mappings_that_cannot_be_duplicated_are_refused() {
+    // SAFETY: perf_event_open and a fresh mapping of its buffer, which may not grow.
+    let buffer = unsafe {
+        let mut attr = [0u64; 16];
+        attr[0] = 1 | (128 << 32); // PERF_TYPE_SOFTWARE, size
+        attr[1] = 9; // PERF_COUNT_SW_DUMMY
+        attr[5] = 1 << 5 | 1 << 6; // exclude_kernel, exclude_hv
+        let fd = libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), 0, -1, -1, 0);
+        libc::mmap(std::ptr::null_mut(), 2 * PAGE, RW, MAP_SHARED, fd as i32, 0)
+    };
+    if buffer == libc::MAP_FAILED {
+        eprintln!("skipped: perf events are not permitted here");
+        return;
+    }
+    let mut g = new_guards();
+    let refusal = g.check(range(buffer as u64, 8), WatchKind::Write).unwrap_err();
+    assert!(refusal.why.contains("device"), "{refusal}");
+    assert_eq!(g.apply([run(buffer as u64, 1, Guard::NoWrite)]).len(), 1);
+}
+
 /// Random changes, checked against a model after each.
 mod model {
     use super::*;
@@ -732,9 +771,9 @@ mod model {
                         armed(g.apply(runs_of(at, &want)));
                     }
                     Op::Discard(s, e) => {
-                        for (i, page) in model.iter_mut().enumerate().take(e).skip(s) {
-                            if g.page_map().entry(addr(i)).moved() {
-                                prop_assert!(g.discard(addr(i), PAGE_SIZE));
+                        if model[s..e].iter().all(|p| p.mapped) {
+                            g.discard(addr(s), ((e - s) * PAGE) as u64).unwrap();
+                            for page in &mut model[s..e] {
                                 page.content = (0, 0);
                             }
                         }
