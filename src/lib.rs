@@ -4,6 +4,7 @@
 
 pub mod inject;
 pub mod rsp;
+pub mod run;
 pub mod server;
 pub mod session;
 pub mod signals;

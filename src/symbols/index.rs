@@ -4,7 +4,10 @@
 //! what a refusal needs to say.
 
 use super::object::{Dwarf, Slice};
-use gimli::{AttributeValue, DebuggingInformationEntry, Operation, UnitOffset, UnitSectionOffset, constants as dw};
+use gimli::{
+    AttributeValue, DebuggingInformationEntry, Operation, UnitOffset, UnitSectionOffset,
+    constants as dw,
+};
 use std::collections::HashMap;
 
 pub type Entry<'a, 'u> = DebuggingInformationEntry<'a, 'u, Slice>;
@@ -122,16 +125,26 @@ impl Index {
         }
         for header in headers {
             let number = self.units.len() as u32;
-            if let gimli::UnitType::Type { type_signature, type_offset }
-            | gimli::UnitType::SplitType { type_signature, type_offset } = header.type_()
+            if let gimli::UnitType::Type {
+                type_signature,
+                type_offset,
+            }
+            | gimli::UnitType::SplitType {
+                type_signature,
+                type_offset,
+            } = header.type_()
             {
-                self.signatures.insert(type_signature.0, (number, type_offset));
+                self.signatures
+                    .insert(type_signature.0, (number, type_offset));
             }
             if let Ok(unit) = dwarf.unit(header) {
                 if unit.dwo_id.is_some() {
                     self.split_units += 1;
                 }
-                self.units.push(Unit { unit, supplementary });
+                self.units.push(Unit {
+                    unit,
+                    supplementary,
+                });
             }
         }
     }
@@ -140,7 +153,10 @@ impl Index {
         if name.is_empty() {
             return;
         }
-        self.by_name.entry(name).or_default().push(self.variables.len() as u32);
+        self.by_name
+            .entry(name)
+            .or_default()
+            .push(self.variables.len() as u32);
         self.variables.push(variable);
     }
 
@@ -167,10 +183,14 @@ impl Index {
             while around.last().is_some_and(|(d, ..)| *d >= depth) {
                 around.pop();
             }
-            let die = Die { unit: number, offset: entry.offset() };
+            let die = Die {
+                unit: number,
+                offset: entry.offset(),
+            };
             match entry.tag() {
                 dw::DW_TAG_namespace => {
-                    let name = attr_str(home, unit, entry, dw::DW_AT_name).unwrap_or("(anonymous namespace)");
+                    let name = attr_str(home, unit, entry, dw::DW_AT_name)
+                        .unwrap_or("(anonymous namespace)");
                     around.push((depth, name, false));
                 }
                 dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
@@ -192,7 +212,9 @@ impl Index {
                     let place = match entry.attr_value(dw::DW_AT_location)? {
                         Some(AttributeValue::Exprloc(e)) => place_of(home, unit, e),
                         Some(_) => Found::Local { register: true },
-                        None if entry.attr_value(dw::DW_AT_const_value)?.is_some() => Found::Static(Place::Constant),
+                        None if entry.attr_value(dw::DW_AT_const_value)?.is_some() => {
+                            Found::Static(Place::Constant)
+                        }
                         None if declaration => Found::Static(Place::Declared),
                         None if parameter || in_function => Found::Local { register: true },
                         None => Found::Static(Place::OptimisedOut),
@@ -204,7 +226,10 @@ impl Index {
                             None => None,
                         },
                     };
-                    let external = matches!(entry.attr_value(dw::DW_AT_external)?, Some(AttributeValue::Flag(true)));
+                    let external = matches!(
+                        entry.attr_value(dw::DW_AT_external)?,
+                        Some(AttributeValue::Flag(true))
+                    );
                     let decl_file = match entry.attr_value(dw::DW_AT_decl_file)? {
                         Some(AttributeValue::FileIndex(n)) => Some(n),
                         _ => None,
@@ -213,7 +238,13 @@ impl Index {
                     match (place, name) {
                         (Found::Local { register }, Some(name)) => {
                             let function = around.iter().rev().find(|a| a.2).map_or("", |a| a.1);
-                            locals.push((name, Local { function: function.into(), register }));
+                            locals.push((
+                                name,
+                                Local {
+                                    function: function.into(),
+                                    register,
+                                },
+                            ));
                             // Inlined copies of a function's static refer back to this entry.
                             if !parameter {
                                 declared.insert(die, (path, die));
@@ -221,16 +252,26 @@ impl Index {
                         }
                         (Found::Local { .. }, None) => {}
                         (Found::Static(place), name) => {
-                            let variable = Variable { path: path.clone(), place, external, die, decl_file };
+                            let variable = Variable {
+                                path: path.clone(),
+                                place,
+                                external,
+                                die,
+                                decl_file,
+                            };
                             match (name, specification) {
                                 (Some(name), None) => {
                                     declared.insert(die, (path, die));
                                     found.push((name, variable));
                                 }
-                                (Some(name), Some(_)) if entry.attr_value(dw::DW_AT_type)?.is_some() => {
+                                (Some(name), Some(_))
+                                    if entry.attr_value(dw::DW_AT_type)?.is_some() =>
+                                {
                                     found.push((name, variable))
                                 }
-                                (_, Some(specification)) => completed.push((variable, specification)),
+                                (_, Some(specification)) => {
+                                    completed.push((variable, specification))
+                                }
                                 (None, None) => {}
                             }
                         }
@@ -258,7 +299,13 @@ impl Index {
     }
 
     /// Name of a function whose entry may refer to another one for it.
-    fn function_name(&self, dwarf: &Dwarf, unit: u32, entry: &Entry, hops: u32) -> Option<&'static str> {
+    fn function_name(
+        &self,
+        dwarf: &Dwarf,
+        unit: u32,
+        entry: &Entry,
+        hops: u32,
+    ) -> Option<&'static str> {
         let home = self.dwarf_of(dwarf, unit);
         if let Some(name) = attr_str(home, &self.units[unit as usize].unit, entry, dw::DW_AT_name) {
             return Some(name);
@@ -285,10 +332,15 @@ impl Index {
     pub fn reference(&self, unit: u32, value: AttributeValue<Slice>) -> Option<Die> {
         match value {
             AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
-            AttributeValue::DebugInfoRef(offset) => self.at_offset(offset, self.units[unit as usize].supplementary),
+            AttributeValue::DebugInfoRef(offset) => {
+                self.at_offset(offset, self.units[unit as usize].supplementary)
+            }
             AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, true),
             AttributeValue::DebugTypesRef(signature) => {
-                self.signatures.get(&signature.0).map(|(unit, offset)| Die { unit: *unit, offset: *offset })
+                self.signatures.get(&signature.0).map(|(unit, offset)| Die {
+                    unit: *unit,
+                    offset: *offset,
+                })
             }
             _ => None,
         }
@@ -300,12 +352,18 @@ impl Index {
             UnitSectionOffset::DebugInfoOffset(start) => (u.supplementary, false, start.0),
             UnitSectionOffset::DebugTypesOffset(start) => (u.supplementary, true, start.0),
         };
-        let number = self.units.partition_point(|u| key(u) <= (supplementary, false, offset.0)).checked_sub(1)?;
+        let number = self
+            .units
+            .partition_point(|u| key(u) <= (supplementary, false, offset.0))
+            .checked_sub(1)?;
         let unit = &self.units[number];
         if key(unit).0 != supplementary || key(unit).1 {
             return None;
         }
-        Some(Die { unit: number as u32, offset: offset.to_unit_offset(&unit.unit.header)? })
+        Some(Die {
+            unit: number as u32,
+            offset: offset.to_unit_offset(&unit.unit.header)?,
+        })
     }
 
     pub fn die_name(&self, dwarf: &Dwarf, die: Die) -> Option<&'static str> {
@@ -317,7 +375,12 @@ impl Index {
     /// Variables whose path is `path` or ends with `::path`.
     pub fn find(&self, path: &str) -> Vec<&Variable> {
         let last = last_component(path);
-        let all = self.by_name.get(last).into_iter().flatten().map(|i| &self.variables[*i as usize]);
+        let all = self
+            .by_name
+            .get(last)
+            .into_iter()
+            .flatten()
+            .map(|i| &self.variables[*i as usize]);
         all.filter(|v| path_ends_with(&v.path, path)).collect()
     }
 
@@ -335,12 +398,16 @@ impl Index {
 
     /// The variable at an address as linked.
     pub fn at(&self, addr: u64) -> Option<&Variable> {
-        self.variables.iter().find(|v| v.place == Place::Address(addr))
+        self.variables
+            .iter()
+            .find(|v| v.place == Place::Address(addr))
     }
 
     /// Does the variable come from this source file? Compared from the end of the path.
     pub fn declared_in(&self, dwarf: &Dwarf, variable: &Variable, file: &str) -> bool {
-        self.source_files(dwarf, variable).iter().any(|path| file_ends_with(path, file))
+        self.source_files(dwarf, variable)
+            .iter()
+            .any(|path| file_ends_with(path, file))
     }
 
     /// Files that a variable belongs to: where it is declared, and its unit's main file.
@@ -351,7 +418,9 @@ impl Index {
         if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file) {
             if let Some(file) = program.header().file(number) {
                 let mut path = String::new();
-                let directory = file.directory(program.header()).and_then(|d| home.attr_string(unit, d).ok());
+                let directory = file
+                    .directory(program.header())
+                    .and_then(|d| home.attr_string(unit, d).ok());
                 if let (Some(directory), 1..) = (directory, file.directory_index()) {
                     path = directory.to_string_lossy().into_owned() + "/";
                 }
@@ -365,7 +434,12 @@ impl Index {
     }
 }
 
-pub fn attr_str(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, entry: &Entry, at: gimli::DwAt) -> Option<&'static str> {
+pub fn attr_str(
+    dwarf: &Dwarf,
+    unit: &gimli::Unit<Slice>,
+    entry: &Entry,
+    at: gimli::DwAt,
+) -> Option<&'static str> {
     let value = entry.attr_value(at).ok()??;
     let slice = dwarf.attr_string(unit, value).ok()?;
     std::str::from_utf8(slice.slice()).ok()
@@ -405,10 +479,15 @@ fn path_ends_with(path: &str, tail: &str) -> bool {
 }
 
 fn file_ends_with(path: &str, tail: &str) -> bool {
-    path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with('/') || tail.starts_with('/'))
+    path.strip_suffix(tail)
+        .is_some_and(|before| before.is_empty() || before.ends_with('/') || tail.starts_with('/'))
 }
 
-fn place_of(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, expression: gimli::Expression<Slice>) -> Found {
+fn place_of(
+    dwarf: &Dwarf,
+    unit: &gimli::Unit<Slice>,
+    expression: gimli::Expression<Slice>,
+) -> Found {
     let mut stack: Vec<u64> = Vec::new();
     let mut pieces = 0;
     let mut thread_local = false;
@@ -439,12 +518,18 @@ fn place_of(dwarf: &Dwarf, unit: &gimli::Unit<Slice>, expression: gimli::Express
             },
             Operation::TLS => thread_local = true,
             Operation::Piece { .. } => pieces += 1,
-            Operation::ImplicitValue { .. } | Operation::StackValue => return Found::Static(Place::Constant),
+            Operation::ImplicitValue { .. } | Operation::StackValue => {
+                return Found::Static(Place::Constant);
+            }
             Operation::Register { .. } => return Found::Local { register: true },
-            Operation::FrameOffset { .. } | Operation::RegisterOffset { .. } | Operation::CallFrameCFA => {
+            Operation::FrameOffset { .. }
+            | Operation::RegisterOffset { .. }
+            | Operation::CallFrameCFA => {
                 return Found::Local { register: false };
             }
-            Operation::EntryValue { .. } | Operation::ImplicitPointer { .. } => return Found::Local { register: true },
+            Operation::EntryValue { .. } | Operation::ImplicitPointer { .. } => {
+                return Found::Local { register: true };
+            }
             Operation::Nop => {}
             _ => return Found::Static(Place::Pieces),
         }
@@ -468,7 +553,10 @@ mod tests {
         assert!(path_ends_with("ns::Class::total", "Class::total"));
         assert!(!path_ends_with("ns::subtotal", "total"));
         assert!(path_ends_with("(anonymous namespace)::hidden", "hidden"));
-        assert!(path_ends_with("a::(anonymous namespace)::hidden", "a::hidden"));
+        assert!(path_ends_with(
+            "a::(anonymous namespace)::hidden",
+            "a::hidden"
+        ));
         assert_eq!(last_component("Pool<a::b>::live"), "live");
         assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
         assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));

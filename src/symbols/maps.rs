@@ -59,9 +59,14 @@ impl Program {
     pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let exe = exe.to_str().map_or(exe.clone(), |s| s.strip_suffix(" (deleted)").unwrap_or(s).into());
+        let exe = exe.to_str().map_or(exe.clone(), |s| {
+            s.strip_suffix(" (deleted)").unwrap_or(s).into()
+        });
         // The program may live in another root (containers), and its file may have been replaced.
-        let (link, root) = (PathBuf::from(format!("/proc/{pid}/exe")), PathBuf::from(format!("/proc/{pid}/root")));
+        let (link, root) = (
+            PathBuf::from(format!("/proc/{pid}/exe")),
+            PathBuf::from(format!("/proc/{pid}/root")),
+        );
         let open = |path: &Path| {
             if path == exe {
                 if let Ok(data) = std::fs::read(&link) {
@@ -77,33 +82,53 @@ impl Program {
     }
 
     /// As [`Program::refresh_from_process`], from the text of a maps file.
-    pub fn refresh(&mut self, maps: &str, exe: &Path, open: impl Fn(&Path) -> Result<ObjectFile, String>) -> bool {
+    pub fn refresh(
+        &mut self,
+        maps: &str,
+        exe: &Path,
+        open: impl Fn(&Path) -> Result<ObjectFile, String>,
+    ) -> bool {
         let mut modules: Vec<Rc<Module>> = Vec::new();
         let mut changed = false;
         // Only code: it is never moved, while data pages may be anybody's once they are guarded.
-        let code: Vec<Mapping> =
-            maps.lines().filter_map(parse_line).filter(|m| m.executable && m.path.starts_with('/')).collect();
+        let code: Vec<Mapping> = maps
+            .lines()
+            .filter_map(parse_line)
+            .filter(|m| m.executable && m.path.starts_with('/'))
+            .collect();
         let mut i = 0;
         while i < code.len() {
             let path = Path::new(code[i].path);
             let mut group: Vec<&Mapping> = vec![&code[i]];
-            while let Some(next) = code.get(i + group.len()).filter(|m| Path::new(m.path) == path) {
+            while let Some(next) = code
+                .get(i + group.len())
+                .filter(|m| Path::new(m.path) == path)
+            {
                 group.push(next);
             }
             i += group.len();
             let ranges: Vec<(u64, u64)> = group.iter().map(|m| (m.start, m.end)).collect();
-            let before = self.modules.iter().find(|m| m.object.path == path && m.code == ranges);
+            let before = self
+                .modules
+                .iter()
+                .find(|m| m.object.path == path && m.code == ranges);
             if let Some(module) = before {
                 modules.push(module.clone());
                 continue;
             }
             changed = true;
-            let known = self.modules.iter().find(|m| m.object.path == path).map(|m| m.object.clone());
+            let known = self
+                .modules
+                .iter()
+                .find(|m| m.object.path == path)
+                .map(|m| m.object.clone());
             let object = match known.map_or_else(|| open(path).map(Rc::new), Ok) {
                 Ok(object) => object,
                 Err(_) => continue,
             };
-            let Some(bias) = bias(&object, group[0]) else { continue };
+            let Some(bias) = bias(&object, group[0]) else {
+                continue;
+            };
             modules.push(Rc::new(Module {
                 types: Types::new(object.clone()),
                 object,
@@ -123,14 +148,21 @@ impl Program {
 
     /// The module whose code holds `addr`.
     pub fn module_at(&self, addr: u64) -> Option<&Rc<Module>> {
-        self.modules.iter().find(|m| m.code.iter().any(|(start, end)| (*start..*end).contains(&addr)))
+        self.modules.iter().find(|m| {
+            m.code
+                .iter()
+                .any(|(start, end)| (*start..*end).contains(&addr))
+        })
     }
 
     /// The module that a data address was linked into.
     pub fn module_of_data(&self, addr: u64) -> Option<&Rc<Module>> {
         self.modules.iter().find(|m| {
             let linked = addr.wrapping_sub(m.bias);
-            m.object.segments.iter().any(|s| (s.vaddr..s.vaddr + s.mem_len).contains(&linked))
+            m.object
+                .segments
+                .iter()
+                .any(|s| (s.vaddr..s.vaddr + s.mem_len).contains(&linked))
         })
     }
 
@@ -143,8 +175,12 @@ impl Program {
     pub fn modules_named<'p>(&'p self, name: &'p str) -> impl Iterator<Item = &'p Rc<Module>> {
         self.modules.iter().filter(move |m| {
             let file = m.object.name();
-            let shorter = file.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '-']));
-            file == name || shorter || name.contains('/') && m.object.path.ends_with(name.trim_start_matches('/'))
+            let shorter = file
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['.', '-']));
+            file == name
+                || shorter
+                || name.contains('/') && m.object.path.ends_with(name.trim_start_matches('/'))
         })
     }
 }
@@ -154,5 +190,12 @@ fn bias(object: &ObjectFile, mapping: &Mapping) -> Option<u64> {
         let page = s.offset & !0xfff;
         s.executable && (page..s.offset + s.file_len.max(1)).contains(&mapping.offset)
     })?;
-    Some(mapping.start.wrapping_sub(segment.vaddr.wrapping_sub(segment.offset).wrapping_add(mapping.offset)))
+    Some(
+        mapping.start.wrapping_sub(
+            segment
+                .vaddr
+                .wrapping_sub(segment.offset)
+                .wrapping_add(mapping.offset),
+        ),
+    )
 }

@@ -26,7 +26,7 @@ pub use object::demangle;
 pub use pc::Location;
 pub use resolve::Watched;
 pub use spec::{Scope, Spec};
-pub use value::render_raw;
+pub use value::Part;
 
 use std::fmt;
 
@@ -49,8 +49,17 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub fn new(what: impl Into<String>, why: impl Into<String>, what_to_do: impl Into<String>) -> Problem {
-        Problem { what: what.into(), why: why.into(), what_to_do: what_to_do.into(), not_yet: false }
+    pub fn new(
+        what: impl Into<String>,
+        why: impl Into<String>,
+        what_to_do: impl Into<String>,
+    ) -> Problem {
+        Problem {
+            what: what.into(),
+            why: why.into(),
+            what_to_do: what_to_do.into(),
+            not_yet: false,
+        }
     }
 }
 

@@ -84,7 +84,12 @@ impl ObjectFile {
                     mem_len: header.p_memsz(endian),
                     executable: header.p_flags(endian) & PF_X != 0,
                 }),
-                PT_TLS => tls = Some(Tls { mem_len: header.p_memsz(endian), align: header.p_align(endian).max(1) }),
+                PT_TLS => {
+                    tls = Some(Tls {
+                        mem_len: header.p_memsz(endian),
+                        align: header.p_align(endian).max(1),
+                    })
+                }
                 _ => {}
             }
         }
@@ -102,7 +107,10 @@ impl ObjectFile {
 
     /// The file's own name, without its folder.
     pub fn name(&self) -> &str {
-        self.path.file_name().and_then(|n| n.to_str()).unwrap_or("?")
+        self.path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or("?")
     }
 
     pub fn debug(&self) -> &Debug {
@@ -128,21 +136,44 @@ impl ObjectFile {
 
     fn find_debug(&self) -> Debug {
         if has_dwarf(&self.elf) {
-            return Debug { file: None, file_elf: None, info: load_dwarf(&self.elf, &self.path) };
+            return Debug {
+                file: None,
+                file_elf: None,
+                info: load_dwarf(&self.elf, &self.path),
+            };
         }
         for candidate in self.debug_candidates() {
-            let Ok(data) = std::fs::read(&candidate.path) else { continue };
-            if candidate.crc.is_some_and(|crc| crc32fast::hash(&data) != crc) {
+            let Ok(data) = std::fs::read(&candidate.path) else {
+                continue;
+            };
+            if candidate
+                .crc
+                .is_some_and(|crc| crc32fast::hash(&data) != crc)
+            {
                 continue;
             }
             let Ok(elf) = parse_elf(data) else { continue };
-            if candidate.crc.is_none() && elf.build_id().ok().flatten() != self.elf.build_id().ok().flatten() {
+            if candidate.crc.is_none()
+                && elf.build_id().ok().flatten() != self.elf.build_id().ok().flatten()
+            {
                 continue;
             }
-            let info = if has_dwarf(&elf) { load_dwarf(&elf, &candidate.path) } else { None };
-            return Debug { file: Some(candidate.path), file_elf: Some(elf), info };
+            let info = if has_dwarf(&elf) {
+                load_dwarf(&elf, &candidate.path)
+            } else {
+                None
+            };
+            return Debug {
+                file: Some(candidate.path),
+                file_elf: Some(elf),
+                info,
+            };
         }
-        Debug { file: None, file_elf: None, info: None }
+        Debug {
+            file: None,
+            file_elf: None,
+            info: None,
+        }
     }
 
     fn debug_candidates(&self) -> Vec<Candidate> {
@@ -158,12 +189,19 @@ impl ObjectFile {
             let dir = real.parent().unwrap_or(Path::new("/"));
             let mut push = |path: PathBuf| {
                 if path != real && !name.as_os_str().is_empty() {
-                    found.push(Candidate { path, crc: Some(crc) });
+                    found.push(Candidate {
+                        path,
+                        crc: Some(crc),
+                    });
                 }
             };
             push(dir.join(name));
             push(dir.join(".debug").join(name));
-            push(Path::new(DEBUG_ROOT).join(dir.strip_prefix("/").unwrap_or(dir)).join(name));
+            push(
+                Path::new(DEBUG_ROOT)
+                    .join(dir.strip_prefix("/").unwrap_or(dir))
+                    .join(name),
+            );
         }
         found
     }
@@ -204,11 +242,15 @@ fn parse_elf(data: Vec<u8>) -> Result<Elf, String> {
 
 fn has_dwarf(elf: &Elf) -> bool {
     // `only-keep-debug` leaves sections without contents in the stripped file's twin.
-    elf.section_by_name(".debug_info").is_some_and(|s| s.uncompressed_data().is_ok_and(|d| !d.is_empty()))
+    elf.section_by_name(".debug_info")
+        .is_some_and(|s| s.uncompressed_data().is_ok_and(|d| !d.is_empty()))
 }
 
 fn section(elf: &Elf, name: &str) -> Slice {
-    let data: &'static [u8] = match elf.section_by_name(name).and_then(|s| s.uncompressed_data().ok()) {
+    let data: &'static [u8] = match elf
+        .section_by_name(name)
+        .and_then(|s| s.uncompressed_data().ok())
+    {
         Some(Cow::Borrowed(data)) => data,
         Some(Cow::Owned(data)) => Box::leak(data.into_boxed_slice()),
         None => &[],
@@ -222,7 +264,10 @@ fn load_dwarf(elf: &Elf, path: &Path) -> Option<DebugInfo> {
     // What several packages' debug files share was moved to a supplementary file by dwz.
     if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-        let beside = std::fs::canonicalize(path).unwrap_or(path.into()).parent().map(|dir| dir.join(name));
+        let beside = std::fs::canonicalize(path)
+            .unwrap_or(path.into())
+            .parent()
+            .map(|dir| dir.join(name));
         for file in beside.into_iter().chain(build_id_path(id)) {
             if let Some(sup) = std::fs::read(file).ok().and_then(|d| parse_elf(d).ok()) {
                 let _ = dwarf.load_sup(|id| Ok::<_, gimli::Error>(section(&sup, id.name())));
@@ -233,7 +278,11 @@ fn load_dwarf(elf: &Elf, path: &Path) -> Option<DebugInfo> {
     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
     let dwarf = Arc::new(dwarf);
     let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
-    Some(DebugInfo { dwarf, lines, index: OnceCell::new() })
+    Some(DebugInfo {
+        dwarf,
+        lines,
+        index: OnceCell::new(),
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -265,7 +314,10 @@ pub struct ElfSymbols {
 impl ElfSymbols {
     fn new(elf: &Elf) -> ElfSymbols {
         let mut all = Vec::new();
-        let tables = [elf.symbols().collect::<Vec<_>>(), elf.dynamic_symbols().collect()];
+        let tables = [
+            elf.symbols().collect::<Vec<_>>(),
+            elf.dynamic_symbols().collect(),
+        ];
         for symbol in tables.into_iter().flatten() {
             let sort = match symbol.kind() {
                 SymbolKind::Text => SymbolSort::Function,
@@ -278,9 +330,18 @@ impl ElfSymbols {
             if name.is_empty() || !symbol.is_definition() && symbol.section_index().is_none() {
                 continue;
             }
-            all.push(ElfSymbol { name, addr: symbol.address(), len: symbol.size(), sort, global: symbol.is_global() });
+            all.push(ElfSymbol {
+                name,
+                addr: symbol.address(),
+                len: symbol.size(),
+                sort,
+                global: symbol.is_global(),
+            });
         }
-        ElfSymbols { all, by_name: OnceCell::new() }
+        ElfSymbols {
+            all,
+            by_name: OnceCell::new(),
+        }
     }
 
     fn extend(&mut self, other: ElfSymbols) {
@@ -290,16 +351,25 @@ impl ElfSymbols {
     fn finish(&mut self) {
         // At one address: sized before sizeless, global before local.
         self.all.sort_by(|a, b| {
-            (a.addr, a.sort == SymbolSort::Untyped, a.len == 0, !a.global, a.name.len(), a.name).cmp(&(
-                b.addr,
-                b.sort == SymbolSort::Untyped,
-                b.len == 0,
-                !b.global,
-                b.name.len(),
-                b.name,
-            ))
+            (
+                a.addr,
+                a.sort == SymbolSort::Untyped,
+                a.len == 0,
+                !a.global,
+                a.name.len(),
+                a.name,
+            )
+                .cmp(&(
+                    b.addr,
+                    b.sort == SymbolSort::Untyped,
+                    b.len == 0,
+                    !b.global,
+                    b.name.len(),
+                    b.name,
+                ))
         });
-        self.all.dedup_by(|a, b| a.addr == b.addr && a.name == b.name && a.sort == b.sort);
+        self.all
+            .dedup_by(|a, b| a.addr == b.addr && a.name == b.name && a.sort == b.sort);
     }
 
     /// Everything of this name, as written in the file or demangled, functions included.
@@ -321,7 +391,12 @@ impl ElfSymbols {
             }
             map
         });
-        index.get(name).into_iter().flatten().map(|i| self.all[*i as usize]).collect()
+        index
+            .get(name)
+            .into_iter()
+            .flatten()
+            .map(|i| self.all[*i as usize])
+            .collect()
     }
 
     /// The function that holds `addr`, or the nearest label before it.
@@ -333,7 +408,9 @@ impl ElfSymbols {
                 SymbolSort::Function if symbol.len == 0 || addr - symbol.addr < symbol.len => {
                     // The first name of that address (see `finish`) is the best one.
                     let first = self.all.partition_point(|s| s.addr < symbol.addr);
-                    return self.all[first..end].iter().find(|s| s.sort == SymbolSort::Function);
+                    return self.all[first..end]
+                        .iter()
+                        .find(|s| s.sort == SymbolSort::Function);
                 }
                 SymbolSort::Function => return nearest,
                 SymbolSort::Untyped if nearest.is_none() => nearest = Some(symbol),
@@ -346,7 +423,11 @@ impl ElfSymbols {
     /// The data symbol that begins at `addr`, or holds it.
     pub fn data_at(&self, addr: u64) -> Option<&ElfSymbol> {
         let end = self.all.partition_point(|s| s.addr <= addr);
-        self.all[..end].iter().rev().take(64).find(|s| s.sort == SymbolSort::Data && addr - s.addr < s.len)
+        self.all[..end]
+            .iter()
+            .rev()
+            .take(64)
+            .find(|s| s.sort == SymbolSort::Data && addr - s.addr < s.len)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ElfSymbol> {

@@ -40,15 +40,28 @@ impl Program {
         }
         let location = Rc::new(match self.module_at(pc) {
             Some(module) => locate_in(module, pc),
-            None => Location { pc, ..Location::default() },
+            None => Location {
+                pc,
+                ..Location::default()
+            },
         });
         self.places.0.borrow_mut().insert(pc, location.clone());
         location
     }
 
-    /// A return address: the call before it is what the programmer looks for.
-    pub fn locate_caller(&self, return_address: u64) -> Rc<Location> {
-        self.locate(return_address.wrapping_sub(1))
+    /// A return address: the place is that of the call before it.
+    pub fn locate_caller(&self, return_address: u64) -> Location {
+        let call = self.locate(return_address.wrapping_sub(1));
+        let offset = if call.function.is_some() {
+            call.offset + 1
+        } else {
+            0
+        };
+        Location {
+            pc: return_address,
+            offset,
+            ..Location::clone(&call)
+        }
     }
 
     /// Run-time address of a function, for breakpoints by name.
@@ -60,11 +73,15 @@ impl Program {
             let symbol = by_name.or_else(|| {
                 // C++ and Rust: without arguments, or the end of the path.
                 let fits = |full: &str| {
-                    full.split('(').next().is_some_and(|path| path == name || path.ends_with(&format!("::{name}")))
+                    full.split('(')
+                        .next()
+                        .is_some_and(|path| path == name || path.ends_with(&format!("::{name}")))
                 };
                 symbols
                     .iter()
-                    .find(|s| s.sort == Function && s.name.starts_with("_") && fits(&demangle(s.name)))
+                    .find(|s| {
+                        s.sort == Function && s.name.starts_with("_") && fits(&demangle(s.name))
+                    })
                     .copied()
             })?;
             Some(symbol.addr.wrapping_add(module.bias))
@@ -74,16 +91,33 @@ impl Program {
 
 fn locate_in(module: &Module, pc: u64) -> Location {
     let linked = pc.wrapping_sub(module.bias);
-    let mut location = Location { pc, object: Some(module.object.name().to_string()), ..Location::default() };
+    let mut location = Location {
+        pc,
+        object: Some(module.object.name().to_string()),
+        ..Location::default()
+    };
     if let Some(symbol) = module.object.symbols().function_at(linked) {
         location.function = Some(demangle(symbol.name));
         location.offset = linked - symbol.addr;
     }
-    let Some(lines) = module.object.debug().info.as_ref().and_then(|info| info.lines.as_ref()) else { return location };
-    let Ok(mut frames) = lines.find_frames(linked).skip_all_loads() else { return location };
+    let Some(lines) = module
+        .object
+        .debug()
+        .info
+        .as_ref()
+        .and_then(|info| info.lines.as_ref())
+    else {
+        return location;
+    };
+    let Ok(mut frames) = lines.find_frames(linked).skip_all_loads() else {
+        return location;
+    };
     let (mut innermost, mut outermost) = (None, None);
     while let Ok(Some(frame)) = frames.next() {
-        let name = frame.function.as_ref().and_then(|f| f.demangle().ok().map(|n| n.into_owned()));
+        let name = frame
+            .function
+            .as_ref()
+            .and_then(|f| f.demangle().ok().map(|n| n.into_owned()));
         if innermost.is_none() {
             if let Some(place) = frame.location {
                 location.file = place.file.map(str::to_string);
@@ -93,7 +127,9 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         }
         outermost = name;
     }
-    location.inlined = innermost.flatten().filter(|name| Some(name) != outermost.as_ref());
+    location.inlined = innermost
+        .flatten()
+        .filter(|name| Some(name) != outermost.as_ref());
     if location.function.is_none() {
         location.function = outermost;
         location.offset = 0;
@@ -104,7 +140,9 @@ fn locate_in(module: &Module, pc: u64) -> Location {
 impl Location {
     /// The file's name without folders.
     pub fn short_file(&self) -> Option<&str> {
-        self.file.as_deref().map(|f| f.rsplit('/').next().unwrap_or(f))
+        self.file
+            .as_deref()
+            .map(|f| f.rsplit('/').next().unwrap_or(f))
     }
 }
 
@@ -154,7 +192,10 @@ mod tests {
 
     #[test]
     fn one_line() {
-        let mut l = Location { pc: 0x10, ..Default::default() };
+        let mut l = Location {
+            pc: 0x10,
+            ..Default::default()
+        };
         assert_eq!(l.to_string(), "0x10");
         l.object = Some("libx.so".into());
         assert_eq!(l.to_string(), "0x10 in libx.so");
@@ -164,6 +205,9 @@ mod tests {
         (l.file, l.line) = (Some("/src/a.c".into()), Some(3));
         assert_eq!(l.to_string(), "ns::fill+0x1f at a.c:3");
         l.inlined = Some("(anonymous namespace)::g(int)".into());
-        assert_eq!(l.to_string(), "(anonymous namespace)::g inlined in ns::fill+0x1f at a.c:3");
+        assert_eq!(
+            l.to_string(),
+            "(anonymous namespace)::g inlined in ns::fill+0x1f at a.c:3"
+        );
     }
 }

@@ -34,13 +34,25 @@ impl Watched {
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
-            (Some(ty), Some(_)) => Part { ty: ty.clone(), repeat: None, inside: offset, bits: self.bits },
-            (Some(ty), None) if offset + len <= ty.size => value::describe(ty, offset, len, self.slice, &mut path),
+            (Some(ty), Some(_)) => Part {
+                ty: ty.clone(),
+                repeat: None,
+                inside: offset,
+                bits: self.bits,
+            },
+            (Some(ty), None) if offset + len <= ty.size => {
+                value::describe(ty, offset, len, self.slice, &mut path)
+            }
             _ => {
                 if offset > 0 || len < self.len {
                     path = format!("+{offset}");
                 }
-                Part { ty: Type::opaque(0), repeat: None, inside: offset, bits: None }
+                Part {
+                    ty: Type::opaque(0),
+                    repeat: None,
+                    inside: offset,
+                    bits: None,
+                }
             }
         };
         (with_path(&self.name, &path), part)
@@ -80,15 +92,33 @@ struct Lvalue {
 impl Program {
     /// Finds the bytes that `spec` means, now.
     pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Watched, Problem> {
-        let resolver = Resolver { program: self, spec, memory };
+        let resolver = Resolver {
+            program: self,
+            spec,
+            memory,
+        };
         let mut value = resolver.eval(&spec.expr)?;
         // A C++ reference stands for what it refers to.
-        if matches!(value.ty.as_deref(), Some(Type { shape: Shape::Pointer { reference: true, .. }, .. })) {
+        if matches!(
+            value.ty.as_deref(),
+            Some(Type {
+                shape: Shape::Pointer {
+                    reference: true,
+                    ..
+                },
+                ..
+            })
+        ) {
             let name = value.name.clone();
-            value = Lvalue { name, ..resolver.deref(value)? };
+            value = Lvalue {
+                name,
+                ..resolver.deref(value)?
+            };
         }
         let size = match &value.ty {
-            Some(ty) if value.bits.is_none() => ty.size.max(if ty.size == 0 { value.size } else { 0 }),
+            Some(ty) if value.bits.is_none() => {
+                ty.size.max(if ty.size == 0 { value.size } else { 0 })
+            }
             _ => value.size,
         };
         if spec.len.is_none() && (size == 0 || value.untyped) {
@@ -111,7 +141,11 @@ impl Program {
         }
         Ok(Watched {
             spec: spec.text.clone(),
-            name: if matches!(spec.expr, Expr::Address(_)) { format!("{:#x}", value.addr) } else { value.name },
+            name: if matches!(spec.expr, Expr::Address(_)) {
+                format!("{:#x}", value.addr)
+            } else {
+                value.name
+            },
             addr: value.addr,
             len,
             kind: spec.kind,
@@ -159,9 +193,17 @@ impl Resolver<'_> {
                 let value = self.eval(inner)?;
                 let name = format!("*{}", value.name);
                 if let Some(Shape::Array { element, .. }) = value.ty.as_ref().map(|t| &t.shape) {
-                    return Ok(Lvalue { ty: Some(element.clone()), name, slice: None, ..value });
+                    return Ok(Lvalue {
+                        ty: Some(element.clone()),
+                        name,
+                        slice: None,
+                        ..value
+                    });
                 }
-                Ok(Lvalue { name, ..self.deref(value)? })
+                Ok(Lvalue {
+                    name,
+                    ..self.deref(value)?
+                })
             }
             Expr::Arrow(inner, field) => {
                 let value = self.eval(inner)?;
@@ -170,38 +212,58 @@ impl Resolver<'_> {
                     Some(Shape::Pointer { .. }) | None => self.deref(value)?,
                     Some(Shape::Struct { .. }) => {
                         let ty = value.ty.as_ref().map_or("?", |t| &t.name);
-                        return Err(
-                            self.problem(format!("`{}` is a {ty}, no pointer", value.name), "use `.` instead of `->`")
-                        );
+                        return Err(self.problem(
+                            format!("`{}` is a {ty}, no pointer", value.name),
+                            "use `.` instead of `->`",
+                        ));
                     }
                     _ => return Err(self.not_a_pointer(&value)),
                 };
-                Ok(Lvalue { name, ..self.field(target, field)? })
+                Ok(Lvalue {
+                    name,
+                    ..self.field(target, field)?
+                })
             }
             Expr::Field(inner, field) => {
                 let value = self.eval(inner)?;
                 let name = format!(
                     "{}.{}",
                     value.name,
-                    field.strip_prefix("__").filter(|f| f.parse::<u32>().is_ok()).unwrap_or(field)
+                    field
+                        .strip_prefix("__")
+                        .filter(|f| f.parse::<u32>().is_ok())
+                        .unwrap_or(field)
                 );
                 let target = match value.ty.as_ref().map(|t| &t.shape) {
                     Some(Shape::Pointer { .. }) => self.deref(value)?,
                     _ => value,
                 };
-                Ok(Lvalue { name, ..self.field(target, field)? })
+                Ok(Lvalue {
+                    name,
+                    ..self.field(target, field)?
+                })
             }
             Expr::Index(inner, index) => {
                 let value = self.eval(inner)?;
                 let name = format!("{}[{index}]", value.name);
                 let (start, element) = self.elements(value, *index, *index + 1)?;
-                Ok(Lvalue { ty: Some(element), name, slice: None, ..start })
+                Ok(Lvalue {
+                    ty: Some(element),
+                    name,
+                    slice: None,
+                    ..start
+                })
             }
             Expr::Slice(inner, range) => {
                 let value = self.eval(inner)?;
                 let (from, to) = match (range, value.ty.as_ref().map(|t| &t.shape)) {
                     (Some(range), _) => *range,
-                    (None, Some(Shape::Array { count: Some(count), .. })) => (0, *count as i64),
+                    (
+                        None,
+                        Some(Shape::Array {
+                            count: Some(count), ..
+                        }),
+                    ) => (0, *count as i64),
                     (None, _) => {
                         return Err(self.problem(
                             format!("how many elements `{}` has is not known", value.name),
@@ -214,16 +276,31 @@ impl Resolver<'_> {
                 let ty = Type {
                     name: format!("{} [{count}]", element.name),
                     size: element.size.saturating_mul(count),
-                    shape: Shape::Array { element, count: Some(count) },
+                    shape: Shape::Array {
+                        element,
+                        count: Some(count),
+                    },
                 };
-                Ok(Lvalue { ty: Some(Rc::new(ty)), slice: Some(from), ..start })
+                Ok(Lvalue {
+                    ty: Some(Rc::new(ty)),
+                    slice: Some(from),
+                    ..start
+                })
             }
             Expr::Offset(inner, bytes) => {
                 let value = self.eval(inner)?;
                 let sign = if *bytes < 0 { '-' } else { '+' };
                 let name = format!("({}{sign}{})", value.name, bytes.unsigned_abs());
                 let addr = value.addr.wrapping_add_signed(*bytes);
-                Ok(Lvalue { addr, ty: None, size: 0, untyped: true, name, bits: None, ..value })
+                Ok(Lvalue {
+                    addr,
+                    ty: None,
+                    size: 0,
+                    untyped: true,
+                    name,
+                    bits: None,
+                    ..value
+                })
             }
         }
     }
@@ -249,7 +326,11 @@ impl Resolver<'_> {
                 format!(
                     "the pointer `{}` is {} now",
                     value.name,
-                    if addr == 0 { "null".into() } else { format!("{addr:#x}") }
+                    if addr == 0 {
+                        "null".into()
+                    } else {
+                        format!("{addr:#x}")
+                    }
                 ),
                 "set the watches later with --at FUNCTION, or watch the pointer itself",
             ));
@@ -259,17 +340,30 @@ impl Resolver<'_> {
             _ => None,
         };
         let untyped = ty.is_none();
-        Ok(Lvalue { addr, ty, size: 0, untyped, slice: None, bits: None, ..value })
+        Ok(Lvalue {
+            addr,
+            ty,
+            size: 0,
+            untyped,
+            slice: None,
+            bits: None,
+            ..value
+        })
     }
 
     fn field(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
-        let Some(ty) = &value.ty else { return Err(self.no_type(&value)) };
+        let Some(ty) = &value.ty else {
+            return Err(self.no_type(&value));
+        };
         match &ty.shape {
             Shape::Struct { .. } => {}
             Shape::Opaque => return Err(self.no_type(&value)),
             Shape::Incomplete => {
                 return Err(self.problem(
-                    format!("{} is declared, but defined in no debug information that was read", ty.name),
+                    format!(
+                        "{} is declared, but defined in no debug information that was read",
+                        ty.name
+                    ),
                     BUILD_WITH_G,
                 ));
             }
@@ -311,7 +405,9 @@ impl Resolver<'_> {
 
     /// Elements `from..to` of an array, or of what a pointer points to.
     fn elements(&self, value: Lvalue, from: i64, to: i64) -> Result<(Lvalue, Rc<Type>), Problem> {
-        let Some(ty) = value.ty.clone() else { return Err(self.no_type(&value)) };
+        let Some(ty) = value.ty.clone() else {
+            return Err(self.no_type(&value));
+        };
         let (start, element) = match &ty.shape {
             Shape::Array { element, count } => {
                 // Trailing arrays of one or no element are a C idiom for "as many as there are".
@@ -319,7 +415,10 @@ impl Resolver<'_> {
                     if from < 0 || to as u64 > count {
                         let last = if from < 0 { from } else { to - 1 };
                         return Err(self.problem(
-                            format!("`{}` has {count} elements, {last} is none of them", value.name),
+                            format!(
+                                "`{}` has {count} elements, {last} is none of them",
+                                value.name
+                            ),
                             format!("use 0 to {}", count.saturating_sub(1)),
                         ));
                     }
@@ -332,8 +431,10 @@ impl Resolver<'_> {
                 match start.ty.clone() {
                     Some(element) => (Lvalue { name, ..start }, element),
                     None => {
-                        return Err(self
-                            .problem(format!("what `{name}` points to has no type"), format!("write *{name}:LENGTH")));
+                        return Err(self.problem(
+                            format!("what `{name}` points to has no type"),
+                            format!("write *{name}:LENGTH"),
+                        ));
                     }
                 }
             }
@@ -344,19 +445,29 @@ impl Resolver<'_> {
                     value.name,
                     list(ty.member_names(), 8)
                 );
-                return Err(self.problem(format!("`{}` is a {}, no array", value.name, ty.name), hint));
+                return Err(
+                    self.problem(format!("`{}` is a {}, no array", value.name, ty.name), hint)
+                );
             }
             _ => {
-                return Err(self.problem(format!("`{}` is a {}, no array", value.name, ty.name), "leave the index out"));
+                return Err(self.problem(
+                    format!("`{}` is a {}, no array", value.name, ty.name),
+                    "leave the index out",
+                ));
             }
         };
         if element.size == 0 {
             return Err(self.problem(
-                format!("the elements of `{}` are of unknown size ({})", start.name, element.name),
+                format!(
+                    "the elements of `{}` are of unknown size ({})",
+                    start.name, element.name
+                ),
                 BUILD_WITH_G,
             ));
         }
-        let addr = start.addr.wrapping_add_signed(from.wrapping_mul(element.size as i64));
+        let addr = start
+            .addr
+            .wrapping_add_signed(from.wrapping_mul(element.size as i64));
         Ok((Lvalue { addr, ..start }, element))
     }
 
@@ -367,7 +478,13 @@ impl Resolver<'_> {
                 Some(Scope::Object(object)) => {
                     let named: Vec<_> = self.program.modules_named(object).collect();
                     if named.is_empty() {
-                        let loaded = list(self.program.modules.iter().map(|m| m.object.name().to_string()), 20);
+                        let loaded = list(
+                            self.program
+                                .modules
+                                .iter()
+                                .map(|m| m.object.name().to_string()),
+                            20,
+                        );
                         return Err(Problem {
                             not_yet: true,
                             ..self.problem(
@@ -378,7 +495,12 @@ impl Resolver<'_> {
                     }
                     named
                 }
-                _ => self.program.modules.iter().filter(|m| m.is_executable == (round == Round::Executable)).collect(),
+                _ => self
+                    .program
+                    .modules
+                    .iter()
+                    .filter(|m| m.is_executable == (round == Round::Executable))
+                    .collect(),
             };
             let mut found = Vec::new();
             for module in modules {
@@ -417,10 +539,16 @@ impl Resolver<'_> {
             return Err(problem);
         }
         // `pair.0`: a Rust tuple's field, unless the compiler has a symbol of that name.
-        if let Some((base, field)) = name.rsplit_once('.').filter(|(_, f)| f.bytes().all(|b| b.is_ascii_digit())) {
+        if let Some((base, field)) = name
+            .rsplit_once('.')
+            .filter(|(_, f)| f.bytes().all(|b| b.is_ascii_digit()))
+        {
             let base = self.variable(base)?;
             let name = format!("{}.{field}", base.name);
-            return Ok(Lvalue { name, ..self.field(base, &format!("__{field}"))? });
+            return Ok(Lvalue {
+                name,
+                ..self.field(base, &format!("__{field}"))?
+            });
         }
         Err(self.unknown(name))
     }
@@ -428,7 +556,9 @@ impl Resolver<'_> {
     /// Usable statics of that name in one module, the best kind of match only; or why those that
     /// exist cannot be used.
     fn in_module<'m>(&self, module: &'m Rc<Module>, name: &str) -> Result<Vec<Match<'m>>, Problem> {
-        let (Some(index), Some(info)) = (module.object.index(), module.object.debug().info.as_ref()) else {
+        let (Some(index), Some(info)) =
+            (module.object.index(), module.object.debug().info.as_ref())
+        else {
             return Ok(Vec::new());
         };
         let mut all = index.find(name);
@@ -463,17 +593,32 @@ impl Resolver<'_> {
                 _ => None,
             });
             if let Some(why) = why {
-                return Err(self.problem(why, "build with -O0 or -Og, or make the variable volatile"));
+                return Err(
+                    self.problem(why, "build with -O0 or -Og, or make the variable volatile")
+                );
             }
         }
-        Ok(good.into_iter().map(|variable| Match { module, variable, index }).collect())
+        Ok(good
+            .into_iter()
+            .map(|variable| Match {
+                module,
+                variable,
+                index,
+            })
+            .collect())
     }
 
     fn at_variable(&self, found: &Match, name: &str) -> Result<Lvalue, Problem> {
         let ty = found.module.types.of_variable(found.variable.die);
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
-                let size = found.module.object.symbols().data_at(addr).filter(|s| s.addr == addr).map_or(0, |s| s.len);
+                let size = found
+                    .module
+                    .object
+                    .symbols()
+                    .data_at(addr)
+                    .filter(|s| s.addr == addr)
+                    .map_or(0, |s| s.len);
                 (addr.wrapping_add(found.module.bias), None, size)
             }
             Place::ThreadLocal(offset) => {
@@ -499,7 +644,12 @@ impl Resolver<'_> {
         })
     }
 
-    fn at_symbol(&self, module: &Rc<Module>, symbol: ElfSymbol, name: &str) -> Result<Lvalue, Problem> {
+    fn at_symbol(
+        &self,
+        module: &Rc<Module>,
+        symbol: ElfSymbol,
+        name: &str,
+    ) -> Result<Lvalue, Problem> {
         let (addr, note) = match symbol.sort {
             SymbolSort::ThreadLocal => {
                 let (addr, note) = self.thread_local(module, symbol.addr, name)?;
@@ -507,7 +657,11 @@ impl Resolver<'_> {
             }
             _ => (symbol.addr.wrapping_add(module.bias), None),
         };
-        let ty = module.object.index().and_then(|i| i.at(symbol.addr)).and_then(|v| module.types.of_variable(v.die));
+        let ty = module
+            .object
+            .index()
+            .and_then(|i| i.at(symbol.addr))
+            .and_then(|v| module.types.of_variable(v.die));
         let untyped = ty.is_none() && symbol.len == 0;
         Ok(Lvalue {
             addr,
@@ -522,7 +676,12 @@ impl Resolver<'_> {
         })
     }
 
-    fn thread_local(&self, module: &Module, offset: u64, name: &str) -> Result<(u64, String), Problem> {
+    fn thread_local(
+        &self,
+        module: &Module,
+        offset: u64,
+        name: &str,
+    ) -> Result<(u64, String), Problem> {
         if !module.is_executable {
             return Err(self.problem(
                 format!(
@@ -539,7 +698,9 @@ impl Resolver<'_> {
                 format!("`{name}` is thread-local: the main thread's copy is watched, no other"),
             )),
             _ => Err(self.problem(
-                format!("`{name}` is thread-local, and the main thread has no thread-local storage yet"),
+                format!(
+                    "`{name}` is thread-local, and the main thread has no thread-local storage yet"
+                ),
                 "set the watches later with --at main",
             )),
         }
@@ -547,28 +708,41 @@ impl Resolver<'_> {
 
     fn ambiguous(&self, name: &str, found: &[Match]) -> Problem {
         let each = found.iter().map(|m| {
-            let file = m
-                .module
-                .object
-                .debug()
-                .info
-                .as_ref()
-                .and_then(|i| m.index.source_files(&i.dwarf, m.variable).into_iter().next());
-            let file = file.map_or(String::new(), |f| format!("{}:", f.rsplit('/').next().unwrap_or(&f)));
+            let file = m.module.object.debug().info.as_ref().and_then(|i| {
+                m.index
+                    .source_files(&i.dwarf, m.variable)
+                    .into_iter()
+                    .next()
+            });
+            let file = file.map_or(String::new(), |f| {
+                format!("{}:", f.rsplit('/').next().unwrap_or(&f))
+            });
             if m.module.is_executable {
                 format!("{file}{}", m.variable.path)
             } else {
                 format!("{}`{}", m.module.object.name(), m.variable.path)
             }
         });
-        self.problem(format!("`{name}` names {} variables", found.len()), format!("say which: {}", list(each, 12)))
+        self.problem(
+            format!("`{name}` names {} variables", found.len()),
+            format!("say which: {}", list(each, 12)),
+        )
     }
 
     fn unknown(&self, name: &str) -> Problem {
         let scope = &self.spec.scope;
         for module in self.program.modules.iter().filter(|m| m.is_executable) {
-            if let Some(local) = module.object.index().and_then(|i| i.local(name)).filter(|_| scope.is_none()) {
-                let place = if local.register { "in a register or on the stack" } else { "on the stack" };
+            if let Some(local) = module
+                .object
+                .index()
+                .and_then(|i| i.local(name))
+                .filter(|_| scope.is_none())
+            {
+                let place = if local.register {
+                    "in a register or on the stack"
+                } else {
+                    "on the stack"
+                };
                 return self.problem(
                     format!(
                         "`{name}` is a local variable of {}(): it lives {place}, and only while the function runs",
@@ -578,10 +752,18 @@ impl Resolver<'_> {
                 );
             }
         }
-        let is_function = |m: &Rc<Module>| m.object.symbols().find(name).iter().any(|s| s.sort == SymbolSort::Function);
+        let is_function = |m: &Rc<Module>| {
+            m.object
+                .symbols()
+                .find(name)
+                .iter()
+                .any(|s| s.sort == SymbolSort::Function)
+        };
         if self.program.modules.iter().any(is_function) {
-            return self
-                .problem(format!("`{name}` is a function"), "name a variable, or set a breakpoint in a debugger");
+            return self.problem(
+                format!("`{name}` is a function"),
+                "name a variable, or set a breakpoint in a debugger",
+            );
         }
         let mut names: Vec<&str> = Vec::new();
         for module in &self.program.modules {
@@ -595,8 +777,16 @@ impl Resolver<'_> {
                         .map(|v| v.path.rsplit("::").next().unwrap_or(&v.path)),
                 );
             }
-            let is_data = |s: &&ElfSymbol| s.sort == SymbolSort::Data && (module.is_executable || s.global);
-            names.extend(module.object.symbols().iter().filter(is_data).map(|s| s.name));
+            let is_data =
+                |s: &&ElfSymbol| s.sort == SymbolSort::Data && (module.is_executable || s.global);
+            names.extend(
+                module
+                    .object
+                    .symbols()
+                    .iter()
+                    .filter(is_data)
+                    .map(|s| s.name),
+            );
         }
         let last = name.rsplit("::").next().unwrap_or(name);
         let mut hint = match closest(last, names.iter().copied()) {
@@ -610,9 +800,15 @@ impl Resolver<'_> {
             } else {
                 "no debug information"
             };
-            hint =
-                format!("{hint} ({} has {stripped}: build it with -g, or install its -dbgsym package)", object.name());
-        } else if let Some(split) = executable.and_then(|o| o.index()).map(|i| i.split_units).filter(|n| *n > 0) {
+            hint = format!(
+                "{hint} ({} has {stripped}: build it with -g, or install its -dbgsym package)",
+                object.name()
+            );
+        } else if let Some(split) = executable
+            .and_then(|o| o.index())
+            .map(|i| i.split_units)
+            .filter(|n| *n > 0)
+        {
             hint = format!(
                 "{hint} ({split} of its units keep their variables in .dwo files, which are not read: build without -gsplit-dwarf)"
             );
@@ -622,32 +818,60 @@ impl Resolver<'_> {
             Some(Scope::Object(object)) => format!(" in {object}"),
             None => String::new(),
         };
-        Problem { not_yet: scope.is_none(), ..self.problem(format!("there is no variable `{name}`{file}"), hint) }
+        Problem {
+            not_yet: scope.is_none(),
+            ..self.problem(format!("there is no variable `{name}`{file}"), hint)
+        }
     }
 
     fn no_type(&self, value: &Lvalue) -> Problem {
         self.problem(
-            format!("the type of `{}` is not known without debug information", value.name),
-            format!("{BUILD_WITH_G}, or name bytes: {}+OFFSET:LENGTH", value.name),
+            format!(
+                "the type of `{}` is not known without debug information",
+                value.name
+            ),
+            format!(
+                "{BUILD_WITH_G}, or name bytes: {}+OFFSET:LENGTH",
+                value.name
+            ),
         )
     }
 
     fn not_a_pointer(&self, value: &Lvalue) -> Problem {
-        let ty = value.ty.as_ref().map_or("of unknown type".to_string(), |t| format!("a {}", t.name));
-        self.problem(format!("`{}` is {ty}, no pointer", value.name), "leave the `*` or `->` out")
+        let ty = value
+            .ty
+            .as_ref()
+            .map_or("of unknown type".to_string(), |t| format!("a {}", t.name));
+        self.problem(
+            format!("`{}` is {ty}, no pointer", value.name),
+            "leave the `*` or `->` out",
+        )
     }
 
     fn no_size(&self, value: &Lvalue) -> Problem {
         let why = match value.ty.as_deref() {
-            Some(Type { shape: Shape::Function, .. }) => format!("`{}` is a function", value.name),
-            Some(Type { shape: Shape::Incomplete, name, .. }) => format!("how large a {name} is is not known"),
-            Some(Type { shape: Shape::Array { count: None, .. }, .. }) => {
+            Some(Type {
+                shape: Shape::Function,
+                ..
+            }) => format!("`{}` is a function", value.name),
+            Some(Type {
+                shape: Shape::Incomplete,
+                name,
+                ..
+            }) => format!("how large a {name} is is not known"),
+            Some(Type {
+                shape: Shape::Array { count: None, .. },
+                ..
+            }) => {
                 format!("how many elements `{}` has is not known", value.name)
             }
             Some(_) if !value.untyped => format!("`{}` has a size of zero", value.name),
             _ => format!("how large `{}` is is not known", value.name),
         };
-        self.problem(why, format!("say how many bytes: {}:LENGTH", self.spec.text))
+        self.problem(
+            why,
+            format!("say how many bytes: {}:LENGTH", self.spec.text),
+        )
     }
 }
 
@@ -665,10 +889,20 @@ enum Round {
 /// `extern int table[];` takes its bound from the symbol's size.
 fn sized(ty: Rc<Type>, size: u64) -> Rc<Type> {
     match &ty.shape {
-        Shape::Array { element, count: None | Some(0) } if element.size > 0 && size >= element.size => {
+        Shape::Array {
+            element,
+            count: None | Some(0),
+        } if element.size > 0 && size >= element.size => {
             let count = size / element.size;
-            let shape = Shape::Array { element: element.clone(), count: Some(count) };
-            Rc::new(Type { name: format!("{} [{count}]", element.name), size: count * element.size, shape })
+            let shape = Shape::Array {
+                element: element.clone(),
+                count: Some(count),
+            };
+            Rc::new(Type {
+                name: format!("{} [{count}]", element.name),
+                size: count * element.size,
+                shape,
+            })
         }
         _ => ty,
     }
@@ -679,7 +913,9 @@ fn data_symbols(module: &Module, name: &str) -> Vec<ElfSymbol> {
     let in_data = |s: &ElfSymbol| {
         let segments = &module.object.segments;
         s.sort == SymbolSort::ThreadLocal
-            || segments.iter().any(|g| !g.executable && (g.vaddr..g.vaddr + g.mem_len).contains(&s.addr))
+            || segments
+                .iter()
+                .any(|g| !g.executable && (g.vaddr..g.vaddr + g.mem_len).contains(&s.addr))
     };
     found.retain(|s| s.sort != SymbolSort::Function && in_data(s));
     found.sort_by_key(|s| (!s.global, s.sort == SymbolSort::Untyped));
@@ -689,7 +925,12 @@ fn data_symbols(module: &Module, name: &str) -> Vec<ElfSymbol> {
 /// Joins names for a message, at most `most` of them.
 fn list(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
     let all: Vec<_> = names.into_iter().collect();
-    let mut text = all.iter().take(most).map(|n| n.as_ref()).collect::<Vec<_>>().join(", ");
+    let mut text = all
+        .iter()
+        .take(most)
+        .map(|n| n.as_ref())
+        .collect::<Vec<_>>()
+        .join(", ");
     if all.len() > most {
         text += &format!(" and {} more", all.len() - most);
     }

@@ -96,9 +96,18 @@ impl Spec {
             return Err(fail(format!("`{}` is left over", &rest[parser.at..])));
         }
         if len.is_none() && matches!(expr, Expr::Address(_)) {
-            return Err(fail("an address alone does not say how many bytes to watch".into()));
+            return Err(fail(
+                "an address alone does not say how many bytes to watch".into(),
+            ));
         }
-        Ok(Spec { text: text.to_string(), expr_text: rest.to_string(), scope, expr, len, kind })
+        Ok(Spec {
+            text: text.to_string(),
+            expr_text: rest.to_string(),
+            scope,
+            expr,
+            len,
+            kind,
+        })
     }
 }
 
@@ -131,7 +140,10 @@ fn parse_kind(text: &str) -> Option<WatchKind> {
 fn parse_number(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits: String = text.chars().filter(|c| *c != '_').collect();
-    match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+    match digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None if digits.starts_with(|c: char| c.is_ascii_digit()) => {
             // K, M and G as users write sizes.
@@ -205,7 +217,10 @@ impl Parser<'_> {
         let from = self.number()?;
         let expr = if self.eat("..=") {
             let last = self.number()?;
-            Expr::Slice(Box::new(base), Some((from, last.checked_add(1).ok_or("too large an index")?)))
+            Expr::Slice(
+                Box::new(base),
+                Some((from, last.checked_add(1).ok_or("too large an index")?)),
+            )
         } else if self.eat("..") {
             Expr::Slice(Box::new(base), Some((from, self.number()?)))
         } else {
@@ -225,13 +240,23 @@ impl Parser<'_> {
     fn first(&mut self) -> Result<Expr, String> {
         if self.eat("(") {
             let inner = self.expr()?;
-            return if self.eat(")") { Ok(inner) } else { Err("a `)` is missing".into()) };
+            return if self.eat(")") {
+                Ok(inner)
+            } else {
+                Err("a `)` is missing".into())
+            };
         }
         self.blanks();
         if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            let word: String = self.rest().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            let word: String = self
+                .rest()
+                .chars()
+                .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+                .collect();
             self.at += word.len();
-            return parse_number(&word).map(Expr::Address).ok_or(format!("`{word}` is no address"));
+            return parse_number(&word)
+                .map(Expr::Address)
+                .ok_or(format!("`{word}` is no address"));
         }
         let name = self.path()?;
         Ok(Expr::Name(name))
@@ -261,11 +286,14 @@ impl Parser<'_> {
             }
             // Compilers' own names (`counter.0`, `sym@VERS`) are one word when a digit follows.
             while let Some(tail) = self.rest().strip_prefix(['.', '@']) {
-                if !tail.starts_with(|c: char| c.is_ascii_digit()) && !self.rest().starts_with('@') {
+                if !tail.starts_with(|c: char| c.is_ascii_digit()) && !self.rest().starts_with('@')
+                {
                     break;
                 }
-                let digits =
-                    tail.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '@')).count();
+                let digits = tail
+                    .chars()
+                    .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '@'))
+                    .count();
                 self.at += 1 + digits;
             }
             if !self.rest().starts_with("::") {
@@ -280,8 +308,11 @@ impl Parser<'_> {
     fn word(&self) -> usize {
         let mut len = 0;
         for c in self.rest().chars() {
-            let ok =
-                if len == 0 { c.is_alphabetic() || "_$~".contains(c) } else { c.is_alphanumeric() || "_$".contains(c) };
+            let ok = if len == 0 {
+                c.is_alphabetic() || "_$~".contains(c)
+            } else {
+                c.is_alphanumeric() || "_$".contains(c)
+            };
             if !ok {
                 break;
             }
@@ -292,19 +323,31 @@ impl Parser<'_> {
 
     fn field(&mut self) -> Result<String, String> {
         self.blanks();
-        let word: String = self.rest().chars().take_while(|c| c.is_alphanumeric() || "_$".contains(*c)).collect();
+        let word: String = self
+            .rest()
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || "_$".contains(*c))
+            .collect();
         if word.is_empty() {
             return Err("a field name is missing".into());
         }
         self.at += word.len();
         // Rust's tuple fields: `.0` is `__0` in the debug information.
-        Ok(if word.bytes().all(|b| b.is_ascii_digit()) { format!("__{word}") } else { word })
+        Ok(if word.bytes().all(|b| b.is_ascii_digit()) {
+            format!("__{word}")
+        } else {
+            word
+        })
     }
 
     fn number(&mut self) -> Result<i64, String> {
         let minus = self.eat("-");
         self.blanks();
-        let word: String = self.rest().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let word: String = self
+            .rest()
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
         let number = parse_number(&word).and_then(|n| i64::try_from(n).ok());
         let number = number.ok_or(if word.is_empty() {
             "a number is missing".to_string()
@@ -356,13 +399,28 @@ mod tests {
     #[test]
     fn suffixes_are_cut_from_the_right() {
         let s = ok("0x1000:16:rw");
-        assert_eq!((s.expr, s.len, s.kind), (Expr::Address(0x1000), Some(16), WatchKind::Access));
+        assert_eq!(
+            (s.expr, s.len, s.kind),
+            (Expr::Address(0x1000), Some(16), WatchKind::Access)
+        );
         let s = ok("ns::counter:r");
-        assert_eq!((s.expr, s.len, s.kind), (*name("ns::counter"), None, WatchKind::Read));
+        assert_eq!(
+            (s.expr, s.len, s.kind),
+            (*name("ns::counter"), None, WatchKind::Read)
+        );
         let s = ok("loop.c:total:8:w");
-        assert_eq!((s.scope, s.expr, s.len), (Some(Scope::File("loop.c".into())), *name("total"), Some(8)));
+        assert_eq!(
+            (s.scope, s.expr, s.len),
+            (Some(Scope::File("loop.c".into())), *name("total"), Some(8))
+        );
         let s = ok("libsqlite3`sqlite3Config");
-        assert_eq!((s.scope, s.expr), (Some(Scope::Object("libsqlite3".into())), *name("sqlite3Config")));
+        assert_eq!(
+            (s.scope, s.expr),
+            (
+                Some(Scope::Object("libsqlite3".into())),
+                *name("sqlite3Config")
+            )
+        );
         assert_eq!(ok("buf:4K").len, Some(4096));
     }
 
@@ -370,14 +428,29 @@ mod tests {
     fn steps_nest() {
         assert_eq!(
             ok("tab[2].next->x").expr,
-            Expr::Arrow(Box::new(Expr::Field(Box::new(Expr::Index(name("tab"), 2)), "next".into())), "x".into())
+            Expr::Arrow(
+                Box::new(Expr::Field(
+                    Box::new(Expr::Index(name("tab"), 2)),
+                    "next".into()
+                )),
+                "x".into()
+            )
         );
         assert_eq!(ok("a[0..16]").expr, Expr::Slice(name("a"), Some((0, 16))));
         assert_eq!(ok("a[2..=3]").expr, Expr::Slice(name("a"), Some((2, 4))));
         assert_eq!(ok("a[..]").expr, Expr::Slice(name("a"), None));
-        assert_eq!(ok("**p").expr, Expr::Deref(Box::new(Expr::Deref(name("p")))));
-        assert_eq!(ok("(*p).x").expr, Expr::Field(Box::new(Expr::Deref(name("p"))), "x".into()));
-        assert_eq!(ok("m[1][-2]").expr, Expr::Index(Box::new(Expr::Index(name("m"), 1)), -2));
+        assert_eq!(
+            ok("**p").expr,
+            Expr::Deref(Box::new(Expr::Deref(name("p"))))
+        );
+        assert_eq!(
+            ok("(*p).x").expr,
+            Expr::Field(Box::new(Expr::Deref(name("p"))), "x".into())
+        );
+        assert_eq!(
+            ok("m[1][-2]").expr,
+            Expr::Index(Box::new(Expr::Index(name("m"), 1)), -2)
+        );
         assert_eq!(ok("s+8:4").expr, Expr::Offset(name("s"), 8));
     }
 
@@ -387,7 +460,10 @@ mod tests {
             ok("Pool<std::vector<int>, 3>::live.n").expr,
             Expr::Field(name("Pool<std::vector<int>, 3>::live"), "n".into())
         );
-        assert_eq!(ok("app::{impl#0}::f::SEEN.0").expr, *name("app::{impl#0}::f::SEEN.0"));
+        assert_eq!(
+            ok("app::{impl#0}::f::SEEN.0").expr,
+            *name("app::{impl#0}::f::SEEN.0")
+        );
         assert_eq!(ok("counter.0").expr, *name("counter.0"));
         assert_eq!(ok("t.__1").expr, Expr::Field(name("t"), "__1".into()));
         assert_eq!(ok("environ@GLIBC_2.2.5").expr, *name("environ@GLIBC_2.2.5"));

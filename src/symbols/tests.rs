@@ -25,7 +25,8 @@ impl Drop for Fixture {
 
 impl Memory for Fixture {
     fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
-        std::fs::File::open(format!("/proc/{}/mem", self.child.id())).is_ok_and(|f| f.read_exact_at(buf, addr).is_ok())
+        std::fs::File::open(format!("/proc/{}/mem", self.child.id()))
+            .is_ok_and(|f| f.read_exact_at(buf, addr).is_ok())
     }
     fn thread_pointer(&self) -> Option<u64> {
         // Where the oracle says that the variable is, computed back; the stub has the register.
@@ -37,8 +38,11 @@ impl Memory for Fixture {
 }
 
 fn folder() -> PathBuf {
-    let folder =
-        std::env::temp_dir().join(format!("ulpf-symbols-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let folder = std::env::temp_dir().join(format!(
+        "ulpf-symbols-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
     let folder = PathBuf::from(folder.to_string_lossy().replace(['(', ')'], ""));
     std::fs::create_dir_all(&folder).unwrap();
     folder
@@ -70,22 +74,36 @@ impl Fixture {
     /// Builds with `compile` (`$SRC`, `$OUT`), then does `after` to `$OUT`.
     fn build(name: &str, compile: &str, after: &str) -> Fixture {
         let out = folder().join("shapes");
-        sh(&format!("SRC={} OUT={}; {compile}; {after}", source(name), out.display()));
+        sh(&format!(
+            "SRC={} OUT={}; {compile}; {after}",
+            source(name),
+            out.display()
+        ));
         Fixture::start(&out)
     }
 
     fn start(path: &Path) -> Fixture {
-        let mut child = Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut oracle = Vec::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
-            let Some((rest, len)) = line.rsplit_once(' ') else { break };
+            let Some((rest, len)) = line.rsplit_once(' ') else {
+                break;
+            };
             let (spec, addr) = rest.rsplit_once(' ').unwrap();
             let addr = u64::from_str_radix(addr.trim_start_matches("0x"), 16).unwrap();
             oracle.push((spec.to_string(), addr, len.parse().unwrap()));
         }
         let program = Program::of_process(child.id() as i32).unwrap();
-        Fixture { child, program, oracle }
+        Fixture {
+            child,
+            program,
+            oracle,
+        }
     }
 
     fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
@@ -157,7 +175,11 @@ fn c_without_debug_information() {
             assert_eq!((found.addr, found.len), (*addr, *len), "{spec}");
         }
     }
-    let (_, addr, _) = fixture.oracle.iter().find(|(spec, ..)| spec == "counts[3]").unwrap();
+    let (_, addr, _) = fixture
+        .oracle
+        .iter()
+        .find(|(spec, ..)| spec == "counts[3]")
+        .unwrap();
     assert_eq!(fixture.resolve("counts+12:4").unwrap().addr, *addr);
     fixture.refuses("counts[3]", "not known without debug information");
     fixture.refuses("head->x", "not known without debug information");
@@ -234,12 +256,23 @@ fn values_names_and_refusals() {
         ("counts+8:16", 4, 4, "(counts+8)+4"),
         ("heap[2..9]", 0, 1, "heap[2]"),
     ] {
-        assert_eq!(fixture.resolve(spec).unwrap().part(offset, len).0, name, "{spec}");
+        assert_eq!(
+            fixture.resolve(spec).unwrap().part(offset, len).0,
+            name,
+            "{spec}"
+        );
     }
     let bits = fixture.resolve("flags.b:rw").unwrap();
     assert_eq!((bits.len, bits.kind), (2, WatchKind::Access));
     assert!(bits.note.unwrap().contains("bit-field of 7 bits"));
-    assert!(fixture.resolve("per_thread").unwrap().note.unwrap().contains("main thread's copy"));
+    assert!(
+        fixture
+            .resolve("per_thread")
+            .unwrap()
+            .note
+            .unwrap()
+            .contains("main thread's copy")
+    );
     for (spec, why) in [
         ("totl", "did you mean `total`?"),
         ("on_stack", "local variable of main()"),
@@ -304,7 +337,11 @@ fn debugless_library_by_its_symbol_table() {
     let mut program = Program::default();
     let object = object::ObjectFile::open(&path).unwrap();
     let code = object.segments.iter().find(|s| s.executable).unwrap();
-    let maps = format!("7f0000001000-7f0000100000 r-xp {:08x} 08:01 1    {}\n", code.offset & !0xfff, path.display());
+    let maps = format!(
+        "7f0000001000-7f0000100000 r-xp {:08x} 08:01 1    {}\n",
+        code.offset & !0xfff,
+        path.display()
+    );
     let bias = 0x7f0000001000 - (code.vaddr & !0xfff);
     assert!(program.refresh(&maps, Path::new("/bin/none"), object::ObjectFile::open));
     struct None_;
@@ -324,7 +361,10 @@ fn debugless_library_by_its_symbol_table() {
     let step = program.function("sqlite3_step").unwrap();
     assert_eq!(
         program.locate(step + 4).to_string(),
-        format!("sqlite3_step+0x4 in {}", path.file_name().unwrap().to_string_lossy())
+        format!(
+            "sqlite3_step+0x4 in {}",
+            path.file_name().unwrap().to_string_lossy()
+        )
     );
     assert!(!program.refresh(&maps, Path::new("/bin/none"), |_| Err("read twice".into())));
 }
@@ -334,11 +374,16 @@ fn instructions_have_lines() {
     let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
     let main = fixture.program.function("main").unwrap();
     let place = fixture.program.locate(main + 8);
-    assert_eq!((place.function.as_deref(), place.offset, place.short_file()), (Some("main"), 8, Some("shapes.c")));
-    let line =
-        std::fs::read_to_string(source("shapes.c")).unwrap().lines().position(|l| l.starts_with("int main(")).unwrap()
-            as u32
-            + 1;
+    assert_eq!(
+        (place.function.as_deref(), place.offset, place.short_file()),
+        (Some("main"), 8, Some("shapes.c"))
+    );
+    let line = std::fs::read_to_string(source("shapes.c"))
+        .unwrap()
+        .lines()
+        .position(|l| l.starts_with("int main("))
+        .unwrap() as u32
+        + 1;
     assert!((line..line + 3).contains(&place.line.unwrap()), "{place}");
     let start = std::time::Instant::now();
     for i in 0..2000 {

@@ -71,35 +71,63 @@ pub struct Bits {
 
 impl Type {
     pub fn opaque(size: u64) -> Rc<Type> {
-        Rc::new(Type { name: format!("{size} bytes"), size, shape: Shape::Opaque })
+        Rc::new(Type {
+            name: format!("{size} bytes"),
+            size,
+            shape: Shape::Opaque,
+        })
     }
 
     /// Finds a member by name, also inside anonymous members and base classes. The offset returned
     /// is from the start of this type.
     pub fn member(&self, name: &str) -> Option<Member> {
-        let Shape::Struct { members } = &self.shape else { return None };
+        let Shape::Struct { members } = &self.shape else {
+            return None;
+        };
         if let Some(member) = members.iter().find(|m| m.name == Some(name)) {
             return Some(member.clone());
         }
-        members.iter().filter(|m| m.name.is_none() || m.base_class).find_map(|outer| {
-            let inner = outer.ty.member(name)?;
-            Some(Member { offset: inner.offset + outer.offset, ..inner })
-        })
+        members
+            .iter()
+            .filter(|m| m.name.is_none() || m.base_class)
+            .find_map(|outer| {
+                let inner = outer.ty.member(name)?;
+                Some(Member {
+                    offset: inner.offset + outer.offset,
+                    ..inner
+                })
+            })
     }
 
     /// A base class that the debug information only declares.
     pub fn undescribed_base(&self) -> Option<&Type> {
-        let Shape::Struct { members } = &self.shape else { return None };
-        members.iter().filter(|m| m.base_class).find_map(|m| match m.ty.shape {
-            Shape::Incomplete => Some(&*m.ty),
-            _ => m.ty.undescribed_base(),
-        })
+        let Shape::Struct { members } = &self.shape else {
+            return None;
+        };
+        members
+            .iter()
+            .filter(|m| m.base_class)
+            .find_map(|m| match m.ty.shape {
+                Shape::Incomplete => Some(&*m.ty),
+                _ => m.ty.undescribed_base(),
+            })
     }
 
     pub fn member_names(&self) -> Vec<&'static str> {
-        let Shape::Struct { members } = &self.shape else { return Vec::new() };
-        let inner = |m: &Member| if m.name.is_none() || m.base_class { m.ty.member_names() } else { Vec::new() };
-        members.iter().flat_map(|m| m.name.into_iter().chain(inner(m))).collect()
+        let Shape::Struct { members } = &self.shape else {
+            return Vec::new();
+        };
+        let inner = |m: &Member| {
+            if m.name.is_none() || m.base_class {
+                m.ty.member_names()
+            } else {
+                Vec::new()
+            }
+        };
+        members
+            .iter()
+            .flat_map(|m| m.name.into_iter().chain(inner(m)))
+            .collect()
     }
 }
 
@@ -114,23 +142,41 @@ const MAX_DEPTH: u32 = 64;
 
 impl Types {
     pub fn new(object: Rc<ObjectFile>) -> Types {
-        Types { object, known: RefCell::default() }
+        Types {
+            object,
+            known: RefCell::default(),
+        }
     }
 
     /// The type of the variable or member that `die` describes.
     pub fn of_variable(&self, die: Die) -> Option<Rc<Type>> {
         let (dwarf, index) = self.debug()?;
-        Builder { dwarf, index, known: &self.known }.of_entry(die, 0)
+        Builder {
+            dwarf,
+            index,
+            known: &self.known,
+        }
+        .of_entry(die, 0)
     }
 
     /// The type that `die` itself is.
     pub fn get(&self, die: Die) -> Option<Rc<Type>> {
         let (dwarf, index) = self.debug()?;
-        Some(Builder { dwarf, index, known: &self.known }.build(die, 0))
+        Some(
+            Builder {
+                dwarf,
+                index,
+                known: &self.known,
+            }
+            .build(die, 0),
+        )
     }
 
     fn debug(&self) -> Option<(&Dwarf, &Index)> {
-        Some((&self.object.debug().info.as_ref()?.dwarf, self.object.index()?))
+        Some((
+            &self.object.debug().info.as_ref()?.dwarf,
+            self.object.index()?,
+        ))
     }
 }
 
@@ -169,7 +215,9 @@ impl Builder<'_> {
             return ty.clone();
         }
         let ty = match depth {
-            0..MAX_DEPTH => self.build_new(die, depth + 1).unwrap_or_else(|| Type::opaque(0)),
+            0..MAX_DEPTH => self
+                .build_new(die, depth + 1)
+                .unwrap_or_else(|| Type::opaque(0)),
             _ => Type::opaque(0),
         };
         self.known.borrow_mut().insert(die, ty.clone());
@@ -179,15 +227,27 @@ impl Builder<'_> {
     fn build_new(&self, die: Die, depth: u32) -> Option<Rc<Type>> {
         let unit = self.unit(die);
         let entry = unit.entry(die.offset).ok()?;
-        let name = attr_str(self.index.dwarf_of(self.dwarf, die.unit), unit, &entry, dw::DW_AT_name);
-        let size = entry.attr_value(dw::DW_AT_byte_size).ok()?.and_then(|v| v.udata_value());
+        let name = attr_str(
+            self.index.dwarf_of(self.dwarf, die.unit),
+            unit,
+            &entry,
+            dw::DW_AT_name,
+        );
+        let size = entry
+            .attr_value(dw::DW_AT_byte_size)
+            .ok()?
+            .and_then(|v| v.udata_value());
         let target = self.type_die(die.unit, &entry);
         let ty = |name: String, size: u64, shape: Shape| Some(Rc::new(Type { name, size, shape }));
         match entry.tag() {
             dw::DW_TAG_typedef => {
                 let under = self.build(target?, depth);
                 // The typedef's own name is what the programmer knows.
-                ty(name.unwrap_or(&under.name).to_string(), under.size, under.shape.clone())
+                ty(
+                    name.unwrap_or(&under.name).to_string(),
+                    under.size,
+                    under.shape.clone(),
+                )
             }
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
@@ -221,21 +281,35 @@ impl Builder<'_> {
                 };
                 ty(name.unwrap_or("?").to_string(), size, shape)
             }
-            dw::DW_TAG_unspecified_type => ty(name.unwrap_or("?").to_string(), size.unwrap_or(8), Shape::Opaque),
-            dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+            dw::DW_TAG_unspecified_type => ty(
+                name.unwrap_or("?").to_string(),
+                size.unwrap_or(8),
+                Shape::Opaque,
+            ),
+            dw::DW_TAG_pointer_type
+            | dw::DW_TAG_reference_type
+            | dw::DW_TAG_rvalue_reference_type => {
                 let reference = entry.tag() != dw::DW_TAG_pointer_type;
                 let to = target.filter(|t| !self.is_void(*t));
                 let name = match (name, to) {
                     (Some(name), _) => name.to_string(),
-                    (None, Some(to)) => self.short_name(to, 8) + if reference { " &" } else { " *" },
+                    (None, Some(to)) => {
+                        self.short_name(to, 8) + if reference { " &" } else { " *" }
+                    }
                     (None, None) => "void *".to_string(),
                 };
                 ty(name, size.unwrap_or(8), Shape::Pointer { to, reference })
             }
-            dw::DW_TAG_ptr_to_member_type => ty("pointer to member".into(), size.unwrap_or(8), Shape::Opaque),
-            dw::DW_TAG_subroutine_type | dw::DW_TAG_subprogram => ty("function".into(), 0, Shape::Function),
+            dw::DW_TAG_ptr_to_member_type => {
+                ty("pointer to member".into(), size.unwrap_or(8), Shape::Opaque)
+            }
+            dw::DW_TAG_subroutine_type | dw::DW_TAG_subprogram => {
+                ty("function".into(), 0, Shape::Function)
+            }
             dw::DW_TAG_enumeration_type => {
-                let size = size.or_else(|| Some(self.build(target?, depth).size)).unwrap_or(4);
+                let size = size
+                    .or_else(|| Some(self.build(target?, depth).size))
+                    .unwrap_or(4);
                 let mut values = Vec::new();
                 self.children(die, |child| {
                     if child.tag() == dw::DW_TAG_enumerator {
@@ -250,10 +324,19 @@ impl Builder<'_> {
                     }
                     Ok(())
                 });
-                ty(name.map_or("enum".into(), |n| format!("enum {n}")), size, Shape::Enum { values: values.into() })
+                ty(
+                    name.map_or("enum".into(), |n| format!("enum {n}")),
+                    size,
+                    Shape::Enum {
+                        values: values.into(),
+                    },
+                )
             }
             dw::DW_TAG_array_type => self.array(die, &entry, target?, depth),
-            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type | dw::DW_TAG_interface_type => {
+            dw::DW_TAG_structure_type
+            | dw::DW_TAG_class_type
+            | dw::DW_TAG_union_type
+            | dw::DW_TAG_interface_type => {
                 let keyword = match entry.tag() {
                     dw::DW_TAG_union_type => "union",
                     dw::DW_TAG_class_type => "class",
@@ -268,14 +351,26 @@ impl Builder<'_> {
                         }
                     }
                     return match name.and_then(|n| self.index.complete_type(n)) {
-                        Some(definition) if definition != die => Some(self.build(definition, depth)),
+                        Some(definition) if definition != die => {
+                            Some(self.build(definition, depth))
+                        }
                         _ => ty(label, 0, Shape::Incomplete),
                     };
                 }
                 let members = self.members(die, depth);
-                ty(label, size.unwrap_or(0), Shape::Struct { members: members.into() })
+                ty(
+                    label,
+                    size.unwrap_or(0),
+                    Shape::Struct {
+                        members: members.into(),
+                    },
+                )
             }
-            _ => ty(name.unwrap_or("?").to_string(), size.unwrap_or(0), Shape::Opaque),
+            _ => ty(
+                name.unwrap_or("?").to_string(),
+                size.unwrap_or(0),
+                Shape::Opaque,
+            ),
         }
     }
 
@@ -284,15 +379,24 @@ impl Builder<'_> {
         let vector = entry.attr_value(dw::DW_AT_GNU_vector).ok()?.is_some();
         let mut bounds = Vec::new();
         self.children(die, |child| {
-            if child.tag() == dw::DW_TAG_subrange_type || child.tag() == dw::DW_TAG_enumeration_type {
-                let number = |at| child.attr_value(at).map(|v| v.and_then(|v| v.udata_value()));
+            if child.tag() == dw::DW_TAG_subrange_type || child.tag() == dw::DW_TAG_enumeration_type
+            {
+                let number = |at| {
+                    child
+                        .attr_value(at)
+                        .map(|v| v.and_then(|v| v.udata_value()))
+                };
                 let lower = number(dw::DW_AT_lower_bound)?.unwrap_or(0);
-                bounds.push(match (number(dw::DW_AT_count)?, number(dw::DW_AT_upper_bound)?) {
-                    (Some(count), _) => Some(count),
-                    // `int a[0]` is written as an upper bound of -1.
-                    (None, Some(upper)) => Some(upper.wrapping_add(1).wrapping_sub(lower)).filter(|n| *n < 1 << 60),
-                    (None, None) => None,
-                });
+                bounds.push(
+                    match (number(dw::DW_AT_count)?, number(dw::DW_AT_upper_bound)?) {
+                        (Some(count), _) => Some(count),
+                        // `int a[0]` is written as an upper bound of -1.
+                        (None, Some(upper)) => {
+                            Some(upper.wrapping_add(1).wrapping_sub(lower)).filter(|n| *n < 1 << 60)
+                        }
+                        (None, None) => None,
+                    },
+                );
             }
             Ok(())
         });
@@ -304,7 +408,10 @@ impl Builder<'_> {
         let mut suffix = String::new();
         let base = ty.name.clone();
         for count in bounds.into_iter().rev() {
-            suffix = format!("[{}]{suffix}", count.map_or(String::new(), |c| c.to_string()));
+            suffix = format!(
+                "[{}]{suffix}",
+                count.map_or(String::new(), |c| c.to_string())
+            );
             let size = ty.size.checked_mul(count.unwrap_or(0))?;
             let space = if vector { " vector " } else { " " };
             ty = Rc::new(Type {
@@ -325,14 +432,21 @@ impl Builder<'_> {
             let base_class = child.tag() == dw::DW_TAG_inheritance;
             match child.tag() {
                 // The parts of a Rust enum: each variant is a member called after it.
-                dw::DW_TAG_variant_part => variants.push(Die { unit: die.unit, offset: child.offset() }),
+                dw::DW_TAG_variant_part => variants.push(Die {
+                    unit: die.unit,
+                    offset: child.offset(),
+                }),
                 dw::DW_TAG_member | dw::DW_TAG_inheritance => {}
                 _ => return Ok(()),
             }
-            if child.tag() == dw::DW_TAG_variant_part || child.attr_value(dw::DW_AT_external)?.is_some() {
+            if child.tag() == dw::DW_TAG_variant_part
+                || child.attr_value(dw::DW_AT_external)?.is_some()
+            {
                 return Ok(());
             }
-            let Some(ty) = self.type_die(die.unit, child) else { return Ok(()) };
+            let Some(ty) = self.type_die(die.unit, child) else {
+                return Ok(());
+            };
             let offset = match child.attr_value(dw::DW_AT_data_member_location)? {
                 Some(AttributeValue::Exprloc(expression)) => {
                     // DWARF 2 style `plus_uconst N`; virtual bases have no fixed place.
@@ -344,9 +458,15 @@ impl Builder<'_> {
                 Some(value) => value.udata_value(),
                 None => Some(0),
             };
-            let Some(mut offset) = offset else { return Ok(()) };
+            let Some(mut offset) = offset else {
+                return Ok(());
+            };
             let ty = self.build(ty, depth);
-            let number = |at| child.attr_value(at).map(|v| v.and_then(|v| v.udata_value()));
+            let number = |at| {
+                child
+                    .attr_value(at)
+                    .map(|v| v.and_then(|v| v.udata_value()))
+            };
             let mut bits = None;
             if let Some(len) = number(dw::DW_AT_bit_size)? {
                 let first = if let Some(first) = number(dw::DW_AT_data_bit_offset)? {
@@ -354,29 +474,44 @@ impl Builder<'_> {
                 } else if let Some(from_top) = number(dw::DW_AT_bit_offset)? {
                     // DWARF 2 and 3 count from the most significant bit of the storage unit.
                     let storage = number(dw::DW_AT_byte_size)?.unwrap_or(ty.size) * 8;
-                    storage.checked_sub(from_top + len).map(|first| first + offset * 8)
+                    storage
+                        .checked_sub(from_top + len)
+                        .map(|first| first + offset * 8)
                 } else {
                     Some(offset * 8)
                 };
                 if let Some(first) = first {
                     offset = first / 8;
-                    bits = Some(Bits { first: first % 8, len });
+                    bits = Some(Bits {
+                        first: first % 8,
+                        len,
+                    });
                 }
             }
             let name = match attr_str(dwarf, unit, child, dw::DW_AT_name) {
-                None if base_class => {
-                    ty.name.split_once(' ').map(|(_, name)| &*Box::leak(name.to_string().into_boxed_str()))
-                }
+                None if base_class => ty
+                    .name
+                    .split_once(' ')
+                    .map(|(_, name)| &*Box::leak(name.to_string().into_boxed_str())),
                 name => name,
             };
-            members.push(Member { name, offset, ty, bits, base_class });
+            members.push(Member {
+                name,
+                offset,
+                ty,
+                bits,
+                base_class,
+            });
             Ok(())
         });
         for part in variants {
             let mut inner = Vec::new();
             self.children(part, |child| {
                 if child.tag() == dw::DW_TAG_variant {
-                    inner.push(Die { unit: die.unit, offset: child.offset() });
+                    inner.push(Die {
+                        unit: die.unit,
+                        offset: child.offset(),
+                    });
                 }
                 Ok(())
             });
@@ -401,8 +536,13 @@ impl Builder<'_> {
     }
 
     fn is_void(&self, die: Die) -> bool {
-        let Ok(entry) = self.unit(die).entry(die.offset) else { return true };
-        let qualifier = matches!(entry.tag(), dw::DW_TAG_const_type | dw::DW_TAG_volatile_type);
+        let Ok(entry) = self.unit(die).entry(die.offset) else {
+            return true;
+        };
+        let qualifier = matches!(
+            entry.tag(),
+            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type
+        );
         match self.type_die(die.unit, &entry) {
             Some(inner) => qualifier && self.is_void(inner),
             None => qualifier,
@@ -412,7 +552,9 @@ impl Builder<'_> {
     /// A pointer's target by name only, without building it.
     fn short_name(&self, die: Die, hops: u32) -> String {
         let unit = self.unit(die);
-        let Ok(entry) = unit.entry(die.offset) else { return "?".into() };
+        let Ok(entry) = unit.entry(die.offset) else {
+            return "?".into();
+        };
         let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
         let own = attr_str(dwarf, unit, &entry, dw::DW_AT_name);
         let keyword = match entry.tag() {

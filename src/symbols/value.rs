@@ -9,7 +9,13 @@ use std::rc::Rc;
 /// inside a scalar. Returns the part's type and how many bytes of it precede the access.
 ///
 /// `slice` is the number of the first element when the object is a slice of an array.
-pub fn describe(ty: &Rc<Type>, offset: u64, len: u64, slice: Option<i64>, out: &mut String) -> Part {
+pub fn describe(
+    ty: &Rc<Type>,
+    offset: u64,
+    len: u64,
+    slice: Option<i64>,
+    out: &mut String,
+) -> Part {
     let (mut ty, mut offset, mut slice, mut named) = (ty.clone(), offset, slice, true);
     loop {
         if offset == 0 && len == ty.size && slice.is_none() && named {
@@ -52,13 +58,20 @@ pub fn describe(ty: &Rc<Type>, offset: u64, len: u64, slice: Option<i64>, out: &
                 if let (Some(name), false) = (member.name, member.base_class) {
                     out.push('.');
                     out.push_str(
-                        name.strip_prefix("__").filter(|n| n.bytes().all(|b| b.is_ascii_digit())).unwrap_or(name),
+                        name.strip_prefix("__")
+                            .filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
+                            .unwrap_or(name),
                     );
                 }
                 named = member.name.is_some() && !member.base_class;
                 offset -= member.offset;
                 if member.bits.is_some() {
-                    return Part { ty: member.ty.clone(), repeat: None, inside: offset, bits: member.bits };
+                    return Part {
+                        ty: member.ty.clone(),
+                        repeat: None,
+                        inside: offset,
+                        bits: member.bits,
+                    };
                 }
                 member.ty.clone()
             }
@@ -69,7 +82,12 @@ pub fn describe(ty: &Rc<Type>, offset: u64, len: u64, slice: Option<i64>, out: &
     if offset > 0 {
         let _ = write!(out, "+{offset}");
     }
-    Part { ty, repeat: None, inside: offset, bits: None }
+    Part {
+        ty,
+        repeat: None,
+        inside: offset,
+        bits: None,
+    }
 }
 
 /// What [`describe`] found.
@@ -108,7 +126,11 @@ impl Part {
             let value = unsigned(bytes) as u64 >> bits.first & mask(bits.len);
             let signed = matches!(self.ty.shape, Shape::Int { signed: true });
             let shift = 64 - bits.len.clamp(1, 64);
-            let _ = if signed { write!(out, "{}", (value << shift) as i64 >> shift) } else { write!(out, "{value}") };
+            let _ = if signed {
+                write!(out, "{}", (value << shift) as i64 >> shift)
+            } else {
+                write!(out, "{value}")
+            };
             return;
         }
         if self.inside == 0 && bytes.len() as u64 == self.ty.size && !truncated {
@@ -143,9 +165,15 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
         },
         (Shape::Char { signed: is_signed }, 1..=4) => {
             let code = unsigned(bytes) as u32;
-            let _ = if *is_signed { write!(out, "{}", signed(bytes)) } else { write!(out, "{code}") };
+            let _ = if *is_signed {
+                write!(out, "{}", signed(bytes))
+            } else {
+                write!(out, "{code}")
+            };
             match char::from_u32(code) {
-                Some(c) if code >= 0x20 && (bytes.len() > 1 || code < 0x7f) => write!(out, " '{c}'"),
+                Some(c) if code >= 0x20 && (bytes.len() > 1 || code < 0x7f) => {
+                    write!(out, " '{c}'")
+                }
                 _ => Ok(()),
             }
         }
@@ -160,19 +188,28 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
             }
         }
         (Shape::Pointer { .. }, 8) => write!(out, "{:#x}", unsigned(bytes)),
-        (Shape::Array { element, .. }, _) if matches!(element.shape, Shape::Char { .. }) && element.size == 1 => {
+        (Shape::Array { element, .. }, _)
+            if matches!(element.shape, Shape::Char { .. }) && element.size == 1 =>
+        {
             render_text(bytes, false, out);
             Ok(())
         }
         (Shape::Array { element, .. }, _) if element.size > 0 => {
-            let all =
-                Part { ty: element.clone(), repeat: Some(bytes.len() as u64 / element.size), inside: 0, bits: None };
+            let all = Part {
+                ty: element.clone(),
+                repeat: Some(bytes.len() as u64 / element.size),
+                inside: 0,
+                bits: None,
+            };
             all.render(bytes, bytes.len() as u64, out);
             Ok(())
         }
         (Shape::Struct { members }, _) => {
             // One member that fills the whole (newtypes, Cell, Atomic, std::atomic) is shown as such.
-            match members.iter().find(|m| m.offset == 0 && m.ty.size == ty.size && m.bits.is_none()) {
+            match members
+                .iter()
+                .find(|m| m.offset == 0 && m.ty.size == ty.size && m.bits.is_none())
+            {
                 Some(member) if members.iter().filter(|m| m.ty.size > 0).count() == 1 => {
                     render_scalar(&member.ty, bytes, out)
                 }
@@ -241,13 +278,20 @@ mod tests {
     use super::*;
 
     fn int(size: u64, signed: bool) -> Rc<Type> {
-        Rc::new(Type { name: "int".into(), size, shape: Shape::Int { signed } })
+        Rc::new(Type {
+            name: "int".into(),
+            size,
+            shape: Shape::Int { signed },
+        })
     }
     fn array(element: Rc<Type>, count: u64) -> Rc<Type> {
         Rc::new(Type {
             name: "a".into(),
             size: element.size * count,
-            shape: Shape::Array { element, count: Some(count) },
+            shape: Shape::Array {
+                element,
+                count: Some(count),
+            },
         })
     }
     fn show(ty: &Rc<Type>, offset: u64, bytes: &[u8]) -> String {
@@ -267,7 +311,10 @@ mod tests {
         assert_eq!(show(&a, 12, &5i32.to_le_bytes()), "v[3]=5");
         assert_eq!(show(&a, 4, &[1, 0, 0, 0, 2, 0, 0, 0]), "v[1..3]={1, 2}");
         assert_eq!(show(&a, 6, &[1, 0, 0, 0]), "v[1..3]=0x1");
-        assert_eq!(show(&array(array(i.clone(), 3), 2), 16, &9i32.to_le_bytes()), "v[1][1]=9");
+        assert_eq!(
+            show(&array(array(i.clone(), 3), 2), 16, &9i32.to_le_bytes()),
+            "v[1][1]=9"
+        );
     }
 
     #[test]
@@ -286,7 +333,13 @@ mod tests {
             member("hi", 5, &i, Some(Bits { first: 2, len: 4 })),
             member("__0", 8, &i, None),
         ];
-        let s = Rc::new(Type { name: "s".into(), size: 12, shape: Shape::Struct { members: members.into() } });
+        let s = Rc::new(Type {
+            name: "s".into(),
+            size: 12,
+            shape: Shape::Struct {
+                members: members.into(),
+            },
+        });
         assert_eq!(show(&s, 0, &1i32.to_le_bytes()), "v.x=1");
         assert_eq!(show(&s, 4, &[0b1110]), "v.lo=6");
         assert_eq!(show(&s, 5, &[0b111_1100]), "v.hi=-1");
@@ -295,7 +348,9 @@ mod tests {
         let newtype = Rc::new(Type {
             name: "n".into(),
             size: 4,
-            shape: Shape::Struct { members: [member("v", 0, &i, None)].into() },
+            shape: Shape::Struct {
+                members: [member("v", 0, &i, None)].into(),
+            },
         });
         assert_eq!(show(&newtype, 0, &4i32.to_le_bytes()), "v=4");
         let mut out = String::new();
@@ -305,12 +360,22 @@ mod tests {
 
     #[test]
     fn floats_text_and_bytes() {
-        let f = |size| Rc::new(Type { name: "f".into(), size, shape: Shape::Float });
+        let f = |size| {
+            Rc::new(Type {
+                name: "f".into(),
+                size,
+                shape: Shape::Float,
+            })
+        };
         assert_eq!(show(&f(8), 0, &1.5f64.to_le_bytes()), "v=1.5");
         assert_eq!(show(&f(4), 0, &0.1f32.to_le_bytes()), "v=0.1");
         let one = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f, 0, 0, 0, 0, 0, 0];
         assert_eq!(show(&f(16), 0, &one), "v=1.0");
-        let c = Rc::new(Type { name: "char".into(), size: 1, shape: Shape::Char { signed: true } });
+        let c = Rc::new(Type {
+            name: "char".into(),
+            size: 1,
+            shape: Shape::Char { signed: true },
+        });
         assert_eq!(show(&c, 0, b"A"), "v=65 'A'");
         assert_eq!(show(&array(c, 8), 0, b"hi\n\"\0zz."), "v=\"hi\\n\\\"\"");
         assert_eq!(show(&Type::opaque(3), 0, &[1, 2, 255]), "v=01 02 ff");

@@ -1,0 +1,94 @@
+//! The command lines of `ulpf run` and `ulpf attach`.
+
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const SPECS: &str = "\
+WATCHES (SPEC)
+  counter                 a variable: global, static, class member, ns::var, crate::module::STATIC
+  node.next  p->x  *p     fields and pointers; pointers are followed once, when the watches are set
+  tab[3]  tab[0..16]      an element; elements 0 to 15 (0..=15 is the same, [..] is all)
+  grid[1][2].x            all of it combined
+  file.c:name             the static `name` of that source file
+  libfoo`name             the `name` of that library; watched as soon as it is loaded
+  0x7fffe000:64           64 bytes at an address
+  *buf:256  buf+16:8      256 bytes from where buf points; 8 bytes, 16 bytes into buf
+  …:r  …:w  …:rw          reads, writes (default), both
+
+Variables are found through debug information (-g), else in the symbol table. With --json each line
+is one object; docs/json.md describes them. The exit status is the program's; 2: a watch was refused.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SPECS)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub watching: WatchArgs,
+
+    /// Keep address space randomization on; otherwise addresses are the same in every run, as under
+    /// a debugger
+    #[arg(long)]
+    pub aslr: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SPECS)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub watching: WatchArgs,
+
+    /// Process to watch; Ctrl-C ends the watching and leaves the program running
+    pub pid: i32,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct WatchArgs {
+    /// Watch this; may be repeated
+    #[arg(short, long = "watch", value_name = "SPEC")]
+    pub watch: Vec<String>,
+
+    /// Watch what this file lists, one SPEC a line; # starts a comment
+    #[arg(long, value_name = "FILE")]
+    pub watch_file: Vec<PathBuf>,
+
+    /// Write the hits to FILE instead of standard error; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// JSON lines instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Log up to N callers with each hit
+    #[arg(short, long, value_name = "N", num_args = 0..=1, default_missing_value = "16",
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub backtrace: Option<u8>,
+
+    /// Leave out writes that store the value that was there (they are still counted)
+    #[arg(long)]
+    pub changes_only: bool,
+
+    /// Set the watches when this function is first reached, instead of at the program's entry
+    #[arg(long, value_name = "FUNCTION")]
+    pub at: Option<String>,
+
+    /// Go on with the other watches when some are refused
+    #[arg(long)]
+    pub keep_going: bool,
+
+    /// Count only: no line per hit
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// List every watch in the summary at the end, also those without hits
+    #[arg(long, overrides_with = "no_summary")]
+    pub summary: bool,
+
+    /// No summary at the end
+    #[arg(long)]
+    pub no_summary: bool,
+}

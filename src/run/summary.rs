@@ -1,0 +1,263 @@
+//! What is said at the end: counts per watch, totals, losses.
+
+use super::format::Quoted;
+use super::{Armed, Watch};
+use crate::inject::SharedArea;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+use ulpf_lib::WatchKind;
+
+/// Watches without a hit are listed one by one only up to this many.
+const LIST_IDLE: usize = 24;
+
+/// The counters of one watch, read once.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub number: usize,
+    pub name: String,
+    pub addr: u64,
+    pub len: u64,
+    pub kind: &'static str,
+    pub hits: u64,
+    pub silent: u64,
+    pub false_positives: u64,
+    /// Why it was not watched.
+    pub refused: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub rows: Vec<Row>,
+    pub lost: u64,
+    pub faults: u64,
+    pub false_positives: u64,
+    pub slow: u64,
+    pub syscalls: u64,
+    pub seconds: f64,
+}
+
+impl Summary {
+    pub fn read(watches: &[Watch], shared: &SharedArea, lost: u64, seconds: f64) -> Summary {
+        let header = shared.header();
+        let rows = watches.iter().enumerate().map(|(number, watch)| {
+            let mut row = Row {
+                number: number + 1,
+                name: watch.spec.text.clone(),
+                ..Row::default()
+            };
+            if let Some(watched) = &watch.watched {
+                (row.addr, row.len) = (watched.addr, watched.len);
+            }
+            row.kind = kind(watch.spec.kind);
+            match &watch.armed {
+                Armed::Yes(id) => {
+                    let counters = shared.counters(*id);
+                    row.hits = counters.hits.load(Relaxed);
+                    row.silent = counters.silent.load(Relaxed);
+                    row.false_positives = counters.false_positives.load(Relaxed);
+                }
+                Armed::No(problem) => row.refused = Some(problem.to_string()),
+                Armed::Pending(_) => row.refused = Some("its library was never loaded".into()),
+            }
+            row
+        });
+        Summary {
+            rows: rows.collect(),
+            lost,
+            faults: header.faults.load(Relaxed),
+            false_positives: header.false_positives.load(Relaxed),
+            slow: header.slow.load(Relaxed),
+            syscalls: header.syscalls.load(Relaxed),
+            seconds,
+        }
+    }
+
+    /// For people. `all`: also every watch without a hit.
+    pub fn text(&self, all: bool) -> String {
+        let mut out = String::new();
+        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).sum::<u64>();
+        let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
+        let _ = writeln!(
+            out,
+            "ulpf: {} on {}, {}, {} in {:.3} s",
+            count(hits, "hit"),
+            count(self.rows.len() as u64, "watch"),
+            count(silent, "silent store"),
+            count(self.false_positives, "false positive"),
+            self.seconds
+        );
+        let idle = self
+            .rows
+            .iter()
+            .filter(|r| r.hits == 0 && r.refused.is_none())
+            .count();
+        let shown =
+            |row: &&Row| row.refused.is_none() && (all || row.hits > 0 || idle <= LIST_IDLE);
+        let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
+        if !rows.is_empty() {
+            let width = rows
+                .iter()
+                .map(|r| r.len.to_string().len())
+                .max()
+                .unwrap_or(0)
+                .max(6);
+            let _ = writeln!(
+                out,
+                "{:>12} {:>10} {:>10}  kind  {:<14} {:>width$}  watch",
+                "hits", "silent", "false", "address", "length"
+            );
+            for r in rows {
+                let _ = writeln!(
+                    out,
+                    "{:>12} {:>10} {:>10}  {:<4}  {:<14} {:>width$}  {}",
+                    r.hits,
+                    r.silent,
+                    r.false_positives,
+                    r.kind,
+                    format!("{:#x}", r.addr),
+                    r.len,
+                    r.name
+                );
+            }
+            if !all && idle > LIST_IDLE {
+                let _ = writeln!(
+                    out,
+                    "{:>12} and {} without a hit (--summary lists them)",
+                    "",
+                    count(idle as u64, "watch")
+                );
+            }
+        }
+        for (row, why) in self
+            .rows
+            .iter()
+            .filter_map(|r| Some((r, r.refused.as_ref()?)))
+        {
+            let _ = writeln!(out, "ulpf: `{}` was not watched: {why}", row.name);
+        }
+        if self.lost > 0 {
+            let _ = writeln!(
+                out,
+                "ulpf: {} missing from the log, which was written slower than they came; the counts above are exact",
+                count(self.lost, "hit")
+            );
+        }
+        let _ = writeln!(
+            out,
+            "ulpf: {}, {} the slow way, {}",
+            count(self.faults, "fault"),
+            self.slow,
+            count(self.syscalls, "system call")
+        );
+        out
+    }
+
+    /// One JSON line.
+    pub fn json(&self) -> String {
+        let mut out = format!(
+            "{{\"type\":\"summary\",\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"watches\":[",
+            self.seconds, self.lost, self.faults, self.false_positives, self.slow, self.syscalls
+        );
+        for (i, r) in self.rows.iter().enumerate() {
+            let _ = write!(
+                out,
+                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"false_positives\":{}",
+                if i > 0 { "," } else { "" },
+                r.number,
+                Quoted(&r.name),
+                r.kind,
+                r.addr,
+                r.len,
+                r.hits,
+                r.silent,
+                r.false_positives
+            );
+            if let Some(why) = &r.refused {
+                let _ = write!(out, ",\"refused\":{}", Quoted(why));
+            }
+            out.push('}');
+        }
+        out + "]}\n"
+    }
+}
+
+pub fn kind(kind: WatchKind) -> &'static str {
+    match kind {
+        WatchKind::Write => "w",
+        WatchKind::Read => "r",
+        WatchKind::Access => "rw",
+    }
+}
+
+/// `1 hit`, `2 hits`, `3 watches`.
+pub fn count(n: u64, what: &str) -> String {
+    match (n, what.ends_with("ch")) {
+        (1, _) => format!("1 {what}"),
+        (_, true) => format!("{n} {what}es"),
+        _ => format!("{n} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(n: usize) -> Vec<Row> {
+        let row = |i: usize| Row {
+            number: i + 1,
+            name: format!("v[{i}]"),
+            addr: 0x404040 + 4 * i as u64,
+            len: 4,
+            kind: "w",
+            hits: if i == 1 { 3 } else { 0 },
+            silent: if i == 1 { 1 } else { 0 },
+            ..Row::default()
+        };
+        (0..n).map(row).collect()
+    }
+
+    #[test]
+    fn few_watches() {
+        let mut s = Summary {
+            rows: rows(2),
+            faults: 5,
+            false_positives: 2,
+            syscalls: 9,
+            seconds: 0.25,
+            ..Default::default()
+        };
+        assert_eq!(
+            s.text(false),
+            "ulpf: 3 hits on 2 watches, 1 silent store, 2 false positives in 0.250 s\n\
+             \x20       hits     silent      false  kind  address        length  watch\n\
+             \x20          0          0          0  w     0x404040            4  v[0]\n\
+             \x20          3          1          0  w     0x404044            4  v[1]\n\
+             ulpf: 5 faults, 0 the slow way, 9 system calls\n"
+        );
+        s.lost = 1;
+        s.rows[0].refused = Some("because".into());
+        let text = s.text(false);
+        assert!(
+            text.contains("ulpf: `v[0]` was not watched: because\n"),
+            "{text}"
+        );
+        assert!(text.contains("1 hit missing from the log"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&s.json()).unwrap();
+        assert_eq!(
+            (&json["watches"][1]["hits"], &json["lost"]),
+            (&3.into(), &1.into())
+        );
+        assert_eq!(json["watches"][0]["refused"], "because");
+    }
+
+    #[test]
+    fn many_idle_watches_are_folded() {
+        let s = Summary {
+            rows: rows(1000),
+            ..Default::default()
+        };
+        assert!(s.text(false).contains("and 999 watches without a hit"));
+        assert_eq!(s.text(false).lines().count(), 5);
+        assert_eq!(s.text(true).lines().count(), 1003);
+    }
+}
