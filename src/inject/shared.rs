@@ -7,10 +7,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use ulpf_lib::ring::{
-    COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN,
-    SharedHeader,
-};
+use ulpf_lib::ring::{COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN, SharedHeader};
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
 
@@ -41,21 +38,12 @@ impl SharedArea {
         // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `Outfit::new`)
         // and nobody shrinks it.
         let addr = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SHARED_LEN as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), SHARED_LEN as usize, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         if addr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(SharedArea(Arc::new(Mapping(
-            NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
-        ))))
+        Ok(SharedArea(Arc::new(Mapping(NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?))))
     }
 
     pub fn header(&self) -> &SharedHeader {
@@ -68,13 +56,7 @@ impl SharedArea {
     pub fn counters(&self, watch: u32) -> &Counters {
         let slot = u64::from(watch).min(COUNTER_SLOTS - 1);
         // SAFETY: `slot` is inside the array, whose elements are atomics only.
-        unsafe {
-            self.0
-                .0
-                .add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>())
-                .cast()
-                .as_ref()
-        }
+        unsafe { self.0.0.add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>()).cast().as_ref() }
     }
 
     /// Waits until hits beyond `seen` tickets are there, at most for `limit`; may return early.
@@ -84,21 +66,10 @@ impl SharedArea {
         header.reader_waits.store(1, Ordering::SeqCst);
         // A writer that did not see the flag has published before it was set.
         if header.tickets() <= seen {
-            let timeout = libc::timespec {
-                tv_sec: limit.as_secs() as i64,
-                tv_nsec: limit.subsec_nanos().into(),
-            };
+            let timeout = libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
             // SAFETY: the futex word and the timeout live through the call; the word is in shared
             // memory, so the key is not private.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    &raw const header.wake,
-                    libc::FUTEX_WAIT,
-                    word,
-                    &raw const timeout,
-                )
-            };
+            unsafe { libc::syscall(libc::SYS_futex, &raw const header.wake, libc::FUTEX_WAIT, word, &raw const timeout) };
         }
         header.reader_waits.store(0, Ordering::Relaxed);
     }
@@ -129,7 +100,6 @@ impl SharedArea {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and the last reference to it.
-        let _ =
-            sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
+        let _ = sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
     }
 }

@@ -250,7 +250,7 @@ impl Server {
                 ('W', 0)
             }
         };
-        if self.multiprocess { format!("{letter}{number:x};process:{pid:x}") } else { format!("{letter}{number:02x}") }
+        if self.multiprocess { format!("{letter}{number:02x};process:{pid:x}") } else { format!("{letter}{number:02x}") }
     }
 
     /// Starts the program of `self.program`, with the debugger's settings.

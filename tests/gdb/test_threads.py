@@ -26,6 +26,7 @@ class Threads(Case):
         self.assertEqual(gdb.value("other_rounds"), before)
         gdb("set scheduler-locking off")
         gdb("break turn")
+        gdb("continue")
         self.assertSays(gdb("continue"), r"turn \(\)")
         self.assertGreater(gdb.value("other_rounds"), before)
         gdb("kill")

@@ -216,38 +216,52 @@ fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
-fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    let touched = match nr as u32 {
-        k::__NR_mmap if a[3] & (k::MAP_FIXED as u64) == 0 || a[3] & (k::MAP_FIXED_NOREPLACE as u64) != 0 => None,
-        k::__NR_mmap | k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_madvise | k::__NR_remap_file_pages => Some((a[0], a[0].saturating_add(a[1]))),
-        k::__NR_mremap => Some((a[0], a[0].saturating_add(a[1].max(4096)))),
-        k::__NR_brk | k::__NR_shmat | k::__NR_shmdt => Some((0, ulpf_lib::addr::USER_END)),
-        _ => None,
-    };
-    let overlaps = g().guarded()
-        && match nr as u32 {
-            k::__NR_brk => a[0] != 0 && a[0] < g().brk.load(Relaxed),
-            k::__NR_shmat => a[1] != 0,
-            k::__NR_shmdt => true,
-            k::__NR_mremap if a[3] & 2 != 0 && g().touches(a[4], a[4].saturating_add(a[2])) => true,
-            _ => touched.is_some_and(|(s, e)| g().touches(s, e)),
-        };
-    let result = if overlaps {
-        let (start, end) = match nr as u32 {
-            k::__NR_brk => (a[0] & !4095, g().brk.load(Relaxed).next_multiple_of(4096)),
-            k::__NR_mremap | k::__NR_shmat | k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
-            _ => touched.unwrap_or((0, 0)),
-        };
-        park::request(t, uc, Request::ReleaseBegin { start, end });
-        let r = raw(nr, a);
-        park::request(t, uc, Request::End);
-        r
-    } else {
-        let r = raw(nr, a);
-        if g().has_watches() && r >= 0 && matches!(nr as u32, k::__NR_mmap | k::__NR_mremap | k::__NR_brk | k::__NR_mprotect) && g().watch_in_new_memory(nr, a, r as u64) {
-            park::request(t, uc, Request::Rearm);
+/// The memory whose mapping a call is about to change, if it is any of ours.
+fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
+    const MREMAP_FIXED: u64 = 2;
+    let span = |start: u64, len: u64| (start & !4095, start.saturating_add(len).min(ulpf_lib::addr::USER_END).next_multiple_of(4096));
+    let range = match nr as u32 {
+        k::__NR_mmap if a[3] & k::MAP_FIXED as u64 != 0 && a[3] & k::MAP_FIXED_NOREPLACE as u64 == 0 => span(a[0], a[1]),
+        k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_remap_file_pages => span(a[0], a[1]),
+        // Advice that changes content or inheritance (DONTNEED, FREE, REMOVE, DONTFORK, WIPEONFORK,
+        // KEEPONFORK, DOFORK, DONTNEED_LOCKED); the rest is about speed.
+        k::__NR_madvise if matches!(a[2], 4 | 8 | 9 | 10 | 11 | 18 | 19 | 24) => span(a[0], a[1]),
+        k::__NR_mremap => {
+            let old = span(a[0], a[1].max(a[2]).max(1));
+            let new = span(a[4], a[2]);
+            if a[3] & MREMAP_FIXED != 0 && g().touches(new.0, new.1) { (old.0.min(new.0), old.1.max(new.1)) } else { old }
         }
-        r
+        k::__NR_brk => {
+            let end = g().brk.load(Relaxed);
+            if a[0] == 0 || a[0] >= end {
+                return None;
+            }
+            span(a[0].next_multiple_of(4096), end - a[0])
+        }
+        k::__NR_shmat if a[1] != 0 => (0, ulpf_lib::addr::USER_END),
+        k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
+        _ => return None,
+    };
+    (range.0 < range.1 && g().touches(range.0, range.1)).then_some(range)
+}
+
+/// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
+/// other threads at rest, and is guarded again afterwards as far as it is still there.
+fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    let result = match affected(nr, a) {
+        Some((start, end)) => {
+            park::request(t, uc, Request::ReleaseBegin { start, end });
+            let r = raw(nr, a);
+            park::request(t, uc, Request::End);
+            r
+        }
+        None => {
+            let r = raw(nr, a);
+            if r >= 0 && g().has_watches() && g().watch_in_new_memory(nr, a, r as u64) {
+                park::request(t, uc, Request::Rearm);
+            }
+            r
+        }
     };
     if nr as u32 == k::__NR_brk && result > 0 {
         g().brk.store(result as u64, Relaxed);

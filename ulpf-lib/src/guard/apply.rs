@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::RLIMIT_STACK;
+use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
@@ -49,7 +49,7 @@ impl Guards {
         let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
         let mut unarmed = Vec::new();
         self.pending.clear();
-        if !wanted.iter().all(|r| self.moved.covers(r.start.0, r.end.0)) {
+        if wanted.iter().any(|r| !self.settled(r)) {
             self.snapshot = None;
             match self.read_maps() {
                 Ok(()) => {
@@ -67,7 +67,48 @@ impl Guards {
             }
         }
         self.set_guards(&wanted, &mut unarmed);
+        self.trim();
         unarmed
+    }
+
+    /// Is the run moved and guarded already? Then its neighbours have been seen to as well.
+    fn settled(&self, run: &PageRun) -> bool {
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            match self.moved.get(at) {
+                Some((_, end, moved)) if moved.guard.is_some() => at = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Puts pages back that were moved for guards that are no more, once there are many of them.
+    /// A few stay: a debugger likes to watch the same places again.
+    fn trim(&mut self) {
+        const KEEP: u64 = 1024 * PAGE_SIZE;
+        let (mut idle, mut guarded) = (Vec::new(), 0);
+        let near = FILL_GAP.max(PAGE_SIZE);
+        for (start, end, moved) in self.moved.iter() {
+            if moved.guard.is_some() {
+                guarded += end - start;
+                continue;
+            }
+            // Neighbours of a guarded page stay.
+            let has_guard = |at: u64| self.moved.get(at).is_some_and(|m| m.2.guard.is_some());
+            let from = if has_guard(start.saturating_sub(1)) { start + near } else { start };
+            let to = if has_guard(end) { end.saturating_sub(near) } else { end };
+            if from < to {
+                idle.push((from, to));
+            }
+        }
+        let total: u64 = idle.iter().map(|(s, e)| e - s).sum();
+        if total > KEEP && total > guarded {
+            for (start, end) in idle {
+                // If memory is short they stay where they are, which does no harm.
+                let _ = self.release(TargetAddr(start), end - start);
+            }
+        }
     }
 
     /// Keeps the number of mappings below the kernel's limit (vm.max_map_count), of which a quarter
@@ -106,11 +147,11 @@ impl Guards {
         let mut moves: Vec<Move> = Vec::new();
         let mut done = 0; // everything below is planned
         for (i, run) in wanted.iter().enumerate() {
-            if self.moved.covers(run.start.0, run.end.0) {
-                // Its neighbours were planned when it was moved.
+            if self.settled(run) {
                 done = done.max(run.end.0);
                 continue;
             }
+            self.resolve_odd(run);
             let below = run.start.0.saturating_sub(PAGE_SIZE).max(done);
             self.plan_bystanders(below, run.start.0, run.guard, &mut moves);
             self.plan_run(*run, &mut moves, unarmed);
@@ -232,8 +273,7 @@ impl Guards {
         if unreadable {
             os::protect(start, end - start, prot | PROT_READ).map_err(|e| (end, refuse::no_move(start, end, e)))?;
         }
-        let alias = window.alias.wrapping_sub(va);
-        let copied = self.copy_content(start, end, alias, m.origin);
+        let copied = self.copy_content(start, end, m.origin);
         let give_up = |end, refusal| {
             self.file.punch(start, end);
             if unreadable {
@@ -241,10 +281,9 @@ impl Guards {
             }
             Err((end, refusal))
         };
-        if copied < end {
+        if let Err((copied, e)) = copied {
             if copied == start {
-                let next = start + PAGE_SIZE;
-                return give_up(end, refuse::no_content(start, next)).map_err(|(_, r): (u64, _)| (next, r));
+                return give_up(start + PAGE_SIZE, refuse::no_content(start, start + PAGE_SIZE, e));
             }
             self.file.punch(copied, end);
             end = copied;
@@ -256,10 +295,23 @@ impl Guards {
         Ok(end)
     }
 
-    /// Copies the pages that have content; returns the first that could not be copied, or `end`.
-    fn copy_content(&self, start: u64, end: u64, alias: u64, origin: Origin) -> u64 {
+    fn copy_all(&self, start: u64, end: u64) -> Result<(), (u64, Errno)> {
+        let mut at = start;
+        while at < end {
+            match self.file.fill(at, at, end - at) {
+                Ok(n) if n > 0 => at += n,
+                Ok(_) => return Err((at & !(PAGE_SIZE - 1), Errno(linux_raw_sys::errno::EFAULT as i32))),
+                Err(e) => return Err((at & !(PAGE_SIZE - 1), e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the pages that have content into the file; on failure, the first that could not be
+    /// copied.
+    fn copy_content(&self, start: u64, end: u64, origin: Origin) -> Result<(), (u64, Errno)> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| origin != Origin::File) else {
-            return copy_all(start, end, alias);
+            return self.copy_all(start, end);
         };
         let mut words = alloc::vec![0u64; 4096.min(((end - start) / PAGE_SIZE) as usize)];
         let mut at = start;
@@ -267,23 +319,20 @@ impl Guards {
             let want = words.len().min(((end - at) / PAGE_SIZE) as usize);
             let got = match pagemap.read_words(&mut words[..want], at / PAGE_SIZE * 8) {
                 Ok(n) if n > 0 => n,
-                _ => return copy_all(at, end, alias),
+                _ => return self.copy_all(at, end),
             };
             for group in words[..got].chunk_by(|a, b| a & PM_CONTENT != 0 && b & PM_CONTENT != 0) {
                 let stop = at + group.len() as u64 * PAGE_SIZE;
                 if group[0] & PM_GUARD != 0 {
-                    return at;
+                    return Err((at, Errno(linux_raw_sys::errno::EFAULT as i32)));
                 }
                 if group[0] & PM_CONTENT != 0 {
-                    let done = copy_all(at, stop, alias);
-                    if done < stop {
-                        return done;
-                    }
+                    self.copy_all(at, stop)?;
                 }
                 at = stop;
             }
         }
-        end
+        Ok(())
     }
 
     /// The window that holds `at`, made if need be.
@@ -292,7 +341,12 @@ impl Guards {
             return Ok(found);
         }
         let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
+        // Windows count against the program's limit of address space: small ones if it has one.
+        let room = os::limit(RLIMIT_AS).map_or(u64::MAX, |l| l.0) / 64;
         for len in WINDOW_SIZES {
+            if len > room.max(WINDOW_SIZES[WINDOW_SIZES.len() - 1]) {
+                continue;
+            }
             let va = at & !(len - 1);
             if self.windows.range(va..va + len).next().is_some() {
                 continue; // a smaller one was made here when room was short
@@ -384,16 +438,6 @@ impl Guards {
             }
         }
     }
-}
-
-fn copy_all(mut at: u64, end: u64, alias: u64) -> u64 {
-    while at < end {
-        match os::copy(at.wrapping_add(alias), at, end - at) {
-            0 => break,
-            n => at += n as u64,
-        }
-    }
-    at & !(PAGE_SIZE - 1)
 }
 
 fn push(moves: &mut Vec<Move>, m: Move) {

@@ -1,6 +1,5 @@
 //! What the program has mapped: /proc/self/maps (proc_pid_maps(5)), read whole.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::os::{self, File};
@@ -26,8 +25,13 @@ pub enum VmaKind {
     Anonymous,
     /// Pages of a file or of shared memory.
     File,
-    /// A file or object whose memory may be none (devices, huge pages): look at its flags.
+    /// A file or object whose memory may be none (devices, huge pages): its flags will tell, see
+    /// [`Snapshot::resolve_odd`].
     Odd,
+    /// Explicit huge pages (MAP_HUGETLB, hugetlbfs).
+    HugePages,
+    /// No plain memory, or memory that cannot be mapped a second time.
+    Device,
     /// The main thread's stack, which grows downwards.
     Stack,
     /// Pages that the kernel shares with every program: vdso, vvar, uprobes.
@@ -47,6 +51,29 @@ impl Snapshot {
         let mut vmas = Vec::new();
         lines(&file, |line| vmas.extend(parse_line(line)))?;
         Ok(Snapshot { vmas })
+    }
+
+    /// Finds out what the odd mappings are, by the `VmFlags` in /proc/self/smaps. Slow (the kernel walks
+    /// all page tables), so asked only when one of them is to be watched.
+    pub fn resolve_odd(&mut self) {
+        let mut at = 0;
+        let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
+            lines(&file, |line| {
+                if let Some(codes) = line.strip_prefix(b"VmFlags:") {
+                    let index = self.index(at);
+                    if let Some(vma) = self.vmas.get_mut(index).filter(|v| v.start == at && v.kind == VmaKind::Odd) {
+                        vma.kind = kind_by_flags(codes, vma.shared);
+                    }
+                } else if let Some(vma) = parse_line(line) {
+                    at = vma.start;
+                }
+            })
+        });
+        if resolved.is_err() {
+            for vma in self.vmas.iter_mut().filter(|v| v.kind == VmaKind::Odd) {
+                vma.kind = VmaKind::File; // replacing its pages will fail if it is not
+            }
+        }
     }
 
     /// Index of the mapping that holds `at`, or of the next one above.
@@ -134,21 +161,16 @@ fn take_hex(rest: &mut &[u8], stop: u8) -> Option<u64> {
     (n > 0).then_some(value)
 }
 
-/// The two-letter codes of `VmFlags` in /proc/self/smaps for the mapping that holds `at`. Slow (the
-/// kernel walks page tables); asked for odd mappings only.
-pub fn vm_flags(at: u64) -> Result<String, Errno> {
-    let file = File::open(c"/proc/self/smaps")?;
-    let (mut inside, mut flags) = (false, String::new());
-    lines(&file, |line| {
-        if let Some(codes) = line.strip_prefix(b"VmFlags:") {
-            if inside {
-                flags.extend(codes.iter().map(|&b| b as char));
-            }
-        } else if let Some(vma) = parse_line(line) {
-            inside = vma.start <= at && at < vma.end;
-        }
-    })?;
-    Ok(flags)
+fn kind_by_flags(codes: &[u8], shared: bool) -> VmaKind {
+    let has = |code: &[u8]| codes.split(|&b| b == b' ').any(|c| c == code);
+    if has(b"ht") {
+        VmaKind::HugePages
+    } else if has(b"io") || has(b"pf") || shared && has(b"de") {
+        // "de", may not grow: mremap(2) does not duplicate it.
+        VmaKind::Device
+    } else {
+        VmaKind::File
+    }
 }
 
 /// A decimal number in a file such as /proc/sys/vm/max_map_count.
@@ -206,6 +228,5 @@ mod tests {
         let count = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         assert!(snapshot.vmas.len().abs_diff(count) < 20);
         assert!(snapshot.vmas.windows(2).all(|w| w[0].end <= w[1].start));
-        assert!(vm_flags(here).unwrap().contains("rd wr"));
     }
 }

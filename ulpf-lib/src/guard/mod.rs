@@ -41,7 +41,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use apply::Unarmed;
-pub use page_map::{PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
+pub use page_map::{Fault, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
@@ -188,6 +188,7 @@ impl Guards {
             return Ok(());
         }
         self.read_maps().map_err(refuse::no_maps)?;
+        self.resolve_odd(&run);
         let mut at = run.start.0;
         while at < run.end.0 {
             let (end, piece) = self.piece(at, run.end.0, run.guard);
@@ -259,6 +260,17 @@ impl Guards {
         Ok(())
     }
 
+    /// Before [`Guards::piece`] is asked about a run and its neighbours.
+    fn resolve_odd(&mut self, run: &PageRun) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        let first = snapshot.index(run.start.0.saturating_sub(PAGE_SIZE));
+        let near = snapshot.vmas[first..].iter().take_while(|v| v.start <= run.end.0);
+        let identity = self.identity;
+        if near.clone().any(|v| v.kind == VmaKind::Odd && (v.dev, v.inode) != identity) {
+            snapshot.resolve_odd();
+        }
+    }
+
     /// Finds all parts of the stack. The label [stack] is only on the part that holds the initial stack
     /// pointer; parts below moved pages, or below pages that were moved once, have no name. Nothing
     /// else can be adjacent to the stack (the kernel keeps `stack_guard_gap` free).
@@ -307,18 +319,15 @@ impl Guards {
         let origin = match vma.kind {
             VmaKind::Kernel => return (end, Piece::No(Why::Kernel)),
             VmaKind::Vsyscall => return (end, Piece::No(Why::Vsyscall)),
+            VmaKind::HugePages => return (end, Piece::No(Why::HugePages)),
+            VmaKind::Device | VmaKind::Odd => return (end, Piece::No(Why::Device)),
             _ if vma.shared => Origin::Shared,
             VmaKind::Anonymous => Origin::Anonymous,
-            VmaKind::File | VmaKind::Odd => Origin::File,
+            VmaKind::File => Origin::File,
             VmaKind::Stack => Origin::Stack,
         };
         if vma.prot & PROT_EXEC != 0 && (vma.prot & PROT_WRITE == 0 || guard == Guard::NoAccess) {
             return (end, Piece::No(Why::Text));
-        }
-        if vma.kind == VmaKind::Odd
-            && let Some(why) = refuse::odd(at)
-        {
-            return (end, Piece::No(why));
         }
         let accessible = match guard {
             Guard::NoWrite => vma.prot & PROT_WRITE != 0,

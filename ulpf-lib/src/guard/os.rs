@@ -74,14 +74,37 @@ impl File {
         unsafe { sys!(__NR_pread64, self.0, words.as_mut_ptr(), words.len() * 8, at) }.map(|n| n as usize / 8)
     }
 
-    /// (device, inode), the device as `Vma::dev` has it.
-    pub fn identity(&self) -> Result<(u64, u64), Errno> {
+    /// Copies `[addr, addr + len)` into the file at `offset`. A page that cannot be read ends the copy;
+    /// returns the number of bytes copied, EFAULT if the first cannot be read.
+    pub fn fill(&self, offset: u64, addr: u64, len: u64) -> Result<u64, Errno> {
+        // SAFETY: the kernel checks every page it reads.
+        unsafe { sys!(__NR_pwrite64, self.0, addr, len, offset) }
+    }
+
+    /// Copies `[offset, offset + len)` of the file to `addr`; returns the number of bytes copied.
+    pub fn fetch(&self, offset: u64, addr: u64, len: u64) -> usize {
+        // SAFETY: the kernel checks every page; the bytes there are the caller's (head of the module).
+        unsafe { sys!(__NR_pread64, self.0, addr, len, offset) }.unwrap_or(0) as usize
+    }
+
+    fn stat(&self) -> Result<stat, Errno> {
         let mut stat = core::mem::MaybeUninit::<stat>::zeroed();
         // SAFETY: the kernel fills the struct; zeroes are a valid one.
-        let stat = unsafe {
+        unsafe {
             sys!(__NR_fstat, self.0, stat.as_mut_ptr())?;
-            stat.assume_init()
-        };
+            Ok(stat.assume_init())
+        }
+    }
+
+    /// Pages of memory behind the file.
+    #[cfg(test)]
+    pub fn pages(&self) -> u64 {
+        self.stat().map_or(0, |s| s.st_blocks as u64 * 512 / 4096)
+    }
+
+    /// (device, inode), the device as `Vma::dev` has it.
+    pub fn identity(&self) -> Result<(u64, u64), Errno> {
+        let stat = self.stat()?;
         // Linux: major in bits 8 to 19, minor in bits 0 to 7 and 20 to 31 (new_encode_dev).
         let (major, minor) = (stat.st_dev >> 8 & 0xfff, stat.st_dev & 0xff | stat.st_dev >> 12 & 0xfff00);
         Ok((major << 32 | minor, stat.st_ino))
@@ -113,9 +136,11 @@ impl File {
 
     /// A second mapping of `[offset, offset + len)`, readable and writable.
     pub fn map_window(&self, offset: u64, len: u64) -> Result<u64, Errno> {
-        let flags = MAP_SHARED | MAP_NORESERVE;
         // SAFETY: without MAP_FIXED no existing mapping is replaced.
-        unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, self.0, offset) }
+        let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, MAP_SHARED | MAP_NORESERVE, self.0, offset) }?;
+        set_apart(at, len);
+        protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
+        Ok(at)
     }
 
     /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content is there.
@@ -130,7 +155,20 @@ impl File {
 pub fn map_tables(len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    unsafe { sys!(__NR_mmap, OUR_PLACE, len, RW, flags, -1i64, 0) }
+    let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, flags, -1i64, 0) }?;
+    set_apart(at, len);
+    protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
+    Ok(at)
+}
+
+/// Our sparse mappings must not be filled: not by mlockall(MCL_FUTURE) of the program (which cannot
+/// fill them while they are inaccessible, and shall not when they no longer are), nor by a core dump.
+fn set_apart(at: u64, len: u64) {
+    // SAFETY: neither call changes memory.
+    unsafe {
+        let _ = sys!(__NR_munlock, at, len);
+        let _ = sys!(__NR_madvise, at, len, MADV_DONTDUMP);
+    }
 }
 
 /// Makes memory of [`map_tables`] read as zeros again.
@@ -160,6 +198,12 @@ pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
     unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
 }
 
+/// madvise(MADV_DONTNEED): what follows reads as zeros, or as the file.
+pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: in the place of the same call of the program.
+    unsafe { sys!(__NR_madvise, addr, len, MADV_DONTNEED) }.map(drop)
+}
+
 pub fn unmap(addr: u64, len: u64) {
     // SAFETY: called for alias windows only, which nobody holds references into.
     let _ = unsafe { sys!(__NR_munmap, addr, len) };
@@ -176,6 +220,7 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
             unmap(place, len);
             return Err(e);
         }
+        let _ = sys!(__NR_madvise, place, len, MADV_DONTDUMP);
         match protect(place, len, (PROT_READ | PROT_WRITE) as u8) {
             Ok(()) => Ok((place, true)),
             // A file that was opened for reading only.

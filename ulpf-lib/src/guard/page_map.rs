@@ -104,6 +104,19 @@ impl PageEntry {
     }
 }
 
+/// What a page fault in the program means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A page that is none of ours: the program's own fault.
+    Foreign,
+    /// One of ours, but the program may not make this access: its own fault.
+    Forbidden,
+    /// Our guard: the access is to be made through the alias.
+    Guarded,
+    /// The guard was lifted between the fault and now: the instruction just runs again.
+    Stale,
+}
+
 /// See the head of the module. Meant to be a `static`.
 pub struct PageMap {
     root: AtomicPtr<Root>,
@@ -121,6 +134,20 @@ impl PageMap {
         match self.slot(addr) {
             Some(slot) => PageEntry(slot.load(Ordering::Acquire)),
             None => PageEntry::NONE,
+        }
+    }
+
+    /// Why did this access fault? (For an access that spans pages: ask for the faulting address.)
+    pub fn fault(&self, addr: TargetAddr, access: AccessKind) -> Fault {
+        let entry = self.entry(addr);
+        if !entry.moved() {
+            Fault::Foreign
+        } else if !entry.permits(access) {
+            Fault::Forbidden
+        } else if entry.guards(access) {
+            Fault::Guarded
+        } else {
+            Fault::Stale
         }
     }
 

@@ -6,7 +6,7 @@ use alloc::string::String;
 use linux_raw_sys::errno::*;
 use linux_raw_sys::general::RLIMIT_FSIZE;
 
-use super::{maps, os};
+use super::os;
 use crate::addr::{TargetAddr, USER_END};
 use crate::refusal::Refusal;
 use crate::sys::Errno;
@@ -73,17 +73,6 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
         ),
     };
     (why, todo.into())
-}
-
-/// Is there anything about this mapping that rules out a guard? Asked for mappings whose name leaves
-/// it open.
-pub(super) fn odd(at: u64) -> Option<Why> {
-    let flags = maps::vm_flags(at).unwrap_or_default();
-    flags.split_ascii_whitespace().find_map(|code| match code {
-        "ht" => Some(Why::HugePages),
-        "io" | "pf" => Some(Why::Device),
-        _ => None,
-    })
 }
 
 fn errno(Errno(e): Errno) -> String {
@@ -157,7 +146,11 @@ pub(super) fn no_memory(start: u64, end: u64, e: Errno) -> Refusal {
     }
 }
 
-pub(super) fn no_content(start: u64, end: u64) -> Refusal {
+/// `e`: why the copy into the memory file ended.
+pub(super) fn no_content(start: u64, end: u64, e: Errno) -> Refusal {
+    if e.0 as u32 != EFAULT {
+        return no_memory(start, end, e);
+    }
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),
         why: "its content cannot be read (a mapping beyond the end of its file, or a guard region)".into(),

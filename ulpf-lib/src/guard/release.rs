@@ -44,8 +44,13 @@ impl Guards {
         os::could_map_private(end - start).map_err(refusal)?;
         let data = self.data(start, end);
         os::map_private_over(start, end - start).map_err(refusal)?;
-        for (s, e) in data {
-            self.copy_back(s, e);
+        for (mut s, e) in data {
+            while s < e {
+                match self.file.fetch(s, s, e - s) {
+                    0 => break,
+                    n => s += n as u64,
+                }
+            }
         }
         for &(s, e, moved) in runs {
             if moved.prot != PROT_READ | PROT_WRITE {
@@ -83,7 +88,8 @@ impl Guards {
         self.data(start, end).iter().map(|(s, e)| (e - s) / PAGE_SIZE).sum()
     }
 
-    /// From the alias to the primary address, which private memory has taken over.
+    /// From the alias to the primary address, which private memory has taken over (in a forked child,
+    /// which has no descriptor of the file).
     fn copy_back(&self, start: u64, end: u64) {
         let mut at = start;
         while at < end {
@@ -139,33 +145,33 @@ impl Guards {
         self.drop_dups(from, to);
     }
 
-    /// In the place of the program's MADV_DONTNEED: moved private pages read as zeros from now on, as
-    /// anonymous memory does. `false` when file pages are among them, which would have to show the
-    /// file again: [`Guards::release`] and let the program's call through (content of the pages is
-    /// then that of the moment of the move). Pages that are not moved are the caller's affair.
-    pub fn discard(&mut self, addr: TargetAddr, len: u64) -> bool {
-        let (from, to) = pages(addr, len);
+    /// In the place of the program's madvise(MADV_DONTNEED) of whole pages: moved private pages read as
+    /// zeros from now on, as anonymous memory does; pages that are not moved get the call itself.
+    /// Moved file pages should show the file again, which they cannot: they keep their content.
+    pub fn discard(&mut self, addr: TargetAddr, len: u64) -> Result<(), Errno> {
+        let (from, to) = whole_pages(addr, len)?;
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
-        if runs.iter().any(|r| r.2.origin == Origin::File) {
-            return false;
-        }
+        let mut at = from;
         for (s, e, moved) in runs {
-            if moved.origin == Origin::Shared {
-                continue; // shared memory keeps its content
+            if at < s {
+                os::dont_need(at, s - at)?;
             }
-            self.file.punch(s, e);
-            if self.strict {
-                let _ = self.file.allocate(s, e);
+            if matches!(moved.origin, Origin::Anonymous | Origin::Stack) {
+                self.file.punch(s, e);
+                if self.strict {
+                    let _ = self.file.allocate(s, e);
+                }
             }
+            at = e;
         }
-        true
+        if at < to { os::dont_need(at, to - at) } else { Ok(()) }
     }
 
-    /// In the place of the program's mprotect of whole pages: moved pages keep their guards, others get
+    /// In the place of the program's mprotect(2): moved pages keep their guards, others get
     /// the protection as they are. As mprotect, stops with an error at the first gap. Call
     /// [`Guards::apply`] afterwards if [`Guards::wants`] says so.
     pub fn set_prot(&mut self, addr: TargetAddr, len: u64, prot: u8) -> Result<(), Errno> {
-        let (from, to) = pages(addr, len);
+        let (from, to) = whole_pages(addr, len)?;
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
         let mut at = from;
         for (s, e, moved) in runs {
@@ -245,4 +251,15 @@ impl Guards {
 fn pages(addr: TargetAddr, len: u64) -> (u64, u64) {
     let end = addr.0.saturating_add(len).saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
     (addr.page().0, end.min(os::FILE_SIZE))
+}
+
+/// As the kernel rounds the arguments of memory calls.
+fn whole_pages(addr: TargetAddr, len: u64) -> Result<(u64, u64), Errno> {
+    if addr != addr.page() {
+        return Err(Errno(linux_raw_sys::errno::EINVAL as i32));
+    }
+    match addr.0.checked_add(len) {
+        Some(end) if end <= os::FILE_SIZE => Ok(pages(addr, len)),
+        _ => Err(Errno(linux_raw_sys::errno::ENOMEM as i32)),
+    }
 }

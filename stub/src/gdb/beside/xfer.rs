@@ -3,7 +3,7 @@
 use super::{Served, libraries};
 use crate::gdb::packet::{self, Xfer, XferBody};
 use crate::gdb::{GdbSession, amend, procfs};
-use crate::inferior::Inferior;
+use crate::inferior::{Inferior, StopReason};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -39,10 +39,41 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
         b"threads" => Object::Data(threads(session, inf)),
         b"auxv" => or_failed(procfs::read(pid, "auxv").ok()),
         b"exec-file" => or_failed(procfs::exe(pid).ok()),
-        b"siginfo" => or_failed(inf.siginfo(session.thread).map(|s| s.to_vec())),
+        b"siginfo" => or_failed(siginfo(session, inf)),
         b"libraries-svr4" => Object::Data(libraries::list(inf, pid, request.annex)),
         _ => Object::Unknown,
     }
+}
+
+/// The thread's own signal, or what the kernel would have sent a tracer for a stop of ours.
+fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
+    const SIGINT: i32 = 2;
+    const SIGTRAP: i32 = 5;
+    const TRAP_TRACE: i32 = 2;
+    const TRAP_HWBKPT: i32 = 4;
+    const SI_KERNEL: i32 = 0x80;
+    let mut info = *inf.siginfo(session.thread)?;
+    let ours = match session.last_reason {
+        Some(stop) if stop.tid == session.thread => match stop.reason {
+            StopReason::Breakpoint => Some((SIGTRAP, SI_KERNEL)),
+            StopReason::Stepped => Some((SIGTRAP, TRAP_TRACE)),
+            StopReason::Watch { .. } => Some((SIGTRAP, TRAP_HWBKPT)),
+            StopReason::Interrupted => Some((SIGINT, SI_KERNEL)),
+            StopReason::Signal(_) => None,
+        },
+        _ => None,
+    };
+    if let Some((signo, code)) = ours {
+        // struct siginfo: si_signo, si_errno, si_code, padding, si_addr
+        info = [0; 128];
+        info[..4].copy_from_slice(&signo.to_le_bytes());
+        info[8..12].copy_from_slice(&code.to_le_bytes());
+        if code != SI_KERNEL {
+            let pc = inf.gprs(session.thread)?.rip;
+            info[16..24].copy_from_slice(&pc.to_le_bytes());
+        }
+    }
+    Some(info.to_vec())
 }
 
 /// `m` + a piece, `l` + the last piece.
