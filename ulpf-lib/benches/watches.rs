@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use ulpf_lib::{
-    Guard, Guards, PAGE_SIZE, PageMap, PageRun, StagedWatches, TargetAddr, WatchId, WatchKind, WatchRange, Watchlist,
+    Guard, Guards, PAGE_SIZE, PageMap, PageRun, StagedWatches, TargetAddr, WatchId, WatchKind,
+    WatchRange, Watchlist,
 };
 
 fn range(i: u64) -> WatchRange {
@@ -36,7 +37,11 @@ fn main() {
     );
     for n in [1u64, 1_000, 10_000, 1_000_000] {
         let order: Vec<u64> = shuffled(n).collect();
-        let watches = || order.iter().map(|&i| (WatchId(i as u32), range(i), WatchKind::Write));
+        let watches = || {
+            order
+                .iter()
+                .map(|&i| (WatchId(i as u32), range(i), WatchKind::Write))
+        };
         let mut list = Watchlist::new();
         let bulk = best(|| {
             list = Watchlist::new();
@@ -93,8 +98,17 @@ fn main() {
         println!("a stop of GDB with {n} watches (all removed, all inserted, commit): {stop:.1?}");
     }
 
-    println!("\n{:>9}  {:>9}  {:>10}  {:>10}  {:>10}", "watches", "pages", "arm", "unchanged", "give back");
-    for (n, gap) in [(1, 24), (1_000, 24), (1_000, 4 * PAGE_SIZE), (10_000, 4 * PAGE_SIZE), (1_000_000, 24)] {
+    println!(
+        "\n{:>9}  {:>9}  {:>10}  {:>10}  {:>10}",
+        "watches", "pages", "arm", "unchanged", "give back"
+    );
+    for (n, gap) in [
+        (1, 24),
+        (1_000, 24),
+        (1_000, 4 * PAGE_SIZE),
+        (10_000, 4 * PAGE_SIZE),
+        (1_000_000, 24),
+    ] {
         arm(n, gap);
     }
 }
@@ -104,12 +118,16 @@ fn arm(n: u64, gap: u64) {
     let mut memory = vec![1u8; (n * gap + 4 * PAGE_SIZE) as usize];
     let base = (memory.as_mut_ptr() as u64 + 2 * PAGE_SIZE) & !(PAGE_SIZE - 1);
     let mut list = Watchlist::new();
-    list.insert_bulk(
-        (0..n).map(|i| (WatchId(i as u32), WatchRange::new(TargetAddr(base + i * gap), 8).unwrap(), WatchKind::Write)),
-    );
+    list.insert_bulk((0..n).map(|i| {
+        (
+            WatchId(i as u32),
+            WatchRange::new(TargetAddr(base + i * gap), 8).unwrap(),
+            WatchKind::Write,
+        )
+    }));
     let pages: u64 = list.pages().map(|r: PageRun| r.len() / PAGE_SIZE).sum();
     assert!(list.pages().all(|r| r.guard == Guard::NoWrite));
-    let mut guards = Guards::new(Box::leak(Box::new(PageMap::new()))).unwrap();
+    let mut guards = Guards::lazy(Box::leak(Box::new(PageMap::new())));
     let mut times = [Duration::MAX; 3];
     for _ in 0..5 {
         let mut lap = |i: usize, f: &mut dyn FnMut()| {
@@ -121,6 +139,9 @@ fn arm(n: u64, gap: u64) {
         lap(1, &mut || assert!(guards.apply(list.pages()).is_empty()));
         lap(2, &mut || guards.release_all().unwrap());
     }
-    println!("{n:>9}  {pages:>9}  {:>10.1?}  {:>10.1?}  {:>10.1?}", times[0], times[1], times[2]);
+    println!(
+        "{n:>9}  {pages:>9}  {:>10.1?}  {:>10.1?}  {:>10.1?}",
+        times[0], times[1], times[2]
+    );
     assert!(memory[n as usize / 2] == 1);
 }

@@ -33,7 +33,11 @@ pub struct PageRun {
 impl PageRun {
     /// The pages that a watch touches.
     pub fn of(range: WatchRange, kind: WatchKind) -> PageRun {
-        PageRun { start: range.start.page(), end: page_up(range.end()), guard: Guard::needed_by(kind) }
+        PageRun {
+            start: range.start.page(),
+            end: page_up(range.end()),
+            guard: Guard::needed_by(kind),
+        }
     }
     pub const fn len(&self) -> u64 {
         self.end.0 - self.start.0

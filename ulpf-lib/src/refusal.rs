@@ -12,8 +12,16 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn new(what: impl Into<String>, why: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
-        Refusal { what: what.into(), why: why.into(), what_to_do: what_to_do.into() }
+    pub fn new(
+        what: impl Into<String>,
+        why: impl Into<String>,
+        what_to_do: impl Into<String>,
+    ) -> Refusal {
+        Refusal {
+            what: what.into(),
+            why: why.into(),
+            what_to_do: what_to_do.into(),
+        }
     }
 }
 

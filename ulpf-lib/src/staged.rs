@@ -173,15 +173,24 @@ mod tests {
     #[test]
     fn removing_and_inserting_again_changes_nothing_and_keeps_the_numbers() {
         let mut w = StagedWatches::new();
-        let ids: Vec<_> = (0..100).map(|i| w.insert(range(i * 8, 8), WatchKind::Write).unwrap()).collect();
+        let ids: Vec<_> = (0..100)
+            .map(|i| w.insert(range(i * 8, 8), WatchKind::Write).unwrap())
+            .collect();
         assert_eq!(w.commit().added.len(), 100);
         for round in 0..3 {
             for i in 0..100 {
-                assert_eq!(w.remove(range(i * 8, 8), WatchKind::Write), Some(ids[i as usize]), "round {round}");
+                assert_eq!(
+                    w.remove(range(i * 8, 8), WatchKind::Write),
+                    Some(ids[i as usize]),
+                    "round {round}"
+                );
             }
             assert_eq!(w.len(), 0);
             for i in 0..100 {
-                assert_eq!(w.insert(range(i * 8, 8), WatchKind::Write), Some(ids[i as usize]));
+                assert_eq!(
+                    w.insert(range(i * 8, 8), WatchKind::Write),
+                    Some(ids[i as usize])
+                );
             }
             assert!(w.commit().is_empty());
             assert_eq!(w.list().len(), 100);
@@ -196,7 +205,11 @@ mod tests {
         w.commit();
         w.remove(range(0x1000, 4), WatchKind::Write);
         w.remove(range(0x2000, 4), WatchKind::Read);
-        assert_eq!(w.restore(range(0x2000, 4), WatchKind::Write), None, "another kind is another watch");
+        assert_eq!(
+            w.restore(range(0x2000, 4), WatchKind::Write),
+            None,
+            "another kind is another watch"
+        );
         assert_eq!(w.restore(range(0x2000, 4), WatchKind::Read), Some(b));
         let c = w.insert(range(0x3000, 1), WatchKind::Access).unwrap();
         w.insert(range(0x4000, 1), WatchKind::Access).unwrap();
@@ -207,11 +220,54 @@ mod tests {
         assert!(w.commit().is_empty());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn agrees_with_a_plain_multiset(ops in proptest::collection::vec((0u8..8, 0u64..6, 1u64..3, 0usize..3), 0..200)) {
+            use std::collections::BTreeMap;
+            let mut w = StagedWatches::new();
+            // What is staged, and what was committed: (range, kind) → how many.
+            let kinds = [WatchKind::Write, WatchKind::Read, WatchKind::Access];
+            let (mut staged, mut committed) = (BTreeMap::new(), BTreeMap::<WatchId, (WatchRange, WatchKind)>::new());
+            for (op, at, len, k) in ops {
+                let (r, kind) = (range(0x1000 + at * 2, len), kinds[k]);
+                let count = staged.entry((r, k)).or_insert(0usize);
+                match op {
+                    0..4 => {
+                        w.insert(r, kind).unwrap();
+                        *count += 1;
+                    }
+                    4..7 => {
+                        proptest::prop_assert_eq!(w.remove(r, kind).is_some(), *count > 0);
+                        *count = count.saturating_sub(1);
+                    }
+                    _ => {
+                        let changes = w.commit();
+                        for (id, r, kind) in changes.removed {
+                            proptest::prop_assert_eq!(committed.remove(&id), Some((r, kind)));
+                        }
+                        for (id, r, kind) in changes.added {
+                            proptest::prop_assert!(committed.insert(id, (r, kind)).is_none());
+                        }
+                        let mut now: Vec<_> = committed.iter().map(|(id, w)| (*id, *w)).collect();
+                        now.sort_unstable_by_key(|w| w.0);
+                        let mut list: Vec<_> = w.list().iter().map(|(id, r, k)| (id, (r, k))).collect();
+                        list.sort_unstable_by_key(|w| w.0);
+                        proptest::prop_assert_eq!(now, list);
+                    }
+                }
+                proptest::prop_assert_eq!(w.len(), staged.values().sum::<usize>());
+            }
+        }
+    }
+
     #[test]
     fn two_identical_insertions_need_two_removals() {
         let mut w = StagedWatches::new();
         let r = range(0x1000, 8);
-        let ids = [w.insert(r, WatchKind::Write).unwrap(), w.insert(r, WatchKind::Write).unwrap()];
+        let ids = [
+            w.insert(r, WatchKind::Write).unwrap(),
+            w.insert(r, WatchKind::Write).unwrap(),
+        ];
         w.commit();
         assert!(w.remove(r, WatchKind::Write).is_some());
         w.commit();

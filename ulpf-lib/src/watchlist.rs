@@ -48,7 +48,10 @@ impl Entry {
 
     /// `None` for what user space cannot hold: a range that ends above 2^47, a number of 2^31 or more.
     pub(crate) fn new(id: WatchId, range: WatchRange, kind: WatchKind) -> Option<Entry> {
-        if range.len == 0 || range.start.0.checked_add(range.len)? > 1 << ADDR_BITS || id.0 >= WATCH_ID_END {
+        if range.len == 0
+            || range.start.0.checked_add(range.len)? > 1 << ADDR_BITS
+            || id.0 >= WATCH_ID_END
+        {
             return None;
         }
         Some(Entry(
@@ -78,7 +81,10 @@ impl Entry {
         }
     }
     pub(crate) fn range(self) -> WatchRange {
-        WatchRange { start: TargetAddr(self.start()), len: self.len() }
+        WatchRange {
+            start: TargetAddr(self.start()),
+            len: self.len(),
+        }
     }
     /// Marked for removal by the staging layer; still counts until the removal is committed.
     pub(crate) fn staged(self) -> bool {
@@ -103,7 +109,10 @@ struct Block {
 const _: () = assert!(size_of::<Block>() == 512);
 
 impl Block {
-    const EMPTY: Block = Block { len: 0, entries: [Entry::NONE; CAP] };
+    const EMPTY: Block = Block {
+        len: 0,
+        entries: [Entry::NONE; CAP],
+    };
 
     fn used(&self) -> &[Entry] {
         self.entries.get(..self.len as usize).unwrap_or(&[])
@@ -171,7 +180,12 @@ impl Watchlist {
     // ---- queries: fault handler ------------------------------------------------------------
 
     /// Calls `f` for every watch that shares a byte with `[addr, addr + len)`, in ascending order.
-    pub fn for_each_overlap<F: FnMut(WatchId, WatchRange, WatchKind)>(&self, addr: TargetAddr, len: u64, f: &mut F) {
+    pub fn for_each_overlap<F: FnMut(WatchId, WatchRange, WatchKind)>(
+        &self,
+        addr: TargetAddr,
+        len: u64,
+        f: &mut F,
+    ) {
         self.visit(addr, len, &mut |e| {
             f(e.id(), e.range(), e.kind());
             true
@@ -190,7 +204,12 @@ impl Watchlist {
 
     pub(crate) fn entry(&self, id: WatchId) -> Option<Entry> {
         let slot = self.by_id.get(id.0 as usize)?.checked_sub(1)?;
-        self.blocks.get(slot as usize)?.used().iter().find(|e| e.id() == id).copied()
+        self.blocks
+            .get(slot as usize)?
+            .used()
+            .iter()
+            .find(|e| e.id() == id)
+            .copied()
     }
 
     /// `f` says whether to go on; the answer is whether it never said no.
@@ -198,7 +217,10 @@ impl Watchlist {
         if len == 0 {
             return true;
         }
-        let span = Span { addr: addr.0, end: addr.0.saturating_add(len) };
+        let span = Span {
+            addr: addr.0,
+            end: addr.0.saturating_add(len),
+        };
         // Blocks from here on start above the access.
         let blocks_end = self.firsts.partition_point(|e| e.start() < span.end);
         let Some(top) = self.levels.len().checked_sub(1) else {
@@ -229,7 +251,14 @@ impl Watchlist {
                 continue;
             }
             let go_on = match level.checked_sub(1) {
-                Some(below) => self.descend(below, i * FANOUT, i.wrapping_add(1) * FANOUT, blocks_end, span, f),
+                Some(below) => self.descend(
+                    below,
+                    i * FANOUT,
+                    i.wrapping_add(1) * FANOUT,
+                    blocks_end,
+                    span,
+                    f,
+                ),
                 None => self.visit_block(i, span, f),
             };
             if !go_on {
@@ -240,7 +269,11 @@ impl Watchlist {
     }
 
     fn visit_block<F: FnMut(Entry) -> bool>(&self, index: usize, span: &Span, f: &mut F) -> bool {
-        let Some(block) = self.slots.get(index).and_then(|&s| self.blocks.get(s as usize)) else {
+        let Some(block) = self
+            .slots
+            .get(index)
+            .and_then(|&s| self.blocks.get(s as usize))
+        else {
             return true;
         };
         for &e in block.used() {
@@ -257,7 +290,10 @@ impl Watchlist {
     // ---- the whole list --------------------------------------------------------------------
 
     fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.slots.iter().filter_map(|&s| self.blocks.get(s as usize)).flat_map(|b| b.used().iter().copied())
+        self.slots
+            .iter()
+            .filter_map(|&s| self.blocks.get(s as usize))
+            .flat_map(|b| b.used().iter().copied())
     }
 
     /// All watches in ascending order.
@@ -267,7 +303,12 @@ impl Watchlist {
 
     /// The pages under the watches as maximal runs that need the same guard, ascending.
     pub fn pages(&self) -> impl Iterator<Item = PageRun> + '_ {
-        Pages { entries: self.entries().peekable(), at: 0, any_end: 0, full_end: 0 }
+        Pages {
+            entries: self.entries().peekable(),
+            at: 0,
+            any_end: 0,
+            full_end: 0,
+        }
     }
 
     // ---- changes: the world is parked ------------------------------------------------------
@@ -286,7 +327,10 @@ impl Watchlist {
 
     /// Adds many watches in one go, in O((n + k) log k); returns how many were taken (see
     /// [`Watchlist::insert`]; of two with the same number the later one is dropped).
-    pub fn insert_bulk(&mut self, watches: impl Iterator<Item = (WatchId, WatchRange, WatchKind)>) -> usize {
+    pub fn insert_bulk(
+        &mut self,
+        watches: impl Iterator<Item = (WatchId, WatchRange, WatchKind)>,
+    ) -> usize {
         let mut fresh: Vec<Entry> = Vec::with_capacity(watches.size_hint().0);
         for (id, range, kind) in watches {
             let Some(e) = Entry::new(id, range, kind) else {
@@ -338,7 +382,12 @@ impl Watchlist {
     }
 
     /// The entry with the highest number among those of exactly this range and kind that `f` takes.
-    pub(crate) fn last_matching(&self, range: WatchRange, kind: WatchKind, f: impl Fn(Entry) -> bool) -> Option<Entry> {
+    pub(crate) fn last_matching(
+        &self,
+        range: WatchRange,
+        kind: WatchKind,
+        f: impl Fn(Entry) -> bool,
+    ) -> Option<Entry> {
         let (low, high) = Entry::new(WatchId(0), range, kind)?.key_range();
         let mut index = self.firsts.partition_point(|&e| e <= high);
         while index > 0 {
@@ -397,7 +446,9 @@ impl Watchlist {
 
     /// Index of the block that holds or should hold `e`.
     fn block_index(&self, e: Entry) -> usize {
-        self.firsts.partition_point(|&first| first <= Entry(e.0 | 1)).saturating_sub(1)
+        self.firsts
+            .partition_point(|&first| first <= Entry(e.0 | 1))
+            .saturating_sub(1)
     }
 
     fn insert_entry(&mut self, e: Entry) {
@@ -465,7 +516,10 @@ impl Watchlist {
             return;
         };
         let slot = self.slots[index] as usize;
-        let (have, more) = (self.blocks[slot].len as usize, self.blocks[next as usize].len as usize);
+        let (have, more) = (
+            self.blocks[slot].len as usize,
+            self.blocks[next as usize].len as usize,
+        );
         if have + more > CAP / 2 {
             return;
         }
@@ -539,7 +593,11 @@ impl Watchlist {
             let (below, above) = self.levels.split_at_mut(level + 1);
             let (below, above) = (&below[level], &mut above[0]);
             above.truncate(from);
-            above.extend(below[from * FANOUT..].chunks(FANOUT).map(|c| c.iter().copied().max().unwrap_or(0)));
+            above.extend(
+                below[from * FANOUT..]
+                    .chunks(FANOUT)
+                    .map(|c| c.iter().copied().max().unwrap_or(0)),
+            );
             level += 1;
         }
         self.levels.truncate(level + 1);
@@ -619,7 +677,11 @@ impl<I: Iterator<Item = Entry>> Iterator for Pages<I> {
                 _ => {}
             }
             // The next place where the answer may change.
-            let mut next = if self.at < self.full_end { self.full_end } else { self.any_end };
+            let mut next = if self.at < self.full_end {
+                self.full_end
+            } else {
+                self.any_end
+            };
             if let Some(e) = self.entries.peek() {
                 next = next.min(e.start() & !(PAGE_SIZE - 1));
             }
@@ -628,7 +690,11 @@ impl<I: Iterator<Item = Entry>> Iterator for Pages<I> {
             }
             self.at = next;
         }
-        guard.map(|guard| PageRun { start: TargetAddr(start), end: TargetAddr(self.at), guard })
+        guard.map(|guard| PageRun {
+            start: TargetAddr(start),
+            end: TargetAddr(self.at),
+            guard,
+        })
     }
 }
 

@@ -34,6 +34,9 @@ struct Move {
 const FILL_GAP: u64 = 16 * PAGE_SIZE;
 /// A lone guarded page costs up to this many mappings: the two neighbours, itself, and what it cuts off.
 const VMAS_PER_RUN: u64 = 4;
+/// Pages are moved so many bytes at a time, so that they do not all exist twice meanwhile.
+pub(super) const CHUNK: u64 = 64 << 20;
+const NO_FILE: Errno = Errno(linux_raw_sys::errno::EBADF as i32);
 /// "Page of a guard region" in /proc/self/pagemap (Linux 6.15), "present", "swapped".
 const PM_GUARD: u64 = 1 << 58;
 const PM_CONTENT: u64 = 1 << 63 | 1 << 62;
@@ -51,7 +54,10 @@ impl Guards {
         self.pending.clear();
         if wanted.iter().any(|r| !self.settled(r)) {
             self.snapshot = None;
-            match self.read_maps() {
+            match self
+                .prepare()
+                .and_then(|()| self.read_maps().map_err(refuse::no_maps))
+            {
                 Ok(()) => {
                     let fill = self.coarsen(&mut wanted);
                     let moves = self.plan(&wanted, fill, &mut unarmed);
@@ -60,9 +66,12 @@ impl Guards {
                         self.carry_out(m, &wanted, &mut unarmed);
                     }
                 }
-                Err(e) => {
-                    let refusal = refuse::no_maps(e);
-                    unarmed.extend(wanted.iter().map(|&run| Unarmed { run, refusal: refusal.clone() }));
+                Err(refusal) => {
+                    let wanted = wanted.iter().filter(|r| !self.settled(r));
+                    unarmed.extend(wanted.map(|&run| Unarmed {
+                        run,
+                        refusal: refusal.clone(),
+                    }));
                 }
             }
         }
@@ -96,8 +105,16 @@ impl Guards {
             }
             // Neighbours of a guarded page stay.
             let has_guard = |at: u64| self.moved.get(at).is_some_and(|m| m.2.guard.is_some());
-            let from = if has_guard(start.saturating_sub(1)) { start + near } else { start };
-            let to = if has_guard(end) { end.saturating_sub(near) } else { end };
+            let from = if has_guard(start.saturating_sub(1)) {
+                start + near
+            } else {
+                start
+            };
+            let to = if has_guard(end) {
+                end.saturating_sub(near)
+            } else {
+                end
+            };
             if from < to {
                 idle.push((from, to));
             }
@@ -116,17 +133,23 @@ impl Guards {
     /// More false positives, but nothing is missed. Returns how wide gaps are to be moved along.
     fn coarsen(&self, wanted: &mut Vec<PageRun>) -> u64 {
         let vmas = self.snapshot.as_ref().map_or(&[][..], |s| &s.vmas);
-        let foreign = vmas.iter().filter(|v| (v.dev, v.inode) != self.identity).count() as u64;
+        let foreign = vmas.iter().filter(|v| !self.is_file(v)).count() as u64;
         let room = (self.max_map_count / 4 * 3).saturating_sub(foreign);
         let runs = wanted.len() as u64;
         if runs * VMAS_PER_RUN <= room / 2 {
             return 0;
         }
         if runs * VMAS_PER_RUN > room {
-            let mut gaps: Vec<u64> = wanted.windows(2).map(|w| w[1].start.0 - w[0].end.0).collect();
+            let mut gaps: Vec<u64> = wanted
+                .windows(2)
+                .map(|w| w[1].start.0 - w[0].end.0)
+                .collect();
             gaps.sort_unstable();
             let merge = (runs - room / VMAS_PER_RUN) as usize;
-            let widest = gaps.get(merge.min(gaps.len()).saturating_sub(1)).copied().unwrap_or(0);
+            let widest = gaps
+                .get(merge.min(gaps.len()).saturating_sub(1))
+                .copied()
+                .unwrap_or(0);
             let mut coarse: Vec<PageRun> = Vec::new();
             for &run in wanted.iter() {
                 match coarse.last_mut() {
@@ -157,7 +180,11 @@ impl Guards {
             self.plan_run(*run, &mut moves, unarmed);
             done = run.end.0;
             let next = wanted.get(i + 1).map_or(USER_END, |r| r.start.0);
-            let above = if next - done <= fill { next } else { next.min(done + PAGE_SIZE) };
+            let above = if next - done <= fill {
+                next
+            } else {
+                next.min(done + PAGE_SIZE)
+            };
             self.plan_bystanders(done, above, run.guard, &mut moves);
             done = done.max(above);
         }
@@ -168,12 +195,25 @@ impl Guards {
         let mut at = run.start.0;
         while at < run.end.0 {
             let (end, piece) = self.piece(at, run.end.0, run.guard);
-            let part = PageRun { start: TargetAddr(at), end: TargetAddr(end), guard: run.guard };
+            let part = PageRun {
+                start: TargetAddr(at),
+                end: TargetAddr(end),
+                guard: run.guard,
+            };
             match piece {
                 Piece::Moved => {}
                 Piece::Latent | Piece::No(Why::Unmapped) => self.pending.insert(at, end, run.guard),
                 Piece::Movable { prot, origin } => match self.keep_stack_growing(at) {
-                    Ok(()) => push(moves, Move { start: at, end, prot, origin, vma: self.bounds(at, origin) }),
+                    Ok(()) => push(
+                        moves,
+                        Move {
+                            start: at,
+                            end,
+                            prot,
+                            origin,
+                            vma: self.bounds(at, origin),
+                        },
+                    ),
                     Err(why) => unarmed.push(refused(part, why)),
                 },
                 Piece::No(why) => unarmed.push(refused(part, why)),
@@ -191,15 +231,32 @@ impl Guards {
             if let Piece::Movable { prot, origin } = piece
                 && prot & super::PROT_EXEC == 0
             {
-                let from = if self.growing_page(at) == Some(at) { at + PAGE_SIZE } else { at };
-                push(moves, Move { start: from, end: stop, prot, origin, vma: self.bounds(at, origin) });
+                let from = if self.growing_page(at) == Some(at) {
+                    at + PAGE_SIZE
+                } else {
+                    at
+                };
+                push(
+                    moves,
+                    Move {
+                        start: from,
+                        end: stop,
+                        prot,
+                        origin,
+                        vma: self.bounds(at, origin),
+                    },
+                );
             }
             at = stop;
         }
     }
 
     fn bounds(&self, at: u64, origin: Origin) -> (u64, u64) {
-        let vma = self.snapshot.as_ref().and_then(|s| s.at(at)).filter(|_| origin == Origin::Shared);
+        let vma = self
+            .snapshot
+            .as_ref()
+            .and_then(|s| s.at(at))
+            .filter(|_| origin == Origin::Shared);
         vma.map_or((0, 0), |v| (v.start, v.end))
     }
 
@@ -229,7 +286,11 @@ impl Guards {
             .unwrap_or(vma.end);
         let soft = os::limit(RLIMIT_STACK).map_or(0, |l| l.0);
         // The kernel keeps 256 pages free below a stack (stack_guard_gap).
-        let floor = index.checked_sub(1).and_then(|i| snapshot.vmas.get(i)).map_or(0, |v| v.end) + 256 * PAGE_SIZE;
+        let floor = index
+            .checked_sub(1)
+            .and_then(|i| snapshot.vmas.get(i))
+            .map_or(0, |v| v.end)
+            + 256 * PAGE_SIZE;
         if top - new_start > soft || new_start < floor {
             return Err(Why::StackEnd);
         }
@@ -244,15 +305,26 @@ impl Guards {
         let mut at = m.start;
         while at < m.end {
             let part = Move { start: at, ..m };
-            let result = if m.origin == Origin::Shared { self.duplicate(part) } else { self.move_private(part) };
+            let result = if m.origin == Origin::Shared {
+                self.duplicate(part)
+            } else {
+                self.move_private(part)
+            };
             match result {
                 Ok(end) => at = end,
                 Err((end, refusal)) => {
                     // Of interest only where a guard is wanted; neighbours may fail.
                     for run in wanted.iter().filter(|r| r.start.0 < end && at < r.end.0) {
                         let (s, e) = (run.start.0.max(at), run.end.0.min(end));
-                        let run = PageRun { start: TargetAddr(s), end: TargetAddr(e), guard: run.guard };
-                        unarmed.push(Unarmed { run, refusal: refusal.clone() });
+                        let run = PageRun {
+                            start: TargetAddr(s),
+                            end: TargetAddr(e),
+                            guard: run.guard,
+                        };
+                        unarmed.push(Unarmed {
+                            run,
+                            refusal: refusal.clone(),
+                        });
                     }
                     at = end;
                 }
@@ -263,19 +335,28 @@ impl Guards {
     /// Moves the beginning of `m` and says up to where; on failure, up to where the reason holds.
     fn move_private(&mut self, m: Move) -> Result<u64, (u64, Refusal)> {
         let (start, prot) = (m.start, m.prot);
-        let (va, window) = self.window_for(start).map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?;
-        let mut end = m.end.min(va + window.len);
-        self.map.prepare(start, end, &mut self.tables).map_err(|e| (end, refuse::no_alias(start, end, e)))?;
+        let (va, window) = self
+            .window_for(start)
+            .map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?;
+        let mut end = m.end.min(va + window.len).min(start + CHUNK);
+        self.map
+            .prepare(start, end, &mut self.tables)
+            .map_err(|e| (end, refuse::no_alias(start, end, e)))?;
+        let Some(file) = &self.file else {
+            return Err((end, refuse::no_memfd(NO_FILE)));
+        };
         if self.strict {
-            self.file.allocate(start, end).map_err(|e| (end, refuse::no_memory(start, end, e)))?;
+            file.allocate(start, end)
+                .map_err(|e| (end, refuse::no_memory(start, end, e)))?;
         }
         let unreadable = prot & PROT_READ == 0;
         if unreadable {
-            os::protect(start, end - start, prot | PROT_READ).map_err(|e| (end, refuse::no_move(start, end, e)))?;
+            os::protect(start, end - start, prot | PROT_READ)
+                .map_err(|e| (end, refuse::no_move(start, end, e)))?;
         }
-        let copied = self.copy_content(start, end, m.origin);
+        let copied = self.copy_content(file, start, end, m.origin);
         let give_up = |end, refusal| {
-            self.file.punch(start, end);
+            file.punch(start, end);
             if unreadable {
                 let _ = os::protect(start, end - start, prot);
             }
@@ -283,35 +364,40 @@ impl Guards {
         };
         if let Err((copied, e)) = copied {
             if copied == start {
-                return give_up(start + PAGE_SIZE, refuse::no_content(start, start + PAGE_SIZE, e));
+                return give_up(
+                    start + PAGE_SIZE,
+                    refuse::no_content(start, start + PAGE_SIZE, e),
+                );
             }
-            self.file.punch(copied, end);
+            file.punch(copied, end);
             end = copied;
         }
-        if let Err(e) = self.file.map_over(start, end - start, prot, start) {
+        if let Err(e) = file.map_over(start, end - start, prot, start) {
             return give_up(end, refuse::no_move(start, end, e));
         }
-        self.record(start, end, Moved { prot, guard: None, origin: m.origin });
+        self.record(
+            start,
+            end,
+            Moved {
+                prot,
+                guard: None,
+                origin: m.origin,
+            },
+        );
         Ok(end)
-    }
-
-    fn copy_all(&self, start: u64, end: u64) -> Result<(), (u64, Errno)> {
-        let mut at = start;
-        while at < end {
-            match self.file.fill(at, at, end - at) {
-                Ok(n) if n > 0 => at += n,
-                Ok(_) => return Err((at & !(PAGE_SIZE - 1), Errno(linux_raw_sys::errno::EFAULT as i32))),
-                Err(e) => return Err((at & !(PAGE_SIZE - 1), e)),
-            }
-        }
-        Ok(())
     }
 
     /// Copies the pages that have content into the file; on failure, the first that could not be
     /// copied.
-    fn copy_content(&self, start: u64, end: u64, origin: Origin) -> Result<(), (u64, Errno)> {
+    fn copy_content(
+        &self,
+        file: &os::File,
+        start: u64,
+        end: u64,
+        origin: Origin,
+    ) -> Result<(), (u64, Errno)> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| origin != Origin::File) else {
-            return self.copy_all(start, end);
+            return copy_all(file, start, end);
         };
         let mut words = alloc::vec![0u64; 4096.min(((end - start) / PAGE_SIZE) as usize)];
         let mut at = start;
@@ -319,7 +405,7 @@ impl Guards {
             let want = words.len().min(((end - at) / PAGE_SIZE) as usize);
             let got = match pagemap.read_words(&mut words[..want], at / PAGE_SIZE * 8) {
                 Ok(n) if n > 0 => n,
-                _ => return self.copy_all(at, end),
+                _ => return copy_all(file, at, end),
             };
             for group in words[..got].chunk_by(|a, b| a & PM_CONTENT != 0 && b & PM_CONTENT != 0) {
                 let stop = at + group.len() as u64 * PAGE_SIZE;
@@ -327,7 +413,7 @@ impl Guards {
                     return Err((at, Errno(linux_raw_sys::errno::EFAULT as i32)));
                 }
                 if group[0] & PM_CONTENT != 0 {
-                    self.copy_all(at, stop)?;
+                    copy_all(file, at, stop)?;
                 }
                 at = stop;
             }
@@ -351,9 +437,16 @@ impl Guards {
             if self.windows.range(va..va + len).next().is_some() {
                 continue; // a smaller one was made here when room was short
             }
-            match self.file.map_window(va, len + WINDOW_OVERLAP) {
+            let Some(file) = &self.file else {
+                return Err(NO_FILE);
+            };
+            match file.map_window(va, len + WINDOW_OVERLAP) {
                 Ok(alias) => {
-                    let window = Window { len, alias, writable: true };
+                    let window = Window {
+                        len,
+                        alias,
+                        writable: true,
+                    };
                     self.windows.insert(va, window);
                     return Ok((va, window));
                 }
@@ -368,26 +461,52 @@ impl Guards {
         let start = m.start;
         let (va, window) = match self.dup_of(start) {
             Some(found) => found,
-            None => self.new_dup(m).map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?,
+            None => self
+                .new_dup(m)
+                .map_err(|e| (m.end, refuse::no_alias(start, m.end, e)))?,
         };
         let end = m.end.min(va + window.len);
-        self.map.prepare(start, end, &mut self.tables).map_err(|e| (end, refuse::no_alias(start, end, e)))?;
-        self.record(start, end, Moved { prot: m.prot, guard: None, origin: Origin::Shared });
+        self.map
+            .prepare(start, end, &mut self.tables)
+            .map_err(|e| (end, refuse::no_alias(start, end, e)))?;
+        self.record(
+            start,
+            end,
+            Moved {
+                prot: m.prot,
+                guard: None,
+                origin: Origin::Shared,
+            },
+        );
         Ok(end)
     }
 
     /// Duplicates the mapping around `m.start`: whole if there is room, else just what is needed.
     fn new_dup(&mut self, m: Move) -> Result<(u64, Window), Errno> {
-        const CHUNK: u64 = 1 << 30;
-        let below = self.dups.range(..m.start).next_back().map_or(0, |(&s, w)| s + w.len);
-        let above = self.dups.range(m.start..).next().map_or(u64::MAX, |(&s, _)| s);
-        let whole =
-            (m.vma.0.max(m.start & !(CHUNK - 1)).max(below), m.vma.1.min((m.start & !(CHUNK - 1)) + CHUNK).min(above));
+        const GIB: u64 = 1 << 30;
+        let below = self
+            .dups
+            .range(..m.start)
+            .next_back()
+            .map_or(0, |(&s, w)| s + w.len);
+        let above = self
+            .dups
+            .range(m.start..)
+            .next()
+            .map_or(u64::MAX, |(&s, _)| s);
+        let whole = (
+            m.vma.0.max(m.start & !(GIB - 1)).max(below),
+            m.vma.1.min((m.start & !(GIB - 1)) + GIB).min(above),
+        );
         let mut result = Err(Errno(linux_raw_sys::errno::ENOMEM as i32));
         for (va, end) in [whole, (m.start, m.end.min(above))] {
             match os::duplicate(va, end - va) {
                 Ok((alias, writable)) => {
-                    let window = Window { len: end - va, alias, writable };
+                    let window = Window {
+                        len: end - va,
+                        alias,
+                        writable,
+                    };
                     self.dups.insert(va, window);
                     return Ok((va, window));
                 }
@@ -419,7 +538,8 @@ impl Guards {
                 at = stop;
             }
         }
-        let effective = |c: &(u64, u64, Moved, Option<Guard>)| Moved { guard: c.3, ..c.2 }.effective();
+        let effective =
+            |c: &(u64, u64, Moved, Option<Guard>)| Moved { guard: c.3, ..c.2 }.effective();
         for group in changes.chunk_by(|a, b| a.1 == b.0 && effective(a) == effective(b)) {
             let (start, end) = (group[0].0, group[group.len() - 1].1);
             let prot = effective(&group[0]);
@@ -427,9 +547,15 @@ impl Guards {
                 && let Err(e) = os::protect(start, end - start, prot)
             {
                 for c in group.iter().filter(|c| c.3 > c.2.guard) {
-                    let run =
-                        PageRun { start: TargetAddr(c.0), end: TargetAddr(c.1), guard: c.3.unwrap_or(Guard::NoWrite) };
-                    unarmed.push(Unarmed { run, refusal: refuse::no_move(c.0, c.1, e) });
+                    let run = PageRun {
+                        start: TargetAddr(c.0),
+                        end: TargetAddr(c.1),
+                        guard: c.3.unwrap_or(Guard::NoWrite),
+                    };
+                    unarmed.push(Unarmed {
+                        run,
+                        refusal: refuse::no_move(c.0, c.1, e),
+                    });
                 }
                 continue;
             }
@@ -440,9 +566,31 @@ impl Guards {
     }
 }
 
+fn copy_all(file: &os::File, start: u64, end: u64) -> Result<(), (u64, Errno)> {
+    let mut at = start;
+    while at < end {
+        match file.fill(at, at, end - at) {
+            Ok(n) if n > 0 => at += n,
+            Ok(_) => {
+                return Err((
+                    at & !(PAGE_SIZE - 1),
+                    Errno(linux_raw_sys::errno::EFAULT as i32),
+                ));
+            }
+            Err(e) => return Err((at & !(PAGE_SIZE - 1), e)),
+        }
+    }
+    Ok(())
+}
+
 fn push(moves: &mut Vec<Move>, m: Move) {
     match moves.last_mut() {
-        Some(last) if last.end == m.start && last.prot == m.prot && last.origin == m.origin && last.vma == m.vma => {
+        Some(last)
+            if last.end == m.start
+                && last.prot == m.prot
+                && last.origin == m.origin
+                && last.vma == m.vma =>
+        {
             last.end = m.end
         }
         _ if m.start < m.end => moves.push(m),
@@ -453,5 +601,12 @@ fn push(moves: &mut Vec<Move>, m: Move) {
 fn refused(run: PageRun, why: Why) -> Unarmed {
     let (why, what_to_do) = refuse::words(run.start, why);
     let what = alloc::format!("cannot guard {}-{}", run.start, run.end);
-    Unarmed { run, refusal: Refusal { what, why, what_to_do } }
+    Unarmed {
+        run,
+        refusal: Refusal {
+            what,
+            why,
+            what_to_do,
+        },
+    }
 }

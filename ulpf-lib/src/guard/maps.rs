@@ -61,7 +61,11 @@ impl Snapshot {
             lines(&file, |line| {
                 if let Some(codes) = line.strip_prefix(b"VmFlags:") {
                     let index = self.index(at);
-                    if let Some(vma) = self.vmas.get_mut(index).filter(|v| v.start == at && v.kind == VmaKind::Odd) {
+                    if let Some(vma) = self
+                        .vmas
+                        .get_mut(index)
+                        .filter(|v| v.start == at && v.kind == VmaKind::Odd)
+                    {
                         vma.kind = kind_by_flags(codes, vma.shared);
                     }
                 } else if let Some(vma) = parse_line(line) {
@@ -125,7 +129,9 @@ pub fn parse_line(line: &[u8]) -> Option<Vma> {
     let major = take_hex(&mut rest, b':')?;
     let minor = take_hex(&mut rest, b' ')?;
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-    let inode = rest[..digits].iter().fold(0u64, |n, b| n.wrapping_mul(10).wrapping_add((b - b'0') as u64));
+    let inode = rest[..digits].iter().fold(0u64, |n, b| {
+        n.wrapping_mul(10).wrapping_add((b - b'0') as u64)
+    });
     let name = rest[digits..].trim_ascii();
     let kind = match name {
         b"" | b"[heap]" => VmaKind::Anonymous,
@@ -137,17 +143,31 @@ pub fn parse_line(line: &[u8]) -> Option<Vma> {
         _ if name.starts_with(b"[") && inode == 0 => VmaKind::Kernel,
         _ if name.starts_with(b"/dev/zero") || name.starts_with(b"/dev/shm/") => VmaKind::File,
         // Huge pages show up under these names; so do harmless memfds and System V segments.
-        _ if name.starts_with(b"/anon_hugepage") || name.starts_with(b"/memfd:") || name.starts_with(b"/SYSV") => {
+        _ if name.starts_with(b"/anon_hugepage")
+            || name.starts_with(b"/memfd:")
+            || name.starts_with(b"/SYSV") =>
+        {
             VmaKind::Odd
         }
-        _ if name.starts_with(b"/dev/") || name.starts_with(b"anon_inode:") || name.starts_with(b"socket:") => {
+        _ if name.starts_with(b"/dev/")
+            || name.starts_with(b"anon_inode:")
+            || name.starts_with(b"socket:") =>
+        {
             VmaKind::Odd
         }
         // File systems without a block device: tmpfs and overlayfs, but hugetlbfs as well.
         _ if major == 0 => VmaKind::Odd,
         _ => VmaKind::File,
     };
-    Some(Vma { start, end, prot, shared, kind, dev: major << 32 | minor, inode })
+    Some(Vma {
+        start,
+        end,
+        prot,
+        shared,
+        kind,
+        dev: major << 32 | minor,
+        inode,
+    })
 }
 
 /// Hexadecimal digits up to `stop`, which is taken as well.
@@ -188,18 +208,47 @@ mod tests {
     fn lines_of_proc_maps_are_understood() {
         let vma = parse_line(b"55d0c0a01000-55d0c0a02000 rw-p 00001000 fe:01 1234                       /usr/bin/a b")
             .unwrap();
-        assert_eq!((vma.start, vma.end, vma.prot), (0x55d0c0a01000, 0x55d0c0a02000, PROT_READ | PROT_WRITE));
-        assert_eq!((vma.shared, vma.kind, vma.dev, vma.inode), (false, VmaKind::File, 0xfe << 32 | 1, 1234));
+        assert_eq!(
+            (vma.start, vma.end, vma.prot),
+            (0x55d0c0a01000, 0x55d0c0a02000, PROT_READ | PROT_WRITE)
+        );
+        assert_eq!(
+            (vma.shared, vma.kind, vma.dev, vma.inode),
+            (false, VmaKind::File, 0xfe << 32 | 1, 1234)
+        );
         let kind = |l: &str| parse_line(l.as_bytes()).unwrap().kind;
-        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0 "), VmaKind::Anonymous);
-        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [stack]"), VmaKind::Stack);
-        assert_eq!(kind("7ffc0-7ffc1 r-xp 00000000 00:00 0      [vdso]"), VmaKind::Kernel);
-        assert_eq!(kind("7ffc0-7ffc1 r--p 00000000 00:00 0      [vvar_vclock]"), VmaKind::Kernel);
-        assert_eq!(kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [anon: glibc: malloc]"), VmaKind::Anonymous);
-        assert_eq!(kind("7ffc0-7ffc1 rw-s 00000000 00:01 77     /dev/zero (deleted)"), VmaKind::File);
-        assert_eq!(kind("7ffc0-7ffc1 rw-s 00000000 00:0f 77     /anon_hugepage (deleted)"), VmaKind::Odd);
-        let last =
-            parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]").unwrap();
+        assert_eq!(
+            kind("7ffc0-7ffc1 rw-p 00000000 00:00 0 "),
+            VmaKind::Anonymous
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [stack]"),
+            VmaKind::Stack
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 r-xp 00000000 00:00 0      [vdso]"),
+            VmaKind::Kernel
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 r--p 00000000 00:00 0      [vvar_vclock]"),
+            VmaKind::Kernel
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 rw-p 00000000 00:00 0      [anon: glibc: malloc]"),
+            VmaKind::Anonymous
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 rw-s 00000000 00:01 77     /dev/zero (deleted)"),
+            VmaKind::File
+        );
+        assert_eq!(
+            kind("7ffc0-7ffc1 rw-s 00000000 00:0f 77     /anon_hugepage (deleted)"),
+            VmaKind::Odd
+        );
+        let last = parse_line(
+            b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]",
+        )
+        .unwrap();
         assert_eq!(last.kind, VmaKind::Vsyscall);
     }
 
@@ -225,7 +274,10 @@ mod tests {
         let snapshot = Snapshot::read().unwrap();
         let here = &snapshot as *const _ as u64;
         assert!(snapshot.at(here).is_some_and(|v| v.prot & PROT_WRITE != 0));
-        let count = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let count = std::fs::read_to_string("/proc/self/maps")
+            .unwrap()
+            .lines()
+            .count();
         assert!(snapshot.vmas.len().abs_diff(count) < 20);
         assert!(snapshot.vmas.windows(2).all(|w| w[0].end <= w[1].start));
     }

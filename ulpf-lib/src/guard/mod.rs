@@ -41,6 +41,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use apply::Unarmed;
+pub use os::{OUR_PLACE, OUR_PLACE_LEN};
 pub use page_map::{Fault, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
@@ -108,7 +109,9 @@ enum Piece {
 /// See the head of the module.
 pub struct Guards {
     map: &'static PageMap,
-    file: os::File,
+    /// Made when it is first needed: a program that nobody watches gets none.
+    file: Option<os::File>,
+    /// Device and inode of `file`.
     identity: (u64, u64),
     pagemap: Option<os::File>,
     /// Memory is promised strictly (vm.overcommit_memory = 2): holes could fail later.
@@ -135,35 +138,60 @@ const VSYSCALL: TargetAddr = TargetAddr(0xffff_ffff_ff60_0000);
 const WINDOW_SIZES: [u64; 4] = [1 << 30, 1 << 26, 1 << 22, 1 << 18];
 
 impl Guards {
-    /// Makes the memfd; guards nothing yet. `map` is what the fault handler reads.
+    /// As [`Guards::lazy`], but finds out at once whether memory can be guarded at all.
     pub fn new(map: &'static PageMap) -> Result<Guards, Refusal> {
-        refuse::raise_file_limit()?;
-        let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
-        file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
-        let identity = file.identity().map_err(refuse::no_memfd)?;
-        Ok(Guards {
+        let mut guards = Guards::lazy(map);
+        guards.prepare().map(|()| guards)
+    }
+
+    /// Guards nothing yet and takes nothing from the system: what the machine lacks shows in the first
+    /// [`Guards::check`], with the reason. `map` is what the fault handler reads.
+    pub fn lazy(map: &'static PageMap) -> Guards {
+        let mut excluded = Runs::new();
+        excluded.insert(OUR_PLACE, OUR_PLACE + OUR_PLACE_LEN, ());
+        Guards {
             map,
-            file,
-            identity,
-            pagemap: os::File::open(c"/proc/self/pagemap").ok(),
-            strict: maps::read_number(c"/proc/sys/vm/overcommit_memory") == Some(2),
+            file: None,
+            identity: (0, 0),
+            pagemap: None,
+            strict: false,
             moved: Runs::new(),
             pending: Runs::new(),
             windows: BTreeMap::new(),
             dups: BTreeMap::new(),
-            excluded: Runs::new(),
+            excluded,
             tables: Vec::new(),
             snapshot: None,
-            max_map_count: maps::read_number(c"/proc/sys/vm/max_map_count").unwrap_or(65530),
+            max_map_count: 65530,
             fork_data: None,
-        })
+        }
+    }
+
+    /// Makes the memory file, if there is none yet.
+    fn prepare(&mut self) -> Result<(), Refusal> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        refuse::raise_file_limit()?;
+        let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
+        file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
+        self.identity = file.identity().map_err(refuse::no_memfd)?;
+        self.file = Some(file);
+        self.pagemap = os::File::open(c"/proc/self/pagemap").ok();
+        self.strict = maps::read_number(c"/proc/sys/vm/overcommit_memory") == Some(2);
+        self.max_map_count =
+            maps::read_number(c"/proc/sys/vm/max_map_count").unwrap_or(self.max_map_count);
+        Ok(())
     }
 
     pub fn page_map(&self) -> &'static PageMap {
         self.map
     }
 
-    /// Memory that must never be moved or watched: the stub's image, its heap, the shared area.
+    /// Memory that must never be moved or watched, not even as the neighbour of a watched page: **every**
+    /// mapping of the stub that is not in [`OUR_PLACE`] (image, heap, stacks, generated code, shared
+    /// area). A moved page is shared with the child of a fork until [`Guards::privatize_in_child`] has
+    /// replaced it, so that function must not have its own stack and data there.
     pub fn exclude(&mut self, start: TargetAddr, len: u64) {
         let end = start.0.saturating_add(len).saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
         self.excluded.insert(start.page().0, end, ());
@@ -180,13 +208,18 @@ impl Guards {
     pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let refusal = |at: u64, why: Why| refuse::watch(range, kind, TargetAddr(at), why);
         if range.end().0 > USER_END {
-            let why = if range.start.page() == VSYSCALL { Why::Vsyscall } else { Why::NotUser };
+            let why = if range.start.page() == VSYSCALL {
+                Why::Vsyscall
+            } else {
+                Why::NotUser
+            };
             return Err(refusal(range.start.0.max(USER_END), why));
         }
         let run = PageRun::of(range, kind);
         if self.moved.covers(run.start.0, run.end.0) {
             return Ok(());
         }
+        self.prepare()?;
         self.read_maps().map_err(refuse::no_maps)?;
         self.resolve_odd(&run);
         let mut at = run.start.0;
@@ -204,13 +237,18 @@ impl Guards {
     /// act before (or after) the program changes the mapping.
     pub fn touches(&self, addr: TargetAddr, len: u64) -> bool {
         let end = addr.0.saturating_add(len);
-        self.moved.meets(addr.page().0, end) || self.dups.iter().any(|(&s, w)| s < end && addr.0 < s + w.len)
+        self.moved.meets(addr.page().0, end)
+            || self
+                .dups
+                .iter()
+                .any(|(&s, w)| s < end && addr.0 < s + w.len)
     }
 
     /// Is a guard wanted in `[addr, addr + len)` that could not be set so far, because the program has
     /// no memory there or may not access it? After a call that changes either, [`Guards::apply`].
     pub fn wants(&self, addr: TargetAddr, len: u64) -> bool {
-        self.pending.meets(addr.page().0, addr.0.saturating_add(len))
+        self.pending
+            .meets(addr.page().0, addr.0.saturating_add(len))
     }
 
     /// Moved pages, for statistics.
@@ -221,7 +259,9 @@ impl Guards {
     /// Copies what the program would read from moved pages, whatever their protection, into `buf`.
     /// Returns the number of bytes before the first page that is not moved.
     pub fn read(&self, addr: TargetAddr, buf: &mut [u8]) -> usize {
-        self.by_alias(addr, buf.len() as u64, |alias, at, n| os::copy(buf.as_mut_ptr() as u64 + at, alias, n) as u64)
+        self.by_alias(addr, buf.len() as u64, |alias, at, n| {
+            os::copy(buf.as_mut_ptr() as u64 + at, alias, n) as u64
+        })
     }
 
     /// Writes to moved pages, whatever their protection. Returns the number of bytes before the first
@@ -229,13 +269,23 @@ impl Guards {
     pub fn write(&mut self, addr: TargetAddr, data: &[u8]) -> usize {
         self.by_alias(addr, data.len() as u64, |alias, at, n| {
             let page = TargetAddr(addr.0 + at);
-            let read_only = self.map.entry(page).shared() && !self.dup_of(page.0).is_some_and(|(_, w)| w.writable);
-            if read_only { 0 } else { os::copy(alias, data.as_ptr() as u64 + at, n) as u64 }
+            let read_only = self.map.entry(page).shared()
+                && !self.dup_of(page.0).is_some_and(|(_, w)| w.writable);
+            if read_only {
+                0
+            } else {
+                os::copy(alias, data.as_ptr() as u64 + at, n) as u64
+            }
         })
     }
 
     /// `f(alias, offset, n)` for each page of `[addr, addr + len)` while it is moved.
-    fn by_alias(&self, addr: TargetAddr, len: u64, mut f: impl FnMut(u64, u64, u64) -> u64) -> usize {
+    fn by_alias(
+        &self,
+        addr: TargetAddr,
+        len: u64,
+        mut f: impl FnMut(u64, u64, u64) -> u64,
+    ) -> usize {
         let mut done = 0;
         while done < len {
             let at = TargetAddr(addr.0.wrapping_add(done));
@@ -262,11 +312,18 @@ impl Guards {
 
     /// Before [`Guards::piece`] is asked about a run and its neighbours.
     fn resolve_odd(&mut self, run: &PageRun) {
-        let Some(snapshot) = &mut self.snapshot else { return };
+        let Some(snapshot) = &mut self.snapshot else {
+            return;
+        };
         let first = snapshot.index(run.start.0.saturating_sub(PAGE_SIZE));
-        let near = snapshot.vmas[first..].iter().take_while(|v| v.start <= run.end.0);
+        let near = snapshot.vmas[first..]
+            .iter()
+            .take_while(|v| v.start <= run.end.0);
         let identity = self.identity;
-        if near.clone().any(|v| v.kind == VmaKind::Odd && (v.dev, v.inode) != identity) {
+        if near
+            .into_iter()
+            .any(|v| v.kind == VmaKind::Odd && (v.dev, v.inode) != identity)
+        {
             snapshot.resolve_odd();
         }
     }
@@ -275,11 +332,18 @@ impl Guards {
     /// pointer; parts below moved pages, or below pages that were moved once, have no name. Nothing
     /// else can be adjacent to the stack (the kernel keeps `stack_guard_gap` free).
     fn mark_stack(&mut self) {
-        let Some(snapshot) = &mut self.snapshot else { return };
+        let Some(snapshot) = &mut self.snapshot else {
+            return;
+        };
         let mut floor = None;
         for vma in snapshot.vmas.iter_mut().rev() {
-            let moved = self.moved.get(vma.start).is_some_and(|m| m.2.origin == Origin::Stack);
-            let below = floor == Some(vma.end) && vma.kind == VmaKind::Anonymous && vma.prot & PROT_WRITE != 0;
+            let moved = self
+                .moved
+                .get(vma.start)
+                .is_some_and(|m| m.2.origin == Origin::Stack);
+            let below = floor == Some(vma.end)
+                && vma.kind == VmaKind::Anonymous
+                && vma.prot & PROT_WRITE != 0;
             if moved || below || vma.kind == VmaKind::Stack {
                 vma.kind = VmaKind::Stack;
                 floor = Some(vma.start);
@@ -291,9 +355,12 @@ impl Guards {
     fn growing_page(&self, at: u64) -> Option<u64> {
         let vmas = &self.snapshot.as_ref()?.vmas;
         let index = vmas.partition_point(|v| v.end <= at);
-        let vma = vmas.get(index).filter(|v| v.start <= at && v.kind == VmaKind::Stack)?;
+        let vma = vmas
+            .get(index)
+            .filter(|v| v.start <= at && v.kind == VmaKind::Stack)?;
         let below = index.checked_sub(1).and_then(|i| vmas.get(i));
-        (!below.is_some_and(|b| b.kind == VmaKind::Stack && b.end == vma.start)).then_some(vma.start)
+        (!below.is_some_and(|b| b.kind == VmaKind::Stack && b.end == vma.start))
+            .then_some(vma.start)
     }
 
     /// What stands at `at` for a guard of this sort, and up to where (at most `limit`) that holds.
@@ -304,8 +371,16 @@ impl Guards {
         if let Some((_, end, ())) = self.excluded.get(at) {
             return (end.min(limit), Piece::No(Why::Ours));
         }
-        let mut limit = self.excluded.within(at, limit).next().map_or(limit, |(s, ..)| s);
-        limit = self.moved.within(at, limit).next().map_or(limit, |(s, ..)| s);
+        let mut limit = self
+            .excluded
+            .within(at, limit)
+            .next()
+            .map_or(limit, |(s, ..)| s);
+        limit = self
+            .moved
+            .within(at, limit)
+            .next()
+            .map_or(limit, |(s, ..)| s);
         let vmas = self.snapshot.as_ref().map_or(&[][..], |s| &s.vmas);
         let vma = match vmas.get(vmas.partition_point(|v| v.end <= at)) {
             Some(vma) if vma.start <= at => vma,
@@ -313,7 +388,7 @@ impl Guards {
             None => return (limit, Piece::No(Why::Unmapped)),
         };
         let end = vma.end.min(limit);
-        if (vma.dev, vma.inode) == self.identity || self.is_alias(at) {
+        if self.is_file(vma) || self.is_alias(at) {
             return (end, Piece::No(Why::Ours));
         }
         let origin = match vma.kind {
@@ -336,7 +411,18 @@ impl Guards {
         if !accessible {
             return (end, Piece::Latent);
         }
-        (end, Piece::Movable { prot: vma.prot, origin })
+        (
+            end,
+            Piece::Movable {
+                prot: vma.prot,
+                origin,
+            },
+        )
+    }
+
+    /// Is this a mapping of the memory file?
+    fn is_file(&self, vma: &maps::Vma) -> bool {
+        self.file.is_some() && (vma.dev, vma.inode) == self.identity
     }
 
     /// Does one of our own windows lie here? (Duplicates look like any shared mapping.)
@@ -361,11 +447,20 @@ impl Guards {
         let shared = moved.origin == Origin::Shared;
         let mut at = start;
         while at < end {
-            let Some((va, window)) = (if shared { self.dup_of(at) } else { self.window_of(at) }) else {
+            let Some((va, window)) = (if shared {
+                self.dup_of(at)
+            } else {
+                self.window_of(at)
+            }) else {
                 return;
             };
             let stop = end.min(va + window.len);
-            let entry = PageEntry::new(window.alias.wrapping_sub(va), moved.guard, moved.prot, shared);
+            let entry = PageEntry::new(
+                window.alias.wrapping_sub(va),
+                moved.guard,
+                moved.prot,
+                shared,
+            );
             self.map.set(at, stop, entry);
             at = stop;
         }

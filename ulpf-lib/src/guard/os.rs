@@ -14,10 +14,12 @@ use linux_raw_sys::general::*;
 use crate::sys;
 use crate::sys::Errno;
 
-/// Where our own mappings go if the place is free: away from the areas that the kernel hands out
-/// (top down below the stack, heap above the program), so that the program's own addresses stay
-/// what they would be without us.
-const OUR_PLACE: u64 = 0x2000_0000_0000;
+/// Where our own mappings go if the place is free, and how much of it is ours: away from the areas
+/// that the kernel hands out (top down below the stack, heap above the program), so that the
+/// program's own addresses stay what they would be without us, and so that memory of ours is never
+/// the neighbour of a watched page. Give it to mmap(2) as a hint.
+pub const OUR_PLACE: u64 = 0x2000_0000_0000;
+pub const OUR_PLACE_LEN: u64 = 1 << 40;
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
 
@@ -37,7 +39,15 @@ pub const FILE_SIZE: u64 = 1 << 47;
 impl File {
     pub fn open(path: &CStr) -> Result<File, Errno> {
         // SAFETY: the path is a C string; open touches no memory of ours.
-        let fd = unsafe { sys!(__NR_openat, AT_FDCWD as i64, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0) }?;
+        let fd = unsafe {
+            sys!(
+                __NR_openat,
+                AT_FDCWD as i64,
+                path.as_ptr(),
+                O_RDONLY | O_CLOEXEC,
+                0
+            )
+        }?;
         Ok(File(fd as i32))
     }
 
@@ -51,7 +61,8 @@ impl File {
             result = unsafe { sys!(__NR_memfd_create, name.as_ptr(), MFD_CLOEXEC | exec) };
             match result {
                 Err(Errno(e))
-                    if e as u32 == linux_raw_sys::errno::EINVAL || e as u32 == linux_raw_sys::errno::EACCES => {}
+                    if e as u32 == linux_raw_sys::errno::EINVAL
+                        || e as u32 == linux_raw_sys::errno::EACCES => {}
                 _ => break,
             }
         }
@@ -71,7 +82,16 @@ impl File {
     /// Whole words at a byte offset; returns how many.
     pub fn read_words(&self, words: &mut [u64], at: u64) -> Result<usize, Errno> {
         // SAFETY: the kernel writes at most the slice; any bits make a u64.
-        unsafe { sys!(__NR_pread64, self.0, words.as_mut_ptr(), words.len() * 8, at) }.map(|n| n as usize / 8)
+        unsafe {
+            sys!(
+                __NR_pread64,
+                self.0,
+                words.as_mut_ptr(),
+                words.len() * 8,
+                at
+            )
+        }
+        .map(|n| n as usize / 8)
     }
 
     /// Copies `[addr, addr + len)` into the file at `offset`. A page that cannot be read ends the copy;
@@ -106,20 +126,40 @@ impl File {
     pub fn identity(&self) -> Result<(u64, u64), Errno> {
         let stat = self.stat()?;
         // Linux: major in bits 8 to 19, minor in bits 0 to 7 and 20 to 31 (new_encode_dev).
-        let (major, minor) = (stat.st_dev >> 8 & 0xfff, stat.st_dev & 0xff | stat.st_dev >> 12 & 0xfff00);
+        let (major, minor) = (
+            stat.st_dev >> 8 & 0xfff,
+            stat.st_dev & 0xff | stat.st_dev >> 12 & 0xfff00,
+        );
         Ok((major << 32 | minor, stat.st_ino))
     }
 
     /// Allocates `[start, end)` without changing content or size.
     pub fn allocate(&self, start: u64, end: u64) -> Result<(), Errno> {
         // SAFETY: adds zero pages where reads gave zeros already.
-        unsafe { sys!(__NR_fallocate, self.0, FALLOC_FL_KEEP_SIZE, start, end - start) }.map(drop)
+        unsafe {
+            sys!(
+                __NR_fallocate,
+                self.0,
+                FALLOC_FL_KEEP_SIZE,
+                start,
+                end - start
+            )
+        }
+        .map(drop)
     }
 
     /// Makes `[start, end)` read as zeros, in every mapping, and frees its memory.
     pub fn punch(&self, start: u64, end: u64) {
         // SAFETY: the caller wants the bytes gone.
-        let _ = unsafe { sys!(__NR_fallocate, self.0, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start) };
+        let _ = unsafe {
+            sys!(
+                __NR_fallocate,
+                self.0,
+                FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                start,
+                end - start
+            )
+        };
     }
 
     /// The first stretch at or after `start` that has memory behind it, cut to `end`.
@@ -137,7 +177,17 @@ impl File {
     /// A second mapping of `[offset, offset + len)`, readable and writable.
     pub fn map_window(&self, offset: u64, len: u64) -> Result<u64, Errno> {
         // SAFETY: without MAP_FIXED no existing mapping is replaced.
-        let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, MAP_SHARED | MAP_NORESERVE, self.0, offset) }?;
+        let at = unsafe {
+            sys!(
+                __NR_mmap,
+                OUR_PLACE,
+                len,
+                PROT_NONE,
+                MAP_SHARED | MAP_NORESERVE,
+                self.0,
+                offset
+            )
+        }?;
         set_apart(at, len);
         protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
         Ok(at)
@@ -181,7 +231,15 @@ pub fn zero_tables(addr: u64, len: u64) {
 pub fn could_map_private(len: u64) -> Result<(), Errno> {
     // SAFETY: maps and unmaps fresh memory.
     unsafe {
-        let at = sys!(__NR_mmap, OUR_PLACE, len, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1i64, 0)?;
+        let at = sys!(
+            __NR_mmap,
+            OUR_PLACE,
+            len,
+            RW,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            -1i64,
+            0
+        )?;
         sys!(__NR_munmap, at, len).map(drop)
     }
 }
@@ -214,8 +272,23 @@ pub fn unmap(addr: u64, len: u64) {
 pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
     // SAFETY: the first call reserves a free place, the second replaces just that.
     unsafe {
-        let place = sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1i64, 0)?;
-        let dup = sys!(__NR_mremap, addr, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+        let place = sys!(
+            __NR_mmap,
+            OUR_PLACE,
+            len,
+            PROT_NONE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+            -1i64,
+            0
+        )?;
+        let dup = sys!(
+            __NR_mremap,
+            addr,
+            0,
+            len,
+            MREMAP_MAYMOVE | MREMAP_FIXED,
+            place
+        );
         if let Err(e) = dup {
             unmap(place, len);
             return Err(e);
@@ -242,7 +315,15 @@ pub fn copy(to: u64, from: u64, len: u64) -> usize {
     // SAFETY: the kernel checks every page; what `to` holds may change (head of the module).
     let result = unsafe {
         let pid = sys!(__NR_getpid).unwrap_or(0);
-        sys!(__NR_process_vm_readv, pid, &local as *const iovec, 1, &remote as *const iovec, 1, 0)
+        sys!(
+            __NR_process_vm_readv,
+            pid,
+            &local as *const iovec,
+            1,
+            &remote as *const iovec,
+            1,
+            0
+        )
     };
     match result {
         Ok(n) => n as usize,
@@ -250,14 +331,19 @@ pub fn copy(to: u64, from: u64, len: u64) -> usize {
         // Not in this kernel, or a seccomp filter of the program.
         Err(_) => {
             // SAFETY: the mappings of both ranges permit it (head of the module).
-            unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
+            unsafe {
+                core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize)
+            };
             len as usize
         }
     }
 }
 
 fn iovec_of(base: u64, len: u64) -> iovec {
-    iovec { iov_base: base as *mut _, iov_len: len as _ }
+    iovec {
+        iov_base: base as *mut _,
+        iov_len: len as _,
+    }
 }
 
 /// Reads one byte, so that the kernel grows the stack down to it.
@@ -268,14 +354,20 @@ pub fn touch(addr: u64) {
 
 /// (soft, hard) limit of the stub's own task.
 pub fn limit(resource: u32) -> Option<(u64, u64)> {
-    let mut old = rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let mut old = rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: the kernel fills the struct.
     unsafe { sys!(__NR_prlimit64, 0, resource, 0, &mut old as *mut rlimit64) }.ok()?;
     Some((old.rlim_cur, old.rlim_max))
 }
 
 pub fn set_soft_limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
-    let new = rlimit64 { rlim_cur: soft, rlim_max: hard };
+    let new = rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
     // SAFETY: the kernel reads the struct.
     unsafe { sys!(__NR_prlimit64, 0, resource, &new as *const rlimit64, 0) }.map(drop)
 }

@@ -62,7 +62,9 @@ impl PageEntry {
             Some(Guard::NoAccess) => GUARD_ALL,
         };
         let shared = if shared { SHARED } else { 0 };
-        PageEntry(delta & !(PAGE_SIZE - 1) | MOVED | guard | ((prot & 7) as u64) << PROT_SHIFT | shared)
+        PageEntry(
+            delta & !(PAGE_SIZE - 1) | MOVED | guard | ((prot & 7) as u64) << PROT_SHIFT | shared,
+        )
     }
     /// The page has an alias.
     pub const fn moved(self) -> bool {
@@ -97,7 +99,11 @@ impl PageEntry {
     }
     /// Where `addr`, an address of this page, lies in the alias.
     pub const fn alias(self, addr: TargetAddr) -> Option<AliasAddr> {
-        if self.moved() { Some(AliasAddr(addr.0.wrapping_add(self.delta()))) } else { None }
+        if self.moved() {
+            Some(AliasAddr(addr.0.wrapping_add(self.delta())))
+        } else {
+            None
+        }
     }
     const fn delta(self) -> u64 {
         self.0 & !(PAGE_SIZE - 1)
@@ -125,7 +131,9 @@ pub struct PageMap {
 impl PageMap {
     /// A map without any page; takes no memory.
     pub const fn new() -> PageMap {
-        PageMap { root: AtomicPtr::new(core::ptr::null_mut()) }
+        PageMap {
+            root: AtomicPtr::new(core::ptr::null_mut()),
+        }
     }
 
     /// The page that holds `addr`.
@@ -156,7 +164,11 @@ impl PageMap {
     /// that leaves our pages, and one whose pages lie apart in the alias: those take the slow path.
     #[inline]
     pub fn open(&self, addr: TargetAddr, len: u64, write: bool) -> Option<AliasAddr> {
-        let access = if write { AccessKind::Write } else { AccessKind::Read };
+        let access = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
         let last = addr.0.checked_add(len.checked_sub(1)?)?;
         let first = self.entry(addr);
         if !first.moved() || !first.permits(access) {
@@ -190,7 +202,9 @@ impl PageMap {
         // SAFETY: a non-null root points to a mapping of `Root`'s size that is never unmapped, and
         // zeroed memory is a valid `Root`.
         let root: &Root = unsafe { &*root };
-        let leaf = root.get((addr.0 >> LEAF_SHIFT) as usize)?.load(Ordering::Acquire);
+        let leaf = root
+            .get((addr.0 >> LEAF_SHIFT) as usize)?
+            .load(Ordering::Acquire);
         if leaf.is_null() {
             return None;
         }
@@ -200,7 +214,12 @@ impl PageMap {
     }
 
     /// Maps what is needed for entries of `[start, end)`. Returns the new tables' address and size.
-    pub(super) fn prepare(&self, start: u64, end: u64, tables: &mut alloc::vec::Vec<(u64, u64)>) -> Result<(), Errno> {
+    pub(super) fn prepare(
+        &self,
+        start: u64,
+        end: u64,
+        tables: &mut alloc::vec::Vec<(u64, u64)>,
+    ) -> Result<(), Errno> {
         let mut root = self.root.load(Ordering::Acquire);
         if root.is_null() {
             let at = os::map_tables(size_of::<Root>() as u64)?;
@@ -210,8 +229,10 @@ impl PageMap {
         }
         // SAFETY: see `slot`.
         let root: &Root = unsafe { &*root };
-        for slot in
-            root.iter().take((end.saturating_sub(1) >> LEAF_SHIFT) as usize + 1).skip((start >> LEAF_SHIFT) as usize)
+        for slot in root
+            .iter()
+            .take((end.saturating_sub(1) >> LEAF_SHIFT) as usize + 1)
+            .skip((start >> LEAF_SHIFT) as usize)
         {
             if slot.load(Ordering::Acquire).is_null() {
                 let at = os::map_tables(size_of::<Leaf>() as u64)?;

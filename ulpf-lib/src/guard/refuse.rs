@@ -31,9 +31,16 @@ pub(super) fn watch(range: WatchRange, kind: WatchKind, at: TargetAddr, why: Why
         WatchKind::Read => "read",
         WatchKind::Access => "access",
     };
-    let what = format!("cannot set a {kind} watch on {} ({} bytes)", range.start, range.len);
+    let what = format!(
+        "cannot set a {kind} watch on {} ({} bytes)",
+        range.start, range.len
+    );
     let (why, what_to_do) = words(at, why);
-    Refusal { what, why, what_to_do }
+    Refusal {
+        what,
+        why,
+        what_to_do,
+    }
 }
 
 pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
@@ -55,7 +62,9 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
             "watch the variable that the program copies the value to",
         ),
         Why::Text => (
-            format!("{at} lies in executable memory, and guarding instruction pages is not supported"),
+            format!(
+                "{at} lies in executable memory, and guarding instruction pages is not supported"
+            ),
             "use a breakpoint to see the code run; to see it change, watch the data that the code is made from",
         ),
         Why::Device => (
@@ -63,10 +72,15 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
             "watch the program's own copy of the data",
         ),
         Why::HugePages => (
-            format!("{at} lies in explicitly mapped huge pages, which cannot be guarded in units of 4096 bytes"),
+            format!(
+                "{at} lies in explicitly mapped huge pages, which cannot be guarded in units of 4096 bytes"
+            ),
             "run the program with its huge pages (MAP_HUGETLB, hugetlbfs) turned off",
         ),
-        Why::Ours => (format!("{at} is memory of ulpf itself, not of the program"), "watch an address of the program"),
+        Why::Ours => (
+            format!("{at} is memory of ulpf itself, not of the program"),
+            "watch an address of the program",
+        ),
         Why::StackEnd => (
             format!("{at} lies in the last page that the stack may grow to"),
             "raise the stack limit (ulimit -s) and start again",
@@ -98,7 +112,9 @@ pub(super) fn raise_file_limit() -> Result<(), Refusal> {
             }
             Err(Refusal {
                 what: "cannot guard memory".into(),
-                why: format!("the file size limit is {hard} bytes, and guarded memory lives in a sparse memory file"),
+                why: format!(
+                    "the file size limit is {hard} bytes, and guarded memory lives in a sparse memory file"
+                ),
                 what_to_do: "start the program with `ulimit -f unlimited`".into(),
             })
         }
@@ -109,8 +125,12 @@ pub(super) fn raise_file_limit() -> Result<(), Refusal> {
 pub(super) fn no_memfd(e: Errno) -> Refusal {
     Refusal {
         what: "cannot guard memory".into(),
-        why: format!("the kernel gives no memory file (memfd_create): {}", errno(e)),
-        what_to_do: "check a sandbox around the program (seccomp) and its limit of open files".into(),
+        why: format!(
+            "the kernel gives no memory file (memfd_create): {}",
+            errno(e)
+        ),
+        what_to_do: "check a sandbox around the program (seccomp) and its limit of open files"
+            .into(),
     }
 }
 
@@ -126,7 +146,8 @@ pub(super) fn no_alias(start: u64, end: u64, e: Errno) -> Refusal {
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),
         why: format!("there is no room for a second mapping of it: {}", errno(e)),
-        what_to_do: "raise the limit of address space (ulimit -v) or of locked memory (ulimit -l)".into(),
+        what_to_do: "raise the limit of address space (ulimit -v) or of locked memory (ulimit -l)"
+            .into(),
     }
 }
 
@@ -134,7 +155,14 @@ pub(super) fn no_move(start: u64, end: u64, e: Errno) -> Refusal {
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),
         why: format!("the pages cannot be replaced: {}", errno(e)),
-        what_to_do: "raise vm.max_map_count (sysctl) or watch fewer separate pages".into(),
+        what_to_do: match e.0 as u32 {
+            ENOMEM => "raise vm.max_map_count (sysctl) or watch fewer separate pages",
+            EPERM | EACCES => {
+                "the program or its sandbox has sealed this memory: watch a copy of the data"
+            }
+            _ => "watch memory that the program has allocated in the usual ways",
+        }
+        .into(),
     }
 }
 
@@ -153,7 +181,8 @@ pub(super) fn no_content(start: u64, end: u64, e: Errno) -> Refusal {
     }
     Refusal {
         what: format!("cannot guard {start:#x}-{end:#x}"),
-        why: "its content cannot be read (a mapping beyond the end of its file, or a guard region)".into(),
+        why: "its content cannot be read (a mapping beyond the end of its file, or a guard region)"
+            .into(),
         what_to_do: "watch memory that the program can read".into(),
     }
 }
@@ -162,6 +191,7 @@ pub(super) fn no_return(start: u64, end: u64, e: Errno) -> Refusal {
     Refusal {
         what: format!("cannot give {start:#x}-{end:#x} back as private memory"),
         why: errno(e),
-        what_to_do: "free memory, or raise the limits of address space and data (ulimit -v, -d)".into(),
+        what_to_do: "free memory, or raise the limits of address space and data (ulimit -v, -d)"
+            .into(),
     }
 }

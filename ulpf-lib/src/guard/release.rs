@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::apply::CHUNK;
 use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
@@ -17,11 +18,21 @@ impl Guards {
         let (from, to) = pages(addr, len);
         let mut result = Ok(());
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
-        for group in
-            runs.chunk_by(|a, b| a.1 == b.0 && (a.2.origin == Origin::Shared) == (b.2.origin == Origin::Shared))
+        // A large run goes back piece by piece, so that it does not exist twice meanwhile.
+        let pieces = |&(s, e, moved): &(u64, u64, Moved)| {
+            (s..e)
+                .step_by(CHUNK as usize)
+                .map(move |at| (at, e.min(at + CHUNK), moved))
+        };
+        let runs: Vec<(u64, u64, Moved)> = runs.iter().flat_map(pieces).collect();
+        let shared = |r: &(u64, u64, Moved)| r.2.origin == Origin::Shared;
+        for group in runs.chunk_by(|a, b| a.1 == b.0 && a.1 - a.0 < CHUNK && shared(a) == shared(b))
         {
-            let done =
-                if group[0].2.origin == Origin::Shared { self.release_shared(group) } else { self.unmove(group) };
+            let done = if group[0].2.origin == Origin::Shared {
+                self.release_shared(group)
+            } else {
+                self.unmove(group)
+            };
             result = result.and(done);
         }
         self.drop_dups(from, to);
@@ -41,12 +52,15 @@ impl Guards {
         let (start, end) = (runs[0].0, runs[runs.len() - 1].1);
         let refusal = |e| refuse::no_return(start, end, e);
         // Older kernels unmap the old pages before they find out that there are no new ones.
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
         os::could_map_private(end - start).map_err(refusal)?;
         let data = self.data(start, end);
         os::map_private_over(start, end - start).map_err(refusal)?;
         for (mut s, e) in data {
             while s < e {
-                match self.file.fetch(s, s, e - s) {
+                match file.fetch(s, s, e - s) {
                     0 => break,
                     n => s += n as u64,
                 }
@@ -57,26 +71,33 @@ impl Guards {
                 let _ = os::protect(s, e - s, moved.prot);
             }
         }
+        file.punch(start, end);
         self.erase(start, end);
-        self.file.punch(start, end);
         Ok(())
     }
 
     fn release_shared(&mut self, runs: &[(u64, u64, Moved)]) -> Result<(), Refusal> {
         for &(s, e, moved) in runs {
             if moved.effective() != moved.prot {
-                os::protect(s, e - s, moved.prot).map_err(|error| refuse::no_return(s, e, error))?;
+                os::protect(s, e - s, moved.prot)
+                    .map_err(|error| refuse::no_return(s, e, error))?;
             }
             self.erase(s, e);
         }
         Ok(())
     }
 
+    fn punch(&self, start: u64, end: u64) {
+        if let Some(file) = &self.file {
+            file.punch(start, end);
+        }
+    }
+
     /// The parts of moved private memory that are not holes.
     fn data(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let mut at = start;
-        while let Some((s, e)) = self.file.next_data(at, end) {
+        while let Some((s, e)) = self.file.as_ref().and_then(|f| f.next_data(at, end)) {
             parts.push((s, e));
             at = e;
         }
@@ -85,7 +106,10 @@ impl Guards {
 
     #[cfg(test)]
     pub(super) fn data_pages(&self, start: u64, end: u64) -> u64 {
-        self.data(start, end).iter().map(|(s, e)| (e - s) / PAGE_SIZE).sum()
+        self.data(start, end)
+            .iter()
+            .map(|(s, e)| (e - s) / PAGE_SIZE)
+            .sum()
     }
 
     /// From the alias to the primary address, which private memory has taken over (in a forked child,
@@ -108,7 +132,12 @@ impl Guards {
 
     /// Takes duplicates of `[from, to)` away; what is left of them on either side stays.
     fn drop_dups(&mut self, from: u64, to: u64) {
-        let hit: Vec<u64> = self.dups.iter().filter(|&(&s, w)| s < to && from < s + w.len).map(|(&s, _)| s).collect();
+        let hit: Vec<u64> = self
+            .dups
+            .iter()
+            .filter(|&(&s, w)| s < to && from < s + w.len)
+            .map(|(&s, _)| s)
+            .collect();
         for va in hit {
             let Some(w) = self.dups.remove(&va) else {
                 continue;
@@ -116,10 +145,20 @@ impl Guards {
             let (cut_from, cut_to) = (va.max(from), (va + w.len).min(to));
             os::unmap(w.alias + (cut_from - va), cut_to - cut_from);
             if va < cut_from {
-                self.dups.insert(va, super::Window { len: cut_from - va, ..w });
+                self.dups.insert(
+                    va,
+                    super::Window {
+                        len: cut_from - va,
+                        ..w
+                    },
+                );
             }
             if cut_to < va + w.len {
-                let rest = super::Window { len: va + w.len - cut_to, alias: w.alias + (cut_to - va), ..w };
+                let rest = super::Window {
+                    len: va + w.len - cut_to,
+                    alias: w.alias + (cut_to - va),
+                    ..w
+                };
                 self.dups.insert(cut_to, rest);
             }
         }
@@ -139,7 +178,7 @@ impl Guards {
         for (s, e, moved) in runs {
             self.erase(s, e);
             if moved.origin != Origin::Shared {
-                self.file.punch(s, e);
+                self.punch(s, e);
             }
         }
         self.drop_dups(from, to);
@@ -157,14 +196,18 @@ impl Guards {
                 os::dont_need(at, s - at)?;
             }
             if matches!(moved.origin, Origin::Anonymous | Origin::Stack) {
-                self.file.punch(s, e);
-                if self.strict {
-                    let _ = self.file.allocate(s, e);
+                self.punch(s, e);
+                if let Some(file) = self.file.as_ref().filter(|_| self.strict) {
+                    let _ = file.allocate(s, e);
                 }
             }
             at = e;
         }
-        if at < to { os::dont_need(at, to - at) } else { Ok(()) }
+        if at < to {
+            os::dont_need(at, to - at)
+        } else {
+            Ok(())
+        }
     }
 
     /// In the place of the program's mprotect(2): moved pages keep their guards, others get
@@ -232,7 +275,7 @@ impl Guards {
         self.windows.clear();
         self.dups.clear();
         self.snapshot = None;
-        self.file.punch(0, os::FILE_SIZE);
+        self.file = None;
     }
 
     fn unmap_all(&self) {

@@ -10,7 +10,9 @@ pub struct Runs<V> {
 
 impl<V: Copy + PartialEq> Runs<V> {
     pub const fn new() -> Runs<V> {
-        Runs { map: BTreeMap::new() }
+        Runs {
+            map: BTreeMap::new(),
+        }
     }
     /// The run that holds `at`.
     pub fn get(&self, at: u64) -> Option<(u64, u64, V)> {
@@ -20,7 +22,9 @@ impl<V: Copy + PartialEq> Runs<V> {
     /// Runs that meet `[start, end)`, cut to it, ascending.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, V)> + '_ {
         let from = self.get(start).map_or(start, |(s, ..)| s);
-        self.map.range(from..end.max(from)).map(move |(&s, &(e, v))| (s.max(start), e.min(end), v))
+        self.map
+            .range(from..end.max(from))
+            .map(move |(&s, &(e, v))| (s.max(start), e.min(end), v))
     }
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, V)> + '_ {
         self.map.iter().map(|(&s, &(e, v))| (s, e, v))

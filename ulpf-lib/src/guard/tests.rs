@@ -10,7 +10,7 @@ const PAGE: usize = PAGE_SIZE as usize;
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 fn new_guards() -> Guards {
-    Guards::new(Box::leak(Box::new(PageMap::new()))).unwrap()
+    Guards::lazy(Box::leak(Box::new(PageMap::new())))
 }
 
 /// `pages` pages between two inaccessible ones.
@@ -18,7 +18,14 @@ fn region(pages: usize, prot: i32, flags: i32, fd: i32) -> u64 {
     // SAFETY: fresh mappings.
     unsafe {
         let len = (pages + 2) * PAGE;
-        let base = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        let base = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_NONE,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            -1,
+            0,
+        );
         assert_ne!(base, libc::MAP_FAILED);
         let at = base.byte_add(PAGE);
         let got = libc::mmap(at, pages * PAGE, prot, flags | MAP_FIXED, fd, 0);
@@ -49,7 +56,11 @@ fn in_child(f: impl FnOnce() -> i32) -> i32 {
         }
         let mut status = 0;
         assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { -libc::WEXITSTATUS(status) }
+        if libc::WIFSIGNALED(status) {
+            libc::WTERMSIG(status)
+        } else {
+            -libc::WEXITSTATUS(status)
+        }
     }
 }
 fn store_faults(at: u64) -> bool {
@@ -67,7 +78,11 @@ fn load_faults(at: u64) -> bool {
     }) == libc::SIGSEGV
 }
 fn run(start: u64, pages: usize, guard: Guard) -> PageRun {
-    PageRun { start: TargetAddr(start), end: TargetAddr(start + (pages * PAGE) as u64), guard }
+    PageRun {
+        start: TargetAddr(start),
+        end: TargetAddr(start + (pages * PAGE) as u64),
+        guard,
+    }
 }
 fn range(start: u64, len: u64) -> WatchRange {
     WatchRange::new(TargetAddr(start), len).unwrap()
@@ -80,7 +95,9 @@ fn alias_load(alias: Option<AliasAddr>) -> u8 {
 }
 fn mappings(from: u64, len: usize) -> Vec<maps::Vma> {
     let all = maps::Snapshot::read().unwrap().vmas;
-    all.into_iter().filter(|v| v.start < from + len as u64 && from < v.end).collect()
+    all.into_iter()
+        .filter(|v| v.start < from + len as u64 && from < v.end)
+        .collect()
 }
 
 #[test]
@@ -98,9 +115,18 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
     for i in 0..5 {
         assert_eq!(load(at + i * PAGE_SIZE + 7), 10 + i as u8);
     }
-    assert_eq!(g.page_map().fault(TargetAddr(page + 7), AccessKind::Write), Fault::Guarded);
-    assert_eq!(g.page_map().fault(TargetAddr(page + 7), AccessKind::Read), Fault::Stale);
-    assert_eq!(g.page_map().fault(TargetAddr(at), AccessKind::Write), Fault::Foreign);
+    assert_eq!(
+        g.page_map().fault(TargetAddr(page + 7), AccessKind::Write),
+        Fault::Guarded
+    );
+    assert_eq!(
+        g.page_map().fault(TargetAddr(page + 7), AccessKind::Read),
+        Fault::Stale
+    );
+    assert_eq!(
+        g.page_map().fault(TargetAddr(at), AccessKind::Write),
+        Fault::Foreign
+    );
     // Through the alias, both ways.
     let alias = g.page_map().open(TargetAddr(page + 7), 1, true).unwrap();
     assert_eq!(load(alias.0), 12);
@@ -111,7 +137,8 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
     let entry = map.entry(TargetAddr(page - 1));
     assert!(entry.moved() && entry.guard().is_none());
     assert!(
-        map.entry(TargetAddr(page)).guards(AccessKind::Write) && !map.entry(TargetAddr(page)).guards(AccessKind::Read)
+        map.entry(TargetAddr(page)).guards(AccessKind::Write)
+            && !map.entry(TargetAddr(page)).guards(AccessKind::Read)
     );
     let straddle = map.open(TargetAddr(page - 4), 8, true).unwrap();
     assert_eq!(straddle.0 + 4 + 7, alias.0);
@@ -128,8 +155,15 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
     // And back.
     g.release_all().unwrap();
     assert!(!store_faults(page));
-    assert_eq!((load(page + 7), load(at + 7), load(page + 4097)), (99, 10, 4));
-    assert_eq!(mappings(at, 5 * PAGE).len(), 1, "one mapping again, as before");
+    assert_eq!(
+        (load(page + 7), load(at + 7), load(page + 4097)),
+        (99, 10, 4)
+    );
+    assert_eq!(
+        mappings(at, 5 * PAGE).len(),
+        1,
+        "one mapping again, as before"
+    );
     assert_eq!(g.page_map().entry(TargetAddr(page)), PageEntry::NONE);
 }
 
@@ -140,8 +174,14 @@ fn a_full_guard_faults_loads_and_guards_change_in_place() {
     store(at, 5);
     armed(g.apply([run(at, 8, Guard::NoAccess)]));
     assert!(load_faults(at) && store_faults(at + 7 * PAGE_SIZE));
-    assert_eq!(alias_load(g.page_map().open(TargetAddr(at), 8 * PAGE_SIZE, true)), 5);
-    armed(g.apply([run(at, 3, Guard::NoWrite), run(at + 5 * PAGE_SIZE, 1, Guard::NoAccess)]));
+    assert_eq!(
+        alias_load(g.page_map().open(TargetAddr(at), 8 * PAGE_SIZE, true)),
+        5
+    );
+    armed(g.apply([
+        run(at, 3, Guard::NoWrite),
+        run(at + 5 * PAGE_SIZE, 1, Guard::NoAccess),
+    ]));
     assert!(!load_faults(at) && store_faults(at));
     assert!(!store_faults(at + 3 * PAGE_SIZE) && load_faults(at + 5 * PAGE_SIZE));
     armed(g.apply([]));
@@ -161,10 +201,20 @@ fn globals_are_private_file_pages() {
     g.check(range(at + PAGE_SIZE, 8), WatchKind::Write).unwrap();
     armed(g.apply([run(at + PAGE_SIZE, 1, Guard::NoWrite)]));
     assert!(store_faults(at + PAGE_SIZE));
-    assert_eq!(alias_load(g.page_map().open(TargetAddr(at + PAGE_SIZE + 100), 1, true)), 3);
+    assert_eq!(
+        alias_load(g.page_map().open(TargetAddr(at + PAGE_SIZE + 100), 1, true)),
+        3
+    );
     g.release_all().unwrap();
     store(at + PAGE_SIZE, 4);
-    assert_eq!((load(at + PAGE_SIZE), load(at + PAGE_SIZE - 1), load(at + PAGE_SIZE + 1)), (4, 3, 3));
+    assert_eq!(
+        (
+            load(at + PAGE_SIZE),
+            load(at + PAGE_SIZE - 1),
+            load(at + PAGE_SIZE + 1)
+        ),
+        (4, 3, 3)
+    );
 }
 
 #[test]
@@ -174,7 +224,10 @@ fn shared_mappings_are_duplicated_and_stay_shared() {
     store(at + PAGE_SIZE, 1);
     armed(g.apply([run(at + PAGE_SIZE, 1, Guard::NoWrite)]));
     assert!(store_faults(at + PAGE_SIZE));
-    let alias = g.page_map().open(TargetAddr(at + PAGE_SIZE - 2), 4, true).unwrap();
+    let alias = g
+        .page_map()
+        .open(TargetAddr(at + PAGE_SIZE - 2), 4, true)
+        .unwrap();
     assert_eq!(load(alias.0 + 2), 1);
     assert!(g.page_map().entry(TargetAddr(at + PAGE_SIZE)).shared());
     // Another process that shares the memory writes to it.
@@ -186,7 +239,10 @@ fn shared_mappings_are_duplicated_and_stay_shared() {
         0
     );
     assert_eq!(load(at + PAGE_SIZE), 77);
-    assert!(g.touches(TargetAddr(at + 3 * PAGE_SIZE), 1), "the duplicate covers the whole mapping");
+    assert!(
+        g.touches(TargetAddr(at + 3 * PAGE_SIZE), 1),
+        "the duplicate covers the whole mapping"
+    );
     g.release_all().unwrap();
     assert!(!store_faults(at + PAGE_SIZE));
     assert_eq!(mappings(alias.0, 1).len(), 0, "the duplicate is gone");
@@ -212,7 +268,10 @@ fn read_only_shared_files_are_watched_for_reads() {
     armed(g.apply([run(at, 1, Guard::NoAccess)]));
     assert!(load_faults(at));
     assert_eq!(alias_load(g.page_map().open(TargetAddr(at), 4, false)), 9);
-    assert_eq!(alias_load(g.page_map().open(TargetAddr(at + 4094), 4, false)), 9);
+    assert_eq!(
+        alias_load(g.page_map().open(TargetAddr(at + 4094), 4, false)),
+        9
+    );
     assert!(g.page_map().open(TargetAddr(at), 4, true).is_none());
     assert_eq!(g.write(TargetAddr(at), &[1]), 0);
     g.release_all().unwrap();
@@ -224,7 +283,11 @@ fn read_only_shared_files_are_watched_for_reads() {
 fn recurse(depth: usize) -> u8 {
     let mut block = [depth as u8; 1024];
     std::hint::black_box(&mut block);
-    if depth == 0 { block[5] } else { recurse(depth - 1).wrapping_add(block[7]) }
+    if depth == 0 {
+        block[5]
+    } else {
+        recurse(depth - 1).wrapping_add(block[7])
+    }
 }
 
 #[test]
@@ -239,11 +302,19 @@ fn the_main_stack_is_guarded_and_still_grows() {
         // In the middle: moved, neighbours too. At the bottom: the stack is made longer first.
         let middle = (bottom + (top - bottom) / 2) & !(PAGE_SIZE - 1);
         let before = load(top - 9);
-        if !g.apply([run(bottom, 1, Guard::NoWrite), run(middle, 1, Guard::NoWrite)]).is_empty() {
+        if !g
+            .apply([
+                run(bottom, 1, Guard::NoWrite),
+                run(middle, 1, Guard::NoWrite),
+            ])
+            .is_empty()
+        {
             return 1;
         }
         let map = g.page_map();
-        if !map.entry(TargetAddr(bottom)).guards(AccessKind::Write) || !map.entry(TargetAddr(middle)).moved() {
+        if !map.entry(TargetAddr(bottom)).guards(AccessKind::Write)
+            || !map.entry(TargetAddr(middle)).moved()
+        {
             return 2;
         }
         // Growth: the kernel extends what is left below.
@@ -253,7 +324,10 @@ fn the_main_stack_is_guarded_and_still_grows() {
             return 3;
         }
         // The new lowest page is still recognised, though its mapping has no name any more.
-        if !g.apply([run(deep & !(PAGE_SIZE - 1), 1, Guard::NoWrite)]).is_empty() {
+        if !g
+            .apply([run(deep & !(PAGE_SIZE - 1), 1, Guard::NoWrite)])
+            .is_empty()
+        {
             return 4;
         }
         store(deep - 30 * PAGE_SIZE, 1);
@@ -308,7 +382,11 @@ fn untouched_pages_stay_holes() {
     assert_eq!(load(at + 100 * PAGE_SIZE), 1);
     g.release_all().unwrap();
     assert_eq!(load(at + 100 * PAGE_SIZE), 1);
-    assert_eq!(g.file.pages(), 0, "nothing is left in the file");
+    assert_eq!(
+        g.file.as_ref().unwrap().pages(),
+        0,
+        "nothing is left in the file"
+    );
 }
 
 #[test]
@@ -325,7 +403,10 @@ fn ten_thousand_scattered_pages() {
     for i in (0..count).step_by(997) {
         let page = at + i * step * PAGE_SIZE;
         assert!(store_faults(page));
-        assert_eq!(alias_load(g.page_map().open(TargetAddr(page + 5), 1, true)), i as u8 | 1);
+        assert_eq!(
+            alias_load(g.page_map().open(TargetAddr(page + 5), 1, true)),
+            i as u8 | 1
+        );
     }
     armed(g.apply(watches()));
     g.release_all().unwrap();
@@ -336,13 +417,17 @@ fn ten_thousand_scattered_pages() {
 #[test]
 fn more_pages_than_mappings_are_guarded_coarsely() {
     let mut g = new_guards();
+    g.prepare().unwrap();
     g.max_map_count = 4000;
     let (count, step) = (3000u64, 3u64);
     let at = anonymous((count * step) as usize);
     armed(g.apply((0..count).map(|i| run(at + i * step * PAGE_SIZE, 1, Guard::NoWrite))));
     assert!(mappings(at, (count * step) as usize * PAGE).len() < 3000);
     let map = g.page_map();
-    assert!((0..count).all(|i| { map.entry(TargetAddr(at + i * step * PAGE_SIZE)).guards(AccessKind::Write) }));
+    assert!((0..count).all(|i| {
+        map.entry(TargetAddr(at + i * step * PAGE_SIZE))
+            .guards(AccessKind::Write)
+    }));
     g.release_all().unwrap();
 }
 
@@ -354,20 +439,38 @@ fn the_programs_own_protection_counts() {
     store(page, 1);
     armed(g.apply([run(page, 1, Guard::NoWrite)]));
     // Read-only: a store is the program's own fault now.
-    g.set_prot(TargetAddr(at), 4 * PAGE_SIZE, PROT_READ).unwrap();
+    g.set_prot(TargetAddr(at), 4 * PAGE_SIZE, PROT_READ)
+        .unwrap();
     let entry = g.page_map().entry(TargetAddr(page));
-    assert!(entry.guards(AccessKind::Write) && !entry.permits(AccessKind::Write) && entry.permits(AccessKind::Read));
+    assert!(
+        entry.guards(AccessKind::Write)
+            && !entry.permits(AccessKind::Write)
+            && entry.permits(AccessKind::Read)
+    );
     assert!(store_faults(at) && store_faults(page) && !load_faults(page));
-    assert_eq!(g.page_map().fault(TargetAddr(page), AccessKind::Write), Fault::Forbidden);
+    assert_eq!(
+        g.page_map().fault(TargetAddr(page), AccessKind::Write),
+        Fault::Forbidden
+    );
     assert!(g.page_map().open(TargetAddr(page), 1, true).is_none());
     g.set_prot(TargetAddr(page), PAGE_SIZE, 0).unwrap();
-    assert!(load_faults(page) && !g.page_map().entry(TargetAddr(page)).permits(AccessKind::Read));
+    assert!(
+        load_faults(page)
+            && !g
+                .page_map()
+                .entry(TargetAddr(page))
+                .permits(AccessKind::Read)
+    );
     assert!(g.set_prot(TargetAddr(at - PAGE_SIZE), PAGE_SIZE, 0).is_ok());
-    g.set_prot(TargetAddr(at), 4 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+    g.set_prot(TargetAddr(at), 4 * PAGE_SIZE, PROT_READ | PROT_WRITE)
+        .unwrap();
     assert!(store_faults(page) && !store_faults(at));
     g.set_prot(TargetAddr(page), PAGE_SIZE, PROT_READ).unwrap();
     g.release_all().unwrap();
-    assert!(store_faults(page) && load(page) == 1, "protection survives the way back");
+    assert!(
+        store_faults(page) && load(page) == 1,
+        "protection survives the way back"
+    );
 }
 
 #[test]
@@ -379,7 +482,8 @@ fn read_only_memory_is_latent_until_it_becomes_writable() {
     armed(g.apply(wanted));
     assert!(!g.page_map().entry(TargetAddr(at)).moved());
     assert!(g.wants(TargetAddr(at), 1) && !g.wants(TargetAddr(at + PAGE_SIZE), 1));
-    g.set_prot(TargetAddr(at), 3 * PAGE_SIZE, PROT_READ | PROT_WRITE).unwrap();
+    g.set_prot(TargetAddr(at), 3 * PAGE_SIZE, PROT_READ | PROT_WRITE)
+        .unwrap();
     armed(g.apply(wanted));
     assert!(store_faults(at) && !g.wants(TargetAddr(at), 1));
     g.release_all().unwrap();
@@ -393,7 +497,8 @@ fn what_the_program_does_to_its_mappings_is_followed() {
     let wanted = [run(at + PAGE_SIZE, 4, Guard::NoWrite)];
     armed(g.apply(wanted));
     // MADV_DONTNEED
-    g.discard(TargetAddr(at + 2 * PAGE_SIZE), PAGE_SIZE).unwrap();
+    g.discard(TargetAddr(at + 2 * PAGE_SIZE), PAGE_SIZE)
+        .unwrap();
     assert_eq!(load(at + 2 * PAGE_SIZE), 0);
     assert!(store_faults(at + 2 * PAGE_SIZE));
     // munmap, then something new in its place
@@ -413,8 +518,15 @@ fn what_the_program_does_to_its_mappings_is_followed() {
     armed(g.apply(wanted));
     assert!(store_faults(at + 3 * PAGE_SIZE));
     // Part of it goes back for a call that cannot be imitated, and is armed again after it.
-    store(g.page_map().open(TargetAddr(at + 4 * PAGE_SIZE), 1, true).unwrap().0, 8);
-    g.release(TargetAddr(at + 4 * PAGE_SIZE), PAGE_SIZE).unwrap();
+    store(
+        g.page_map()
+            .open(TargetAddr(at + 4 * PAGE_SIZE), 1, true)
+            .unwrap()
+            .0,
+        8,
+    );
+    g.release(TargetAddr(at + 4 * PAGE_SIZE), PAGE_SIZE)
+        .unwrap();
     assert!(!store_faults(at + 4 * PAGE_SIZE) && load(at + 4 * PAGE_SIZE) == 8);
     assert!(store_faults(at + PAGE_SIZE));
     armed(g.apply(wanted));
@@ -430,7 +542,10 @@ fn a_forked_child_gets_private_memory_without_guards() {
     store(private + 2 * PAGE_SIZE, 3);
     armed(g.apply([run(private + PAGE_SIZE, 4, Guard::NoAccess)]));
     armed(g.apply({
-        let mut runs = vec![run(private + PAGE_SIZE, 4, Guard::NoAccess), run(shared, 1, Guard::NoWrite)];
+        let mut runs = vec![
+            run(private + PAGE_SIZE, 4, Guard::NoAccess),
+            run(shared, 1, Guard::NoWrite),
+        ];
         runs.sort_by_key(|r| r.start);
         runs
     }));
@@ -445,10 +560,26 @@ fn a_forked_child_gets_private_memory_without_guards() {
         (g.page_map().entry(TargetAddr(private + PAGE_SIZE)) != PageEntry::NONE) as i32 * 2
     });
     assert_eq!(status, 0);
-    assert_eq!(alias_load(g.page_map().open(TargetAddr(private + 2 * PAGE_SIZE), 1, false)), 3, "the child's own copy");
-    assert_eq!(alias_load(g.page_map().open(TargetAddr(private + 4 * PAGE_SIZE), 1, false)), 0);
+    assert_eq!(
+        alias_load(
+            g.page_map()
+                .open(TargetAddr(private + 2 * PAGE_SIZE), 1, false)
+        ),
+        3,
+        "the child's own copy"
+    );
+    assert_eq!(
+        alias_load(
+            g.page_map()
+                .open(TargetAddr(private + 4 * PAGE_SIZE), 1, false)
+        ),
+        0
+    );
     assert_eq!(load(shared), 5, "shared stays shared");
-    assert!(load_faults(private + PAGE_SIZE), "the parent's guards stand");
+    assert!(
+        load_faults(private + PAGE_SIZE),
+        "the parent's guards stand"
+    );
     g.release_all().unwrap();
 }
 
@@ -490,17 +621,30 @@ fn what_cannot_be_guarded_is_refused_with_a_reason() {
     assert!(why(USER_END - 4, 8).contains("does not belong"));
     assert!(why(0xffff_ffff_ff60_0000, 8).contains("vsyscall"));
     assert!(why(store_faults as *const () as u64, 4).contains("executable"));
-    let vdso = maps::Snapshot::read().unwrap().vmas.into_iter().find(|v| v.kind == VmaKind::Kernel).unwrap();
+    let vdso = maps::Snapshot::read()
+        .unwrap()
+        .vmas
+        .into_iter()
+        .find(|v| v.kind == VmaKind::Kernel)
+        .unwrap();
     assert!(why(vdso.start, 8).contains("vdso"));
     let ours = anonymous(2);
     g.resumed();
     g.exclude(TargetAddr(ours), 100);
-    assert!(g.check(range(ours + 50, 8), WatchKind::Read).unwrap_err().why.contains("ulpf itself"));
+    assert!(
+        g.check(range(ours + 50, 8), WatchKind::Read)
+            .unwrap_err()
+            .why
+            .contains("ulpf itself")
+    );
     assert!(g.check(range(ours + PAGE_SIZE, 8), WatchKind::Read).is_ok());
     // apply says the same of what only it is shown.
     let unarmed = g.apply([run(ours, 2, Guard::NoWrite)]);
     assert_eq!(unarmed.len(), 1);
-    assert_eq!((unarmed[0].run.start.0, unarmed[0].run.end.0), (ours, ours + PAGE_SIZE));
+    assert_eq!(
+        (unarmed[0].run.start.0, unarmed[0].run.end.0),
+        (ours, ours + PAGE_SIZE)
+    );
     assert!(store_faults(ours + PAGE_SIZE) && !store_faults(ours));
     g.release_all().unwrap();
 }
@@ -511,7 +655,10 @@ fn no_room_for_an_alias_leaves_everything_as_it_was() {
     store(at, 1);
     let status = in_child(|| {
         let mut g = new_guards();
-        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        let limit = libc::rlimit {
+            rlim_cur: 1 << 20,
+            rlim_max: 1 << 20,
+        };
         // SAFETY: a limit of this child only.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         let unarmed = g.apply([run(at, 3, Guard::NoWrite)]);
@@ -524,16 +671,23 @@ fn no_room_for_an_alias_leaves_everything_as_it_was() {
 #[test]
 fn limits_of_file_size_and_descriptors() {
     let status = in_child(|| {
-        let soft = libc::rlimit { rlim_cur: 1 << 20, rlim_max: libc::RLIM_INFINITY };
+        let soft = libc::rlimit {
+            rlim_cur: 1 << 20,
+            rlim_max: libc::RLIM_INFINITY,
+        };
         // SAFETY: limits of this child only.
         unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &soft) };
-        if Guards::new(Box::leak(Box::new(PageMap::new()))).is_err() {
+        let at = anonymous(1);
+        if new_guards().check(range(at, 1), WatchKind::Write).is_err() {
             return 1;
         }
-        let hard = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        let hard = libc::rlimit {
+            rlim_cur: 1 << 20,
+            rlim_max: 1 << 20,
+        };
         // SAFETY: as above.
         unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &hard) };
-        match Guards::new(Box::leak(Box::new(PageMap::new()))) {
+        match new_guards().check(range(at, 1), WatchKind::Write) {
             Err(r) if r.why.contains("file size limit") => {}
             _ => return 2,
         }
@@ -541,10 +695,14 @@ fn limits_of_file_size_and_descriptors() {
     });
     assert_eq!(status, 0);
     let status = in_child(|| {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let at = anonymous(1);
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         // SAFETY: a limit of this child only.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) };
-        match Guards::new(Box::leak(Box::new(PageMap::new()))) {
+        match new_guards().check(range(at, 1), WatchKind::Write) {
             Err(r) if r.why.contains("memory file") => 0,
             _ => 1,
         }
@@ -560,7 +718,11 @@ fn a_watchlist_arms_what_it_needs() {
     list.insert(WatchId(0), range(at + 100, 1 << 20), WatchKind::Write);
     list.insert(WatchId(1), range(at + 260 * PAGE_SIZE, 1), WatchKind::Read);
     armed(g.apply(list.pages()));
-    assert!(store_faults(at + (1 << 20)) && !store_faults(at + 259 * PAGE_SIZE) && load_faults(at + 260 * PAGE_SIZE));
+    assert!(
+        store_faults(at + (1 << 20))
+            && !store_faults(at + 259 * PAGE_SIZE)
+            && load_faults(at + 260 * PAGE_SIZE)
+    );
     g.release_all().unwrap();
 }
 
@@ -570,10 +732,18 @@ fn little_address_space_means_small_windows() {
     store(at, 1);
     let status = in_child(|| {
         let mut g = new_guards();
-        let pages: u64 =
-            std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+        let pages: u64 = std::fs::read_to_string("/proc/self/statm")
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
         let limit = pages * PAGE_SIZE + (16 << 20);
-        let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        let limit = libc::rlimit {
+            rlim_cur: limit,
+            rlim_max: limit,
+        };
         // SAFETY: a limit of this child only.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         if !g.apply([run(at, 3, Guard::NoWrite)]).is_empty() {
@@ -598,7 +768,9 @@ fn huge_pages_and_devices_are_refused() {
     if huge == libc::MAP_FAILED {
         eprintln!("skipped: this kernel gives no huge pages");
     } else {
-        let refusal = g.check(range(huge as u64 + 64, 8), WatchKind::Write).unwrap_err();
+        let refusal = g
+            .check(range(huge as u64 + 64, 8), WatchKind::Write)
+            .unwrap_err();
         assert!(refusal.why.contains("huge pages"), "{refusal}");
         let unarmed = g.apply([run(huge as u64, 1, Guard::NoWrite)]);
         assert_eq!(unarmed.len(), 1);
@@ -615,10 +787,23 @@ fn a_mapping_beyond_the_end_of_its_file_is_refused_where_there_is_nothing() {
     let mut g = new_guards();
     let at = region(4, RW, MAP_PRIVATE, file.as_raw_fd());
     let unarmed = g.apply([run(at, 4, Guard::NoWrite)]);
-    assert_eq!(unarmed.iter().map(|u| (u.run.start.0 - at) / PAGE_SIZE).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(
+        unarmed
+            .iter()
+            .map(|u| (u.run.start.0 - at) / PAGE_SIZE)
+            .collect::<Vec<_>>(),
+        [2, 3]
+    );
     assert!(store_faults(at) && store_faults(at + PAGE_SIZE + 20));
-    assert_eq!((load(at + PAGE_SIZE + 9), load(at + PAGE_SIZE + 10)), (9, 0));
-    assert_eq!(in_child(|| load(at + 2 * PAGE_SIZE) as i32), libc::SIGBUS, "as without us");
+    assert_eq!(
+        (load(at + PAGE_SIZE + 9), load(at + PAGE_SIZE + 10)),
+        (9, 0)
+    );
+    assert_eq!(
+        in_child(|| load(at + 2 * PAGE_SIZE) as i32),
+        libc::SIGBUS,
+        "as without us"
+    );
     g.release_all().unwrap();
 }
 
@@ -636,13 +821,14 @@ fn pages_without_guards_go_back_when_there_are_many() {
 #[test]
 fn with_strict_overcommit_moved_pages_have_memory_at_once() {
     let mut g = new_guards();
+    g.prepare().unwrap();
     g.strict = true;
     let at = anonymous(10);
     store(at + PAGE_SIZE, 1);
     armed(g.apply([run(at, 10, Guard::NoWrite)]));
-    assert_eq!(g.file.pages(), 10);
+    assert_eq!(g.file.as_ref().unwrap().pages(), 10);
     g.discard(TargetAddr(at), 10 * PAGE_SIZE).unwrap();
-    assert_eq!(g.file.pages(), 10);
+    assert_eq!(g.file.as_ref().unwrap().pages(), 10);
     assert_eq!(load(at + PAGE_SIZE), 0);
     g.release_all().unwrap();
 }
@@ -663,9 +849,108 @@ fn shared_mappings_that_cannot_be_duplicated_are_refused() {
         return;
     }
     let mut g = new_guards();
-    let refusal = g.check(range(buffer as u64, 8), WatchKind::Write).unwrap_err();
+    let refusal = g
+        .check(range(buffer as u64, 8), WatchKind::Write)
+        .unwrap_err();
     assert!(refusal.why.contains("device"), "{refusal}");
     assert_eq!(g.apply([run(buffer as u64, 1, Guard::NoWrite)]).len(), 1);
+}
+
+#[test]
+fn a_program_that_has_used_up_its_mappings() {
+    let at = anonymous(3);
+    store(at + PAGE_SIZE, 1);
+    let limit = maps::read_number(c"/proc/sys/vm/max_map_count").unwrap();
+    if limit > 100_000 {
+        eprintln!("skipped: vm.max_map_count is {limit}, too many to use up");
+        return;
+    }
+    let status = in_child(|| {
+        let mut g = new_guards();
+        if g.prepare().is_err() {
+            return 1;
+        }
+        // SAFETY: fresh mappings; every second page differs, so that they do not merge.
+        unsafe {
+            // The allocator of this test must get by without new mappings.
+            libc::mallopt(libc::M_MMAP_MAX, 0);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
+            drop(vec![1u8; 24 << 20]);
+            let len = (limit as usize + 10) * PAGE;
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            for i in (0..limit as usize).step_by(2) {
+                if libc::mprotect(base.byte_add(i * PAGE), PAGE, libc::PROT_READ) != 0 {
+                    break;
+                }
+            }
+            let unarmed = g.apply([run(at + PAGE_SIZE, 1, Guard::NoWrite)]);
+            if unarmed.is_empty() || unarmed[0].refusal.what_to_do.is_empty() {
+                return 2;
+            }
+            store(at + PAGE_SIZE, 2);
+            libc::munmap(base, len);
+        }
+        if !g.apply([run(at + PAGE_SIZE, 1, Guard::NoWrite)]).is_empty() {
+            return 3;
+        }
+        (load(at + PAGE_SIZE) != 2
+            || !g
+                .page_map()
+                .entry(TargetAddr(at + PAGE_SIZE))
+                .guards(AccessKind::Write)) as i32
+            * 4
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn guard_regions_stay_what_they_are() {
+    const MADV_GUARD_INSTALL: i32 = 102;
+    let at = anonymous(4);
+    // SAFETY: the test's own mapping.
+    if unsafe { libc::madvise((at + PAGE_SIZE) as *mut _, PAGE, MADV_GUARD_INSTALL) } != 0 {
+        eprintln!("skipped: this kernel has no guard regions");
+        return;
+    }
+    let mut g = new_guards();
+    let unarmed = g.apply([run(at + 2 * PAGE_SIZE, 1, Guard::NoWrite)]);
+    armed(unarmed);
+    assert!(load_faults(at + PAGE_SIZE) && store_faults(at + 2 * PAGE_SIZE));
+    assert_eq!(g.apply([run(at, 4, Guard::NoWrite)]).len(), 1);
+    assert!(load_faults(at + PAGE_SIZE) && store_faults(at) && store_faults(at + 3 * PAGE_SIZE));
+    g.release_all().unwrap();
+}
+
+#[test]
+fn a_large_run_moves_and_returns_in_pieces() {
+    let mut g = new_guards();
+    let pages = 3 * (apply::CHUNK / PAGE_SIZE) as usize / 2;
+    let at = anonymous(pages);
+    let last = at + (pages as u64 - 1) * PAGE_SIZE;
+    for page in [at, at + apply::CHUNK - PAGE_SIZE, at + apply::CHUNK, last] {
+        store(page, 5);
+    }
+    armed(g.apply([run(at, pages, Guard::NoWrite)]));
+    assert_eq!(mappings(at, pages * PAGE).len(), 1);
+    assert!(store_faults(last));
+    g.release_all().unwrap();
+    assert_eq!(mappings(at, pages * PAGE).len(), 1);
+    assert_eq!(
+        (
+            load(at),
+            load(at + apply::CHUNK - PAGE_SIZE),
+            load(at + apply::CHUNK),
+            load(last)
+        ),
+        (5, 5, 5, 5)
+    );
 }
 
 /// Random changes, checked against a model after each.
@@ -712,7 +997,11 @@ mod model {
     fn runs_of(at: u64, want: &[u8]) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         for (i, &w) in want.iter().enumerate().filter(|(_, w)| **w > 0) {
-            let guard = if w == 1 { Guard::NoWrite } else { Guard::NoAccess };
+            let guard = if w == 1 {
+                Guard::NoWrite
+            } else {
+                Guard::NoAccess
+            };
             let new = run(at + (i * PAGE) as u64, 1, guard);
             match runs.last_mut() {
                 Some(last) if last.end == new.start && last.guard == guard => last.end = new.end,

@@ -10,7 +10,11 @@ pub struct Errno(pub i32);
 /// Result of a raw call: the kernel answers `-4095..=-1` for errors (syscall(2), "C library/kernel
 /// differences").
 pub fn check(ret: i64) -> Result<u64, Errno> {
-    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as u64) }
+    if (-4095..0).contains(&ret) {
+        Err(Errno(-ret as i32))
+    } else {
+        Ok(ret as u64)
+    }
 }
 
 /// # Safety

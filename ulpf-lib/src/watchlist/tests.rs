@@ -15,7 +15,13 @@ fn overlaps(list: &Watchlist, addr: u64, len: u64) -> Vec<u32> {
 #[test]
 fn nested_adjacent_and_duplicate_ranges_are_each_reported() {
     let mut list = Watchlist::new();
-    let ranges = [(0x1000, 0x100), (0x1010, 8), (0x1018, 8), (0x1010, 8), (0x1000, 1 << 30)];
+    let ranges = [
+        (0x1000, 0x100),
+        (0x1010, 8),
+        (0x1018, 8),
+        (0x1010, 8),
+        (0x1000, 1 << 30),
+    ];
     for (i, &(start, len)) in ranges.iter().enumerate() {
         assert!(list.insert(WatchId(i as u32), range(start, len), WatchKind::Write));
     }
@@ -26,20 +32,33 @@ fn nested_adjacent_and_duplicate_ranges_are_each_reported() {
     assert_eq!(overlaps(&list, 0x1000 + (1 << 30) - 1, 8), [4]);
     assert_eq!(overlaps(&list, 0x1000 + (1 << 30), 8), []);
     assert_eq!(overlaps(&list, 0x1010, 0), []);
-    assert_eq!(list.remove_range(range(0x1010, 8), WatchKind::Write), Some(WatchId(3)));
+    assert_eq!(
+        list.remove_range(range(0x1010, 8), WatchKind::Write),
+        Some(WatchId(3))
+    );
     assert_eq!(list.remove_range(range(0x1010, 8), WatchKind::Read), None);
-    assert_eq!(list.remove_range(range(0x1010, 8), WatchKind::Write), Some(WatchId(1)));
+    assert_eq!(
+        list.remove_range(range(0x1010, 8), WatchKind::Write),
+        Some(WatchId(1))
+    );
     assert_eq!(list.remove_range(range(0x1010, 8), WatchKind::Write), None);
 }
 
 #[test]
 fn what_user_space_cannot_hold_is_not_taken() {
     let mut list = Watchlist::new();
-    assert!(!list.insert(WatchId(0), range(0xffff_8000_0000_0000, 8), WatchKind::Write));
+    assert!(!list.insert(
+        WatchId(0),
+        range(0xffff_8000_0000_0000, 8),
+        WatchKind::Write
+    ));
     assert!(!list.insert(WatchId(0), range((1 << 47) - 4, 8), WatchKind::Write));
     assert!(!list.insert(WatchId(WATCH_ID_END), range(0x1000, 8), WatchKind::Write));
     assert!(list.insert(WatchId(7), range(0, (1 << 47) - 1), WatchKind::Write));
-    assert!(!list.insert(WatchId(7), range(0x1000, 8), WatchKind::Write), "number in use");
+    assert!(
+        !list.insert(WatchId(7), range(0x1000, 8), WatchKind::Write),
+        "number in use"
+    );
     assert!(list.any_overlap(TargetAddr((1 << 47) - 2), 8));
     assert!(!list.any_overlap(TargetAddr(u64::MAX - 3), u64::MAX));
 }
@@ -48,18 +67,40 @@ fn what_user_space_cannot_hold_is_not_taken() {
 fn a_huge_range_below_a_million_small_ones_is_still_found() {
     let mut list = Watchlist::new();
     let huge = (WatchId(0), range(0x10_0000, 1 << 40), WatchKind::Access);
-    let small = (1..=100_000).map(|i| (WatchId(i), range(0x20_0000 + i as u64 * 64, 8), WatchKind::Write));
-    assert_eq!(list.insert_bulk(core::iter::once(huge).chain(small)), 100_001);
+    let small = (1..=100_000).map(|i| {
+        (
+            WatchId(i),
+            range(0x20_0000 + i as u64 * 64, 8),
+            WatchKind::Write,
+        )
+    });
+    assert_eq!(
+        list.insert_bulk(core::iter::once(huge).chain(small)),
+        100_001
+    );
     assert_eq!(overlaps(&list, 0x20_0000 + 99_999 * 64, 1), [0, 99_999]);
     assert_eq!(overlaps(&list, 0x20_0000 + 99_999 * 64 + 8, 1), [0]);
-    assert_eq!(list.get(WatchId(99_999)), Some((range(0x20_0000 + 99_999 * 64, 8), WatchKind::Write)));
+    assert_eq!(
+        list.get(WatchId(99_999)),
+        Some((range(0x20_0000 + 99_999 * 64, 8), WatchKind::Write))
+    );
 }
 
 #[test]
 fn a_million_watches_stay_small() {
     let mut list = Watchlist::new();
-    list.insert_bulk((0..1_000_000).map(|i| (WatchId(i), range(0x1000_0000 + i as u64 * 24, 8), WatchKind::Write)));
-    assert!(list.memory() <= 24 * 1_000_000, "{} bytes for a million watches", list.memory());
+    list.insert_bulk((0..1_000_000).map(|i| {
+        (
+            WatchId(i),
+            range(0x1000_0000 + i as u64 * 24, 8),
+            WatchKind::Write,
+        )
+    }));
+    assert!(
+        list.memory() <= 24 * 1_000_000,
+        "{} bytes for a million watches",
+        list.memory()
+    );
 }
 
 #[test]
@@ -77,7 +118,10 @@ fn page_runs_carry_the_strongest_guard() {
     {
         list.insert(WatchId(i as u32), range(start, len), kind);
     }
-    let runs: Vec<_> = list.pages().map(|r| (r.start.0, r.end.0, r.guard)).collect();
+    let runs: Vec<_> = list
+        .pages()
+        .map(|r| (r.start.0, r.end.0, r.guard))
+        .collect();
     assert_eq!(
         runs,
         [
