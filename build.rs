@@ -36,17 +36,39 @@ fn main() {
     // must not leak into a build of another workspace.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        let keep = ["CARGO_HOME", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_HTTP_", "CARGO_SOURCE_"];
-        let leaks = text.starts_with("CARGO") || text.starts_with("RUSTC") || text.starts_with("RUSTFLAGS")
-            || ["CLIPPY_ARGS", "TARGET", "HOST", "PROFILE", "OPT_LEVEL", "DEBUG", "OUT_DIR", "NUM_JOBS"].contains(&&*text);
+        let keep = [
+            "CARGO_HOME",
+            "CARGO_NET_",
+            "CARGO_REGISTRIES_",
+            "CARGO_HTTP_",
+            "CARGO_SOURCE_",
+        ];
+        let leaks = text.starts_with("CARGO")
+            || text.starts_with("RUSTC")
+            || text.starts_with("RUSTFLAGS")
+            || [
+                "CLIPPY_ARGS",
+                "TARGET",
+                "HOST",
+                "PROFILE",
+                "OPT_LEVEL",
+                "DEBUG",
+                "OUT_DIR",
+                "NUM_JOBS",
+            ]
+            .contains(&&*text);
         if leaks && !keep.iter().any(|k| text.starts_with(k)) {
             cargo.env_remove(&name);
         }
     }
     cargo.env("CFLAGS", "-fno-stack-protector -ffreestanding");
-    let status = cargo.status().expect("cargo cannot be started to build the stub");
+    let status = cargo
+        .status()
+        .expect("cargo cannot be started to build the stub");
     if !status.success() {
-        panic!("The stub (stub/) did not build, so there is nothing to load into a program; see the messages above.");
+        panic!(
+            "The stub (stub/) did not build, so there is nothing to load into a program; see the messages above."
+        );
     }
     let image = out.join("release/libulpf_stub.so");
     println!("cargo:rustc-env=ULPF_STUB_IMAGE={}", image.display());
@@ -54,7 +76,9 @@ fn main() {
 
 /// Everything below `dir` except build output.
 fn watch(dir: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name != "target" && name != "tests" && name != "benches" {

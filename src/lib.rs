@@ -2,6 +2,9 @@
 //! debuggers ([`server`]), and the subcommands.
 #![deny(unsafe_code)]
 
+pub mod cli;
+mod doctor;
+mod gdb;
 pub mod inject;
 pub mod rsp;
 pub mod run;

@@ -24,7 +24,10 @@ pub enum Event {
     /// Payload as it was sent (escapes and runs still in it).
     Packet(Vec<u8>),
     Notification(Vec<u8>),
-    BadChecksum { sent: u8, computed: u8 },
+    BadChecksum {
+        sent: u8,
+        computed: u8,
+    },
     /// The packet was longer than the decoder's limit and has been dropped.
     Oversize,
     Ack,
@@ -59,7 +62,13 @@ impl Default for Decoder {
 
 impl Decoder {
     pub fn new(limit: usize) -> Decoder {
-        Decoder { state: State::Idle, body: Vec::new(), notification: false, limit, oversize: false }
+        Decoder {
+            state: State::Idle,
+            body: Vec::new(),
+            notification: false,
+            limit,
+            oversize: false,
+        }
     }
 
     /// A packet has begun and is not complete.
@@ -108,10 +117,17 @@ impl Decoder {
                     _ if self.oversize => Event::Oversize,
                     Some(sent) if sent == computed => {
                         let body = std::mem::take(&mut self.body);
-                        if self.notification { Event::Notification(body) } else { Event::Packet(body) }
+                        if self.notification {
+                            Event::Notification(body)
+                        } else {
+                            Event::Packet(body)
+                        }
                     }
                     // Two characters that are no hex number never match.
-                    sent => Event::BadChecksum { sent: sent.unwrap_or(!computed), computed },
+                    sent => Event::BadChecksum {
+                        sent: sent.unwrap_or(!computed),
+                        computed,
+                    },
                 });
             }
         }
@@ -148,10 +164,12 @@ pub fn hex_digit(b: u8) -> Option<u8> {
 
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
-        let _ = write!(s, "{b:02x}");
-        s
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
+            let _ = write!(s, "{b:02x}");
+            s
+        })
 }
 
 /// `None` for an odd number of digits or anything that is none.
@@ -159,7 +177,10 @@ pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     if digits.len() % 2 != 0 {
         return None;
     }
-    digits.chunks_exact(2).map(|p| Some(hex_digit(p[0])? << 4 | hex_digit(p[1])?)).collect()
+    digits
+        .chunks_exact(2)
+        .map(|p| Some(hex_digit(p[0])? << 4 | hex_digit(p[1])?))
+        .collect()
 }
 
 /// A hexadecimal number without sign or prefix.
@@ -167,7 +188,9 @@ pub fn hex_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 16 {
         return None;
     }
-    digits.iter().try_fold(0, |n, &b| Some(n << 4 | u64::from(hex_digit(b)?)))
+    digits
+        .iter()
+        .try_fold(0, |n, &b| Some(n << 4 | u64::from(hex_digit(b)?)))
 }
 
 /// Escapes binary data for a reply (`*` too, which would start a run).
@@ -224,7 +247,11 @@ pub struct Client {
 
 impl Client {
     pub fn new(stream: UnixStream) -> Client {
-        Client { stream, decoder: Decoder::default(), ready: Default::default() }
+        Client {
+            stream,
+            decoder: Decoder::default(),
+            ready: Default::default(),
+        }
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
@@ -265,14 +292,27 @@ impl Client {
     /// A monitor command (`qRcmd`): its text. An error reply or an unknown command is an error.
     pub async fn monitor(&mut self, command: &str) -> io::Result<String> {
         let mut text = Vec::new();
-        let mut reply = self.request(format!("qRcmd,{}", to_hex(command.as_bytes())).as_bytes()).await?;
+        let mut reply = self
+            .request(format!("qRcmd,{}", to_hex(command.as_bytes())).as_bytes())
+            .await?;
         loop {
             match reply.as_slice() {
-                b"" => return Err(io::Error::other(format!("the stub does not know the command `{command}`"))),
+                b"" => {
+                    return Err(io::Error::other(format!(
+                        "the stub does not know the command `{command}`"
+                    )));
+                }
                 b"OK" => break,
                 [b'O', hex @ ..] => text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?),
-                [b'E', b'.', why @ ..] => return Err(io::Error::other(String::from_utf8_lossy(why).into_owned())),
-                [b'E', hex @ ..] if hex.len() == 2 => return Err(io::Error::other(format!("`{command}` failed (E{})", String::from_utf8_lossy(hex)))),
+                [b'E', b'.', why @ ..] => {
+                    return Err(io::Error::other(String::from_utf8_lossy(why).into_owned()));
+                }
+                [b'E', hex @ ..] if hex.len() == 2 => {
+                    return Err(io::Error::other(format!(
+                        "`{command}` failed (E{})",
+                        String::from_utf8_lossy(hex)
+                    )));
+                }
                 hex => {
                     text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?);
                     break;
@@ -305,7 +345,10 @@ mod tests {
                 Event::Interrupt,
                 Event::Nak,
                 Event::Packet(b"".into()),
-                Event::BadChecksum { sent: 0, computed: checksum(b"Stop:T05") }
+                Event::BadChecksum {
+                    sent: 0,
+                    computed: checksum(b"Stop:T05")
+                }
             ]
         );
     }

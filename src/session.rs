@@ -75,14 +75,26 @@ pub async fn attach(pid: i32) -> Result<Session, StartError> {
     blocking(move || inject::attach(pid)).await
 }
 
-async fn blocking(work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static) -> Result<Session, StartError> {
-    let injected = tokio::task::spawn_blocking(work).await.map_err(|e| StartError::step("start the program", io::Error::other(e)))??;
+async fn blocking(
+    work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static,
+) -> Result<Session, StartError> {
+    let injected = tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| StartError::step("start the program", io::Error::other(e)))??;
     Session::new(injected).map_err(|e| StartError::step("follow the program", e))
 }
 
 impl Session {
     fn new(injected: Injected) -> io::Result<Session> {
-        let Injected { pid, stub_pid, control, shared, pidfd, launched, warnings } = injected;
+        let Injected {
+            pid,
+            stub_pid,
+            control,
+            shared,
+            pidfd,
+            launched,
+            warnings,
+        } = injected;
         control.set_nonblocking(true)?;
         let pidfd = Arc::new(pidfd);
         let (tell, exit) = watch::channel(None);
@@ -92,7 +104,16 @@ impl Session {
             drop(ended);
             let _ = tell.send(Some(ending(pid, launched, poll.get_ref()).await));
         });
-        Ok(Session { pid, stub_pid, launched, control: UnixStream::from_std(control)?, shared, exit: Exit(exit), warnings, pidfd })
+        Ok(Session {
+            pid,
+            stub_pid,
+            launched,
+            control: UnixStream::from_std(control)?,
+            shared,
+            exit: Exit(exit),
+            warnings,
+            pidfd,
+        })
     }
 
     /// Sends a signal to the program; nothing happens if it has ended already.

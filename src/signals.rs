@@ -38,9 +38,9 @@ const SIGNALS: &[(i32, i32, &str, &str)] = &[
 /// The number that GDB uses in stop replies.
 pub fn to_gdb(linux: i32) -> i32 {
     match linux {
-        32 => 77,           // GDB_SIGNAL_REALTIME_32
+        32 => 77,                                                        // GDB_SIGNAL_REALTIME_32
         33..=63 => linux + 12, // GDB_SIGNAL_REALTIME_33 is 45
-        64 => 78,           // GDB_SIGNAL_REALTIME_64
+        64 => 78,              // GDB_SIGNAL_REALTIME_64
         _ => SIGNALS.iter().find(|s| s.0 == linux).map_or(143, |s| s.1), // GDB_SIGNAL_UNKNOWN
     }
 }
@@ -64,7 +64,17 @@ pub fn description(linux: i32) -> String {
 mod tests {
     #[test]
     fn gdb_numbers() {
-        let pairs = [(7, 10), (10, 30), (11, 11), (17, 20), (31, 12), (32, 77), (34, 46), (63, 75), (64, 78)];
+        let pairs = [
+            (7, 10),
+            (10, 30),
+            (11, 11),
+            (17, 20),
+            (31, 12),
+            (32, 77),
+            (34, 46),
+            (63, 75),
+            (64, 78),
+        ];
         for (linux, gdb) in pairs {
             assert_eq!(super::to_gdb(linux), gdb, "signal {linux}");
         }

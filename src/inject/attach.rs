@@ -12,11 +12,12 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
     let status = check(pid)?;
     let stopped_by_job_control = status.state() == 'T';
     let pidfd = sys::pidfd_open(pid).map_err(|e| refuse(with_errno(&e)))?;
-    let outfit = Outfit::new().map_err(|e| StartError::step("make a channel to the program", e))?;
+    let outfit = Outfit::new()?;
     let mut threads = stop_all(pid)?;
     let result = check_class(pid).and_then(|()| {
         for t in &threads {
-            rewind_system_call(pid, t).map_err(|e| StartError::step("read the registers of the program", e))?;
+            rewind_system_call(pid, t)
+                .map_err(|e| StartError::step("read the registers of the program", e))?;
         }
         sys::allow_tracers(true);
         let loaded = load::load(pid, &mut threads, image, &outfit.channel(0));
@@ -31,7 +32,9 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
                 let _ = sys::kill(pid, libc::SIGCONT);
                 warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
             }
-            outfit.hand_over(pid, loaded, pidfd, false, warnings).map_err(|e| StartError::step("map the shared area", e))
+            outfit
+                .hand_over(pid, loaded, pidfd, false, warnings)
+                .map_err(|e| StartError::step("map the shared area", e))
         }
         Err(error) => {
             for t in &threads {
@@ -53,27 +56,38 @@ fn with_errno(e: &io::Error) -> String {
 /// Everything that can be refused before the process is touched.
 fn check(pid: i32) -> Result<process::Status, StartError> {
     let refuse = |reason: String| StartError::Attach { pid, reason };
-    let status = process::Status::of(pid).map_err(|_| refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))))?;
+    let status = process::Status::of(pid)
+        .map_err(|_| refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))))?;
     if pid == std::process::id() as i32 {
         return Err(refuse("it is ulpf itself.".into()));
     }
     if let Some(process) = status.process().filter(|&p| p != pid) {
-        return Err(refuse(format!("{pid} is a thread of process {process}. Attach to {process}; all its threads come along.")));
+        return Err(refuse(format!(
+            "{pid} is a thread of process {process}. Attach to {process}; all its threads come along."
+        )));
     }
     if status.state() == 'Z' || status.state() == 'X' {
-        return Err(refuse("it has already ended and only waits for its parent to notice (a zombie).".into()));
+        return Err(refuse(
+            "it has already ended and only waits for its parent to notice (a zombie).".into(),
+        ));
     }
     if status.is_kernel_thread() {
-        return Err(refuse("it is a thread of the kernel and has no memory of its own.".into()));
+        return Err(refuse(
+            "it is a thread of the kernel and has no memory of its own.".into(),
+        ));
     }
     if let Some(tracer) = status.tracer() {
-        let name = process::Status::of(tracer).map(|s| s.name().to_string()).unwrap_or_else(|_| "?".into());
+        let name = process::Status::of(tracer)
+            .map(|s| s.name().to_string())
+            .unwrap_or_else(|_| "?".into());
         return Err(refuse(format!(
             "it is already traced by process {tracer} ({name}). A process has one debugger at a time; detach that one first."
         )));
     }
     if let Ok(Some(_)) = process::mapping(pid, "/memfd:ulpf-shared") {
-        return Err(refuse("another ulpf is already in it. End that session first.".into()));
+        return Err(refuse(
+            "another ulpf is already in it. End that session first.".into(),
+        ));
     }
     Ok(status)
 }
@@ -115,7 +129,9 @@ fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
         }
     }
     if threads.is_empty() {
-        return Err(refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))));
+        return Err(refuse(with_errno(&io::Error::from_raw_os_error(
+            libc::ESRCH,
+        ))));
     }
     Ok(threads)
 }
@@ -152,7 +168,10 @@ fn why_not(pid: i32, error: &io::Error) -> String {
     let me = unsafe { libc::geteuid() };
     let owner = process::Status::of(pid).ok().and_then(|s| s.user());
     if me != 0 && owner.is_some_and(|o| o != me) {
-        return format!("{base}. It belongs to user {}; run ulpf as that user or as root.", owner.unwrap_or(0));
+        return format!(
+            "{base}. It belongs to user {}; run ulpf as that user or as root.",
+            owner.unwrap_or(0)
+        );
     }
     match process::ptrace_scope() {
         Some(1) if me != 0 => format!(
@@ -161,7 +180,9 @@ fn why_not(pid: i32, error: &io::Error) -> String {
         Some(2) if me != 0 => format!(
             "{base}. This machine lets only root attach (yama's ptrace_scope is 2). Run ulpf as root, or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
         ),
-        Some(3) => format!("{base}. This machine forbids attaching until the next boot (yama's ptrace_scope is 3)."),
+        Some(3) => format!(
+            "{base}. This machine forbids attaching until the next boot (yama's ptrace_scope is 3)."
+        ),
         _ => format!(
             "{base}. It may be a set-user-ID program, protected from debuggers (PR_SET_DUMPABLE), or ulpf runs in a container without the SYS_PTRACE capability."
         ),
@@ -181,7 +202,9 @@ fn rewind_system_call(pid: i32, tracee: &Tracee) -> io::Result<()> {
         -516 | -514..=-512 => true,
         // Some calls (epoll_wait, semop, sigtimedwait …) return EINTR for any interruption. If no
         // signal is there to be the reason, the reason was us.
-        -4 => !process::Status::of_thread(pid, tracee.tid).is_ok_and(|s| s.has_deliverable_signal()),
+        -4 => {
+            !process::Status::of_thread(pid, tracee.tid).is_ok_and(|s| s.has_deliverable_signal())
+        }
         _ => false,
     };
     if again {

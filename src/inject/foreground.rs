@@ -19,3 +19,8 @@ pub fn take_back() {
         sys::set_foreground(old);
     }
 }
+
+/// Gives the terminal to our own process group (GDB's, under `ulpf gdb`).
+pub fn to_own_group() {
+    sys::set_foreground(sys::own_group());
+}

@@ -20,7 +20,9 @@ const BOOT_STACK: u64 = 256 * 1024;
 
 #[derive(Debug, Error)]
 pub enum ImageError {
-    #[error("The stub image is not a usable ELF file: {0}. The ulpf binary was not built properly; build it again.")]
+    #[error(
+        "The stub image is not a usable ELF file: {0}. The ulpf binary was not built properly; build it again."
+    )]
     Malformed(#[from] object::read::Error),
     #[error("The stub image {0}. The ulpf binary was not built properly; build it again.")]
     Unusable(String),
@@ -70,7 +72,11 @@ impl Image {
         for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD) {
             let start = s.p_vaddr(endian) / PAGE * PAGE;
             let end = align_up(s.p_vaddr(endian) + s.p_memsz(endian));
-            regions.push(Region { offset: start, len: end - start, prot: protection(s.p_flags(endian)) });
+            regions.push(Region {
+                offset: start,
+                len: end - start,
+                prot: protection(s.p_flags(endian)),
+            });
             span = span.max(end);
         }
         if span == 0 || span > 1 << 30 {
@@ -78,16 +84,28 @@ impl Image {
         }
         let mut bytes = vec![0; span as usize];
         for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD) {
-            let data = s.data(endian, file).map_err(|()| unusable("is truncated"))?;
+            let data = s
+                .data(endian, file)
+                .map_err(|()| unusable("is truncated"))?;
             let at = s.p_vaddr(endian) as usize;
-            bytes.get_mut(at..at + data.len()).ok_or_else(|| unusable("has overlapping segments"))?.copy_from_slice(data);
+            bytes
+                .get_mut(at..at + data.len())
+                .ok_or_else(|| unusable("has overlapping segments"))?
+                .copy_from_slice(data);
         }
         // Read-only after relocation, at page granularity (the linker pads it to whole pages).
-        for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO) {
+        for s in segments
+            .iter()
+            .filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO)
+        {
             let start = s.p_vaddr(endian) / PAGE * PAGE;
             let end = (s.p_vaddr(endian) + s.p_memsz(endian)) / PAGE * PAGE;
             if end > start {
-                regions.push(Region { offset: start, len: end - start, prot: libc::PROT_READ });
+                regions.push(Region {
+                    offset: start,
+                    len: end - start,
+                    prot: libc::PROT_READ,
+                });
             }
         }
         let relocations = relocations(header, file, segments)?;
@@ -127,7 +145,11 @@ pub fn align_up(n: u64) -> u64 {
 
 fn protection(flags: u32) -> i32 {
     let mut prot = 0;
-    for (flag, bit) in [(elf::PF_R, libc::PROT_READ), (elf::PF_W, libc::PROT_WRITE), (elf::PF_X, libc::PROT_EXEC)] {
+    for (flag, bit) in [
+        (elf::PF_R, libc::PROT_READ),
+        (elf::PF_W, libc::PROT_WRITE),
+        (elf::PF_X, libc::PROT_EXEC),
+    ] {
         if flags & flag != 0 {
             prot |= bit;
         }
@@ -140,35 +162,51 @@ fn symbol(header: &Header, file: &[u8], name: &str) -> Result<u64, ImageError> {
     let symbols = sections.symbols(LE, file, elf::SHT_DYNSYM)?;
     symbols
         .iter()
-        .find(|s| s.name(LE, symbols.strings()).is_ok_and(|n| n == name.as_bytes()) && s.st_shndx(LE) != elf::SHN_UNDEF)
+        .find(|s| {
+            s.name(LE, symbols.strings())
+                .is_ok_and(|n| n == name.as_bytes())
+                && s.st_shndx(LE) != elf::SHN_UNDEF
+        })
         .map(|s| s.st_value(LE))
         .ok_or_else(|| ImageError::Unusable(format!("does not export {name}")))
 }
 
 /// All relocations as "base + addend". The image is linked with -Bsymbolic and -z defs, so symbols
 /// are its own.
-fn relocations(header: &Header, file: &[u8], segments: &[elf::ProgramHeader64<LE>]) -> Result<Vec<Relocation>, ImageError> {
+fn relocations(
+    header: &Header,
+    file: &[u8],
+    segments: &[elf::ProgramHeader64<LE>],
+) -> Result<Vec<Relocation>, ImageError> {
     let sections = header.sections(LE, file)?;
     let symbols = sections.symbols(LE, file, elf::SHT_DYNSYM)?;
     for s in segments {
         if let Some(dynamic) = s.dynamic(LE, file)? {
             for d in dynamic {
                 if [elf::DT_NEEDED, DT_RELR, elf::DT_REL].contains(&(d.d_tag(LE) as u32)) {
-                    return Err(ImageError::Unusable(format!("needs a dynamic linker (entry {:#x})", d.d_tag(LE))));
+                    return Err(ImageError::Unusable(format!(
+                        "needs a dynamic linker (entry {:#x})",
+                        d.d_tag(LE)
+                    )));
                 }
             }
         }
     }
     let mut list = Vec::new();
     for section in sections.iter() {
-        let Some((relas, _)) = object::read::elf::SectionHeader::rela(section, LE, file)? else { continue };
+        let Some((relas, _)) = object::read::elf::SectionHeader::rela(section, LE, file)? else {
+            continue;
+        };
         for r in relas {
             let kind = r.r_type(LE, false);
             let own = |what: &str| -> Result<u64, ImageError> {
                 let symbol = symbols.symbol(object::SymbolIndex(r.r_sym(LE, false) as usize))?;
                 if symbol.st_shndx(LE) == elf::SHN_UNDEF {
-                    let name = String::from_utf8_lossy(symbol.name(LE, symbols.strings())?).into_owned();
-                    return Err(ImageError::Unusable(format!("has an undefined symbol, {name} ({what})")));
+                    let name =
+                        String::from_utf8_lossy(symbol.name(LE, symbols.strings())?).into_owned();
+                    return Err(ImageError::Unusable(format!(
+                        "has an undefined symbol, {name} ({what})"
+                    )));
                 }
                 Ok(symbol.st_value(LE))
             };
@@ -177,9 +215,16 @@ fn relocations(header: &Header, file: &[u8], segments: &[elf::ProgramHeader64<LE
                 elf::R_X86_64_RELATIVE => r.r_addend(LE) as u64,
                 elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT => own("GOT entry")?,
                 elf::R_X86_64_64 => own("pointer")?.wrapping_add(r.r_addend(LE) as u64),
-                other => return Err(ImageError::Unusable(format!("has a relocation of type {other}, which the loader does not know"))),
+                other => {
+                    return Err(ImageError::Unusable(format!(
+                        "has a relocation of type {other}, which the loader does not know"
+                    )));
+                }
             };
-            list.push(Relocation { offset: r.r_offset(LE), addend });
+            list.push(Relocation {
+                offset: r.r_offset(LE),
+                addend,
+            });
         }
     }
     Ok(list)

@@ -1,7 +1,10 @@
 //! Starting a program the way gdbserver does, up to its first instruction, with the stub inside.
 
 use super::tracee::{Stop, Tracee};
-use super::{ExecError, Injected, Outfit, StartError, check_class, load, process, program_name, stub_image, sys};
+use super::{
+    ExecError, Injected, Outfit, StartError, check_class, load, process, program_name, stub_image,
+    sys,
+};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -22,8 +25,10 @@ pub struct Launch {
     /// Through `$SHELL -c "exec …"`, as gdb and gdbserver do.
     pub shell: bool,
     pub disable_randomization: bool,
-    /// A process group of its own, in the terminal's foreground (gdbserver does that).
+    /// A process group of its own.
     pub own_group: bool,
+    /// Its group gets the terminal at once (gdbserver does that).
+    pub foreground: bool,
     pub stdio: Stdio,
 }
 
@@ -47,6 +52,7 @@ impl Launch {
             shell: true,
             disable_randomization: true,
             own_group: true,
+            foreground: true,
             stdio: Stdio::Inherit,
         }
     }
@@ -64,7 +70,12 @@ impl Launch {
 
     /// argv of what is executed first, and how many programs are executed on the way to the end.
     fn command(&self) -> (Vec<OsString>, u32) {
-        let words = self.wrapper.iter().cloned().chain([self.path()]).chain(self.args.iter().cloned());
+        let words = self
+            .wrapper
+            .iter()
+            .cloned()
+            .chain([self.path()])
+            .chain(self.args.iter().cloned());
         let execs = 1 + u32::from(!self.wrapper.is_empty());
         if !self.shell {
             return (words.collect(), execs);
@@ -74,7 +85,9 @@ impl Launch {
             line.push(" ");
             line.push(quote(&word));
         }
-        let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+        let shell = std::env::var_os("SHELL")
+            .filter(|s| !s.is_empty())
+            .unwrap_or_else(|| "/bin/sh".into());
         (vec![shell, "-c".into(), line], execs + 1)
     }
 }
@@ -102,12 +115,15 @@ pub fn quote(word: &OsStr) -> OsString {
     OsStr::from_bytes(&out).to_owned()
 }
 
-/// Starts the program. `created` is told the process number as soon as there is one.
+/// Starts the program.
 pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     let program = spec.program.to_string_lossy().into_owned();
-    let cannot = |source| StartError::Fork { program: program.clone(), source };
+    let cannot = |source| StartError::Fork {
+        program: program.clone(),
+        source,
+    };
     let image = stub_image()?;
-    let outfit = Outfit::new().map_err(cannot)?;
+    let outfit = Outfit::new()?;
     let (mut report, child_report) = UnixStream::pair().map_err(cannot)?;
     let (pid, execs) = fork(spec, &child_report).map_err(cannot)?;
     drop(child_report);
@@ -115,26 +131,30 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     // From here on, an error path must not leave a stopped child behind.
     let result = run_to_entry(&leader, execs, &mut report, &program).and_then(|()| {
         check_class(pid)?;
-        let mut warnings = Vec::new();
-        if process::is_setid(pid) && is_unprivileged() {
-            warnings.push(format!(
-                "warning: {} is a set-user-ID or set-group-ID program; under a debugger it runs without these privileges.",
-                program_name(pid)
-            ));
+        if process::loses_privileges(pid) {
+            return Err(StartError::SetId {
+                program: program_name(pid),
+            });
         }
-        let pidfd = sys::pidfd_open(pid).map_err(|e| StartError::step("watch over the program", e))?;
-        if spec.own_group {
+        let pidfd =
+            sys::pidfd_open(pid).map_err(|e| StartError::step("watch over the program", e))?;
+        if spec.own_group && spec.foreground {
             super::foreground::hand_to(pid);
         }
         sys::allow_tracers(true);
         let loaded = load::load(pid, &mut [leader], image, &outfit.channel(BOOT_LAUNCHED));
         sys::allow_tracers(false);
-        Ok((loaded?, pidfd, warnings))
+        Ok((loaded?, pidfd))
     });
     match result {
-        Ok((loaded, pidfd, warnings)) => outfit.hand_over(pid, loaded, pidfd, true, warnings).map_err(cannot),
+        Ok((loaded, pidfd)) => outfit
+            .hand_over(pid, loaded, pidfd, true, Vec::new())
+            .map_err(cannot),
         Err(error) => {
-            if !matches!(error, StartError::ExitedEarly { .. } | StartError::KilledEarly { .. }) {
+            if !matches!(
+                error,
+                StartError::ExitedEarly { .. } | StartError::KilledEarly { .. }
+            ) {
                 let _ = sys::kill(pid, libc::SIGKILL);
                 let _ = Tracee::adopt(pid).wait();
                 let _ = sys::try_reap(pid);
@@ -144,20 +164,24 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     }
 }
 
-fn is_unprivileged() -> bool {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() != 0 }
-}
-
 /// From the child's first stop to the system call exit of the last exec: the program's memory is
 /// there, and it has run no instruction.
-fn run_to_entry(leader: &Tracee, mut execs: u32, report: &mut UnixStream, program: &str) -> Result<(), StartError> {
+fn run_to_entry(
+    leader: &Tracee,
+    mut execs: u32,
+    report: &mut UnixStream,
+    program: &str,
+) -> Result<(), StartError> {
     let step = |e| StartError::step("run the program to its start", e);
     match leader.wait().map_err(step)? {
         Stop::Signal(libc::SIGSTOP) => {}
         stop => return Err(ended(stop, report, program)),
     }
-    leader.set_options(libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL).map_err(step)?;
+    leader
+        .set_options(
+            libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL,
+        )
+        .map_err(step)?;
     let mut signal = 0;
     while execs > 0 {
         leader.cont(signal).map_err(step)?;
@@ -187,24 +211,46 @@ fn ended(stop: Stop, report: &mut UnixStream, program: &str) -> StartError {
             StartError::ExitedEarly { code, exec_error }
         }
         Stop::Killed(signal) | Stop::Signal(signal) => StartError::KilledEarly { signal },
-        other => StartError::step("run the program to its start", io::Error::other(format!("{other:?}"))),
+        other => StartError::step(
+            "run the program to its start",
+            io::Error::other(format!("{other:?}")),
+        ),
     }
 }
 
 /// Forks the child that becomes the program; it stops itself before its first exec.
 fn fork(spec: &Launch, report: &UnixStream) -> io::Result<(i32, u32)> {
-    let nul = |_| io::Error::new(io::ErrorKind::InvalidInput, "an argument or environment variable contains a NUL byte");
+    let nul = |_| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "an argument or environment variable contains a NUL byte",
+        )
+    };
     let (command, execs) = spec.command();
-    let argv: Vec<CString> = command.iter().map(|w| CString::new(w.as_bytes())).collect::<Result<_, _>>().map_err(nul)?;
+    let argv: Vec<CString> = command
+        .iter()
+        .map(|w| CString::new(w.as_bytes()))
+        .collect::<Result<_, _>>()
+        .map_err(nul)?;
     let env: Vec<CString> = spec
         .env
         .iter()
         .map(|(k, v)| CString::new([k.as_bytes(), b"=", v.as_bytes()].concat()))
         .collect::<Result<_, _>>()
         .map_err(nul)?;
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> { list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect() };
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter()
+            .map(|s| s.as_ptr())
+            .chain([std::ptr::null()])
+            .collect()
+    };
     let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
-    let cwd = spec.cwd.as_ref().map(|d| CString::new(d.as_os_str().as_bytes())).transpose().map_err(nul)?;
+    let cwd = spec
+        .cwd
+        .as_ref()
+        .map(|d| CString::new(d.as_os_str().as_bytes()))
+        .transpose()
+        .map_err(nul)?;
     // SAFETY: between fork and exec the child of a multi-threaded process may only make
     // async-signal-safe calls: everything it needs was allocated above, and `child` does no more
     // than system calls.
@@ -225,13 +271,22 @@ fn fork(spec: &Launch, report: &UnixStream) -> io::Result<(i32, u32)> {
 ///
 /// # Safety
 /// Only in the child of a fork, with null-terminated arrays.
-unsafe fn child(spec: &Launch, argv: &[*const libc::c_char], env: &[*const libc::c_char], cwd: Option<&std::ffi::CStr>) -> i32 {
-    let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+unsafe fn child(
+    spec: &Launch,
+    argv: &[*const libc::c_char],
+    env: &[*const libc::c_char],
+    cwd: Option<&std::ffi::CStr>,
+) -> i32 {
+    let errno = || {
+        io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EINVAL)
+    };
     // SAFETY: system calls with valid pointers; see the caller.
     unsafe {
         // Rust's runtime ignores SIGPIPE, and we may ignore the terminal's stops (see `foreground`);
         // the program must not inherit that.
-        for signal in [libc::SIGPIPE, libc::SIGTTOU, libc::SIGTTIN] {
+        for signal in [libc::SIGPIPE, libc::SIGTTOU, libc::SIGTTIN, libc::SIGXFSZ] {
             libc::signal(signal, libc::SIG_DFL);
         }
         if spec.own_group {
@@ -263,7 +318,6 @@ unsafe fn child(spec: &Launch, argv: &[*const libc::c_char], env: &[*const libc:
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +330,10 @@ mod tests {
 
     #[test]
     fn words_stay_words() {
-        assert_eq!(line(&["a b", "", "*", "$HOME", "q'x"]), r"exec /bin/prog a\ b '' \* \$HOME q\'x");
+        assert_eq!(
+            line(&["a b", "", "*", "$HOME", "q'x"]),
+            r"exec /bin/prog a\ b '' \* \$HOME q\'x"
+        );
         assert_eq!(line(&["two\nlines"]), "exec /bin/prog two'\n'lines");
     }
 
@@ -288,7 +345,10 @@ mod tests {
         assert_eq!(spec.command().1, 3);
         spec.shell = false;
         let (words, execs) = spec.command();
-        assert_eq!((words, execs), (vec!["env".into(), "A=b c".into(), "/bin/prog".into()], 2));
+        assert_eq!(
+            (words, execs),
+            (vec!["env".into(), "A=b c".into(), "/bin/prog".into()], 2)
+        );
     }
 
     proptest::proptest! {

@@ -36,23 +36,35 @@ pub struct Loaded {
 
 /// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
 /// rest in the stub. On failure the threads are as they were, and still stopped.
-pub fn load(pid: i32, threads: &mut [Tracee], image: &Image, channel: &Channel) -> Result<Loaded, StartError> {
-    let memory = Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
+pub fn load(
+    pid: i32,
+    threads: &mut [Tracee],
+    image: &Image,
+    channel: &Channel,
+) -> Result<Loaded, StartError> {
+    let memory =
+        Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
     let mut saved = Vec::with_capacity(threads.len());
     for t in threads.iter() {
-        saved.push(t.save().map_err(|e| StartError::step("read the registers of the program", e))?);
+        saved.push(
+            t.save()
+                .map_err(|e| StartError::step("read the registers of the program", e))?,
+        );
     }
     let result = Gate::find(pid, &memory, &saved[0])
         .map_err(|e| StartError::step("find a place for system calls in the program", e))
         .and_then(|gate| {
             let result = start(pid, threads, &memory, image, channel, &gate);
-            gate.close(&memory).map_err(|e| StartError::step("restore the code of the program", e))?;
+            gate.close(&memory)
+                .map_err(|e| StartError::step("restore the code of the program", e))?;
             result
         });
     for (t, s) in threads.iter_mut().zip(&saved) {
         match t.restore(s) {
             // A thread that was killed meanwhile has no registers.
-            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => return Err(StartError::step("restore the registers of the program", e)),
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
+                return Err(StartError::step("restore the registers of the program", e));
+            }
             _ => {}
         }
         t.release_held(pid);
@@ -60,16 +72,27 @@ pub fn load(pid: i32, threads: &mut [Tracee], image: &Image, channel: &Channel) 
     let loaded = result?;
     for t in threads.iter() {
         match t.detach(PARK_SIGNAL) {
-            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => return Err(StartError::step("let go of the program", e)),
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
+                return Err(StartError::step("let go of the program", e));
+            }
             _ => {}
         }
     }
     Ok(loaded)
 }
 
-fn start(pid: i32, threads: &mut [Tracee], memory: &Memory, image: &Image, channel: &Channel, gate: &Gate) -> Result<Loaded, StartError> {
+fn start(
+    pid: i32,
+    threads: &mut [Tracee],
+    memory: &Memory,
+    image: &Image,
+    channel: &Channel,
+    gate: &Gate,
+) -> Result<Loaded, StartError> {
     let step = StartError::step;
-    let (first, others) = threads.split_first_mut().ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
+    let (first, others) = threads
+        .split_first_mut()
+        .ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
     let base = reserve(first, gate, image.len)?;
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
         let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
@@ -88,11 +111,21 @@ fn start(pid: i32, threads: &mut [Tracee], memory: &Memory, image: &Image, chann
         stub_pid: 0,
         reserved: [0; 4],
     };
-    if let Err(e) = memory.write(base, &image.relocated(base)).and_then(|()| memory.write(args_addr, args_bytes(&args))) {
+    if let Err(e) = memory
+        .write(base, &image.relocated(base))
+        .and_then(|()| memory.write(args_addr, args_bytes(&args)))
+    {
         return Err(unload(first, step("copy the stub into the program", e)));
     }
     for region in &image.regions {
-        let call = [base + region.offset, region.len, region.prot as u64, 0, 0, 0];
+        let call = [
+            base + region.offset,
+            region.len,
+            region.prot as u64,
+            0,
+            0,
+            0,
+        ];
         match first.syscall(gate.addr, libc::SYS_mprotect, call) {
             Ok(Ok(_)) => {}
             Ok(Err(errno)) => {
@@ -103,23 +136,42 @@ fn start(pid: i32, threads: &mut [Tracee], memory: &Memory, image: &Image, chann
         }
     }
     let stack_top = base + image.stack_top;
-    let result = first.call(base + image.boot, args_addr, stack_top).map_err(|e| step("start the stub", e))?;
+    let result = first
+        .call(base + image.boot, args_addr, stack_top)
+        .map_err(|e| step("start the stub", e))?;
     if result < 0 {
-        return Err(unload(first, StartError::Boot { pid, source: io::Error::from_raw_os_error(-result as i32) }));
+        return Err(unload(
+            first,
+            StartError::Boot {
+                pid,
+                source: io::Error::from_raw_os_error(-result as i32),
+            },
+        ));
     }
     let mut stub_pid = [0; 4];
     memory
-        .read(args_addr + std::mem::offset_of!(BootArgs, stub_pid) as u64, &mut stub_pid)
+        .read(
+            args_addr + std::mem::offset_of!(BootArgs, stub_pid) as u64,
+            &mut stub_pid,
+        )
         .map_err(|e| step("read the stub's answer", e))?;
     for t in others {
         match t.call(base + image.boot_thread, args_addr, stack_top) {
             Ok(result) if result >= 0 => {}
-            Ok(errno) => return Err(StartError::Boot { pid, source: io::Error::from_raw_os_error(-errno as i32) }),
+            Ok(errno) => {
+                return Err(StartError::Boot {
+                    pid,
+                    source: io::Error::from_raw_os_error(-errno as i32),
+                });
+            }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
             Err(e) => return Err(step("start the stub on every thread", e)),
         }
     }
-    Ok(Loaded { base, stub_pid: i32::from_le_bytes(stub_pid) })
+    Ok(Loaded {
+        base,
+        stub_pid: i32::from_le_bytes(stub_pid),
+    })
 }
 
 fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
@@ -128,13 +180,19 @@ fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
     let mut last = 0;
     for (hint, extra) in [(PREFERRED_BASE, libc::MAP_FIXED_NOREPLACE), (0, 0)] {
         let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
-        match t.syscall(gate.addr, libc::SYS_mmap, call).map_err(|e| StartError::step("map memory in the program", e))? {
+        match t
+            .syscall(gate.addr, libc::SYS_mmap, call)
+            .map_err(|e| StartError::step("map memory in the program", e))?
+        {
             // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint, which is as good.
             Ok(base) => return Ok(base),
             Err(errno) => last = errno,
         }
     }
-    Err(StartError::NoMemory { bytes: len, source: io::Error::from_raw_os_error(last) })
+    Err(StartError::NoMemory {
+        bytes: len,
+        source: io::Error::from_raw_os_error(last),
+    })
 }
 
 /// Address of a `syscall` instruction in the program.
@@ -152,7 +210,10 @@ impl Gate {
             let mut code = vec![0; (vdso.end - vdso.start) as usize];
             if memory.read(vdso.start, &mut code).is_ok() {
                 if let Some(at) = code.windows(2).position(|w| w == SYSCALL) {
-                    return Ok(Gate { addr: vdso.start + at as u64, original: None });
+                    return Ok(Gate {
+                        addr: vdso.start + at as u64,
+                        original: None,
+                    });
                 }
             }
         }
@@ -161,7 +222,10 @@ impl Gate {
         let mut original = [0; 2];
         memory.read(addr, &mut original)?;
         memory.write(addr, &SYSCALL)?;
-        Ok(Gate { addr, original: Some(original) })
+        Ok(Gate {
+            addr,
+            original: Some(original),
+        })
     }
 
     fn close(&self, memory: &Memory) -> io::Result<()> {

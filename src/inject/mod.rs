@@ -39,7 +39,9 @@ pub fn stub_image() -> Result<&'static image::Image, StartError> {
     if IMAGE.get().is_none() {
         let _ = IMAGE.set(image::Image::parse(&STUB.0)?);
     }
-    IMAGE.get().ok_or_else(|| StartError::step("prepare the stub", io::ErrorKind::Other.into()))
+    IMAGE
+        .get()
+        .ok_or_else(|| StartError::step("prepare the stub", io::ErrorKind::Other.into()))
 }
 
 /// A program with the stub inside, every thread of it at rest there.
@@ -62,28 +64,57 @@ pub struct Injected {
 pub enum StartError {
     /// gdbserver's words, which tools read.
     #[error("During startup program exited with code {code}.")]
-    ExitedEarly { code: i32, exec_error: Option<ExecError> },
+    ExitedEarly {
+        code: i32,
+        exec_error: Option<ExecError>,
+    },
     #[error("During startup program terminated with signal {}, {}.", crate::signals::name(*signal), crate::signals::description(*signal))]
     KilledEarly { signal: i32 },
-    #[error("Cannot start {program}: {source}.")]
+    #[error(
+        "The memory file for hits and counters cannot be made: {}. {}",
+        text(source),
+        memfd_hint(source)
+    )]
+    Shared { source: io::Error },
+    #[error("Cannot start {program}: {}.", text(source))]
     Fork { program: String, source: io::Error },
-    #[error("{program} is a 32-bit program, and ulpf watches 64-bit x86 programs only. Build it without -m32, or use gdbserver for it.")]
+    #[error(
+        "{program} is a 32-bit program, and ulpf watches 64-bit x86 programs only. Build it without -m32, or use gdbserver for it."
+    )]
     Bits32 { program: String },
-    #[error("{program} is not an x86-64 program (it may use the x32 ABI, or another machine's code through an emulator). ulpf watches 64-bit x86 programs only.")]
+    #[error(
+        "{program} is not an x86-64 program (it may use the x32 ABI, or another machine's code through an emulator). ulpf watches 64-bit x86 programs only."
+    )]
     NotX86 { program: String },
-    #[error("{program} may be executed but not read, so the kernel lets no debugger look into it ({source}). Make the file readable, or run ulpf as root.")]
+    #[error(
+        "{program} is a set-user-ID or set-group-ID program, and the kernel takes its privileges away when an ordinary user's debugger starts it: it would not run as it does without us. Run ulpf as root, or watch a copy of the program without these bits."
+    )]
+    SetId { program: String },
+    #[error(
+        "{program} may be executed but not read, so the kernel lets no debugger look into it ({}). Make the file readable, or run ulpf as root.",
+        text(source)
+    )]
     Unreadable { program: String, source: io::Error },
-    #[error("The program cannot get {} KiB of memory for the watchpoint stub: {source}. A limit on its address space (ulimit -v, RLIMIT_AS) is the usual cause; raise or remove it.", bytes / 1024)]
+    #[error("The program cannot get {} KiB of memory for the watchpoint stub: {}. A limit on its address space (ulimit -v, RLIMIT_AS) is the usual cause; raise or remove it.", bytes / 1024, text(source))]
     NoMemory { bytes: u64, source: io::Error },
-    #[error("Process {pid} may not make new memory executable: {source}. A security policy (SELinux execmem, a seccomp filter) forbids it; ulpf needs an exception for this program.")]
+    #[error(
+        "Process {pid} may not make new memory executable: {}. A security policy (SELinux execmem, a seccomp filter) forbids it; ulpf needs an exception for this program.",
+        text(source)
+    )]
     Protect { pid: i32, source: io::Error },
-    #[error("The stub did not start in process {pid}: {source}. {}", boot_hint(source))]
+    #[error(
+        "The stub did not start in process {pid}: {source}. {}",
+        boot_hint(source)
+    )]
     Boot { pid: i32, source: io::Error },
     /// gdbserver's words first.
     #[error("Cannot attach to process {pid}: {reason}")]
     Attach { pid: i32, reason: String },
-    #[error("Cannot {step}: {source}.")]
-    Step { step: &'static str, source: io::Error },
+    #[error("Cannot {step}: {}.", text(source))]
+    Step {
+        step: &'static str,
+        source: io::Error,
+    },
     #[error(transparent)]
     Image(#[from] image::ImageError),
 }
@@ -99,6 +130,28 @@ pub struct ExecError {
 impl StartError {
     pub(crate) fn step(step: &'static str, source: io::Error) -> StartError {
         StartError::Step { step, source }
+    }
+}
+
+/// Without the "(os error N)" that Rust appends.
+fn text(error: &io::Error) -> String {
+    error
+        .raw_os_error()
+        .map_or_else(|| error.to_string(), crate::errno_text)
+}
+
+fn memfd_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EFBIG) => {
+            "A limit on file size (ulimit -f, RLIMIT_FSIZE) is in the way; it counts for memory files too. Raise it to at least 64 MiB."
+        }
+        Some(libc::ENOSYS | libc::EPERM) => {
+            "memfd_create is forbidden here, by a container's seccomp filter as a rule; allow it."
+        }
+        Some(libc::EMFILE | libc::ENFILE) => {
+            "There are too many open files; raise the limit (ulimit -n)."
+        }
+        _ => "See `ulpf doctor` for what this machine offers.",
     }
 }
 
@@ -123,9 +176,15 @@ struct Outfit {
 }
 
 impl Outfit {
-    fn new() -> io::Result<Outfit> {
-        let (ours, theirs) = UnixStream::pair()?;
-        Ok(Outfit { ours, theirs, shared: sys::memfd(shared::NAME, ulpf_lib::ring::SHARED_LEN)? })
+    fn new() -> Result<Outfit, StartError> {
+        let (ours, theirs) =
+            UnixStream::pair().map_err(|e| StartError::step("make a channel to the program", e))?;
+        Ok(Outfit {
+            ours,
+            theirs,
+            shared: sys::memfd(shared::NAME, ulpf_lib::ring::SHARED_LEN)
+                .map_err(|source| StartError::Shared { source })?,
+        })
     }
     fn channel(&self, flags: u32) -> load::Channel {
         load::Channel {
@@ -136,7 +195,14 @@ impl Outfit {
         }
     }
     /// Once the stub has taken its copies.
-    fn hand_over(self, pid: i32, loaded: load::Loaded, pidfd: OwnedFd, launched: bool, warnings: Vec<String>) -> io::Result<Injected> {
+    fn hand_over(
+        self,
+        pid: i32,
+        loaded: load::Loaded,
+        pidfd: OwnedFd,
+        launched: bool,
+        warnings: Vec<String>,
+    ) -> io::Result<Injected> {
         Ok(Injected {
             pid,
             stub_pid: loaded.stub_pid,
@@ -151,15 +217,25 @@ impl Outfit {
 
 /// Path or number for messages about a process.
 fn program_name(pid: i32) -> String {
-    process::executable(pid).unwrap_or_else(|| PathBuf::from(format!("Process {pid}"))).display().to_string()
+    process::executable(pid)
+        .unwrap_or_else(|| PathBuf::from(format!("Process {pid}")))
+        .display()
+        .to_string()
 }
 
 /// Refuses what the stub cannot live in.
 fn check_class(pid: i32) -> Result<(), StartError> {
     match process::class(pid) {
         Ok(process::Class::Bits64) => Ok(()),
-        Ok(process::Class::Bits32) => Err(StartError::Bits32 { program: program_name(pid) }),
-        Ok(process::Class::Other) => Err(StartError::NotX86 { program: program_name(pid) }),
-        Err(source) => Err(StartError::Unreadable { program: program_name(pid), source }),
+        Ok(process::Class::Bits32) => Err(StartError::Bits32 {
+            program: program_name(pid),
+        }),
+        Ok(process::Class::Other) => Err(StartError::NotX86 {
+            program: program_name(pid),
+        }),
+        Err(source) => Err(StartError::Unreadable {
+            program: program_name(pid),
+            source,
+        }),
     }
 }

@@ -11,19 +11,28 @@ pub struct Status(String);
 impl Status {
     pub fn of(pid: i32) -> io::Result<Status> {
         // Lossy: the name of a process may be any bytes.
-        Ok(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned()))
+        Ok(Status(
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned(),
+        ))
     }
     pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
-        Ok(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?).into_owned()))
+        Ok(Status(
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?)
+                .into_owned(),
+        ))
     }
     fn field(&self, name: &str) -> Option<&str> {
-        self.0.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+        self.0
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::trim))
     }
     fn number(&self, name: &str) -> Option<i32> {
         self.field(name)?.split_whitespace().next()?.parse().ok()
     }
     fn mask(&self, name: &str) -> u64 {
-        self.field(name).and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
+        self.field(name)
+            .and_then(|v| u64::from_str_radix(v, 16).ok())
+            .unwrap_or(0)
     }
     pub fn name(&self) -> &str {
         self.field("Name").unwrap_or("?")
@@ -39,7 +48,9 @@ impl Status {
     }
     /// R, S, D, T, t, Z, X.
     pub fn state(&self) -> char {
-        self.field("State").and_then(|s| s.chars().next()).unwrap_or('?')
+        self.field("State")
+            .and_then(|s| s.chars().next())
+            .unwrap_or('?')
     }
     /// A process without memory of its own is a thread of the kernel.
     pub fn is_kernel_thread(&self) -> bool {
@@ -63,10 +74,17 @@ pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
 /// The first mapping with that name.
 pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
     let maps = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?).into_owned();
-    Ok(maps.lines().filter(|l| l.split_whitespace().nth(5).is_some_and(|n| n.starts_with(name))).find_map(|l| {
-        let (start, end) = l.split(' ').next()?.split_once('-')?;
-        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-    }))
+    Ok(maps
+        .lines()
+        .filter(|l| {
+            l.split_whitespace()
+                .nth(5)
+                .is_some_and(|n| n.starts_with(name))
+        })
+        .find_map(|l| {
+            let (start, end) = l.split(' ').next()?.split_once('-')?;
+            Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+        }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +112,21 @@ pub fn executable(pid: i32) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The program that the process runs has a set-user-ID or set-group-ID bit.
-pub fn is_setid(pid: i32) -> bool {
-    fs::metadata(format!("/proc/{pid}/exe")).is_ok_and(|m| m.mode() & 0o4000 != 0 || m.mode() & 0o2010 == 0o2010)
+/// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
+/// the kernel does not let it where a tracer without privileges looks on.
+pub fn loses_privileges(pid: i32) -> bool {
+    let (Ok(file), Ok(status)) = (fs::metadata(format!("/proc/{pid}/exe")), Status::of(pid)) else {
+        return false;
+    };
+    let effective = |field| {
+        status
+            .field(field)
+            .and_then(|ids| ids.split_whitespace().nth(1)?.parse::<u32>().ok())
+    };
+    let setuid = file.mode() & 0o4000 != 0 && effective("Uid") != Some(file.uid());
+    // Without group execution the bit means mandatory locking.
+    let setgid = file.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(file.gid());
+    setuid || setgid
 }
 
 /// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
@@ -109,5 +139,9 @@ pub fn zombie_status(pid: i32) -> Option<i32> {
 
 /// yama's ptrace_scope; `None` where yama is not there.
 pub fn ptrace_scope() -> Option<u32> {
-    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }

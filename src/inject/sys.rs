@@ -7,7 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 pub fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 pub fn memfd(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
@@ -16,6 +20,9 @@ pub fn memfd(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
         let fd = check(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) as i64)?;
         File::from_raw_fd(fd as i32)
     };
+    // Beyond the limit on file size the default is death rather than EFBIG.
+    // SAFETY: no handler, only a disposition; the program gets the default back (see `launch`).
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     file.set_len(len)?;
     Ok(file)
 }
@@ -31,7 +38,15 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 
 pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo pointer is allowed.
-    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, std::ptr::null::<u8>(), 0) })?;
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal,
+            std::ptr::null::<u8>(),
+            0,
+        )
+    })?;
     Ok(())
 }
 
@@ -46,7 +61,8 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     let mut status = 0;
     // SAFETY: `status` outlives the call.
-    let got = check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL) } as i64)?;
+    let got =
+        check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL) } as i64)?;
     Ok((got != 0).then_some(status))
 }
 
@@ -56,7 +72,15 @@ pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
 pub fn allow_tracers(allow: bool) {
     const PR_SET_PTRACER_ANY: libc::c_ulong = libc::c_ulong::MAX;
     // SAFETY: no pointers.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, if allow { PR_SET_PTRACER_ANY } else { 0 }, 0, 0, 0) };
+    unsafe {
+        libc::prctl(
+            libc::PR_SET_PTRACER,
+            if allow { PR_SET_PTRACER_ANY } else { 0 },
+            0,
+            0,
+            0,
+        )
+    };
 }
 
 /// Exit status from the kernel's pidfd information, which is there even for somebody else's child
@@ -74,7 +98,10 @@ pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {
     }
     // _IOWR(0xFF, 11, struct pidfd_info)
     let request = (3u64 << 30) | ((size_of::<PidfdInfo>() as u64) << 16) | (0xff << 8) | 11;
-    let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..Default::default() };
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..Default::default()
+    };
     // SAFETY: the kernel writes at most size_of::<PidfdInfo>() bytes, the size encoded in the request.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut info) };
     (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
@@ -101,17 +128,16 @@ pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: sigaction with a null new action only reads.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
+            && old.sa_sigaction == libc::SIG_IGN
     }
 }
 
 /// Waits a little longer each time; for polling a state that changes within microseconds.
+#[derive(Default)]
 pub struct Backoff(u32);
 
 impl Backoff {
-    pub fn new() -> Backoff {
-        Backoff(0)
-    }
     pub fn wait(&mut self) {
         self.0 += 1;
         match self.0 {
@@ -148,5 +174,144 @@ pub fn die_by(signal: i32) -> ! {
 /// Lets the runtime watch a descriptor for readability.
 pub fn watch_readable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: the AsyncFd owns the descriptor, so it stays open and the same while registered.
-    unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.map_err(|e| io::Error::other(e.to_string()))
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }
+        .map_err(|e| io::Error::other(e.to_string()))
+}
+
+pub enum ChildState {
+    Running,
+    /// Wait status.
+    Ended(i32),
+    /// Used the terminal from the background (SIGTTIN, SIGTTOU).
+    StoppedForTerminal,
+}
+
+/// What has become of a child since the last question.
+pub fn child_state(pid: i32) -> io::Result<ChildState> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let got =
+        check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } as i64)?;
+    Ok(match got {
+        0 => ChildState::Running,
+        _ if libc::WIFSTOPPED(status)
+            && matches!(libc::WSTOPSIG(status), libc::SIGTTIN | libc::SIGTTOU) =>
+        {
+            ChildState::StoppedForTerminal
+        }
+        _ if libc::WIFSTOPPED(status) => ChildState::Running,
+        _ => ChildState::Ended(status),
+    })
+}
+
+pub fn own_group() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::getpgrp() }
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// RLIMIT_AS in bytes, if there is one.
+pub fn address_space_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` outlives the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What the kernel lets us do, found by doing it.
+pub mod probe {
+    use super::*;
+
+    pub fn memfd() -> io::Result<()> {
+        super::memfd(c"ulpf-probe", 4096).map(drop)
+    }
+
+    pub fn user_dispatch() -> io::Result<()> {
+        const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
+        // Off needs no state and fails with EINVAL where the option is unknown.
+        // SAFETY: no pointers.
+        check(unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } as i64).map(drop)
+    }
+
+    pub fn pidfd_getfd() -> io::Result<()> {
+        let me = pidfd_open(std::process::id() as i32)?;
+        // SAFETY: no pointers; the new descriptor is owned at once.
+        unsafe {
+            let fd = check(libc::syscall(
+                libc::SYS_pidfd_getfd,
+                me.as_raw_fd(),
+                me.as_raw_fd(),
+                0,
+            ))?;
+            drop(OwnedFd::from_raw_fd(fd as i32));
+        }
+        Ok(())
+    }
+
+    /// A child that may be traced by us.
+    pub fn ptrace() -> io::Result<()> {
+        // SAFETY: the child only makes system calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: as above; `_exit` does not return.
+            unsafe {
+                libc::_exit(if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
+                    *libc::__errno_location()
+                } else {
+                    0
+                })
+            }
+        }
+        check(pid as i64)?;
+        let mut status = 0;
+        // SAFETY: `status` outlives the call; `pid` is our child.
+        check(unsafe { libc::waitpid(pid, &mut status, 0) } as i64)?;
+        match libc::WEXITSTATUS(status) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// A hardware breakpoint on a variable of ours that signals synchronously.
+    pub fn debug_register() -> io::Result<()> {
+        static VARIABLE: u64 = 0;
+        // struct perf_event_attr, version 7 (128 bytes), as 16 words.
+        let mut attr = [0u64; 16];
+        attr[0] = 5 | 128 << 32; // type PERF_TYPE_BREAKPOINT, size
+        attr[2] = 1; // sample_period
+        // disabled, exclude_kernel, exclude_hv, remove_on_exec, sigtrap
+        attr[5] = 1 | 1 << 5 | 1 << 6 | 1 << 36 | 1 << 37;
+        attr[6] = 2 << 32; // wakeup_events 0; bp_type HW_BREAKPOINT_W
+        attr[7] = &raw const VARIABLE as u64; // bp_addr
+        attr[8] = 8; // bp_len
+        // SAFETY: the attribute block is 128 bytes, as it says; the new descriptor is owned at once.
+        unsafe {
+            let fd = check(libc::syscall(
+                libc::SYS_perf_event_open,
+                attr.as_ptr(),
+                0,
+                -1,
+                -1,
+                8,
+            ))?;
+            drop(OwnedFd::from_raw_fd(fd as i32));
+        }
+        Ok(())
+    }
+
+    pub fn protection_key() -> io::Result<()> {
+        // SAFETY: no pointers.
+        unsafe {
+            let key = check(libc::syscall(libc::SYS_pkey_alloc, 0, 0))?;
+            libc::syscall(libc::SYS_pkey_free, key);
+        }
+        Ok(())
+    }
 }

@@ -52,12 +52,20 @@ fn ptrace(request: u32, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
 impl Tracee {
     /// A thread that is already ours (PTRACE_TRACEME).
     pub fn adopt(tid: i32) -> Tracee {
-        Tracee { tid, held: Vec::new() }
+        Tracee {
+            tid,
+            held: Vec::new(),
+        }
     }
 
     /// Takes hold of a running thread without any signal, and interrupts it.
     pub fn seize(tid: i32) -> io::Result<Tracee> {
-        ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
+        ptrace(
+            libc::PTRACE_SEIZE,
+            tid,
+            0,
+            libc::PTRACE_O_TRACESYSGOOD as usize,
+        )?;
         ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
         Ok(Tracee::adopt(tid))
     }
@@ -82,13 +90,16 @@ impl Tracee {
     /// Waits for the next stop. Polls, because waitpid has no time limit.
     pub fn wait(&self) -> io::Result<Stop> {
         let deadline = Instant::now() + PATIENCE;
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         loop {
             if let Some(status) = sys::try_reap(self.tid)? {
                 return Ok(decode(status));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("thread {} did not stop within {PATIENCE:?}", self.tid)));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("thread {} did not stop within {PATIENCE:?}", self.tid),
+                ));
             }
             backoff.wait();
         }
@@ -102,20 +113,45 @@ impl Tracee {
     }
 
     pub fn set_regs(&self, regs: &Registers) -> io::Result<()> {
-        ptrace(libc::PTRACE_SETREGS, self.tid, 0, regs as *const Registers as usize).map(drop)
+        ptrace(
+            libc::PTRACE_SETREGS,
+            self.tid,
+            0,
+            regs as *const Registers as usize,
+        )
+        .map(drop)
     }
 
     pub fn save(&self) -> io::Result<Saved> {
         let mut xstate = vec![0u8; XSTATE_MAX];
-        let mut iov = libc::iovec { iov_base: xstate.as_mut_ptr().cast(), iov_len: xstate.len() };
-        ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut iov as usize)?;
+        let mut iov = libc::iovec {
+            iov_base: xstate.as_mut_ptr().cast(),
+            iov_len: xstate.len(),
+        };
+        ptrace(
+            libc::PTRACE_GETREGSET,
+            self.tid,
+            NT_X86_XSTATE,
+            &raw mut iov as usize,
+        )?;
         xstate.truncate(iov.iov_len);
-        Ok(Saved { regs: self.regs()?, xstate })
+        Ok(Saved {
+            regs: self.regs()?,
+            xstate,
+        })
     }
 
     pub fn restore(&self, saved: &Saved) -> io::Result<()> {
-        let mut iov = libc::iovec { iov_base: saved.xstate.as_ptr().cast_mut().cast(), iov_len: saved.xstate.len() };
-        ptrace(libc::PTRACE_SETREGSET, self.tid, NT_X86_XSTATE, &raw mut iov as usize)?;
+        let mut iov = libc::iovec {
+            iov_base: saved.xstate.as_ptr().cast_mut().cast(),
+            iov_len: saved.xstate.len(),
+        };
+        ptrace(
+            libc::PTRACE_SETREGSET,
+            self.tid,
+            NT_X86_XSTATE,
+            &raw mut iov as usize,
+        )?;
         self.set_regs(&saved.regs)
     }
 
@@ -127,7 +163,11 @@ impl Tracee {
     }
 
     /// Waits for the stop that `wanted` accepts. Signals that arrive meanwhile are set aside.
-    fn wait_for(&mut self, wanted: impl Fn(Stop) -> bool, go_on: impl Fn(&Tracee) -> io::Result<()>) -> io::Result<Stop> {
+    fn wait_for(
+        &mut self,
+        wanted: impl Fn(Stop) -> bool,
+        go_on: impl Fn(&Tracee) -> io::Result<()>,
+    ) -> io::Result<Stop> {
         loop {
             let stop = self.wait()?;
             if wanted(stop) || matches!(stop, Stop::Exited(_) | Stop::Killed(_)) {
@@ -135,7 +175,14 @@ impl Tracee {
             }
             match stop {
                 // A fault of the code that we run is not something to wait through.
-                Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP | libc::SIGSYS) => return Ok(stop),
+                Stop::Signal(
+                    libc::SIGSEGV
+                    | libc::SIGBUS
+                    | libc::SIGILL
+                    | libc::SIGFPE
+                    | libc::SIGTRAP
+                    | libc::SIGSYS,
+                ) => return Ok(stop),
                 Stop::Signal(_) => self.held.push(self.siginfo()?),
                 _ => {}
             }
@@ -146,7 +193,12 @@ impl Tracee {
     /// Makes one system call in the thread, which must be in a stop outside of any system call of its
     /// own (or at the exit of one); `gate` is the address of a `syscall` instruction there. Leaves the
     /// registers changed. The outer error is ours, the inner one the call's errno.
-    pub fn syscall(&mut self, gate: u64, number: i64, args: [u64; 6]) -> io::Result<Result<u64, i32>> {
+    pub fn syscall(
+        &mut self,
+        gate: u64,
+        number: i64,
+        args: [u64; 6],
+    ) -> io::Result<Result<u64, i32>> {
         let mut regs = self.regs()?;
         regs.rip = gate;
         regs.rax = number as u64;
@@ -164,7 +216,11 @@ impl Tracee {
             }
         }
         let result = self.regs()?.rax as i64;
-        Ok(if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as u64) })
+        Ok(if (-4095..0).contains(&result) {
+            Err(-result as i32)
+        } else {
+            Ok(result as u64)
+        })
     }
 
     /// Calls `entry(arg)` on the given stack and runs it to its `int3`; rax.
@@ -183,8 +239,14 @@ impl Tracee {
         match self.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.cont(0))? {
             Stop::Signal(libc::SIGTRAP) => Ok(self.regs()?.rax as i64),
             stop => {
-                let at = self.regs().map(|r| format!(" at image offset {:#x}", r.rip.wrapping_sub(entry) as i64)).unwrap_or_default();
-                Err(unexpected(stop, &format!("the stub's start{at} from its entry")))
+                let at = self
+                    .regs()
+                    .map(|r| format!(" at image offset {:#x}", r.rip.wrapping_sub(entry) as i64))
+                    .unwrap_or_default();
+                Err(unexpected(
+                    stop,
+                    &format!("the stub's start{at} from its entry"),
+                ))
             }
         }
     }
@@ -195,7 +257,14 @@ impl Tracee {
             // SAFETY: `info` is a siginfo_t that the kernel filled in. Where the kernel refuses to
             // forge its origin, the plain signal must do.
             unsafe {
-                if libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, self.tid, info.si_signo, &raw const info) < 0 {
+                if libc::syscall(
+                    libc::SYS_rt_tgsigqueueinfo,
+                    pid,
+                    self.tid,
+                    info.si_signo,
+                    &raw const info,
+                ) < 0
+                {
                     libc::syscall(libc::SYS_tgkill, pid, self.tid, info.si_signo);
                 }
             }
@@ -235,7 +304,12 @@ pub struct Memory(File);
 
 impl Memory {
     pub fn open(pid: i32) -> io::Result<Memory> {
-        Ok(Memory(OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?))
+        Ok(Memory(
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(format!("/proc/{pid}/mem"))?,
+        ))
     }
     pub fn read(&self, addr: u64, buf: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(buf, addr)

@@ -29,8 +29,16 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new((reader, writer): (Reader, Writer), debug: bool) -> Client {
-        Client { reader, writer, decoder: Decoder::new(super::PACKET_LIMIT), queue: VecDeque::new(), no_ack: false, unacked: None, debug }
+    pub fn new(reader: Reader, writer: Writer, debug: bool) -> Client {
+        Client {
+            reader,
+            writer,
+            decoder: Decoder::new(super::PACKET_LIMIT),
+            queue: VecDeque::new(),
+            no_ack: false,
+            unacked: None,
+            debug,
+        }
     }
 
     pub fn stop_acks(&mut self) {
@@ -54,7 +62,11 @@ impl Client {
     /// a request is being served. Safe to cancel.
     pub async fn next_urgent(&mut self) -> Input {
         loop {
-            if let Some(at) = self.queue.iter().position(|i| !matches!(i, Input::Packet(_))) {
+            if let Some(at) = self
+                .queue
+                .iter()
+                .position(|i| !matches!(i, Input::Packet(_)))
+            {
                 return self.queue.remove(at).unwrap_or(Input::Gone);
             }
             if !self.fill().await {
@@ -71,7 +83,10 @@ impl Client {
             Ok(n) => n,
         };
         if self.debug {
-            eprintln!("ulpf server: received {}", String::from_utf8_lossy(&buf[..n]));
+            eprintln!(
+                "ulpf server: received {}",
+                String::from_utf8_lossy(&buf[..n])
+            );
         }
         let mut events = Vec::new();
         self.decoder.feed(&buf[..n], |e| events.push(e));
@@ -88,12 +103,22 @@ impl Client {
                     Ok(())
                 }
                 Event::BadChecksum { sent, computed } => {
-                    eprintln!("Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}", if self.no_ack { " [no-ack-mode, Bad medium?]" } else { "" });
+                    eprintln!(
+                        "Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}",
+                        if self.no_ack {
+                            " [no-ack-mode, Bad medium?]"
+                        } else {
+                            ""
+                        }
+                    );
                     self.raw(b"-").await
                 }
                 // Sending it again would not help.
                 Event::Oversize => match self.raw(b"+").await {
-                    Ok(()) => self.send(b"E.The packet is longer than the PacketSize that was announced.").await,
+                    Ok(()) => {
+                        self.send(b"E.The packet is longer than the PacketSize that was announced.")
+                            .await
+                    }
                     e => e,
                 },
                 Event::Ack => {
@@ -119,7 +144,11 @@ impl Client {
 
     /// An acknowledgement, if they are used.
     async fn raw(&mut self, ack: &[u8]) -> io::Result<()> {
-        if self.no_ack { Ok(()) } else { self.write(ack).await }
+        if self.no_ack {
+            Ok(())
+        } else {
+            self.write(ack).await
+        }
     }
 
     /// Sends a packet. An error means the debugger has gone; the next read will say so as well.

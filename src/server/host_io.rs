@@ -40,26 +40,43 @@ impl HostIo {
             b"pread" => self.pread(args),
             b"pwrite" => self.pwrite(args),
             b"fstat" => self.fstat(args),
-            b"stat" => self.path(args).and_then(|p| fs::metadata(p)).map(|m| with_data(&stat(&m))),
-            b"lstat" => self.path(args).and_then(|p| fs::symlink_metadata(p)).map(|m| with_data(&stat(&m))),
-            b"unlink" => self.path(args).and_then(fs::remove_file).map(|()| number(0)),
-            b"readlink" => self.path(args).and_then(fs::read_link).map(|target| with_data(target.as_os_str().as_bytes())),
+            b"stat" => self
+                .path(args)
+                .and_then(fs::metadata)
+                .map(|m| with_data(&stat(&m))),
+            b"lstat" => self
+                .path(args)
+                .and_then(fs::symlink_metadata)
+                .map(|m| with_data(&stat(&m))),
+            b"unlink" => self
+                .path(args)
+                .and_then(fs::remove_file)
+                .map(|()| number(0)),
+            b"readlink" => self
+                .path(args)
+                .and_then(fs::read_link)
+                .map(|target| with_data(target.as_os_str().as_bytes())),
             _ => return Vec::new(),
         };
         result.unwrap_or_else(|e| format!("F-1,{:x}", fileio_errno(&e)).into_bytes())
     }
 
     fn setfs(&mut self, args: &[u8]) -> io::Result<Vec<u8>> {
-        let pid = rsp::hex_number(args).and_then(|n| i32::try_from(n).ok()).ok_or_else(invalid)?;
+        let pid = rsp::hex_number(args)
+            .and_then(|n| i32::try_from(n).ok())
+            .ok_or_else(invalid)?;
         let same = |p: &str| fs::read_link(p).ok();
         // Another mount namespace (a container) is reached through /proc/PID/root.
-        let elsewhere = pid != 0 && same(&format!("/proc/{pid}/ns/mnt")) != same("/proc/self/ns/mnt");
+        let elsewhere =
+            pid != 0 && same(&format!("/proc/{pid}/ns/mnt")) != same("/proc/self/ns/mnt");
         self.fs_of = if elsewhere { pid } else { 0 };
         Ok(number(0))
     }
 
     fn path(&self, hex: &[u8]) -> io::Result<PathBuf> {
-        let bytes = rsp::from_hex(hex).filter(|b| !b.contains(&0)).ok_or_else(invalid)?;
+        let bytes = rsp::from_hex(hex)
+            .filter(|b| !b.contains(&0))
+            .ok_or_else(invalid)?;
         let path = Path::new(OsStr::from_bytes(&bytes));
         Ok(match (self.fs_of, path.strip_prefix("/")) {
             (0, _) | (_, Err(_)) => path.to_owned(),
@@ -102,7 +119,10 @@ impl HostIo {
 
     fn file(&self, fd: &[u8]) -> io::Result<&File> {
         let slot = rsp::hex_number(fd).ok_or_else(invalid)?;
-        self.files.get(slot as usize).and_then(Option::as_ref).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+        self.files
+            .get(slot as usize)
+            .and_then(Option::as_ref)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     fn close(&mut self, args: &[u8]) -> io::Result<Vec<u8>> {
@@ -113,7 +133,9 @@ impl HostIo {
 
     fn pread(&self, args: &[u8]) -> io::Result<Vec<u8>> {
         let [fd, count, offset] = fields(args)?;
-        let count = rsp::hex_number(count).ok_or_else(invalid)?.min(MAX_REPLY as u64);
+        let count = rsp::hex_number(count)
+            .ok_or_else(invalid)?
+            .min(MAX_REPLY as u64);
         let offset = rsp::hex_number(offset).ok_or_else(invalid)?;
         let mut buf = vec![0; count as usize];
         let n = self.file(fd)?.read_at(&mut buf, offset)?;
@@ -134,7 +156,10 @@ impl HostIo {
 
 /// Exactly `N` fields; the last one may contain commas.
 fn fields<const N: usize>(args: &[u8]) -> io::Result<[&[u8]; N]> {
-    args.splitn(N, |&b| b == b',').collect::<Vec<_>>().try_into().map_err(|_| invalid())
+    args.splitn(N, |&b| b == b',')
+        .collect::<Vec<_>>()
+        .try_into()
+        .map_err(|_| invalid())
 }
 
 fn invalid() -> io::Error {
@@ -167,7 +192,15 @@ fn stat(m: &Metadata) -> Vec<u8> {
         _ => 0,
     };
     let mut out = Vec::with_capacity(64);
-    for word in [m.dev() as u32, m.ino() as u32, kind | mode & 0o777, m.nlink() as u32, m.uid(), m.gid(), m.rdev() as u32] {
+    for word in [
+        m.dev() as u32,
+        m.ino() as u32,
+        kind | mode & 0o777,
+        m.nlink() as u32,
+        m.uid(),
+        m.gid(),
+        m.rdev() as u32,
+    ] {
         out.extend(word.to_be_bytes());
     }
     for double in [m.size(), m.blksize(), m.blocks()] {
@@ -182,9 +215,24 @@ fn stat(m: &Metadata) -> Vec<u8> {
 fn fileio_errno(e: &io::Error) -> i32 {
     match e.raw_os_error().unwrap_or(libc::EINVAL) {
         // The same numbers as Linux.
-        n @ (libc::EPERM | libc::ENOENT | libc::EINTR | libc::EBADF | libc::EACCES | libc::EFAULT | libc::EBUSY | libc::EEXIST
-        | libc::ENODEV | libc::ENOTDIR | libc::EISDIR | libc::EINVAL | libc::ENFILE | libc::EMFILE | libc::EFBIG | libc::ENOSPC
-        | libc::ESPIPE | libc::EROFS) => n,
+        n @ (libc::EPERM
+        | libc::ENOENT
+        | libc::EINTR
+        | libc::EBADF
+        | libc::EACCES
+        | libc::EFAULT
+        | libc::EBUSY
+        | libc::EEXIST
+        | libc::ENODEV
+        | libc::ENOTDIR
+        | libc::EISDIR
+        | libc::EINVAL
+        | libc::ENFILE
+        | libc::EMFILE
+        | libc::EFBIG
+        | libc::ENOSPC
+        | libc::ESPIPE
+        | libc::EROFS) => n,
         libc::ENAMETOOLONG => 91,
         _ => 9999,
     }

@@ -27,51 +27,79 @@ impl Listener {
             return Ok(Listener::Stdio);
         }
         let text = comm.to_string_lossy();
-        let tcp = ["tcp:", "tcp4:", "tcp6:"].iter().find_map(|p| text.strip_prefix(p));
+        let tcp = ["tcp:", "tcp4:", "tcp6:"]
+            .iter()
+            .find_map(|p| text.strip_prefix(p));
         // A path may contain a colon, a host may not contain a slash.
         if tcp.is_none() && (comm.as_bytes().contains(&b'/') || !text.contains(':')) {
             return unix(Path::new(comm));
         }
-        let (host, port) = tcp.unwrap_or(&text).rsplit_once(':').ok_or_else(|| format!("{text}: a port is missing; write HOST:PORT or :PORT."))?;
-        let port: u16 = port.parse().map_err(|_| format!("{text}: \"{port}\" is not a port number (0 to 65535)."))?;
+        let (host, port) = tcp
+            .unwrap_or(&text)
+            .rsplit_once(':')
+            .ok_or_else(|| format!("{text}: a port is missing; write HOST:PORT or :PORT."))?;
+        let port: u16 = port
+            .parse()
+            .map_err(|_| format!("{text}: \"{port}\" is not a port number (0 to 65535)."))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let host = if host.is_empty() { "127.0.0.1" } else { host };
         let addresses: Vec<_> = tokio::net::lookup_host((host, port))
             .await
-            .map_err(|e| format!("{text}: cannot resolve name: {}", e.to_string().rsplit(": ").next().unwrap_or("unknown")))?
+            .map_err(|e| {
+                format!(
+                    "{text}: cannot resolve name: {}",
+                    e.to_string().rsplit(": ").next().unwrap_or("unknown")
+                )
+            })?
             .collect();
-        let listener = TcpListener::bind(&addresses[..]).await.map_err(cannot_bind)?;
+        let listener = TcpListener::bind(&addresses[..])
+            .await
+            .map_err(cannot_bind)?;
         Ok(Listener::Tcp(listener))
     }
 
     /// What gdbserver says when it begins to wait.
-    pub fn announce(&self) {
+    pub fn announcement(&self) -> Option<String> {
         match self {
-            Listener::Stdio => {}
-            Listener::Tcp(l) => eprintln!("Listening on port {}", l.local_addr().map(|a| a.port()).unwrap_or(0)),
-            Listener::Unix(_, path) => eprintln!("Listening on {}", path.display()),
+            Listener::Stdio => None,
+            Listener::Tcp(l) => Some(format!(
+                "Listening on port {}",
+                l.local_addr().map(|a| a.port()).unwrap_or(0)
+            )),
+            Listener::Unix(_, path) => Some(format!("Listening on {}", path.display())),
         }
     }
 
-    /// One client. Safe to cancel.
-    pub async fn accept(&self) -> io::Result<(Reader, Writer)> {
+    /// One client, and what gdbserver says about it. Safe to cancel.
+    pub async fn accept(&self) -> io::Result<(Reader, Writer, String)> {
         match self {
             Listener::Stdio => {
-                eprintln!("Remote debugging using stdio");
-                Ok((Box::new(tokio::io::stdin()), Box::new(tokio::io::stdout())))
+                let text = "Remote debugging using stdio".into();
+                Ok((
+                    Box::new(tokio::io::stdin()),
+                    Box::new(tokio::io::stdout()),
+                    text,
+                ))
             }
             Listener::Tcp(l) => {
                 let (stream, peer) = l.accept().await?;
                 stream.set_nodelay(true)?;
-                eprintln!("Remote debugging from host {}, port {}", peer.ip(), peer.port());
+                let text = format!(
+                    "Remote debugging from host {}, port {}",
+                    peer.ip(),
+                    peer.port()
+                );
                 let (r, w) = stream.into_split();
-                Ok((Box::new(r), Box::new(w)))
+                Ok((Box::new(r), Box::new(w), text))
             }
             Listener::Unix(l, path) => {
                 let (stream, _) = l.accept().await?;
-                eprintln!("Remote debugging using {}", path.display());
                 let (r, w) = stream.into_split();
-                Ok((Box::new(r), Box::new(w)))
+                Ok((
+                    Box::new(r),
+                    Box::new(w),
+                    format!("Remote debugging using {}", path.display()),
+                ))
             }
         }
     }
@@ -86,7 +114,11 @@ impl Drop for Listener {
 }
 
 fn cannot_bind(e: io::Error) -> String {
-    format!("Can't bind address: {}.", e.raw_os_error().map_or_else(|| e.to_string(), crate::errno_text))
+    format!(
+        "Can't bind address: {}.",
+        e.raw_os_error()
+            .map_or_else(|| e.to_string(), crate::errno_text)
+    )
 }
 
 /// A socket that only its owner may connect to.

@@ -62,51 +62,40 @@ struct Server {
     target: Option<Target>,
     host_io: HostIo,
     stdio: bool,
+    terminal: Terminal,
 }
 
-/// Serves until it is over; the exit status.
+/// Who has the terminal, when there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    /// The program, from its start to the end of the server; gdbserver's way.
+    Program,
+    /// The debugger in our own process group, except while the program runs. The server says nothing
+    /// then, because the debugger does.
+    Shared,
+}
+
+/// A server that has its address but has not begun.
+pub struct Bound {
+    listener: Listener,
+    server: Server,
+}
+
+/// `ulpf server`: serves until it is over; the exit status.
 pub async fn serve(options: Options) -> i32 {
-    let listener = match Listener::bind(&options.comm).await {
-        Ok(listener) => listener,
+    let mut bound = match Bound::new(options, Terminal::Program).await {
+        Ok(bound) => bound,
         Err(why) => {
             eprintln!("{why}\nExiting");
             return 1;
         }
     };
-    let stdio = matches!(listener, Listener::Stdio);
-    let mut server = Server {
-        program: match &options.target {
-            Wanted::Program { program, args } => Some((program.clone(), args.clone())),
-            _ => None,
-        },
-        env: std::env::vars_os().collect(),
-        cwd: None,
-        shell: !options.no_shell,
-        disable_randomization: !options.keep_randomization,
-        extended: false,
-        multiprocess: false,
-        supported: None,
-        sticky: BTreeMap::new(),
-        target: None,
-        host_io: HostIo::default(),
-        stdio,
-        options,
-    };
     let mut signals = Signals::new();
-    let started = match server.options.target {
-        Wanted::None => Ok(()),
-        Wanted::Program { .. } => server.start().await,
-        Wanted::Attach(pid) => server.attach(pid).await,
+    let outcome = tokio::select! {
+        outcome = bound.run() => outcome,
+        signal = signals.next() => Outcome::Signalled(signal),
     };
-    if let Err(error) = started {
-        report(&error, "");
-        eprintln!("Exiting");
-        foreground::take_back();
-        return 1;
-    }
-    let outcome = server.accept_loop(&listener, &mut signals).await;
-    drop(listener);
-    server.leave().await;
+    bound.end().await;
     foreground::take_back();
     match outcome {
         Outcome::Signalled(signal) => sys::die_by(signal),
@@ -115,25 +104,87 @@ pub async fn serve(options: Options) -> i32 {
     }
 }
 
+impl Bound {
+    /// The error is text for the user.
+    pub async fn new(options: Options, terminal: Terminal) -> Result<Bound, String> {
+        let listener = Listener::bind(&options.comm).await?;
+        let stdio = matches!(listener, Listener::Stdio);
+        let server = Server {
+            program: match &options.target {
+                Wanted::Program { program, args } => Some((program.clone(), args.clone())),
+                _ => None,
+            },
+            env: std::env::vars_os().collect(),
+            cwd: None,
+            shell: !options.no_shell,
+            disable_randomization: !options.keep_randomization,
+            extended: false,
+            multiprocess: false,
+            supported: None,
+            sticky: BTreeMap::new(),
+            target: None,
+            host_io: HostIo::default(),
+            stdio,
+            terminal,
+            options,
+        };
+        Ok(Bound { listener, server })
+    }
+
+    /// Serves until it is over.
+    pub async fn serve(mut self) {
+        self.run().await;
+        self.end().await;
+    }
+
+    async fn run(&mut self) -> Outcome {
+        let server = &mut self.server;
+        let started = match server.options.target {
+            Wanted::None => Ok(()),
+            Wanted::Program { .. } => server.start().await,
+            Wanted::Attach(pid) => server.attach(pid).await,
+        };
+        if let Err(error) = started {
+            report(&error, "");
+            eprintln!("Exiting");
+            return Outcome::Quit(1);
+        }
+        server.accept_loop(&self.listener).await
+    }
+
+    async fn end(self) {
+        drop(self.listener);
+        let mut server = self.server;
+        server.leave().await;
+    }
+}
+
 /// Says why a program could not be started, in gdbserver's words.
 fn report(error: &StartError, prefix: &str) {
-    if let StartError::ExitedEarly { exec_error: Some(ExecError { program, source }), .. } = error {
-        let source = source.raw_os_error().map_or_else(|| source.to_string(), crate::errno_text);
+    if let StartError::ExitedEarly {
+        exec_error: Some(ExecError { program, source }),
+        ..
+    } = error
+    {
+        let source = source
+            .raw_os_error()
+            .map_or_else(|| source.to_string(), crate::errno_text);
         eprintln!("ulpf server: Cannot exec {program}\nulpf server: Error: {source}");
     }
     eprintln!("{prefix}{error}");
 }
 
 impl Server {
-    async fn accept_loop(&mut self, listener: &Listener, signals: &mut Signals) -> Outcome {
+    async fn accept_loop(&mut self, listener: &Listener) -> Outcome {
         loop {
-            listener.announce();
-            let connection = tokio::select! {
-                connection = listener.accept() => connection,
-                signal = signals.next() => return Outcome::Signalled(signal),
-            };
-            let mut client = match connection {
-                Ok(connection) => Client::new(connection, self.options.remote_debug),
+            if let Some(text) = listener.announcement() {
+                self.say(&text);
+            }
+            let mut client = match listener.accept().await {
+                Ok((reader, writer, text)) => {
+                    self.say(&text);
+                    Client::new(reader, writer, self.options.remote_debug)
+                }
                 Err(e) => {
                     eprintln!("Cannot accept a connection: {e}");
                     return Outcome::Quit(1);
@@ -141,10 +192,7 @@ impl Server {
             };
             self.host_io = HostIo::default();
             self.multiprocess = false;
-            let outcome = tokio::select! {
-                outcome = self.connection(&mut client) => outcome,
-                signal = signals.next() => Outcome::Signalled(signal),
-            };
+            let outcome = self.connection(&mut client).await;
             drop(client);
             match outcome {
                 Outcome::Closed => {}
@@ -154,10 +202,27 @@ impl Server {
             if let Some(target) = &mut self.target {
                 target.stop().await;
             }
+            self.take_terminal();
             if self.options.once || self.stdio || (!self.extended && self.target.is_none()) {
                 return Outcome::Quit(0);
             }
-            eprintln!("Remote side has terminated connection.  ulpf server will reopen the connection.");
+            self.say(
+                "Remote side has terminated connection.  ulpf server will reopen the connection.",
+            );
+        }
+    }
+
+    /// What gdbserver's callers read, and its users expect.
+    fn say(&self, text: &str) {
+        if self.terminal == Terminal::Program {
+            eprintln!("{text}");
+        }
+    }
+
+    /// After a stop, where the terminal is shared.
+    fn take_terminal(&self) {
+        if self.terminal == Terminal::Shared {
+            foreground::to_own_group();
         }
     }
 
@@ -177,7 +242,12 @@ impl Server {
     }
 
     /// Sends a packet to the stub and its replies to the debugger, to the last one.
-    async fn relay(&mut self, client: &mut Client, packet: &[u8], resumes: bool) -> Option<Outcome> {
+    async fn relay(
+        &mut self,
+        client: &mut Client,
+        packet: &[u8],
+        resumes: bool,
+    ) -> Option<Outcome> {
         let Some(target) = &mut self.target else {
             let _ = client.send(b"E01").await;
             return None;
@@ -192,6 +262,10 @@ impl Server {
             let _ = target.send(packet).await;
         }
         target.running = resumes;
+        let shared = self.terminal == Terminal::Shared && target.launched;
+        if resumes && shared {
+            foreground::hand_to(target.pid);
+        }
         loop {
             tokio::select! {
                 biased;
@@ -200,6 +274,9 @@ impl Server {
                         let more = target::is_output(&reply);
                         if !more {
                             target.running = false;
+                            if resumes && shared {
+                                foreground::to_own_group();
+                            }
                         }
                         let reply = if resumes { shape_stop(reply, &self.options.disabled) } else { reply };
                         let _ = client.send(&reply).await;
@@ -235,52 +312,78 @@ impl Server {
     /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
     fn ended(&mut self, ending: Ending) -> String {
         let pid = self.target.take().map_or(0, |t| t.pid);
+        self.take_terminal();
         let (letter, number) = match ending {
             Ending::Exited(status) => {
-                eprintln!("\nChild exited with status {status}");
+                self.say(&format!("\nChild exited with status {status}"));
                 ('W', status)
             }
             Ending::Killed(signal) => {
                 let gdb = crate::signals::to_gdb(signal);
-                eprintln!("\nChild terminated with signal = {gdb:#x} ({})", crate::signals::name(signal));
+                self.say(&format!(
+                    "\nChild terminated with signal = {gdb:#x} ({})",
+                    crate::signals::name(signal)
+                ));
                 ('X', gdb)
             }
             Ending::Unknown => {
-                eprintln!("\nProcess {pid} has ended; only its parent was told its exit status, so 0 is reported.");
+                eprintln!(
+                    "\nProcess {pid} has ended; only its parent was told its exit status, so 0 is reported."
+                );
                 ('W', 0)
             }
         };
-        if self.multiprocess { format!("{letter}{number:02x};process:{pid:x}") } else { format!("{letter}{number:02x}") }
+        if self.multiprocess {
+            format!("{letter}{number:02x};process:{pid:x}")
+        } else {
+            format!("{letter}{number:02x}")
+        }
     }
 
     /// Starts the program of `self.program`, with the debugger's settings.
     async fn start(&mut self) -> Result<(), StartError> {
         let Some((program, args)) = self.program.clone() else {
-            return Err(StartError::Step { step: "start a program", source: std::io::Error::other("no program has been named") });
+            return Err(StartError::Step {
+                step: "start a program",
+                source: std::io::Error::other("no program has been named"),
+            });
         };
         let spec = Launch {
             program: program.clone(),
             args,
-            env: self.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            env: self
+                .env
+                .iter()
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
             cwd: self.cwd.clone(),
             wrapper: self.options.wrapper.clone(),
             shell: self.shell,
             disable_randomization: self.disable_randomization,
             own_group: true,
-            stdio: if self.stdio { Stdio::Redirect } else { Stdio::Inherit },
+            foreground: self.terminal == Terminal::Program,
+            stdio: if self.stdio {
+                Stdio::Redirect
+            } else {
+                Stdio::Inherit
+            },
         };
         if self.stdio {
             eprintln!("stdin/stdout redirected");
         }
         let session = session::start(spec).await?;
-        eprintln!("Process {} created; pid = {}", program.to_string_lossy(), session.pid);
+        self.say(&format!(
+            "Process {} created; pid = {}",
+            program.to_string_lossy(),
+            session.pid
+        ));
         self.adopt(session).await;
         Ok(())
     }
 
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
         let session = session::attach(pid).await?;
-        eprintln!("Attached; pid = {pid}");
+        self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
         self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));
         self.adopt(session).await;
@@ -301,17 +404,23 @@ impl Server {
 
     /// The end of the server: what was started is killed, what was attached to goes on.
     async fn leave(&mut self) {
-        let Some(mut target) = self.target.take() else { return };
+        self.take_terminal();
+        let Some(mut target) = self.target.take() else {
+            return;
+        };
         if target.exit.now().is_some() {
             return;
         }
         if target.launched {
-            eprintln!("Killing process(es): {}", target.pid);
+            self.say(&format!("Killing process(es): {}", target.pid));
             target.kill().await;
         } else {
-            eprintln!("Detaching process(es): {}", target.pid);
+            self.say(&format!("Detaching process(es): {}", target.pid));
             if !target.detach().await {
-                eprintln!("ulpf server: process {} could not be detached cleanly.", target.pid);
+                eprintln!(
+                    "ulpf server: process {} could not be detached cleanly.",
+                    target.pid
+                );
             }
         }
     }
@@ -332,7 +441,12 @@ fn shape_stop(reply: Vec<u8>, disabled: &options::Disabled) -> Vec<u8> {
         return [b"S", &reply[1..reply.len().min(3)]].concat();
     }
     let text = String::from_utf8_lossy(&reply).into_owned();
-    text.split_inclusive(';').filter(|f| !f.starts_with("thread:") && !f.get(3..).is_some_and(|f| f.starts_with("thread:"))).collect::<String>().into_bytes()
+    text.split_inclusive(';')
+        .filter(|f| {
+            !f.starts_with("thread:") && !f.get(3..).is_some_and(|f| f.starts_with("thread:"))
+        })
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// The signals that end us.
@@ -340,9 +454,19 @@ struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
     fn new() -> Signals {
-        let wanted = [(libc::SIGHUP, SignalKind::hangup()), (libc::SIGINT, SignalKind::interrupt()), (libc::SIGTERM, SignalKind::terminate())];
+        let wanted = [
+            (libc::SIGHUP, SignalKind::hangup()),
+            (libc::SIGINT, SignalKind::interrupt()),
+            (libc::SIGTERM, SignalKind::terminate()),
+        ];
         // A signal that our parent has set to be ignored (nohup) stays ignored.
-        Signals(wanted.into_iter().filter(|&(n, _)| !sys::is_ignored(n)).filter_map(|(n, kind)| Some((n, signal(kind).ok()?))).collect())
+        Signals(
+            wanted
+                .into_iter()
+                .filter(|&(n, _)| !sys::is_ignored(n))
+                .filter_map(|(n, kind)| Some((n, signal(kind).ok()?)))
+                .collect(),
+        )
     }
 
     async fn next(&mut self) -> i32 {

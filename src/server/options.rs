@@ -157,12 +157,19 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 },
                 None => return usage_error(),
             },
-            "--selftest" => return Parsed::Refuse("Selftests are not part of ulpf server; its tests run with `make test`.\n".into()),
+            "--selftest" => {
+                return Parsed::Refuse(
+                    "Selftests are not part of ulpf server; its tests run with `make test`.\n"
+                        .into(),
+                );
+            }
             _ if text.starts_with("--backend=") => match backend(&text["--backend=".len()..]) {
                 Ok(()) => {}
                 Err(why) => return Parsed::Refuse(why),
             },
-            _ if text.starts_with("--debug-format=") || text.starts_with("--debug=") || text.starts_with("--debug-file=") => {}
+            _ if text.starts_with("--debug-format=")
+                || text.starts_with("--debug=")
+                || text.starts_with("--debug-file=") => {}
             "--disable-packet" => return Parsed::Print(DISABLEABLE[1..].into()),
             _ if text.starts_with("--disable-packet=") => {
                 for name in text["--disable-packet=".len()..].split(',') {
@@ -173,15 +180,29 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                         "qfThreadInfo" => d.thread_info = true,
                         "Tthread" => d.stop_thread = true,
                         "T" => d.stop_t = true,
-                        "threads" => *d = Disabled { vcont: true, qc: true, thread_info: true, stop_thread: true, ..*d },
-                        _ => return Parsed::Refuse(format!("Don't know how to disable \"{name}\".\n{DISABLEABLE}")),
+                        "threads" => {
+                            *d = Disabled {
+                                vcont: true,
+                                qc: true,
+                                thread_info: true,
+                                stop_thread: true,
+                                ..*d
+                            }
+                        }
+                        _ => {
+                            return Parsed::Refuse(format!(
+                                "Don't know how to disable \"{name}\".\n{DISABLEABLE}"
+                            ));
+                        }
                     }
                 }
             }
             _ => return Parsed::Refuse(format!("Unknown argument: {text}\n")),
         }
     }
-    let Some(comm) = args.next() else { return usage_error() };
+    let Some(comm) = args.next() else {
+        return usage_error();
+    };
     o.comm = comm;
     // `COMM --attach PID`
     if args.next_if(|a| a == "--attach").is_some() {
@@ -199,7 +220,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             _ => return usage_error(),
         }
     } else if let Some((program, args)) = rest.split_first() {
-        Target::Program { program: program.clone(), args: args.to_vec() }
+        Target::Program {
+            program: program.clone(),
+            args: args.to_vec(),
+        }
     } else if o.multi {
         Target::None
     } else {
@@ -226,7 +250,10 @@ fn backend(name: &str) -> Result<(), String> {
 }
 
 pub fn version() -> String {
-    format!("ulpf server {}\nIt takes the place of gdbserver on x86_64-linux-gnu.\n", env!("CARGO_PKG_VERSION"))
+    format!(
+        "ulpf server {}\nIt takes the place of gdbserver on x86_64-linux-gnu.\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 #[cfg(test)]
@@ -242,9 +269,18 @@ mod tests {
 
     #[test]
     fn all_spellings_of_attach() {
-        for line in ["--attach :0 42", "--attach 42 :0", ":0 --attach 42", "--once --attach 42 :0"] {
+        for line in [
+            "--attach :0 42",
+            "--attach 42 :0",
+            ":0 --attach 42",
+            "--once --attach 42 :0",
+        ] {
             let o = serve(line);
-            assert_eq!((o.target, o.comm), (Target::Attach(42), ":0".into()), "{line}");
+            assert_eq!(
+                (o.target, o.comm),
+                (Target::Attach(42), ":0".into()),
+                "{line}"
+            );
         }
     }
 
@@ -252,7 +288,13 @@ mod tests {
     fn options_end_at_comm() {
         let o = serve("--once - prog --once -x");
         assert_eq!(o.comm, "-");
-        assert_eq!(o.target, Target::Program { program: "prog".into(), args: vec!["--once".into(), "-x".into()] });
+        assert_eq!(
+            o.target,
+            Target::Program {
+                program: "prog".into(),
+                args: vec!["--once".into(), "-x".into()]
+            }
+        );
         assert!(o.once && !o.multi);
     }
 
@@ -260,13 +302,28 @@ mod tests {
     fn wrapper_ends_at_two_dashes() {
         let o = serve("--wrapper env A=1 -- :0 prog");
         assert_eq!(o.wrapper, ["env", "A=1"]);
-        assert!(matches!(parse(["--wrapper", "env"].map(OsString::from)), Parsed::Refuse(_)));
+        assert!(matches!(
+            parse(["--wrapper", "env"].map(OsString::from)),
+            Parsed::Refuse(_)
+        ));
     }
 
     #[test]
     fn mistakes() {
-        for line in ["", "--once", ":0", "--attach :0", "--attach :0 x", "--attach 1 :0 2", "--backend device :0 x", "--bogus :0 x"] {
-            let words = line.split(' ').filter(|w| !w.is_empty()).map(OsString::from);
+        for line in [
+            "",
+            "--once",
+            ":0",
+            "--attach :0",
+            "--attach :0 x",
+            "--attach 1 :0 2",
+            "--backend device :0 x",
+            "--bogus :0 x",
+        ] {
+            let words = line
+                .split(' ')
+                .filter(|w| !w.is_empty())
+                .map(OsString::from);
             assert!(matches!(parse(words), Parsed::Refuse(_)), "{line}");
         }
     }

@@ -37,7 +37,12 @@ const STUB_FEATURES: &[&str] = &[
 ];
 
 /// Settings that a debugger makes once and expects to hold for the programs that it starts later.
-const STICKY: &[&str] = &["QPassSignals:", "QProgramSignals:", "QThreadEvents:", "QCatchSyscalls:"];
+const STICKY: &[&str] = &[
+    "QPassSignals:",
+    "QProgramSignals:",
+    "QThreadEvents:",
+    "QCatchSyscalls:",
+];
 
 const HELP: &str = "\
 The following monitor commands are supported:
@@ -49,7 +54,11 @@ The following monitor commands are supported:
 
 impl Server {
     /// Serves one packet. `Some`: the connection is over.
-    pub(super) async fn serve_packet(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+    pub(super) async fn serve_packet(
+        &mut self,
+        client: &mut Client,
+        packet: &[u8],
+    ) -> Option<Outcome> {
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         let reply: Vec<u8> = match packet {
             b"QStartNoAckMode" => {
@@ -92,7 +101,8 @@ impl Server {
             }
             _ if self.is_disabled(packet) => Vec::new(),
             _ if self.target.is_some() => {
-                let resumes = starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S'));
+                let resumes =
+                    starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S'));
                 let outcome = self.relay(client, packet, resumes).await;
                 if STICKY.iter().any(|s| starts(s)) {
                     self.remember(packet);
@@ -113,22 +123,37 @@ impl Server {
     }
 
     fn remember(&mut self, packet: &[u8]) {
-        let key = packet.iter().position(|&b| b == b':').map_or(packet, |at| &packet[..at]);
+        let key = packet
+            .iter()
+            .position(|&b| b == b':')
+            .map_or(packet, |at| &packet[..at]);
         self.sticky.insert(key.into(), packet.into());
     }
 
     async fn supported(&mut self, packet: &[u8]) -> Vec<u8> {
-        self.multiprocess = packet.split(|&b| b == b':' || b == b';').any(|f| f == b"multiprocess+");
+        self.multiprocess = packet
+            .split(|&b| b == b':' || b == b';')
+            .any(|f| f == b"multiprocess+");
         self.supported = Some(packet.into());
         let stub = match &mut self.target {
-            Some(target) => target.request(packet).await.map(|r| String::from_utf8_lossy(&r).into_owned()),
-            None => Some(format!("PacketSize={PACKET_SIZE:x};{}", STUB_FEATURES.join(";"))),
+            Some(target) => target
+                .request(packet)
+                .await
+                .map(|r| String::from_utf8_lossy(&r).into_owned()),
+            None => Some(format!(
+                "PacketSize={PACKET_SIZE:x};{}",
+                STUB_FEATURES.join(";")
+            )),
         }
         .unwrap_or_default();
         // Ours replace what the stub may say of the same features.
         let name = |f: &str| f.trim_end_matches(['+', '-']).to_string();
         let own: Vec<String> = OWN_FEATURES.iter().map(|f| name(f)).collect();
-        let features: Vec<&str> = stub.split(';').filter(|f| !f.is_empty() && !own.contains(&name(f))).chain(OWN_FEATURES.iter().copied()).collect();
+        let features: Vec<&str> = stub
+            .split(';')
+            .filter(|f| !f.is_empty() && !own.contains(&name(f)))
+            .chain(OWN_FEATURES.iter().copied())
+            .collect();
         features.join(";").into_bytes()
     }
 
@@ -142,14 +167,23 @@ impl Server {
     }
 
     fn set_variable(&mut self, packet: &[u8]) -> Vec<u8> {
-        let Some(pair) = argument(packet) else { return b"E01".into() };
-        let Some(at) = pair.iter().position(|&b| b == b'=').filter(|&at| at > 0) else { return b"E01".into() };
-        self.env.insert(OsString::from_vec(pair[..at].into()), OsString::from_vec(pair[at + 1..].into()));
+        let Some(pair) = argument(packet) else {
+            return b"E01".into();
+        };
+        let Some(at) = pair.iter().position(|&b| b == b'=').filter(|&at| at > 0) else {
+            return b"E01".into();
+        };
+        self.env.insert(
+            OsString::from_vec(pair[..at].into()),
+            OsString::from_vec(pair[at + 1..].into()),
+        );
         b"OK".into()
     }
 
     fn unset_variable(&mut self, packet: &[u8]) -> Vec<u8> {
-        let Some(name) = argument(packet) else { return b"E01".into() };
+        let Some(name) = argument(packet) else {
+            return b"E01".into();
+        };
         self.env.remove(&OsString::from_vec(name));
         b"OK".into()
     }
@@ -167,7 +201,11 @@ impl Server {
             _ if starts("qSymbol:") => b"OK".into(),
             b"qC" | b"qfThreadInfo" | b"qsThreadInfo" => b"E01".into(),
             _ if starts("vCont;") || starts("qXfer:") || starts("qRcmd") => b"E01".into(),
-            [b'H' | b'g' | b'G' | b'm' | b'M' | b'p' | b'P' | b'T' | b'X' | b'x' | b'Z' | b'z' | b'c' | b'C' | b's' | b'S', ..] => b"E01".into(),
+            [
+                b'H' | b'g' | b'G' | b'm' | b'M' | b'p' | b'P' | b'T' | b'X' | b'x' | b'Z' | b'z'
+                | b'c' | b'C' | b's' | b'S',
+                ..,
+            ] => b"E01".into(),
             _ => Vec::new(),
         }
     }
@@ -197,8 +235,13 @@ impl Server {
 
     /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
     async fn run(&mut self, packet: &[u8]) -> Vec<u8> {
-        let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..].split(|&b| b == b';').map(rsp::from_hex).collect();
-        let Some(words) = words.filter(|w| w.iter().all(|w| !w.contains(&0))) else { return b"E01".into() };
+        let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..]
+            .split(|&b| b == b';')
+            .map(rsp::from_hex)
+            .collect();
+        let Some(words) = words.filter(|w| w.iter().all(|w| !w.contains(&0))) else {
+            return b"E01".into();
+        };
         let mut words = words.into_iter().map(OsString::from_vec);
         let program = words.next().unwrap_or_default();
         let args: Vec<OsString> = words.collect();
@@ -224,7 +267,9 @@ impl Server {
 
     async fn attach_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid = rsp::hex_number(&packet[b"vAttach;".len()..]).and_then(|n| i32::try_from(n).ok());
-        let Some(pid) = pid.filter(|&p| p > 0) else { return b"E01".into() };
+        let Some(pid) = pid.filter(|&p| p > 0) else {
+            return b"E01".into();
+        };
         if self.target.is_some() {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
@@ -238,7 +283,9 @@ impl Server {
     }
 
     async fn first_stop(&mut self) -> Vec<u8> {
-        let Some(target) = &mut self.target else { return b"E01".into() };
+        let Some(target) = &mut self.target else {
+            return b"E01".into();
+        };
         match target.request(b"?").await {
             Some(reply) => shape_stop(reply, &self.options.disabled),
             None => b"E.The program ended before its first stop.".into(),
@@ -248,9 +295,8 @@ impl Server {
     async fn kill_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid = rsp::hex_number(&packet[b"vKill;".len()..]);
         match &mut self.target {
-            // GDB's own number for "the process" when it has never learnt it is 42000; gdbserver kills
-            // its only process whatever it is called.
-            Some(target) if pid.is_some() => {
+            // 42000 is what GDB calls the process while it has not learnt its number.
+            Some(target) if pid == Some(target.pid as u64) || pid == Some(42000) => {
                 target.kill().await;
                 self.target = None;
                 b"OK".into()
@@ -263,18 +309,22 @@ impl Server {
     async fn kill_all(&mut self, client: &mut Client) -> Option<Outcome> {
         match self.target.take() {
             Some(mut target) => {
-                eprintln!("Killing all inferiors");
+                self.say("Killing all inferiors");
                 target.kill().await;
             }
-            None => eprintln!("No process to kill"),
+            None => self.say("No process to kill"),
         }
         let _ = client;
-        if self.extended { None } else { Some(Outcome::Quit(0)) }
+        if self.extended {
+            None
+        } else {
+            Some(Outcome::Quit(0))
+        }
     }
 
     /// `R` has no reply; the debugger asks with `?` next.
     async fn restart(&mut self) {
-        eprintln!("ulpf server restarting");
+        self.say("ulpf server restarting");
         if let Some(mut target) = self.target.take() {
             target.kill().await;
         }
@@ -287,20 +337,26 @@ impl Server {
 
     async fn detach(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         let pid = packet.strip_prefix(b"D;").map(rsp::hex_number);
-        let Some(target) = self.target.as_mut().filter(|t| pid.is_none_or(|p| p == Some(t.pid as u64))) else {
+        let Some(target) = self
+            .target
+            .as_mut()
+            .filter(|t| pid.is_none_or(|p| p == Some(t.pid as u64)))
+        else {
             let _ = client.send(b"E01").await;
             return None;
         };
-        eprintln!("Detaching from process {}", target.pid);
-        if !target.detach().await {
-            let ended = target.exit.now();
+        let text = format!("Detaching from process {}", target.pid);
+        let detached = target.detach().await;
+        let ended = target.exit.now();
+        let (launched, mut exit) = (target.launched, target.exit.clone());
+        self.say(&text);
+        if !detached {
             if let Some(ending) = ended {
                 self.ended(ending);
             }
             let _ = client.send(b"E01").await;
             return None;
         }
-        let (launched, mut exit) = (target.launched, target.exit.clone());
         self.target = None;
         let _ = client.send(b"OK").await;
         if self.extended {
@@ -335,5 +391,13 @@ fn output(text: &str) -> String {
 
 /// Reply texts end at the packet's end and may not contain its special characters.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if matches!(c, '#' | '$' | '}' | '*') || c.is_control() { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if matches!(c, '#' | '$' | '}' | '*') || c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect()
 }

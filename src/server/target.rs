@@ -1,7 +1,6 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
-use crate::inject::SharedArea;
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
 use std::collections::VecDeque;
@@ -31,7 +30,6 @@ pub struct Target {
     pub running: bool,
     /// The stub died or talks nonsense; only killing is left.
     pub lost: bool,
-    pub shared: SharedArea,
     control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<News>,
@@ -48,7 +46,6 @@ impl Target {
             exit: session.exit,
             running: false,
             lost: false,
-            shared: session.shared,
             control: session.control,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
@@ -117,7 +114,10 @@ impl Target {
     pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         self.send(payload).await.ok()?;
         loop {
-            match tokio::time::timeout(Duration::from_secs(30), self.news()).await.ok()? {
+            match tokio::time::timeout(Duration::from_secs(30), self.news())
+                .await
+                .ok()?
+            {
                 News::Reply(reply) => return Some(reply),
                 News::Notification(_) => {}
                 News::Ended(_) | News::StubLost => return None,
@@ -179,5 +179,7 @@ impl Drop for Target {
 
 /// `O` and hex digits: text to print, more replies follow. (`OK` is not.)
 pub fn is_output(reply: &[u8]) -> bool {
-    reply.first() == Some(&b'O') && reply.len() % 2 == 1 && reply[1..].iter().all(u8::is_ascii_hexdigit)
+    reply.first() == Some(&b'O')
+        && reply.len() % 2 == 1
+        && reply[1..].iter().all(u8::is_ascii_hexdigit)
 }

@@ -1,0 +1,104 @@
+//! The command line of `ulpf`.
+#![forbid(unsafe_code)]
+
+use crate::server::options::{self, Parsed};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::future::Future;
+
+/// Unlimited, exact data watchpoints for stock GDB and LLDB
+#[derive(Debug, Parser)]
+#[command(
+    name = "ulpf",
+    version,
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a program to a debugger; takes what gdbserver takes
+    #[command(disable_help_flag = true)]
+    Server(Words),
+    /// Open GDB on a program, connected, with unlimited watchpoints
+    Gdb(GdbArgs),
+    /// Watch without a debugger: start a program and log every hit
+    Run(crate::run::RunArgs),
+    /// Watch a running program without a debugger
+    Attach(crate::run::AttachArgs),
+    /// Say what this machine offers, and what to do about what is missing
+    Doctor,
+}
+
+#[derive(Debug, Args)]
+struct Words {
+    /// gdbserver's command line; see `ulpf server --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "ulpf gdb [GDB OPTIONS] PROGRAM [ARGS]...")]
+struct GdbArgs {
+    /// GDB's own options (-x FILE, -ex COMMAND, …), then the program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "WORDS"
+    )]
+    words: Vec<OsString>,
+}
+
+/// Runs the command line; the exit status.
+pub fn main() -> i32 {
+    // What follows `server` is gdbserver's language, not clap's.
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|a| a == "server") {
+        return server(args.collect());
+    }
+    match Cli::parse().command {
+        Command::Server(Words { words }) => server(words),
+        Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
+        Command::Run(args) => crate::run::run(&args),
+        Command::Attach(args) => crate::run::attach(&args),
+        Command::Doctor => crate::doctor::doctor(),
+    }
+}
+
+fn server(words: Vec<OsString>) -> i32 {
+    match options::parse(words) {
+        Parsed::Print(text) => {
+            print!("{text}");
+            0
+        }
+        Parsed::Refuse(text) => {
+            eprint!("{text}");
+            1
+        }
+        Parsed::Serve(options) => run(crate::server::serve(*options)),
+    }
+}
+
+/// One thread is enough for what we do; a second one only where the program is started (blocking).
+fn run(work: impl Future<Output = i32>) -> i32 {
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => {
+            let status = runtime.block_on(work);
+            // A read of stdin that blocks must not keep us.
+            runtime.shutdown_background();
+            status
+        }
+        Err(e) => {
+            eprintln!("ulpf cannot start: {e}.");
+            1
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! `ulpf doctor`: what this machine offers, what works, and what to do about the rest.
+//!
+//! ```text
+//!   ok    kernel                Linux 6.1.0-18-amd64
+//!   FAIL  syscall user dispatch Function not implemented
+//!           Needed to … Use a kernel built with CONFIG_GENERIC_ENTRY (5.11 or later).
+//! ```
+//! Exit status 0: a program can be watched. 1: something that is needed is missing.
+#![forbid(unsafe_code)]
+
+use crate::inject::{process, sys};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// There.
+    Ok,
+    /// Not there, and something is lost without it.
+    Missing,
+    /// Not there, and not used by this version.
+    Note,
+    /// Not there, and nothing works without it.
+    Fail,
+}
+
+struct Finding {
+    level: Level,
+    what: &'static str,
+    value: String,
+    /// What it means, and what to do.
+    advice: Option<String>,
+}
+
+fn ok(what: &'static str, value: impl Into<String>) -> Finding {
+    Finding {
+        level: Level::Ok,
+        what,
+        value: value.into(),
+        advice: None,
+    }
+}
+
+fn lacks(
+    level: Level,
+    what: &'static str,
+    value: impl Into<String>,
+    advice: impl Into<String>,
+) -> Finding {
+    Finding {
+        level,
+        what,
+        value: value.into(),
+        advice: Some(advice.into()),
+    }
+}
+
+pub fn doctor() -> i32 {
+    let findings = [
+        kernel(),
+        processor(),
+        system_call(
+            "syscall user dispatch",
+            sys::probe::user_dispatch(),
+            "The program's system calls are seen through it. Use Linux 5.11 or later; a container's seccomp filter may also be in the way.",
+        ),
+        system_call(
+            "memfd",
+            sys::probe::memfd(),
+            "Watched pages move into a memory file. A container's seccomp filter may forbid memfd_create; allow it.",
+        ),
+        system_call(
+            "pidfd_getfd",
+            sys::probe::pidfd_getfd(),
+            "The stub fetches its connection with it. Use Linux 5.6 or later; Docker needs --cap-add=SYS_PTRACE or a newer seccomp profile.",
+        ),
+        system_call(
+            "ptrace",
+            sys::probe::ptrace(),
+            "Programs are started under ptrace. In Docker: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined.",
+        ),
+        attach(),
+        overcommit(),
+        address_space(),
+        stub(),
+        debug_registers(),
+        protection_keys(),
+        device(),
+        debugger("gdb", "gdb", "apt install gdb"),
+        lldb(),
+        debugger(
+            "gdbserver",
+            "gdbserver",
+            "apt install gdbserver (only to compare with)",
+        ),
+    ];
+    let width = findings.iter().map(|f| f.what.len()).max().unwrap_or(0);
+    for f in &findings {
+        let mark = match f.level {
+            Level::Ok => "ok  ",
+            Level::Missing => "no  ",
+            Level::Note => "-   ",
+            Level::Fail => "FAIL",
+        };
+        println!("{mark}  {:width$}  {}", f.what, f.value);
+        if let Some(advice) = &f.advice {
+            println!("{:6}{:width$}  {advice}", "", "");
+        }
+    }
+    let failed = findings.iter().filter(|f| f.level == Level::Fail).count();
+    println!();
+    if failed == 0 {
+        println!(
+            "Watchpoints work on this machine, through page guards and signals (backend `signal`)."
+        );
+        0
+    } else {
+        println!("Watchpoints do not work on this machine: see FAIL above.");
+        1
+    }
+}
+
+fn kernel() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .unwrap_or_default()
+        .trim()
+        .to_string();
+    let mut parts = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|p| p.parse::<u32>().ok());
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let text = format!("Linux {release}");
+    match version {
+        (0, _) => lacks(
+            Level::Fail,
+            "kernel",
+            text,
+            "This is not Linux, or /proc is not mounted. ulpf needs both.",
+        ),
+        v if v < (5, 11) => lacks(
+            Level::Fail,
+            "kernel",
+            text,
+            "Linux 5.11 or later is needed.",
+        ),
+        _ => ok("kernel", text),
+    }
+}
+
+fn processor() -> Finding {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        info.lines()
+            .find(|l| l.starts_with(name))
+            .and_then(|l| l.split_once(": "))
+            .map(|f| f.1.trim().to_string())
+    };
+    let name = field("model name").unwrap_or_else(|| std::env::consts::ARCH.into());
+    let flags = field("flags").unwrap_or_default();
+    let has: Vec<&str> = ["avx", "avx2", "avx512f", "amx_tile"]
+        .into_iter()
+        .filter(|f| flags.split(' ').any(|x| x == *f))
+        .collect();
+    ok(
+        "processor",
+        if has.is_empty() {
+            name
+        } else {
+            format!("{name} ({})", has.join(", "))
+        },
+    )
+}
+
+fn system_call(what: &'static str, result: std::io::Result<()>, advice: &str) -> Finding {
+    match result {
+        Ok(()) => ok(what, "available"),
+        Err(e) => lacks(
+            Level::Fail,
+            what,
+            e.raw_os_error()
+                .map_or_else(|| e.to_string(), crate::errno_text),
+            advice,
+        ),
+    }
+}
+
+fn attach() -> Finding {
+    const ALLOW: &str = "echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope";
+    match process::ptrace_scope() {
+        None => ok(
+            "attaching",
+            "allowed to processes of the same user (no yama)",
+        ),
+        Some(0) => ok(
+            "attaching",
+            "allowed to processes of the same user (ptrace_scope 0)",
+        ),
+        Some(n) if sys::is_root() && n < 3 => {
+            ok("attaching", format!("allowed, as root (ptrace_scope {n})"))
+        }
+        Some(n @ 1..=2) => lacks(
+            Level::Missing,
+            "attaching",
+            format!("not allowed to running programs (yama's ptrace_scope is {n})"),
+            format!(
+                "Starting programs works. To attach, run ulpf as root, or until the next boot: {ALLOW}"
+            ),
+        ),
+        Some(n) => lacks(
+            Level::Fail,
+            "attaching",
+            format!("ptrace is forbidden until the next boot (ptrace_scope {n})"),
+            "Nothing can be started under a debugger either. Boot with another setting of kernel.yama.ptrace_scope.",
+        ),
+    }
+}
+
+fn overcommit() -> Finding {
+    match fs::read_to_string("/proc/sys/vm/overcommit_memory")
+        .unwrap_or_default()
+        .trim()
+    {
+        "2" => lacks(
+            Level::Missing,
+            "overcommit",
+            "off (vm.overcommit_memory is 2)",
+            "Large tables are reserved and hardly used. If a program fails to start for lack of memory: sudo sysctl vm.overcommit_memory=0",
+        ),
+        mode => ok("overcommit", format!("on (vm.overcommit_memory is {mode})")),
+    }
+}
+
+fn address_space() -> Finding {
+    match sys::address_space_limit() {
+        None => ok("address space", "unlimited"),
+        Some(bytes) => lacks(
+            Level::Missing,
+            "address space",
+            format!("limited to {} MiB (ulimit -v)", bytes >> 20),
+            "The stub and its tables need address space of their own. If a program fails to start: ulimit -v unlimited",
+        ),
+    }
+}
+
+fn stub() -> Finding {
+    match crate::inject::stub_image() {
+        Ok(image) => ok("stub", format!("{} KiB", image.len / 1024)),
+        Err(e) => lacks(Level::Fail, "stub", "unusable", e.to_string()),
+    }
+}
+
+fn debug_registers() -> Finding {
+    match sys::probe::debug_register() {
+        Ok(()) => ok(
+            "debug registers",
+            "available to ordinary users through perf events",
+        ),
+        Err(e) => lacks(
+            Level::Note,
+            "debug registers",
+            format!(
+                "not available ({})",
+                e.raw_os_error()
+                    .map_or_else(|| e.to_string(), crate::errno_text)
+            ),
+            "Not needed. (kernel.perf_event_paranoid at 2 or below, and a machine that has them, would offer four of them.)",
+        ),
+    }
+}
+
+fn protection_keys() -> Finding {
+    match sys::probe::protection_key() {
+        Ok(()) => ok("protection keys", "available (not used by this version)"),
+        Err(_) => lacks(
+            Level::Note,
+            "protection keys",
+            "not available",
+            "Not needed.",
+        ),
+    }
+}
+
+fn device() -> Finding {
+    match Path::new("/dev/ulpf").exists() {
+        true => ok("/dev/ulpf", "there (not used by this version)"),
+        false => lacks(Level::Note, "/dev/ulpf", "not there", "Not needed."),
+    }
+}
+
+fn first_line(program: &str) -> Option<String> {
+    let out = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    Some(
+        String::from_utf8_lossy(&out.stdout)
+            .lines()
+            .next()?
+            .trim()
+            .to_string(),
+    )
+}
+
+fn debugger(what: &'static str, program: &str, install: &str) -> Finding {
+    match first_line(program) {
+        Some(version) => ok(what, version),
+        None => lacks(
+            Level::Note,
+            what,
+            "not installed",
+            format!("Debian, Ubuntu: {install}"),
+        ),
+    }
+}
+
+fn lldb() -> Finding {
+    let found: Vec<String> = [
+        "lldb", "lldb-14", "lldb-15", "lldb-16", "lldb-17", "lldb-18", "lldb-19", "lldb-20",
+    ]
+    .into_iter()
+    .filter_map(first_line)
+    .collect();
+    match found.is_empty() {
+        false => ok("lldb", found.join("; ")),
+        true => lacks(
+            Level::Note,
+            "lldb",
+            "not installed",
+            "Debian, Ubuntu: apt install lldb",
+        ),
+    }
+}

@@ -1,0 +1,247 @@
+//! `ulpf gdb`: the real GDB, connected to a server in this process.
+//!
+//! GDB, the program and the server share one terminal. The program runs in a process group of its own,
+//! which has the terminal while the program runs and loses it when it stops, as under GDB alone: so
+//! Ctrl-C reaches the program, and the stop reaches GDB.
+#![forbid(unsafe_code)]
+
+use crate::inject::sys;
+use crate::server::{self, Terminal, options::Options};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Options of GDB that take the next word as their value.
+const WITH_VALUE: &[&str] = &[
+    "x",
+    "ex",
+    "ix",
+    "iex",
+    "eval-command",
+    "command",
+    "init-command",
+    "init-eval-command",
+    "early-init-command",
+    "early-init-eval-command",
+    "eix",
+    "eiex",
+    "d",
+    "directory",
+    "cd",
+    "D",
+    "data-directory",
+    "s",
+    "symbols",
+    "e",
+    "exec",
+    "se",
+    "c",
+    "core",
+    "b",
+    "baud",
+    "l",
+    "i",
+    "interpreter",
+    "ui",
+    "tty",
+];
+
+/// Splits the words into GDB's options and the program with its arguments.
+fn split(words: &[OsString]) -> (&[OsString], &[OsString]) {
+    let mut at = 0;
+    while let Some(word) = words.get(at).map(|w| w.as_bytes()) {
+        if word == b"--args" || word == b"--" || word == b"-args" {
+            return (&words[..at], &words[at + 1..]);
+        }
+        let Some(name) = word.strip_prefix(b"--").or_else(|| word.strip_prefix(b"-")) else {
+            break;
+        };
+        let takes_value = WITH_VALUE.iter().any(|o| o.as_bytes() == name);
+        at += if takes_value { 2 } else { 1 };
+    }
+    words.split_at(at.min(words.len()))
+}
+
+pub async fn gdb(words: Vec<OsString>) -> i32 {
+    match open(&words).await {
+        Ok(status) => status,
+        Err(why) => {
+            eprintln!("ulpf gdb: {why}");
+            1
+        }
+    }
+}
+
+async fn open(words: &[OsString]) -> Result<i32, String> {
+    let (gdb_options, program) = split(words);
+    let Some((program, args)) = program.split_first() else {
+        return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
+    };
+    let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
+    let path = locate(program)?;
+    let dir = SocketDir::new()?;
+    let socket = dir.0.join("gdb");
+    let options = Options {
+        comm: socket.clone().into(),
+        multi: true,
+        once: true,
+        ..Options::default()
+    };
+    let server = server::Bound::new(options, Terminal::Shared)
+        .await
+        .map_err(|e| format!("The connection to GDB cannot be set up: {e}"))?;
+
+    let mut command = Command::new(&gdb);
+    // The program's files are this machine's: no need to fetch them through the protocol.
+    command.args(["-iex", "set sysroot /"]);
+    command.args([
+        "-ex",
+        &format!("target extended-remote {}", socket.display()),
+    ]);
+    command
+        .arg("-ex")
+        .arg(join("set remote exec-file ", path.as_os_str()));
+    command
+        .args(gdb_options)
+        .arg("--args")
+        .arg(&path)
+        .args(args);
+
+    let mut child_changed = signal(SignalKind::child()).map_err(|e| e.to_string())?;
+    // They are meant for GDB or the program, which get them from the terminal themselves.
+    let _interrupt = signal(SignalKind::interrupt()).map_err(|e| e.to_string())?;
+    let _quit = signal(SignalKind::quit()).map_err(|e| e.to_string())?;
+    let mut leave = [
+        signal(SignalKind::hangup()).map_err(|e| e.to_string())?,
+        signal(SignalKind::terminate()).map_err(|e| e.to_string())?,
+    ];
+    let [hangup, terminate] = &mut leave;
+
+    let child = command
+        .spawn()
+        .map_err(|e| format!("{} cannot be started: {e}.", gdb.display()))?;
+    let pid = child.id() as i32;
+    let watch_gdb = async {
+        loop {
+            match sys::child_state(pid) {
+                Ok(sys::ChildState::Ended(status)) => return status,
+                // It wanted the terminal while the program had it (`continue &`).
+                Ok(sys::ChildState::StoppedForTerminal) => {
+                    crate::inject::foreground::to_own_group();
+                    let _ = sys::kill(pid, libc::SIGCONT);
+                }
+                Ok(sys::ChildState::Running) => {}
+                Err(_) => return 0,
+            }
+            child_changed.recv().await;
+        }
+    };
+    let serve = server.serve();
+    tokio::pin!(serve, watch_gdb);
+    let mut served = false;
+    let status = loop {
+        tokio::select! {
+            status = &mut watch_gdb => break status,
+            _ = &mut serve, if !served => served = true,
+            _ = hangup.recv() => { let _ = sys::kill(pid, libc::SIGHUP); }
+            _ = terminate.recv() => { let _ = sys::kill(pid, libc::SIGTERM); }
+        }
+    };
+    // GDB has gone; the server sees the end of the connection and ends or releases the program.
+    if !served {
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(10), serve).await;
+    }
+    crate::inject::foreground::to_own_group();
+    Ok(match status & 0x7f {
+        0 => (status >> 8) & 0xff,
+        signal => 128 + signal,
+    })
+}
+
+fn join(head: &str, tail: &OsStr) -> OsString {
+    let mut text = OsString::from(head);
+    text.push(tail);
+    text
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(name))
+        .find(|p| is_executable(p))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// The program's absolute path, as a shell would find it.
+fn locate(program: &OsStr) -> Result<PathBuf, String> {
+    let path = Path::new(program);
+    let here = path.exists().then(|| path.to_owned());
+    let found = match program.as_bytes().contains(&b'/') {
+        true => here,
+        false => here.or_else(|| find(program.to_str()?)),
+    };
+    let found =
+        found.ok_or_else(|| format!("There is no program {}. Give its path.", path.display()))?;
+    std::path::absolute(&found).map_err(|e| format!("{}: {e}.", found.display()))
+}
+
+/// A directory that only we may enter, removed at the end.
+struct SocketDir(PathBuf);
+
+impl SocketDir {
+    fn new() -> Result<SocketDir, String> {
+        let base = std::env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|d| d.is_dir())
+            .unwrap_or_else(std::env::temp_dir);
+        for attempt in 0..100 {
+            let dir = base.join(format!("ulpf-{}-{attempt}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
+                Ok(()) => return Ok(SocketDir(dir)),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => {
+                    return Err(format!(
+                        "No directory for a socket can be made in {}: {e}.",
+                        base.display()
+                    ));
+                }
+            }
+        }
+        Err(format!(
+            "No directory for a socket can be made in {}.",
+            base.display()
+        ))
+    }
+}
+
+impl Drop for SocketDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gdb_options_end_at_the_program() {
+        let words: Vec<OsString> = "-q -ex run --batch -x=file prog -ex y"
+            .split(' ')
+            .map(OsString::from)
+            .collect();
+        let (options, program) = split(&words);
+        assert_eq!((options.len(), program.len()), (5, 3));
+        let words: Vec<OsString> = "--args prog".split(' ').map(OsString::from).collect();
+        assert_eq!(split(&words).1, ["prog"]);
+        let words: Vec<OsString> = ["-ex".into()].into();
+        assert_eq!(split(&words).1.len(), 0);
+    }
+}
