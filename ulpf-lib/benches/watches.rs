@@ -99,8 +99,8 @@ fn main() {
     }
 
     println!(
-        "\n{:>9}  {:>9}  {:>10}  {:>10}  {:>10}",
-        "watches", "pages", "arm", "unchanged", "give back"
+        "\n{:>9}  {:>9}  {:>10}  {:>10}  {:>10}  {:>10}",
+        "watches", "pages", "arm", "unchanged", "one more", "give back"
     );
     for (n, gap) in [
         (1, 24),
@@ -115,7 +115,7 @@ fn main() {
 
 /// `n` watches of 8 bytes, `gap` bytes apart, in memory that is in use.
 fn arm(n: u64, gap: u64) {
-    let mut memory = vec![1u8; (n * gap + 4 * PAGE_SIZE) as usize];
+    let mut memory = vec![1u8; (n * gap + 8 * PAGE_SIZE) as usize];
     let base = (memory.as_mut_ptr() as u64 + 2 * PAGE_SIZE) & !(PAGE_SIZE - 1);
     let mut list = Watchlist::new();
     list.insert_bulk((0..n).map(|i| {
@@ -128,7 +128,13 @@ fn arm(n: u64, gap: u64) {
     let pages: u64 = list.pages().map(|r: PageRun| r.len() / PAGE_SIZE).sum();
     assert!(list.pages().all(|r| r.guard == Guard::NoWrite));
     let mut guards = Guards::lazy(Box::leak(Box::new(PageMap::new())));
-    let mut times = [Duration::MAX; 3];
+    let beyond = TargetAddr(base + n * gap + 3 * PAGE_SIZE).page();
+    let one_more = PageRun {
+        start: beyond,
+        end: beyond.offset(PAGE_SIZE),
+        guard: Guard::NoWrite,
+    };
+    let mut times = [Duration::MAX; 4];
     for _ in 0..5 {
         let mut lap = |i: usize, f: &mut dyn FnMut()| {
             let start = Instant::now();
@@ -137,11 +143,14 @@ fn arm(n: u64, gap: u64) {
         };
         lap(0, &mut || assert!(guards.apply(list.pages()).is_empty()));
         lap(1, &mut || assert!(guards.apply(list.pages()).is_empty()));
-        lap(2, &mut || guards.release_all().unwrap());
+        lap(2, &mut || {
+            assert!(guards.apply(list.pages().chain([one_more])).is_empty())
+        });
+        lap(3, &mut || guards.release_all().unwrap());
     }
     println!(
-        "{n:>9}  {pages:>9}  {:>10.1?}  {:>10.1?}  {:>10.1?}",
-        times[0], times[1], times[2]
+        "{n:>9}  {pages:>9}  {:>10.1?}  {:>10.1?}  {:>10.1?}  {:>10.1?}",
+        times[0], times[1], times[2], times[3]
     );
     assert!(memory[n as usize / 2] == 1);
 }
