@@ -1,4 +1,5 @@
-//! A stranger's bytes: no panic, bounded answers, and the session goes on.
+//! A stranger's bytes: no panic, bounded answers, and the session goes on. `PROPTEST_CASES=1000000`
+//! makes a long run of it.
 
 use proptest::prelude::*;
 use ulpf_stub_host_tests::fake::Recorder;
@@ -29,7 +30,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
     #[test]
     fn any_packets(packets in proptest::collection::vec(payload(), 1..12)) {
         let mut inf = Recorder::default();

@@ -195,6 +195,22 @@ fn resuming() {
 }
 
 #[test]
+fn a_second_client_starts_afresh() {
+    let mut t = Talk::gdb();
+    assert!(t.send(b"vCont;c").is_empty());
+    t.stop(101, StopReason::Signal(11));
+    t.say("qSupported:swbreak+");
+    assert_eq!(t.say("?"), "T0bthread:65;");
+    // LLDB counts signals as Linux does.
+    t.say("qSupported:xmlRegisters=i386");
+    t.say("QListThreadsInStopReply");
+    assert!(t.send(b"vCont;C0a:64").is_empty());
+    assert!(t.last().contains("signal: Some(10)"));
+    let stop = t.stop(101, StopReason::Breakpoint);
+    assert!(stop.starts_with("T05thread:65;") && stop.contains("reason:breakpoint;threads:64,65;"), "{stop}");
+}
+
+#[test]
 fn leaving() {
     let mut t = Talk::gdb();
     assert_eq!(t.say("D;64"), "OK");

@@ -2,8 +2,8 @@
 
 use super::Served;
 use crate::gdb::packet::{self, Id, ThreadId};
-use crate::gdb::{Event, GdbSession, amend};
-use crate::inferior::{Inferior, Tid};
+use crate::gdb::{Client, Event, GdbSession, amend};
+use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
 
 /// What a client may send before the stop that it waits for.
@@ -52,8 +52,9 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
     };
     match name {
         b"qSupported" => {
-            session.client = super::super::Client { features: packet::client_features(payload), ..Default::default() };
+            session.client = Client { features: packet::client_features(payload), ..Default::default() };
             session.debuggee.linux_signals = false;
+            session.last_stop.clear();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
         }
         b"qRcmd" => Served::Pass,
@@ -89,11 +90,21 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
     }
 }
 
+/// The last stop reply as it was sent; to a client that was not there, its signal and thread.
 fn last_stop(session: &GdbSession) -> Vec<u8> {
     if !session.last_stop.is_empty() {
         return session.last_stop.clone();
     }
-    let mut reply = b"T05thread:".to_vec();
+    const SIGINT: i32 = 2;
+    const SIGTRAP: i32 = 5;
+    let signal = match session.last_reason.map(|stop| stop.reason) {
+        Some(StopReason::Signal(n)) => n,
+        Some(StopReason::Interrupted) => SIGINT,
+        _ => SIGTRAP,
+    };
+    let mut reply = b"T".to_vec();
+    packet::push_hex(&mut reply, &[session.debuggee.signal_to_client(signal)]);
+    reply.extend_from_slice(b"thread:");
     amend::thread_id(&mut reply, session.debuggee.pid, session.thread, session.client.features.multiprocess);
     reply.push(b';');
     reply
