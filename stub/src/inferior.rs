@@ -79,6 +79,12 @@ pub trait Inferior {
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize;
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno>;
 
+    /// Protection (`PROT_*` bits) that the program believes the page to have, where the kernel's
+    /// own tables say something else because of us.
+    fn page_protection(&self, _addr: TargetAddr) -> Option<u8> {
+        None
+    }
+
     /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
     /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
     fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal>;

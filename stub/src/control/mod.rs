@@ -444,6 +444,11 @@ impl Inferior for Control {
         text::write(addr.0, data)
     }
 
+    fn page_protection(&self, addr: TargetAddr) -> Option<u8> {
+        let entry = g().page_map.entry(addr);
+        entry.moved().then(|| entry.prot())
+    }
+
     fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
         // SAFETY: the debugger inserts while the world rests; else it is stopped first.
         let list = unsafe { g().breakpoints_mut() };

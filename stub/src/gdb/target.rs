@@ -41,7 +41,8 @@ const ESRCH: u8 = 3;
 pub struct Debuggee {
     pub pid: i32,
     pub layout: Layout,
-    /// Why the last breakpoint or watch was refused (`monitor ulpf why`).
+    /// Why the last watch was refused, if it was refused here and the program does not know of it
+    /// (`monitor ulpf why`).
     pub refusal: Option<Refusal>,
     /// The client numbers signals as Linux does (LLDB).
     pub linux_signals: bool,
@@ -304,11 +305,8 @@ impl MonitorCmd for Debuggee {
     fn handle_monitor_cmd(&mut self, cmd: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), Infallible> {
         let command = String::from_utf8_lossy(cmd);
         let command = command.trim();
-        if command == "ulpf why" {
-            match &self.refusal {
-                Some(r) => outputln!(out, "{}: {}; {}.", r.what, r.why, r.what_to_do),
-                None => outputln!(out, "Nothing was refused."),
-            }
+        if let ("ulpf why", Some(r)) = (command, &self.refusal) {
+            outputln!(out, "{}: {}; {}.", r.what, r.why, r.what_to_do);
             return Ok(());
         }
         let known = match self.inf() {

@@ -5,6 +5,7 @@ use crate::gdb::{GdbSession, packet, procfs};
 use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 /// Marks the client as LLDB at its first own packet.
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Option<Served> {
@@ -32,7 +33,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         b"qWatchpointSupportInfo:" | b"qWatchpointSupportInfo" => Served::text("num:65536;"),
         b"qMemoryRegionInfo:" => Served::Ok,
         _ => match payload.strip_prefix(b"qMemoryRegionInfo:") {
-            Some(addr) => memory_region(pid, addr).map_or_else(Served::error, Served::Reply),
+            Some(addr) => memory_region(inf, addr).map_or_else(Served::error, Served::Reply),
             None => return None,
         },
     };
@@ -57,10 +58,10 @@ fn process_info(pid: i32) -> Vec<u8> {
     reply
 }
 
-/// The mapping that holds the address, or the hole around it.
-fn memory_region(pid: i32, addr: &[u8]) -> Option<Vec<u8>> {
+/// The mapping that holds the address, or the hole around it, with the program's own permissions.
+fn memory_region(inf: &mut dyn Inferior, addr: &[u8]) -> Option<Vec<u8>> {
     let addr = packet::hex_u64(addr)?;
-    let maps = procfs::read(pid, "maps").ok()?;
+    let maps = procfs::read(inf.pid(), "maps").ok()?;
     let mut hole = 0;
     let mut reply = Vec::new();
     for line in maps.split(|b| *b == b'\n') {
@@ -70,21 +71,44 @@ fn memory_region(pid: i32, addr: &[u8]) -> Option<Vec<u8>> {
             return Some(reply);
         }
         if addr < map.end {
-            region(&mut reply, map.start, map.end);
-            reply.extend_from_slice(b"permissions:");
-            reply.extend(map.permissions.iter().filter(|b| b"rwx".contains(b)));
-            reply.push(b';');
-            if !map.name.is_empty() {
-                reply.extend_from_slice(b"name:");
-                packet::push_hex(&mut reply, map.name);
-                reply.push(b';');
-            }
+            mapped(inf, &mut reply, addr, &map);
             return Some(reply);
         }
         hole = map.end;
     }
     region(&mut reply, hole, 0);
     Some(reply)
+}
+
+/// Guarded memory has the name of our memory file and the permissions of its guards in the kernel's
+/// table; what the debugger should see differs page by page.
+fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &procfs::Mapping<'_>) {
+    const RWX: [(u8, u8); 3] = [(1, b'r'), (2, b'w'), (4, b'x')];
+    let Some(own) = inf.page_protection(TargetAddr(addr)) else {
+        region(reply, map.start, map.end);
+        reply.extend_from_slice(b"permissions:");
+        reply.extend(map.permissions.iter().filter(|b| b"rwx".contains(b)));
+        reply.push(b';');
+        if !map.name.is_empty() {
+            reply.extend_from_slice(b"name:");
+            packet::push_hex(reply, map.name);
+            reply.push(b';');
+        }
+        return;
+    };
+    let same = |page: u64| inf.page_protection(TargetAddr(page)) == Some(own);
+    let page = TargetAddr(addr).page().0;
+    let (mut start, mut end) = (page, page + PAGE_SIZE);
+    while start > map.start && same(start - PAGE_SIZE) {
+        start -= PAGE_SIZE;
+    }
+    while end < map.end && same(end) {
+        end += PAGE_SIZE;
+    }
+    region(reply, start, end);
+    reply.extend_from_slice(b"permissions:");
+    reply.extend(RWX.iter().filter(|(bit, _)| own & bit != 0).map(|(_, letter)| letter));
+    reply.push(b';');
 }
 
 /// `start:…;size:…;`; an `end` of 0 is the end of the address space.

@@ -24,18 +24,14 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             inf.remove_breakpoint(TargetAddr(addr));
             Ok(())
         }),
-        b'2' => watch(inf, insert, WatchKind::Write, rest),
-        b'3' => watch(inf, insert, WatchKind::Read, rest),
-        b'4' => watch(inf, insert, WatchKind::Access, rest),
+        b'2' => watch(session, inf, insert, WatchKind::Write, rest),
+        b'3' => watch(session, inf, insert, WatchKind::Read, rest),
+        b'4' => watch(session, inf, insert, WatchKind::Access, rest),
         _ => return Served::unknown(),
     };
     match result {
         Some(Ok(())) => Served::Ok,
-        Some(Err(refusal)) => {
-            let reply = amend::refusal(&refusal, session.client);
-            session.debuggee.refusal = Some(refusal);
-            Served::Reply(reply)
-        }
+        Some(Err(refusal)) => Served::Reply(amend::refusal(&refusal, session.client)),
         None => Served::error(),
     }
 }
@@ -48,13 +44,23 @@ fn insert_breakpoint(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Result<(), R
     Some(inf.insert_breakpoint(TargetAddr(point.addr), point.conditions))
 }
 
-fn watch(inf: &mut dyn Inferior, insert: bool, kind: WatchKind, rest: &[u8]) -> Option<Result<(), Refusal>> {
+fn watch(
+    session: &mut GdbSession,
+    inf: &mut dyn Inferior,
+    insert: bool,
+    kind: WatchKind,
+    rest: &[u8],
+) -> Option<Result<(), Refusal>> {
     let (addr, len) = packet::addr_len(rest)?;
     let range = match WatchRange::new(TargetAddr(addr), len) {
         Some(range) => range,
-        None if insert => return Some(Err(no_range(addr, len))),
+        None if insert => {
+            session.debuggee.refusal = Some(no_range(addr, len));
+            return Some(Err(no_range(addr, len)));
+        }
         None => return None,
     };
+    session.debuggee.refusal = None;
     if insert {
         return Some(inf.insert_watch(range, kind));
     }
