@@ -10,9 +10,9 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_engine::access::AccessList;
-use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{AliasMap, CodeArena, Engine, Open, Outcome};
+use ulpf_engine::access::{AccessList, Decoder};
+use ulpf_engine::cpu::{Cpu, Gprs};
+use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
 use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -32,6 +32,14 @@ const MAX_REPEATS: u32 = 1 << 16;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
+/// Instruction addresses that are remembered.
+const SITES: usize = 1 << 16;
+
+struct Engine {
+    decoder: Decoder,
+    thunks: Thunks,
+}
+
 static mut ENGINE: Option<Engine> = None;
 
 fn engine() -> &'static Engine {
@@ -50,15 +58,23 @@ pub fn init() -> Result<(), Errno> {
         let _ = sys!(k::__NR_close, fd);
         (rw, rx)
     };
-    let engine = Engine::new(CodeArena { rw: rw as *mut u8, rx: rx as *const u8, len: CODE }).ok_or(Errno(12))?;
+    let len = Thunks::data_size(SITES);
+    let base = crate::arena::map_anonymous(len);
+    if base.is_null() {
+        return Err(Errno(12));
+    }
+    let code = CodeArena { rw: rw as *mut u8, rx: rx as *const u8, len: CODE };
+    let thunks = Thunks::new(code, DataArena { base, len }).ok_or(Errno(12))?;
+    let engine = Engine { decoder: Decoder::new().ok_or(Errno(12))?, thunks };
     // SAFETY: boot; nothing else runs.
     unsafe { *(&raw mut ENGINE) = Some(engine) };
     Ok(())
 }
 
-/// A fault inside generated code or an accessor of the engine: it ends there with an error.
-pub fn recover(nested: &mut ulpf_engine::cpu::Gprs) -> bool {
-    engine().recover(nested)
+/// A fault inside generated code or an accessor of the engine: it ends there, and the program gets it.
+pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
+    let what = FaultInfo { signo: info.signo, code: info.code, addr: info.addr(), error: uc.err };
+    engine().thunks.recover(&mut uc.gprs, what)
 }
 
 struct Pages;
@@ -66,15 +82,20 @@ struct Pages;
 impl AliasMap for Pages {
     fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
         let map = &g().page_map;
-        let first = map.entry(addr);
-        let last = map.entry(addr.offset(len.saturating_sub(1)));
-        if !first.moved() && !last.moved() {
-            return Open::Plain;
+        if let Some(alias) = map.open(addr, len, kind.writes()) {
+            return Open::Alias(alias);
         }
-        match map.open(addr, len, kind.writes()) {
-            Some(alias) => Open::Alias(alias),
-            None => Open::Split,
+        let mut page = addr.page();
+        let mut ours = false;
+        while page.0 < addr.0 + len {
+            let entry = map.entry(page);
+            if entry.moved() && !entry.permits(kind) {
+                return Open::Plain; // the program's own fault
+            }
+            ours |= entry.moved();
+            page = page.offset(ulpf_lib::PAGE_SIZE);
         }
+        if ours { Open::Split } else { Open::Plain }
     }
 }
 
@@ -100,12 +121,12 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
             Step::Again if repeats < MAX_REPEATS && !t.inner().stepping => repeats += 1,
             Step::Again => break,
             Step::Stopped => return true,
-            Step::Fault(addr, write) => {
-                let code = if addr == info.addr() { info.code } else { 1 + write as i32 * 0 };
-                let real = SigInfo { signo: signals::SIGSEGV, code, ..SigInfo::zeroed() };
-                let mut real = real;
-                real.data[0] = addr;
-                signals::raise(t, uc, signals::SIGSEGV, &real);
+            Step::Fault(what) => {
+                let mut real = SigInfo { signo: what.signo, code: what.code, ..SigInfo::zeroed() };
+                real.data[0] = what.addr;
+                uc.err = what.error;
+                uc.cr2 = what.addr;
+                signals::raise(t, uc, what.signo, &real);
                 return true;
             }
         }
@@ -122,7 +143,8 @@ enum Step {
     Again,
     /// The thread has rested, or is on its slow way.
     Stopped,
-    Fault(u64, bool),
+    /// The program's own fault.
+    Fault(FaultInfo),
 }
 
 fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step {
@@ -130,7 +152,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let mut bytes = [0u8; 15];
     let n = memory::read(pc, &mut bytes);
     let code = bytes.get(..n).unwrap_or(&[]);
-    let Some(site) = engine().site(pc, code) else {
+    let Ok(site) = engine().thunks.site(&engine().decoder, pc, code) else {
         return slow(t, uc, None, fault_at);
     };
     let (fs_base, gs_base) = park::bases(t);
@@ -138,17 +160,18 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
     let mut cpu = Cpu { gprs: &mut uc.gprs, fs_base, gs_base, xsave: uc.fpstate, xsave_len };
     let mut list = AccessList::new();
-    if site.insn().accesses(&cpu, &mut list).is_err() {
+    site.insn.accesses(&cpu, &mut list);
+    if list.overflowed() || list.is_empty() {
         return slow(t, uc, None, fault_at);
     }
-    let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len as u64));
+    let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len));
     let mut saved = 0;
     if watched {
         saved = save_old(t, &list);
     }
-    match engine().execute(site, &mut cpu, &Pages) {
+    match engine().thunks.execute(site, &mut cpu, &Pages) {
         Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at),
-        Outcome::Fault { addr, write } => Step::Fault(addr.0, write),
+        Outcome::Fault(what) => Step::Fault(what),
         done => {
             if !watched {
                 count_false_positive(fault_at);
@@ -194,7 +217,7 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
             None
         };
         used += n;
-        let event = hits(t, uc, &Cause { pc, addr: a.addr, len: a.len as u64, kind: a.kind, old, syscall: None });
+        let event = hits(t, uc, &Cause { pc, addr: a.addr, len: a.len, kind: a.kind, old, syscall: None });
         stop = stop.or(event);
     }
     stop
@@ -364,7 +387,7 @@ fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_
     if let Some(l) = list {
         for a in l.iter() {
             start = start.min(a.addr.0);
-            end = end.max(a.addr.0.saturating_add(a.len as u64));
+            end = end.max(a.addr.0.saturating_add(a.len));
         }
         kept = *l;
     } else {
@@ -374,13 +397,14 @@ fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_
         g().watchlist().for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |_, range: WatchRange, _| {
             let from = range.start.0.max(page.0);
             let to = range.end().0.min(page.0 + ulpf_lib::PAGE_SIZE);
-            kept.push_if_room(TargetAddr(from), (to - from) as u32, AccessKind::Write);
+            kept.push(from, to - from, AccessKind::Write);
         });
     }
+    begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
+    // Now that nobody else writes:
     save_old(t, &kept);
     // SAFETY: the scratch area begins with room for the list.
     unsafe { (t.scratch() as *mut AccessList).write(kept) };
-    begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
     Step::Stopped
 }
 
@@ -401,7 +425,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
     if step.kind == OwnStepKind::Slow {
         // SAFETY: written by `slow`.
         let list = unsafe { (t.scratch() as *const AccessList).read() };
-        let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len as u64));
+        let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len));
         if watched {
             event = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
         } else if let Some(a) = list.iter().next() {

@@ -512,6 +512,9 @@ fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) 
 
 extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
+    if info.from_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
+        return;
+    }
     if ours(uc.gprs.rip) {
         return interrupted_ourselves(t, uc, Some(info));
     }
@@ -537,7 +540,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
             uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
             return;
         }
-        if info.from_kernel() && fault::recover(&mut uc.gprs) {
+        if info.from_kernel() && fault::recover(uc, info) {
             return;
         }
         if !info.from_kernel() {
@@ -545,7 +548,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
-    if info.from_kernel() && fault::recover(&mut uc.gprs) {
+    if info.from_kernel() && fault::recover(uc, info) {
         return;
     }
     if info.from_kernel() && fault::handle(t, uc, info) {
