@@ -1,7 +1,10 @@
-//! Which memory an instruction touches, and how to do the access through the alias.
+//! Which memory an instruction touches, and how to do it through the alias.
 #![cfg_attr(not(test), no_std)]
 extern crate alloc;
 
+pub mod access;
 pub mod agent;
+#[cfg(test)]
+mod corpus;
 pub mod cpu;
-pub mod access; pub mod exec;
+pub mod exec;

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder};
-use ulpf_engine::cpu::{Cpu, Gprs};
+use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
 use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
 use ulpf_lib::sys;

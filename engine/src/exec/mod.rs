@@ -1,0 +1,90 @@
+//! Performs one instruction with its memory operands redirected to the alias.
+//!
+//! Everything here runs inside the fault handler, on the handler's stack, with all signals
+//! blocked. The rules of this folder:
+//! - no allocation after [`Thunks::new`], no locks, no panics (no indexing, no `unwrap`), no
+//!   formatting, no thread-local storage;
+//! - fs and gs bases are the program's and are neither used nor changed;
+//! - the stack pointer always stays the handler's, also while the program's instruction runs:
+//!   a nested fault with the program's stack pointer would make the kernel start again at the
+//!   top of the alternate stack and overwrite us;
+//! - state changes only when the instruction has succeeded.
+//!
+//! Two ways inside. A *thunk* is the original instruction, its operand rewritten to one register,
+//! between loads and stores of the program's registers; it keeps what only the CPU can do, such
+//! as atomicity. *Emulation* does what goes through implicit registers: stack and strings.
+
+mod emit;
+mod emulate;
+mod native;
+mod sites;
+#[cfg(test)]
+mod tests;
+
+pub use native::FaultInfo;
+pub use sites::{Site, SiteError, Thunks};
+
+use ulpf_lib::{AccessKind, AliasAddr, TargetAddr};
+
+/// Code memory mapped twice, so that no page is ever writable and executable at once. The engine
+/// owns all of it. Lives as long as the process.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeArena {
+    pub rw: *mut u8,
+    pub rx: *const u8,
+    pub len: usize,
+}
+
+/// Zeroed memory (fresh from mmap) for the site table; see [`Thunks::data_size`].
+#[derive(Clone, Copy, Debug)]
+pub struct DataArena {
+    pub base: *mut u8,
+    pub len: usize,
+}
+
+/// Where the bytes of an access can be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Open {
+    /// Contiguous memory that may be used for this kind of access. Same offset in the page.
+    Alias(AliasAddr),
+    /// Nothing of ours: use the address itself. It may fault, and that fault is the program's.
+    Plain,
+    /// Partly ours, and no contiguous alias.
+    Split,
+}
+
+/// Knows the guarded pages.
+pub trait AliasMap {
+    /// `len` is at least 1 and at most a few KiB. Must answer [`Open::Plain`] where the *program*
+    /// may not do such an access (the alias could), so that it gets its fault.
+    fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Done; registers, flags and rip are as the hardware leaves them.
+    Done,
+    /// One iteration of a repeated string instruction done, rip unchanged. Call again, or return
+    /// to the program, which goes on by itself.
+    Repeat,
+    /// The native access faulted or trapped. Nothing has changed (except that elements of a
+    /// gather or scatter that were done are marked so, as the hardware does). The caller delivers
+    /// the signal to the program.
+    Fault(FaultInfo),
+    /// Nothing has changed; the caller lets the CPU do the instruction with the pages open.
+    NeedSlow(Slow),
+}
+
+/// Why an instruction is left to the open-and-step path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slow {
+    /// Far transfers, segment loads, tiles, privileged and other instructions that cannot be
+    /// redirected.
+    Unsupported,
+    /// An operand has no contiguous alias.
+    Split,
+    /// The code arena is full.
+    ArenaFull,
+    /// Vector state is needed but the `Cpu` has none, or has components we do not handle.
+    NoState,
+}

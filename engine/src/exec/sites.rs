@@ -1,0 +1,422 @@
+//! Sites: decoded instructions with their thunks, found by pc without locks.
+//!
+//! The table is insert-only. An entry matches by pc *and* code bytes, so code that changes under
+//! the same pc (a JIT, dlclose and dlopen) simply gets another entry; nothing is ever rewritten
+//! that another thread may be looking at.
+#![allow(unsafe_code)]
+
+use super::emit::{self, Plan};
+use super::native::{self, ExecFrame, FaultInfo};
+use super::{AliasMap, CodeArena, DataArena, Open, Outcome, Slow, emulate};
+use crate::access::insn::{AccessList, Insn};
+use crate::access::{Class, DecodeError, Decoder, state};
+use crate::cpu::{Cpu, Gprs};
+use core::mem::size_of;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ulpf_lib::{AccessKind, TargetAddr};
+
+/// One instruction that has touched a guarded page.
+pub struct Site {
+    pub insn: Insn,
+    pub(super) plan: Plan,
+    /// Entry of the thunk in the executable view, and of the instruction in it.
+    thunk: u64,
+    thunk_insn: u64,
+    /// State components to load and to save back.
+    load: u64,
+    save: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SiteError {
+    Decode(DecodeError),
+    /// Table or site memory exhausted: decode with [`Decoder`] and go the slow way.
+    Full,
+}
+
+/// rflags bits that instructions with a memory operand may read or change: CF PF AF ZF SF OF.
+pub(super) const STATUS: u64 = 0x8d5;
+/// Resume flag: set in the frame of a fault, cleared by completing the instruction.
+const RF: u64 = 1 << 16;
+
+/// All thunks and sites of a process.
+pub struct Thunks {
+    code: CodeArena,
+    code_used: AtomicUsize,
+    table: *const AtomicPtr<Site>,
+    mask: usize,
+    sites: *mut Site,
+    sites_max: usize,
+    sites_used: AtomicUsize,
+}
+
+// SAFETY: the memory behind the pointers is written only through atomics, or before a site is
+// published, or in code bytes that were bump-allocated by this thread.
+unsafe impl Send for Thunks {}
+// SAFETY: as above.
+unsafe impl Sync for Thunks {}
+
+/// Slots looked at before the table counts as full.
+const PROBES: usize = 64;
+
+impl Thunks {
+    /// Bytes of [`DataArena`] for `sites` sites, a power of two.
+    pub const fn data_size(sites: usize) -> usize {
+        sites * 2 * size_of::<AtomicPtr<Site>>() + sites * size_of::<Site>() + 64
+    }
+
+    /// `data` must be zeroed and aligned to 64. `None` when it is too small for a single site.
+    pub fn new(code: CodeArena, data: DataArena) -> Option<Thunks> {
+        let per_site = 2 * size_of::<AtomicPtr<Site>>() + size_of::<Site>();
+        let fit = data.len.checked_sub(64)? / per_site;
+        let sites = fit.checked_next_power_of_two()? / if fit.is_power_of_two() { 1 } else { 2 };
+        if sites == 0 {
+            return None;
+        }
+        let slots = sites * 2;
+        Some(Thunks {
+            code,
+            code_used: AtomicUsize::new(0),
+            table: data.base.cast(),
+            mask: slots - 1,
+            // SAFETY: data_size counted both parts.
+            sites: unsafe { data.base.add((slots * size_of::<AtomicPtr<Site>>() + 63) & !63).cast() },
+            sites_max: sites,
+            sites_used: AtomicUsize::new(0),
+        })
+    }
+
+    fn slot(&self, i: usize) -> &AtomicPtr<Site> {
+        // SAFETY: masked into the table, which is zeroed memory: null pointers.
+        unsafe { &*self.table.add(i & self.mask) }
+    }
+
+    /// Number of sites known so far.
+    pub fn len(&self) -> usize {
+        self.sites_used.load(Ordering::Relaxed).min(self.sites_max)
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The site at `pc`, decoded now if this is its first fault. Give up to 15 readable bytes.
+    pub fn site(&self, decoder: &Decoder, pc: u64, bytes: &[u8]) -> Result<&Site, SiteError> {
+        let hash = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let mut made: *mut Site = core::ptr::null_mut();
+        for i in 0..PROBES {
+            let slot = self.slot(hash.wrapping_add(i));
+            let mut found = slot.load(Ordering::Acquire);
+            if found.is_null() {
+                if made.is_null() {
+                    made = self.make(decoder, pc, bytes)?;
+                }
+                match slot.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
+                    // SAFETY: just published, lives as long as the arena.
+                    Ok(_) => return Ok(unsafe { &*made }),
+                    Err(other) => found = other,
+                }
+            }
+            // SAFETY: published sites are never freed or changed.
+            let site = unsafe { &*found };
+            if site.insn.pc == pc && bytes.starts_with(site.insn.code()) {
+                return Ok(site);
+            }
+        }
+        Err(SiteError::Full)
+    }
+
+    fn make(&self, decoder: &Decoder, pc: u64, bytes: &[u8]) -> Result<*mut Site, SiteError> {
+        let insn = decoder.decode(pc, bytes).map_err(SiteError::Decode)?;
+        let n = self.sites_used.fetch_add(1, Ordering::Relaxed);
+        if n >= self.sites_max {
+            return Err(SiteError::Full);
+        }
+        let site = self.build(insn);
+        // SAFETY: slot `n` is ours alone and inside the arena.
+        unsafe {
+            let p = self.sites.add(n);
+            p.write(site);
+            Ok(p)
+        }
+    }
+
+    fn build(&self, insn: Insn) -> Site {
+        let mut site =
+            Site { insn, plan: emit::plan(&insn), thunk: 0, thunk_insn: 0, load: 0, save: 0 };
+        if matches!(site.plan, Plan::Thunk | Plan::Gather) {
+            match emit::thunk(&insn) {
+                Some((code, at)) => match self.place(code.bytes()) {
+                    Some(rx) => {
+                        site.thunk = rx;
+                        site.thunk_insn = rx + u64::from(at);
+                        site.load = emit::components(&insn);
+                        site.save = emit::changed(&insn);
+                    }
+                    None => site.plan = Plan::Slow(Slow::ArenaFull),
+                },
+                None => site.plan = Plan::Slow(Slow::Unsupported),
+            }
+        }
+        site
+    }
+
+    /// Copies code into the arena; its address in the executable view.
+    fn place(&self, code: &[u8]) -> Option<u64> {
+        let size = (code.len() + 15) & !15;
+        let at = self.code_used.fetch_add(size, Ordering::Relaxed);
+        if at.checked_add(size)? > self.code.len {
+            // Keep the counter from wrapping after very many attempts.
+            self.code_used.store(self.code.len, Ordering::Relaxed);
+            return None;
+        }
+        // SAFETY: [at, at + size) is inside the arena and ours alone.
+        unsafe { self.code.rw.add(at).copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        // The bytes were never executed at this address before, so no CPU holds stale ones.
+        Some(self.code.rx as u64 + at as u64)
+    }
+
+    /// For the nested SIGSEGV/SIGBUS/SIGFPE/SIGILL handler: when the fault happened in a thunk
+    /// or an accessor, changes the nested registers so that `execute` returns
+    /// [`Outcome::Fault`] with `info`, and says true.
+    pub fn recover(&self, nested: &mut Gprs, info: FaultInfo) -> bool {
+        let rx = self.code.rx as u64;
+        native::recover(nested, rx..rx + self.code.len as u64, info)
+    }
+
+    /// Does the instruction of `site` for the registers in `cpu`.
+    pub fn execute(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
+        let outcome = match site.plan {
+            Plan::Thunk => self.run(site, cpu, map),
+            Plan::Gather => self.gather(site, cpu, map),
+            Plan::Emulate => {
+                let outcome = emulate::execute(&site.insn, cpu, map);
+                return finish(cpu, outcome);
+            }
+            Plan::Nothing => return Outcome::NeedSlow(Slow::Unsupported),
+            Plan::Slow(why) => return Outcome::NeedSlow(why),
+        };
+        if outcome == Outcome::Done {
+            cpu.gprs.rip = site.insn.pc.wrapping_add(site.insn.len.into());
+        }
+        finish(cpu, outcome)
+    }
+
+    /// The address that stands for the ModRM operand, so that the bytes actually accessed are
+    /// reached through their alias.
+    fn run(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
+        let insn = &site.insn;
+        let mut list = AccessList::new();
+        insn.accesses(cpu, &mut list);
+        let operand = match insn.class {
+            Class::MaskMov => insn.segment_base(cpu).wrapping_add(insn.string_dest(cpu)),
+            Class::BitString => insn.bit_address(cpu),
+            Class::Clzero => list.first().map_or(0, |a| a.addr.0),
+            _ => insn.effective(cpu),
+        };
+        let mut frame = ExecFrame::new();
+        let mut moved = (0, 0, 0);
+        if insn.class == Class::Movdir64b {
+            let (Some(from), Some(to)) = (list.first(), list.get(1)) else {
+                return Outcome::NeedSlow(Slow::Unsupported);
+            };
+            let (Some(a), Some(b)) = (
+                open(map, from.addr.0, 64, AccessKind::Read),
+                open(map, to.addr.0, 64, AccessKind::Write),
+            ) else {
+                return Outcome::NeedSlow(Slow::Split);
+            };
+            (frame.addr, frame.addr2) = (a, b);
+            moved = (b, 64, to.addr.0.wrapping_sub(b));
+            if b == to.addr.0 {
+                moved = (a, 64, from.addr.0.wrapping_sub(a));
+            }
+        } else if let Some((start, len, kind)) = hull(&list) {
+            let Some(at) = open(map, start, len, kind) else {
+                return Outcome::NeedSlow(Slow::Split);
+            };
+            moved = (at, len, start.wrapping_sub(at));
+            frame.addr = operand.wrapping_add(at.wrapping_sub(start));
+        } else {
+            // Every element masked off: nothing is touched.
+            frame.addr = operand;
+        }
+        if insn.class == Class::BitString {
+            // The instruction adds the bit offset again.
+            frame.addr = frame.addr.wrapping_sub(insn.bit_offset(cpu) as u64);
+        }
+        self.call(site, cpu, &mut frame, operand, moved)
+    }
+
+    /// Runs the thunk. `moved`: alias range and what to add to get back to target addresses.
+    fn call(&self, site: &Site, cpu: &mut Cpu, frame: &mut ExecFrame, operand: u64,
+            moved: (u64, u64, u64)) -> Outcome {
+        let insn = &site.insn;
+        if site.load != 0 {
+            let mut load = site.load;
+            if matches!(insn.class, Class::Xsave | Class::Xsavec | Class::Xrstor) {
+                load &= cpu.gprs.rdx << 32 | cpu.gprs.rax & 0xffff_ffff;
+            }
+            // Protection keys and tiles would take effect while we still run.
+            if cpu.xsave.is_null() || load & !0xe7 != 0 {
+                return Outcome::NeedSlow(Slow::NoState);
+            }
+            // MXCSR belongs to SSE and AVX, and the header has to be valid: load at least SSE.
+            frame.load = load | state::SSE;
+            frame.save = if site.save == 0 { 0 } else { site.save & load | state::SSE };
+            frame.xsave = cpu.xsave;
+        }
+        frame.gprs = cpu.gprs;
+        frame.flags = cpu.gprs.rflags & STATUS;
+        frame.thunk = site.thunk;
+        // SAFETY: `cpu` and `frame` outlive the call; the thunk was emitted for this site.
+        if unsafe { native::call(frame) } {
+            cpu.gprs.rflags = cpu.gprs.rflags & !STATUS | frame.flags & STATUS;
+            if frame.save & state::X87 != 0 {
+                self.fix_x87(site, cpu, operand);
+            }
+            return Outcome::Done;
+        }
+        Outcome::Fault(translate(frame.fault, insn.pc, moved))
+    }
+
+    /// The x87 unit remembers the last instruction's address, operand address and opcode; here
+    /// that is the thunk's.
+    fn fix_x87(&self, site: &Site, cpu: &mut Cpu, operand: u64) {
+        if cpu.xsave_len < 24 {
+            return;
+        }
+        // SAFETY: the legacy area of the image: FOP at 6, FIP at 8, FDP at 16.
+        unsafe {
+            let fip = cpu.xsave.add(8).cast::<u64>();
+            if fip.read_unaligned() == site.thunk_insn {
+                let l = &site.insn.layout;
+                fip.write_unaligned(site.insn.pc);
+                cpu.xsave.add(16).cast::<u64>().write_unaligned(operand);
+                let fop = u16::from(l.opcode & 7) << 8 | u16::from(l.modrm);
+                cpu.xsave.add(6).cast::<u16>().write_unaligned(fop);
+            }
+        }
+    }
+
+    /// Gathers and scatters: elements are done in order, in runs that share one distance between
+    /// target and alias, each run natively with only its mask bits set.
+    fn gather(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
+        let insn = &site.insn;
+        let evex = insn.layout.wrap == crate::access::layout::Wrap::Evex;
+        let (count, elem) = (insn.vsib_count(), insn.element());
+        let lane_sign = 1u64 << (elem * 8 - 1);
+        // Distance of every enabled element, found before anything is done.
+        let mut delta = [None; 16];
+        for i in 0..count {
+            if insn.vsib_enabled(cpu, i) {
+                let addr = insn.vsib_address(cpu, i);
+                let Some(at) = open(map, addr, elem, insn.mem.kind) else {
+                    return Outcome::NeedSlow(Slow::Split);
+                };
+                if insn.layout.addr32 && insn.effective(cpu).wrapping_add(insn.vsib_index(cpu, i)) != addr {
+                    // The sum wraps at 32 bits, which the rewritten address does not.
+                    return Outcome::NeedSlow(Slow::Unsupported);
+                }
+                if let Some(d) = delta.get_mut(i as usize) {
+                    *d = Some(at.wrapping_sub(addr));
+                }
+            }
+        }
+        let mut next = 0;
+        let mut last = Outcome::Done;
+        let base = insn.effective(cpu);
+        loop {
+            // One run: from the first enabled element on, all that share its distance.
+            let mut run = 0u64;
+            let mut distance = None;
+            let mut rest = 0u64;
+            for i in next..count {
+                let Some(d) = delta.get(i as usize).copied().flatten() else { continue };
+                if rest == 0 && (distance.is_none() || distance == Some(d)) {
+                    distance = Some(d);
+                    run |= 1 << i;
+                    next = i + 1;
+                } else {
+                    rest |= 1 << i;
+                }
+            }
+            if run == 0 && last == Outcome::Done && next != 0 {
+                return Outcome::Done;
+            }
+            self.set_vsib_mask(insn, cpu, evex, run, count, elem, lane_sign);
+            let mut frame = ExecFrame::new();
+            let distance = distance.unwrap_or(0);
+            frame.addr = base.wrapping_add(distance);
+            last = self.call(site, cpu, &mut frame, base, (0, 0, 0));
+            if let Outcome::Fault(info) = last {
+                // Put the elements not yet done back into the mask.
+                self.set_vsib_mask(insn, cpu, evex, run | rest, count, elem, lane_sign);
+                return Outcome::Fault(FaultInfo { addr: info.addr.wrapping_sub(distance), ..info });
+            }
+            if last != Outcome::Done || rest == 0 {
+                return last;
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn set_vsib_mask(&self, insn: &Insn, cpu: &mut Cpu, evex: bool, bits: u64, count: u64, elem: u64, sign: u64) {
+        if evex {
+            // Bits above the element count are kept by none of these instructions: they are
+            // cleared on completion.
+            cpu.set_opmask(insn.layout.aaa, bits);
+        } else {
+            for i in 0..count {
+                cpu.set_vector(insn.layout.vvvv & 15, i * elem, elem, if bits >> i & 1 != 0 { sign } else { 0 });
+            }
+        }
+    }
+}
+
+/// From the first to the last byte that is touched, and how.
+fn hull(list: &AccessList) -> Option<(u64, u64, AccessKind)> {
+    let first = list.first()?;
+    let (mut start, mut end) = (first.addr.0, first.addr.0.wrapping_add(first.len));
+    let (mut reads, mut writes) = (false, false);
+    for a in list.iter() {
+        start = start.min(a.addr.0);
+        end = end.max(a.addr.0.wrapping_add(a.len));
+        reads |= a.kind.reads();
+        writes |= a.kind.writes();
+    }
+    let kind = match (reads, writes) {
+        (true, true) => AccessKind::ReadWrite,
+        (false, true) => AccessKind::Write,
+        _ => AccessKind::Read,
+    };
+    Some((start, end.wrapping_sub(start), kind))
+}
+
+/// The address to use for an access; `None` when it has no contiguous one.
+pub(super) fn open(map: &dyn AliasMap, addr: u64, len: u64, kind: AccessKind) -> Option<u64> {
+    match map.open(TargetAddr(addr), len, kind) {
+        Open::Alias(a) => Some(a.0),
+        Open::Plain => Some(addr),
+        Open::Split => None,
+    }
+}
+
+/// Fault addresses as the program knows them.
+pub(super) fn translate(mut info: FaultInfo, pc: u64, moved: (u64, u64, u64)) -> FaultInfo {
+    const SIGILL: i32 = 4;
+    const SIGFPE: i32 = 8;
+    let (alias, len, back) = moved;
+    if info.signo == SIGILL || info.signo == SIGFPE {
+        info.addr = pc;
+    } else if info.addr.wrapping_sub(alias) < len {
+        info.addr = info.addr.wrapping_add(back);
+    }
+    info
+}
+
+fn finish(cpu: &mut Cpu, outcome: Outcome) -> Outcome {
+    if outcome == Outcome::Done {
+        cpu.gprs.rflags &= !RF;
+    }
+    outcome
+}
