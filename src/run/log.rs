@@ -1,34 +1,39 @@
-//! Follows the hit ring and writes the log.
+//! Writes the log.
 //!
 //! ```text
-//!   program threads ──tickets──▶ ring (65,536 records) ──▶ Log::follow ──▶ stderr, FILE
-//!   control task ────Event─────────────────────────────────────┘
+//!   ring::read (thread) ──Hits──┐
+//!   Control::run (task) ──Event─┴──▶ Log::follow (the main thread) ──▶ stderr, FILE
 //! ```
 //!
-//! The writers never wait, so a reader that is slower loses hits; the losses are counted, shown
-//! where they happened, and repeated in the summary. One thread does all of this; it also owns the
-//! symbols, which is why libraries that appear later are resolved here.
+//! Hits that the ring lost are counted, shown where they happened, and repeated in the summary. The
+//! main thread owns the symbols, which is why libraries that appear later are resolved here. What
+//! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::format::{Formatter, Look};
+use super::ring::{self, Batch, Flow};
 use super::summary::count;
 use super::{Armed, Watch};
-use crate::inject::{HitRead, SharedArea};
+use crate::inject::SharedArea;
 use crate::session::Ending;
 use crate::symbols::Program;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use ulpf_lib::ring::{HitRecord, RING_RECORDS, hit_flags};
+use ulpf_lib::ring::{HitRecord, hit_flags};
 
-/// What the control task tells the log.
+/// What reaches the log.
 pub enum Event {
+    Hits(Batch),
+    /// The ring has been read to its end.
+    NoMoreHits,
     /// The program is stopped after its list of libraries has changed. Answer what to arm.
     Libraries(tokio::sync::oneshot::Sender<Found>),
     /// Outcome of arming the watch of that number.
     Armed(usize, Armed),
-    /// Nothing more will come.
+    /// The program has ended (or was detached from).
     Ended(Ending),
 }
 
@@ -50,20 +55,13 @@ pub struct Log {
     /// Finds what could not be resolved before; called when libraries were loaded.
     pub pending: Pending,
     by_id: HashMap<u32, usize>,
-    next: u64,
     pub lost: u64,
-    /// Lost, and not yet said.
-    losing: u64,
     broken: Option<io::Error>,
     last_refresh: Option<Instant>,
 }
 
 /// Lines are handed to the system in pieces of about this size.
 const CHUNK: usize = 64 << 10;
-/// How far a reader that was lapped stays ahead of the writers.
-const HEADROOM: u64 = RING_RECORDS / 16;
-/// A record that is not there after this long never will be: its writer has died.
-const UNFINISHED: Duration = Duration::from_millis(50);
 
 impl Log {
     pub fn new(
@@ -92,83 +90,68 @@ impl Log {
             changes_only: false,
             pending,
             by_id,
-            next: 0,
             lost: 0,
-            losing: 0,
             broken: None,
             last_refresh: None,
         }
     }
 
-    /// Writes hits until the control task reports the end.
-    pub fn follow(&mut self, events: &Receiver<Event>) -> Ending {
+    /// Writes hits until the program has ended and the ring is empty. `sender` is a sender of
+    /// `events`, for the reader of the ring.
+    pub fn follow(&mut self, sender: Sender<Event>, events: &Receiver<Event>) -> Ending {
+        let flow = Flow::default();
+        let (source, reader_flow) = (self.shared.clone(), flow.clone());
+        let reader = std::thread::spawn(move || {
+            ring::read(&source, &reader_flow, |batch| {
+                sender.send(Event::Hits(batch)).is_ok()
+            });
+            let _ = sender.send(Event::NoMoreHits);
+        });
         let mut text = String::with_capacity(2 * CHUNK);
-        let mut unfinished: Option<(u64, Instant)> = None;
+        let mut ending = Ending::Unknown;
         loop {
-            let ended = self.serve(events);
-            let head = self.shared.header().tickets();
-            while self.next < head {
-                match self.shared.hit(self.next) {
-                    HitRead::Hit(hit) => {
-                        self.next += 1;
-                        self.tell_losses(&mut text);
-                        self.hit(&hit, events, &mut text);
+            let event = match events.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Empty) => {
+                    // Nothing to do: let people see what there is.
+                    self.write(&mut text);
+                    match events.recv() {
+                        Ok(event) => event,
+                        Err(_) => break,
                     }
-                    HitRead::Lost => {
-                        // Lapped: go to where there is some room before the writers again.
-                        let oldest = (self.shared.header().tickets() + HEADROOM)
-                            .saturating_sub(RING_RECORDS);
-                        self.lose(oldest.min(head).saturating_sub(self.next).max(1));
-                    }
-                    HitRead::NotYet => {
-                        let since = match unfinished {
-                            Some((ticket, since)) if ticket == self.next => since,
-                            _ => Instant::now(),
-                        };
-                        unfinished = Some((self.next, since));
-                        if ended.is_some() || since.elapsed() > UNFINISHED && self.next + 1 < head {
-                            self.lose(1);
-                        } else {
-                            break;
+                }
+                Err(TryRecvError::Disconnected) => break,
+            };
+            match event {
+                Event::Hits(batch) => {
+                    self.lose(batch.lost, &mut text);
+                    for hit in &batch.hits {
+                        self.hit(hit, &mut text);
+                        if text.len() >= CHUNK {
+                            self.write(&mut text);
                         }
                     }
                 }
-                if text.len() >= CHUNK {
-                    self.write(&mut text);
-                }
-            }
-            if ended.is_some() {
-                self.tell_losses(&mut text);
-            }
-            self.write(&mut text);
-            if let Some(ending) = ended.filter(|_| self.next >= self.shared.header().tickets()) {
-                let _ = self.output.flush();
-                return ending;
-            }
-            self.shared
-                .wait_for_hit(self.next, Duration::from_millis(20));
-        }
-    }
-
-    /// Handles what the control task has sent.
-    fn serve(&mut self, events: &Receiver<Event>) -> Option<Ending> {
-        loop {
-            match events.try_recv() {
-                Ok(Event::Libraries(reply)) => {
+                Event::NoMoreHits => break,
+                Event::Libraries(reply) => {
                     self.refresh();
                     let _ = reply.send((self.pending)(&self.program, &mut self.watches));
                 }
-                Ok(Event::Armed(number, armed)) => {
+                Event::Armed(number, armed) => {
                     if let Armed::Yes(id) = armed {
                         self.by_id.entry(id).or_insert(number);
                     }
                     self.watches[number].armed = armed;
                 }
-                Ok(Event::Ended(ending)) => return Some(ending),
-                Err(TryRecvError::Empty) => return None,
-                Err(TryRecvError::Disconnected) => return Some(Ending::Unknown),
+                Event::Ended(how) => {
+                    ending = how;
+                    flow.finish.store(true, Ordering::Release);
+                }
             }
         }
+        self.write(&mut text);
+        let _ = reader.join();
+        ending
     }
 
     fn refresh(&mut self) {
@@ -178,13 +161,9 @@ impl Log {
         self.last_refresh = Some(Instant::now());
     }
 
-    fn hit(&mut self, hit: &HitRecord, events: &Receiver<Event>, text: &mut String) {
+    fn hit(&mut self, hit: &HitRecord, text: &mut String) {
         if self.quiet || self.changes_only && hit.flags & hit_flags::SILENT != 0 {
             return;
-        }
-        if !self.by_id.contains_key(&hit.watch) {
-            // Armed a moment ago; its event precedes the hit.
-            let _ = self.serve(events);
         }
         // Watches of somebody else (a debugger) share the ring.
         let Some(&number) = self.by_id.get(&hit.watch) else {
@@ -205,16 +184,8 @@ impl Log {
         }
     }
 
-    /// Skips hits that were overwritten before they could be read.
-    fn lose(&mut self, count: u64) {
-        self.next += count;
-        self.lost += count;
-        self.losing += count;
-    }
-
-    /// Says so, once for all that were lost in a row.
-    fn tell_losses(&mut self, text: &mut String) {
-        let n = std::mem::take(&mut self.losing);
+    fn lose(&mut self, n: u64, text: &mut String) {
+        self.lost += n;
         if n == 0 || self.quiet {
             return;
         }

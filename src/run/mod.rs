@@ -13,6 +13,7 @@ mod format;
 mod log;
 mod memory;
 mod options;
+mod ring;
 mod summary;
 mod syscalls;
 
@@ -174,7 +175,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
     let pending = watches.iter().any(|w| matches!(w.armed, Armed::Pending(_)));
     let (send, receive) = std::sync::mpsc::channel();
-    let task = runtime.spawn(control.run(send, pending));
+    let task = runtime.spawn(control.run(send.clone(), pending));
     let backtrace = options.backtrace;
     let again = move |program: &Program, watches: &mut Vec<Watch>| {
         resolve_pending(program, watches, pid, backtrace)
@@ -190,7 +191,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     );
     log.quiet = options.quiet;
     log.changes_only = options.changes_only;
-    let mut ending = log.follow(&receive);
+    let mut ending = log.follow(send, &receive);
     let control = runtime.block_on(task);
     if let Ok(Ok(known)) = &control {
         ending = *known;

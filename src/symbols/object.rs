@@ -126,6 +126,7 @@ impl ObjectFile {
         self.symbols.get_or_init(|| {
             // A separate debug file repeats the symbol table that was stripped from the object.
             let mut symbols = ElfSymbols::new(&self.elf);
+            symbols.all.extend(plt_symbols(&self.elf));
             if let Some(file) = &self.debug().file_elf {
                 symbols.extend(ElfSymbols::new(file));
             }
@@ -308,12 +309,21 @@ pub struct ElfSymbol {
 pub struct ElfSymbols {
     /// By address.
     all: Vec<ElfSymbol>,
+    /// Where sections lie; a symbol without a length ends with its section at the latest.
+    sections: Vec<(u64, u64)>,
     by_name: OnceCell<HashMap<Cow<'static, str>, Vec<u32>>>,
 }
 
 impl ElfSymbols {
     fn new(elf: &Elf) -> ElfSymbols {
         let mut all = Vec::new();
+        let in_memory =
+            |s: &object::read::elf::ElfSection<FileHeader64<LittleEndian>>| s.address() > 0;
+        let sections = elf
+            .sections()
+            .filter(in_memory)
+            .map(|s| (s.address(), s.address() + s.size()));
+        let sections = sections.collect();
         let tables = [
             elf.symbols().collect::<Vec<_>>(),
             elf.dynamic_symbols().collect(),
@@ -340,6 +350,7 @@ impl ElfSymbols {
         }
         ElfSymbols {
             all,
+            sections,
             by_name: OnceCell::new(),
         }
     }
@@ -379,7 +390,8 @@ impl ElfSymbols {
             for (i, symbol) in self.all.iter().enumerate() {
                 let mut add = |name| map.entry(name).or_default().push(i as u32);
                 add(Cow::Borrowed(symbol.name));
-                if let Some((plain, _)) = symbol.name.split_once('@') {
+                let version = symbol.name.split_once('@').filter(|(_, v)| *v != "plt");
+                if let Some((plain, _)) = version {
                     add(Cow::Borrowed(plain));
                 }
                 if symbol.sort != SymbolSort::Function {
@@ -399,11 +411,21 @@ impl ElfSymbols {
             .collect()
     }
 
-    /// The function that holds `addr`, or the nearest label before it.
+    /// The function that holds `addr`, or the nearest label before it in the same section.
     pub fn function_at(&self, addr: u64) -> Option<&ElfSymbol> {
         let end = self.all.partition_point(|s| s.addr <= addr);
         let mut nearest = None;
-        for symbol in self.all[..end].iter().rev().take(64) {
+        let section = self
+            .sections
+            .iter()
+            .find(|(from, to)| (*from..*to).contains(&addr));
+        let floor = section.map_or(0, |(from, _)| *from);
+        for symbol in self.all[..end]
+            .iter()
+            .rev()
+            .take(64)
+            .take_while(|s| s.addr >= floor)
+        {
             match symbol.sort {
                 SymbolSort::Function if symbol.len == 0 || addr - symbol.addr < symbol.len => {
                     // The first name of that address (see `finish`) is the best one.
@@ -433,6 +455,45 @@ impl ElfSymbols {
     pub fn iter(&self) -> impl Iterator<Item = &ElfSymbol> {
         self.all.iter()
     }
+}
+
+/// Names for the stubs of the procedure linkage table, `puts@plt`, as debuggers show them: stub N
+/// belongs to relocation N of `.rela.plt`. In `.plt` itself, one entry for the linker comes first.
+fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
+    const ENTRY: u64 = 16;
+    let Some(relocations) = elf.section_by_name(".rela.plt").and_then(|s| s.data().ok()) else {
+        return Vec::new();
+    };
+    let (stubs, first) = match (elf.section_by_name(".plt.sec"), elf.section_by_name(".plt")) {
+        (Some(stubs), _) => (stubs, 0),
+        (None, Some(stubs)) => (stubs, 1),
+        (None, None) => return Vec::new(),
+    };
+    let names = elf.elf_dynamic_symbol_table();
+    let symbol = |(i, relocation): (usize, &[u8])| {
+        // Elf64_Rela: offset, info (symbol number in the upper half), addend.
+        let index = u32::from_le_bytes(relocation.get(12..16)?.try_into().ok()?);
+        let symbol = names.symbol(object::SymbolIndex(index as usize)).ok()?;
+        let name = std::str::from_utf8(names.symbol_name(elf.endian(), symbol).ok()?).ok()?;
+        let at = (i as u64 + first) * ENTRY;
+        if name.is_empty() || at + ENTRY > stubs.size() {
+            return None;
+        }
+        let name: &'static str = Box::leak(format!("{name}@plt").into_boxed_str());
+        let addr = stubs.address() + at;
+        Some(ElfSymbol {
+            name,
+            addr,
+            len: ENTRY,
+            sort: SymbolSort::Function,
+            global: false,
+        })
+    };
+    relocations
+        .chunks_exact(24)
+        .enumerate()
+        .filter_map(symbol)
+        .collect()
 }
 
 /// C++ and Rust names as a programmer writes them.

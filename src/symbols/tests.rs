@@ -390,5 +390,15 @@ fn instructions_have_lines() {
         fixture.program.locate(main + i % 1000);
     }
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
+    let puts = fixture.program.function("puts").unwrap();
+    assert_ne!(
+        fixture.program.locate(puts).object.as_deref(),
+        Some("shapes")
+    );
+    let plt = fixture.program.function("puts@plt").unwrap();
+    assert_eq!(
+        fixture.program.locate(plt + 6).to_string(),
+        "puts@plt+0x6 in shapes"
+    );
     assert_eq!(fixture.program.locate(0x10).to_string(), "0x10");
 }
