@@ -64,8 +64,7 @@ pub struct WatchArgs {
     pub json: bool,
 
     /// Log up to N callers with each hit
-    #[arg(short, long, value_name = "N", num_args = 0..=1, default_missing_value = "16",
-          value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub backtrace: Option<u8>,
 
     /// Leave out writes that store the value that was there (they are still counted)

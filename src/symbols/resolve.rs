@@ -795,7 +795,11 @@ impl Resolver<'_> {
         };
         let executable = self.program.executable().map(|m| &m.object);
         if let Some(object) = executable.filter(|o| o.debug().info.is_none()) {
-            let stripped = if object.symbols().iter().all(|s| s.global) {
+            let stripped = if object
+                .symbols()
+                .iter()
+                .all(|s| s.global || s.name.ends_with("@plt"))
+            {
                 "no debug information and no symbol table"
             } else {
                 "no debug information"
