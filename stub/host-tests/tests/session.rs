@@ -201,10 +201,9 @@ fn a_second_client_starts_afresh() {
     t.stop(101, StopReason::Signal(11));
     t.say("qSupported:swbreak+");
     assert_eq!(t.say("?"), "T0bthread:65;");
-    // LLDB counts signals as Linux does.
     t.say("qSupported:xmlRegisters=i386");
     t.say("QListThreadsInStopReply");
-    assert!(t.send(b"vCont;C0a:64").is_empty());
+    assert!(t.send(b"vCont;C1e:64").is_empty());
     assert!(t.last().contains("signal: Some(10)"));
     let stop = t.stop(101, StopReason::Breakpoint);
     assert!(stop.starts_with("T05thread:65;") && stop.contains("reason:breakpoint;threads:64,65;"), "{stop}");

@@ -216,7 +216,7 @@ impl GdbSession {
         let tid = NonZeroUsize::new(usize::try_from(stop.tid).ok()?)?;
         let signal = |linux| MultiThreadStopReason::SignalWithThread {
             tid,
-            signal: Signal(self.debuggee.signal_to_client(linux)),
+            signal: Signal(signals::to_gdb(linux)),
         };
         const SIGTRAP: i32 = 5;
         const SIGINT: i32 = 2;

@@ -1,6 +1,6 @@
 //! Signal numbers: the protocol has its own (GDB, `include/gdb/signals.def`), Linux has others.
 //!
-//! LLDB speaks the target's own numbers, as its lldb-server does.
+//! LLDB uses them too with a stub that does not announce `native-signals+`.
 
 /// Protocol number of Linux signal 1…31, at index signo - 1; 0 where the protocol has none.
 const TO_GDB: [u8; 31] = [

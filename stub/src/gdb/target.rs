@@ -44,8 +44,6 @@ pub struct Debuggee {
     /// Why the last watch was refused, if it was refused here and the program does not know of it
     /// (`monitor ulpf why`).
     pub refusal: Option<Refusal>,
-    /// The client numbers signals as Linux does (LLDB).
-    pub linux_signals: bool,
     /// What the next resume does with each thread, from `vCont` (see `beside/resume.rs`).
     pub actions: Vec<Action>,
     /// Set by [`Debuggee::lend`] only; gdbstub fixes the type of its target for the whole session,
@@ -59,7 +57,6 @@ impl Debuggee {
             pid,
             layout,
             refusal: None,
-            linux_signals: false,
             actions: Vec::new(),
             inferior: None,
         }
@@ -94,19 +91,6 @@ impl Debuggee {
         Some((inf, &self.layout))
     }
 
-    /// Linux number of a signal that the client names.
-    pub fn signal_from_client(&self, signal: u8) -> Option<i32> {
-        match (self.linux_signals, signal) {
-            (_, 0) => None,
-            (true, n) => Some(i32::from(n)),
-            (false, n) => signals::from_gdb(n),
-        }
-    }
-
-    pub fn signal_to_client(&self, linux: i32) -> u8 {
-        if self.linux_signals { linux as u8 } else { signals::to_gdb(linux) }
-    }
-
     /// How the program goes on: the first action that names a thread counts, a thread that none
     /// names stays parked.
     pub fn resume_with(&self, inf: &mut dyn Inferior, actions: &[Action]) {
@@ -115,7 +99,7 @@ impl Debuggee {
             let Some(action) = actions.iter().find(|a| a.thread.names(pid, tid)) else {
                 return Resume::Hold;
             };
-            let signal = |s: Option<u8>| s.and_then(|s| self.signal_from_client(s));
+            let signal = |s: Option<u8>| s.and_then(signals::from_gdb);
             match action.go {
                 Go::Continue(s) => Resume::Continue { signal: signal(s) },
                 Go::Step(s) => Resume::Step { signal: signal(s) },

@@ -38,7 +38,6 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         },
     };
     session.client.lldb = true;
-    session.debuggee.linux_signals = true;
     Some(served)
 }
 

@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::gdb::packet::{self, Id, ThreadId};
-use crate::gdb::{Client, Event, GdbSession, amend};
+use crate::gdb::{Client, Event, GdbSession, amend, signals};
 use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
 
@@ -53,7 +53,6 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
     match name {
         b"qSupported" => {
             session.client = Client { features: packet::client_features(payload), ..Default::default() };
-            session.debuggee.linux_signals = false;
             session.last_stop.clear();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
         }
@@ -74,7 +73,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             Some(list) => {
                 let mask = list
                     .iter()
-                    .filter_map(|n| session.debuggee.signal_from_client(u8::try_from(*n).ok()?))
+                    .filter_map(|n| signals::from_gdb(u8::try_from(*n).ok()?))
                     .fold(0u64, |mask, signo| mask | 1 << (signo - 1));
                 inf.set_pass_signals(mask);
                 Served::Ok
@@ -103,7 +102,7 @@ fn last_stop(session: &GdbSession) -> Vec<u8> {
         _ => SIGTRAP,
     };
     let mut reply = b"T".to_vec();
-    packet::push_hex(&mut reply, &[session.debuggee.signal_to_client(signal)]);
+    packet::push_hex(&mut reply, &[signals::to_gdb(signal)]);
     reply.extend_from_slice(b"thread:");
     amend::thread_id(&mut reply, session.debuggee.pid, session.thread, session.client.features.multiprocess);
     reply.push(b';');
