@@ -172,10 +172,22 @@ impl Control {
         !maps.is_empty() && !maps.windows(needle.len()).any(|w| w == needle.as_bytes())
     }
 
+    /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
+    /// takes it out to step a thread over it that has just arrived at it.
+    fn forget_stale_breakpoint(&self, t: &'static Thread) {
+        if t.state() == State::Parked && t.inner().event == Event::Breakpoint {
+            let pc = t.context().map_or(0, |c| c.gprs.rip);
+            if g().breakpoint_at(pc).is_none() {
+                t.inner().event = Event::None;
+            }
+        }
+    }
+
     /// Which thread has something to report?
     fn find_stop(&mut self) -> Option<Stop> {
         for t in g().threads.iter() {
-            if t.state() != State::Parked {
+            // What a held thread has met is reported once the debugger lets it go.
+            if t.state() != State::Parked || t.hold.load(SeqCst) {
                 continue;
             }
             let i = t.inner();
@@ -506,6 +518,7 @@ impl Inferior for Control {
         let pid = self.pid();
         let mut pending = false;
         for t in g().threads.iter() {
+            self.forget_stale_breakpoint(t);
             let how = if t.tgid() == pid { action(t.tid()) } else { Resume::Continue { signal: None } };
             t.hold.store(how == Resume::Hold, SeqCst);
             pending |= how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
