@@ -38,9 +38,10 @@ pub static ARENA: Arena = Arena {
 
 /// Anonymous private memory; null when the kernel refuses (RLIMIT_AS, overcommit).
 pub fn map_anonymous(len: usize) -> *mut u8 {
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // Away from the program's memory: a neighbour of a watched page is moved with it.
+    // SAFETY: a fresh mapping; the address is a hint.
     let got = unsafe {
-        sys!(k::__NR_mmap, 0, len, k::PROT_READ | k::PROT_WRITE, k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE, -1i64, 0)
+        sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, len, k::PROT_READ | k::PROT_WRITE, k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE, -1i64, 0)
     };
     got.map_or(null_mut(), |a| a as *mut u8)
 }

@@ -61,7 +61,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         return Err(Errno(-ENOMEM as i32));
     }
     // SAFETY: a page that forked children share with us.
-    let page = unsafe { sys!(k::__NR_mmap, 0, 4096, 3, k::MAP_SHARED | k::MAP_ANONYMOUS, -1i64, 0) }?;
+    let page = unsafe { sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, 4096, 3, k::MAP_SHARED | k::MAP_ANONYMOUS, -1i64, 0) }?;
     g().fork_word.store(page as *mut AtomicU32, Relaxed);
     fault::init()?;
     // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
@@ -180,10 +180,10 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let control = sys!(k::__NR_pidfd_getfd, server, a.control_fd, 0)?;
         let shared = sys!(k::__NR_pidfd_getfd, server, a.shared_fd, 0)?;
         sys!(k::__NR_close, server)?;
-        let at = sys!(k::__NR_mmap, 0, SHARED_LEN, 3, k::MAP_SHARED | k::MAP_NORESERVE, shared, 0)?;
+        let at = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, SHARED_LEN, 3, k::MAP_SHARED | k::MAP_NORESERVE, shared, 0)?;
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
-        let mut guards = ulpf_lib::guard::Guards::new(&g().page_map).map_err(|_| Errno(-ENOMEM as i32))?;
+        let mut guards = ulpf_lib::guard::Guards::lazy(&g().page_map);
         let (base, end) = g().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);
         guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);

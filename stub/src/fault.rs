@@ -13,6 +13,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
+use ulpf_lib::guard::Fault;
 use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -53,8 +54,8 @@ pub fn init() -> Result<(), Errno> {
     let (rw, rx) = unsafe {
         let fd = sys!(k::__NR_memfd_create, c"ulpf-code".as_ptr(), 1)?;
         sys!(k::__NR_ftruncate, fd, CODE)?;
-        let rw = sys!(k::__NR_mmap, 0, CODE, 3, k::MAP_SHARED, fd, 0)?;
-        let rx = sys!(k::__NR_mmap, 0, CODE, 5, k::MAP_SHARED, fd, 0)?;
+        let rw = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, CODE, 3, k::MAP_SHARED, fd, 0)?;
+        let rx = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, CODE, 5, k::MAP_SHARED, fd, 0)?;
         let _ = sys!(k::__NR_close, fd);
         (rw, rx)
     };
@@ -103,13 +104,10 @@ impl AliasMap for Pages {
 pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     const WRITE: u64 = 2; // page-fault error code
     let kind = if uc.err & WRITE != 0 { AccessKind::Write } else { AccessKind::Read };
-    let entry = g().page_map.entry(TargetAddr(info.addr()));
-    if !entry.guards(kind) {
-        // Another thread may have seen the guard go while this fault was on its way.
-        return entry.moved() && entry.permits(kind);
-    }
-    if !entry.permits(kind) {
-        return false;
+    match g().page_map.fault(TargetAddr(info.addr()), kind) {
+        Fault::Foreign | Fault::Forbidden => return false,
+        Fault::Stale => return true,
+        Fault::Guarded => {}
     }
     if let Some(h) = g().header() {
         h.faults.fetch_add(1, Relaxed);
