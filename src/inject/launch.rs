@@ -131,10 +131,13 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     // From here on, an error path must not leave a stopped child behind.
     let result = run_to_entry(&leader, execs, &mut report, &program).and_then(|()| {
         check_class(pid)?;
+        let mut warnings = Vec::new();
         if process::loses_privileges(pid) {
-            return Err(StartError::SetId {
-                program: program_name(pid),
-            });
+            // As under gdb and gdbserver.
+            warnings.push(format!(
+                "warning: {} is a set-user-ID or set-group-ID program; the kernel lets it run only with your own rights while an ordinary user debugs it. Run ulpf as root to watch it with its own.",
+                program_name(pid)
+            ));
         }
         let pidfd =
             sys::pidfd_open(pid).map_err(|e| StartError::step("watch over the program", e))?;
@@ -144,11 +147,11 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
         sys::allow_tracers(true);
         let loaded = load::load(pid, &mut [leader], image, &outfit.channel(BOOT_LAUNCHED));
         sys::allow_tracers(false);
-        Ok((loaded?, pidfd))
+        Ok((loaded?, pidfd, warnings))
     });
     match result {
-        Ok((loaded, pidfd)) => outfit
-            .hand_over(pid, loaded, pidfd, true, Vec::new())
+        Ok((loaded, pidfd, warnings)) => outfit
+            .hand_over(pid, loaded, pidfd, true, warnings)
             .map_err(cannot),
         Err(error) => {
             if !matches!(

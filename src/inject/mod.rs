@@ -87,10 +87,6 @@ pub enum StartError {
     )]
     NotX86 { program: String },
     #[error(
-        "{program} is a set-user-ID or set-group-ID program, and the kernel takes its privileges away when an ordinary user's debugger starts it: it would not run as it does without us. Run ulpf as root, or watch a copy of the program without these bits."
-    )]
-    SetId { program: String },
-    #[error(
         "{program} may be executed but not read, so the kernel lets no debugger look into it ({}). Make the file readable, or run ulpf as root.",
         text(source)
     )]
@@ -173,6 +169,8 @@ struct Outfit {
     ours: UnixStream,
     theirs: UnixStream,
     shared: File,
+    /// The clocks when this began; see [`SharedArea::map`].
+    since: shared::Clocks,
 }
 
 impl Outfit {
@@ -184,6 +182,7 @@ impl Outfit {
             theirs,
             shared: sys::memfd(shared::NAME, ulpf_lib::ring::SHARED_LEN)
                 .map_err(|source| StartError::Shared { source })?,
+            since: shared::Clocks::now(),
         })
     }
     fn channel(&self, flags: u32) -> load::Channel {
@@ -207,7 +206,7 @@ impl Outfit {
             pid,
             stub_pid: loaded.stub_pid,
             control: self.ours,
-            shared: SharedArea::map(self.shared)?,
+            shared: SharedArea::map(self.shared, self.since)?,
             pidfd,
             launched,
             warnings,

@@ -7,7 +7,10 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use ulpf_lib::ring::{COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN, SharedHeader};
+use ulpf_lib::ring::{
+    COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN,
+    SHARED_MAGIC, SharedHeader,
+};
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
 
@@ -23,6 +26,43 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// The two clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    tsc: u64,
+    /// CLOCK_MONOTONIC.
+    ns: u64,
+}
+
+impl Clocks {
+    pub(super) fn now() -> Clocks {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: every x86-64 processor has a TSC; `time` outlives the call.
+        let tsc = unsafe {
+            libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+            std::arch::x86_64::_rdtsc()
+        };
+        Clocks {
+            tsc,
+            ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+        }
+    }
+
+    /// Now, and how far both have come since; at least 2 ms, for precision.
+    fn rate(self) -> (Clocks, u64, u64) {
+        loop {
+            let now = Clocks::now();
+            if now.ns - self.ns >= 2_000_000 && now.tsc > self.tsc {
+                return (now, now.tsc - self.tsc, now.ns - self.ns);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(500));
+        }
+    }
+}
+
 /// What stands in the ring for a ticket.
 pub enum HitRead {
     /// Copied completely.
@@ -34,16 +74,38 @@ pub enum HitRead {
 }
 
 impl SharedArea {
-    pub(super) fn map(file: File) -> io::Result<SharedArea> {
+    /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
+    /// when the start of the program began, some milliseconds ago.
+    pub(super) fn map(file: File, since: Clocks) -> io::Result<SharedArea> {
         // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `Outfit::new`)
         // and nobody shrinks it.
         let addr = unsafe {
-            libc::mmap(std::ptr::null_mut(), SHARED_LEN as usize, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                SHARED_LEN as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         if addr == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(SharedArea(Arc::new(Mapping(NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?))))
+        let area = SharedArea(Arc::new(Mapping(
+            NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
+        )));
+        let (now, tsc, ns) = since.rate();
+        let header = area.0.0.cast::<SharedHeader>().as_ptr();
+        // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
+        unsafe {
+            (&raw mut (*header).base_tsc).write_volatile(now.tsc);
+            (&raw mut (*header).base_ns).write_volatile(now.ns);
+            (&raw mut (*header).tsc_mult)
+                .write_volatile(((u128::from(ns) << 32) / u128::from(tsc)) as u64);
+            (&raw mut (*header).magic).write_volatile(SHARED_MAGIC);
+        }
+        Ok(area)
     }
 
     pub fn header(&self) -> &SharedHeader {
@@ -56,7 +118,13 @@ impl SharedArea {
     pub fn counters(&self, watch: u32) -> &Counters {
         let slot = u64::from(watch).min(COUNTER_SLOTS - 1);
         // SAFETY: `slot` is inside the array, whose elements are atomics only.
-        unsafe { self.0.0.add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>()).cast().as_ref() }
+        unsafe {
+            self.0
+                .0
+                .add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>())
+                .cast()
+                .as_ref()
+        }
     }
 
     /// Waits until hits beyond `seen` tickets are there, at most for `limit`; may return early.
@@ -66,10 +134,21 @@ impl SharedArea {
         header.reader_waits.store(1, Ordering::SeqCst);
         // A writer that did not see the flag has published before it was set.
         if header.tickets() <= seen {
-            let timeout = libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+            let timeout = libc::timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: limit.subsec_nanos().into(),
+            };
             // SAFETY: the futex word and the timeout live through the call; the word is in shared
             // memory, so the key is not private.
-            unsafe { libc::syscall(libc::SYS_futex, &raw const header.wake, libc::FUTEX_WAIT, word, &raw const timeout) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    &raw const header.wake,
+                    libc::FUTEX_WAIT,
+                    word,
+                    &raw const timeout,
+                )
+            };
         }
         header.reader_waits.store(0, Ordering::Relaxed);
     }
@@ -100,6 +179,7 @@ impl SharedArea {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and the last reference to it.
-        let _ = sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
+        let _ =
+            sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
     }
 }
