@@ -27,6 +27,12 @@ pub fn memfd(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
     Ok(file)
 }
 
+/// The time-stamp counter, in which the stub writes the times of hits.
+pub fn tsc() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and Linux leaves it to user programs.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// A pidfd: becomes readable when the process has ended.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).

@@ -3,8 +3,9 @@
 //! Every signal that the stub reports is handed back to it for the program; nothing else stops it
 //! (watches only log).
 
+use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
-use super::{Armed, log::Event};
+use super::watches::{Armed, Changes};
 use crate::rsp::{self, Client};
 use crate::session::{Ending, Exit, Session};
 use crate::symbols::Problem;
@@ -129,15 +130,38 @@ impl Control {
         Ok(ProcessMemory::of(self.pid, thread_pointer)?)
     }
 
-    /// Sends the commands that arm watches; one outcome for each, in order.
-    pub async fn arm(&mut self, commands: &[String]) -> Result<Vec<Armed>> {
-        let mut outcomes = Vec::with_capacity(commands.len());
+    /// Disarms and arms; the outcome for each watch that was to be armed.
+    pub async fn change(&mut self, changes: &Changes) -> Result<Vec<(usize, Armed)>> {
+        let disarm: Vec<String> = changes
+            .disarm
+            .iter()
+            .map(|id| format!("ulpf unwatch {id}"))
+            .collect();
+        self.monitor(&disarm).await?;
+        let arm: Vec<&str> = changes
+            .arm
+            .iter()
+            .map(|(_, command)| command.as_str())
+            .collect();
+        let lines = self.monitor(&arm).await?;
+        let armed = |((number, _), line): (&(usize, String), String)| {
+            let armed = outcome(&line).with_context(|| format!("the stub answered `{line}`"))?;
+            Ok((*number, armed))
+        };
+        changes.arm.iter().zip(lines).map(armed).collect()
+    }
+
+    /// Sends commands, many at a time; one line of answer for each, in order.
+    async fn monitor(&mut self, commands: &[impl AsRef<str>]) -> Result<Vec<String>> {
+        let mut lines = Vec::with_capacity(commands.len());
         let mut rest = commands;
         while !rest.is_empty() {
             let mut batch = String::new();
             let mut taken = 0;
-            while taken < rest.len() && (taken == 0 || batch.len() + rest[taken].len() < BATCH) {
-                batch.push_str(&rest[taken]);
+            while taken < rest.len()
+                && (taken == 0 || batch.len() + rest[taken].as_ref().len() < BATCH)
+            {
+                batch.push_str(rest[taken].as_ref());
                 batch.push(';');
                 taken += 1;
             }
@@ -147,19 +171,21 @@ impl Control {
                 .monitor(&batch)
                 .await
                 .context("cannot set the watches")?;
-            let lines: Vec<&str> = answer.lines().filter(|l| !l.trim().is_empty()).collect();
-            if lines.len() != taken {
+            let before = lines.len();
+            lines.extend(
+                answer
+                    .lines()
+                    .filter(|l| !l.trim().is_empty())
+                    .map(str::to_string),
+            );
+            if lines.len() - before != taken {
                 bail!(
                     "the stub answered {} of {taken} watches: {answer}",
-                    lines.len()
+                    lines.len() - before
                 );
             }
-            for line in lines {
-                outcomes
-                    .push(outcome(line).with_context(|| format!("the stub answered `{line}`"))?);
-            }
         }
-        Ok(outcomes)
+        Ok(lines)
     }
 
     /// Lets the program run to its end (or, attached, to Ctrl-C), passing everything on. With
@@ -265,10 +291,9 @@ impl Control {
         events
             .send(Event::Libraries(reply))
             .map_err(|_| anyhow!("the log has ended"))?;
-        let found = answer.await?;
-        let commands: Vec<String> = found.iter().map(|(_, command)| command.clone()).collect();
-        for ((number, _), armed) in found.iter().zip(self.arm(&commands).await?) {
-            let _ = events.send(Event::Armed(*number, armed));
+        let changes = answer.await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(number, armed));
         }
         Ok(())
     }

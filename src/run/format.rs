@@ -48,10 +48,6 @@ impl Formatter {
         }
     }
 
-    pub fn look(&self) -> Look {
-        self.look
-    }
-
     /// Libraries came or went: what was looked up may be wrong.
     pub fn forget_places(&mut self) {
         self.places.clear();

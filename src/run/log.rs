@@ -9,16 +9,17 @@
 //! main thread owns the symbols, which is why libraries that appear later are resolved here. What
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
+use super::clock::Clock;
 use super::format::{Formatter, Look};
+use super::output::Output;
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
-use super::{Armed, Watch};
+use super::watches::{Armed, Changes, Watch};
 use crate::inject::SharedArea;
 use crate::session::Ending;
 use crate::symbols::Program;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
@@ -30,33 +31,28 @@ pub enum Event {
     /// The ring has been read to its end.
     NoMoreHits,
     /// The program is stopped after its list of libraries has changed. Answer what to arm.
-    Libraries(tokio::sync::oneshot::Sender<Found>),
+    Libraries(tokio::sync::oneshot::Sender<Changes>),
     /// Outcome of arming the watch of that number.
     Armed(usize, Armed),
     /// The program has ended (or was detached from).
     Ended(Ending),
 }
 
-/// Watches that were resolved: their numbers and the commands that arm them.
-pub type Found = Vec<(usize, String)>;
 /// Resolves what waits for a library, among all watches.
-pub type Pending = Box<dyn FnMut(&Program, &mut Vec<Watch>) -> Found>;
+pub type Pending = Box<dyn FnMut(&Program, &mut Vec<Watch>) -> Changes>;
 
 pub struct Log {
-    pub shared: SharedArea,
-    pub pid: i32,
-    pub program: Program,
+    shared: SharedArea,
+    clock: Clock,
+    pid: i32,
+    program: Program,
     /// All watches, in the order given.
     pub watches: Vec<Watch>,
-    pub formatter: Formatter,
-    pub output: Box<dyn Write>,
-    pub quiet: bool,
-    pub changes_only: bool,
-    /// Finds what could not be resolved before; called when libraries were loaded.
-    pub pending: Pending,
+    formatter: Formatter,
+    pub output: Output,
+    pending: Pending,
     by_id: HashMap<u32, usize>,
     pub lost: u64,
-    broken: Option<io::Error>,
     last_refresh: Option<Instant>,
 }
 
@@ -69,8 +65,8 @@ impl Log {
         pid: i32,
         program: Program,
         watches: Vec<Watch>,
-        look: Look,
-        output: Box<dyn Write>,
+        clock: Clock,
+        output: Output,
         pending: Pending,
     ) -> Log {
         let mut by_id = HashMap::new();
@@ -79,19 +75,18 @@ impl Log {
                 by_id.entry(id).or_insert(number);
             }
         }
+        let formatter = Formatter::new(output.look);
         Log {
             shared,
+            clock,
             pid,
             program,
             watches,
-            formatter: Formatter::new(look),
+            formatter,
             output,
-            quiet: false,
-            changes_only: false,
             pending,
             by_id,
             lost: 0,
-            broken: None,
             last_refresh: None,
         }
     }
@@ -114,7 +109,7 @@ impl Log {
                 Ok(event) => event,
                 Err(TryRecvError::Empty) => {
                     // Nothing to do: let people see what there is.
-                    self.write(&mut text);
+                    self.output.write(&mut text);
                     match events.recv() {
                         Ok(event) => event,
                         Err(_) => break,
@@ -128,7 +123,7 @@ impl Log {
                     for hit in &batch.hits {
                         self.hit(hit, &mut text);
                         if text.len() >= CHUNK {
-                            self.write(&mut text);
+                            self.output.write(&mut text);
                         }
                     }
                 }
@@ -149,7 +144,7 @@ impl Log {
                 }
             }
         }
-        self.write(&mut text);
+        self.output.write(&mut text);
         let _ = reader.join();
         ending
     }
@@ -162,7 +157,7 @@ impl Log {
     }
 
     fn hit(&mut self, hit: &HitRecord, text: &mut String) {
-        if self.quiet || self.changes_only && hit.flags & hit_flags::SILENT != 0 {
+        if self.output.quiet || self.output.changes_only && hit.flags & hit_flags::SILENT != 0 {
             return;
         }
         // Watches of somebody else (a debugger) share the ring.
@@ -176,8 +171,7 @@ impl Log {
         {
             self.refresh();
         }
-        let header = self.shared.header();
-        let nanos = header.nanos(hit.time).saturating_sub(header.base_ns);
+        let nanos = self.clock.nanos(hit.time);
         if let Some(watched) = &self.watches[number].watched {
             self.formatter
                 .hit(text, hit, nanos, number, watched, &self.program);
@@ -186,10 +180,10 @@ impl Log {
 
     fn lose(&mut self, n: u64, text: &mut String) {
         self.lost += n;
-        if n == 0 || self.quiet {
+        if n == 0 || self.output.quiet {
             return;
         }
-        let _ = match self.formatter.look() {
+        let _ = match self.output.look {
             Look::Json => writeln!(text, "{{\"type\":\"lost\",\"count\":{n}}}"),
             _ => writeln!(
                 text,
@@ -197,21 +191,5 @@ impl Log {
                 count(n, "hit")
             ),
         };
-    }
-
-    fn write(&mut self, text: &mut String) {
-        if !text.is_empty() && self.broken.is_none() {
-            let written = self
-                .output
-                .write_all(text.as_bytes())
-                .and_then(|()| self.output.flush());
-            self.broken = written.err();
-        }
-        text.clear();
-    }
-
-    /// Why the log is incomplete, if it could not be written.
-    pub fn broken(&self) -> Option<&io::Error> {
-        self.broken.as_ref()
     }
 }

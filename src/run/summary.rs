@@ -1,7 +1,7 @@
 //! What is said at the end: counts per watch, totals, losses.
 
 use super::format::Quoted;
-use super::{Armed, Watch};
+use super::watches::{Armed, Watch};
 use crate::inject::SharedArea;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,16 +49,22 @@ impl Summary {
                 (row.addr, row.len) = (watched.addr, watched.len);
             }
             row.kind = kind(watch.spec.kind);
-            match &watch.armed {
-                Armed::Yes(id) => {
-                    let counters = shared.counters(*id);
-                    row.hits = counters.hits.load(Relaxed);
-                    row.silent = counters.silent.load(Relaxed);
-                    row.false_positives = counters.false_positives.load(Relaxed);
-                }
-                Armed::No(problem) => row.refused = Some(problem.to_string()),
-                Armed::Pending(_) => row.refused = Some("its library was never loaded".into()),
+            let ids = watch.past.iter().chain(match &watch.armed {
+                Armed::Yes(id) => Some(id),
+                _ => None,
+            });
+            for counters in ids.map(|id| shared.counters(*id)) {
+                row.hits += counters.hits.load(Relaxed);
+                row.silent += counters.silent.load(Relaxed);
+                row.false_positives += counters.false_positives.load(Relaxed);
             }
+            row.refused = match &watch.armed {
+                Armed::No(problem) => Some(problem.to_string()),
+                Armed::Pending(_) if watch.past.is_empty() => {
+                    Some("its library was never loaded".into())
+                }
+                _ => None,
+            };
             row
         });
         Summary {

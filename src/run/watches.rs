@@ -1,0 +1,181 @@
+//! The watches of one run: from the command line, through resolving and arming, to the summary.
+
+use super::memory::ProcessMemory;
+use super::options::WatchArgs;
+use super::summary::kind;
+use crate::symbols::{Memory, Problem, Program, Scope, Spec, Watched};
+use anyhow::{Context, Result};
+
+/// What happened to a watch.
+#[derive(Clone, Debug)]
+pub enum Armed {
+    /// The stub's number for it.
+    Yes(u32),
+    No(Problem),
+    /// Its library is not loaded (yet, or any more).
+    Pending(Problem),
+}
+
+/// A watch from the command line to the summary.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    pub spec: Spec,
+    pub watched: Option<Watched>,
+    pub armed: Armed,
+    /// Numbers that it had while its library was loaded before.
+    pub past: Vec<u32>,
+}
+
+/// What to tell the stub.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Number of the watch (in the order given), command.
+    pub arm: Vec<(usize, String)>,
+    pub disarm: Vec<u32>,
+}
+
+/// Resolves all watches where the program is now.
+pub fn resolve_all(
+    specs: Vec<Spec>,
+    program: &Program,
+    memory: &dyn Memory,
+    backtrace: Option<u8>,
+) -> (Vec<Watch>, Changes) {
+    let mut watches = Vec::with_capacity(specs.len());
+    let mut changes = Changes::default();
+    for spec in specs {
+        let mut watch = Watch {
+            spec,
+            watched: None,
+            armed: Armed::No(Problem::new("", "", "")),
+            past: Vec::new(),
+        };
+        if let Some(command) = resolve(program, &mut watch, memory, backtrace) {
+            changes.arm.push((watches.len(), command));
+        }
+        watches.push(watch);
+    }
+    (watches, changes)
+}
+
+/// Resolves one watch; the command that arms it.
+fn resolve(
+    program: &Program,
+    watch: &mut Watch,
+    memory: &dyn Memory,
+    backtrace: Option<u8>,
+) -> Option<String> {
+    match program.resolve(&watch.spec, memory) {
+        Ok(watched) => {
+            let mut command = format!(
+                "ulpf watch {:#x} {} {} log",
+                watched.addr,
+                watched.len,
+                kind(watched.kind)
+            );
+            if let Some(frames) = backtrace {
+                command += &format!(" bt {frames}");
+            }
+            watch.watched = Some(watched);
+            Some(command)
+        }
+        Err(problem) => {
+            // Only a named library is worth waiting for: a misspelt name would wait for ever.
+            let waits = problem.not_yet && matches!(watch.spec.scope, Some(Scope::Object(_)));
+            watch.armed = if waits {
+                Armed::Pending(problem)
+            } else {
+                Armed::No(problem)
+            };
+            None
+        }
+    }
+}
+
+/// After libraries were loaded or unloaded: resolves what waited for one, lets go of what is gone.
+pub fn follow_libraries(
+    watches: &mut [Watch],
+    program: &Program,
+    pid: i32,
+    backtrace: Option<u8>,
+) -> Changes {
+    let mut changes = Changes::default();
+    let Ok(memory) = ProcessMemory::of(pid, None) else {
+        return changes;
+    };
+    for (number, watch) in watches.iter_mut().enumerate() {
+        let Some(Scope::Object(library)) = &watch.spec.scope else {
+            continue;
+        };
+        let loaded = program.modules_named(library).next().is_some();
+        match (&watch.armed, loaded) {
+            (Armed::Yes(id), false) => {
+                let id = *id;
+                changes.disarm.push(id);
+                watch.past.push(id);
+                let why = format!("`{library}` was unloaded");
+                watch.armed = Armed::Pending(Problem::new(
+                    format!("cannot watch `{}`", watch.spec),
+                    why,
+                    "load it again",
+                ));
+            }
+            (Armed::Pending(_), true) => {
+                if let Some(command) = resolve(program, watch, &memory, backtrace) {
+                    changes.arm.push((number, command));
+                } else if let Armed::No(problem) = &watch.armed {
+                    eprintln!("ulpf: {problem}");
+                }
+            }
+            _ => {}
+        }
+    }
+    changes
+}
+
+/// All watches that the user named; every malformed one is told.
+pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
+    let mut texts = options.watch.clone();
+    for file in &options.watch_file {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        texts.extend(spec_lines(&text).map(str::to_string));
+    }
+    if texts.is_empty() {
+        anyhow::bail!(
+            "nothing to watch: name it with --watch SPEC (for example --watch counter, --watch 'tab[0..16]:rw')"
+        );
+    }
+    let (mut specs, mut bad) = (Vec::with_capacity(texts.len()), 0);
+    for text in &texts {
+        match Spec::parse(text) {
+            Ok(spec) => specs.push(spec),
+            Err(problem) => {
+                eprintln!("ulpf: {problem}");
+                bad += 1;
+            }
+        }
+    }
+    if bad > 0 && !options.keep_going || specs.is_empty() {
+        return Err(super::told());
+    }
+    Ok(specs)
+}
+
+/// One a line; `#` starts a comment.
+fn spec_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or("").trim())
+        .filter(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch_files_have_comments() {
+        let lines: Vec<_> = spec_lines("# all\ncounter\n\n  tab[0..4]:rw  # four\n").collect();
+        assert_eq!(lines, ["counter", "tab[0..4]:rw"]);
+    }
+}
