@@ -245,7 +245,9 @@ impl Control {
             if !self.running {
                 return;
             }
-            let Some(t) = g().threads.iter().find(|t| t.state() == State::Requesting) else { return };
+            // A held thread waits with its request: served, it would run on.
+            let asks = |t: &&Thread| t.state() == State::Requesting && !t.hold.load(SeqCst);
+            let Some(t) = g().threads.iter().find(asks) else { return };
             let what = t.inner().request;
             if what == Request::End {
                 world::answer(t);
@@ -548,6 +550,7 @@ impl Inferior for Control {
         }
         // Requests first: their threads hold half-done work.
         self.running = true;
+        g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
         loop {
             self.serve();
             if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting) {

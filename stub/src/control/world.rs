@@ -64,7 +64,8 @@ pub fn release(t: &Thread, how: Resume) {
             t.go.store(1, SeqCst);
             futex_wake(&t.go);
         }
-        State::InSyscall => {
+        // Both step once they come out of what they are in.
+        State::InSyscall | State::Requesting => {
             let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
             t.inner().stepping = step;
             t.inner().range = if let Resume::RangeStep { start, end } = how { (start.0, end.0) } else { (0, 0) };
