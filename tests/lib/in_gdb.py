@@ -42,6 +42,19 @@ def words(start, end, step=8):
     return range((start + 7) & ~7, end - 7, step)
 
 
+def on_few_pages(count, pages=8, name="[heap]"):
+    """`count` words on `pages` pages, evenly spread over a mapping.
+
+    A guarded page costs a fault for every store to it, so how many pages matters, not how many
+    watches. A real session watches a few objects; so do the tests of whole programs.
+    """
+    start, end = mapping(name)
+    total = (end - start) // 4096
+    chosen = [start + 4096 * (total * i // pages) for i in range(1, pages)] + [end - 4096]
+    each = -(-count // len(chosen))
+    return [page + 8 * (512 * i // each) for page in chosen for i in range(each)][:count]
+
+
 def watch(addresses):
     """One plain `watch` command for each address; returns how many gdb took."""
     gdb.execute("set language c")
