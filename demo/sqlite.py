@@ -34,15 +34,23 @@ say("continue")
 show(f"sqlite3 has inserted about {EARLY} rows")
 gdb.execute("delete")
 
-blocks = [block for block, size in in_gdb.heap_blocks(64)]
-chosen = blocks[:: max(1, len(blocks) // WATCHES)][:WATCHES]
-start = time.monotonic()
-for number, block in enumerate(chosen):
-    command = f"watch *(long*){block:#x}"
-    (say if number < 2 or number == len(chosen) - 1 else lambda c: gdb.execute(c, to_string=True))(command)
+blocks = list(in_gdb.heap_blocks(64))
+words = [start + offset for offset in range(0, 4096, 8) for start, size in blocks if offset + 8 <= size]
+chosen = sorted(words[:WATCHES])
+started = time.monotonic()
+for number, word in enumerate(chosen):
+    command = f"watch *(long*){word:#x}"
+    if number < 2 or number == len(chosen) - 1:
+        say(command)
+    else:
+        gdb.execute(command, to_string=True)
     if number == 2:
-        print("        ...", flush=True)
-show(f"{len(chosen):,} of {len(blocks):,} blocks are watched, after {time.monotonic() - start:.1f} s")
+        show("...")
+show(f"{len(chosen):,} watches on {len(blocks):,} live heap blocks, set in {time.monotonic() - started:.1f} s")
+
+
+def value(address):
+    return int.from_bytes(gdb.selected_inferior().read_memory(address, 8).tobytes(), "little", signed=True)
 
 
 class Hits:
@@ -50,7 +58,7 @@ class Hits:
 
     def __init__(self):
         self.count, self.gone, self.last = 0, False, None
-        self.statements = 0
+        self.before = {word: value(word) for word in chosen}
         gdb.events.stop.connect(self.stopped)
         gdb.events.exited.connect(self.exited)
 
@@ -60,63 +68,39 @@ class Hits:
     def exited(self, event):
         self.gone = True
 
-    def report(self, said):
+    def report(self):
         self.count += 1
         if self.count <= SHOWN:
-            lines = said.splitlines()
-            old = next((l[12:] for l in lines if l.startswith("Old value = ")), "?")
-            new = next((l[12:] for l in lines if l.startswith("New value = ")), "?")
-            name = gdb.selected_frame().name() or "?"
-            show(f"hit: {self.last.expression}: {old} -> {new}   in {name}, pc {gdb.selected_frame().pc():#x}")
+            word = int(self.last.expression.rsplit(")", 1)[1], 16)
+            pc = gdb.selected_frame().pc()
+            where = gdb.execute(f"info symbol {pc}", to_string=True).split(" in section")[0].strip()
+            show(f"hit: {self.last.expression}: {self.before[word]} -> {value(word)}   at {where if 'No symbol' not in where else hex(pc)}")
         elif self.count == SHOWN + 1:
             show("...")
+        self.last.delete()
 
-    def run(self, seconds):
-        """Until a statement passes without a hit, or the time is over."""
-        end = time.monotonic() + seconds
-        while not self.gone and time.monotonic() < end:
+    def to_the_end(self, most_seconds):
+        """False when the time was over before the program was."""
+        end = time.monotonic() + most_seconds
+        while time.monotonic() < end:
             self.last = None
-            said = gdb.execute("continue", to_string=True)
+            gdb.execute("continue", to_string=True)
             if self.gone:
-                return
+                return True
             if self.last is None:
-                raise gdb.GdbError(f"unexpected stop: {said}")
-            if self.last.type == gdb.BP_BREAKPOINT:
-                self.statements += 1
-                if self.count == self.before:
-                    return
-                self.before = self.count
-                continue
-            self.report(said)
-            self.last.delete()
-        return
+                raise gdb.GdbError("a stop that nobody asked for")
+            self.report()
+        return False
 
 
 hits = Hits()
-hits.before = -1
-gdb.execute("break sqlite3_step", to_string=True)
-step = gdb.breakpoints()[-1]
-say("continue")if False else None
-start = time.monotonic()
-hits.run(45)
-show(f"{hits.count} watches were hit within {hits.statements} statements, {time.monotonic() - start:.1f} s")
-
-if not hits.gone:
-    step.delete()
-    before = hits.count
-    armed = sum(1 for b in gdb.breakpoints())
-    start = time.monotonic()
-    hits.before = -1
-    end = start + 60
-    while not hits.gone and time.monotonic() < end:
-        hits.last = None
-        gdb.execute("continue", to_string=True)
-        if hits.gone or hits.last is None:
-            break
-        hits.count += 1
-        hits.last.delete()
-    seconds = time.monotonic() - start
-    show(f"the remaining inserts: {seconds:.1f} s, {hits.count - before} more hits; {sum(1 for b in gdb.breakpoints())} watches were armed to the end")
+print("  (gdb) continue", flush=True)
+started = time.monotonic()
+ended = hits.to_the_end(150)
+seconds = time.monotonic() - started
+armed = sum(1 for b in gdb.breakpoints())
+show(f"{hits.count:,} watches were hit (and then deleted), {armed:,} stayed armed to the end; {seconds:.1f} s")
+if ended:
     print(f"figure run {seconds}")
-    print(f"figure statements {hits.statements}")
-    print(f"figure armed {armed}")
+    print(f"figure hits {hits.count}")
+    print(f"figure watches {len(chosen)}")

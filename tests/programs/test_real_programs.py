@@ -151,4 +151,4 @@ def summary(text):
     """What `python3 -m test` says, without its times and the like."""
     text = re.sub(r"\d+:\d+:\d+( load avg: [\d.]+)?", "", text)
     text = re.sub(r"(in )?[\d.]+ (ms|sec|min)( [\d.]+ sec)?", "TIME", text)
-    return [l for l in text.splitlines() if not re.match(r"==|Using random seed|.*build-", l)]
+    return [l for l in text.splitlines() if not re.match(r"==|Using random seed|.*build-|test_\w+ passed", l)]
