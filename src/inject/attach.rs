@@ -84,12 +84,19 @@ fn check(pid: i32) -> Result<process::Status, StartError> {
             "it is already traced by process {tracer} ({name}). A process has one debugger at a time; detach that one first."
         )));
     }
-    if let Ok(Some(_)) = process::mapping(pid, "/memfd:ulpf-shared") {
-        return Err(refuse(
-            "another ulpf is already in it. End that session first.".into(),
-        ));
+    // A former session leaves its memory behind (a thread may have been on its way out of it), but
+    // its stub has gone.
+    if let (Ok(Some(_)), Some(stub)) = (process::mapping(pid, "/memfd:ulpf-shared"), shares_memory(pid)) {
+        return Err(refuse(format!(
+            "another ulpf is already in it (process {stub} is its stub). End that session first."
+        )));
     }
     Ok(status)
+}
+
+/// Another process that runs in the same memory.
+fn shares_memory(pid: i32) -> Option<i32> {
+    process::all().ok()?.into_iter().find(|&other| other != pid && sys::same_memory(pid, other))
 }
 
 /// Seizes every thread, also those that are created meanwhile. Their new threads are found in the

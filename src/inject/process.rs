@@ -63,7 +63,16 @@ impl Status {
 }
 
 pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
-    let mut list: Vec<i32> = fs::read_dir(format!("/proc/{pid}/task"))?
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Every process that we can see.
+pub fn all() -> io::Result<Vec<i32>> {
+    numbers("/proc")
+}
+
+fn numbers(dir: &str) -> io::Result<Vec<i32>> {
+    let mut list: Vec<i32> = fs::read_dir(dir)?
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse().ok())
         .collect();

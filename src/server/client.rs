@@ -83,7 +83,7 @@ impl Client {
             Ok(n) => n,
         };
         if self.debug {
-            eprintln!(
+            message!(
                 "ulpf server: received {}",
                 String::from_utf8_lossy(&buf[..n])
             );
@@ -103,7 +103,7 @@ impl Client {
                     Ok(())
                 }
                 Event::BadChecksum { sent, computed } => {
-                    eprintln!(
+                    message!(
                         "Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}",
                         if self.no_ack {
                             " [no-ack-mode, Bad medium?]"
@@ -167,7 +167,7 @@ impl Client {
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.debug && bytes.len() > 1 {
-            eprintln!("ulpf server: sent {}", String::from_utf8_lossy(bytes));
+            message!("ulpf server: sent {}", String::from_utf8_lossy(bytes));
         }
         self.writer.write_all(bytes).await?;
         self.writer.flush().await

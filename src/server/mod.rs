@@ -9,6 +9,14 @@
 //! answered in [`requests`].
 #![forbid(unsafe_code)]
 
+/// `eprintln!` in one write, so that whoever reads our stderr never sees half a line.
+macro_rules! message {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($text)*)).as_bytes());
+    }};
+}
+
 mod client;
 mod host_io;
 mod listen;
@@ -86,7 +94,7 @@ pub async fn serve(options: Options) -> i32 {
     let mut bound = match Bound::new(options, Terminal::Program).await {
         Ok(bound) => bound,
         Err(why) => {
-            eprintln!("{why}\nExiting");
+            message!("{why}\nExiting");
             return 1;
         }
     };
@@ -146,7 +154,7 @@ impl Bound {
         };
         if let Err(error) = started {
             report(&error, "");
-            eprintln!("Exiting");
+            message!("Exiting");
             return Outcome::Quit(1);
         }
         server.accept_loop(&self.listener).await
@@ -169,9 +177,9 @@ fn report(error: &StartError, prefix: &str) {
         let source = source
             .raw_os_error()
             .map_or_else(|| source.to_string(), crate::errno_text);
-        eprintln!("ulpf server: Cannot exec {program}\nulpf server: Error: {source}");
+        message!("ulpf server: Cannot exec {program}\nulpf server: Error: {source}");
     }
-    eprintln!("{prefix}{error}");
+    message!("{prefix}{error}");
 }
 
 impl Server {
@@ -186,7 +194,7 @@ impl Server {
                     Client::new(reader, writer, self.options.remote_debug)
                 }
                 Err(e) => {
-                    eprintln!("Cannot accept a connection: {e}");
+                    message!("Cannot accept a connection: {e}");
                     return Outcome::Quit(1);
                 }
             };
@@ -215,7 +223,7 @@ impl Server {
     /// What gdbserver's callers read, and its users expect.
     fn say(&self, text: &str) {
         if self.terminal == Terminal::Program {
-            eprintln!("{text}");
+            message!("{text}");
         }
     }
 
@@ -296,7 +304,7 @@ impl Server {
                     }
                     News::StubLost => {
                         let text = lost_text(target.pid);
-                        eprintln!("ulpf server: {}", &text[2..]);
+                        message!("ulpf server: {}", &text[2..]);
                         let _ = client.send(text.as_bytes()).await;
                         return None;
                     }
@@ -327,7 +335,7 @@ impl Server {
                 ('X', gdb)
             }
             Ending::Unknown => {
-                eprintln!(
+                message!(
                     "\nProcess {pid} has ended; only its parent was told its exit status, so 0 is reported."
                 );
                 ('W', 0)
@@ -369,7 +377,7 @@ impl Server {
             },
         };
         if self.stdio {
-            eprintln!("stdin/stdout redirected");
+            message!("stdin/stdout redirected");
         }
         let session = session::start(spec).await?;
         self.say(&format!(
@@ -393,7 +401,7 @@ impl Server {
     /// Makes the session ours, and tells its stub what the debugger has said so far.
     async fn adopt(&mut self, session: session::Session) {
         for warning in &session.warnings {
-            eprintln!("{warning}");
+            message!("{warning}");
         }
         let mut target = Target::new(session);
         for packet in self.supported.iter().chain(self.sticky.values()) {
@@ -417,7 +425,7 @@ impl Server {
         } else {
             self.say(&format!("Detaching process(es): {}", target.pid));
             if !target.detach().await {
-                eprintln!(
+                message!(
                     "ulpf server: process {} could not be detached cleanly.",
                     target.pid
                 );
