@@ -1,15 +1,16 @@
 //! `ulpf gdb`: the real GDB, connected to a server in this process.
 //!
-//! GDB, the program and the server share one terminal. The program runs in a process group of its own,
-//! which has the terminal while the program runs and loses it when it stops, as under GDB alone: so
+//! GDB, the program and the server share one terminal. Each has a process group of its own. The program's
+//! has the terminal while the program runs and loses it to GDB's when it stops, as under GDB alone: so
 //! Ctrl-C reaches the program, and the stop reaches GDB.
 #![forbid(unsafe_code)]
 
-use crate::inject::sys;
+use crate::inject::{foreground, sys};
 use crate::server::{self, Terminal, options::Options};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -111,7 +112,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         .args(args);
 
     let mut child_changed = signal(SignalKind::child()).map_err(|e| e.to_string())?;
-    // They are meant for GDB or the program, which get them from the terminal themselves.
+    // The terminal sends them to GDB or the program; what reaches us is not for us.
     let _interrupt = signal(SignalKind::interrupt()).map_err(|e| e.to_string())?;
     let _quit = signal(SignalKind::quit()).map_err(|e| e.to_string())?;
     let mut leave = [
@@ -120,18 +121,36 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     ];
     let [hangup, terminate] = &mut leave;
 
+    // A process group of its own: only a group whose parent is in another one (ours) is stopped, rather
+    // than fed errors, when it uses the terminal from the background.
+    let own_terminal = foreground::is_ours();
+    if own_terminal {
+        command.process_group(0);
+    }
     let child = command
         .spawn()
         .map_err(|e| format!("{} cannot be started: {e}.", gdb.display()))?;
     let pid = child.id() as i32;
+    if own_terminal {
+        foreground::share_with(pid);
+    }
     let watch_gdb = async {
         loop {
             match sys::child_state(pid) {
                 Ok(sys::ChildState::Ended(status)) => return status,
-                // It wanted the terminal while the program had it (`continue &`).
-                Ok(sys::ChildState::StoppedForTerminal) => {
-                    crate::inject::foreground::to_own_group();
-                    let _ = sys::kill(pid, libc::SIGCONT);
+                // It wanted the terminal while the program had it (`continue &`), or before we gave it.
+                Ok(sys::ChildState::Stopped(libc::SIGTTIN | libc::SIGTTOU)) => {
+                    foreground::to_debugger();
+                    let _ = sys::kill(-pid, libc::SIGCONT);
+                    continue;
+                }
+                // Ctrl-Z: we stop with it, for our shell's sake.
+                Ok(sys::ChildState::Stopped(_)) => {
+                    foreground::take_back();
+                    sys::stop_here();
+                    foreground::share_with(pid);
+                    let _ = sys::kill(-pid, libc::SIGCONT);
+                    continue;
                 }
                 Ok(sys::ChildState::Running) => {}
                 Err(_) => return 0,
@@ -154,7 +173,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     if !served {
         let _ = tokio::time::timeout(std::time::Duration::from_secs(10), serve).await;
     }
-    crate::inject::foreground::to_own_group();
+    foreground::take_back();
     Ok(match status & 0x7f {
         0 => (status >> 8) & 0xff,
         signal => 128 + signal,

@@ -20,7 +20,33 @@ pub fn take_back() {
     }
 }
 
-/// Gives the terminal to our own process group (GDB's, under `ulpf gdb`).
-pub fn to_own_group() {
-    sys::set_foreground(sys::own_group());
+/// GDB's process group under `ulpf gdb`; 0: there is none.
+static DEBUGGER: AtomicI32 = AtomicI32::new(0);
+
+/// From now on the terminal is `group`'s whenever the program does not run.
+pub fn share_with(group: i32) {
+    DEBUGGER.store(group, Ordering::Relaxed);
+    if let Some(old) = sys::set_foreground(group) {
+        let _ = BEFORE.compare_exchange(0, old, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Gives the terminal to the program, if it is shared.
+pub fn to_program(pid: i32) {
+    if DEBUGGER.load(Ordering::Relaxed) != 0 {
+        sys::set_foreground(pid);
+    }
+}
+
+/// Gives the terminal to the debugger.
+pub fn to_debugger() {
+    let group = DEBUGGER.load(Ordering::Relaxed);
+    if group != 0 {
+        sys::set_foreground(group);
+    }
+}
+
+/// Our group has the terminal (or there is none), so that it is ours to hand on.
+pub fn is_ours() -> bool {
+    sys::foreground_group().is_none_or(|group| group == sys::own_group())
 }

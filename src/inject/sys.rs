@@ -195,8 +195,8 @@ pub enum ChildState {
     Running,
     /// Wait status.
     Ended(i32),
-    /// Used the terminal from the background (SIGTTIN, SIGTTOU).
-    StoppedForTerminal,
+    /// By this signal.
+    Stopped(i32),
 }
 
 /// What has become of a child since the last question.
@@ -207,14 +207,22 @@ pub fn child_state(pid: i32) -> io::Result<ChildState> {
         check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } as i64)?;
     Ok(match got {
         0 => ChildState::Running,
-        _ if libc::WIFSTOPPED(status)
-            && matches!(libc::WSTOPSIG(status), libc::SIGTTIN | libc::SIGTTOU) =>
-        {
-            ChildState::StoppedForTerminal
-        }
-        _ if libc::WIFSTOPPED(status) => ChildState::Running,
+        _ if libc::WIFSTOPPED(status) => ChildState::Stopped(libc::WSTOPSIG(status)),
         _ => ChildState::Ended(status),
     })
+}
+
+/// The process group that has the terminal behind stderr.
+pub fn foreground_group() -> Option<i32> {
+    // SAFETY: no pointers.
+    let group = unsafe { libc::tcgetpgrp(2) };
+    (group >= 0).then_some(group)
+}
+
+/// Stops ourselves until somebody continues us, as Ctrl-Z does.
+pub fn stop_here() {
+    // SAFETY: SIGSTOP cannot be caught; execution goes on after SIGCONT.
+    unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 pub fn own_group() -> i32 {

@@ -78,7 +78,7 @@ struct Server {
 pub enum Terminal {
     /// The program, from its start to the end of the server; gdbserver's way.
     Program,
-    /// The debugger in our own process group, except while the program runs. The server says nothing
+    /// The debugger (see `foreground::share_with`), except while the program runs. The server says nothing
     /// then, because the debugger does.
     Shared,
 }
@@ -230,7 +230,7 @@ impl Server {
     /// After a stop, where the terminal is shared.
     fn take_terminal(&self) {
         if self.terminal == Terminal::Shared {
-            foreground::to_own_group();
+            foreground::to_debugger();
         }
     }
 
@@ -264,16 +264,17 @@ impl Server {
             let _ = client.send(lost_text(target.pid).as_bytes()).await;
             return None;
         }
+        let shared = self.terminal == Terminal::Shared && target.launched;
+        // Before it runs: it may read at once.
+        if resumes && shared {
+            foreground::to_program(target.pid);
+        }
         // The program may have been killed while it was stopped.
         if target.exit.now().is_none() {
             // An error shows as end of file below.
             let _ = target.send(packet).await;
         }
         target.running = resumes;
-        let shared = self.terminal == Terminal::Shared && target.launched;
-        if resumes && shared {
-            foreground::hand_to(target.pid);
-        }
         loop {
             tokio::select! {
                 biased;
@@ -283,7 +284,7 @@ impl Server {
                         if !more {
                             target.running = false;
                             if resumes && shared {
-                                foreground::to_own_group();
+                                foreground::to_debugger();
                             }
                         }
                         let reply = if resumes { shape_stop(reply, &self.options.disabled) } else { reply };
