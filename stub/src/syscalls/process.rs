@@ -24,7 +24,6 @@ const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x1_0000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 const ENOMEM: i64 = -12;
@@ -105,31 +104,34 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     }
     child.tgid.store(if flags & CLONE_THREAD != 0 { t.tgid() } else { 0 }, Relaxed);
     let stack = child_uc as *mut UContext as u64;
+    // The kernel's own stores of thread ids fail silently on guarded pages. What it is to clear at
+    // the thread's end is named again there (`exit_thread`).
+    let (child_at, parent_at) = (reach(child_tid), reach(parent_tid));
     let result = if nr as u32 == k::__NR_clone3 {
         let mut v = v3;
         v.stack = child.base() as u64;
         v.stack_size = stack - v.stack;
+        v.child_tid = child_at;
+        v.parent_tid = parent_at;
         let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
         make(t, uc, flags, &args, child)
     } else {
-        let args = [k::__NR_clone as u64, flags, stack, parent_tid, child_tid, tls, 0];
+        let args = [k::__NR_clone as u64, flags, stack, parent_at, child_at, tls, 0];
         make(t, uc, flags, &args, child)
     };
     if result < 0 {
         child.set_state(State::Dead);
     } else {
-        // The kernel's own stores of thread ids fail silently on guarded pages.
-        if flags & CLONE_PARENT_SETTID != 0 && g().guarded() {
-            memory::put(parent_tid, &(result as i32));
-        }
-        if flags & CLONE_CHILD_SETTID != 0 && g().guarded() && flags & CLONE_VFORK == 0 {
-            memory::put(child_tid, &(result as i32));
-        }
         if flags & CLONE_VFORK != 0 {
             child.set_state(State::Dead); // it has exec'ed or exited
         }
     }
     Outcome::Value(result)
+}
+
+/// Where the kernel can reach the word at `addr`.
+fn reach(addr: u64) -> u64 {
+    g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
 fn make(t: &'static Thread, uc: &mut UContext, flags: u64, args: &[u64; 7], child: &'static Thread) -> i64 {
@@ -207,9 +209,21 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     }
     let done = g().fork_done();
     done.store(0, SeqCst);
-    let result = raw(nr, a);
+    // The kernel would store the child's id before the child has memory of its own.
+    let mut args = *a;
+    let mut own_tid_at = 0;
+    if nr as u32 == k::__NR_clone && a[0] & CLONE_CHILD_SETTID != 0 && g().alias_of(a[3]).is_some() {
+        args[0] &= !CLONE_CHILD_SETTID;
+        own_tid_at = a[3];
+    }
+    let result = raw(nr, &args);
     if result == 0 {
         in_child(t, uc);
+        if own_tid_at != 0 {
+            // SAFETY: asks for the child's id.
+            let tid = unsafe { sys!(k::__NR_gettid) }.unwrap_or(0) as i32;
+            memory::put(own_tid_at, &tid);
+        }
         done.store(1, SeqCst);
         // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
         let _ = unsafe { sys!(k::__NR_futex, done as *const _, 1, i32::MAX) };
@@ -352,11 +366,9 @@ impl Copy {
 pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
     let clear = t.inner().clear_tid;
     if clear != 0 {
-        if let Some(alias) = g().alias_of(clear) {
-            // The kernel clears the word and wakes the joiner at exit; a guarded one it would miss.
-            // SAFETY: registers the alias of the same memory.
-            let _ = unsafe { sys!(k::__NR_set_tid_address, alias.0) };
-        }
+        // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
+        // SAFETY: registers an address of the program's own choice, or the alias of that memory.
+        let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
     }
     let _ = uc;
     t.set_state(State::Dead);
