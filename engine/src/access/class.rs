@@ -14,6 +14,8 @@ use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
 pub enum Class {
     /// No data access at all: registers only, or hints (`lea`, `nop`, prefetches, `clflush`).
     None,
+    /// `clflush`, `clflushopt`, `clwb`: no data access, but faults as a byte load does.
+    Flush,
     /// One memory operand, given by ModRM (or an absolute `moffs`).
     Plain,
     /// `bt`, `bts`, `btr`, `btc` with a register: the bit may lie far outside the named word.
@@ -149,6 +151,8 @@ fn map1(l: &Layout) -> AccessKind {
         0x7e if l.pp != Pp::PF3 => Write,
         // extrq, insertq have no memory form; vmread
         0x78 => Write,
+        // maskmovq, maskmovdqu (not through ModRM)
+        0xf7 => Write,
         0x90..=0x9f => Write,
         0xab | 0xb3 | 0xbb | 0xa4 | 0xa5 | 0xac | 0xad | 0xb0 | 0xb1 | 0xc0 | 0xc1 => ReadWrite,
         0xba if l.ext() != 4 => ReadWrite,
@@ -171,7 +175,7 @@ fn map1(l: &Layout) -> AccessKind {
 
 fn vector1(l: &Layout) -> AccessKind {
     match l.opcode {
-        0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7f | 0xd6 | 0xe7 => Write,
+        0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7f | 0xd6 | 0xe7 | 0xf7 => Write,
         0x7e if l.pp != Pp::PF3 => Write,
         // kmov to memory; vstmxcsr
         0x91 if l.wrap == Wrap::Vex => Write,
@@ -222,8 +226,13 @@ pub fn class(l: &Layout) -> Class {
         },
         (Wrap::Legacy, 1) => match l.opcode {
             0x01 => match (l.ext(), mem) {
-                // invlpg
+                // invlpg is privileged
                 (7, true) => Class::None,
+                // rstorssp, setssbsy: shadow stacks
+                (5, _) if l.pp == Pp::PF3 => Class::Unsupported,
+                // eretu, erets (FRED), uiret
+                (1, false) if l.modrm == 0xca => Class::Unsupported,
+                (5, false) if l.modrm == 0xec && l.rep => Class::Unsupported,
                 (7, false) if l.modrm == 0xfc => Class::Clzero,
                 _ => plain,
             },
@@ -236,11 +245,10 @@ pub fn class(l: &Layout) -> Class {
             0xae if mem => match (l.ext(), l.pp) {
                 (4, Pp::PF3) => Class::Plain,
                 (6, Pp::PF3) => Class::Unsupported,
-                // clwb
-                (6, Pp::P66) => Class::None,
+                // clwb, clflush, clflushopt
+                (6, Pp::P66) | (7, _) => Class::Flush,
                 (4 | 6, _) => Class::Xsave,
                 (5, _) => Class::Xrstor,
-                (7, _) => Class::None,
                 _ => Class::Plain,
             },
             // incsspd, umonitor, umwait, fences: no access to program memory
@@ -250,8 +258,8 @@ pub fn class(l: &Layout) -> Class {
                 4 => Class::Xsavec,
                 _ => Class::Unsupported,
             },
-            // ud1: raises #UD
-            0xb9 => Class::None,
+            // ud1, ud0: raise #UD
+            0xb9 | 0xff => Class::None,
             0xf7 => Class::MaskMov,
             _ => plain,
         },

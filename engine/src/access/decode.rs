@@ -107,9 +107,6 @@ impl Decoder {
         if insn.class == Class::Plain && layout.wrap == Wrap::Evex {
             insn.class = element::masked_class(&layout);
         }
-        if matches!(insn.class, Class::Plain | Class::None) && layout.lock && layout.map == 1 && layout.opcode == 0x20 {
-            insn.class = Class::None;
-        }
         Ok(insn)
     }
 

@@ -255,6 +255,11 @@ impl Insn {
         self.trunc(cpu.gprs.rcx)
     }
 
+    /// Bytes that `maskmovq` or `maskmovdqu` selects from.
+    pub fn maskmov_len(&self) -> u64 {
+        if self.layout.legacy() && !self.layout.opsize16 { 8 } else { 16 }
+    }
+
     /// How far a bit-string instruction's word lies from the named one, in bytes.
     pub fn bit_offset(&self, cpu: &Cpu) -> i64 {
         let reg = cpu.gprs.get(self.layout.reg);
@@ -288,7 +293,7 @@ impl Insn {
         let rsp = cpu.gprs.rsp;
         let slot = self.stack_size();
         match self.class {
-            Class::None => {}
+            Class::None | Class::Flush => {}
             Class::Unsupported => {
                 if self.layout.has_mem() && size != 0 {
                     out.push(ea, size, kind);
@@ -328,8 +333,8 @@ impl Insn {
             }
             Class::MaskMov => {
                 let at = self.segment_base(cpu).wrapping_add(self.trunc(cpu.gprs.rdi));
-                let mmx = self.layout.legacy() && !self.layout.opsize16;
-                for i in 0..if mmx { 8 } else { 16 } {
+                let mmx = self.maskmov_len() == 8;
+                for i in 0..self.maskmov_len() {
                     let selected = if mmx {
                         cpu.mmx(self.layout.rm) >> (i * 8 + 7) & 1 != 0
                     } else {
@@ -357,12 +362,12 @@ impl Insn {
                 }
             }
             Class::BroadcastEvex => {
-                let (elem, mask) = (self.element(), cpu.opmask(self.layout.aaa));
-                let lanes = element::lanes(&self.layout, elem);
-                let parts = (size / elem).max(1);
+                let part = element::broadcast_part(&self.layout, size).max(1);
+                let (lanes, mask) = (element::lanes(&self.layout).min(64), cpu.opmask(self.layout.aaa));
+                let parts = (size / part).max(1);
                 for j in 0..parts {
-                    if (0..lanes).any(|i| i % parts == j && mask >> (i & 63) & 1 != 0) {
-                        out.join(ea.wrapping_add(j * elem), elem, kind);
+                    if (0..lanes).any(|i| i % parts == j && mask >> i & 1 != 0) {
+                        out.join(ea.wrapping_add(j * part), part, kind);
                     }
                 }
             }
@@ -432,7 +437,7 @@ impl Insn {
                 _ if self.layout.w => 8,
                 _ => 4,
             },
-            _ => u64::from(element::size(&self.layout)).min(self.mem.size.into()).max(1),
+            _ => u64::from(element::grain(&self.layout)).min(self.mem.size.into()).max(1),
         }
     }
 

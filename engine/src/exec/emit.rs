@@ -46,7 +46,7 @@ pub fn plan(insn: &Insn) -> Plan {
         Plain if l.wrap == Wrap::Xop && (insn.reg_is_rsp || insn.vvvv_is_rsp) => {
             Plan::Slow(Slow::Unsupported)
         }
-        Plain | BitString | MaskMov | MaskedVex | MaskedEvex | BroadcastEvex | Packed | Xsave
+        Plain | Flush | BitString | MaskMov | MaskedVex | MaskedEvex | BroadcastEvex | Packed | Xsave
         | Xsavec | Xrstor | Movdir64b | Clzero => Plan::Thunk,
         Gather | Scatter => Plan::Gather,
         // A 16-bit near branch: Intel ignores the prefix, AMD does not.
@@ -73,6 +73,7 @@ pub fn components(insn: &Insn) -> u64 {
             0xc7 if insn.class == Class::Xsavec => state::xcr0(),
             // ptwrite
             0xae if l.ext() == 4 => 0,
+            0xae if insn.class == Class::Flush => 0,
             0xae => legacy,
             0x10..=0x17 | 0x28..=0x2f | 0x50..=0x7f | 0xc2 | 0xc4..=0xc6 | 0xd0..=0xff => legacy,
             _ => 0,
@@ -219,7 +220,9 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
     let wrap_at = l.prefixes as usize;
     match l.wrap {
         Wrap::Legacy => {
-            let rex = l.rex & 8 | r_bit << 2;
+            // B names a register only in the register forms (maskmov).
+            let b_bit = if l.has_mem() { 0 } else { l.rm >> 3 };
+            let rex = l.rex & 8 | r_bit << 2 | b_bit;
             if l.rex != 0 || reg.is_some() {
                 code.put(&[0x40 | rex]);
             }
@@ -248,9 +251,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             if first == 0xc5 {
                 code.put(&[with_vvvv(p, vvvv)]);
             } else {
-                // Inverted X and B: the index and base of [a] need neither. Gathers keep X.
-                let x = if has_vsib(insn) { 0x20 } else { 0x60 };
-                code.put(&[p | x, with_vvvv(*bytes.get(wrap_at + 2)?, vvvv)]);
+                code.put(&[p | unused_bits(insn), with_vvvv(*bytes.get(wrap_at + 2)?, vvvv)]);
             }
             code.put(&[l.opcode]);
         }
@@ -259,8 +260,7 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             if reg.is_some() {
                 p &= 0x7f;
             }
-            let x = if has_vsib(insn) { 0x20 } else { 0x60 };
-            code.put(&[0x62, p | x, with_vvvv(*bytes.get(wrap_at + 2)?, vvvv), *bytes.get(wrap_at + 3)?]);
+            code.put(&[0x62, p | unused_bits(insn), with_vvvv(*bytes.get(wrap_at + 2)?, vvvv), *bytes.get(wrap_at + 3)?]);
             code.put(&[l.opcode]);
         }
     }
@@ -278,6 +278,18 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
 
 fn has_vsib(insn: &Insn) -> bool {
     matches!(insn.class, Class::Gather | Class::Scatter)
+}
+
+/// X and B of VEX and EVEX, which are stored inverted: [a] needs neither, gathers keep X, register
+/// forms keep both.
+fn unused_bits(insn: &Insn) -> u8 {
+    if !insn.layout.has_mem() {
+        0
+    } else if has_vsib(insn) {
+        0x20
+    } else {
+        0x60
+    }
 }
 
 fn with_vvvv(p: u8, vvvv: Option<u8>) -> u8 {

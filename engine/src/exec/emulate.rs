@@ -25,6 +25,8 @@ const PUSHF: u64 = !(1 << 16 | 1 << 17);
 
 /// Why an operation ended early.
 enum Stop {
+    /// A general protection fault, which the CPU shall raise itself.
+    Trap,
     Split,
     /// The frame holds the fault; alias range and distance back to the target address.
     Fault((u64, u64, u64)),
@@ -87,6 +89,7 @@ pub fn execute(insn: &Insn, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
             *cpu.gprs = regs;
             outcome
         }
+        Err(Stop::Trap) => Outcome::NeedSlow(Slow::Trap),
         Err(Stop::Split) => Outcome::NeedSlow(Slow::Split),
         Err(Stop::Fault(moved)) => Outcome::Fault(translate(memory.frame.fault, insn.pc, moved)),
     }
@@ -146,6 +149,7 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             } else {
                 cpu.gprs.get(l.rm)
             };
+            canonical(target)?;
             let to = m.open(below, 8, Write)?;
             m.store(to, 8, regs.rip)?;
             regs.rsp = below;
@@ -155,6 +159,7 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             let from = m.open(insn.effective(cpu), 8, Read)?;
             let to = m.open(below, 8, Write)?;
             let target = m.load(from, 8)?;
+            canonical(target)?;
             m.store(to, 8, regs.rip)?;
             regs.rsp = below;
             regs.rip = target;
@@ -162,10 +167,12 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
         Class::JmpMem => {
             let from = m.open(insn.effective(cpu), 8, Read)?;
             regs.rip = m.load(from, 8)?;
+            canonical(regs.rip)?;
         }
         Class::Ret => {
             let from = m.open(rsp, 8, Read)?;
             regs.rip = m.load(from, 8)?;
+            canonical(regs.rip)?;
             let released = if l.opcode == 0xc2 { insn.enter_operands().0 } else { 0 };
             regs.rsp = rsp.wrapping_add(8).wrapping_add(released.into());
         }
@@ -200,6 +207,9 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             }
             set(regs, 5, slot, frame);
             regs.rsp = low.wrapping_sub(bytes.into());
+            // The processor checks that the new top of the stack is there.
+            let top = m.open(regs.rsp, slot, Write)?;
+            m.load(top, slot)?;
         }
         Class::Xlat => {
             let mut list = crate::access::AccessList::new();
@@ -211,6 +221,11 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
         _ => return Err(Stop::Split),
     }
     Ok(())
+}
+
+/// Branches to addresses that no user program can have fault at the branch.
+fn canonical(target: u64) -> Result<(), Stop> {
+    if target >> 47 == 0 { Ok(()) } else { Err(Stop::Trap) }
 }
 
 /// Writes a 2-byte or 8-byte register.

@@ -83,6 +83,8 @@ pub enum Slow {
     Unsupported,
     /// An operand has no contiguous alias.
     Split,
+    /// The instruction raises a general protection fault; let it do so at its own address.
+    Trap,
     /// The code arena is full.
     ArenaFull,
     /// Vector state is needed but the `Cpu` has none, or has components we do not handle.

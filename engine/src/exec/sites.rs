@@ -140,7 +140,7 @@ impl Thunks {
         }
     }
 
-    fn build(&self, insn: Insn) -> Site {
+    pub(super) fn build(&self, insn: Insn) -> Site {
         let mut site =
             Site { insn, plan: emit::plan(&insn), thunk: 0, thunk_insn: 0, load: 0, save: 0 };
         if matches!(site.plan, Plan::Thunk | Plan::Gather) {
@@ -158,6 +158,12 @@ impl Thunks {
             }
         }
         site
+    }
+
+    /// Forgets all thunks; nothing may run them any more.
+    #[cfg(test)]
+    pub(super) fn reset(&self) {
+        self.code_used.store(0, Ordering::Relaxed);
     }
 
     /// Copies code into the arena; its address in the executable view.
@@ -230,7 +236,14 @@ impl Thunks {
             if b == to.addr.0 {
                 moved = (a, 64, from.addr.0.wrapping_sub(a));
             }
-        } else if let Some((start, len, kind)) = hull(&list) {
+        } else if insn.class == Class::Flush {
+            // Touches no data, but the page has to be readable.
+            let Some(at) = open(map, operand, 1, AccessKind::Read) else {
+                return Outcome::NeedSlow(Slow::Split);
+            };
+            moved = (at, 1, operand.wrapping_sub(at));
+            frame.addr = at;
+        } else if let Some((start, len, kind)) = reach(map, insn, operand, &list) {
             let Some(at) = open(map, start, len, kind) else {
                 return Outcome::NeedSlow(Slow::Split);
             };
@@ -370,6 +383,23 @@ impl Thunks {
                 cpu.set_vector(insn.layout.vvvv & 15, i * elem, elem, if bits >> i & 1 != 0 { sign } else { 0 });
             }
         }
+    }
+}
+
+/// The range whose alias is used. Masked instructions get their whole operand where that is
+/// possible: what a processor touches of disabled elements is its own business (maskmovdqu with
+/// an all-zero mask may fault). Otherwise from the first to the last byte that is enabled.
+fn reach(map: &dyn AliasMap, insn: &Insn, operand: u64, list: &AccessList) -> Option<(u64, u64, AccessKind)> {
+    use Class::{BroadcastEvex, MaskMov, MaskedEvex, MaskedVex, Packed};
+    let len = match insn.class {
+        MaskMov => insn.maskmov_len(),
+        MaskedVex | MaskedEvex | BroadcastEvex | Packed => insn.mem.size.into(),
+        _ => return hull(list),
+    };
+    let kind = insn.mem.kind;
+    match map.open(TargetAddr(operand), len, kind) {
+        Open::Alias(_) => Some((operand, len, kind)),
+        _ => hull(list),
     }
 }
 

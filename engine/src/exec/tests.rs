@@ -1,1 +1,5 @@
+//! The CPU is the judge: every instruction runs natively on open memory, single-stepped, and then
+//! through the engine on guarded memory, from the same registers and bytes.
 
+mod differential;
+mod machine;
