@@ -86,7 +86,10 @@ fn check(pid: i32) -> Result<process::Status, StartError> {
     }
     // A former session leaves its memory behind (a thread may have been on its way out of it), but
     // its stub has gone.
-    if let (Ok(Some(_)), Some(stub)) = (process::mapping(pid, "/memfd:ulpf-shared"), shares_memory(pid)) {
+    if let (Ok(Some(_)), Some(stub)) = (
+        process::mapping(pid, "/memfd:ulpf-shared"),
+        shares_memory(pid),
+    ) {
         return Err(refuse(format!(
             "another ulpf is already in it (process {stub} is its stub). End that session first."
         )));
@@ -96,7 +99,10 @@ fn check(pid: i32) -> Result<process::Status, StartError> {
 
 /// Another process that runs in the same memory.
 fn shares_memory(pid: i32) -> Option<i32> {
-    process::all().ok()?.into_iter().find(|&other| other != pid && sys::same_memory(pid, other))
+    process::all()
+        .ok()?
+        .into_iter()
+        .find(|&other| other != pid && sys::same_memory(pid, other))
 }
 
 /// Seizes every thread, also those that are created meanwhile. Their new threads are found in the

@@ -113,12 +113,8 @@ impl Client {
                     );
                     self.raw(b"-").await
                 }
-                // Sending it again would not help.
                 Event::Oversize => match self.raw(b"+").await {
-                    Ok(()) => {
-                        self.send(b"E.The packet is longer than the PacketSize that was announced.")
-                            .await
-                    }
+                    Ok(()) => self.send(super::requests::TOO_LONG).await,
                     e => e,
                 },
                 Event::Ack => {

@@ -67,6 +67,8 @@ struct Server {
     supported: Option<Vec<u8>>,
     /// Settings that outlive a program: packet up to its `:` → packet.
     sticky: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What qSupported has announced.
+    packet_size: usize,
     target: Option<Target>,
     host_io: HostIo,
     stdio: bool,
@@ -130,6 +132,7 @@ impl Bound {
             multiprocess: false,
             supported: None,
             sticky: BTreeMap::new(),
+            packet_size: PACKET_SIZE,
             target: None,
             host_io: HostIo::default(),
             stdio,
@@ -490,3 +493,6 @@ impl Signals {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,10 @@ const STICKY: &[&str] = &[
     "QCatchSyscalls:",
 ];
 
+/// Sending it again would not help, so this is no NAK.
+pub(super) const TOO_LONG: &[u8] =
+    b"E.The packet is longer than the PacketSize that was announced.";
+
 const HELP: &str = "\
 The following monitor commands are supported:
   help
@@ -59,6 +63,10 @@ impl Server {
         client: &mut Client,
         packet: &[u8],
     ) -> Option<Outcome> {
+        if packet.len() > self.packet_size {
+            let _ = client.send(TOO_LONG).await;
+            return None;
+        }
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         let reply: Vec<u8> = match packet {
             b"QStartNoAckMode" => {
@@ -146,6 +154,11 @@ impl Server {
             )),
         }
         .unwrap_or_default();
+        let announced = stub.split(';').find_map(|f| f.strip_prefix("PacketSize="));
+        self.packet_size = announced
+            .and_then(|n| usize::from_str_radix(n, 16).ok())
+            .unwrap_or(PACKET_SIZE)
+            .min(super::PACKET_LIMIT);
         // Ours replace what the stub may say of the same features.
         let name = |f: &str| f.trim_end_matches(['+', '-']).to_string();
         let own: Vec<String> = OWN_FEATURES.iter().map(|f| name(f)).collect();
