@@ -12,6 +12,7 @@ use crate::symbols::Problem;
 use anyhow::{Context, Result, anyhow, bail};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,6 +30,8 @@ pub struct Control {
     pidfd: Arc<OwnedFd>,
     signals: Signals,
     launched: bool,
+    /// What the process executed when we came.
+    executable: Option<PathBuf>,
 }
 
 /// Signals to ourselves. The terminal sends its own to the program as well.
@@ -65,6 +68,7 @@ impl Control {
             pidfd,
             signals,
             launched: session.launched,
+            executable: executable(session.pid),
         })
     }
 
@@ -202,7 +206,13 @@ impl Control {
     }
 
     async fn ended(&mut self) -> Ending {
-        // The control channel ends a moment before the process does.
+        // The control channel ends a moment before the process does; or the program has become
+        // another one, and the stub went with the memory it lived in.
+        if let Some(program) = self.another_program() {
+            eprintln!(
+                "ulpf: the program has executed {program}; its watches ended there. To watch that one, run it directly."
+            );
+        }
         let Control {
             exit,
             signals,
@@ -215,6 +225,15 @@ impl Control {
                 number = signals.next() => forward(pidfd, number),
             }
         }
+    }
+
+    /// What the process executes now, if that is no longer what was watched.
+    fn another_program(&self) -> Option<String> {
+        let exe = executable(self.pid)?;
+        // Reading maps tells a living process from a dead one, whose memory is gone already.
+        let alive =
+            std::fs::read(format!("/proc/{}/maps", self.pid)).is_ok_and(|maps| !maps.is_empty());
+        (alive && self.executable.as_ref() != Some(&exe)).then(|| exe.display().to_string())
     }
 
     /// `None`: the program is gone.
@@ -353,6 +372,10 @@ impl Signals {
             _ = self.hangup.recv() => Some(libc::SIGHUP),
         }
     }
+}
+
+fn executable(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 fn forward(pidfd: &OwnedFd, number: Option<i32>) {

@@ -22,7 +22,7 @@ mod watches;
 
 pub use options::{AttachArgs, RunArgs, WatchArgs};
 
-use crate::inject::Launch;
+use crate::inject::{Launch, StartError};
 use crate::session::{self, Ending, Session};
 use crate::symbols::{Program, Spec};
 use anyhow::{Context, Result};
@@ -77,6 +77,16 @@ fn main(options: &WatchArgs, target: Target) -> i32 {
     }
 }
 
+/// The status that shells and env(1) use for programs that cannot be run.
+fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => 127,
+        std::io::ErrorKind::PermissionDenied => 126,
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => 126,
+        _ => otherwise,
+    }
+}
+
 /// An error whose details have been printed.
 fn told() -> anyhow::Error {
     anyhow::Error::msg("")
@@ -98,15 +108,18 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let session: Session = match session {
         Ok(session) => session,
-        Err(error) => {
-            // The shell's own words and status for programs that do not exist or cannot be run.
-            eprintln!("ulpf: {error}");
-            let source = std::error::Error::source(&error);
-            if let Some(source) = source.filter(|s| !error.to_string().contains(&s.to_string())) {
-                eprintln!("ulpf: {source}");
-            }
-            return Err(told());
+        Err(StartError::ExitedEarly {
+            code,
+            exec_error: Some(error),
+        }) => {
+            let why = error
+                .source
+                .raw_os_error()
+                .map_or_else(|| error.source.to_string(), crate::errno_text);
+            eprintln!("ulpf: cannot run {}: {why}", error.program);
+            return Ok(Ending::Exited(exec_status(&error.source, code)));
         }
+        Err(error) => return Err(error.into()),
     };
     let started = clock::Start::now();
     for warning in &session.warnings {

@@ -15,7 +15,7 @@ use ulpf_lib::ring::{HitRecord, RING_RECORDS};
 pub struct Batch {
     /// Overwritten in the ring before they could be read, just before these.
     pub lost: u64,
-    pub hits: Vec<Box<HitRecord>>,
+    pub hits: Vec<HitRecord>,
     _held: Held,
 }
 
@@ -78,7 +78,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
         while next < head && hits.len() < BATCH {
             match source.hit(next) {
                 HitRead::Hit(hit) => {
-                    hits.push(hit);
+                    hits.push(*hit);
                     next += 1;
                 }
                 HitRead::Lost if !hits.is_empty() => break,

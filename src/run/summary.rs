@@ -125,14 +125,14 @@ impl Summary {
                     r.name
                 );
             }
-            if !all && idle > LIST_IDLE {
-                let _ = writeln!(
-                    out,
-                    "{:>12} and {} without a hit (--summary lists them)",
-                    "",
-                    count(idle as u64, "watch")
-                );
-            }
+        }
+        if !all && idle > LIST_IDLE {
+            let idle = count(idle as u64, "watch");
+            let _ = writeln!(
+                out,
+                "{:>12} {idle} without a hit (--summary lists them)",
+                ""
+            );
         }
         for (row, why) in self
             .rows
@@ -262,7 +262,7 @@ mod tests {
             rows: rows(1000),
             ..Default::default()
         };
-        assert!(s.text(false).contains("and 999 watches without a hit"));
+        assert!(s.text(false).contains(" 999 watches without a hit"));
         assert_eq!(s.text(false).lines().count(), 5);
         assert_eq!(s.text(true).lines().count(), 1003);
     }

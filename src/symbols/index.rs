@@ -8,6 +8,7 @@ use gimli::{
     AttributeValue, DebuggingInformationEntry, Operation, UnitOffset, UnitSectionOffset,
     constants as dw,
 };
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 pub type Entry<'a, 'u> = DebuggingInformationEntry<'a, 'u, Slice>;
@@ -19,6 +20,7 @@ pub struct Index {
     signatures: HashMap<u64, (u32, UnitOffset)>,
     variables: Vec<Variable>,
     by_name: HashMap<&'static str, Vec<u32>>,
+    by_address: OnceCell<HashMap<u64, u32>>,
     locals: HashMap<&'static str, Local>,
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
@@ -87,6 +89,7 @@ impl Index {
             signatures: HashMap::new(),
             variables: Vec::new(),
             by_name: HashMap::new(),
+            by_address: OnceCell::new(),
             locals: HashMap::new(),
             complete: HashMap::new(),
             split_units: 0,
@@ -398,9 +401,16 @@ impl Index {
 
     /// The variable at an address as linked.
     pub fn at(&self, addr: u64) -> Option<&Variable> {
-        self.variables
-            .iter()
-            .find(|v| v.place == Place::Address(addr))
+        let by_address = self.by_address.get_or_init(|| {
+            let mut map = HashMap::new();
+            for (i, variable) in self.variables.iter().enumerate() {
+                if let Place::Address(addr) = variable.place {
+                    map.entry(addr).or_insert(i as u32);
+                }
+            }
+            map
+        });
+        by_address.get(&addr).map(|i| &self.variables[*i as usize])
     }
 
     /// Does the variable come from this source file? Compared from the end of the path.

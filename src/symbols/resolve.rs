@@ -612,6 +612,12 @@ impl Resolver<'_> {
         let ty = found.module.types.of_variable(found.variable.die);
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
+                let symbol = data_symbols(found.module, name)
+                    .into_iter()
+                    .find(|s| s.addr == addr);
+                if let Some(symbol) = symbol.filter(|_| !found.module.is_executable) {
+                    return self.at_symbol(found.module, symbol, name);
+                }
                 let size = found
                     .module
                     .object
@@ -663,6 +669,10 @@ impl Resolver<'_> {
             .and_then(|i| i.at(symbol.addr))
             .and_then(|v| module.types.of_variable(v.die));
         let untyped = ty.is_none() && symbol.len == 0;
+        let (addr, note) = match self.copied(module, &symbol, name) {
+            Some((copy, text)) => (copy, Some(text)),
+            None => (addr, note),
+        };
         Ok(Lvalue {
             addr,
             ty: ty.map(|ty| sized(ty, symbol.len)),
@@ -674,6 +684,23 @@ impl Resolver<'_> {
             note,
             untyped,
         })
+    }
+
+    /// Executables that are not position independent have copies of the variables of libraries that
+    /// they use (R_X86_64_COPY), and everybody uses the copy.
+    fn copied(&self, module: &Module, symbol: &ElfSymbol, name: &str) -> Option<(u64, String)> {
+        let executable = self
+            .program
+            .executable()
+            .filter(|_| !module.is_executable && symbol.global)?;
+        let same = |s: &ElfSymbol| s.global && s.len == symbol.len && s.sort == SymbolSort::Data;
+        let copy = data_symbols(executable, name).into_iter().find(same)?;
+        let text = format!(
+            "`{name}` of {} lives in {}, as the linker arranged",
+            module.object.name(),
+            executable.object.name()
+        );
+        Some((copy.addr.wrapping_add(executable.bias), text))
     }
 
     fn thread_local(
