@@ -79,6 +79,19 @@ class Threads(Case):
         self.assertSays(gdb("continue"), r"Thread 2 .* hit Hardware watchpoint 2: other_rounds")
         gdb("kill")
 
+    def test_a_condition_stops_every_thread_once(self):
+        """All threads meet the breakpoint all the time, also while GDB steps one of them over it."""
+        gdb = self.session("crossing")
+        gdb("break cross if round == 499")
+        threads = set()
+        for _ in range(16):
+            out = gdb("continue", 60)
+            self.assertSays(out, r"hit Breakpoint 2, cross \(thread=\d+, round=499\)")
+            threads.add(gdb.value("thread"))
+        self.assertEqual(len(threads), 16)
+        gdb("delete")
+        self.assertExits(gdb, 0, "crossing: sum 1996000")
+
     def test_watch_while_threads_come_and_go(self):
         gdb = self.session("cpp_map")
         gdb("watch thrown if *(long*)&thrown > 40000")

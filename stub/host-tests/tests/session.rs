@@ -148,6 +148,22 @@ fn watches_of_any_size_and_refusals() {
 }
 
 #[test]
+fn a_hit_that_gdb_cannot_look_at_is_explained_once() {
+    let mut t = Talk::gdb();
+    let hit = StopReason::Watch { kind: WatchKind::Write, addr: TargetAddr(PAGE + 8) };
+    t.say(&format!("Z2,{PAGE:x},100000"));
+    assert!(t.send(b"vCont;c").is_empty());
+    t.stop(100, hit);
+    t.say(&format!("m{PAGE:x},10"));
+    assert!(t.send(b"vCont;c").is_empty(), "GDB has read the value");
+    t.stop(100, hit);
+    let said = t.send(b"vCont;c");
+    assert!(said[0].starts_with('O') && said[0].contains(&hex("max-value-size")), "{said:?}");
+    t.stop(100, hit);
+    assert!(t.send(b"vCont;c").is_empty(), "once is enough");
+}
+
+#[test]
 fn breakpoints_with_and_without_conditions() {
     let mut t = Talk::gdb();
     assert_eq!(t.say("Z0,401000,1"), "OK");

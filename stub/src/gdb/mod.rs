@@ -82,6 +82,7 @@ pub struct GdbSession {
     /// The last stop reply, for `?`.
     last_stop: Vec<u8>,
     last_reason: Option<Stop>,
+    large: beside::large::LargeWatches,
 }
 
 /// What we have learned about who is at the other end.
@@ -108,6 +109,7 @@ impl GdbSession {
             resume_thread: packet::ThreadId::ALL,
             last_stop: Vec::new(),
             last_reason: None,
+            large: Default::default(),
         }
     }
 
@@ -131,6 +133,9 @@ impl GdbSession {
     pub fn stopped(&mut self, inf: &mut dyn Inferior, stop: Stop, out: &mut dyn FnMut(&[u8])) -> Event {
         self.thread = stop.tid;
         self.last_reason = Some(stop);
+        if let (StopReason::Watch { addr, .. }, false) = (stop.reason, self.client.lldb) {
+            self.large.hit(addr);
+        }
         if let Some(raw) = self.report(inf, stop) {
             let mut reply = amend::payload(&raw).to_vec();
             amend::stop_reply(&mut reply, inf, stop, self.client, self.debuggee.pid);
@@ -157,6 +162,12 @@ impl GdbSession {
             beside::Served::PassAs(payload) => {
                 let raw = self.feed(inf, &payload);
                 self.answer(&payload, raw, out);
+                if let (Event::Running, Some(text)) = (self.event, self.large.resumed()) {
+                    // Console output is allowed while the client waits for a stop.
+                    let mut console = b"O".to_vec();
+                    packet::push_hex(&mut console, &text);
+                    out(&packet::frame(&console));
+                }
             }
         }
     }

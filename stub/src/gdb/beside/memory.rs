@@ -1,14 +1,15 @@
 //! `m M X x`: memory. gdbstub's `m` has no bound on the answer and no partial reads.
 
 use super::Served;
-use crate::gdb::packet;
+use crate::gdb::{GdbSession, packet};
 use crate::inferior::Inferior;
 use alloc::vec;
 use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
 
-pub fn serve(inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
     let Some((verb, rest)) = payload.split_first() else { return Served::unknown() };
+    session.large.read(rest);
     let reply = match verb {
         b'm' => read_hex(inf, rest),
         b'x' => read_binary(inf, rest),

@@ -1,5 +1,6 @@
 //! Packets answered before gdbstub sees them, one file per group.
 
+pub mod large;
 mod libraries;
 mod lldb;
 mod memory;
@@ -45,7 +46,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         return Served::Reply(b"E.the program is running".to_vec());
     }
     match payload {
-        [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(inf, payload),
+        [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(session, inf, payload),
         [b'Z' | b'z', ..] => points::serve(session, inf, payload),
         [b'c' | b's' | b'C' | b'S', ..] => resume::old(session, inf, payload),
         _ if payload.starts_with(b"vCont") => resume::serve(session, inf, payload),

@@ -62,6 +62,7 @@ fn watch(
     };
     session.debuggee.refusal = None;
     if insert {
+        session.large.inserted(range);
         return Some(inf.insert_watch(range, kind));
     }
     inf.remove_watch(range, kind).then_some(Ok(()))

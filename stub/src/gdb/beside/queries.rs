@@ -54,6 +54,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
         b"qSupported" => {
             session.client = Client { features: packet::client_features(payload), ..Default::default() };
             session.last_stop.clear();
+            session.large = Default::default();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
         }
         b"qRcmd" => Served::Pass,
