@@ -108,18 +108,30 @@ struct Values {
 
 impl Values {
     fn push(&mut self, value: u64) -> Result<(), AgentError> {
-        *self.slots.get_mut(self.len).ok_or(AgentError::StackOverflow)? = value;
+        *self
+            .slots
+            .get_mut(self.len)
+            .ok_or(AgentError::StackOverflow)? = value;
         self.len += 1;
         Ok(())
     }
     fn pop(&mut self) -> Result<u64, AgentError> {
         self.len = self.len.checked_sub(1).ok_or(AgentError::StackUnderflow)?;
-        self.slots.get(self.len).copied().ok_or(AgentError::StackUnderflow)
+        self.slots
+            .get(self.len)
+            .copied()
+            .ok_or(AgentError::StackUnderflow)
     }
     /// The value `depth` below the top.
     fn pick(&self, depth: u8) -> Result<u64, AgentError> {
-        let at = self.len.checked_sub(usize::from(depth) + 1).ok_or(AgentError::StackUnderflow)?;
-        self.slots.get(at).copied().ok_or(AgentError::StackUnderflow)
+        let at = self
+            .len
+            .checked_sub(usize::from(depth) + 1)
+            .ok_or(AgentError::StackUnderflow)?;
+        self.slots
+            .get(at)
+            .copied()
+            .ok_or(AgentError::StackUnderflow)
     }
     fn unary(&mut self, f: impl FnOnce(u64) -> u64) -> Result<(), AgentError> {
         let a = self.pop()?;
@@ -176,7 +188,10 @@ fn load<const N: usize>(cx: &mut dyn AgentContext, values: &mut Values) -> Resul
 
 /// The value that the expression leaves on top; a condition holds when it is not zero.
 pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
-    let mut values = Values { slots: [0; STACK], len: 0 };
+    let mut values = Values {
+        slots: [0; STACK],
+        len: 0,
+    };
     let v = &mut values;
     let mut pc = 0;
     for _ in 0..STEPS {

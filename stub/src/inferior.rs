@@ -39,10 +39,17 @@ pub enum StopReason {
 pub enum Resume {
     /// Stays parked while others run (scheduler locking).
     Hold,
-    Continue { signal: Option<i32> },
-    Step { signal: Option<i32> },
+    Continue {
+        signal: Option<i32>,
+    },
+    Step {
+        signal: Option<i32>,
+    },
     /// Step until PC leaves `[start, end)`.
-    RangeStep { start: TargetAddr, end: TargetAddr },
+    RangeStep {
+        start: TargetAddr,
+        end: TargetAddr,
+    },
 }
 
 /// A request that cannot be met: three sentences for the user.
@@ -87,7 +94,11 @@ pub trait Inferior {
 
     /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
     /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
-    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal>;
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal>;
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
 
     /// Stages a watch; guards follow at the next resume, in one go, and only where the set differs

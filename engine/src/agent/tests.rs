@@ -11,7 +11,12 @@ impl AgentContext for Context {
         self.regs.get(usize::from(number)).copied()
     }
     fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool {
-        let Some(from) = addr.checked_sub(self.at).and_then(|o| self.memory.get(o as usize..)) else { return false };
+        let Some(from) = addr
+            .checked_sub(self.at)
+            .and_then(|o| self.memory.get(o as usize..))
+        else {
+            return false;
+        };
         match from.get(..buf.len()) {
             Some(bytes) => {
                 buf.copy_from_slice(bytes);
@@ -27,7 +32,11 @@ fn context() -> Context {
     for (i, r) in regs.iter_mut().enumerate() {
         *r = 100 + i as u64;
     }
-    Context { regs, at: 0x1000, memory: vec![0x80, 0xff, 1, 2, 3, 4, 5, 6, 7] }
+    Context {
+        regs,
+        at: 0x1000,
+        memory: vec![0x80, 0xff, 1, 2, 3, 4, 5, 6, 7],
+    }
 }
 
 fn run(code: &[u8]) -> Result<u64, AgentError> {
@@ -60,37 +69,85 @@ fn errors_are_values() {
     assert_eq!(run(&[]), Err(AgentError::Truncated));
     assert_eq!(run(&[op::CONST16, 1]), Err(AgentError::Truncated));
     assert_eq!(run(&[op::END]), Err(AgentError::StackUnderflow));
-    assert_eq!(run(&[op::CONST8, 1, op::ADD]), Err(AgentError::StackUnderflow));
-    assert_eq!(run(&[op::CONST8, 1, op::CONST8, 0, op::DIV_SIGNED]), Err(AgentError::DivisionByZero));
+    assert_eq!(
+        run(&[op::CONST8, 1, op::ADD]),
+        Err(AgentError::StackUnderflow)
+    );
+    assert_eq!(
+        run(&[op::CONST8, 1, op::CONST8, 0, op::DIV_SIGNED]),
+        Err(AgentError::DivisionByZero)
+    );
     assert_eq!(run(&[op::CONST8, 1, op::REF8]), Err(AgentError::Memory(1)));
     assert_eq!(run(&[op::REG, 1, 0]), Err(AgentError::Register(256)));
     assert_eq!(run(&[op::GOTO, 0, 0]), Err(AgentError::TooLong));
     assert_eq!(run(&[op::GOTO, 9, 9]), Err(AgentError::Truncated));
-    assert_eq!(run(&[op::CONST8, 1, op::GOTO, 0, 0]), Err(AgentError::StackOverflow));
+    assert_eq!(
+        run(&[op::CONST8, 1, op::GOTO, 0, 0]),
+        Err(AgentError::StackOverflow)
+    );
     assert_eq!(run(&[0x34]), Err(AgentError::Unsupported(0x34)));
     // i64::MIN / -1 does not trap
-    let min = [op::CONST8, 1, op::CONST8, 63, op::LSH, op::CONST8, 0, op::BIT_NOT, op::DIV_SIGNED, op::END];
+    let min = [
+        op::CONST8,
+        1,
+        op::CONST8,
+        63,
+        op::LSH,
+        op::CONST8,
+        0,
+        op::BIT_NOT,
+        op::DIV_SIGNED,
+        op::END,
+    ];
     assert_eq!(run(&min), Ok(1 << 63));
 }
 
 #[test]
 fn stack_and_jumps() {
-    let abc = |tail: &[u8]| run(&[&[op::CONST8, 1, op::CONST8, 2, op::CONST8, 3][..], tail].concat());
+    let abc =
+        |tail: &[u8]| run(&[&[op::CONST8, 1, op::CONST8, 2, op::CONST8, 3][..], tail].concat());
     assert_eq!(abc(&[op::ROT, op::END]), Ok(2));
     assert_eq!(abc(&[op::ROT, op::POP, op::END]), Ok(1));
     assert_eq!(abc(&[op::ROT, op::POP, op::POP, op::END]), Ok(3));
     assert_eq!(abc(&[op::PICK, 2, op::END]), Ok(1));
-    assert_eq!(abc(&[op::PICK, 3, op::END]), Err(AgentError::StackUnderflow));
+    assert_eq!(
+        abc(&[op::PICK, 3, op::END]),
+        Err(AgentError::StackUnderflow)
+    );
     assert_eq!(abc(&[op::SWAP, op::SUB, op::END]), Ok(1));
     // if (1) 7 else 9
-    assert_eq!(run(&[op::CONST8, 1, op::IF_GOTO, 0, 8, op::CONST8, 9, op::END, op::CONST8, 7, op::END]), Ok(7));
+    assert_eq!(
+        run(&[
+            op::CONST8,
+            1,
+            op::IF_GOTO,
+            0,
+            8,
+            op::CONST8,
+            9,
+            op::END,
+            op::CONST8,
+            7,
+            op::END
+        ]),
+        Ok(7)
+    );
 }
 
 #[test]
 fn memory_is_little_endian_and_extends() {
     assert_eq!(run(&[op::CONST16, 0x10, 0, op::REF16, op::END]), Ok(0xff80));
-    assert_eq!(run(&[op::CONST16, 0x10, 0, op::REF8, op::EXT, 8, op::END]), Ok((-128i64) as u64));
-    assert_eq!(run(&[op::CONST16, 0x10, 0, op::REF64, op::END]), Ok(0x0605_0403_0201_ff80));
-    assert_eq!(run(&[op::CONST16, 0x10, 2, op::REF64, op::END]), Err(AgentError::Memory(0x1002)));
+    assert_eq!(
+        run(&[op::CONST16, 0x10, 0, op::REF8, op::EXT, 8, op::END]),
+        Ok((-128i64) as u64)
+    );
+    assert_eq!(
+        run(&[op::CONST16, 0x10, 0, op::REF64, op::END]),
+        Ok(0x0605_0403_0201_ff80)
+    );
+    assert_eq!(
+        run(&[op::CONST16, 0x10, 2, op::REF64, op::END]),
+        Err(AgentError::Memory(0x1002))
+    );
     assert_eq!(run(&[op::CONST8, 0xff, op::ZERO_EXT, 4, op::END]), Ok(15));
 }

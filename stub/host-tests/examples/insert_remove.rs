@@ -6,9 +6,15 @@ use ulpf_stub_host_tests::fake::{PAGE, Recorder};
 use ulpf_stub_host_tests::gdb::{GdbSession, packet};
 
 fn main() {
-    let n: u64 = std::env::args().nth(1).map_or(10_000, |n| n.parse().expect("a number"));
+    let n: u64 = std::env::args()
+        .nth(1)
+        .map_or(10_000, |n| n.parse().expect("a number"));
     let frames = |verb: char| -> Vec<Vec<u8>> {
-        (0..n).map(|i| packet::frame(format!("{verb}2,{:x},8", PAGE + 0x7fff_0000_0000 + 8 * i).as_bytes())).collect()
+        (0..n)
+            .map(|i| {
+                packet::frame(format!("{verb}2,{:x},8", PAGE + 0x7fff_0000_0000 + 8 * i).as_bytes())
+            })
+            .collect()
     };
     let (insert, remove) = (frames('Z'), frames('z'));
     let mut inf = Recorder::default();
@@ -18,6 +24,9 @@ fn main() {
         for f in insert.iter().chain(&remove) {
             session.incoming(&mut inf, f, &mut |reply| assert_eq!(reply, b"$OK#9a"));
         }
-        println!("round {round}: {n} watches in and out in {:?}", start.elapsed());
+        println!(
+            "round {round}: {n} watches in and out in {:?}",
+            start.elapsed()
+        );
     }
 }

@@ -65,7 +65,13 @@ impl Inferior for Recorder {
         format!("<{tid}>")
     }
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
-        let Some(at) = addr.0.checked_sub(PAGE).filter(|a| *a < self.memory.len() as u64) else { return 0 };
+        let Some(at) = addr
+            .0
+            .checked_sub(PAGE)
+            .filter(|a| *a < self.memory.len() as u64)
+        else {
+            return 0;
+        };
         let from = &self.memory[at as usize..];
         let n = from.len().min(buf.len());
         buf[..n].copy_from_slice(&from[..n]);
@@ -73,11 +79,18 @@ impl Inferior for Recorder {
     }
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
         let at = addr.0.checked_sub(PAGE).ok_or(Errno(14))? as usize;
-        let to = self.memory.get_mut(at..at.saturating_add(data.len())).ok_or(Errno(14))?;
+        let to = self
+            .memory
+            .get_mut(at..at.saturating_add(data.len()))
+            .ok_or(Errno(14))?;
         to.copy_from_slice(data);
         Ok(())
     }
-    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal> {
         self.log.push(format!("break {addr} {conditions:02x?}"));
         self.breakpoints.insert(addr.0);
         Ok(())
@@ -103,7 +116,10 @@ impl Inferior for Recorder {
         self.log.push(format!("pass {mask:#x}"));
     }
     fn resume(&mut self, action: &dyn Fn(Tid) -> Resume) {
-        let all: Vec<_> = TIDS.iter().map(|t| format!("{t}: {:?}", action(*t))).collect();
+        let all: Vec<_> = TIDS
+            .iter()
+            .map(|t| format!("{t}: {:?}", action(*t)))
+            .collect();
         self.log.push(format!("resume {}", all.join(", ")));
     }
     fn interrupt(&mut self) {

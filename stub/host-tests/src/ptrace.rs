@@ -51,7 +51,10 @@ fn ptrace(request: u32, tid: Tid, addr: usize, data: usize) -> i64 {
 
 impl Traced {
     pub fn launch(argv: &[String]) -> Traced {
-        let args: Vec<CString> = argv.iter().map(|a| CString::new(a.as_str()).unwrap()).collect();
+        let args: Vec<CString> = argv
+            .iter()
+            .map(|a| CString::new(a.as_str()).unwrap())
+            .collect();
         let mut ptrs: Vec<_> = args.iter().map(|a| a.as_ptr()).collect();
         ptrs.push(std::ptr::null());
         // SAFETY: the child only makes system calls before it execs.
@@ -71,7 +74,11 @@ impl Traced {
         unsafe { libc::waitpid(pid, &mut status, 0) };
         let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
         ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options as usize);
-        let mem = fs::File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+        let mem = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))
+            .unwrap();
         let mut t = Traced {
             pid,
             mem,
@@ -102,30 +109,58 @@ impl Traced {
     }
 
     fn load(&mut self, tid: Tid) {
-        let Some(t) = self.threads.get_mut(&tid) else { return };
+        let Some(t) = self.threads.get_mut(&tid) else {
+            return;
+        };
         ptrace(libc::PTRACE_GETREGS, tid, 0, &raw mut t.regs as usize);
         let r = &t.regs;
         t.gprs = Gprs {
-            r8: r.r8, r9: r.r9, r10: r.r10, r11: r.r11, r12: r.r12, r13: r.r13, r14: r.r14, r15: r.r15,
-            rdi: r.rdi, rsi: r.rsi, rbp: r.rbp, rbx: r.rbx, rdx: r.rdx, rax: r.rax, rcx: r.rcx, rsp: r.rsp,
-            rip: r.rip, rflags: r.eflags,
+            r8: r.r8,
+            r9: r.r9,
+            r10: r.r10,
+            r11: r.r11,
+            r12: r.r12,
+            r13: r.r13,
+            r14: r.r14,
+            r15: r.r15,
+            rdi: r.rdi,
+            rsi: r.rsi,
+            rbp: r.rbp,
+            rbx: r.rbx,
+            rdx: r.rdx,
+            rax: r.rax,
+            rcx: r.rcx,
+            rsp: r.rsp,
+            rip: r.rip,
+            rflags: r.eflags,
         };
-        let mut iov = libc::iovec { iov_base: t.xsave.as_mut_ptr().cast(), iov_len: 16384 };
+        let mut iov = libc::iovec {
+            iov_base: t.xsave.as_mut_ptr().cast(),
+            iov_len: 16384,
+        };
         ptrace(libc::PTRACE_GETREGSET, tid, 0x202, &raw mut iov as usize);
         t.xsave.truncate(iov.iov_len.max(576));
         let mut info = [0u8; 128];
-        t.siginfo = (ptrace(libc::PTRACE_GETSIGINFO, tid, 0, &raw mut info as usize) == 0).then_some(info);
+        t.siginfo =
+            (ptrace(libc::PTRACE_GETSIGINFO, tid, 0, &raw mut info as usize) == 0).then_some(info);
     }
 
     fn store(&mut self, tid: Tid) {
-        let Some(t) = self.threads.get_mut(&tid) else { return };
+        let Some(t) = self.threads.get_mut(&tid) else {
+            return;
+        };
         let g = &t.gprs;
         let r = &mut t.regs;
-        (r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15) = (g.r8, g.r9, g.r10, g.r11, g.r12, g.r13, g.r14, g.r15);
-        (r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp) = (g.rdi, g.rsi, g.rbp, g.rbx, g.rdx, g.rax, g.rcx, g.rsp);
+        (r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15) =
+            (g.r8, g.r9, g.r10, g.r11, g.r12, g.r13, g.r14, g.r15);
+        (r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp) =
+            (g.rdi, g.rsi, g.rbp, g.rbx, g.rdx, g.rax, g.rcx, g.rsp);
         (r.rip, r.eflags) = (g.rip, g.rflags);
         ptrace(libc::PTRACE_SETREGS, tid, 0, &raw mut t.regs as usize);
-        let mut iov = libc::iovec { iov_base: t.xsave.as_mut_ptr().cast(), iov_len: t.xsave.len() };
+        let mut iov = libc::iovec {
+            iov_base: t.xsave.as_mut_ptr().cast(),
+            iov_len: t.xsave.len(),
+        };
         ptrace(libc::PTRACE_SETREGSET, tid, 0x202, &raw mut iov as usize);
         if let Some(info) = &mut t.siginfo {
             ptrace(libc::PTRACE_SETSIGINFO, tid, 0, info.as_mut_ptr() as usize);
@@ -143,11 +178,16 @@ impl Traced {
         let how = self.threads[&tid].how;
         let pc = self.threads[&tid].regs.rip;
         let over = self.breakpoints.get(&pc).map(|b| b.original);
-        let step = over.is_some() || !self.watches.is_empty() || !matches!(how, Resume::Continue { .. });
+        let step =
+            over.is_some() || !self.watches.is_empty() || !matches!(how, Resume::Continue { .. });
         if let Some(byte) = over {
             let _ = self.mem.write_all_at(&[byte], pc);
         }
-        let request = if step { libc::PTRACE_SINGLESTEP } else { libc::PTRACE_CONT };
+        let request = if step {
+            libc::PTRACE_SINGLESTEP
+        } else {
+            libc::PTRACE_CONT
+        };
         ptrace(request, tid, 0, signal.unwrap_or(0) as usize);
         if over.is_some() {
             let mut status = 0;
@@ -164,7 +204,9 @@ impl Traced {
         let until = std::time::Instant::now() + std::time::Duration::from_millis(millis);
         loop {
             let pending = self.threads.iter_mut().find_map(|(tid, t)| {
-                if !t.running { return None }
+                if !t.running {
+                    return None;
+                }
                 Some((*tid, t.pending.take()?))
             });
             let (tid, status) = match pending {
@@ -172,7 +214,8 @@ impl Traced {
                 None => {
                     let mut status = 0;
                     // SAFETY: plain call.
-                    let tid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::WNOHANG) };
+                    let tid =
+                        unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::WNOHANG) };
                     if tid <= 0 {
                         if std::time::Instant::now() > until {
                             return None;
@@ -249,12 +292,19 @@ impl Traced {
             }
         }
         if let Some((range, kind)) = hit {
-            return stop(StopReason::Watch { kind, addr: range.start });
+            return stop(StopReason::Watch {
+                kind,
+                addr: range.start,
+            });
         }
         match self.threads[&tid].how {
             Resume::Step { .. } => stop(StopReason::Stepped),
-            Resume::RangeStep { start, end } if !(start.0..end.0).contains(&pc) => stop(StopReason::Stepped),
-            _ if self.breakpoints.contains_key(&pc) && !self.watches.is_empty() => stop(StopReason::Breakpoint),
+            Resume::RangeStep { start, end } if !(start.0..end.0).contains(&pc) => {
+                stop(StopReason::Stepped)
+            }
+            _ if self.breakpoints.contains_key(&pc) && !self.watches.is_empty() => {
+                stop(StopReason::Breakpoint)
+            }
             _ => {
                 self.go(tid, None);
                 None
@@ -266,11 +316,19 @@ impl Traced {
         let conditions = self.breakpoints[&at].conditions.clone();
         let gprs = self.threads[&tid].gprs;
         let mut context = Context { traced: self, gprs };
-        conditions.is_empty() || conditions.iter().any(|c| agent::eval(c, &mut context) != Ok(0))
+        conditions.is_empty()
+            || conditions
+                .iter()
+                .any(|c| agent::eval(c, &mut context) != Ok(0))
     }
 
     fn park_all(&mut self) {
-        let running: Vec<Tid> = self.threads.iter().filter(|(_, t)| t.running).map(|(t, _)| *t).collect();
+        let running: Vec<Tid> = self
+            .threads
+            .iter()
+            .filter(|(_, t)| t.running)
+            .map(|(t, _)| *t)
+            .collect();
         for tid in running {
             if self.threads[&tid].pending.is_none() {
                 // SAFETY: plain calls on a traced thread of ours.
@@ -330,13 +388,16 @@ impl Inferior for Traced {
         Ok(())
     }
     fn orig_rax(&self, tid: Tid) -> i64 {
-        self.threads.get(&tid).map_or(-1, |t| t.regs.orig_rax as i64)
+        self.threads
+            .get(&tid)
+            .map_or(-1, |t| t.regs.orig_rax as i64)
     }
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
         self.threads.get_mut(&tid)?.siginfo.as_mut()
     }
     fn thread_name(&self, tid: Tid) -> String {
-        let name = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
+        let name =
+            fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
         name.trim().into()
     }
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
@@ -357,12 +418,22 @@ impl Inferior for Traced {
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
         self.mem.write_all_at(data, addr.0).map_err(|_| Errno(14))
     }
-    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal> {
         if let Some(b) = self.breakpoints.get_mut(&addr.0) {
             b.conditions = conditions;
         } else {
             let original = self.peek(addr.0, 1)[0];
-            self.breakpoints.insert(addr.0, Breakpoint { original, conditions });
+            self.breakpoints.insert(
+                addr.0,
+                Breakpoint {
+                    original,
+                    conditions,
+                },
+            );
             let _ = self.mem.write_all_at(&[0xcc], addr.0);
         }
         Ok(())

@@ -13,7 +13,11 @@ struct Talk {
 
 impl Talk {
     fn new() -> Talk {
-        Talk { session: GdbSession::new(100), inf: Recorder::default(), event: Event::Stopped }
+        Talk {
+            session: GdbSession::new(100),
+            inf: Recorder::default(),
+            event: Event::Stopped,
+        }
     }
     fn gdb() -> Talk {
         let mut t = Talk::new();
@@ -23,7 +27,9 @@ impl Talk {
     fn send(&mut self, payload: &[u8]) -> Vec<String> {
         let mut replies = Vec::new();
         let frame = packet::frame(payload);
-        self.event = self.session.incoming(&mut self.inf, &frame, &mut |f| replies.push(text(f)));
+        self.event = self
+            .session
+            .incoming(&mut self.inf, &frame, &mut |f| replies.push(text(f)));
         replies
     }
     #[track_caller]
@@ -34,7 +40,11 @@ impl Talk {
     }
     fn stop(&mut self, tid: i32, reason: StopReason) -> String {
         let mut reply = String::new();
-        self.event = self.session.stopped(&mut self.inf, Stop { tid, reason }, &mut |f| reply = text(f));
+        self.event = self
+            .session
+            .stopped(&mut self.inf, Stop { tid, reason }, &mut |f| {
+                reply = text(f)
+            });
         reply
     }
     fn last(&self) -> &str {
@@ -50,7 +60,10 @@ fn text(f: &[u8]) -> String {
         .filter_map(|b| reader.push(*b))
         .map(|i| match i {
             packet::Incoming::Packet(p) => {
-                assert!(f.windows(p.len() + 4).any(|w| w == packet::frame(&p)), "bad checksum");
+                assert!(
+                    f.windows(p.len() + 4).any(|w| w == packet::frame(&p)),
+                    "bad checksum"
+                );
                 String::from_utf8_lossy(&p).into_owned()
             }
             packet::Incoming::Interrupt => panic!("interrupt from the stub"),
@@ -64,8 +77,16 @@ fn feature_list() {
     let mut t = Talk::new();
     let reply = t.say("qSupported:multiprocess+;swbreak+");
     for feature in [
-        "PacketSize=10000;", "multiprocess+", "swbreak+", "hwbreak+", "vContSupported+", "QStartNoAckMode+",
-        "QPassSignals+", "ConditionalBreakpoints+", "qXfer:siginfo:write+", "augmented-libraries-svr4-read+",
+        "PacketSize=10000;",
+        "multiprocess+",
+        "swbreak+",
+        "hwbreak+",
+        "vContSupported+",
+        "QStartNoAckMode+",
+        "QPassSignals+",
+        "ConditionalBreakpoints+",
+        "qXfer:siginfo:write+",
+        "augmented-libraries-svr4-read+",
     ] {
         assert!(reply.contains(feature), "{feature} in {reply}");
     }
@@ -82,7 +103,10 @@ fn threads_carry_process_ids_when_asked() {
     assert_eq!(t.say("Tp63.65"), "E01");
     assert_eq!(t.say("Hgp0.0"), "OK");
     assert_eq!(t.say("Hgp64.99"), "E01");
-    assert!(t.say("qXfer:threads:read::0,1000").contains("id=\"p64.65\" name=\"&lt;101&gt;\""));
+    assert!(
+        t.say("qXfer:threads:read::0,1000")
+            .contains("id=\"p64.65\" name=\"&lt;101&gt;\"")
+    );
     let mut t = Talk::new();
     t.say("qSupported:swbreak+");
     assert_eq!(t.say("qfThreadInfo"), "m64,65");
@@ -98,7 +122,11 @@ fn registers_one_by_one_and_all() {
     assert_eq!(t.say("P3=0000000000000080"), "OK");
     assert_eq!(t.inf.gprs[1].rdx, 1 << 63);
     assert_eq!(t.say("p12"), "33000000", "cs");
-    assert_eq!(t.say("p20"), "7f030000", "fctrl of a component in its initial state");
+    assert_eq!(
+        t.say("p20"),
+        "7f030000",
+        "fctrl of a component in its initial state"
+    );
     assert_eq!(t.say("p22"), "ffff0000", "ftag likewise");
     assert_eq!(t.say("p3a"), "1111000000000000", "fs_base");
     assert_eq!(t.say("P28=000102030405060708090a0b0c0d0e0f"), "OK", "xmm0");
@@ -106,9 +134,15 @@ fn registers_one_by_one_and_all() {
     assert_eq!(t.say("p28"), "000102030405060708090a0b0c0d0e0f");
     let all = t.say("g");
     assert!(all.starts_with("00000000000000002211"));
-    assert_eq!(t.say(&format!("G{}", all.replacen("2211", "3311", 1))), "OK");
+    assert_eq!(
+        t.say(&format!("G{}", all.replacen("2211", "3311", 1))),
+        "OK"
+    );
     assert_eq!(t.inf.gprs[1].rbx, 0x1133);
-    assert_eq!(t.inf.xsave[512], 2, "what did not change stays in its initial state");
+    assert_eq!(
+        t.inf.xsave[512], 2,
+        "what did not change stays in its initial state"
+    );
     assert!(t.say("pffff").starts_with('E'));
     assert!(t.say("P1=zz").starts_with('E'));
     assert_eq!(t.say("p1"), "3311000000000000", "and the session survives");
@@ -122,7 +156,10 @@ fn memory_in_pieces_and_at_the_edge() {
     assert_eq!(t.say("m0,10"), "E01");
     assert_eq!(t.say(&format!("m{PAGE:x},ffffffffffffffff")).len(), 8192);
     assert_eq!(t.say(&format!("M{PAGE:x},2:0102")), "OK");
-    assert_eq!(t.send(format!("X{:x},2:}}\x03z", PAGE + 2).as_bytes()), ["OK"]);
+    assert_eq!(
+        t.send(format!("X{:x},2:}}\x03z", PAGE + 2).as_bytes()),
+        ["OK"]
+    );
     assert_eq!(t.inf.memory[..4], [1, 2, b'#', b'z']);
     assert_eq!(t.say("X0,0:"), "OK");
     assert_eq!(t.say("x0,0"), "OK");
@@ -139,9 +176,15 @@ fn watches_of_any_size_and_refusals() {
     assert_eq!(t.say(&format!("Z4,{PAGE:x},3")), "OK");
     assert_eq!(t.inf.watches.len(), 3);
     assert_eq!(t.say(&format!("z2,{PAGE:x},100000")), "OK");
-    assert_eq!(t.say("Z2,10,4"), "E.cannot watch 0x10: nothing is mapped there; watch something else");
+    assert_eq!(
+        t.say("Z2,10,4"),
+        "E.cannot watch 0x10: nothing is mapped there; watch something else"
+    );
     assert!(t.say("Z2,10,0").contains("the range is empty"));
-    assert!(t.say("Z2,ffffffffffffffff,2").contains("above the address space"));
+    assert!(
+        t.say("Z2,ffffffffffffffff,2")
+            .contains("above the address space")
+    );
     let why = t.say(&format!("qRcmd,{}", hex("ulpf why")));
     assert!(why.contains(&hex("above the address space")), "{why}");
     assert_eq!(t.say("Z5,1,1"), "");
@@ -150,7 +193,10 @@ fn watches_of_any_size_and_refusals() {
 #[test]
 fn a_hit_that_gdb_cannot_look_at_is_explained_once() {
     let mut t = Talk::gdb();
-    let hit = StopReason::Watch { kind: WatchKind::Write, addr: TargetAddr(PAGE + 8) };
+    let hit = StopReason::Watch {
+        kind: WatchKind::Write,
+        addr: TargetAddr(PAGE + 8),
+    };
     t.say(&format!("Z2,{PAGE:x},100000"));
     assert!(t.send(b"vCont;c").is_empty());
     t.stop(100, hit);
@@ -158,7 +204,10 @@ fn a_hit_that_gdb_cannot_look_at_is_explained_once() {
     assert!(t.send(b"vCont;c").is_empty(), "GDB has read the value");
     t.stop(100, hit);
     let said = t.send(b"vCont;c");
-    assert!(said[0].starts_with('O') && said[0].contains(&hex("max-value-size")), "{said:?}");
+    assert!(
+        said[0].starts_with('O') && said[0].contains(&hex("max-value-size")),
+        "{said:?}"
+    );
     t.stop(100, hit);
     assert!(t.send(b"vCont;c").is_empty(), "once is enough");
 }
@@ -182,25 +231,44 @@ fn resuming() {
     assert_eq!(t.say("vCont?"), "vCont;c;C;s;S;t;r");
     assert!(t.send(b"vCont;s:p64.65;c:p64.-1").is_empty());
     assert_eq!(t.event, Event::Running);
-    assert_eq!(t.last(), "resume 100: Continue { signal: None }, 101: Step { signal: None }");
+    assert_eq!(
+        t.last(),
+        "resume 100: Continue { signal: None }, 101: Step { signal: None }"
+    );
     let stop = t.stop(101, StopReason::Stepped);
     assert!(stop.starts_with("T05thread:p64.65;06:"), "{stop}");
     // scheduler locking, with a signal: GDB's 30 is SIGUSR1, 10 on Linux
     assert!(t.send(b"vCont;C1e:p64.64").is_empty());
-    assert_eq!(t.last(), "resume 100: Continue { signal: Some(10) }, 101: Hold");
+    assert_eq!(
+        t.last(),
+        "resume 100: Continue { signal: Some(10) }, 101: Hold"
+    );
     let stop = t.stop(100, StopReason::Signal(12));
     assert!(stop.starts_with("T1fthread:p64.64;"), "{stop}");
     assert!(t.send(b"vCont;r401000,401010:p64.64").is_empty());
-    assert!(t.last().contains("RangeStep { start: 0x401000, end: 0x401010 }"));
+    assert!(
+        t.last()
+            .contains("RangeStep { start: 0x401000, end: 0x401010 }")
+    );
     assert!(t.stop(100, StopReason::Breakpoint).contains("swbreak:;"));
     assert!(t.send(b"vCont;c").is_empty());
-    assert!(t.stop(101, StopReason::Watch { kind: WatchKind::Write, addr: TargetAddr(0x1234) }).contains(";watch:1234;"));
+    assert!(
+        t.stop(
+            101,
+            StopReason::Watch {
+                kind: WatchKind::Write,
+                addr: TargetAddr(0x1234)
+            }
+        )
+        .contains(";watch:1234;")
+    );
     assert!(t.say("?").contains("watch:1234"));
     assert!(t.send(b"c").is_empty());
     assert_eq!(t.say("g"), "E.the program is running");
     assert_eq!(t.event, Event::Running);
     let mut none = Vec::new();
-    t.session.incoming(&mut t.inf, b"\x03", &mut |f| none.push(f.to_vec()));
+    t.session
+        .incoming(&mut t.inf, b"\x03", &mut |f| none.push(f.to_vec()));
     assert_eq!(t.last(), "interrupt");
     assert!(t.stop(100, StopReason::Interrupted).starts_with("T02"));
     for bad in ["vCont;c:p64.66", "vCont;t", "vCont;x", "vCont;", "sx"] {
@@ -222,7 +290,10 @@ fn a_second_client_starts_afresh() {
     assert!(t.send(b"vCont;C1e:64").is_empty());
     assert!(t.last().contains("signal: Some(10)"));
     let stop = t.stop(101, StopReason::Breakpoint);
-    assert!(stop.starts_with("T05thread:65;") && stop.contains("reason:breakpoint;threads:64,65;"), "{stop}");
+    assert!(
+        stop.starts_with("T05thread:65;") && stop.contains("reason:breakpoint;threads:64,65;"),
+        "{stop}"
+    );
 }
 
 #[test]
@@ -262,7 +333,10 @@ fn the_description_comes_in_pieces() {
     let mut t = Talk::gdb();
     let mut xml = String::new();
     loop {
-        let piece = t.say(&format!("qXfer:features:read:target.xml:{:x},7ff", xml.len()));
+        let piece = t.say(&format!(
+            "qXfer:features:read:target.xml:{:x},7ff",
+            xml.len()
+        ));
         xml.push_str(&piece[1..]);
         if piece.starts_with('l') {
             break;

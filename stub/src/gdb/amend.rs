@@ -8,7 +8,10 @@ use alloc::vec::Vec;
 
 /// The payload of the first frame in `raw`.
 pub fn payload(raw: &[u8]) -> &[u8] {
-    let start = raw.iter().position(|b| *b == b'$').map_or(raw.len(), |i| i + 1);
+    let start = raw
+        .iter()
+        .position(|b| *b == b'$')
+        .map_or(raw.len(), |i| i + 1);
     let len = raw[start..].iter().position(|b| *b == b'#').unwrap_or(0);
     &raw[start..start + len]
 }
@@ -39,7 +42,10 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
 pub fn refusal(r: &Refusal, client: Client) -> Vec<u8> {
     let mut text = Vec::new();
     for part in [&*r.what, ": ", &r.why, "; ", &r.what_to_do] {
-        text.extend(part.bytes().filter(|b| !matches!(b, b'#' | b'$' | b'}' | b'*')));
+        text.extend(
+            part.bytes()
+                .filter(|b| !matches!(b, b'#' | b'$' | b'}' | b'*')),
+        );
     }
     let mut reply = Vec::new();
     match (client.lldb, client.error_strings) {
@@ -57,7 +63,13 @@ pub fn refusal(r: &Refusal, client: Client) -> Vec<u8> {
 }
 
 /// Appends the core, and for LLDB the reason and the list of threads.
-pub fn stop_reply(reply: &mut Vec<u8>, inf: &mut dyn Inferior, stop: Stop, client: Client, pid: i32) {
+pub fn stop_reply(
+    reply: &mut Vec<u8>,
+    inf: &mut dyn Inferior,
+    stop: Stop,
+    client: Client,
+    pid: i32,
+) {
     if let Some(core) = procfs::core_of(pid, stop.tid) {
         reply.extend_from_slice(b"core:");
         packet::push_num(reply, u64::from(core));

@@ -38,7 +38,11 @@ pub enum Place {
     /// Full x87 tag word; the image holds the abridged one.
     FTag,
     /// Bytes of the XSAVE image, in the state component `bit` of XSTATE_BV.
-    Image { at: usize, width: usize, bit: u8 },
+    Image {
+        at: usize,
+        width: usize,
+        bit: u8,
+    },
 }
 
 pub struct RegisterInfo {
@@ -95,7 +99,10 @@ impl Components {
         use component::*;
         Components {
             avx: at(AVX),
-            avx512: at(OPMASK).zip(at(ZMM_HI256)).zip(at(HI16_ZMM)).map(|((k, z), h)| (k, z, h)),
+            avx512: at(OPMASK)
+                .zip(at(ZMM_HI256))
+                .zip(at(HI16_ZMM))
+                .map(|((k, z), h)| (k, z, h)),
             pkru: at(PKRU),
         }
     }
@@ -137,7 +144,11 @@ impl Layout {
         }
         offsets.push(end);
         let xml = target_xml(&registers);
-        Layout { registers, offsets, xml }
+        Layout {
+            registers,
+            offsets,
+            xml,
+        }
     }
 
     /// Bytes in a `g` packet.
@@ -150,13 +161,26 @@ fn image(at: usize, width: usize, bit: u8) -> Place {
     Place::Image { at, width, bit }
 }
 
-fn reg(name: String, place: Place, size: usize, kind: &'static str, feature: &'static str) -> RegisterInfo {
+fn reg(
+    name: String,
+    place: Place,
+    size: usize,
+    kind: &'static str,
+    feature: &'static str,
+) -> RegisterInfo {
     let group = match name.as_str() {
         "fctrl" | "fstat" | "ftag" | "fiseg" | "fioff" | "foseg" | "fooff" | "fop" => Some("float"),
         "mxcsr" => Some("vector"),
         _ => None,
     };
-    RegisterInfo { name, place, size, kind, group, feature }
+    RegisterInfo {
+        name,
+        place,
+        size,
+        kind,
+        group,
+        feature,
+    }
 }
 
 fn numbered(stem: &str, i: usize, tail: &str) -> String {
@@ -167,8 +191,8 @@ fn numbered(stem: &str, i: usize, tail: &str) -> String {
 
 fn core_registers(out: &mut Vec<RegisterInfo>) {
     const GPR: [&str; 17] = [
-        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
-        "r14", "r15", "rip",
+        "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15", "rip",
     ];
     for (i, name) in GPR.iter().enumerate() {
         let kind = match i {
@@ -178,13 +202,32 @@ fn core_registers(out: &mut Vec<RegisterInfo>) {
         };
         out.push(reg((*name).into(), Place::Gpr(i), 8, kind, "core"));
     }
-    out.push(reg("eflags".into(), Place::Eflags, 4, "i386_eflags", "core"));
+    out.push(reg(
+        "eflags".into(),
+        Place::Eflags,
+        4,
+        "i386_eflags",
+        "core",
+    ));
     // Linux's user selectors (arch/x86/include/asm/segment.h: __USER_CS, __USER_DS).
-    for (name, value) in [("cs", 0x33), ("ss", 0x2b), ("ds", 0), ("es", 0), ("fs", 0), ("gs", 0)] {
+    for (name, value) in [
+        ("cs", 0x33),
+        ("ss", 0x2b),
+        ("ds", 0),
+        ("es", 0),
+        ("fs", 0),
+        ("gs", 0),
+    ] {
         out.push(reg(name.into(), Place::Selector(value), 4, "int32", "core"));
     }
     for i in 0..8 {
-        out.push(reg(numbered("st", i, ""), image(32 + 16 * i, 10, component::X87), 10, "i387_ext", "core"));
+        out.push(reg(
+            numbered("st", i, ""),
+            image(32 + 16 * i, 10, component::X87),
+            10,
+            "i387_ext",
+            "core",
+        ));
     }
     // FXSAVE's legacy area, as gdbserver reads it (pointers in 32-bit form).
     let x87 = |at, width| image(at, width, component::X87);
@@ -204,9 +247,21 @@ fn core_registers(out: &mut Vec<RegisterInfo>) {
 
 fn sse(out: &mut Vec<RegisterInfo>) {
     for i in 0..16 {
-        out.push(reg(numbered("xmm", i, ""), image(160 + 16 * i, 16, component::SSE), 16, "vec128", "sse"));
+        out.push(reg(
+            numbered("xmm", i, ""),
+            image(160 + 16 * i, 16, component::SSE),
+            16,
+            "vec128",
+            "sse",
+        ));
     }
-    out.push(reg("mxcsr".into(), image(24, 4, component::SSE), 4, "i386_mxcsr", "sse"));
+    out.push(reg(
+        "mxcsr".into(),
+        image(24, 4, component::SSE),
+        4,
+        "i386_mxcsr",
+        "sse",
+    ));
 }
 
 fn linux(out: &mut Vec<RegisterInfo>) {
@@ -219,30 +274,82 @@ fn avx512(out: &mut Vec<RegisterInfo>, (opmask, zmm_hi, hi16): (usize, usize, us
     use component::*;
     let mut push = |name, place, size, kind| out.push(reg(name, place, size, kind, "avx512"));
     for i in 0..16 {
-        push(numbered("xmm", 16 + i, ""), image(hi16 + 64 * i, 16, HI16_ZMM), 16, "vec128");
+        push(
+            numbered("xmm", 16 + i, ""),
+            image(hi16 + 64 * i, 16, HI16_ZMM),
+            16,
+            "vec128",
+        );
     }
     for i in 0..16 {
-        push(numbered("ymm", 16 + i, "h"), image(hi16 + 64 * i + 16, 16, HI16_ZMM), 16, "uint128");
+        push(
+            numbered("ymm", 16 + i, "h"),
+            image(hi16 + 64 * i + 16, 16, HI16_ZMM),
+            16,
+            "uint128",
+        );
     }
     for i in 0..8 {
-        push(numbered("k", i, ""), image(opmask + 8 * i, 8, OPMASK), 8, "uint64");
+        push(
+            numbered("k", i, ""),
+            image(opmask + 8 * i, 8, OPMASK),
+            8,
+            "uint64",
+        );
     }
     for i in 0..16 {
-        push(numbered("zmm", i, "h"), image(zmm_hi + 32 * i, 32, ZMM_HI256), 32, "v2ui128");
+        push(
+            numbered("zmm", i, "h"),
+            image(zmm_hi + 32 * i, 32, ZMM_HI256),
+            32,
+            "v2ui128",
+        );
     }
     for i in 0..16 {
-        push(numbered("zmm", 16 + i, "h"), image(hi16 + 64 * i + 32, 32, HI16_ZMM), 32, "v2ui128");
+        push(
+            numbered("zmm", 16 + i, "h"),
+            image(hi16 + 64 * i + 32, 32, HI16_ZMM),
+            32,
+            "v2ui128",
+        );
     }
 }
 
 /// Named bits of a flags type: name and bit number.
 const EFLAGS: [(&str, u32); 17] = [
-    ("CF", 0), ("", 1), ("PF", 2), ("AF", 4), ("ZF", 6), ("SF", 7), ("TF", 8), ("IF", 9), ("DF", 10),
-    ("OF", 11), ("NT", 14), ("RF", 16), ("VM", 17), ("AC", 18), ("VIF", 19), ("VIP", 20), ("ID", 21),
+    ("CF", 0),
+    ("", 1),
+    ("PF", 2),
+    ("AF", 4),
+    ("ZF", 6),
+    ("SF", 7),
+    ("TF", 8),
+    ("IF", 9),
+    ("DF", 10),
+    ("OF", 11),
+    ("NT", 14),
+    ("RF", 16),
+    ("VM", 17),
+    ("AC", 18),
+    ("VIF", 19),
+    ("VIP", 20),
+    ("ID", 21),
 ];
 const MXCSR: [(&str, u32); 14] = [
-    ("IE", 0), ("DE", 1), ("ZE", 2), ("OE", 3), ("UE", 4), ("PE", 5), ("DAZ", 6), ("IM", 7), ("DM", 8),
-    ("ZM", 9), ("OM", 10), ("UM", 11), ("PM", 12), ("FZ", 15),
+    ("IE", 0),
+    ("DE", 1),
+    ("ZE", 2),
+    ("OE", 3),
+    ("UE", 4),
+    ("PE", 5),
+    ("DAZ", 6),
+    ("IM", 7),
+    ("DM", 8),
+    ("ZM", 9),
+    ("OM", 10),
+    ("UM", 11),
+    ("PM", 12),
+    ("FZ", 15),
 ];
 /// Views of a 128-bit register: type, element, count, name of the view.
 const VEC128: [(&str, &str, u32, &str); 8] = [
@@ -273,7 +380,11 @@ fn target_xml(registers: &[RegisterInfo]) -> String {
             types(&mut x, feature);
         }
         let bits = r.size * 8;
-        let _ = write!(x, "    <reg name=\"{}\" bitsize=\"{bits}\" type=\"{}\" regnum=\"{number}\"", r.name, r.kind);
+        let _ = write!(
+            x,
+            "    <reg name=\"{}\" bitsize=\"{bits}\" type=\"{}\" regnum=\"{number}\"",
+            r.name, r.kind
+        );
         if let Some(group) = r.group {
             let _ = write!(x, " group=\"{group}\"");
         }
@@ -302,14 +413,20 @@ fn types(x: &mut String, feature: &str) {
 fn flags(x: &mut String, id: &str, bits: &[(&str, u32)]) {
     let _ = writeln!(x, "    <flags id=\"{id}\" size=\"4\">");
     for (name, bit) in bits {
-        let _ = writeln!(x, "      <field name=\"{name}\" start=\"{bit}\" end=\"{bit}\" type=\"bool\"/>");
+        let _ = writeln!(
+            x,
+            "      <field name=\"{name}\" start=\"{bit}\" end=\"{bit}\" type=\"bool\"/>"
+        );
     }
     x.push_str("    </flags>\n");
 }
 
 fn vec128(x: &mut String) {
     for (id, kind, count, _) in VEC128 {
-        let _ = writeln!(x, "    <vector id=\"{id}\" type=\"{kind}\" count=\"{count}\"/>");
+        let _ = writeln!(
+            x,
+            "    <vector id=\"{id}\" type=\"{kind}\" count=\"{count}\"/>"
+        );
     }
     x.push_str("    <union id=\"vec128\">\n");
     for (id, _, _, view) in VEC128 {

@@ -114,15 +114,17 @@ impl GdbSession {
     }
 
     /// Bytes from the server. Whole frames go to `out`.
-    pub fn incoming(&mut self, inf: &mut dyn Inferior, bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Event {
+    pub fn incoming(
+        &mut self,
+        inf: &mut dyn Inferior,
+        bytes: &[u8],
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Event {
         for byte in bytes {
             match self.reader.push(*byte) {
                 None => {}
-                Some(Incoming::Interrupt) => {
-                    if self.event == Event::Running {
-                        inf.interrupt();
-                    }
-                }
+                Some(Incoming::Interrupt) if self.event == Event::Running => inf.interrupt(),
+                Some(Incoming::Interrupt) => {} // it has stopped meanwhile
                 Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
             }
         }
@@ -130,7 +132,12 @@ impl GdbSession {
     }
 
     /// The program has stopped: tell the debugger.
-    pub fn stopped(&mut self, inf: &mut dyn Inferior, stop: Stop, out: &mut dyn FnMut(&[u8])) -> Event {
+    pub fn stopped(
+        &mut self,
+        inf: &mut dyn Inferior,
+        stop: Stop,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Event {
         self.thread = stop.tid;
         self.last_reason = Some(stop);
         if let (StopReason::Watch { addr, .. }, false) = (stop.reason, self.client.lldb) {
@@ -196,7 +203,8 @@ impl GdbSession {
                     GdbStubStateMachine::Idle(m) => m.incoming_data(debuggee, byte).ok()?,
                     GdbStubStateMachine::Running(m) => m.incoming_data(debuggee, byte).ok()?,
                     // Neither occurs: interrupts, detach and kill do not go through gdbstub.
-                    GdbStubStateMachine::CtrlCInterrupt(_) | GdbStubStateMachine::Disconnected(_) => return None,
+                    GdbStubStateMachine::CtrlCInterrupt(_)
+                    | GdbStubStateMachine::Disconnected(_) => return None,
                 };
             }
             Some(machine)
@@ -213,7 +221,9 @@ impl GdbSession {
             expedited.push((arch::RegisterNumber(number), value));
         }
         let raw = self.step(inf, |machine, debuggee| {
-            let GdbStubStateMachine::Running(m) = machine else { return None };
+            let GdbStubStateMachine::Running(m) = machine else {
+                return None;
+            };
             let mut regs = expedited.iter().map(|(r, v)| (*r, &v[..]));
             m.report_stop_with_regs(debuggee, reason, &mut regs).ok()
         });
@@ -232,7 +242,9 @@ impl GdbSession {
         const SIGTRAP: i32 = 5;
         const SIGINT: i32 = 2;
         Some(match stop.reason {
-            StopReason::Breakpoint if self.client.features.swbreak => MultiThreadStopReason::SwBreak(tid),
+            StopReason::Breakpoint if self.client.features.swbreak => {
+                MultiThreadStopReason::SwBreak(tid)
+            }
             StopReason::Breakpoint | StopReason::Stepped => signal(SIGTRAP),
             StopReason::Watch { kind, addr } => MultiThreadStopReason::Watch {
                 tid,
@@ -273,13 +285,26 @@ impl GdbSession {
     /// comes up in its idle state.
     fn resume_gdbstub(&mut self, thread: Tid) {
         let buffer = packet::PACKET_SIZE + 8;
-        let Ok(stub) = GdbStubBuilder::new(Capture(Vec::new())).packet_buffer_size(buffer).build() else { return };
-        let Ok(mut machine) = stub.run_state_machine(&mut self.debuggee) else { return };
+        let Ok(stub) = GdbStubBuilder::new(Capture(Vec::new()))
+            .packet_buffer_size(buffer)
+            .build()
+        else {
+            return;
+        };
+        let Ok(mut machine) = stub.run_state_machine(&mut self.debuggee) else {
+            return;
+        };
         let mut select = b"Hg".to_vec();
         packet::push_num(&mut select, thread.max(1) as u64);
-        for payload in [b"QStartNoAckMode", self.client.features.for_gdbstub(), &select] {
+        for payload in [
+            b"QStartNoAckMode",
+            self.client.features.for_gdbstub(),
+            &select,
+        ] {
             for byte in packet::frame(payload) {
-                let GdbStubStateMachine::Idle(m) = machine else { return };
+                let GdbStubStateMachine::Idle(m) = machine else {
+                    return;
+                };
                 machine = match m.incoming_data(&mut self.debuggee, byte) {
                     Ok(machine) => machine,
                     Err(_) => return,

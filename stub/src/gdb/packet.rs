@@ -97,10 +97,13 @@ pub fn hex_u64(s: &[u8]) -> Option<u64> {
 
 /// Pairs of hex digits to bytes.
 pub fn unhex(s: &[u8]) -> Option<Vec<u8>> {
-    if s.len() % 2 != 0 {
+    let pairs = s.chunks_exact(2);
+    if !pairs.remainder().is_empty() {
         return None;
     }
-    s.chunks_exact(2).map(|p| Some(digit(p[0])? << 4 | digit(p[1])?)).collect()
+    pairs
+        .map(|p| Some(digit(p[0])? << 4 | digit(p[1])?))
+        .collect()
 }
 
 pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -171,7 +174,10 @@ pub struct ThreadId {
 }
 
 impl ThreadId {
-    pub const ALL: ThreadId = ThreadId { pid: None, tid: Id::All };
+    pub const ALL: ThreadId = ThreadId {
+        pid: None,
+        tid: Id::All,
+    };
 
     pub fn parse(s: &[u8]) -> Option<ThreadId> {
         fn id(s: &[u8]) -> Option<Id> {
@@ -184,10 +190,19 @@ impl ThreadId {
             })
         }
         match s.strip_prefix(b"p") {
-            None => Some(ThreadId { pid: None, tid: id(s)? }),
+            None => Some(ThreadId {
+                pid: None,
+                tid: id(s)?,
+            }),
             Some(s) => match split_once(s, b'.') {
-                None => Some(ThreadId { pid: Some(id(s)?), tid: Id::All }),
-                Some((pid, tid)) => Some(ThreadId { pid: Some(id(pid)?), tid: id(tid)? }),
+                None => Some(ThreadId {
+                    pid: Some(id(s)?),
+                    tid: Id::All,
+                }),
+                Some((pid, tid)) => Some(ThreadId {
+                    pid: Some(id(pid)?),
+                    tid: id(tid)?,
+                }),
             },
         }
     }
@@ -228,7 +243,10 @@ pub fn vcont(payload: &[u8]) -> Option<Vec<Action>> {
                 Some((verb, thread)) => (verb, ThreadId::parse(thread)?),
                 None => (one, ThreadId::ALL),
             };
-            Some(Action { go: go(verb)?, thread })
+            Some(Action {
+                go: go(verb)?,
+                thread,
+            })
         })
         .collect()
 }
@@ -283,7 +301,11 @@ pub struct Breakpoint {
 pub fn breakpoint(rest: &[u8]) -> Option<Breakpoint> {
     let mut lists = rest.split(|b| *b == b';');
     let (addr, _kind) = addr_len(lists.next()?)?;
-    let mut out = Breakpoint { addr, conditions: Vec::new(), commands: false };
+    let mut out = Breakpoint {
+        addr,
+        conditions: Vec::new(),
+        commands: false,
+    };
     for list in lists {
         if list.starts_with(b"cmds:") {
             out.commands = true;
@@ -326,12 +348,24 @@ pub fn xfer(payload: &[u8]) -> Option<Xfer<'_>> {
     match verb {
         b"read" => {
             let (offset, len) = addr_len(rest)?;
-            Some(Xfer { object, annex, offset, body: XferBody::Read { len } })
+            Some(Xfer {
+                object,
+                annex,
+                offset,
+                body: XferBody::Read { len },
+            })
         }
         b"write" => {
             let (offset, data) = split_once(rest, b':')?;
-            let body = XferBody::Write { data: unescape(data)? };
-            Some(Xfer { object, annex, offset: hex_u64(offset)?, body })
+            let body = XferBody::Write {
+                data: unescape(data)?,
+            };
+            Some(Xfer {
+                object,
+                annex,
+                offset: hex_u64(offset)?,
+                body,
+            })
         }
         _ => None,
     }
@@ -339,7 +373,10 @@ pub fn xfer(payload: &[u8]) -> Option<Xfer<'_>> {
 
 /// Hex numbers separated by `;` (QPassSignals, QProgramSignals). Empty fields are skipped.
 pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
-    s.split(|b| *b == b';').filter(|n| !n.is_empty()).map(hex_u64).collect()
+    s.split(|b| *b == b';')
+        .filter(|n| !n.is_empty())
+        .map(hex_u64)
+        .collect()
 }
 
 /// What the client says in `qSupported:FEATURE;…` that matters to us.
@@ -362,5 +399,8 @@ impl ClientFeatures {
 pub fn client_features(payload: &[u8]) -> ClientFeatures {
     let list = payload.strip_prefix(b"qSupported:").unwrap_or_default();
     let has = |name: &[u8]| list.split(|b| *b == b';').any(|f| f == name);
-    ClientFeatures { multiprocess: has(b"multiprocess+"), swbreak: has(b"swbreak+") }
+    ClientFeatures {
+        multiprocess: has(b"multiprocess+"),
+        swbreak: has(b"swbreak+"),
+    }
 }

@@ -4,7 +4,9 @@
 use super::packet;
 use alloc::format;
 use alloc::vec::Vec;
-use linux_raw_sys::general::{__NR_close, __NR_openat, __NR_read, __NR_readlinkat, AT_FDCWD, O_CLOEXEC, O_RDONLY};
+use linux_raw_sys::general::{
+    __NR_close, __NR_openat, __NR_read, __NR_readlinkat, AT_FDCWD, O_CLOEXEC, O_RDONLY,
+};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 #[allow(unused_imports)]
@@ -51,7 +53,15 @@ pub fn exe(pid: i32) -> Result<Vec<u8>, Errno> {
     let mut buf = alloc::vec![0; 4096];
     // SAFETY: a NUL-terminated path and a buffer of the length given.
     #[allow(unsafe_code)]
-    let n = unsafe { sys!(__NR_readlinkat, AT_FDCWD, path.as_ptr(), buf.as_mut_ptr(), buf.len()) }?;
+    let n = unsafe {
+        sys!(
+            __NR_readlinkat,
+            AT_FDCWD,
+            path.as_ptr(),
+            buf.as_mut_ptr(),
+            buf.len()
+        )
+    }?;
     buf.truncate(n as usize);
     Ok(buf)
 }
@@ -60,7 +70,10 @@ pub fn exe(pid: i32) -> Result<Vec<u8>, Errno> {
 pub fn core_of(pid: i32, tid: i32) -> Option<u32> {
     let stat = read(pid, &format!("task/{tid}/stat")).ok()?;
     let after_name = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
-    let field = after_name.split(|b| *b == b' ').filter(|f| !f.is_empty()).nth(39 - 3)?;
+    let field = after_name
+        .split(|b| *b == b' ')
+        .filter(|f| !f.is_empty())
+        .nth(39 - 3)?;
     core::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
@@ -79,6 +92,11 @@ impl<'a> Mapping<'a> {
         let (start, end) = packet::split_once(fields.next()?, b'-')?;
         let permissions = fields.next()?;
         let name = fields.nth(3).unwrap_or_default().trim_ascii();
-        Some(Mapping { start: packet::hex_u64(start)?, end: packet::hex_u64(end)?, permissions, name })
+        Some(Mapping {
+            start: packet::hex_u64(start)?,
+            end: packet::hex_u64(end)?,
+            permissions,
+            name,
+        })
     }
 }

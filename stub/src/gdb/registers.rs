@@ -77,14 +77,17 @@ pub fn write(inf: &mut dyn Inferior, tid: Tid, place: Place, bytes: &[u8]) -> Op
         Place::FTag => {
             let area = inf.xsave(tid)?;
             enter(area, component::X87)?;
-            let abridged = (0..8).filter(|i| value >> (2 * i) & 3 != 3).fold(0u8, |a, i| a | 1 << i);
+            let abridged = (0..8)
+                .filter(|i| value >> (2 * i) & 3 != 3)
+                .fold(0u8, |a, i| a | 1 << i);
             *area.get_mut(4)? = abridged;
         }
         Place::Image { at, width, bit } => {
             let area = inf.xsave(tid)?;
             area.get(at..at + width)?;
             enter(area, bit)?;
-            area.get_mut(at..at + width)?.copy_from_slice(bytes.get(..width)?);
+            area.get_mut(at..at + width)?
+                .copy_from_slice(bytes.get(..width)?);
         }
     }
     Some(())
@@ -106,10 +109,17 @@ pub fn read_all(inf: &mut dyn Inferior, tid: Tid, layout: &Layout) -> Option<Reg
 }
 
 /// Writes as many registers as the packet holds; the machine's own may be fewer than it could name.
-pub fn write_all(inf: &mut dyn Inferior, tid: Tid, layout: &Layout, bytes: &RegisterBytes) -> Option<()> {
+pub fn write_all(
+    inf: &mut dyn Inferior,
+    tid: Tid,
+    layout: &Layout,
+    bytes: &RegisterBytes,
+) -> Option<()> {
     inf.gprs(tid)?;
     for (r, at) in layout.registers.iter().zip(&layout.offsets) {
-        let Some(field) = bytes.0.get(*at..*at + r.size) else { break };
+        let Some(field) = bytes.0.get(*at..*at + r.size) else {
+            break;
+        };
         let mut value = [0; WIDEST];
         for (to, from) in value.iter_mut().zip(field) {
             *to = (*from)?;

@@ -5,7 +5,7 @@
 /// Protocol number of Linux signal 1…31, at index signo - 1; 0 where the protocol has none.
 const TO_GDB: [u8; 31] = [
     1, 2, 3, 4, 5, 6, 10, 8, 9, 30, 11, 31, 13, 14, 15, //  HUP … TERM
-    0, // SIGSTKFLT
+    0,  // SIGSTKFLT
     20, 19, 17, 18, 21, 22, 16, 24, 25, 26, 27, 28, 23, 32, 12, // CHLD … SYS
 ];
 

@@ -68,7 +68,9 @@ impl Debuggee {
         // SAFETY: only the lifetime changes. The pointer is cleared below, before the borrow that
         // it was made from ends; there is no unwinding in the stub.
         let inf: NonNull<dyn Inferior> = unsafe {
-            core::mem::transmute::<NonNull<dyn Inferior + '_>, NonNull<dyn Inferior + 'static>>(NonNull::from(inf))
+            core::mem::transmute::<NonNull<dyn Inferior + '_>, NonNull<dyn Inferior + 'static>>(
+                NonNull::from(inf),
+            )
         };
         self.inferior = Some(inf);
         let result = f(self);
@@ -103,9 +105,10 @@ impl Debuggee {
             match action.go {
                 Go::Continue(s) => Resume::Continue { signal: signal(s) },
                 Go::Step(s) => Resume::Step { signal: signal(s) },
-                Go::Range(start, end) => {
-                    Resume::RangeStep { start: TargetAddr(start), end: TargetAddr(end) }
-                }
+                Go::Range(start, end) => Resume::RangeStep {
+                    start: TargetAddr(start),
+                    end: TargetAddr(end),
+                },
                 Go::Stop => Resume::Hold,
             }
         });
@@ -149,14 +152,17 @@ impl Target for Debuggee {
 impl MultiThreadBase for Debuggee {
     fn read_registers(&mut self, regs: &mut RegisterBytes, tid: StubTid) -> TargetResult<(), Self> {
         let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
-        *regs = registers::read_all(inf, linux_tid(tid), layout).ok_or(TargetError::Errno(ESRCH))?;
+        *regs =
+            registers::read_all(inf, linux_tid(tid), layout).ok_or(TargetError::Errno(ESRCH))?;
         Ok(())
     }
     fn write_registers(&mut self, regs: &RegisterBytes, tid: StubTid) -> TargetResult<(), Self> {
         let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
         registers::write_all(inf, linux_tid(tid), layout, regs).ok_or(TargetError::Errno(EINVAL))
     }
-    fn support_single_register_access(&mut self) -> Option<SingleRegisterAccessOps<'_, StubTid, Self>> {
+    fn support_single_register_access(
+        &mut self,
+    ) -> Option<SingleRegisterAccessOps<'_, StubTid, Self>> {
         Some(self)
     }
     // Memory packets are served beside gdbstub (`beside/memory.rs`).
@@ -168,7 +174,10 @@ impl MultiThreadBase for Debuggee {
     }
     fn list_active_threads(&mut self, each: &mut dyn FnMut(StubTid)) -> Result<(), Infallible> {
         let threads = self.inf().map(|inf| inf.threads()).unwrap_or_default();
-        threads.iter().filter_map(|t| NonZeroUsize::new(*t as usize)).for_each(each);
+        threads
+            .iter()
+            .filter_map(|t| NonZeroUsize::new(*t as usize))
+            .for_each(each);
         Ok(())
     }
     fn support_resume(&mut self) -> Option<MultiThreadResumeOps<'_, Self>> {
@@ -180,16 +189,32 @@ impl MultiThreadBase for Debuggee {
 }
 
 impl SingleRegisterAccess<StubTid> for Debuggee {
-    fn read_register(&mut self, tid: StubTid, reg: RegisterNumber, buf: &mut [u8]) -> TargetResult<usize, Self> {
+    fn read_register(
+        &mut self,
+        tid: StubTid,
+        reg: RegisterNumber,
+        buf: &mut [u8],
+    ) -> TargetResult<usize, Self> {
         let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
-        let reg = layout.registers.get(reg.0).ok_or(TargetError::Errno(EINVAL))?;
+        let reg = layout
+            .registers
+            .get(reg.0)
+            .ok_or(TargetError::Errno(EINVAL))?;
         let out = buf.get_mut(..reg.size).ok_or(TargetError::Errno(EINVAL))?;
         registers::read(inf, linux_tid(tid), reg.place, out).ok_or(TargetError::Errno(EINVAL))?;
         Ok(reg.size)
     }
-    fn write_register(&mut self, tid: StubTid, reg: RegisterNumber, val: &[u8]) -> TargetResult<(), Self> {
+    fn write_register(
+        &mut self,
+        tid: StubTid,
+        reg: RegisterNumber,
+        val: &[u8],
+    ) -> TargetResult<(), Self> {
         let (inf, layout) = self.inf_and_layout().ok_or(TargetError::NonFatal)?;
-        let reg = layout.registers.get(reg.0).ok_or(TargetError::Errno(EINVAL))?;
+        let reg = layout
+            .registers
+            .get(reg.0)
+            .ok_or(TargetError::Errno(EINVAL))?;
         let val = val.get(..reg.size).ok_or(TargetError::Errno(EINVAL))?;
         registers::write(inf, linux_tid(tid), reg.place, val).ok_or(TargetError::Errno(EINVAL))
     }
@@ -209,7 +234,11 @@ impl MultiThreadResume for Debuggee {
     fn clear_resume_actions(&mut self) -> Result<(), Infallible> {
         Ok(())
     }
-    fn set_resume_action_continue(&mut self, _: StubTid, _: Option<Signal>) -> Result<(), Infallible> {
+    fn set_resume_action_continue(
+        &mut self,
+        _: StubTid,
+        _: Option<Signal>,
+    ) -> Result<(), Infallible> {
         Ok(())
     }
 }
@@ -256,7 +285,12 @@ impl HwWatchpoint for Debuggee {
     fn add_hw_watchpoint(&mut self, _: u64, _: u64, _: StubWatchKind) -> TargetResult<bool, Self> {
         Err(TargetError::Errno(ENOSYS))
     }
-    fn remove_hw_watchpoint(&mut self, _: u64, _: u64, _: StubWatchKind) -> TargetResult<bool, Self> {
+    fn remove_hw_watchpoint(
+        &mut self,
+        _: u64,
+        _: u64,
+        _: StubWatchKind,
+    ) -> TargetResult<bool, Self> {
         Err(TargetError::Errno(ENOSYS))
     }
 }
@@ -286,7 +320,11 @@ impl Write for Console<'_, '_> {
 }
 
 impl MonitorCmd for Debuggee {
-    fn handle_monitor_cmd(&mut self, cmd: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), Infallible> {
+    fn handle_monitor_cmd(
+        &mut self,
+        cmd: &[u8],
+        mut out: ConsoleOutput<'_>,
+    ) -> Result<(), Infallible> {
         let command = String::from_utf8_lossy(cmd);
         let command = command.trim();
         if let ("ulpf why", Some(r)) = (command, &self.refusal) {
@@ -298,7 +336,11 @@ impl MonitorCmd for Debuggee {
             None => false,
         };
         if !known {
-            outputln!(out, "Unknown monitor command \"{}\"; \"monitor help\" lists what there is.", command);
+            outputln!(
+                out,
+                "Unknown monitor command \"{}\"; \"monitor help\" lists what there is.",
+                command
+            );
         }
         Ok(())
     }

@@ -32,17 +32,21 @@ impl LargeWatches {
     }
 
     pub fn hit(&mut self, addr: TargetAddr) {
-        let range = self.seen.iter().find(|(r, told)| !told && r.overlaps(addr, 1));
+        let range = self
+            .seen
+            .iter()
+            .find(|(r, told)| !told && r.overlaps(addr, 1));
         self.unread = range.map(|(r, _)| (*r, addr));
     }
 
     /// A memory read of the debugger: `ADDR,LEN`.
     pub fn read(&mut self, request: &[u8]) {
-        if let (Some((_, at)), Some((addr, len))) = (self.unread, packet::addr_len(request)) {
-            if addr <= at.0 && at.0 - addr < len {
-                self.unread = None;
-            }
-        }
+        let Some((addr, len)) = packet::addr_len(request) else {
+            return;
+        };
+        self.unread = self
+            .unread
+            .filter(|(_, at)| !(addr <= at.0 && at.0 - addr < len));
     }
 
     /// The debugger resumes: what to tell the user, once per object.

@@ -30,19 +30,39 @@ pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Vec<u8> {
         None => {
             let mut debug = r_debug(inf, pid);
             for namespace in 0..MAX_NAMESPACES {
-                let Some(at) = debug.filter(|at| *at != 0) else { break };
-                let Some([version, map]) = words(inf, at) else { break };
-                let first = Link { at: map, prev: 0, lmid: at };
+                let Some(at) = debug.filter(|at| *at != 0) else {
+                    break;
+                };
+                let Some([version, map]) = words(inf, at) else {
+                    break;
+                };
+                let first = Link {
+                    at: map,
+                    prev: 0,
+                    lmid: at,
+                };
                 if namespace == 0 && map != 0 {
                     // The program itself; its name is empty and GDB knows it already.
                     let _ = write!(x, " main-lm=\"{map:#x}\"");
                     let next = word(inf, map + L_NEXT).unwrap_or(0);
-                    walk(inf, Link { at: next, prev: map, lmid: at }, &mut entries);
+                    walk(
+                        inf,
+                        Link {
+                            at: next,
+                            prev: map,
+                            lmid: at,
+                        },
+                        &mut entries,
+                    );
                 } else {
                     walk(inf, first, &mut entries);
                 }
                 // r_next exists from version 2 on (r_version is an int).
-                debug = if version as u32 >= 2 { word(inf, at + R_NEXT) } else { None };
+                debug = if version as u32 >= 2 {
+                    word(inf, at + R_NEXT)
+                } else {
+                    None
+                };
             }
         }
     }
@@ -61,10 +81,16 @@ struct Link {
 
 fn start_of(annex: &[u8]) -> Option<Link> {
     let field = |name: &[u8]| {
-        annex.split(|b| *b == b';').find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
+        annex
+            .split(|b| *b == b';')
+            .find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
     };
     let at = field(b"start=").filter(|at| *at != 0)?;
-    Some(Link { at, prev: field(b"prev=").unwrap_or(0), lmid: field(b"lmid=").unwrap_or(0) })
+    Some(Link {
+        at,
+        prev: field(b"prev=").unwrap_or(0),
+        lmid: field(b"lmid=").unwrap_or(0),
+    })
 }
 
 // struct link_map
@@ -86,12 +112,18 @@ fn words<const N: usize>(inf: &mut dyn Inferior, at: u64) -> Option<[u64; N]> {
 }
 
 fn walk(inf: &mut dyn Inferior, from: Link, x: &mut String) {
-    let Link { mut at, mut prev, lmid } = from;
+    let Link {
+        mut at,
+        mut prev,
+        lmid,
+    } = from;
     for _ in 0..MAX_LIBRARIES {
         if at == 0 {
             break;
         }
-        let Some([addr, name, ld, next, back]) = words(inf, at) else { break };
+        let Some([addr, name, ld, next, back]) = words(inf, at) else {
+            break;
+        };
         if back != prev {
             break; // the list is being changed, or is none
         }
@@ -149,7 +181,8 @@ pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
     let entry = |kind: u64| {
         auxv.chunks_exact(16).find_map(|e| {
             let (k, v) = e.split_at(8);
-            (u64::from_le_bytes(k.try_into().ok()?) == kind).then_some(u64::from_le_bytes(v.try_into().ok()?))
+            (u64::from_le_bytes(k.try_into().ok()?) == kind)
+                .then_some(u64::from_le_bytes(v.try_into().ok()?))
         })
     };
     let (phdr, count) = (entry(AT_PHDR)?, entry(AT_PHNUM)?.min(512));

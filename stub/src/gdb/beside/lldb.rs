@@ -64,7 +64,9 @@ fn memory_region(inf: &mut dyn Inferior, addr: &[u8]) -> Option<Vec<u8>> {
     let mut hole = 0;
     let mut reply = Vec::new();
     for line in maps.split(|b| *b == b'\n') {
-        let Some(map) = procfs::Mapping::parse(line) else { continue };
+        let Some(map) = procfs::Mapping::parse(line) else {
+            continue;
+        };
         if addr < map.start {
             region(&mut reply, hole, map.start);
             return Some(reply);
@@ -106,7 +108,11 @@ fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &procfs::
     }
     region(reply, start, end);
     reply.extend_from_slice(b"permissions:");
-    reply.extend(RWX.iter().filter(|(bit, _)| own & bit != 0).map(|(_, letter)| letter));
+    reply.extend(
+        RWX.iter()
+            .filter(|(bit, _)| own & bit != 0)
+            .map(|(_, letter)| letter),
+    );
     reply.push(b';');
 }
 

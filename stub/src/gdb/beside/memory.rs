@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 use ulpf_lib::TargetAddr;
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
-    let Some((verb, rest)) = payload.split_first() else { return Served::unknown() };
+    let Some((verb, rest)) = payload.split_first() else {
+        return Served::unknown();
+    };
     session.large.read(rest);
     let reply = match verb {
         b'm' => read_hex(inf, rest),
@@ -49,7 +51,11 @@ fn read_binary(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
     Some(Served::Reply(reply))
 }
 
-fn write(inf: &mut dyn Inferior, rest: &[u8], decode: fn(&[u8]) -> Option<Vec<u8>>) -> Option<Served> {
+fn write(
+    inf: &mut dyn Inferior,
+    rest: &[u8],
+    decode: fn(&[u8]) -> Option<Vec<u8>>,
+) -> Option<Served> {
     let (addr, len, data) = packet::addr_data(rest)?;
     let data = decode(data)?;
     if data.len() as u64 != len {

@@ -14,7 +14,9 @@ use alloc::format;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
-    let [verb, kind, b',', rest @ ..] = payload else { return Served::error() };
+    let [verb, kind, b',', rest @ ..] = payload else {
+        return Served::error();
+    };
     let insert = *verb == b'Z';
     let result = match kind {
         // A hardware breakpoint is an int3 too: the debugger sees no difference.

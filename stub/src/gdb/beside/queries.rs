@@ -16,7 +16,9 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     let multiprocess = session.client.features.multiprocess;
     match payload {
         b"?" => Served::Reply(last_stop(session)),
-        [b'H', op @ (b'g' | b'c'), thread @ ..] => select(session, inf, *op, thread).unwrap_or_else(Served::error),
+        [b'H', op @ (b'g' | b'c'), thread @ ..] => {
+            select(session, inf, *op, thread).unwrap_or_else(Served::error)
+        }
         b"qC" => {
             let mut reply = b"QC".to_vec();
             amend::thread_id(&mut reply, pid, session.thread, multiprocess);
@@ -52,7 +54,10 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
     };
     match name {
         b"qSupported" => {
-            session.client = Client { features: packet::client_features(payload), ..Default::default() };
+            session.client = Client {
+                features: packet::client_features(payload),
+                ..Default::default()
+            };
             session.last_stop.clear();
             session.large = Default::default();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
@@ -105,7 +110,12 @@ fn last_stop(session: &GdbSession) -> Vec<u8> {
     let mut reply = b"T".to_vec();
     packet::push_hex(&mut reply, &[signals::to_gdb(signal)]);
     reply.extend_from_slice(b"thread:");
-    amend::thread_id(&mut reply, session.debuggee.pid, session.thread, session.client.features.multiprocess);
+    amend::thread_id(
+        &mut reply,
+        session.debuggee.pid,
+        session.thread,
+        session.client.features.multiprocess,
+    );
     reply.push(b';');
     reply
 }
@@ -114,7 +124,9 @@ fn last_stop(session: &GdbSession) -> Vec<u8> {
 fn named(inf: &mut dyn Inferior, pid: i32, id: &[u8]) -> Option<Tid> {
     let id = ThreadId::parse(id)?;
     let Id::Is(tid) = id.tid else { return None };
-    inf.threads().into_iter().find(|t| *t as u64 == tid && id.names(pid, *t))
+    inf.threads()
+        .into_iter()
+        .find(|t| *t as u64 == tid && id.names(pid, *t))
 }
 
 /// `Hg`, `Hc`. "Any" is the thread that stopped; "all" makes sense for `Hc` only.

@@ -21,14 +21,22 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
 
 /// `c s C S`: one action for the thread of `Hc`, the others go on.
 pub fn old(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
-    let Some(go) = packet::old_resume(payload) else { return Served::error() };
+    let Some(go) = packet::old_resume(payload) else {
+        return Served::error();
+    };
     let chosen = match session.resume_thread.tid {
         packet::Id::Is(_) => session.resume_thread,
-        _ => ThreadId { pid: None, tid: packet::Id::Is(session.thread as u64) },
+        _ => ThreadId {
+            pid: None,
+            tid: packet::Id::Is(session.thread as u64),
+        },
     };
     let mut actions = vec![Action { go, thread: chosen }];
     if !matches!(session.resume_thread.tid, packet::Id::Is(_)) {
-        actions.push(Action { go: Go::Continue(None), thread: ThreadId::ALL });
+        actions.push(Action {
+            go: Go::Continue(None),
+            thread: ThreadId::ALL,
+        });
     }
     go_on(session, inf, actions)
 }
@@ -36,7 +44,10 @@ pub fn old(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
 fn go_on(session: &mut GdbSession, inf: &mut dyn Inferior, actions: Vec<Action>) -> Served {
     let pid = session.debuggee.pid;
     let someone_goes = inf.threads().iter().any(|tid| {
-        actions.iter().find(|a| a.thread.names(pid, *tid)).is_some_and(|a| a.go != Go::Stop)
+        actions
+            .iter()
+            .find(|a| a.thread.names(pid, *tid))
+            .is_some_and(|a| a.go != Go::Stop)
     });
     if !someone_goes {
         return Served::error();

@@ -8,7 +8,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
-    let Some(request) = packet::xfer(payload) else { return Served::error() };
+    let Some(request) = packet::xfer(payload) else {
+        return Served::error();
+    };
     match &request.body {
         XferBody::Read { len } => match object(session, inf, &request) {
             Object::Data(data) => Served::Reply(piece(&data, request.offset, *len)),
@@ -16,7 +18,9 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
             Object::Unknown => Served::unknown(),
         },
         XferBody::Write { data } => match request.object {
-            b"siginfo" => write_siginfo(session, inf, request.offset, data).unwrap_or_else(Served::error),
+            b"siginfo" => {
+                write_siginfo(session, inf, request.offset, data).unwrap_or_else(Served::error)
+            }
             _ => Served::unknown(),
         },
     }
@@ -78,7 +82,10 @@ fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
 
 /// `m` + a piece, `l` + the last piece.
 fn piece(data: &[u8], offset: u64, len: u64) -> Vec<u8> {
-    let rest = usize::try_from(offset).ok().and_then(|o| data.get(o..)).unwrap_or_default();
+    let rest = usize::try_from(offset)
+        .ok()
+        .and_then(|o| data.get(o..))
+        .unwrap_or_default();
     let want = usize::try_from(len).unwrap_or(rest.len()).min(rest.len());
     let mut reply = b"m".to_vec();
     let took = packet::push_escaped(&mut reply, &rest[..want], packet::PACKET_SIZE - 1);
@@ -122,10 +129,16 @@ pub fn xml_text(s: &str) -> String {
     out
 }
 
-fn write_siginfo(session: &GdbSession, inf: &mut dyn Inferior, offset: u64, data: &[u8]) -> Option<Served> {
+fn write_siginfo(
+    session: &GdbSession,
+    inf: &mut dyn Inferior,
+    offset: u64,
+    data: &[u8],
+) -> Option<Served> {
     let info = inf.siginfo(session.thread)?;
     let at = usize::try_from(offset).ok()?;
-    info.get_mut(at..at.checked_add(data.len())?)?.copy_from_slice(data);
+    info.get_mut(at..at.checked_add(data.len())?)?
+        .copy_from_slice(data);
     let mut reply = Vec::new();
     packet::push_num(&mut reply, data.len() as u64);
     Some(Served::Reply(reply))
