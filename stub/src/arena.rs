@@ -33,7 +33,11 @@ unsafe impl Sync for Arena {}
 #[global_allocator]
 pub static ARENA: Arena = Arena {
     taken: AtomicBool::new(false),
-    lists: core::cell::UnsafeCell::new(Lists { free: [null_mut(); CLASSES], next: null_mut(), end: null_mut() }),
+    lists: core::cell::UnsafeCell::new(Lists {
+        free: [null_mut(); CLASSES],
+        next: null_mut(),
+        end: null_mut(),
+    }),
 };
 
 /// Anonymous private memory; null when the kernel refuses (RLIMIT_AS, overcommit).
@@ -41,7 +45,15 @@ pub fn map_anonymous(len: usize) -> *mut u8 {
     // Away from the program's memory: a neighbour of a watched page is moved with it.
     // SAFETY: a fresh mapping; the address is a hint.
     let got = unsafe {
-        sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, len, k::PROT_READ | k::PROT_WRITE, k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE, -1i64, 0)
+        sys!(
+            k::__NR_mmap,
+            ulpf_lib::guard::OUR_PLACE,
+            len,
+            k::PROT_READ | k::PROT_WRITE,
+            k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,
+            -1i64,
+            0
+        )
     };
     got.map_or(null_mut(), |a| a as *mut u8)
 }
@@ -133,7 +145,12 @@ pub fn c_free(p: *mut u8) {
     }
     let base = p.wrapping_sub(16);
     // SAFETY: made by `c_malloc`.
-    unsafe { ARENA.dealloc(base, Layout::from_size_align_unchecked(*(base as *mut usize), 16)) };
+    unsafe {
+        ARENA.dealloc(
+            base,
+            Layout::from_size_align_unchecked(*(base as *mut usize), 16),
+        )
+    };
 }
 
 pub fn c_size(p: *mut u8) -> usize {

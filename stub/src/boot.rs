@@ -52,7 +52,11 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let (hwcap2, min_sigstack) = auxiliary();
     // SAFETY: nothing else runs yet.
     unsafe {
-        global::init((a.image_base, a.image_base + a.image_len), hwcap2 & 2 != 0, min_sigstack.max(2048));
+        global::init(
+            (a.image_base, a.image_base + a.image_len),
+            hwcap2 & 2 != 0,
+            min_sigstack.max(2048),
+        );
         ARGS = args;
         g().pid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
         g().brk.store(sys!(k::__NR_brk, 0)?, Relaxed);
@@ -61,7 +65,17 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         return Err(Errno(-ENOMEM as i32));
     }
     // SAFETY: a page that forked children share with us.
-    let page = unsafe { sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, 4096, 3, k::MAP_SHARED | k::MAP_ANONYMOUS, -1i64, 0) }?;
+    let page = unsafe {
+        sys!(
+            k::__NR_mmap,
+            ulpf_lib::guard::OUR_PLACE,
+            4096,
+            3,
+            k::MAP_SHARED | k::MAP_ANONYMOUS,
+            -1i64,
+            0
+        )
+    }?;
     g().fork_word.store(page as *mut AtomicU32, Relaxed);
     fault::init()?;
     // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
@@ -75,7 +89,15 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let all = !0u64;
     let mut old = 0u64;
     // SAFETY: masks around the clone.
-    unsafe { sys!(k::__NR_rt_sigprocmask, 2, &all as *const u64, &mut old as *mut u64, 8) }?;
+    unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            2,
+            &all as *const u64,
+            &mut old as *mut u64,
+            8
+        )
+    }?;
     STACK.store(stack as u64, Relaxed);
     // Two steps, so that the stub's task is nobody's child: the program must not find it with wait(2).
     // SAFETY: tasks of our own on their own stack; CLONE_VM alone: no shared descriptors, handlers or group.
@@ -140,11 +162,23 @@ fn auxiliary() -> (u64, u64) {
     let mut buf = [0u64; 128];
     // SAFETY: reads our own auxv into `buf`.
     unsafe {
-        let Ok(fd) = sys!(k::__NR_openat, -100i64, c"/proc/self/auxv".as_ptr(), k::O_RDONLY | k::O_CLOEXEC, 0) else { return (0, 0) };
+        let Ok(fd) = sys!(
+            k::__NR_openat,
+            -100i64,
+            c"/proc/self/auxv".as_ptr(),
+            k::O_RDONLY | k::O_CLOEXEC,
+            0
+        ) else {
+            return (0, 0);
+        };
         let _ = sys!(k::__NR_read, fd, buf.as_mut_ptr(), size_of_val(&buf));
         let _ = sys!(k::__NR_close, fd);
     }
-    let find = |key: u64| buf.chunks_exact(2).find(|c| c[0] == key).map_or(0, |c| c[1]);
+    let find = |key: u64| {
+        buf.chunks_exact(2)
+            .find(|c| c[0] == key)
+            .map_or(0, |c| c[1])
+    };
     (find(26), find(51))
 }
 
@@ -180,7 +214,15 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let control = sys!(k::__NR_pidfd_getfd, server, a.control_fd, 0)?;
         let shared = sys!(k::__NR_pidfd_getfd, server, a.shared_fd, 0)?;
         sys!(k::__NR_close, server)?;
-        let at = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, SHARED_LEN, 3, k::MAP_SHARED | k::MAP_NORESERVE, shared, 0)?;
+        let at = sys!(
+            k::__NR_mmap,
+            ulpf_lib::guard::OUR_PLACE,
+            SHARED_LEN,
+            3,
+            k::MAP_SHARED | k::MAP_NORESERVE,
+            shared,
+            0
+        )?;
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
         let mut guards = ulpf_lib::guard::Guards::lazy(&g().page_map);
@@ -195,4 +237,3 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
 mod k_prctl {
     pub const PR_SET_NAME: u32 = 15;
 }
-

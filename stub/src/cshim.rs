@@ -8,7 +8,9 @@ use crate::arena;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: C contract; the direction flag is clear in all our code.
-    unsafe { core::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") d => _, inout("rsi") s => _, options(nostack, preserves_flags)) };
+    unsafe {
+        core::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") d => _, inout("rsi") s => _, options(nostack, preserves_flags))
+    };
     d
 }
 
@@ -29,7 +31,9 @@ unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(d: *mut u8, c: c_int, n: usize) -> *mut u8 {
     // SAFETY: C contract.
-    unsafe { core::arch::asm!("rep stosb", inout("rcx") n => _, inout("rdi") d => _, in("al") c as u8, options(nostack, preserves_flags)) };
+    unsafe {
+        core::arch::asm!("rep stosb", inout("rcx") n => _, inout("rdi") d => _, in("al") c as u8, options(nostack, preserves_flags))
+    };
     d
 }
 
@@ -38,7 +42,12 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> c_int {
     let mut i = 0;
     while i < n {
         // SAFETY: C contract.
-        let (x, y) = unsafe { (core::ptr::read_volatile(a.add(i)), core::ptr::read_volatile(b.add(i))) };
+        let (x, y) = unsafe {
+            (
+                core::ptr::read_volatile(a.add(i)),
+                core::ptr::read_volatile(b.add(i)),
+            )
+        };
         if x != y {
             return x as c_int - y as c_int;
         }
@@ -74,7 +83,12 @@ unsafe extern "C" fn strncmp(a: *const u8, b: *const u8, n: usize) -> c_int {
     let mut i = 0;
     while i < n {
         // SAFETY: C contract.
-        let (x, y) = unsafe { (core::ptr::read_volatile(a.add(i)), core::ptr::read_volatile(b.add(i))) };
+        let (x, y) = unsafe {
+            (
+                core::ptr::read_volatile(a.add(i)),
+                core::ptr::read_volatile(b.add(i)),
+            )
+        };
         if x != y || x == 0 {
             return x as c_int - y as c_int;
         }
@@ -95,7 +109,11 @@ unsafe extern "C" fn strncpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     let mut done = false;
     while i < n {
         // SAFETY: C contract.
-        let c = if done { 0 } else { unsafe { core::ptr::read_volatile(s.add(i)) } };
+        let c = if done {
+            0
+        } else {
+            unsafe { core::ptr::read_volatile(s.add(i)) }
+        };
         done |= c == 0;
         // SAFETY: C contract.
         unsafe { core::ptr::write_volatile(d.add(i), c) };
@@ -127,7 +145,8 @@ extern "C" fn malloc(n: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(n: usize, m: usize) -> *mut u8 {
-    n.checked_mul(m).map_or(core::ptr::null_mut(), arena::c_zeroed)
+    n.checked_mul(m)
+        .map_or(core::ptr::null_mut(), arena::c_zeroed)
 }
 
 #[unsafe(no_mangle)]
@@ -148,7 +167,12 @@ extern "C" fn free(p: *mut u8) {
 
 /// Capstone prints operand text with it; nobody reads that text here, so it stays empty.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vsnprintf(s: *mut c_char, n: usize, _format: *const c_char, _args: *mut c_void) -> c_int {
+unsafe extern "C" fn vsnprintf(
+    s: *mut c_char,
+    n: usize,
+    _format: *const c_char,
+    _args: *mut c_void,
+) -> c_int {
     if n > 0 {
         // SAFETY: C contract.
         unsafe { *s = 0 };

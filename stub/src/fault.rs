@@ -45,7 +45,7 @@ static mut ENGINE: Option<Engine> = None;
 
 fn engine() -> &'static Engine {
     // SAFETY: set at boot, before the first fault, and never changed.
-    unsafe { (*(&raw const ENGINE)).as_ref().unwrap_unchecked() }
+    unsafe { ENGINE.as_ref().unwrap_unchecked() }
 }
 
 /// Maps the code arena and makes the engine (boot only).
@@ -54,8 +54,24 @@ pub fn init() -> Result<(), Errno> {
     let (rw, rx) = unsafe {
         let fd = sys!(k::__NR_memfd_create, c"ulpf-code".as_ptr(), 1)?;
         sys!(k::__NR_ftruncate, fd, CODE)?;
-        let rw = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, CODE, 3, k::MAP_SHARED, fd, 0)?;
-        let rx = sys!(k::__NR_mmap, ulpf_lib::guard::OUR_PLACE, CODE, 5, k::MAP_SHARED, fd, 0)?;
+        let rw = sys!(
+            k::__NR_mmap,
+            ulpf_lib::guard::OUR_PLACE,
+            CODE,
+            3,
+            k::MAP_SHARED,
+            fd,
+            0
+        )?;
+        let rx = sys!(
+            k::__NR_mmap,
+            ulpf_lib::guard::OUR_PLACE,
+            CODE,
+            5,
+            k::MAP_SHARED,
+            fd,
+            0
+        )?;
         let _ = sys!(k::__NR_close, fd);
         (rw, rx)
     };
@@ -64,17 +80,29 @@ pub fn init() -> Result<(), Errno> {
     if base.is_null() {
         return Err(Errno(12));
     }
-    let code = CodeArena { rw: rw as *mut u8, rx: rx as *const u8, len: CODE };
+    let code = CodeArena {
+        rw: rw as *mut u8,
+        rx: rx as *const u8,
+        len: CODE,
+    };
     let thunks = Thunks::new(code, DataArena { base, len }).ok_or(Errno(12))?;
-    let engine = Engine { decoder: Decoder::new().ok_or(Errno(12))?, thunks };
+    let engine = Engine {
+        decoder: Decoder::new().ok_or(Errno(12))?,
+        thunks,
+    };
     // SAFETY: boot; nothing else runs.
-    unsafe { *(&raw mut ENGINE) = Some(engine) };
+    unsafe { ENGINE = Some(engine) };
     Ok(())
 }
 
 /// A fault inside generated code or an accessor of the engine: it ends there, and the program gets it.
 pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
-    let what = FaultInfo { signo: info.signo, code: info.code, addr: info.addr(), error: uc.err };
+    let what = FaultInfo {
+        signo: info.signo,
+        code: info.code,
+        addr: info.addr(),
+        error: uc.err,
+    };
     engine().thunks.recover(&mut uc.gprs, what)
 }
 
@@ -103,7 +131,11 @@ impl AliasMap for Pages {
 /// `false`: the fault is none of ours.
 pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     const WRITE: u64 = 2; // page-fault error code
-    let kind = if uc.err & WRITE != 0 { AccessKind::Write } else { AccessKind::Read };
+    let kind = if uc.err & WRITE != 0 {
+        AccessKind::Write
+    } else {
+        AccessKind::Read
+    };
     match g().page_map.fault(TargetAddr(info.addr()), kind) {
         Fault::Foreign | Fault::Forbidden => return false,
         Fault::Stale => return true,
@@ -120,7 +152,11 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
             Step::Again => break,
             Step::Stopped => return true,
             Step::Fault(what) => {
-                let mut real = SigInfo { signo: what.signo, code: what.code, ..SigInfo::zeroed() };
+                let mut real = SigInfo {
+                    signo: what.signo,
+                    code: what.code,
+                    ..SigInfo::zeroed()
+                };
                 real.data[0] = what.addr;
                 uc.err = what.error;
                 uc.cr2 = what.addr;
@@ -156,13 +192,21 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let (fs_base, gs_base) = park::bases(t);
     // SAFETY: the frame's own image.
     let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
-    let mut cpu = Cpu { gprs: &mut uc.gprs, fs_base, gs_base, xsave: uc.fpstate, xsave_len };
+    let mut cpu = Cpu {
+        gprs: &mut uc.gprs,
+        fs_base,
+        gs_base,
+        xsave: uc.fpstate,
+        xsave_len,
+    };
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     if list.overflowed() || list.is_empty() {
         return slow(t, uc, None, fault_at);
     }
-    let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len));
+    let watched = list
+        .iter()
+        .any(|a| g().watchlist().any_overlap(a.addr, a.len));
     let mut saved = 0;
     if watched {
         saved = save_old(t, &list);
@@ -179,7 +223,11 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
                 park(t, uc, event);
                 return Step::Stopped;
             }
-            if matches!(done, Outcome::Repeat) { Step::Again } else { Step::Done }
+            if matches!(done, Outcome::Repeat) {
+                Step::Again
+            } else {
+                Step::Done
+            }
         }
     }
 }
@@ -203,7 +251,13 @@ fn save_old(t: &Thread, list: &AccessList) -> usize {
 }
 
 /// Counts and logs the hits of one instruction; the event to stop for, if any.
-fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Option<Event> {
+fn report(
+    t: &'static Thread,
+    uc: &UContext,
+    pc: u64,
+    list: &AccessList,
+    saved: usize,
+) -> Option<Event> {
     let mut stop = None;
     let mut used = 0;
     for a in list.iter() {
@@ -215,7 +269,18 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
             None
         };
         used += n;
-        let event = hits(t, uc, &Cause { pc, addr: a.addr, len: a.len, kind: a.kind, old, syscall: None });
+        let event = hits(
+            t,
+            uc,
+            &Cause {
+                pc,
+                addr: a.addr,
+                len: a.len,
+                kind: a.kind,
+                old,
+                syscall: None,
+            },
+        );
         stop = stop.or(event);
     }
     stop
@@ -235,18 +300,29 @@ struct Cause<'a> {
 /// Every watch that the access overlaps.
 fn hits(t: &'static Thread, uc: &UContext, c: &Cause) -> Option<Event> {
     let mut stop = None;
-    g().watchlist().for_each_overlap(c.addr, c.len, &mut |id, range: WatchRange, kind: WatchKind| {
-        if kind.sees(c.kind) {
-            let event = hit(t, uc, c, id, range, kind);
-            if stop.is_none() {
-                stop = event;
+    g().watchlist().for_each_overlap(
+        c.addr,
+        c.len,
+        &mut |id, range: WatchRange, kind: WatchKind| {
+            if kind.sees(c.kind) {
+                let event = hit(t, uc, c, id, range, kind);
+                if stop.is_none() {
+                    stop = event;
+                }
             }
-        }
-    });
+        },
+    );
     stop
 }
 
-fn hit(t: &'static Thread, uc: &UContext, c: &Cause, id: WatchId, range: WatchRange, kind: WatchKind) -> Option<Event> {
+fn hit(
+    t: &'static Thread,
+    uc: &UContext,
+    c: &Cause,
+    id: WatchId,
+    range: WatchRange,
+    kind: WatchKind,
+) -> Option<Event> {
     let start = c.addr.0.max(range.start.0);
     let end = (c.addr.0 + c.len).min(range.end().0);
     let len = end - start;
@@ -264,14 +340,20 @@ fn hit(t: &'static Thread, uc: &UContext, c: &Cause, id: WatchId, range: WatchRa
         log(t, uc, c, id, start, len, old, silent, attributes.backtrace);
     }
     // GDB resumes by itself when a written value has not changed; that stop is spared.
-    let wanted = attributes.stop && g().debugger.load(Relaxed) && t.tgid() == g().pid.load(Relaxed) && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
+    let wanted = attributes.stop
+        && g().debugger.load(Relaxed)
+        && t.tgid() == g().pid.load(Relaxed)
+        && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
     if !wanted {
         return None;
     }
     if let Some(n) = g().counters(id) {
         n.stops.fetch_add(1, Relaxed);
     }
-    Some(Event::Watch { kind, addr: TargetAddr(start) })
+    Some(Event::Watch {
+        kind,
+        addr: TargetAddr(start),
+    })
 }
 
 /// Does memory still hold `old`?
@@ -279,7 +361,9 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
     let mut buf = [0u8; 64];
     let mut at = addr;
     for part in old.chunks(buf.len()) {
-        let Some(now) = buf.get_mut(..part.len()) else { return false };
+        let Some(now) = buf.get_mut(..part.len()) else {
+            return false;
+        };
         if memory::read(at, now) != part.len() || now != part {
             return false;
         }
@@ -289,11 +373,22 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn log(t: &Thread, uc: &UContext, c: &Cause, id: WatchId, start: u64, len: u64, old: Option<&[u8]>, silent: bool, frames: u8) {
+fn log(
+    t: &Thread,
+    uc: &UContext,
+    c: &Cause,
+    id: WatchId,
+    start: u64,
+    len: u64,
+    old: Option<&[u8]>,
+    silent: bool,
+    frames: u8,
+) {
     let Some(h) = g().header() else { return };
     let base = h as *const _ as u64;
     let ticket = h.head.fetch_add(1, AcqRel);
-    let slot = (base + RING_OFFSET + (ticket % RING_RECORDS) * size_of::<HitRecord>() as u64) as *mut HitRecord;
+    let slot = (base + RING_OFFSET + (ticket % RING_RECORDS) * size_of::<HitRecord>() as u64)
+        as *mut HitRecord;
     let n = (len as usize).min(MAX_VALUE);
     // SAFETY: a slot of the ring; the ticket makes it ours until a writer laps us, which the reader
     // notices by `seq`.
@@ -308,8 +403,16 @@ fn log(t: &Thread, uc: &UContext, c: &Cause, id: WatchId, start: u64, len: u64, 
     r.len = len as u32;
     r.kind = c.kind as u8;
     r.flags = if silent { hit_flags::SILENT } else { 0 }
-        | if c.syscall.is_some() { hit_flags::KERNEL } else { 0 }
-        | if len as usize > MAX_VALUE { hit_flags::TRUNCATED } else { 0 };
+        | if c.syscall.is_some() {
+            hit_flags::KERNEL
+        } else {
+            0
+        }
+        | if len as usize > MAX_VALUE {
+            hit_flags::TRUNCATED
+        } else {
+            0
+        };
     r.syscall = c.syscall.unwrap_or(0) as u32;
     r.value_len = n as u8;
     r.old = [0; MAX_VALUE];
@@ -340,7 +443,9 @@ fn backtrace(uc: &UContext, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
         if fp < low || fp & 7 != 0 {
             break;
         }
-        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else { break };
+        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
+            break;
+        };
         if let Some(slot) = to.get_mut(n) {
             *slot = ret;
         }
@@ -355,20 +460,40 @@ fn count_false_positive(at: TargetAddr) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(1, Relaxed);
     let mut first = None;
-    g().watchlist().for_each_overlap(at.page(), ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
-        if first.is_none() {
-            first = Some(id);
-        }
-    });
+    g().watchlist()
+        .for_each_overlap(at.page(), ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
+            if first.is_none() {
+                first = Some(id);
+            }
+        });
     if let Some(n) = first.and_then(|id| g().counters(id)) {
         n.false_positives.fetch_add(1, Relaxed);
     }
 }
 
 /// The kernel has made an access for a system call.
-pub fn kernel_access(t: &'static Thread, uc: &UContext, nr: u64, addr: TargetAddr, len: u64, kind: AccessKind, old: Option<&[u8]>) {
+pub fn kernel_access(
+    t: &'static Thread,
+    uc: &UContext,
+    nr: u64,
+    addr: TargetAddr,
+    len: u64,
+    kind: AccessKind,
+    old: Option<&[u8]>,
+) {
     let pc = uc.gprs.rip.wrapping_sub(2);
-    if let Some(event) = hits(t, uc, &Cause { pc, addr, len, kind, old, syscall: Some(nr) }) {
+    if let Some(event) = hits(
+        t,
+        uc,
+        &Cause {
+            pc,
+            addr,
+            len,
+            kind,
+            old,
+            syscall: Some(nr),
+        },
+    ) {
         t.inner().pending = event;
     }
 }
@@ -376,7 +501,12 @@ pub fn kernel_access(t: &'static Thread, uc: &UContext, nr: u64, addr: TargetAdd
 // ---- one step by ourselves ---------------------------------------------------------------------
 
 /// The slow, exact way: everybody else parks, the pages are opened, the instruction is stepped.
-fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_at: TargetAddr) -> Step {
+fn slow(
+    t: &'static Thread,
+    uc: &mut UContext,
+    list: Option<&AccessList>,
+    fault_at: TargetAddr,
+) -> Step {
     if let Some(h) = g().header() {
         h.slow.fetch_add(1, Relaxed);
     }
@@ -392,11 +522,15 @@ fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_
         // Unknown accesses: all guarded pages open, and what changed is found by comparing.
         (start, end) = (0, ulpf_lib::addr::USER_END);
         let page = fault_at.page();
-        g().watchlist().for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |_, range: WatchRange, _| {
-            let from = range.start.0.max(page.0);
-            let to = range.end().0.min(page.0 + ulpf_lib::PAGE_SIZE);
-            kept.push(from, to - from, AccessKind::Write);
-        });
+        g().watchlist().for_each_overlap(
+            page,
+            ulpf_lib::PAGE_SIZE,
+            &mut |_, range: WatchRange, _| {
+                let from = range.start.0.max(page.0);
+                let to = range.end().0.min(page.0 + ulpf_lib::PAGE_SIZE);
+                kept.push(from, to - from, AccessKind::Write);
+            },
+        );
     }
     begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
     // Now that nobody else writes:
@@ -409,21 +543,29 @@ fn slow(t: &'static Thread, uc: &mut UContext, list: Option<&AccessList>, fault_
 /// Asks for a world in which this thread may make one step alone, and makes it.
 pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, what: Request) {
     request(t, uc, what);
-    t.inner().own_step = Some(OwnStep { kind, mask: uc.sigmask, pc: uc.gprs.rip });
+    t.inner().own_step = Some(OwnStep {
+        kind,
+        mask: uc.sigmask,
+        pc: uc.gprs.rip,
+    });
     uc.sigmask |= signals::HANDLER_MASK;
     park::set_tf(uc, true);
 }
 
 /// The step has been made.
 pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
-    let Some(step) = t.inner().own_step.take() else { return };
+    let Some(step) = t.inner().own_step.take() else {
+        return;
+    };
     uc.sigmask = step.mask;
     park::set_tf(uc, t.inner().stepping);
     let mut event = None;
     if step.kind == OwnStepKind::Slow {
         // SAFETY: written by `slow`.
         let list = unsafe { (t.scratch() as *const AccessList).read() };
-        let watched = list.iter().any(|a| g().watchlist().any_overlap(a.addr, a.len));
+        let watched = list
+            .iter()
+            .any(|a| g().watchlist().any_overlap(a.addr, a.len));
         if watched {
             event = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
         } else if let Some(a) = list.iter().next() {
@@ -442,7 +584,9 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
 
 /// The stepped instruction has faulted for reasons of its own.
 pub fn cancel_own_step(t: &'static Thread, uc: &mut UContext) {
-    let Some(step) = t.inner().own_step.take() else { return };
+    let Some(step) = t.inner().own_step.take() else {
+        return;
+    };
     uc.sigmask = step.mask;
     park::set_tf(uc, t.inner().stepping);
     request(t, uc, Request::End);

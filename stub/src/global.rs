@@ -113,14 +113,17 @@ static mut GLOBAL: Global = Global {
     cells: Cells {
         breakpoints: UnsafeCell::new(Vec::new()),
         guards: UnsafeCell::new(None),
-        watches: UnsafeCell::new(Watches { list: &raw const EMPTY, attributes: Vec::new() }),
+        watches: UnsafeCell::new(Watches {
+            list: &raw const EMPTY,
+            attributes: Vec::new(),
+        }),
     },
 };
 
 #[inline(always)]
 pub fn g() -> &'static Global {
     // SAFETY: shared as the head of this file says.
-    unsafe { &*(&raw const GLOBAL) }
+    unsafe { &GLOBAL }
 }
 
 /// # Safety
@@ -151,11 +154,16 @@ impl Global {
         self.moved.load(Relaxed)
     }
     pub fn alias_of(&self, addr: u64) -> Option<AliasAddr> {
-        self.page_map.entry(TargetAddr(addr)).alias(TargetAddr(addr))
+        self.page_map
+            .entry(TargetAddr(addr))
+            .alias(TargetAddr(addr))
     }
     /// Is any page of `[start, end)` ours?
     pub fn touches(&self, start: u64, end: u64) -> bool {
-        self.guarded() && self.guards().touches(TargetAddr(start), end.saturating_sub(start))
+        self.guarded()
+            && self
+                .guards()
+                .touches(TargetAddr(start), end.saturating_sub(start))
     }
     /// # Safety
     /// During boot.
@@ -179,7 +187,11 @@ impl Global {
         unsafe { &*self.watches().list }
     }
     pub fn attributes(&self, id: WatchId) -> Attributes {
-        self.watches().attributes.get(id.0 as usize).copied().unwrap_or_default()
+        self.watches()
+            .attributes
+            .get(id.0 as usize)
+            .copied()
+            .unwrap_or_default()
     }
     pub fn has_watches(&self) -> bool {
         self.watching.load(Relaxed)
@@ -215,7 +227,9 @@ impl Global {
         let base = self.shared.load(Relaxed) as u64;
         let slot = (id.0 as u64).min(COUNTER_SLOTS - 1);
         // SAFETY: within the shared area.
-        (base != 0).then(|| unsafe { &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters) })
+        (base != 0).then(|| unsafe {
+            &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters)
+        })
     }
     pub fn count_syscall(&self) {
         if let Some(h) = self.header() {
@@ -239,7 +253,11 @@ impl Global {
             }
             _ => return false,
         };
-        len != 0 && self.watchlist().any_overlap(TargetAddr(start), len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)))
+        len != 0
+            && self.watchlist().any_overlap(
+                TargetAddr(start),
+                len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)),
+            )
     }
     /// In a forked child: puts the original bytes back into its private copy of the text.
     pub fn remove_breakpoints_in_child(&self) {
@@ -258,7 +276,7 @@ impl Breakpoint {
         self.conditions.is_empty()
             || self.conditions.iter().any(|c| {
                 let mut machine = Machine { uc };
-                agent::eval(c, &mut machine).map_or(true, |v| v != 0)
+                agent::eval(c, &mut machine) != Ok(0)
             })
     }
 }

@@ -74,7 +74,15 @@ pub fn fatal_fault(why: &str, pc: u64, addr: u64) -> ! {
     hex(pc.wrapping_sub(g().image.0), &mut a);
     hex(addr, &mut b);
     hex(pc, &mut c);
-    for s in [&b"ulpf: fault at image+"[..], &a, b" (pc ", &c, b") address ", &b, b"\n"] {
+    for s in [
+        &b"ulpf: fault at image+"[..],
+        &a,
+        b" (pc ",
+        &c,
+        b") address ",
+        &b,
+        b"\n",
+    ] {
         // SAFETY: writes bytes.
         let _ = unsafe { sys!(k::__NR_write, 2, s.as_ptr(), s.len()) };
     }

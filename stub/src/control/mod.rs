@@ -97,7 +97,15 @@ impl Control {
             }
             let tick = [0u64, 20_000_000];
             // SAFETY: waits at most 20 ms for a change.
-            let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, tick.as_ptr()) };
+            let _ = unsafe {
+                sys!(
+                    k::__NR_futex,
+                    &g().event as *const _,
+                    128,
+                    seen,
+                    tick.as_ptr()
+                )
+            };
         }
     }
 
@@ -136,16 +144,16 @@ impl Control {
                     }
                     return;
                 }
-                if self.running {
-                    if let Some(stop) = self.find_stop() {
-                        world::stop(None);
-                        self.running = false;
-                        self.interrupt = false;
-                        self.current = stop.tid;
-                        let fd = self.fd;
-                        session.stopped(self, stop, &mut |b: &[u8]| send_all(fd, b));
-                        continue;
-                    }
+                if self.running
+                    && let Some(stop) = self.find_stop()
+                {
+                    world::stop(None);
+                    self.running = false;
+                    self.interrupt = false;
+                    self.current = stop.tid;
+                    let fd = self.fd;
+                    session.stopped(self, stop, &mut |b: &[u8]| send_all(fd, b));
+                    continue;
                 }
             }
             let pause = g().exec_pending.load(SeqCst) != 0;
@@ -154,7 +162,11 @@ impl Control {
             }
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];
-                let timeout = if pause { tick.as_ptr() } else { core::ptr::null() };
+                let timeout = if pause {
+                    tick.as_ptr()
+                } else {
+                    core::ptr::null()
+                };
                 // SAFETY: waits for the next event.
                 let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, timeout) };
             }
@@ -166,7 +178,9 @@ impl Control {
         let mut path = String::new();
         use core::fmt::Write;
         let _ = write!(path, "/proc/{}/maps\0", g().pid.load(Relaxed));
-        let Some(maps) = crate::control::watches::read_file(&path) else { return false };
+        let Some(maps) = crate::control::watches::read_file(&path) else {
+            return false;
+        };
         let mut needle = String::new();
         let _ = write!(needle, "{:x}-", g().image.0);
         !maps.is_empty() && !maps.windows(needle.len()).any(|w| w == needle.as_bytes())
@@ -210,18 +224,32 @@ impl Control {
             };
             if t.tgid() != g().pid.load(Relaxed) {
                 // A vfork child shares our memory, not our debugger.
-                let signal = if let Event::Signal(n) = i.event { Some(n) } else { None };
+                let signal = if let Event::Signal(n) = i.event {
+                    Some(n)
+                } else {
+                    None
+                };
                 i.event = Event::None;
                 world::release(t, Resume::Continue { signal });
                 continue;
             }
             i.event = Event::None;
-            return Some(Stop { tid: t.tid(), reason });
+            return Some(Stop {
+                tid: t.tid(),
+                reason,
+            });
         }
         if self.interrupt {
             world::stop(None);
-            let tid = self.threads().into_iter().find(|t| *t == self.current).or_else(|| self.threads().first().copied())?;
-            return Some(Stop { tid, reason: StopReason::Interrupted });
+            let tid = self
+                .threads()
+                .into_iter()
+                .find(|t| *t == self.current)
+                .or_else(|| self.threads().first().copied())?;
+            return Some(Stop {
+                tid,
+                reason: StopReason::Interrupted,
+            });
         }
         None
     }
@@ -230,7 +258,9 @@ impl Control {
     fn serve(&mut self) {
         loop {
             if let Some((t, what)) = self.holder {
-                if matches!(t.state(), State::Dead | State::Free) || g().threads.find(t.tid()).is_none() {
+                if matches!(t.state(), State::Dead | State::Free)
+                    || g().threads.find(t.tid()).is_none()
+                {
                     self.finish(what);
                     self.holder = None;
                 } else if t.state() == State::Requesting && t.inner().request == Request::End {
@@ -247,7 +277,9 @@ impl Control {
             }
             // A held thread waits with its request: served, it would run on.
             let asks = |t: &&Thread| t.state() == State::Requesting && !t.hold.load(SeqCst);
-            let Some(t) = g().threads.iter().find(asks) else { return };
+            let Some(t) = g().threads.iter().find(asks) else {
+                return;
+            };
             let what = t.inner().request;
             if what == Request::End {
                 world::answer(t);
@@ -300,10 +332,8 @@ impl Control {
         match what {
             Request::ReleaseBegin { .. } => self.apply_guards(),
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
-            Request::StepOverBegin { addr } => {
-                if g().breakpoint_at(addr).is_some() {
-                    let _ = text::plant(addr);
-                }
+            Request::StepOverBegin { addr } if g().breakpoint_at(addr).is_some() => {
+                let _ = text::plant(addr);
             }
             _ => {}
         }
@@ -316,7 +346,8 @@ impl Control {
         }
         g().world.store(0, SeqCst);
         for t in g().threads.iter() {
-            if t.state() == State::Parked && t.inner().event == Event::None && !t.hold.load(SeqCst) {
+            if t.state() == State::Parked && t.inner().event == Event::None && !t.hold.load(SeqCst)
+            {
                 let how = resume_again(t);
                 world::release(t, how);
             }
@@ -324,7 +355,9 @@ impl Control {
     }
 
     fn thread(&self, tid: Tid) -> Option<&'static Thread> {
-        g().threads.find(tid).filter(|t| t.tgid() == g().pid.load(Relaxed))
+        g().threads
+            .find(tid)
+            .filter(|t| t.tgid() == g().pid.load(Relaxed))
     }
 
     fn context(&self, tid: Tid) -> Option<&'static mut UContext> {
@@ -346,7 +379,9 @@ impl Control {
             if was == shown {
                 continue;
             }
-            let Some(t) = g().threads.find(tid) else { continue };
+            let Some(t) = g().threads.find(tid) else {
+                continue;
+            };
             t.dirty.store(true, SeqCst);
             world::pull_out(t);
             if let Some(c) = t.context() {
@@ -363,7 +398,10 @@ fn resume_again(t: &Thread) -> Resume {
         return Resume::Continue { signal: None };
     }
     if i.range != (0, 0) {
-        return Resume::RangeStep { start: TargetAddr(i.range.0), end: TargetAddr(i.range.1) };
+        return Resume::RangeStep {
+            start: TargetAddr(i.range.0),
+            end: TargetAddr(i.range.1),
+        };
     }
     Resume::Step { signal: None }
 }
@@ -387,7 +425,12 @@ impl Inferior for Control {
 
     fn threads(&self) -> Vec<Tid> {
         let pid = self.pid();
-        let mut all: Vec<_> = g().threads.iter().filter(|t| t.tgid() == pid && t.tid() != 0).map(|t| (t.serial.load(Relaxed), t.tid())).collect();
+        let mut all: Vec<_> = g()
+            .threads
+            .iter()
+            .filter(|t| t.tgid() == pid && t.tid() != 0)
+            .map(|t| (t.serial.load(Relaxed), t.tid()))
+            .collect();
         all.sort_unstable();
         all.into_iter().map(|(_, tid)| tid).collect()
     }
@@ -433,7 +476,9 @@ impl Inferior for Control {
     }
 
     fn orig_rax(&self, tid: Tid) -> i64 {
-        self.thread(tid).filter(|t| t.rests()).map_or(-1, |t| t.inner().orig_rax)
+        self.thread(tid)
+            .filter(|t| t.rests())
+            .map_or(-1, |t| t.inner().orig_rax)
     }
 
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
@@ -463,7 +508,11 @@ impl Inferior for Control {
         entry.moved().then(|| entry.prot())
     }
 
-    fn insert_breakpoint(&mut self, addr: TargetAddr, conditions: Vec<AgentExpr>) -> Result<(), Refusal> {
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal> {
         // SAFETY: the debugger inserts while the world rests; else it is stopped first.
         let list = unsafe { g().breakpoints_mut() };
         match list.binary_search_by_key(&addr.0, |b| b.addr) {
@@ -490,7 +539,9 @@ impl Inferior for Control {
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
         // SAFETY: as for insertion.
         let list = unsafe { g().breakpoints_mut() };
-        let Ok(at) = list.binary_search_by_key(&addr.0, |b| b.addr) else { return false };
+        let Ok(at) = list.binary_search_by_key(&addr.0, |b| b.addr) else {
+            return false;
+        };
         let b = list.remove(at);
         let _ = text::restore(b.addr, b.original);
         true
@@ -521,9 +572,14 @@ impl Inferior for Control {
         let mut pending = false;
         for t in g().threads.iter() {
             self.forget_stale_breakpoint(t);
-            let how = if t.tgid() == pid { action(t.tid()) } else { Resume::Continue { signal: None } };
+            let how = if t.tgid() == pid {
+                action(t.tid())
+            } else {
+                Resume::Continue { signal: None }
+            };
             t.hold.store(how == Resume::Hold, SeqCst);
-            pending |= how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
+            pending |=
+                how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
         }
         if pending {
             notify();
@@ -531,7 +587,11 @@ impl Inferior for Control {
         }
         g().world.store(0, SeqCst);
         for t in g().threads.iter() {
-            let how = if t.tgid() == pid { action(t.tid()) } else { Resume::Continue { signal: None } };
+            let how = if t.tgid() == pid {
+                action(t.tid())
+            } else {
+                Resume::Continue { signal: None }
+            };
             if how != Resume::Hold {
                 world::release(t, how);
             }
@@ -553,7 +613,8 @@ impl Inferior for Control {
         g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
         loop {
             self.serve();
-            if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting) {
+            if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting)
+            {
                 break;
             }
             if program_is_dead() {

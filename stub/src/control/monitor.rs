@@ -44,7 +44,10 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
                 let _ = out.write_str(HELP);
             }
             other => {
-                let _ = writeln!(out, "unknown command: ulpf {other}; `monitor ulpf help` lists them");
+                let _ = writeln!(
+                    out,
+                    "unknown command: ulpf {other}; `monitor ulpf help` lists them"
+                );
             }
         }
     }
@@ -116,12 +119,22 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         }
     }
     let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
-        return bad(out, "the length is zero or the range wraps around the end of the address space");
+        return bad(
+            out,
+            "the length is zero or the range wraps around the end of the address space",
+        );
     };
     match c.stage(range, kind) {
         Ok(id) => {
             let was = g().attributes(id);
-            c.set_attributes(id, Attributes { stop: a.stop || was.stop, log: a.log || was.log, backtrace: a.backtrace.max(was.backtrace) });
+            c.set_attributes(
+                id,
+                Attributes {
+                    stop: a.stop || was.stop,
+                    log: a.log || was.log,
+                    backtrace: a.backtrace.max(was.backtrace),
+                },
+            );
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
         }
         Err(r) => refused(out, &r),
@@ -132,7 +145,11 @@ fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut
     let gone = number(w.next()).and_then(|n| c.staged.remove_id(WatchId(n as u32)));
     match gone {
         Some((range, _)) => {
-            let _ = writeln!(out, "{{\"unwatched\":{{\"start\":{},\"len\":{}}}}}", range.start.0, range.len);
+            let _ = writeln!(
+                out,
+                "{{\"unwatched\":{{\"start\":{},\"len\":{}}}}}",
+                range.start.0, range.len
+            );
         }
         None => bad(out, "there is no watch with that number"),
     }

@@ -22,7 +22,11 @@ struct Pipe {
 // SAFETY: the producer writes only free room, the consumer reads only filled room.
 unsafe impl Sync for Pipe {}
 
-static PIPE: Pipe = Pipe { bytes: core::cell::UnsafeCell::new([0; ROOM]), written: AtomicUsize::new(0), taken: AtomicUsize::new(0) };
+static PIPE: Pipe = Pipe {
+    bytes: core::cell::UnsafeCell::new([0; ROOM]),
+    written: AtomicUsize::new(0),
+    taken: AtomicUsize::new(0),
+};
 static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
 /// The command has closed its end.
@@ -52,7 +56,18 @@ pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
 }
 
 extern "C" fn work() -> ! {
-    let mut fds = [PollFd { fd: CONTROL.load(SeqCst), events: 1, revents: 0 }, PollFd { fd: PIDFD.load(SeqCst), events: 1, revents: 0 }];
+    let mut fds = [
+        PollFd {
+            fd: CONTROL.load(SeqCst),
+            events: 1,
+            revents: 0,
+        },
+        PollFd {
+            fd: PIDFD.load(SeqCst),
+            events: 1,
+            revents: 0,
+        },
+    ];
     loop {
         // SAFETY: polls two descriptors of this task.
         let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, -1i64) };
@@ -74,7 +89,14 @@ extern "C" fn work() -> ! {
                 continue;
             }
             // SAFETY: free room of the pipe.
-            let got = unsafe { sys!(k::__NR_read, fds[0].fd, (PIPE.bytes.get() as *mut u8).add(at), n) };
+            let got = unsafe {
+                sys!(
+                    k::__NR_read,
+                    fds[0].fd,
+                    (PIPE.bytes.get() as *mut u8).add(at),
+                    n
+                )
+            };
             match got {
                 Ok(0) | Err(_) => {
                     CLOSED.store(true, SeqCst);
@@ -94,7 +116,9 @@ pub fn take(to: &mut [u8]) -> usize {
     let at = taken % ROOM;
     let n = (written - taken).min(ROOM - at).min(to.len());
     // SAFETY: filled room of the pipe.
-    unsafe { core::ptr::copy_nonoverlapping((PIPE.bytes.get() as *const u8).add(at), to.as_mut_ptr(), n) };
+    unsafe {
+        core::ptr::copy_nonoverlapping((PIPE.bytes.get() as *const u8).add(at), to.as_mut_ptr(), n)
+    };
     PIPE.taken.store(taken + n, SeqCst);
     n
 }

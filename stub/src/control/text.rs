@@ -14,7 +14,15 @@ static MEM: AtomicI32 = AtomicI32::new(-1);
 
 fn open_mem() -> Result<u64, Errno> {
     // SAFETY: opens a file.
-    unsafe { sys!(k::__NR_openat, -100i64, c"/proc/self/mem".as_ptr(), k::O_RDWR | k::O_CLOEXEC, 0) }
+    unsafe {
+        sys!(
+            k::__NR_openat,
+            -100i64,
+            c"/proc/self/mem".as_ptr(),
+            k::O_RDWR | k::O_CLOEXEC,
+            0
+        )
+    }
 }
 
 fn mem() -> Result<u64, Errno> {
@@ -30,7 +38,9 @@ fn mem() -> Result<u64, Errno> {
 fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
     if let Some(alias) = g().alias_of(addr) {
         // SAFETY: the alias of a moved page is readable; callers stay within a page.
-        unsafe { core::ptr::copy_nonoverlapping(alias.0 as *const u8, buf.as_mut_ptr(), buf.len()) };
+        unsafe {
+            core::ptr::copy_nonoverlapping(alias.0 as *const u8, buf.as_mut_ptr(), buf.len())
+        };
         return buf.len();
     }
     let Ok(fd) = mem() else { return 0 };
@@ -47,7 +57,11 @@ fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     let fd = mem()?;
     // SAFETY: writes what the debugger or we want there.
     let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), addr) }?;
-    if n as usize == data.len() { Ok(()) } else { Err(Errno(14)) }
+    if n as usize == data.len() {
+        Ok(())
+    } else {
+        Err(Errno(14))
+    }
 }
 
 fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) -> bool) {
@@ -73,10 +87,11 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     });
     let end = addr.saturating_add(total as u64);
     for b in g().breakpoints() {
-        if b.addr >= addr && b.addr < end {
-            if let Some(slot) = buf.get_mut((b.addr - addr) as usize) {
-                *slot = b.original;
-            }
+        if b.addr >= addr
+            && b.addr < end
+            && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
+        {
+            *slot = b.original;
         }
     }
     total

@@ -15,7 +15,11 @@ use crate::global::Attributes;
 use crate::inferior::Refusal;
 
 pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
-    Refusal { what, why, what_to_do }
+    Refusal {
+        what,
+        why,
+        what_to_do,
+    }
 }
 
 fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
@@ -26,7 +30,14 @@ fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
 pub fn read_file(path: &str) -> Option<Vec<u8>> {
     // SAFETY: opens and reads a file.
     unsafe {
-        let fd = sys!(k::__NR_openat, -100i64, path.as_ptr(), k::O_RDONLY | k::O_CLOEXEC, 0).ok()?;
+        let fd = sys!(
+            k::__NR_openat,
+            -100i64,
+            path.as_ptr(),
+            k::O_RDONLY | k::O_CLOEXEC,
+            0
+        )
+        .ok()?;
         let mut all = Vec::new();
         let mut buf = vec![0u8; 32 << 10];
         while let Ok(n) = sys!(k::__NR_read, fd, buf.as_mut_ptr(), buf.len()) {
@@ -44,7 +55,13 @@ impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let id = self.stage(range, kind)?;
-        self.set_attributes(id, Attributes { stop: true, ..g().attributes(id) });
+        self.set_attributes(
+            id,
+            Attributes {
+                stop: true,
+                ..g().attributes(id)
+            },
+        );
         Ok(())
     }
 
@@ -54,7 +71,10 @@ impl Control {
             return Ok(id);
         }
         // SAFETY: the world rests while the debugger inserts.
-        unsafe { g().guards_mut() }.check(range, kind).map_err(from_lib).inspect_err(|r| self.last_refusal = Some(r.clone()))?;
+        unsafe { g().guards_mut() }
+            .check(range, kind)
+            .map_err(from_lib)
+            .inspect_err(|r| self.last_refusal = Some(r.clone()))?;
         self.staged.insert(range, kind).ok_or_else(|| {
             refusal(
                 alloc::format!("{}: no watch of {} bytes", range.start, range.len),
@@ -143,7 +163,11 @@ impl Control {
             v
         } else {
             // Everything: the instruction's addresses are not known.
-            self.staged.list().pages().flat_map(|r| (r.start.0..r.end.0).step_by(4096)).collect()
+            self.staged
+                .list()
+                .pages()
+                .flat_map(|r| (r.start.0..r.end.0).step_by(4096))
+                .collect()
         };
         for p in pages {
             let e = map.entry(TargetAddr(p));

@@ -22,7 +22,15 @@ pub fn nudge(t: &Thread) {
 fn wait_a_little(seen: u32) {
     let tick = [0u64, 10_000_000];
     // SAFETY: waits at most 10 ms for a change.
-    let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, tick.as_ptr()) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_futex,
+            &g().event as *const _,
+            128,
+            seen,
+            tick.as_ptr()
+        )
+    };
 }
 
 /// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
@@ -40,7 +48,7 @@ pub fn stop(except: Option<&Thread>) -> bool {
             }
             pending = true;
             // Again every 100 ms: a signal is never lost, but a thread may have died.
-            if t.tid() != 0 && rounds % 10 == 0 {
+            if t.tid() != 0 && rounds.is_multiple_of(10) {
                 nudge(t);
             }
         }
@@ -68,7 +76,11 @@ pub fn release(t: &Thread, how: Resume) {
         State::InSyscall | State::Requesting => {
             let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
             t.inner().stepping = step;
-            t.inner().range = if let Resume::RangeStep { start, end } = how { (start.0, end.0) } else { (0, 0) };
+            t.inner().range = if let Resume::RangeStep { start, end } = how {
+                (start.0, end.0)
+            } else {
+                (0, 0)
+            };
         }
         _ => {}
     }
@@ -99,4 +111,3 @@ pub fn pull_out(t: &Thread) {
         }
     }
 }
-

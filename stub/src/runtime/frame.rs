@@ -55,7 +55,13 @@ pub struct SigInfo {
 
 impl SigInfo {
     pub const fn zeroed() -> SigInfo {
-        SigInfo { signo: 0, errno: 0, code: 0, pad: 0, data: [0; 14] }
+        SigInfo {
+            signo: 0,
+            errno: 0,
+            code: 0,
+            pad: 0,
+            data: [0; 14],
+        }
     }
     /// si_addr of SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP.
     pub fn addr(&self) -> u64 {
@@ -66,7 +72,7 @@ impl SigInfo {
         self.data[0] as i32
     }
     /// si_code above zero: raised by the kernel, not by kill(2) and the like.
-    pub fn from_kernel(&self) -> bool {
+    pub fn by_kernel(&self) -> bool {
         self.code > 0
     }
 }
@@ -95,7 +101,11 @@ pub unsafe fn fpstate_len(fp: *const u8) -> (usize, usize) {
     // SAFETY: the software-reserved bytes lie inside the 512 bytes of the legacy area.
     unsafe {
         let word = |at: usize| (fp.add(SW_RESERVED + at) as *const u32).read_unaligned() as usize;
-        if word(0) == FP_XSTATE_MAGIC1 as usize { (word(4), word(16)) } else { (FXSAVE_LEN, FXSAVE_LEN) }
+        if word(0) == FP_XSTATE_MAGIC1 as usize {
+            (word(4), word(16))
+        } else {
+            (FXSAVE_LEN, FXSAVE_LEN)
+        }
     }
 }
 

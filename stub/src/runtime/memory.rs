@@ -52,7 +52,8 @@ pub fn write(addr: u64, from: &[u8]) -> usize {
 pub fn get<T: Copy>(addr: u64) -> Option<T> {
     let mut v = core::mem::MaybeUninit::<T>::uninit();
     // SAFETY: the slice covers exactly `v`; T is a kernel structure without invalid patterns.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(v.as_mut_ptr() as *mut u8, size_of::<T>()) };
+    let bytes =
+        unsafe { core::slice::from_raw_parts_mut(v.as_mut_ptr() as *mut u8, size_of::<T>()) };
     // SAFETY: filled when all bytes were read.
     (read(addr, bytes) == size_of::<T>()).then(|| unsafe { v.assume_init() })
 }

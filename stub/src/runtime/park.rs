@@ -11,7 +11,7 @@ use super::thread::{Event, Request, State, Thread};
 use crate::g;
 use crate::inferior::Resume;
 
-const FUTEX_WAIT: u32 = 0 | 128;
+const FUTEX_WAIT: u32 = 128;
 const FUTEX_WAKE: u32 = 1 | 128;
 
 /// FUTEX_PRIVATE keys are per address space, which the stub's task shares.
@@ -158,7 +158,17 @@ pub fn enter_syscall(t: &'static Thread, uc: &mut UContext) {
 
 /// Back from the call: rest if the world has been stopped meanwhile.
 pub fn leave_syscall(t: &'static Thread, uc: &mut UContext) {
-    if t.state.compare_exchange(State::InSyscall as u32, State::Running as u32, SeqCst, SeqCst).is_err() || g().world.load(SeqCst) != 0 || t.hold.load(SeqCst) {
+    if t.state
+        .compare_exchange(
+            State::InSyscall as u32,
+            State::Running as u32,
+            SeqCst,
+            SeqCst,
+        )
+        .is_err()
+        || g().world.load(SeqCst) != 0
+        || t.hold.load(SeqCst)
+    {
         park(t, uc, Event::None);
     }
 }

@@ -36,7 +36,8 @@ pub const fn bit(sig: i32) -> u64 {
 /// Never blocked in the kernel.
 pub const HIDDEN: u64 = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(PARK_SIGNAL);
 /// Blocked while our handlers run: everything that is not synchronous.
-pub const HANDLER_MASK: u64 = !(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(4) | bit(8));
+pub const HANDLER_MASK: u64 =
+    !(bit(SIGSEGV) | bit(SIGBUS) | bit(SIGTRAP) | bit(SIGSYS) | bit(4) | bit(8));
 /// Cannot be blocked by anybody.
 const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 
@@ -74,7 +75,14 @@ impl ActionTable {
     pub const fn new() -> ActionTable {
         ActionTable {
             taken: AtomicBool::new(false),
-            slots: UnsafeCell::new([KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 }; 65]),
+            slots: UnsafeCell::new(
+                [KernelAction {
+                    handler: 0,
+                    flags: 0,
+                    restorer: 0,
+                    mask: 0,
+                }; 65],
+            ),
         }
     }
     fn with<R>(&self, f: impl FnOnce(&mut [KernelAction; 65]) -> R) -> R {
@@ -116,7 +124,7 @@ fn default_is_ignore(sig: i32) -> bool {
     matches!(sig, SIGCHLD | SIGCONT | 23 | 28) // SIGURG, SIGWINCH
 }
 fn default_is_stop(sig: i32) -> bool {
-    matches!(sig, 20 | 21 | 22) // SIGTSTP, SIGTTIN, SIGTTOU
+    matches!(sig, 20..=22) // SIGTSTP, SIGTTIN, SIGTTOU
 }
 
 /// What the kernel is to have for `sig`, given what the program wants.
@@ -131,7 +139,9 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         PARK_SIGNAL => on_park as *const () as u64,
         _ => match want.handler {
             SIG_IGN => return Some(*want),
-            SIG_DFL if default_is_ignore(sig) || g().pass_signals.load(Relaxed) & bit(sig) != 0 => return Some(*want),
+            SIG_DFL if default_is_ignore(sig) || g().pass_signals.load(Relaxed) & bit(sig) != 0 => {
+                return Some(*want);
+            }
             _ => on_signal as *const () as u64,
         },
     };
@@ -142,7 +152,11 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
     let restart = if sig == PARK_SIGNAL { 0 } else { restart };
     Some(KernelAction {
         handler,
-        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | restart | (want.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT)),
+        flags: SA_SIGINFO
+            | SA_ONSTACK
+            | SA_RESTORER
+            | restart
+            | (want.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT)),
         restorer: ulpf_restorer as *const () as u64,
         mask: HANDLER_MASK,
     })
@@ -153,7 +167,17 @@ pub fn take_over() {
     for sig in 1..=64 {
         let mut old = KernelAction::default();
         // SAFETY: reads the present action.
-        if unsafe { sys!(k::__NR_rt_sigaction, sig, 0, &mut old as *mut KernelAction, 8) }.is_ok() {
+        if unsafe {
+            sys!(
+                k::__NR_rt_sigaction,
+                sig,
+                0,
+                &mut old as *mut KernelAction,
+                8
+            )
+        }
+        .is_ok()
+        {
             g().actions.set(sig, old);
         }
     }
@@ -252,7 +276,9 @@ pub fn sigprocmask(t: &Thread, uc: &mut UContext, how: u64, set: u64, old: u64, 
     }
     let present = virtual_mask(t, uc);
     if set != 0 {
-        let Some(m) = memory::get::<u64>(set) else { return EFAULT };
+        let Some(m) = memory::get::<u64>(set) else {
+            return EFAULT;
+        };
         let next = match how {
             0 => present | m,
             1 => present & !m,
@@ -275,19 +301,39 @@ pub fn sigaltstack(t: &Thread, uc: &UContext, new: u64, old: u64) -> i64 {
     const EPERM: i64 = -1;
     let i = t.inner();
     let on = on_alt(&i.alt, uc.gprs.rsp);
-    let previous = SigStack { flags: if i.alt.size == 0 { SS_DISABLE } else { on as i32 * SS_ONSTACK } | (i.alt.flags & SS_AUTODISARM), ..i.alt };
+    let previous = SigStack {
+        flags: if i.alt.size == 0 {
+            SS_DISABLE
+        } else {
+            on as i32 * SS_ONSTACK
+        } | (i.alt.flags & SS_AUTODISARM),
+        ..i.alt
+    };
     if new != 0 {
-        let Some(s) = memory::get::<SigStack>(new) else { return EFAULT };
+        let Some(s) = memory::get::<SigStack>(new) else {
+            return EFAULT;
+        };
         if on {
             return EPERM;
         }
         match s.flags & !SS_AUTODISARM {
-            SS_DISABLE => i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 },
+            SS_DISABLE => {
+                i.alt = SigStack {
+                    sp: 0,
+                    flags: SS_DISABLE,
+                    pad: 0,
+                    size: 0,
+                }
+            }
             0 | SS_ONSTACK => {
                 if s.size < g().min_sigstack {
                     return ENOMEM;
                 }
-                i.alt = SigStack { pad: 0, flags: s.flags & SS_AUTODISARM, ..s };
+                i.alt = SigStack {
+                    pad: 0,
+                    flags: s.flags & SS_AUTODISARM,
+                    ..s
+                };
             }
             _ => return EINVAL,
         }
@@ -305,7 +351,11 @@ fn on_alt(alt: &SigStack, rsp: u64) -> bool {
 /// rt_sigreturn(2): the program's frame becomes the context that we return to.
 pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
     let Some(theirs) = memory::get::<UContext>(uc.gprs.rsp) else {
-        let info = SigInfo { signo: SIGSEGV, code: 0x80, ..SigInfo::zeroed() };
+        let info = SigInfo {
+            signo: SIGSEGV,
+            code: 0x80,
+            ..SigInfo::zeroed()
+        };
         raise(t, uc, SIGSEGV, &info);
         return;
     };
@@ -316,9 +366,17 @@ pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
     set_virtual_mask(t, uc, theirs.sigmask);
     let i = t.inner();
     if theirs.stack.flags & SS_DISABLE != 0 || theirs.stack.size == 0 {
-        i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+        i.alt = SigStack {
+            sp: 0,
+            flags: SS_DISABLE,
+            pad: 0,
+            size: 0,
+        };
     } else {
-        i.alt = SigStack { flags: theirs.stack.flags & SS_AUTODISARM, ..theirs.stack };
+        i.alt = SigStack {
+            flags: theirs.stack.flags & SS_AUTODISARM,
+            ..theirs.stack
+        };
     }
     // SAFETY: our own frame's image.
     let (room, _) = unsafe { fpstate_len(uc.fpstate) };
@@ -349,17 +407,32 @@ pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
 pub fn deliver(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
     let a = actions(t).get(sig);
     match a.handler {
-        SIG_IGN if !(info.from_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8 | SIGTRAP | SIGSYS)) => false,
+        SIG_IGN
+            if !(info.by_kernel()
+                && matches!(sig, SIGSEGV | SIGBUS | 4 | 8 | SIGTRAP | SIGSYS)) =>
+        {
+            false
+        }
         SIG_DFL | SIG_IGN => {
             default_action(t, uc, sig, info);
             false
         }
         _ => {
             if a.flags & SA_RESETHAND != 0 {
-                actions(t).set(sig, KernelAction { handler: SIG_DFL, ..a });
+                actions(t).set(
+                    sig,
+                    KernelAction {
+                        handler: SIG_DFL,
+                        ..a
+                    },
+                );
             }
             if !push_frame(t, uc, sig, &a, info) {
-                let si = SigInfo { signo: SIGSEGV, code: 0x80, ..SigInfo::zeroed() };
+                let si = SigInfo {
+                    signo: SIGSEGV,
+                    code: 0x80,
+                    ..SigInfo::zeroed()
+                };
                 actions(t).set(SIGSEGV, KernelAction::default());
                 default_action(t, uc, SIGSEGV, &si);
                 return false;
@@ -383,11 +456,27 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     let fp = sp;
     sp = (sp.wrapping_sub(size_of::<SigFrame>() as u64) & !15).wrapping_sub(8);
     // SAFETY: `fp_len` bytes of our own frame.
-    let image = unsafe { core::slice::from_raw_parts(if fp_len == 0 { core::ptr::dangling() } else { uc.fpstate as *const u8 }, fp_len) };
+    let image = unsafe {
+        core::slice::from_raw_parts(
+            if fp_len == 0 {
+                core::ptr::dangling()
+            } else {
+                uc.fpstate as *const u8
+            },
+            fp_len,
+        )
+    };
     if memory::write(fp, image) != fp_len {
         return false;
     }
-    let alt = SigStack { flags: if i.alt.size == 0 { SS_DISABLE } else { on as i32 * SS_ONSTACK | (i.alt.flags & SS_AUTODISARM) }, ..i.alt };
+    let alt = SigStack {
+        flags: if i.alt.size == 0 {
+            SS_DISABLE
+        } else {
+            (on as i32 * SS_ONSTACK) | (i.alt.flags & SS_AUTODISARM)
+        },
+        ..i.alt
+    };
     let mask = virtual_mask(t, uc);
     let frame = SigFrame {
         restorer: a.restorer,
@@ -404,7 +493,11 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
             trapno: uc.trapno,
             oldmask: mask,
             cr2: uc.cr2,
-            fpstate: if fp_len == 0 { core::ptr::null_mut() } else { fp as *mut u8 },
+            fpstate: if fp_len == 0 {
+                core::ptr::null_mut()
+            } else {
+                fp as *mut u8
+            },
             reserved: [0; 8],
             sigmask: mask,
         },
@@ -414,7 +507,12 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
         return false;
     }
     if i.alt.flags & SS_AUTODISARM != 0 && a.flags & SA_ONSTACK != 0 {
-        i.alt = SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+        i.alt = SigStack {
+            sp: 0,
+            flags: SS_DISABLE,
+            pad: 0,
+            size: 0,
+        };
     }
     let frame_at = sp;
     uc.gprs.rip = a.handler;
@@ -445,7 +543,7 @@ fn default_action(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInf
         return;
     }
     let _ = raw_sigaction(sig, &dfl);
-    let synchronous = info.from_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8);
+    let synchronous = info.by_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8);
     if synchronous {
         // The instruction faults once more, and the kernel ends the program with the true cause.
         uc.sigmask &= !bit(sig);
@@ -505,14 +603,16 @@ fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) 
         }
         uc.sigmask |= HANDLER_MASK;
     }
-    if rip >= ulpf_blocking_start as *const () as u64 && rip <= ulpf_blocking_insn as *const () as u64 {
+    if rip >= ulpf_blocking_start as *const () as u64
+        && rip <= ulpf_blocking_insn as *const () as u64
+    {
         uc.gprs.rip = ulpf_blocking_abort as *const () as u64;
     }
 }
 
 extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
-    if info.from_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
+    if info.by_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
         return;
     }
     if ours(uc.gprs.rip) {
@@ -540,25 +640,25 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
             uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
             return;
         }
-        if info.from_kernel() && fault::recover(uc, info) {
+        if info.by_kernel() && fault::recover(uc, info) {
             return;
         }
-        if !info.from_kernel() {
+        if !info.by_kernel() {
             return interrupted_ourselves(t, uc, Some(info));
         }
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
-    if info.from_kernel() && fault::recover(uc, info) {
+    if info.by_kernel() && fault::recover(uc, info) {
         return;
     }
-    if info.from_kernel() && fault::handle(t, uc, info) {
+    if info.by_kernel() && fault::handle(t, uc, info) {
         return;
     }
     if t.inner().own_step.is_some() {
         fault::cancel_own_step(t, uc);
     }
     let i = t.inner();
-    if i.hidden & bit(sig) != 0 && info.from_kernel() {
+    if i.hidden & bit(sig) != 0 && info.by_kernel() {
         // The program has blocked a synchronous signal: the kernel kills it for that.
         actions(t).set(sig, KernelAction::default());
     }
@@ -585,7 +685,12 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
                 park::set_tf(uc, false);
                 park(t, uc, Event::Breakpoint);
             } else {
-                fault::begin_own_step(t, uc, OwnStepKind::OverBreakpoint, Request::StepOverBegin { addr: at });
+                fault::begin_own_step(
+                    t,
+                    uc,
+                    OwnStepKind::OverBreakpoint,
+                    Request::StepOverBegin { addr: at },
+                );
             }
             return;
         }

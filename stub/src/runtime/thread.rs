@@ -15,13 +15,15 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 use ulpf_lib::{TargetAddr, WatchKind};
 
-use super::frame::{SigInfo, SigStack, UContext, SS_DISABLE};
+use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
 use crate::inferior::Resume;
 
@@ -65,11 +67,19 @@ pub enum Request {
     /// Park the others; nothing else.
     ForkBegin,
     /// Give `[start, end)` back to plain private memory: a memory call is about to change it.
-    ReleaseBegin { start: u64, end: u64 },
+    ReleaseBegin {
+        start: u64,
+        end: u64,
+    },
     /// Open the guarded pages in `[start, end)` for one step.
-    OpenBegin { start: u64, end: u64 },
+    OpenBegin {
+        start: u64,
+        end: u64,
+    },
     /// Take the breakpoint at `addr` out for one step.
-    StepOverBegin { addr: u64 },
+    StepOverBegin {
+        addr: u64,
+    },
     End,
     /// Guards have to be computed anew (memory appeared under a watch).
     Rearm,
@@ -149,7 +159,9 @@ impl Thread {
     pub fn current() -> &'static Thread {
         let rsp: usize;
         // SAFETY: reads rsp.
-        unsafe { core::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            core::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack, preserves_flags))
+        };
         // SAFETY: every handler runs on a block made by `Thread::create`.
         unsafe { &*((rsp & !(BLOCK - 1)) as *const Thread) }
     }
@@ -194,11 +206,19 @@ impl Thread {
     /// What sigaltstack(2) is told about the block.
     pub fn our_stack(&self) -> SigStack {
         let low = self.scratch() as usize + SCRATCH;
-        SigStack { sp: low as u64, flags: 0, pad: 0, size: (self.base() + BLOCK - low) as u64 }
+        SigStack {
+            sp: low as u64,
+            flags: 0,
+            pad: 0,
+            size: (self.base() + BLOCK - low) as u64,
+        }
     }
     /// Rests in a place where the debugger may look at it.
     pub fn rests(&self) -> bool {
-        matches!(self.state(), State::Parked | State::InSyscall | State::Requesting)
+        matches!(
+            self.state(),
+            State::Parked | State::InSyscall | State::Requesting
+        )
     }
     /// The context of a thread that rests.
     #[allow(clippy::mut_from_ref)]
@@ -217,7 +237,11 @@ pub struct Registry {
 
 impl Registry {
     pub const fn new() -> Registry {
-        Registry { slots: AtomicPtr::new(null_mut()), high: AtomicUsize::new(0), serial: AtomicU64::new(1) }
+        Registry {
+            slots: AtomicPtr::new(null_mut()),
+            high: AtomicUsize::new(0),
+            serial: AtomicU64::new(1),
+        }
     }
 
     pub fn init(&self) -> bool {
@@ -252,8 +276,15 @@ impl Registry {
     pub fn create(&self) -> Option<&'static Thread> {
         for slot in self.slots() {
             // SAFETY: records are never unmapped.
-            let Some(t) = (unsafe { slot.load(Acquire).as_ref() }) else { continue };
-            if t.state() == State::Dead && gone(t) && t.state.compare_exchange(State::Dead as u32, State::Starting as u32, SeqCst, SeqCst).is_ok() {
+            let Some(t) = (unsafe { slot.load(Acquire).as_ref() }) else {
+                continue;
+            };
+            if t.state() == State::Dead
+                && gone(t)
+                && t.state
+                    .compare_exchange(State::Dead as u32, State::Starting as u32, SeqCst, SeqCst)
+                    .is_ok()
+            {
                 self.reset(t);
                 return Some(t);
             }
@@ -306,7 +337,12 @@ impl Registry {
                 bases_dirty: false,
                 orig_rax: -1,
                 hidden: 0,
-                alt: SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 },
+                alt: SigStack {
+                    sp: 0,
+                    flags: SS_DISABLE,
+                    pad: 0,
+                    size: 0,
+                },
                 actions: &raw const crate::g().actions,
                 clear_tid: 0,
                 deferred: [SigInfo::zeroed(); DEFERRED],

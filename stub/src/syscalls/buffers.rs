@@ -82,7 +82,9 @@ impl Scratch {
         for (from, copy, size) in self.bounced.iter().take(self.bounced_len) {
             if addr >= *from && addr + len <= from + size {
                 // SAFETY: within the copy.
-                let bytes = unsafe { core::slice::from_raw_parts((copy + (addr - from)) as *const u8, len as usize) };
+                let bytes = unsafe {
+                    core::slice::from_raw_parts((copy + (addr - from)) as *const u8, len as usize)
+                };
                 memory::write(addr, bytes);
             }
         }
@@ -92,7 +94,15 @@ impl Scratch {
         let base = t.scratch();
         Scratch {
             iov: base as *mut IoVec,
-            msg: MsgHdr { name: 0, namelen: 0, iov: 0, iovlen: 0, control: 0, controllen: 0, flags: 0 },
+            msg: MsgHdr {
+                name: 0,
+                namelen: 0,
+                iov: 0,
+                iovlen: 0,
+                control: 0,
+                controllen: 0,
+                flags: 0,
+            },
             old: base.wrapping_add(SCRATCH - OLD_ROOM),
             old_used: 0,
             watched: [(0, 0, 0); 8],
@@ -121,7 +131,8 @@ fn length(a: &Args, len: Len) -> Option<u64> {
 /// what it may not touch the kernel gets by its primary address, and refuses.
 fn contiguous(addr: u64, len: u64) -> Option<ulpf_lib::AliasAddr> {
     let map = &g().page_map;
-    map.open(TargetAddr(addr), len, true).or_else(|| map.open(TargetAddr(addr), len, false))
+    map.open(TargetAddr(addr), len, true)
+        .or_else(|| map.open(TargetAddr(addr), len, false))
 }
 
 /// Where the kernel may touch `[addr, addr + len)` in the program's stead: there, in the alias, or, for
@@ -130,7 +141,9 @@ fn place(addr: u64, len: u64, s: &mut Scratch) -> u64 {
     if addr == 0 || len == 0 {
         return addr;
     }
-    let Some(end) = addr.checked_add(len) else { return addr };
+    let Some(end) = addr.checked_add(len) else {
+        return addr;
+    };
     if !g().touches(addr, end) {
         return addr;
     }
@@ -174,10 +187,11 @@ pub fn redirect(nr: u64, a: &mut Args, ours: u32, s: &mut Scratch) {
         // Not listed: any argument that points into moved memory goes through the alias. Pages
         // next to guarded ones are moved, too, so a structure of up to a page stays in one piece.
         for (n, v) in a.iter_mut().enumerate() {
-            if ours & (1 << n) == 0 && *v > 4095 {
-                if let Some(alias) = g().alias_of(*v) {
-                    *v = alias.0;
-                }
+            if ours & (1 << n) == 0
+                && *v > 4095
+                && let Some(alias) = g().alias_of(*v)
+            {
+                *v = alias.0;
             }
         }
         return;
@@ -185,7 +199,9 @@ pub fn redirect(nr: u64, a: &mut Args, ours: u32, s: &mut Scratch) {
     let original = *a;
     for b in bufs {
         let n = b.arg as usize;
-        let Some(&addr) = original.get(n) else { continue };
+        let Some(&addr) = original.get(n) else {
+            continue;
+        };
         if addr == 0 || ours & (1 << n) != 0 {
             continue;
         }
@@ -241,7 +257,9 @@ fn keep_old(s: &mut Scratch, addr: u64, len: u64) {
 /// Saves the old contents of output buffers that overlap watches.
 pub fn before(nr: u64, a: &Args, ours: u32, s: &mut Scratch) {
     for b in table::buffers(nr).unwrap_or(&[]) {
-        let Some(&addr) = a.get(b.arg as usize) else { continue };
+        let Some(&addr) = a.get(b.arg as usize) else {
+            continue;
+        };
         if ours & (1 << b.arg) != 0 {
             continue;
         }
@@ -272,13 +290,22 @@ pub fn before(nr: u64, a: &Args, ours: u32, s: &mut Scratch) {
 }
 
 /// Reports what the kernel wrote and read.
-pub fn after(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, result: i64, s: &mut Scratch) {
+pub fn after(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    result: i64,
+    s: &mut Scratch,
+) {
     if result < 0 {
         return;
     }
     let mut left = result as u64;
     for b in table::buffers(nr).unwrap_or(&[]) {
-        let Some(&addr) = a.get(b.arg as usize) else { continue };
+        let Some(&addr) = a.get(b.arg as usize) else {
+            continue;
+        };
         if addr == 0 {
             continue;
         }
@@ -309,11 +336,23 @@ pub fn after(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, result: i
                 }
             }
             Dir::Out | Dir::InOut => {
-                let kind = if b.dir == Dir::Out { AccessKind::Write } else { AccessKind::ReadWrite };
+                let kind = if b.dir == Dir::Out {
+                    AccessKind::Write
+                } else {
+                    AccessKind::ReadWrite
+                };
                 hit(t, uc, nr, addr, length(a, b.len).unwrap_or(0), kind, s);
             }
             Dir::OutRet => hit(t, uc, nr, addr, result as u64, AccessKind::Write, s),
-            Dir::OutRetTimes(n) => hit(t, uc, nr, addr, result as u64 * n as u64, AccessKind::Write, s),
+            Dir::OutRetTimes(n) => hit(
+                t,
+                uc,
+                nr,
+                addr,
+                result as u64 * n as u64,
+                AccessKind::Write,
+                s,
+            ),
             Dir::IovOut | Dir::MsgOut => {
                 let (iov, count) = if b.dir == Dir::IovOut {
                     (addr, length(a, b.len).unwrap_or(0))
@@ -331,15 +370,29 @@ pub fn after(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, result: i
     }
 }
 
-fn hit(t: &'static Thread, uc: &mut UContext, nr: u64, addr: u64, len: u64, kind: AccessKind, s: &Scratch) {
+fn hit(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    addr: u64,
+    len: u64,
+    kind: AccessKind,
+    s: &Scratch,
+) {
     if kind.writes() {
         s.written(addr, len);
     }
     if len == 0 || !g().watchlist().any_overlap(TargetAddr(addr), len) {
         return;
     }
-    let old = s.watched.iter().take(s.watched_len).find(|w| addr >= w.0 && addr + len <= w.0 + w.1 && w.2 != usize::MAX);
+    let old = s
+        .watched
+        .iter()
+        .take(s.watched_len)
+        .find(|w| addr >= w.0 && addr + len <= w.0 + w.1 && w.2 != usize::MAX);
     // SAFETY: recorded by `keep_old`, within the scratch area.
-    let old = old.map(|w| unsafe { core::slice::from_raw_parts(s.old.add(w.2 + (addr - w.0) as usize), len as usize) });
+    let old = old.map(|w| unsafe {
+        core::slice::from_raw_parts(s.old.add(w.2 + (addr - w.0) as usize), len as usize)
+    });
     fault::kernel_access(t, uc, nr, TargetAddr(addr), len, kind, old);
 }

@@ -39,11 +39,20 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     let nr = uc.gprs.rax;
     let i = t.inner();
     i.orig_rax = nr as i64;
-    if i.own_step.is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint) {
+    if i.own_step
+        .is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint)
+    {
         // The breakpoint stood on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
-    let args = [uc.gprs.rdi, uc.gprs.rsi, uc.gprs.rdx, uc.gprs.r10, uc.gprs.r8, uc.gprs.r9];
+    let args = [
+        uc.gprs.rdi,
+        uc.gprs.rsi,
+        uc.gprs.rdx,
+        uc.gprs.r10,
+        uc.gprs.r8,
+        uc.gprs.r9,
+    ];
     if nr == k::__NR_rt_sigreturn as u64 {
         signals::sigreturn(t, uc);
     } else {
@@ -93,7 +102,9 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
         k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
         k::__NR_pselect6 => Value(pselect6(t, uc, nr, a)),
-        k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => process::clone(t, uc, nr, a),
+        k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
+            process::clone(t, uc, nr, a)
+        }
         k::__NR_execve | k::__NR_execveat => Value(process::exec(t, uc, nr, a)),
         k::__NR_exit => process::exit_thread(t, uc, a),
         k::__NR_exit_group => {
@@ -107,12 +118,24 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         }
         // The kernel writes to a registered area at any preemption and kills the program when it
         // lies on a guarded page; glibc does without.
-        k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 { ENOSYS } else { raw(nr, a) }),
+        k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 {
+            ENOSYS
+        } else {
+            raw(nr, a)
+        }),
         // Its kernel threads would access guarded memory behind our back.
         k::__NR_io_uring_setup => Value(ENOSYS),
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
-        k::__NR_mmap | k::__NR_munmap | k::__NR_mremap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_madvise | k::__NR_brk | k::__NR_shmat
-        | k::__NR_shmdt | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
+        k::__NR_mmap
+        | k::__NR_munmap
+        | k::__NR_mremap
+        | k::__NR_mprotect
+        | k::__NR_pkey_mprotect
+        | k::__NR_madvise
+        | k::__NR_brk
+        | k::__NR_shmat
+        | k::__NR_shmdt
+        | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
         _ => Value(ordinary(t, uc, nr, a)),
     }
 }
@@ -124,10 +147,19 @@ fn raw(nr: u64, a: &Args) -> i64 {
 }
 
 /// A call that takes a temporary signal mask as argument `at`: ours must stay deliverable.
-fn with_mask(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize, mut mask: Option<u64>) -> i64 {
+fn with_mask(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    at: usize,
+    mut mask: Option<u64>,
+) -> i64 {
     let mut args = *a;
     if let Some(p) = args.get_mut(at).filter(|p| **p != 0) {
-        let Some(m) = memory::get::<u64>(*p) else { return EFAULT };
+        let Some(m) = memory::get::<u64>(*p) else {
+            return EFAULT;
+        };
         let slot = mask.insert(m & !signals::HIDDEN);
         *p = slot as *const u64 as u64;
         return call(t, uc, nr, &args, 1 << at);
@@ -139,11 +171,15 @@ fn pselect6(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if a[5] == 0 {
         return call(t, uc, nr, a, 0);
     }
-    let Some([mask_at, size]) = memory::get::<[u64; 2]>(a[5]) else { return EFAULT };
+    let Some([mask_at, size]) = memory::get::<[u64; 2]>(a[5]) else {
+        return EFAULT;
+    };
     if mask_at == 0 {
         return call(t, uc, nr, a, 0);
     }
-    let Some(m) = memory::get::<u64>(mask_at) else { return EFAULT };
+    let Some(m) = memory::get::<u64>(mask_at) else {
+        return EFAULT;
+    };
     let mask = m & !signals::HIDDEN;
     let pair = [&mask as *const u64 as u64, size];
     let mut args = *a;
@@ -170,11 +206,22 @@ fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, mut ours: u32)
             buffers::before(nr, a, ours, &mut scratch);
         }
         t.kicked.store(false, SeqCst);
-        let result = if table::quick(nr) { raw(nr, &args) } else { blocking(t, uc, nr, &args) };
+        let result = if table::quick(nr) {
+            raw(nr, &args)
+        } else {
+            blocking(t, uc, nr, &args)
+        };
         if result == ABANDONED || t.inner().leaving {
-            return if result == EINTR && t.kicked.load(SeqCst) { RESTART } else { result };
+            return if result == EINTR && t.kicked.load(SeqCst) {
+                RESTART
+            } else {
+                result
+            };
         }
-        if t.inner().deferred_len == 0 && t.kicked.load(SeqCst) && (result == RESTART || result == EINTR) {
+        if t.inner().deferred_len == 0
+            && t.kicked.load(SeqCst)
+            && (result == RESTART || result == EINTR)
+        {
             again = true;
             continue; // interrupted by us alone
         }
@@ -200,7 +247,15 @@ fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         let r = unsafe { ulpf_blocking(&args, &mask) };
         if t.inner().deferred_len == 0 {
             // SAFETY: blocks asynchronous signals again for the rest of the handler.
-            let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &signals::HANDLER_MASK as *const u64, 0, 8) };
+            let _ = unsafe {
+                sys!(
+                    k::__NR_rt_sigprocmask,
+                    0,
+                    &signals::HANDLER_MASK as *const u64,
+                    0,
+                    8
+                )
+            };
         }
         r
     };
@@ -219,17 +274,35 @@ fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 /// The memory whose mapping a call is about to change, if it is any of ours.
 fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     const MREMAP_FIXED: u64 = 2;
-    let span = |start: u64, len: u64| (start & !4095, start.saturating_add(len).min(ulpf_lib::addr::USER_END).next_multiple_of(4096));
+    let span = |start: u64, len: u64| {
+        (
+            start & !4095,
+            start
+                .saturating_add(len)
+                .min(ulpf_lib::addr::USER_END)
+                .next_multiple_of(4096),
+        )
+    };
     let range = match nr as u32 {
-        k::__NR_mmap if a[3] & k::MAP_FIXED as u64 != 0 && a[3] & k::MAP_FIXED_NOREPLACE as u64 == 0 => span(a[0], a[1]),
-        k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_remap_file_pages => span(a[0], a[1]),
+        k::__NR_mmap
+            if a[3] & k::MAP_FIXED as u64 != 0 && a[3] & k::MAP_FIXED_NOREPLACE as u64 == 0 =>
+        {
+            span(a[0], a[1])
+        }
+        k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_remap_file_pages => {
+            span(a[0], a[1])
+        }
         // Advice that changes content or inheritance (DONTNEED, FREE, REMOVE, DONTFORK, WIPEONFORK,
         // KEEPONFORK, DOFORK, DONTNEED_LOCKED); the rest is about speed.
         k::__NR_madvise if matches!(a[2], 4 | 8 | 9 | 10 | 11 | 18 | 19 | 24) => span(a[0], a[1]),
         k::__NR_mremap => {
             let old = span(a[0], a[1].max(a[2]).max(1));
             let new = span(a[4], a[2]);
-            if a[3] & MREMAP_FIXED != 0 && g().touches(new.0, new.1) { (old.0.min(new.0), old.1.max(new.1)) } else { old }
+            if a[3] & MREMAP_FIXED != 0 && g().touches(new.0, new.1) {
+                (old.0.min(new.0), old.1.max(new.1))
+            } else {
+                old
+            }
         }
         k::__NR_brk => {
             let end = g().brk.load(Relaxed);

@@ -14,7 +14,7 @@ use ulpf_lib::sys;
 use super::{Args, Outcome, RESTART, raw};
 use crate::g;
 use crate::runtime::asm::ulpf_clone;
-use crate::runtime::frame::{SigFrame, SigStack, SS_DISABLE, UContext, fpstate_len};
+use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::signals::{self, ActionTable};
@@ -52,7 +52,10 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
         k::__NR_clone3 => {
             // SAFETY: a plain structure as bytes.
             let bytes = unsafe { core::slice::from_raw_parts_mut(&raw mut v3 as *mut u8, size) };
-            if size < 64 || a[1] as usize > size_of::<CloneArgs>() || memory::read(a[0], bytes) != size {
+            if size < 64
+                || a[1] as usize > size_of::<CloneArgs>()
+                || memory::read(a[0], bytes) != size
+            {
                 return Outcome::Value(raw(nr, a)); // wrong size or address: the kernel says so
             }
             v3.flags
@@ -64,9 +67,20 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     if flags & CLONE_VM == 0 {
         return fork(t, uc, nr, a);
     }
-    let Some(child) = g().threads.create() else { return Outcome::Value(ENOMEM) };
+    let Some(child) = g().threads.create() else {
+        return Outcome::Value(ENOMEM);
+    };
     let (program_stack, child_tid, parent_tid, tls) = match nr as u32 {
-        k::__NR_clone3 => (if v3.stack == 0 { 0 } else { v3.stack + v3.stack_size }, v3.child_tid, v3.parent_tid, v3.tls),
+        k::__NR_clone3 => (
+            if v3.stack == 0 {
+                0
+            } else {
+                v3.stack + v3.stack_size
+            },
+            v3.child_tid,
+            v3.parent_tid,
+            v3.tls,
+        ),
         k::__NR_clone => (a[1], a[3], a[2], a[4]),
         _ => (0, 0, 0, 0),
     };
@@ -85,7 +99,16 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     let ci = child.inner();
     let i = t.inner();
     ci.hidden = i.hidden;
-    ci.alt = if flags & CLONE_VFORK != 0 { i.alt } else { SigStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 } };
+    ci.alt = if flags & CLONE_VFORK != 0 {
+        i.alt
+    } else {
+        SigStack {
+            sp: 0,
+            flags: SS_DISABLE,
+            pad: 0,
+            size: 0,
+        }
+    };
     ci.actions = i.actions;
     if flags & CLONE_SIGHAND == 0 {
         let table = crate::arena::c_zeroed(size_of::<ActionTable>()) as *mut ActionTable;
@@ -102,7 +125,14 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     if flags & CLONE_CHILD_CLEARTID != 0 {
         ci.clear_tid = child_tid;
     }
-    child.tgid.store(if flags & CLONE_THREAD != 0 { t.tgid() } else { 0 }, Relaxed);
+    child.tgid.store(
+        if flags & CLONE_THREAD != 0 {
+            t.tgid()
+        } else {
+            0
+        },
+        Relaxed,
+    );
     let stack = child_uc as *mut UContext as u64;
     // The kernel's own stores of thread ids fail silently on guarded pages. What it is to clear at
     // the thread's end is named again there (`exit_thread`).
@@ -116,7 +146,15 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
         let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
         make(t, uc, flags, &args, child)
     } else {
-        let args = [k::__NR_clone as u64, flags, stack, parent_at, child_at, tls, 0];
+        let args = [
+            k::__NR_clone as u64,
+            flags,
+            stack,
+            parent_at,
+            child_at,
+            tls,
+            0,
+        ];
         make(t, uc, flags, &args, child)
     };
     if result < 0 {
@@ -134,7 +172,13 @@ fn reach(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
-fn make(t: &'static Thread, uc: &mut UContext, flags: u64, args: &[u64; 7], child: &'static Thread) -> i64 {
+fn make(
+    t: &'static Thread,
+    uc: &mut UContext,
+    flags: u64,
+    args: &[u64; 7],
+    child: &'static Thread,
+) -> i64 {
     if flags & CLONE_VFORK != 0 {
         enter_syscall(t, uc);
         if g().world.load(SeqCst) != 0 {
@@ -155,11 +199,16 @@ fn make(t: &'static Thread, uc: &mut UContext, flags: u64, args: &[u64; 7], chil
 }
 
 /// Copies the handler's frame (context, siginfo, fpstate) to the top of the child's block.
+#[allow(clippy::mut_from_ref)] // the result lies in the child's block, not in `uc`
 fn copy_frame(uc: &UContext, child: &'static Thread) -> Option<&'static mut UContext> {
     let from = (uc as *const UContext as u64) - 8;
     // SAFETY: our own frame.
     let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
-    let end = if uc.fpstate.is_null() { from + size_of::<SigFrame>() as u64 } else { uc.fpstate as u64 + fp_len as u64 };
+    let end = if uc.fpstate.is_null() {
+        from + size_of::<SigFrame>() as u64
+    } else {
+        uc.fpstate as u64 + fp_len as u64
+    };
     let total = end - from;
     if total > 64 << 10 {
         return None;
@@ -184,13 +233,23 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
         let tid = sys!(k::__NR_gettid).unwrap_or(0) as i32;
         t.tid.store(tid, Relaxed);
         if t.tgid() == 0 {
-            t.tgid.store(sys!(k::__NR_getpid).unwrap_or(0) as i32, Relaxed);
+            t.tgid
+                .store(sys!(k::__NR_getpid).unwrap_or(0) as i32, Relaxed);
         }
         let stack = t.our_stack();
         let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
     }
     enable_dispatch();
-    if t.state.compare_exchange(State::Starting as u32, State::Running as u32, SeqCst, SeqCst).is_err() || g().world.load(SeqCst) != 0 {
+    if t.state
+        .compare_exchange(
+            State::Starting as u32,
+            State::Running as u32,
+            SeqCst,
+            SeqCst,
+        )
+        .is_err()
+        || g().world.load(SeqCst) != 0
+    {
         park(t, uc, Event::None);
     }
 }
@@ -212,7 +271,8 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     // The kernel would store the child's id before the child has memory of its own.
     let mut args = *a;
     let mut own_tid_at = 0;
-    if nr as u32 == k::__NR_clone && a[0] & CLONE_CHILD_SETTID != 0 && g().alias_of(a[3]).is_some() {
+    if nr as u32 == k::__NR_clone && a[0] & CLONE_CHILD_SETTID != 0 && g().alias_of(a[3]).is_some()
+    {
         args[0] &= !CLONE_CHILD_SETTID;
         own_tid_at = a[3];
     }
@@ -238,7 +298,16 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
                 let _ = unsafe { sys!(k::__NR_futex, done as *const _, 0, 0, tick.as_ptr()) };
                 let mut info = [0u64; 16];
                 // SAFETY: only looks (WNOHANG | WNOWAIT | WEXITED | __WALL).
-                let dead = unsafe { sys!(k::__NR_waitid, 1, result, info.as_mut_ptr(), 1 | 0x0100_0000 | 4 | 0x4000_0000, 0) };
+                let dead = unsafe {
+                    sys!(
+                        k::__NR_waitid,
+                        1,
+                        result,
+                        info.as_mut_ptr(),
+                        1 | 0x0100_0000 | 4 | 0x4000_0000,
+                        0
+                    )
+                };
                 if dead.is_err() || info[0] != 0 {
                     break;
                 }
@@ -268,12 +337,20 @@ fn in_child(t: &'static Thread, uc: &mut UContext) {
 pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // The kernel reads path, arguments and environment; with guards about, it gets a copy.
     let mut args = *a;
-    let (path_at, argv_at, envp_at) = if nr as u32 == k::__NR_execveat { (1, 2, 3) } else { (0, 1, 2) };
+    let (path_at, argv_at, envp_at) = if nr as u32 == k::__NR_execveat {
+        (1, 2, 3)
+    } else {
+        (0, 1, 2)
+    };
     let mut copy = Copy::default();
     if g().guarded() {
         for n in [path_at, argv_at, envp_at] {
             let Some(v) = args.get_mut(n) else { continue };
-            let made = if n == path_at { copy.string(*v) } else { copy.vector(*v) };
+            let made = if n == path_at {
+                copy.string(*v)
+            } else {
+                copy.vector(*v)
+            };
             if let Some(p) = made {
                 *v = p;
             }
@@ -302,7 +379,13 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     }
     // SAFETY: back to the mask of our handlers.
     unsafe {
-        let _ = sys!(k::__NR_rt_sigprocmask, 2, &signals::HANDLER_MASK as *const u64, 0, 8);
+        let _ = sys!(
+            k::__NR_rt_sigprocmask,
+            2,
+            &signals::HANDLER_MASK as *const u64,
+            0,
+            8
+        );
     }
     copy.free();
     r
@@ -376,4 +459,3 @@ pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
     let _ = raw(k::__NR_exit as u64, a);
     Outcome::Leave
 }
-

@@ -66,7 +66,16 @@ pub fn buffers(nr: u64) -> Option<&'static [Buf]> {
         19 | 295 | 327 => const { &[b(1, IovOut, Arg(2))] },
         20 | 296 | 328 => const { &[b(1, IovIn, Arg(2))] },
         22 | 293 => const { &[b(0, Out, Fixed(8))] },
-        23 => const { &[b(1, InOut, FdSet(0)), b(2, InOut, FdSet(0)), b(3, InOut, FdSet(0)), b(4, InOut, Fixed(16))] },
+        23 => {
+            const {
+                &[
+                    b(1, InOut, FdSet(0)),
+                    b(2, InOut, FdSet(0)),
+                    b(3, InOut, FdSet(0)),
+                    b(4, InOut, Fixed(16)),
+                ]
+            }
+        }
         35 => const { &[b(0, In, Fixed(16)), b(1, Out, Fixed(16))] },
         36 => const { &[b(1, Out, Fixed(32))] },
         38 => const { &[b(1, In, Fixed(32)), b(2, Out, Fixed(32))] },
@@ -74,7 +83,15 @@ pub fn buffers(nr: u64) -> Option<&'static [Buf]> {
         42 | 49 => const { &[b(1, In, Arg(2))] },
         43 | 51 | 52 | 288 => const { &[b(1, Out, Deref(2)), b(2, InOut, Fixed(4))] },
         44 => const { &[b(1, In, Arg(2)), b(4, In, Arg(5))] },
-        45 => const { &[b(1, OutRet, Arg(2)), b(4, Out, Deref(5)), b(5, InOut, Fixed(4))] },
+        45 => {
+            const {
+                &[
+                    b(1, OutRet, Arg(2)),
+                    b(4, Out, Deref(5)),
+                    b(5, InOut, Fixed(4)),
+                ]
+            }
+        }
         46 => const { &[b(1, MsgIn, Fixed(56))] },
         47 => const { &[b(1, MsgOut, Fixed(56))] },
         53 => const { &[b(3, Out, Fixed(8))] },
@@ -92,7 +109,15 @@ pub fn buffers(nr: u64) -> Option<&'static [Buf]> {
         99 => const { &[b(0, Out, Fixed(112))] },
         100 => const { &[b(0, Out, Fixed(32))] },
         115 => const { &[b(1, Out, ArgTimes(0, 4))] },
-        118 | 120 => const { &[b(0, Out, Fixed(4)), b(1, Out, Fixed(4)), b(2, Out, Fixed(4))] },
+        118 | 120 => {
+            const {
+                &[
+                    b(0, Out, Fixed(4)),
+                    b(1, Out, Fixed(4)),
+                    b(2, Out, Fixed(4)),
+                ]
+            }
+        }
         137 => const { &[S0, b(1, Out, Fixed(120))] },
         138 => const { &[b(1, Out, Fixed(120))] },
         160 => const { &[b(1, In, Fixed(16))] },
@@ -120,8 +145,45 @@ pub fn buffers(nr: u64) -> Option<&'static [Buf]> {
         332 => const { &[S1, b(4, Out, Fixed(256))] },
         437 => const { &[S1, b(2, In, Arg(3))] },
         // No memory at all.
-        3 | 8 | 24 | 32 | 33 | 34 | 37 | 39 | 41 | 48 | 50 | 62 | 73..=75 | 77 | 81 | 91 | 93 | 95 | 102 | 104..=114 | 117 | 119
-        | 121 | 124 | 140 | 141 | 145..=147 | 186 | 200 | 213 | 231 | 234 | 284 | 285 | 290..=292 | 306 | 424 | 434 | 436 => const { &[] },
+        3
+        | 8
+        | 24
+        | 32
+        | 33
+        | 34
+        | 37
+        | 39
+        | 41
+        | 48
+        | 50
+        | 62
+        | 73..=75
+        | 77
+        | 81
+        | 91
+        | 93
+        | 95
+        | 102
+        | 104..=114
+        | 117
+        | 119
+        | 121
+        | 124
+        | 140
+        | 141
+        | 145..=147
+        | 186
+        | 200
+        | 213
+        | 231
+        | 234
+        | 284
+        | 285
+        | 290..=292
+        | 306
+        | 424
+        | 434
+        | 436 => const { &[] },
         _ => return None,
     })
 }

@@ -51,17 +51,32 @@ impl Timeout {
             Unit::Millis => (v as i32 > 0).then(|| v as u32 as u64 * 1_000_000)?,
             Unit::Timespec | Unit::Timeval => {
                 let [s, f] = memory::get::<[u64; 2]>(v)?;
-                let scale = if matches!(unit, Unit::Timespec) { 1 } else { 1000 };
-                s.saturating_mul(1_000_000_000).saturating_add(f.saturating_mul(scale))
+                let scale = if matches!(unit, Unit::Timespec) {
+                    1
+                } else {
+                    1000
+                };
+                s.saturating_mul(1_000_000_000)
+                    .saturating_add(f.saturating_mul(scale))
             }
         };
-        Some(Timeout { at, unit, total_ns, begun: now(), rest: [0; 2] })
+        Some(Timeout {
+            at,
+            unit,
+            total_ns,
+            begun: now(),
+            rest: [0; 2],
+        })
     }
 
     /// Rewrites the argument for another attempt; answers which argument is ours now.
     pub fn shorten(&mut self, a: &mut Args) -> u32 {
-        let left = self.total_ns.saturating_sub(now().saturating_sub(self.begun));
-        let Some(v) = a.get_mut(self.at) else { return 0 };
+        let left = self
+            .total_ns
+            .saturating_sub(now().saturating_sub(self.begun));
+        let Some(v) = a.get_mut(self.at) else {
+            return 0;
+        };
         match self.unit {
             Unit::Millis => {
                 *v = left.div_ceil(1_000_000);
