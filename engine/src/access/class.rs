@@ -234,6 +234,8 @@ pub fn class(l: &Layout) -> Class {
                 (1, false) if l.modrm == 0xca => Class::Unsupported,
                 (5, false) if l.modrm == 0xec && l.rep => Class::Unsupported,
                 (7, false) if l.modrm == 0xfc => Class::Clzero,
+                // pbndkb
+                (0, false) if l.modrm == 0xc7 => Class::Unsupported,
                 _ => plain,
             },
             // prefetches and wide nops, cldemote; bndldx and bndstx are nops without MPX, which
@@ -241,6 +243,8 @@ pub fn class(l: &Layout) -> Class {
             0x0d | 0x18..=0x1f => Class::None,
             0xa0 | 0xa8 => Class::Push,
             0xa1 | 0xa9 => Class::Pop,
+            // VIA PadLock
+            0xa6 | 0xa7 => Class::Unsupported,
             0xa3 | 0xab | 0xb3 | 0xbb if mem => Class::BitString,
             0xae if mem => match (l.ext(), l.pp) {
                 (4, Pp::PF3) => Class::Plain,

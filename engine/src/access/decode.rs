@@ -121,7 +121,7 @@ impl Decoder {
         }
     }
 
-    fn capstone(&self, pc: u64, bytes: &[u8]) -> Option<Decoded> {
+    pub(super) fn capstone(&self, pc: u64, bytes: &[u8]) -> Option<Decoded> {
         let h = self.claim();
         let (mut code, mut left, mut at) = (bytes.as_ptr(), bytes.len(), pc);
         // SAFETY: the handle and its instruction are ours while `busy` is set; `code` and `left`
@@ -137,7 +137,7 @@ impl Decoder {
 const RIP: u8 = 0xfe;
 
 /// What both decoders are asked for.
-struct Decoded {
+pub(super) struct Decoded {
     len: u8,
     has_mem: bool,
     mem: MemOp,
@@ -147,7 +147,7 @@ struct Decoded {
 
 impl Decoded {
     /// The decoder and [`Layout`] agree on where the instruction's parts are.
-    fn fits(&self, l: &Layout) -> bool {
+    pub(super) fn fits(&self, l: &Layout) -> bool {
         self.len >= l.tail_at && self.len <= 15 && (!l.has_mem() || self.has_mem)
     }
 }

@@ -22,6 +22,12 @@ pub fn operand_size(l: &Layout) -> Option<u16> {
         (Wrap::Legacy, 1, 0xae) if l.ext() == 6 && l.pp == Pp::PF3 => Some(8),
         // capstone: 16 (comisd)
         (Wrap::Legacy, 1, 0x2e | 0x2f) => Some(if l.pp == Pp::P66 { 8 } else { 4 }),
+        // capstone: 4 when F2 or F3 comes with 66, 2 when REX.W does (cmov, bt, shld, imul, cmpxchg,
+        // bsf, bsr, popcnt, xadd, movbe)
+        (Wrap::Legacy, 1, 0x40..=0x4f | 0xa3..=0xa5 | 0xab..=0xad | 0xaf | 0xb1 | 0xb3 | 0xb8 | 0xba..=0xbd | 0xc1) => {
+            Some(l.opsize().into())
+        }
+        (Wrap::Legacy, 2, 0xf0 | 0xf1) if l.pp != Pp::PF2 => Some(l.opsize().into()),
         // capstone: 1 (vgf2p8affineqb and its inverse with a broadcast operand)
         (Wrap::Evex, 3, 0xce | 0xcf) if l.bcast => Some(8),
         _ => None,

@@ -233,7 +233,7 @@ impl Layout {
             l.reg = l.modrm >> 3 & 7 | r << 3;
             l.rm = l.modrm & 7 | b << 3;
             i += 1;
-            if l.modrm >> 6 != 3 {
+            if l.has_mem() {
                 let rm = l.modrm & 7;
                 let mut disp = match l.modrm >> 6 {
                     0 if rm == 5 => 4,
@@ -272,7 +272,9 @@ impl Layout {
 
     /// Does ModRM name memory?
     pub fn has_mem(&self) -> bool {
-        self.modrm_at != 0 && self.modrm >> 6 != 3
+        // Moves from and to control and debug registers ignore the mod bits.
+        let always_register = self.legacy() && self.map == 1 && matches!(self.opcode, 0x20..=0x23);
+        self.modrm_at != 0 && self.modrm >> 6 != 3 && !always_register
     }
 
     /// `ModRM.reg` as an opcode extension.
