@@ -86,6 +86,9 @@ ulpf_engine_call:
     jz 2f
     xor edx, edx
     mov r8, [rdi + {xsave}]
+    .hidden ulpf_engine_xrstor
+    .globl ulpf_engine_xrstor
+ulpf_engine_xrstor:
     xrstor64 [r8]
 2:
     mov rsi, [rdi + {addr}]
@@ -95,7 +98,7 @@ ulpf_engine_call:
     mov rdi, [rdi + {gprs}]
     call rax
     mov r9, rdi
-    pop rdi
+    mov rdi, [rsp]
     test r9, r9
     jnz 3f
     mov [rdi + {flags}], rax
@@ -105,6 +108,9 @@ ulpf_engine_call:
     xor edx, edx
     mov r8, [rdi + {xsave}]
     xsave64 [r8]
+    .hidden ulpf_engine_bail
+    .globl ulpf_engine_bail
+ulpf_engine_bail:
 3:
     mov rax, [rdi + {load}]
     test rax, rax
@@ -122,6 +128,7 @@ ulpf_engine_call:
     pop rcx
 4:
     mov rax, r9
+    pop rdi
     pop r15
     pop r14
     pop r13
@@ -198,6 +205,8 @@ ulpf_engine_acc_end:
 
 unsafe extern "C" {
     fn ulpf_engine_call(frame: *mut ExecFrame) -> u64;
+    fn ulpf_engine_xrstor();
+    fn ulpf_engine_bail();
     fn ulpf_engine_acc();
     fn ulpf_engine_acc_end();
     fn ulpf_engine_load1();
@@ -272,6 +281,15 @@ pub(super) fn recover(nested: &mut Gprs, thunks: core::ops::Range<u64>, info: Fa
     } else if accessors.contains(&nested.rip) {
         nested.rdx = 1;
         nested.rdi as *mut ExecFrame
+    } else if nested.rip == ulpf_engine_xrstor as *const () as u64 {
+        // The image is malformed (somebody wrote reserved bits of MXCSR into it).
+        let frame = nested.rdi as *mut ExecFrame;
+        // SAFETY: rdi is still the frame there.
+        unsafe { (*frame).fault = info };
+        nested.r9 = 1;
+        nested.rip = ulpf_engine_bail as *const () as u64;
+        nested.rflags &= !(1 << 10 | 1 << 8);
+        return true;
     } else {
         return false;
     };

@@ -34,6 +34,13 @@ pub enum SiteError {
     Full,
 }
 
+#[cfg(test)]
+impl Site {
+    pub(super) fn thunk_is_missing(&self) -> bool {
+        self.thunk == 0
+    }
+}
+
 /// rflags bits that instructions with a memory operand may read or change: CF PF AF ZF SF OF.
 pub(super) const STATUS: u64 = 0x8d5;
 /// Resume flag: set in the frame of a fault, cleared by completing the instruction.
@@ -387,19 +394,30 @@ impl Thunks {
 }
 
 /// The range whose alias is used. Masked instructions get their whole operand where that is
-/// possible: what a processor touches of disabled elements is its own business (maskmovdqu with
-/// an all-zero mask may fault). Otherwise from the first to the last byte that is enabled.
+/// possible; otherwise from the first to the last byte that is enabled. Some check the whole
+/// operand whatever they then touch: those need all of it.
 fn reach(map: &dyn AliasMap, insn: &Insn, operand: u64, list: &AccessList) -> Option<(u64, u64, AccessKind)> {
-    use Class::{BroadcastEvex, MaskMov, MaskedEvex, MaskedVex, Packed};
-    let len = match insn.class {
-        MaskMov => insn.maskmov_len(),
-        MaskedVex | MaskedEvex | BroadcastEvex | Packed => insn.mem.size.into(),
-        _ => return hull(list),
-    };
+    use Class::{BroadcastEvex, MaskMov, MaskedEvex, MaskedVex, Packed, Xrstor, Xsave, Xsavec};
     let kind = insn.mem.kind;
+    let enabled = hull(list);
+    let len = match insn.class {
+        // Checks the page even when all is masked off (SDM, MASKMOVDQU).
+        MaskMov => return Some((operand, insn.maskmov_len(), kind)),
+        // vextract…: no fault suppression (class E6NF).
+        MaskedEvex if insn.layout.map == 3 && matches!(insn.layout.opcode, 0x19 | 0x1b | 0x39 | 0x3b) => {
+            return Some((operand, insn.mem.size.into(), kind));
+        }
+        // Checks the area from its start.
+        Xsave | Xsavec | Xrstor => {
+            let end = enabled.map_or(operand, |(start, len, _)| start.wrapping_add(len));
+            return Some((operand, end.wrapping_sub(operand), kind));
+        }
+        MaskedVex | MaskedEvex | BroadcastEvex | Packed => insn.mem.size.into(),
+        _ => return enabled,
+    };
     match map.open(TargetAddr(operand), len, kind) {
         Open::Alias(_) => Some((operand, len, kind)),
-        _ => hull(list),
+        _ => enabled,
     }
 }
 

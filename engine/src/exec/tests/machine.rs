@@ -102,6 +102,7 @@ struct Run {
 
 thread_local! {
     static RUN: Cell<*mut Run> = const { Cell::new(null_mut()) };
+    static CURRENT: Cell<[u8; 15]> = const { Cell::new([0; 15]) };
     static ENGINE: Cell<*const Thunks> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -173,9 +174,18 @@ extern "C" fn handler(signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_v
                 return;
             }
         }
-        // Not ours: fall back to the default action.
+        // Not ours: say what is known and fall back to the default action.
+        let g = &uc.uc_mcontext.gregs;
+        eprintln!("unexpected {signal:x?} at {:x}, rsp {:x}, instruction {:02x?}", g[libc::REG_RIP as usize],
+            g[libc::REG_RSP as usize], CURRENT.get());
         libc::signal(signo, libc::SIG_DFL);
     }
+}
+
+fn remember(bytes: &[u8]) {
+    let mut b = [0; 15];
+    b[..bytes.len()].copy_from_slice(bytes);
+    CURRENT.set(b);
 }
 
 fn install() {
@@ -196,6 +206,8 @@ pub struct Machine {
     pub code: u64,
     pub decoder: Decoder,
     pub thunks: Box<Thunks>,
+    /// Pages from this one on are not guarded.
+    pub plain_from: Cell<usize>,
 }
 
 unsafe fn map(addr: u64, len: usize, prot: i32, flags: i32, fd: i32) -> u64 {
@@ -234,7 +246,7 @@ impl Machine {
             let len = Thunks::data_size(1 << 14);
             let data = map(0, len, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
             let thunks = Box::new(Thunks::new(arena, DataArena { base: data as *mut u8, len }).unwrap());
-            let m = Machine { base, alias, code, decoder: Decoder::new().unwrap(), thunks };
+            let m = Machine { base, alias, code, decoder: Decoder::new().unwrap(), thunks, plain_from: Cell::new(PAGES) };
             set_gs_base(0x100);
             m
         }
@@ -248,7 +260,7 @@ impl Machine {
         self.protect(0, PAGES, RW);
     }
     pub fn close_all(&self) {
-        self.protect(0, PAGES, libc::PROT_NONE);
+        self.protect(0, self.plain_from.get(), libc::PROT_NONE);
     }
 
     pub fn memory(&self) -> &'static mut [u8] {
@@ -263,6 +275,7 @@ impl Machine {
             code.write_bytes(0xcc, 64);
             code.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             state.gprs.rip = self.code;
+            remember(bytes);
             let mut run = Run { phase: 0, state, signal: Signal { signo: 0, code: 0, addr: 0 }, saved: State::new() };
             RUN.set(&mut run);
             std::arch::asm!("int3", clobber_abi("C"));
@@ -275,6 +288,7 @@ impl Machine {
     /// Does the instruction by the engine. Accesses are left in `list`.
     pub fn engine(&self, bytes: &[u8], state: &mut State, list: &mut AccessList) -> Result<Outcome, SiteError> {
         state.gprs.rip = self.code;
+        remember(bytes);
         // Not through the table: thousands of instructions at one address would fill it.
         self.thunks.reset();
         let insn = self.decoder.decode(self.code, bytes).map_err(SiteError::Decode)?;
@@ -291,7 +305,7 @@ impl Machine {
 impl AliasMap for Machine {
     fn open(&self, addr: ulpf_lib::TargetAddr, len: u64, _: ulpf_lib::AccessKind) -> Open {
         let (start, end) = (addr.0, addr.0.wrapping_add(len));
-        let (low, high) = (self.base, self.base + LEN as u64);
+        let (low, high) = (self.base, self.base + self.plain_from.get() as u64 * 4096);
         if start >= low && end <= high {
             Open::Alias(ulpf_lib::AliasAddr(start - low + self.alias))
         } else if end <= low || start >= high {
