@@ -96,6 +96,15 @@ pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
         }))
 }
 
+/// The program that a live process runs, if it has no mapping of that name.
+pub fn without_mapping(pid: i32, name: &str) -> Option<std::path::PathBuf> {
+    match mapping(pid, name) {
+        // A process that is on its way out has no maps, and no program either.
+        Ok(None) => executable(pid),
+        _ => None,
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Bits64,

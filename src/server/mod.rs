@@ -25,6 +25,7 @@ mod requests;
 mod target;
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
+use crate::rsp;
 use crate::session::{self, Ending};
 use client::{Client, Input};
 use host_io::HostIo;
@@ -263,8 +264,13 @@ impl Server {
             let _ = client.send(b"E01").await;
             return None;
         };
-        if target.lost {
-            let _ = client.send(lost_text(target.pid).as_bytes()).await;
+        if let Some(why) = target.lost.clone() {
+            let ended = target.exit.now();
+            let reply = match ended {
+                Some(ending) if resumes || packet == b"?" => self.ended(ending),
+                _ => why,
+            };
+            let _ = client.send(reply.as_bytes()).await;
             return None;
         }
         let shared = self.terminal == Terminal::Shared && target.launched;
@@ -306,11 +312,16 @@ impl Server {
                         }
                         return None;
                     }
-                    News::StubLost => {
-                        let text = lost_text(target.pid);
-                        message!("ulpf server: {}", &text[2..]);
-                        let _ = client.send(text.as_bytes()).await;
-                        return None;
+                    News::Replaced(_) | News::StubLost => {
+                        let why = target.lost.clone().unwrap_or_default();
+                        message!("ulpf server: {}", why.trim_start_matches("E."));
+                        if !(target.is_replaced() && resumes) {
+                            let _ = client.send(why.as_bytes()).await;
+                            return None;
+                        }
+                        // It goes on, so its end is the reply; until then the user should know.
+                        let text = format!("{}\n", why.trim_start_matches("E."));
+                        let _ = client.send(format!("O{}", rsp::to_hex(text.as_bytes())).as_bytes()).await;
                     }
                 },
                 input = client.next_urgent() => match input {
@@ -436,12 +447,6 @@ impl Server {
             }
         }
     }
-}
-
-fn lost_text(pid: i32) -> String {
-    format!(
-        "E.The watchpoint stub in process {pid} has ended unexpectedly, so the program can neither be inspected nor resumed. Kill it (`kill`) and start it again; please report this as a bug of ulpf."
-    )
 }
 
 /// Stop replies for debuggers that were told to do with less (`--disable-packet`).

@@ -1,6 +1,7 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use crate::inject::process;
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ pub enum News {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
     Ended(Ending),
+    /// The program has executed another one, and the stub went with its memory; what it runs now.
+    Replaced(String),
     /// The stub has gone, the program has not.
     StubLost,
 }
@@ -28,8 +31,9 @@ pub struct Target {
     pub exit: Exit,
     /// Between a resume request and its stop reply.
     pub running: bool,
-    /// The stub died or talks nonsense; only killing is left.
-    pub lost: bool,
+    /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
+    pub lost: Option<String>,
+    replaced: bool,
     control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<News>,
@@ -45,7 +49,8 @@ impl Target {
             launched: session.launched,
             exit: session.exit,
             running: false,
-            lost: false,
+            lost: None,
+            replaced: false,
             control: session.control,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
@@ -70,7 +75,7 @@ impl Target {
             }
             let eof = tokio::select! {
                 biased;
-                ready = self.control.readable(), if !self.lost => ready.is_err() || !self.drain(),
+                ready = self.control.readable(), if self.lost.is_none() => ready.is_err() || !self.drain(),
                 ending = self.exit.wait() => {
                     // What the stub said before the end comes first.
                     self.drain();
@@ -79,16 +84,35 @@ impl Target {
                 }
             };
             if eof && self.queue.is_empty() {
-                // The stub goes when the program goes, perhaps a moment before we hear of it.
-                return match tokio::time::timeout(Duration::from_secs(3), self.exit.wait()).await {
-                    Ok(ending) => News::Ended(ending),
-                    Err(_) => {
-                        self.lost = true;
-                        News::StubLost
-                    }
-                };
+                return self.stub_has_gone().await;
             }
         }
+    }
+
+    /// The stub goes when the program goes (perhaps a moment before we hear of it), or with the
+    /// program's memory when it executes another program; else it has crashed.
+    async fn stub_has_gone(&mut self) -> News {
+        for _ in 0..300 {
+            if let Some(program) = process::without_mapping(self.pid, "/memfd:ulpf-shared") {
+                let program = program.display().to_string();
+                self.lost = Some(format!(
+                    "E.Process {} has executed {program}, which this version of ulpf does not follow: it runs on unwatched.",
+                    self.pid
+                ));
+                self.replaced = true;
+                return News::Replaced(program);
+            }
+            if let Ok(ending) =
+                tokio::time::timeout(Duration::from_millis(10), self.exit.wait()).await
+            {
+                return News::Ended(ending);
+            }
+        }
+        self.lost = Some(format!(
+            "E.The watchpoint stub in process {} has ended unexpectedly, so the program can neither be inspected nor resumed. Kill it (`kill`) and start it again; please report this as a bug of ulpf.",
+            self.pid
+        ));
+        News::StubLost
     }
 
     /// Takes everything that is there. False: end of file.
@@ -120,7 +144,7 @@ impl Target {
             {
                 News::Reply(reply) => return Some(reply),
                 News::Notification(_) => {}
-                News::Ended(_) | News::StubLost => return None,
+                News::Ended(_) | News::Replaced(_) | News::StubLost => return None,
             }
         }
     }
@@ -129,7 +153,7 @@ impl Target {
     /// stopped.
     pub async fn stop(&mut self) -> bool {
         if !self.running {
-            return !self.lost && self.exit.now().is_none();
+            return self.lost.is_none() && self.exit.now().is_none();
         }
         if self.interrupt().await.is_err() {
             return false;
@@ -143,9 +167,13 @@ impl Target {
                     return true;
                 }
                 Ok(News::Notification(_)) => {}
-                Ok(News::Ended(_) | News::StubLost) | Err(_) => return false,
+                Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) | Err(_) => return false,
             }
         }
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.replaced
     }
 
     pub async fn kill(&mut self) {
@@ -155,6 +183,9 @@ impl Target {
 
     /// Lets the program go on without us.
     pub async fn detach(&mut self) -> bool {
+        if self.replaced {
+            return self.exit.now().is_none();
+        }
         self.stop().await && self.request(b"D").await.as_deref() == Some(b"OK")
     }
 }
