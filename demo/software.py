@@ -20,29 +20,42 @@ gdb.execute(f"run -batch :memory: < {os.environ['DEMO_SCRIPT']} > /dev/null", to
 gdb.execute("disable 1")
 
 # How many instructions and stores has a statement? Step one by hand, and look at each.
-instructions = stores = 0
+stores = 0
+path = []
 store = re.compile(r"\s(?:mov\w*|add\w?|sub\w?|inc\w?|dec\w?|or\w?|and\w?|xor\w?|set\w+|v?mov\w+)\s+[^(]*,[^,]*\(%|\s(?:push|call)")
-frame = gdb.selected_frame()
-architecture = frame.architecture()
-level_sp = int(gdb.parse_and_eval("(long)$sp"))
+architecture = gdb.selected_frame().architecture()
+level = int(gdb.parse_and_eval("(long)$sp"))
 end = time.monotonic() + SECONDS
-while time.monotonic() < end:
+while time.monotonic() < end and int(gdb.parse_and_eval("(long)$sp")) <= level:  # until sqlite3_step has returned
     pc = gdb.selected_frame().pc()
-    text = architecture.disassemble(pc)[0]["asm"]
-    instructions += 1
-    stores += bool(store.search(" " + text))
+    path.append(pc)
+    stores += bool(store.search(" " + architecture.disassemble(pc)[0]["asm"]))
     gdb.execute("stepi", to_string=True)
-    if int(gdb.parse_and_eval("(long)$sp")) > level_sp:  # sqlite3_step has returned
-        break
 
-gdb.execute("enable 1")
-gdb.execute("continue", to_string=True)
-gdb.execute("disable 1")
-gdb.execute("watch *(long*)($sp - 4000000)", to_string=True)
-gdb.execute("tbreak *(*(long*)$sp)", to_string=True)
-start = time.monotonic()
-gdb.execute("continue", to_string=True)
-print(f"figure statement {time.monotonic() - start}")
-print(f"figure instructions {instructions}")
+
+def statement(watches, instructions):
+    """Seconds of the next statement, or of its first instructions, under so many software watches."""
+    gdb.execute("delete")
+    gdb.execute("break sqlite3_step", to_string=True)
+    gdb.execute("continue", to_string=True)
+    gdb.execute("delete")
+    for number in range(watches):
+        gdb.execute(f"watch *(long*)($sp - {4_000_000 + 8 * number})".replace("$sp", str(level)), to_string=True)
+    if instructions < len(path):
+        gdb.execute(f"tbreak *{path[instructions]}", to_string=True)
+    else:
+        gdb.execute("tbreak *(*(long*)$sp)", to_string=True)
+    start = time.monotonic()
+    gdb.execute("continue", to_string=True)
+    return time.monotonic() - start
+
+
+print(f"figure statement {statement(1, len(path))}")
+# An address on the way that is met once only, so that the slice's length is known.
+slice_end = next(i for i in range(150, len(path)) if path.count(path[i]) == 1)
+many = statement(int(os.environ["DEMO_WATCHES"]), slice_end)
+print(f"figure many {many / slice_end * len(path)}")
+print(f"figure slice {slice_end}")
+print(f"figure instructions {len(path)}")
 print(f"figure stores {stores}")
 gdb.execute("kill")
