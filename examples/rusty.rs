@@ -22,7 +22,9 @@ fn main() {
             thread::spawn(move || {
                 let mut words = HashMap::new();
                 for i in 0..5_000u64 {
-                    *words.entry(format!("w{}", (i * 7 + id) % 311)).or_insert(0u64) += i;
+                    *words
+                        .entry(format!("w{}", (i * 7 + id) % 311))
+                        .or_insert(0u64) += i;
                 }
                 let sum = words.values().sum::<u64>();
                 *totals.lock().unwrap().entry(id % 3).or_insert(0) += sum;
@@ -47,5 +49,8 @@ fn main() {
     .is_err();
     // SAFETY: as above.
     let watched = unsafe { WATCHED };
-    println!("rusty: sizes {sizes}, totals {:?}, watched {watched}, caught {caught}", totals.lock().unwrap());
+    println!(
+        "rusty: sizes {sizes}, totals {:?}, watched {watched}, caught {caught}",
+        totals.lock().unwrap()
+    );
 }

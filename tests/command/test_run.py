@@ -182,7 +182,7 @@ def rounds(pid):
 @ulpf_only
 class Faces(unittest.TestCase):
     def test_gdb(self):
-        status, out, said = ulpf("gdb", "-nx", "-batch", "-ex", "break ready", "-ex", "continue", "-ex", "watch a", "-ex", "continue", example("five"))
+        status, out, said = ulpf("gdb", "-nx", "-batch", "-ex", "break ready", "-ex", "run", "-ex", "watch a", "-ex", "continue", example("five"))
         self.assertRegex(out + said, r"(?s)Breakpoint 1, .*Hardware watchpoint 2: a.*New value = 11")
 
     def test_doctor(self):
