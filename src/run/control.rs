@@ -209,8 +209,8 @@ impl Control {
         // The control channel ends a moment before the process does; or the program has become
         // another one, and the stub went with the memory it lived in.
         if let Some(program) = self.another_program() {
-            eprintln!(
-                "ulpf: the program has executed {program}; its watches ended there. To watch that one, run it directly."
+            say!(
+                "the program has executed {program}; its watches ended there. To watch that one, run it directly."
             );
         }
         let Control {

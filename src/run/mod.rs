@@ -8,6 +8,11 @@
 //!   Summary ◀───────────────────────────── the program's end ◀──────────────┘
 //! ```
 
+/// Tells the user something, as `println!`.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::run::output::say(&format!($($text)*)) };
+}
+
 mod clock;
 mod control;
 mod format;
@@ -70,7 +75,7 @@ fn main(options: &WatchArgs, target: Target) -> i32 {
             // Already told in detail when there is nothing to say.
             let text = format!("{error:#}");
             if !text.is_empty() {
-                eprintln!("ulpf: {text}");
+                say!("{text}");
             }
             REFUSED
         }
@@ -116,14 +121,14 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
                 .source
                 .raw_os_error()
                 .map_or_else(|| error.source.to_string(), crate::errno_text);
-            eprintln!("ulpf: cannot run {}: {why}", error.program);
+            say!("cannot run {}: {why}", error.program);
             return Ok(Ending::Exited(exec_status(&error.source, code)));
         }
         Err(error) => return Err(error.into()),
     };
     let started = clock::Start::now();
     for warning in &session.warnings {
-        eprintln!("ulpf: {warning}");
+        say!("{warning}");
     }
     let shared = session.shared.clone();
     let mut control = runtime.block_on(async { Control::new(session) })?;
@@ -132,7 +137,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let (program, mut watches, changes) = match prepared {
         Ok(Some(ready)) => ready,
         Ok(None) => {
-            eprintln!("ulpf: the program ended before the watches could be set");
+            say!("the program ended before the watches could be set");
             return Ok(runtime.block_on(control.ending()));
         }
         Err(error) => {
@@ -155,8 +160,8 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         .filter(|w| matches!(w.armed, Armed::No(_)))
         .count();
     if refused > 0 && !options.keep_going {
-        eprintln!(
-            "ulpf: {} refused; nothing was run (--keep-going runs with the others)",
+        say!(
+            "{} refused; nothing was run (--keep-going runs with the others)",
             count(refused as u64, "watch")
         );
         runtime.block_on(control.give_up());
@@ -193,7 +198,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         log.output.write(&mut summary.json());
     }
     if let Some(error) = log.output.broken() {
-        eprintln!("ulpf: the log is incomplete: {error}");
+        say!("the log is incomplete: {error}");
     }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         let _ = stderr().write_all(summary.text(options.summary).as_bytes());

@@ -7,6 +7,19 @@ use super::watches::{Armed, Watch};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Standard error carries the JSON lines: whatever else is said there must be one as well.
+static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
+
+/// Tells the user something on standard error. (Not `eprintln!`, which panics when nobody listens.)
+pub fn say(text: &str) {
+    let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
+        true => format!("{{\"type\":\"message\",\"text\":{}}}\n", Quoted(text)),
+        false => format!("ulpf: {text}\n"),
+    };
+    let _ = stderr().write_all(line.as_bytes());
+}
 
 /// Where hits go.
 pub struct Output {
@@ -41,6 +54,7 @@ impl Output {
             _ if is_terminal && !plain => Look::Coloured,
             _ => Look::Plain,
         };
+        JSON_ON_STDERR.store(look == Look::Json && is_stderr, Ordering::Relaxed);
         Ok(Output {
             look,
             is_stderr,
@@ -95,17 +109,17 @@ impl Output {
                         );
                     }
                     if let Some(note) = &w.note {
-                        eprintln!("ulpf: {note}");
+                        say!("{note}");
                     }
                 }
                 (Armed::Pending(problem), _) => {
-                    eprintln!(
-                        "ulpf: `{spec}` waits: {}; it will be watched as soon as the program loads that",
+                    say!(
+                        "`{spec}` waits: {}; it will be watched as soon as the program loads that",
                         problem.why
                     );
                 }
                 (Armed::No(problem), _) => {
-                    eprintln!("ulpf: {problem}");
+                    say!("{problem}");
                     if self.look == Look::Json && options.keep_going {
                         text += &format!(
                             "{{\"type\":\"refused\",\"watch\":{},\"spec\":{},\"what\":{},\"why\":{},\"what_to_do\":{}}}\n",

@@ -124,7 +124,7 @@ pub fn follow_libraries(
                 if let Some(command) = resolve(program, watch, &memory, backtrace) {
                     changes.arm.push((number, command));
                 } else if let Armed::No(problem) = &watch.armed {
-                    eprintln!("ulpf: {problem}");
+                    say!("{problem}");
                 }
             }
             _ => {}
@@ -151,7 +151,7 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
         match Spec::parse(text) {
             Ok(spec) => specs.push(spec),
             Err(problem) => {
-                eprintln!("ulpf: {problem}");
+                say!("{problem}");
                 bad += 1;
             }
         }

@@ -159,10 +159,7 @@ impl Program {
     pub fn module_of_data(&self, addr: u64) -> Option<&Rc<Module>> {
         self.modules.iter().find(|m| {
             let linked = addr.wrapping_sub(m.bias);
-            m.object
-                .segments
-                .iter()
-                .any(|s| (s.vaddr..s.vaddr + s.mem_len).contains(&linked))
+            m.object.segments.iter().any(|s| s.contains(linked))
         })
     }
 
@@ -188,7 +185,7 @@ impl Program {
 fn bias(object: &ObjectFile, mapping: &Mapping) -> Option<u64> {
     let segment = object.segments.iter().find(|s| {
         let page = s.offset & !0xfff;
-        s.executable && (page..s.offset + s.file_len.max(1)).contains(&mapping.offset)
+        s.executable && (page..s.offset.saturating_add(s.file_len.max(1))).contains(&mapping.offset)
     })?;
     Some(
         mapping.start.wrapping_sub(

@@ -42,6 +42,14 @@ pub struct Segment {
     pub executable: bool,
 }
 
+impl Segment {
+    /// Does it hold this address (as linked)?
+    pub fn contains(&self, addr: u64) -> bool {
+        addr.checked_sub(self.vaddr)
+            .is_some_and(|offset| offset < self.mem_len)
+    }
+}
+
 /// The PT_TLS entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Tls {
@@ -322,7 +330,7 @@ impl ElfSymbols {
         let sections = elf
             .sections()
             .filter(in_memory)
-            .map(|s| (s.address(), s.address() + s.size()));
+            .map(|s| (s.address(), s.address().saturating_add(s.size())));
         let sections = sections.collect();
         let tables = [
             elf.symbols().collect::<Vec<_>>(),
@@ -476,11 +484,11 @@ fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
         let symbol = names.symbol(object::SymbolIndex(index as usize)).ok()?;
         let name = std::str::from_utf8(names.symbol_name(elf.endian(), symbol).ok()?).ok()?;
         let at = (i as u64 + first) * ENTRY;
-        if name.is_empty() || at + ENTRY > stubs.size() {
+        if name.is_empty() || stubs.size().saturating_sub(at) < ENTRY {
             return None;
         }
         let name: &'static str = Box::leak(format!("{name}@plt").into_boxed_str());
-        let addr = stubs.address() + at;
+        let addr = stubs.address().wrapping_add(at);
         Some(ElfSymbol {
             name,
             addr,
@@ -496,7 +504,10 @@ fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
         .collect()
 }
 
-/// C++ and Rust names as a programmer writes them.
+/// C++ and Rust names as a programmer writes them. Others stay: to a demangler, `f` is `float`.
 pub fn demangle(name: &str) -> String {
-    addr2line::demangle_auto(Cow::Borrowed(name), None).into_owned()
+    match name.starts_with("_Z") || name.starts_with("_R") {
+        true => addr2line::demangle_auto(Cow::Borrowed(name), None).into_owned(),
+        false => name.to_string(),
+    }
 }

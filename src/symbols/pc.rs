@@ -117,7 +117,7 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         let name = frame
             .function
             .as_ref()
-            .and_then(|f| f.demangle().ok().map(|n| n.into_owned()));
+            .and_then(|f| f.raw_name().ok().map(|n| demangle(&n)));
         if innermost.is_none() {
             if let Some(place) = frame.location {
                 location.file = place.file.map(str::to_string);

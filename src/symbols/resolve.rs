@@ -944,9 +944,7 @@ fn data_symbols(module: &Module, name: &str) -> Vec<ElfSymbol> {
     let in_data = |s: &ElfSymbol| {
         let segments = &module.object.segments;
         s.sort == SymbolSort::ThreadLocal
-            || segments
-                .iter()
-                .any(|g| !g.executable && (g.vaddr..g.vaddr + g.mem_len).contains(&s.addr))
+            || segments.iter().any(|g| !g.executable && g.contains(s.addr))
     };
     found.retain(|s| s.sort != SymbolSort::Function && in_data(s));
     found.sort_by_key(|s| (!s.global, s.sort == SymbolSort::Untyped));

@@ -390,6 +390,8 @@ fn instructions_have_lines() {
         fixture.program.locate(main + i % 1000);
     }
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
+    assert_eq!(object::demangle("f"), "f");
+    assert_eq!(object::demangle("_Z1fi"), "f(int)");
     let puts = fixture.program.function("puts").unwrap();
     assert_ne!(
         fixture.program.locate(puts).object.as_deref(),
@@ -401,4 +403,81 @@ fn instructions_have_lines() {
         "puts@plt+0x6 in shapes"
     );
     assert_eq!(fixture.program.locate(0x10).to_string(), "0x10");
+}
+
+/// Files lie; nothing that they say may end the command.
+#[test]
+fn broken_files_are_no_reason_to_panic() {
+    let out = folder().join("broken");
+    sh(&format!(
+        "gcc -g {} -o {}",
+        source("shapes.c"),
+        out.display()
+    ));
+    let good = std::fs::read(&out).unwrap();
+    let _ = std::fs::remove_dir_all(folder());
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    let specs = [
+        "counts[3]",
+        "head->next->x",
+        "tab[2].inner[1].next->x",
+        "flags.b",
+        "per_thread",
+        "nosuch",
+    ];
+    let specs: Vec<Spec> = specs.iter().map(|s| Spec::parse(s).unwrap()).collect();
+    struct Zeros;
+    impl Memory for Zeros {
+        fn read(&self, _: u64, buf: &mut [u8]) -> bool {
+            buf.fill(0x41);
+            true
+        }
+        fn thread_pointer(&self) -> Option<u64> {
+            Some(0x7000)
+        }
+    }
+    for round in 0..300 {
+        let mut data = good.clone();
+        // Headers, then everything; debug sections are the second half of the file.
+        let (from, len) = [(0, 64), (64, 1024), (good.len() / 2, good.len() / 2)][round % 3];
+        for _ in 0..1 + random(24) {
+            data[from + random(len)] = random(256) as u8;
+        }
+        data.truncate(if round % 7 == 0 {
+            random(data.len())
+        } else {
+            data.len()
+        });
+        let Ok(object) = object::ObjectFile::parse(Path::new("/broken"), data) else {
+            continue;
+        };
+        let Some(code) = object.segments.iter().find(|s| s.executable) else {
+            continue;
+        };
+        let maps = format!(
+            "7f0000001000-7f0000100000 r-xp {:08x} 08:01 1    /broken\n",
+            code.offset & !0xfff
+        );
+        let object = std::cell::Cell::new(Some(object));
+        let mut program = Program::default();
+        program.refresh(&maps, Path::new("/broken"), |_| {
+            object.take().ok_or(String::new())
+        });
+        for spec in &specs {
+            if let Ok(watched) = program.resolve(spec, &Zeros) {
+                let len = watched.len.min(32);
+                let (_, part) = watched.part(watched.len - len, len);
+                part.render(&vec![0xff; len as usize], len, &mut String::new());
+            }
+        }
+        for pc in (0x7f0000001000u64..0x7f0000002000).step_by(64) {
+            let _ = program.locate(pc).to_string();
+        }
+    }
 }

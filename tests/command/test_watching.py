@@ -145,6 +145,18 @@ class Run(unittest.TestCase):
         self.assertEqual(said.status, 0)
         self.assertIn("never loaded", said.summary["watches"][0]["refused"])
 
+    def test_thread_locals_are_the_main_threads(self):
+        source = ("#include <pthread.h>\n_Thread_local int mine = 1;\nstatic void *f(void *p) { mine = 50; return p; }\n"
+                  "int main(void) { mine = 2; pthread_t t; pthread_create(&t, 0, f, 0); pthread_join(t, 0);\n"
+                  "mine = 3; return 0; }")
+        with tempfile.TemporaryDirectory() as folder:
+            for flags, options in (["-pthread"], []), (["-pthread", "-static"], ["--at", "main"]):
+                binary = os.path.join(folder, "local")
+                subprocess.run(["cc", "-g", *flags, "-x", "c", "-", "-o", binary], input=source.encode(), check=True)
+                said = Json(["mine"], binary, options=options)
+                self.assertEqual(said.changes(), [("mine", "1", "2"), ("mine", "2", "3")])
+                self.assertIn("main thread's copy", said.err)
+
     def test_watches_set_at_a_function(self):
         said = Json(["a"], "five", options=["--at", "ready"])
         self.assertEqual(said.changes(), [("a", "10", "11"), ("a", "11", "12")])
@@ -256,6 +268,20 @@ class Refusals(unittest.TestCase):
         self.assertEqual((status, out), (0, "five: done\n"))
         self.assertIn("`nonsense` was not watched", err)
         self.assertIn("2 hits on 2 watches", err)
+
+    def test_json_on_standard_error_is_nothing_but_json(self):
+        status, _, err = run(["a", "nonsense"], "five", options=["--keep-going", "--json"])
+        self.assertEqual(status, 0)
+        types = [json.loads(text)["type"] for text in err.splitlines()]
+        self.assertEqual((types[-1], types.count("hit")), ("summary", 2))
+        self.assertIn("refused", types)
+
+    def test_nobody_listens(self):
+        script = '{ "$0" run -w "unwatched:rw" -w nonsense --keep-going -- "$1"; echo $? > "$2"; } 2>&1 >/dev/null | head -c 1'
+        with tempfile.NamedTemporaryFile() as status:
+            subprocess.run(["sh", "-c", script, ULPF, example("five"), status.name], stdout=subprocess.PIPE,
+                           timeout=30 * PATIENCE, check=True)
+            self.assertEqual(status.read(), b"0\n")
 
     def test_nothing_to_watch(self):
         status, _, err = ulpf("run", "--", example("five"))
