@@ -149,6 +149,8 @@ impl SharedArea {
                     &raw const timeout,
                 )
             };
+            // The writer has paid for one wake-up; let it write some more before the next.
+            std::thread::sleep(std::time::Duration::from_millis(1).min(limit));
         }
         header.reader_waits.store(0, Ordering::Relaxed);
     }

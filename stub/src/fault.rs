@@ -427,7 +427,7 @@ fn log(
     }
     r.frames_len = backtrace(uc, &mut r.frames, frames as usize) as u8;
     r.seq.store(ticket + 1, Release);
-    if h.reader_waits.load(SeqCst) != 0 {
+    if h.reader_waits.load(SeqCst) != 0 && h.reader_waits.swap(0, SeqCst) != 0 {
         h.wake.fetch_add(1, SeqCst);
         // SAFETY: a word that the command waits on (shared between processes).
         let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
