@@ -68,14 +68,31 @@ pub fn make(code: Code, rng: &mut Rng, shape: Shape) -> Option<Vec<u8>> {
             }
         };
         match kind {
-            K::mem | K::mem_mpx | K::mem_mib | K::sibmem | K::r8_or_mem | K::r16_or_mem
-            | K::r32_or_mem | K::r32_or_mem_mpx | K::r64_or_mem | K::r64_or_mem_mpx | K::mm_or_mem
-            | K::xmm_or_mem | K::ymm_or_mem | K::zmm_or_mem | K::bnd_or_mem_mpx | K::k_or_mem => {
+            K::mem
+            | K::mem_mpx
+            | K::mem_mib
+            | K::sibmem
+            | K::r8_or_mem
+            | K::r16_or_mem
+            | K::r32_or_mem
+            | K::r32_or_mem_mpx
+            | K::r64_or_mem
+            | K::r64_or_mem_mpx
+            | K::mm_or_mem
+            | K::xmm_or_mem
+            | K::ymm_or_mem
+            | K::zmm_or_mem
+            | K::bnd_or_mem_mpx
+            | K::k_or_mem => {
                 memory = true;
                 i.set_op_kind(n, OpKind::Memory);
                 address(&mut i, rng, shape, matches!(kind, K::mem_mib | K::sibmem));
             }
-            K::mem_vsib32x | K::mem_vsib64x | K::mem_vsib32y | K::mem_vsib64y | K::mem_vsib32z
+            K::mem_vsib32x
+            | K::mem_vsib64x
+            | K::mem_vsib32y
+            | K::mem_vsib64y
+            | K::mem_vsib32z
             | K::mem_vsib64z => {
                 memory = true;
                 i.set_op_kind(n, OpKind::Memory);
@@ -116,7 +133,9 @@ pub fn make(code: Code, rng: &mut Rng, shape: Shape) -> Option<Vec<u8>> {
                 i.set_memory_index_scale(1);
             }
             K::r8_reg | K::r8_opcode => reg = Some(nth(Register::AL, rng.below(20))),
-            K::r16_reg | K::r16_reg_mem | K::r16_rm | K::r16_opcode => reg = Some(nth(Register::AX, rng.below(16))),
+            K::r16_reg | K::r16_reg_mem | K::r16_rm | K::r16_opcode => {
+                reg = Some(nth(Register::AX, rng.below(16)))
+            }
             K::r32_reg | K::r32_reg_mem | K::r32_rm | K::r32_opcode | K::r32_vvvv => {
                 reg = Some(nth(Register::EAX, rng.below(16)))
             }
@@ -128,13 +147,18 @@ pub fn make(code: Code, rng: &mut Rng, shape: Shape) -> Option<Vec<u8>> {
             K::kp1_reg => reg = Some(nth(Register::K0, rng.below(8))),
             K::mm_reg | K::mm_rm => reg = Some(nth(Register::MM0, rng.below(8))),
             K::xmm_reg | K::xmm_rm | K::xmm_vvvv | K::xmm_is4 | K::xmm_is5 => {
-                reg = Some(nth(Register::XMM0, rng.below(if legacy { 16 } else { vectors })))
+                reg = Some(nth(
+                    Register::XMM0,
+                    rng.below(if legacy { 16 } else { vectors }),
+                ))
             }
             K::xmmp3_vvvv => reg = Some(nth(Register::XMM0, rng.below(8) * 4)),
             K::ymm_reg | K::ymm_rm | K::ymm_vvvv | K::ymm_is4 | K::ymm_is5 => {
                 reg = Some(nth(Register::YMM0, rng.below(vectors)))
             }
-            K::zmm_reg | K::zmm_rm | K::zmm_vvvv => reg = Some(nth(Register::ZMM0, rng.below(vectors))),
+            K::zmm_reg | K::zmm_rm | K::zmm_vvvv => {
+                reg = Some(nth(Register::ZMM0, rng.below(vectors)))
+            }
             K::zmmp3_vvvv => reg = Some(nth(Register::ZMM0, rng.below(8) * 4)),
             K::bnd_reg => reg = Some(nth(Register::BND0, rng.below(4))),
             K::es => reg = Some(Register::ES),
@@ -153,8 +177,20 @@ pub fn make(code: Code, rng: &mut Rng, shape: Shape) -> Option<Vec<u8>> {
             K::sti_opcode => reg = Some(nth(Register::ST0, rng.below(8))),
             K::imm4_m2z => imm(&mut i, OpKind::Immediate8, rng.below(4)),
             K::imm8 => {
-                let second = op.op_kinds().iter().take(n as usize).any(|k| matches!(k, K::imm8 | K::imm16));
-                imm(&mut i, if second { OpKind::Immediate8_2nd } else { OpKind::Immediate8 }, rng.next() & 0xff)
+                let second = op
+                    .op_kinds()
+                    .iter()
+                    .take(n as usize)
+                    .any(|k| matches!(k, K::imm8 | K::imm16));
+                imm(
+                    &mut i,
+                    if second {
+                        OpKind::Immediate8_2nd
+                    } else {
+                        OpKind::Immediate8
+                    },
+                    rng.next() & 0xff,
+                )
             }
             K::imm8_const_1 => imm(&mut i, OpKind::Immediate8, 1),
             K::imm8sex16 => imm(&mut i, OpKind::Immediate8to16, rng.next()),

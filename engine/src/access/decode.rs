@@ -45,16 +45,27 @@ impl Decoder {
         state::init();
         // Fills iced's tables, which it builds on first use.
         let _ = iced_x86::Decoder::new(64, &[0x90], 0).decode();
-        let mut handles = [const { Handle { busy: AtomicBool::new(false), csh: 0, insn: core::ptr::null_mut() } }; HANDLES];
+        let mut handles = [const {
+            Handle {
+                busy: AtomicBool::new(false),
+                csh: 0,
+                insn: core::ptr::null_mut(),
+            }
+        }; HANDLES];
         for h in &mut handles {
             let mut csh = 0;
             // SAFETY: plain C calls; `csh` outlives them.
             unsafe {
-                if cs::cs_open(cs::cs_arch::CS_ARCH_X86, cs::cs_mode::CS_MODE_64, &mut csh) != cs::cs_err::CS_ERR_OK {
+                if cs::cs_open(cs::cs_arch::CS_ARCH_X86, cs::cs_mode::CS_MODE_64, &mut csh)
+                    != cs::cs_err::CS_ERR_OK
+                {
                     return None;
                 }
-                if cs::cs_option(csh, cs::cs_opt_type::CS_OPT_DETAIL, cs::cs_opt_value::CS_OPT_ON as usize)
-                    != cs::cs_err::CS_ERR_OK
+                if cs::cs_option(
+                    csh,
+                    cs::cs_opt_type::CS_OPT_DETAIL,
+                    cs::cs_opt_value::CS_OPT_ON as usize,
+                ) != cs::cs_err::CS_ERR_OK
                 {
                     return None;
                 }
@@ -80,7 +91,9 @@ impl Decoder {
         let layout = Layout::parse(bytes).ok_or(DecodeError::Invalid)?;
         let decoded = match self.capstone(pc, bytes) {
             Some(d) if d.fits(&layout) => d,
-            _ => iced(pc, bytes).filter(|d| d.fits(&layout)).ok_or(DecodeError::Invalid)?,
+            _ => iced(pc, bytes)
+                .filter(|d| d.fits(&layout))
+                .ok_or(DecodeError::Invalid)?,
         };
         let mut insn = Insn {
             pc,
@@ -92,13 +105,24 @@ impl Decoder {
             reg_is_rsp: decoded.names_rsp && layout.reg == 4,
             vvvv_is_rsp: decoded.names_rsp && layout.wrap != Wrap::Legacy && layout.vvvv == 4,
         };
-        let code = bytes.get(..decoded.len as usize).ok_or(DecodeError::Invalid)?;
-        insn.bytes.get_mut(..code.len()).ok_or(DecodeError::Invalid)?.copy_from_slice(code);
+        let code = bytes
+            .get(..decoded.len as usize)
+            .ok_or(DecodeError::Invalid)?;
+        insn.bytes
+            .get_mut(..code.len())
+            .ok_or(DecodeError::Invalid)?
+            .copy_from_slice(code);
         insn.mem.segment = layout.segment;
         insn.mem.kind = class::operand_kind(&layout);
         if insn.mem.base == RIP {
-            let next = pc.wrapping_add(insn.len.into()).wrapping_add(insn.mem.disp as u64);
-            insn.mem.disp = if layout.addr32 { next & 0xffff_ffff } else { next } as i64;
+            let next = pc
+                .wrapping_add(insn.len.into())
+                .wrapping_add(insn.mem.disp as u64);
+            insn.mem.disp = if layout.addr32 {
+                next & 0xffff_ffff
+            } else {
+                next
+            } as i64;
             insn.mem.base = NO_REG;
         }
         if let Some(size) = element::operand_size(&layout) {
@@ -127,7 +151,8 @@ impl Decoder {
         // SAFETY: the handle and its instruction are ours while `busy` is set; `code` and `left`
         // describe `bytes`.
         let decoded = unsafe {
-            cs::cs_disasm_iter(h.csh, &mut code, &mut left, &mut at, h.insn).then(|| read_capstone(&*h.insn))
+            cs::cs_disasm_iter(h.csh, &mut code, &mut left, &mut at, h.insn)
+                .then(|| read_capstone(&*h.insn))
         };
         h.busy.store(false, Ordering::Release);
         decoded.flatten()
@@ -152,15 +177,27 @@ impl Decoded {
     }
 }
 
-const NO_MEM: MemOp =
-    MemOp { base: NO_REG, index: NO_REG, scale: 1, segment: 0, disp: 0, size: 0, kind: Read };
+const NO_MEM: MemOp = MemOp {
+    base: NO_REG,
+    index: NO_REG,
+    scale: 1,
+    segment: 0,
+    disp: 0,
+    size: 0,
+    kind: Read,
+};
 
 /// # Safety
 /// `insn` was filled by a successful `cs_disasm_iter` with details on.
 unsafe fn read_capstone(insn: &cs::cs_insn) -> Option<Decoded> {
     // SAFETY: details are on, so `detail` points to an x86 detail.
     let x86 = unsafe { &insn.detail.as_ref()?.__bindgen_anon_1.x86 };
-    let mut d = Decoded { len: insn.size as u8, has_mem: false, mem: NO_MEM, names_rsp: false };
+    let mut d = Decoded {
+        len: insn.size as u8,
+        has_mem: false,
+        mem: NO_MEM,
+        names_rsp: false,
+    };
     for op in x86.operands.get(..x86.op_count as usize)? {
         match op.type_ {
             cs::x86_op_type::X86_OP_REG => {
@@ -224,12 +261,20 @@ fn iced(pc: u64, bytes: &[u8]) -> Option<Decoded> {
         Register::RIP | Register::EIP => RIP,
         r => r.number() as u8,
     };
-    let mut d = Decoded { len: insn.len() as u8, has_mem: false, mem: NO_MEM, names_rsp: false };
+    let mut d = Decoded {
+        len: insn.len() as u8,
+        has_mem: false,
+        mem: NO_MEM,
+        names_rsp: false,
+    };
     for i in 0..insn.op_count() {
         match insn.op_kind(i) {
             OpKind::Register => {
                 let r = insn.op_register(i);
-                d.names_rsp |= matches!(r, Register::RSP | Register::ESP | Register::SP | Register::SPL);
+                d.names_rsp |= matches!(
+                    r,
+                    Register::RSP | Register::ESP | Register::SP | Register::SPL
+                );
             }
             OpKind::Memory => d.has_mem = true,
             _ => {}

@@ -24,9 +24,19 @@ pub fn operand_size(l: &Layout) -> Option<u16> {
         (Wrap::Legacy, 1, 0x2e | 0x2f) => Some(if l.pp == Pp::P66 { 8 } else { 4 }),
         // capstone: 4 when F2 or F3 comes with 66, 2 when REX.W does (cmov, bt, shld, imul, cmpxchg,
         // bsf, bsr, popcnt, xadd, movbe)
-        (Wrap::Legacy, 1, 0x40..=0x4f | 0xa3..=0xa5 | 0xab..=0xad | 0xaf | 0xb1 | 0xb3 | 0xb8 | 0xba..=0xbd | 0xc1) => {
-            Some(l.opsize().into())
-        }
+        (
+            Wrap::Legacy,
+            1,
+            0x40..=0x4f
+            | 0xa3..=0xa5
+            | 0xab..=0xad
+            | 0xaf
+            | 0xb1
+            | 0xb3
+            | 0xb8
+            | 0xba..=0xbd
+            | 0xc1,
+        ) => Some(l.opsize().into()),
         (Wrap::Legacy, 2, 0xf0 | 0xf1) if l.pp != Pp::PF2 => Some(l.opsize().into()),
         // capstone: 1 (vgf2p8affineqb and its inverse with a broadcast operand)
         (Wrap::Evex, 3, 0xce | 0xcf) if l.bcast => Some(8),
@@ -43,9 +53,18 @@ pub fn grain(l: &Layout) -> u8 {
         // vmovdqu8, vmovdqu16
         (1, Pp::PF2, 0x6f | 0x7f) => bw,
         // byte arithmetic and comparisons
-        (1, Pp::P66, 0x64 | 0x74 | 0xd8 | 0xda | 0xdc | 0xde | 0xe0 | 0xe8 | 0xec | 0xf8 | 0xfc) => 1,
+        (
+            1,
+            Pp::P66,
+            0x64 | 0x74 | 0xd8 | 0xda | 0xdc | 0xde | 0xe0 | 0xe8 | 0xec | 0xf8 | 0xfc,
+        ) => 1,
         // word arithmetic, comparisons and shifts
-        (1, Pp::P66, 0x65 | 0x71 | 0x75 | 0xd5 | 0xd9 | 0xdd | 0xe3 | 0xe4 | 0xe5 | 0xe9 | 0xea | 0xed | 0xee | 0xf9 | 0xfd) => 2,
+        (
+            1,
+            Pp::P66,
+            0x65 | 0x71 | 0x75 | 0xd5 | 0xd9 | 0xdd | 0xe3 | 0xe4 | 0xe5 | 0xe9 | 0xea | 0xed
+            | 0xee | 0xf9 | 0xfd,
+        ) => 2,
         // narrowing stores and widening loads: the element in memory
         (2, Pp::PF3, 0x10..=0x12 | 0x20..=0x22 | 0x30..=0x32) => 1,
         (2, Pp::PF3, 0x13 | 0x14 | 0x23 | 0x24 | 0x33 | 0x34) => 2,
@@ -71,7 +90,13 @@ pub fn grain(l: &Layout) -> u8 {
 fn half_precision(l: &Layout) -> u8 {
     match (l.map, l.pp, l.opcode) {
         // to half precision from int, quad, double, single
-        (5, Pp::None, 0x5b) | (5, Pp::PF2, 0x7a) => if l.w { 8 } else { 4 },
+        (5, Pp::None, 0x5b) | (5, Pp::PF2, 0x7a) => {
+            if l.w {
+                8
+            } else {
+                4
+            }
+        }
         (5, Pp::P66, 0x5a) => 8,
         (5, Pp::P66, 0x1d) => 4,
         (5, Pp::None, 0x1d) => 4,
@@ -89,14 +114,20 @@ fn half_tuple(l: &Layout) -> bool {
         (1, Pp::None, 0x5a) | (1, Pp::PF3, 0xe6 | 0x7a) => !l.w,
         (1, Pp::P66, 0x78..=0x7b) => !l.w,
         // from half precision to single and int
-        (5, Pp::P66, 0x5b) | (5, Pp::PF3, 0x5b) | (5, Pp::None, 0x78 | 0x79) | (6, Pp::P66, 0x13) => true,
+        (5, Pp::P66, 0x5b)
+        | (5, Pp::PF3, 0x5b)
+        | (5, Pp::None, 0x78 | 0x79)
+        | (6, Pp::P66, 0x13) => true,
         _ => false,
     }
 }
 
 /// The full memory operand is a quarter as long as the vector (half precision to 64 bits).
 fn quarter_tuple(l: &Layout) -> bool {
-    matches!((l.map, l.pp, l.opcode), (5, Pp::None, 0x5a) | (5, Pp::P66, 0x78..=0x7b))
+    matches!(
+        (l.map, l.pp, l.opcode),
+        (5, Pp::None, 0x5a) | (5, Pp::P66, 0x78..=0x7b)
+    )
 }
 
 /// `vbroadcast…` and `vpbroadcast…` from memory; with the grain of the destination.
@@ -118,7 +149,11 @@ pub fn lanes(l: &Layout) -> u64 {
 
 /// Part of a broadcast operand that is touched or left alone as a whole.
 pub fn broadcast_part(l: &Layout, size: u64) -> u64 {
-    if l.bcast { size } else { u64::from(grain(l)).min(size) }
+    if l.bcast {
+        size
+    } else {
+        u64::from(grain(l)).min(size)
+    }
 }
 
 /// Classes E4NF, E5NF, E6NF of the SDM (vol. 2, 2.8): the whole operand is read whatever the mask
@@ -135,8 +170,11 @@ fn no_fault_suppression(l: &Layout) -> bool {
             | 0x75..=0x77 | 0x7d..=0x7f | 0x83 | 0x8d | 0xc4),
         // four iterations from one 16-byte operand; vcvtne2ps2bf16
         (2, Pp::PF2) => matches!(l.opcode, 0x52 | 0x53 | 0x72 | 0x9a | 0x9b | 0xaa | 0xab),
-        (3, Pp::P66) => matches!(l.opcode, 0x00 | 0x01 | 0x03..=0x05 | 0x0f | 0x18 | 0x1a | 0x23
-            | 0x38 | 0x3a | 0x42 | 0x43 | 0xce | 0xcf),
+        (3, Pp::P66) => matches!(
+            l.opcode,
+            0x00 | 0x01 | 0x03
+                ..=0x05 | 0x0f | 0x18 | 0x1a | 0x23 | 0x38 | 0x3a | 0x42 | 0x43 | 0xce | 0xcf
+        ),
         _ => false,
     }
 }

@@ -64,8 +64,16 @@ impl AccessList {
     pub const CAPACITY: usize = 64;
 
     pub const fn new() -> AccessList {
-        let none = Access { addr: TargetAddr(0), len: 0, kind: Read };
-        AccessList { items: [none; Self::CAPACITY], len: 0, overflow: false }
+        let none = Access {
+            addr: TargetAddr(0),
+            len: 0,
+            kind: Read,
+        };
+        AccessList {
+            items: [none; Self::CAPACITY],
+            len: 0,
+            overflow: false,
+        }
     }
     pub fn clear(&mut self) {
         self.len = 0;
@@ -74,7 +82,11 @@ impl AccessList {
     pub fn push(&mut self, addr: u64, len: u64, kind: AccessKind) {
         match self.items.get_mut(self.len) {
             Some(slot) => {
-                *slot = Access { addr: TargetAddr(addr), len, kind };
+                *slot = Access {
+                    addr: TargetAddr(addr),
+                    len,
+                    kind,
+                };
                 self.len += 1;
             }
             None => self.overflow = true,
@@ -162,12 +174,22 @@ impl Insn {
     pub fn touches_memory(&self) -> bool {
         self.class != Class::None
     }
+    /// False when [`Insn::accesses`] cannot tell all of them (tiles, device portals, shadow
+    /// stacks): find out by comparing memory.
+    pub fn accesses_known(&self) -> bool {
+        self.class != Class::Unsupported
+    }
     pub fn is_locked(&self) -> bool {
         self.layout.lock
-            || self.layout.legacy() && self.layout.map == 0 && matches!(self.layout.opcode, 0x86 | 0x87)
+            || self.layout.legacy()
+                && self.layout.map == 0
+                && matches!(self.layout.opcode, 0x86 | 0x87)
     }
     pub fn is_string(&self) -> bool {
-        matches!(self.class, Class::Movs | Class::Stos | Class::Lods | Class::Scas | Class::Cmps)
+        matches!(
+            self.class,
+            Class::Movs | Class::Stos | Class::Lods | Class::Scas | Class::Cmps
+        )
     }
     /// String instruction with a repeat prefix; F2 repeats `movs`, `stos` and `lods` too.
     pub fn is_rep(&self) -> bool {
@@ -176,8 +198,22 @@ impl Insn {
     /// Goes through the stack pointer implicitly.
     pub fn is_stack(&self) -> bool {
         use Class::*;
-        matches!(self.class, Push | PushMem | Pop | PopMem | Pushf | Popf | Call | CallMem | Ret
-            | Enter | Leave | FarRet | Iret | FarCallMem)
+        matches!(
+            self.class,
+            Push | PushMem
+                | Pop
+                | PopMem
+                | Pushf
+                | Popf
+                | Call
+                | CallMem
+                | Ret
+                | Enter
+                | Leave
+                | FarRet
+                | Iret
+                | FarCallMem
+        )
     }
     /// The code bytes, `len` of them.
     pub fn code(&self) -> &[u8] {
@@ -189,7 +225,11 @@ impl Insn {
     }
 
     fn trunc(&self, offset: u64) -> u64 {
-        if self.layout.addr32 { offset & 0xffff_ffff } else { offset }
+        if self.layout.addr32 {
+            offset & 0xffff_ffff
+        } else {
+            offset
+        }
     }
 
     /// Base of the segment that the prefix names (ds, es, ss and cs are flat in 64-bit mode).
@@ -217,7 +257,9 @@ impl Insn {
             Class::Gather | Class::Scatter => 0,
             _ => reg(self.mem.index).wrapping_mul(self.mem.scale.into()),
         };
-        let offset = reg(self.mem.base).wrapping_add(index).wrapping_add(self.mem.disp as u64);
+        let offset = reg(self.mem.base)
+            .wrapping_add(index)
+            .wrapping_add(self.mem.disp as u64);
         self.segment_base(cpu).wrapping_add(self.trunc(offset))
     }
 
@@ -237,12 +279,17 @@ impl Insn {
 
     /// Element of a string instruction.
     pub fn string_size(&self) -> u64 {
-        if self.layout.opcode & 1 == 0 { 1 } else { self.layout.opsize().into() }
+        if self.layout.opcode & 1 == 0 {
+            1
+        } else {
+            self.layout.opsize().into()
+        }
     }
 
     /// Where a string instruction reads: `seg:[rsi]`.
     pub fn string_source(&self, cpu: &Cpu) -> u64 {
-        self.segment_base(cpu).wrapping_add(self.trunc(cpu.gprs.rsi))
+        self.segment_base(cpu)
+            .wrapping_add(self.trunc(cpu.gprs.rsi))
     }
 
     /// Where a string instruction writes or compares: `es:[rdi]`.
@@ -257,7 +304,11 @@ impl Insn {
 
     /// Bytes that `maskmovq` or `maskmovdqu` selects from.
     pub fn maskmov_len(&self) -> u64 {
-        if self.layout.legacy() && !self.layout.opsize16 { 8 } else { 16 }
+        if self.layout.legacy() && !self.layout.opsize16 {
+            8
+        } else {
+            16
+        }
     }
 
     /// How far a bit-string instruction's word lies from the named one, in bytes.
@@ -273,13 +324,21 @@ impl Insn {
     /// Linear address of the word a bit-string instruction works on.
     pub fn bit_address(&self, cpu: &Cpu) -> u64 {
         let base = self.segment_base(cpu);
-        let offset = self.effective(cpu).wrapping_sub(base).wrapping_add(self.bit_offset(cpu) as u64);
+        let offset = self
+            .effective(cpu)
+            .wrapping_sub(base)
+            .wrapping_add(self.bit_offset(cpu) as u64);
         base.wrapping_add(self.trunc(offset))
     }
 
     /// `enter`: bytes to reserve and nesting level.
     pub fn enter_operands(&self) -> (u16, u8) {
-        let at = |i: u8| self.bytes.get(self.layout.tail_at.wrapping_add(i) as usize).copied().unwrap_or(0);
+        let at = |i: u8| {
+            self.bytes
+                .get(self.layout.tail_at.wrapping_add(i) as usize)
+                .copied()
+                .unwrap_or(0)
+        };
         (u16::from_le_bytes([at(0), at(1)]), at(2) & 31)
     }
 
@@ -314,7 +373,11 @@ impl Insn {
             Class::Pop | Class::Popf | Class::Ret => out.push(rsp, slot, Read),
             Class::PopMem => {
                 out.push(rsp, slot, Read);
-                out.push(self.effective_with(cpu, rsp.wrapping_add(slot)), slot, Write);
+                out.push(
+                    self.effective_with(cpu, rsp.wrapping_add(slot)),
+                    slot,
+                    Write,
+                );
             }
             Class::JmpMem => out.push(ea, 8, Read),
             Class::Leave => out.push(cpu.gprs.rbp, slot, Read),
@@ -329,10 +392,16 @@ impl Insn {
             }
             Class::Xlat => {
                 let offset = cpu.gprs.rbx.wrapping_add(cpu.gprs.rax & 0xff);
-                out.push(self.segment_base(cpu).wrapping_add(self.trunc(offset)), 1, Read);
+                out.push(
+                    self.segment_base(cpu).wrapping_add(self.trunc(offset)),
+                    1,
+                    Read,
+                );
             }
             Class::MaskMov => {
-                let at = self.segment_base(cpu).wrapping_add(self.trunc(cpu.gprs.rdi));
+                let at = self
+                    .segment_base(cpu)
+                    .wrapping_add(self.trunc(cpu.gprs.rdi));
                 let mmx = self.maskmov_len() == 8;
                 for i in 0..self.maskmov_len() {
                     let selected = if mmx {
@@ -363,7 +432,10 @@ impl Insn {
             }
             Class::BroadcastEvex => {
                 let part = element::broadcast_part(&self.layout, size).max(1);
-                let (lanes, mask) = (element::lanes(&self.layout).min(64), cpu.opmask(self.layout.aaa));
+                let (lanes, mask) = (
+                    element::lanes(&self.layout).min(64),
+                    cpu.opmask(self.layout.aaa),
+                );
                 let parts = (size / part).max(1);
                 for j in 0..parts {
                     if (0..lanes).any(|i| i % parts == j && mask >> i & 1 != 0) {
@@ -437,7 +509,9 @@ impl Insn {
                 _ if self.layout.w => 8,
                 _ => 4,
             },
-            _ => u64::from(element::grain(&self.layout)).min(self.mem.size.into()).max(1),
+            _ => u64::from(element::grain(&self.layout))
+                .min(self.mem.size.into())
+                .max(1),
         }
     }
 
@@ -464,13 +538,20 @@ impl Insn {
     pub fn vsib_index(&self, cpu: &Cpu, i: u64) -> u64 {
         let size = self.vsib_index_size();
         let raw = cpu.vector(self.mem.index, i * size, size);
-        let index = if size == 4 { i64::from(raw as u32 as i32) as u64 } else { raw };
+        let index = if size == 4 {
+            i64::from(raw as u32 as i32) as u64
+        } else {
+            raw
+        };
         index.wrapping_mul(self.mem.scale.into())
     }
 
     pub fn vsib_address(&self, cpu: &Cpu, i: u64) -> u64 {
         let base = self.segment_base(cpu);
-        let offset = self.effective(cpu).wrapping_sub(base).wrapping_add(self.vsib_index(cpu, i));
+        let offset = self
+            .effective(cpu)
+            .wrapping_sub(base)
+            .wrapping_add(self.vsib_index(cpu, i));
         base.wrapping_add(self.trunc(offset))
     }
 
@@ -480,7 +561,11 @@ impl Insn {
     fn xsave_accesses(&self, cpu: &Cpu, ea: u64, out: &mut AccessList) {
         let wanted = cpu.gprs.rdx << 32 | cpu.gprs.rax & 0xffff_ffff;
         let parts = wanted & state::xcr0();
-        let kind = if self.class == Class::Xrstor { Read } else { Write };
+        let kind = if self.class == Class::Xrstor {
+            Read
+        } else {
+            Write
+        };
         let compact = self.class == Class::Xsavec;
         if parts & state::X87 != 0 {
             out.join(ea, 24, kind);
@@ -505,7 +590,9 @@ impl Insn {
             if parts & 1 << i == 0 {
                 continue;
             }
-            let Some((offset, size)) = state::component(i) else { continue };
+            let Some((offset, size)) = state::component(i) else {
+                continue;
+            };
             if compact {
                 if state::aligned_when_compacted(i) {
                     at = (at + 63) & !63;

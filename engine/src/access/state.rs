@@ -105,7 +105,9 @@ impl Cpu<'_> {
 
     /// Element of `size` 1, 2, 4 or 8 bytes at byte `at` of a vector register, zero-extended.
     pub fn vector(&self, reg: u8, at: u64, size: u64) -> u64 {
-        let Some((offset, part)) = Self::vector_at(reg, at) else { return 0 };
+        let Some((offset, part)) = Self::vector_at(reg, at) else {
+            return 0;
+        };
         if self.xstate_bv() & part == 0 {
             return 0;
         }
@@ -113,7 +115,9 @@ impl Cpu<'_> {
     }
 
     fn image_sized(&self, offset: u64, size: u64) -> u64 {
-        let Some(p) = self.image_ptr(offset, size) else { return 0 };
+        let Some(p) = self.image_ptr(offset, size) else {
+            return 0;
+        };
         // SAFETY: `size` bytes inside the image.
         unsafe {
             match size {
@@ -127,8 +131,12 @@ impl Cpu<'_> {
 
     /// Writes an element of a vector register whose component is already in use.
     pub fn set_vector(&mut self, reg: u8, at: u64, size: u64, value: u64) {
-        let Some((offset, _)) = Self::vector_at(reg, at) else { return };
-        let Some(p) = self.image_ptr(offset, size) else { return };
+        let Some((offset, _)) = Self::vector_at(reg, at) else {
+            return;
+        };
+        let Some(p) = self.image_ptr(offset, size) else {
+            return;
+        };
         let bytes = value.to_le_bytes();
         // SAFETY: `size` is at most 8 and inside the image.
         unsafe { p.copy_from_nonoverlapping(bytes.as_ptr(), size.min(8) as usize) };
@@ -160,6 +168,7 @@ impl Cpu<'_> {
             return 0;
         }
         let top = self.image_sized(2, 2) >> 11 & 7;
-        self.image(32 + ((u64::from(reg & 7).wrapping_sub(top)) & 7) * 16).unwrap_or(0)
+        self.image(32 + ((u64::from(reg & 7).wrapping_sub(top)) & 7) * 16)
+            .unwrap_or(0)
     }
 }

@@ -46,8 +46,8 @@ pub fn plan(insn: &Insn) -> Plan {
         Plain if l.wrap == Wrap::Xop && (insn.reg_is_rsp || insn.vvvv_is_rsp) => {
             Plan::Slow(Slow::Unsupported)
         }
-        Plain | Flush | BitString | MaskMov | MaskedVex | MaskedEvex | BroadcastEvex | Packed | Xsave
-        | Xsavec | Xrstor | Movdir64b | Clzero => Plan::Thunk,
+        Plain | Flush | BitString | MaskMov | MaskedVex | MaskedEvex | BroadcastEvex | Packed
+        | Xsave | Xsavec | Xrstor | Movdir64b | Clzero => Plan::Thunk,
         Gather | Scatter => Plan::Gather,
         // A 16-bit near branch: Intel ignores the prefix, AMD does not.
         Call | CallMem | JmpMem | Ret if l.opsize16 && !l.w => Plan::Slow(Slow::Unsupported),
@@ -93,15 +93,23 @@ pub fn changed(insn: &Insn) -> u64 {
     let store = insn.mem.kind == AccessKind::Write
         && match (l.wrap, l.map) {
             (Wrap::Legacy, 1) | (Wrap::Vex, 1) | (Wrap::Evex, 1) => {
-                matches!(l.opcode, 0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7f | 0xe7 | 0xd6)
-                    || l.opcode == 0x7e && l.pp == Pp::P66
+                matches!(
+                    l.opcode,
+                    0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7f | 0xe7 | 0xd6
+                ) || l.opcode == 0x7e && l.pp == Pp::P66
             }
             (Wrap::Vex, 2) => matches!(l.opcode, 0x2e | 0x2f | 0x8e),
-            (Wrap::Vex | Wrap::Evex, 3) => matches!(l.opcode, 0x14..=0x17 | 0x19 | 0x1b | 0x39 | 0x3b),
+            (Wrap::Vex | Wrap::Evex, 3) => {
+                matches!(l.opcode, 0x14..=0x17 | 0x19 | 0x1b | 0x39 | 0x3b)
+            }
             _ => false,
         };
     // MMX stores switch the x87 unit to MMX mode.
-    if store && !(l.legacy() && l.pp == Pp::None && l.opcode >= 0x60) { 0 } else { components(insn) }
+    if store && !(l.legacy() && l.pp == Pp::None && l.opcode >= 0x60) {
+        0
+    } else {
+        components(insn)
+    }
 }
 
 /// A code buffer that never overflows silently.
@@ -113,7 +121,11 @@ pub struct Code {
 
 impl Code {
     fn new() -> Code {
-        Code { bytes: [0; 192], len: 0, full: false }
+        Code {
+            bytes: [0; 192],
+            len: 0,
+            full: false,
+        }
     }
     fn put(&mut self, bytes: &[u8]) {
         for &b in bytes {
@@ -132,12 +144,21 @@ impl Code {
     /// `mov to, from` between 64-bit registers.
     fn mov(&mut self, to: u8, from: u8) {
         if to != from {
-            self.put(&[0x48 | (from >> 3) << 2 | to >> 3, 0x89, 0xc0 | (from & 7) << 3 | to & 7]);
+            self.put(&[
+                0x48 | (from >> 3) << 2 | to >> 3,
+                0x89,
+                0xc0 | (from & 7) << 3 | to & 7,
+            ]);
         }
     }
     /// `mov reg, [c + disp8]` (8B) or `mov [c + disp8], reg` (89); `c` is no rsp and no r12.
     fn slot(&mut self, opcode: u8, reg: u8, c: u8, disp: u8) {
-        self.put(&[0x48 | (reg >> 3) << 2 | c >> 3, opcode, 0x40 | (reg & 7) << 3 | c & 7, disp]);
+        self.put(&[
+            0x48 | (reg >> 3) << 2 | c >> 3,
+            opcode,
+            0x40 | (reg & 7) << 3 | c & 7,
+            disp,
+        ]);
     }
 }
 
@@ -238,7 +259,11 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
                 modrm(code, a, 0, None);
                 return Some(());
             }
-            let end = if l.map == 4 { l.modrm_at } else { l.opcode_at + 1 };
+            let end = if l.map == 4 {
+                l.modrm_at
+            } else {
+                l.opcode_at + 1
+            };
             code.put(bytes.get(from..end as usize)?);
         }
         Wrap::Vex | Wrap::Xop => {
@@ -251,7 +276,10 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             if first == 0xc5 {
                 code.put(&[with_vvvv(p, vvvv)]);
             } else {
-                code.put(&[p | unused_bits(insn), with_vvvv(*bytes.get(wrap_at + 2)?, vvvv)]);
+                code.put(&[
+                    p | unused_bits(insn),
+                    with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
+                ]);
             }
             code.put(&[l.opcode]);
         }
@@ -260,13 +288,22 @@ fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8
             if reg.is_some() {
                 p &= 0x7f;
             }
-            code.put(&[0x62, p | unused_bits(insn), with_vvvv(*bytes.get(wrap_at + 2)?, vvvv), *bytes.get(wrap_at + 3)?]);
+            code.put(&[
+                0x62,
+                p | unused_bits(insn),
+                with_vvvv(*bytes.get(wrap_at + 2)?, vvvv),
+                *bytes.get(wrap_at + 3)?,
+            ]);
             code.put(&[l.opcode]);
         }
     }
     if l.modrm_at != 0 {
         if l.has_mem() {
-            let sib = if has_vsib(insn) { bytes.get(l.modrm_at as usize + 1).copied() } else { None };
+            let sib = if has_vsib(insn) {
+                bytes.get(l.modrm_at as usize + 1).copied()
+            } else {
+                None
+            };
             modrm(code, a, reg.map_or(l.modrm >> 3 & 7, |r| r & 7), sib);
         } else {
             code.put(&[l.modrm]);

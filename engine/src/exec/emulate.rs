@@ -61,7 +61,11 @@ impl Memory<'_> {
 
 impl Operand {
     fn offset(self, by: u64) -> Operand {
-        Operand { at: self.at.wrapping_add(by), target: self.target.wrapping_add(by), len: 8 }
+        Operand {
+            at: self.at.wrapping_add(by),
+            target: self.target.wrapping_add(by),
+            len: 8,
+        }
     }
 }
 
@@ -72,7 +76,10 @@ impl Stop {
 }
 
 pub fn execute(insn: &Insn, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
-    let mut memory = Memory { frame: ExecFrame::new(), map };
+    let mut memory = Memory {
+        frame: ExecFrame::new(),
+        map,
+    };
     // Work on a copy: nothing changes unless all of it succeeds.
     let mut regs = *cpu.gprs;
     regs.rip = insn.pc.wrapping_add(insn.len.into());
@@ -122,7 +129,11 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             let value = m.load(from, slot)?;
             regs.rsp = rsp.wrapping_add(slot);
             // 58+r, or 8F /0 with a register.
-            let reg = if l.opcode == 0x8f { l.rm } else { l.opcode & 7 | (l.rex & 1) << 3 };
+            let reg = if l.opcode == 0x8f {
+                l.rm
+            } else {
+                l.opcode & 7 | (l.rex & 1) << 3
+            };
             set(regs, reg, slot, value);
         }
         Class::PopMem => {
@@ -144,8 +155,12 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
         }
         Class::Call => {
             let target = if l.opcode == 0xe8 {
-                let rel = insn.bytes.get(l.tail_at as usize..).and_then(|b| b.first_chunk::<4>());
-                regs.rip.wrapping_add(i32::from_le_bytes(rel.copied().unwrap_or_default()) as u64)
+                let rel = insn
+                    .bytes
+                    .get(l.tail_at as usize..)
+                    .and_then(|b| b.first_chunk::<4>());
+                regs.rip
+                    .wrapping_add(i32::from_le_bytes(rel.copied().unwrap_or_default()) as u64)
             } else {
                 cpu.gprs.get(l.rm)
             };
@@ -173,7 +188,11 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             let from = m.open(rsp, 8, Read)?;
             regs.rip = m.load(from, 8)?;
             canonical(regs.rip)?;
-            let released = if l.opcode == 0xc2 { insn.enter_operands().0 } else { 0 };
+            let released = if l.opcode == 0xc2 {
+                insn.enter_operands().0
+            } else {
+                0
+            };
             regs.rsp = rsp.wrapping_add(8).wrapping_add(released.into());
         }
         Class::Leave => {
@@ -225,13 +244,21 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
 
 /// Branches to addresses that no user program can have fault at the branch.
 fn canonical(target: u64) -> Result<(), Stop> {
-    if target >> 47 == 0 { Ok(()) } else { Err(Stop::Trap) }
+    if target >> 47 == 0 {
+        Ok(())
+    } else {
+        Err(Stop::Trap)
+    }
 }
 
 /// Writes a 2-byte or 8-byte register.
 fn set(regs: &mut Gprs, reg: u8, size: u64, value: u64) {
     if let Some(r) = regs.get_mut(reg) {
-        *r = if size == 2 { *r & !0xffff | value & 0xffff } else { value };
+        *r = if size == 2 {
+            *r & !0xffff | value & 0xffff
+        } else {
+            value
+        };
     }
 }
 
@@ -254,10 +281,12 @@ fn pushed(insn: &Insn, cpu: &Cpu) -> u64 {
             selector & 0xffff
         }
         (_, 0x6a) => tail.first().map_or(0, |b| *b as i8 as u64),
-        (_, 0x68) if l.opsize16 && !l.w => {
-            tail.first_chunk::<2>().map_or(0, |b| u16::from_le_bytes(*b).into())
-        }
-        (_, 0x68) => tail.first_chunk::<4>().map_or(0, |b| i32::from_le_bytes(*b) as u64),
+        (_, 0x68) if l.opsize16 && !l.w => tail
+            .first_chunk::<2>()
+            .map_or(0, |b| u16::from_le_bytes(*b).into()),
+        (_, 0x68) => tail
+            .first_chunk::<4>()
+            .map_or(0, |b| i32::from_le_bytes(*b) as u64),
         (_, 0xff) => cpu.gprs.get(l.rm),
         (_, op) => cpu.gprs.get(op & 7 | (l.rex & 1) << 3),
     }
@@ -276,9 +305,21 @@ fn string(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<Out
         matches!(insn.class, Class::Movs | Class::Lods | Class::Cmps),
         !matches!(insn.class, Class::Lods),
     );
-    let dest_kind = if matches!(insn.class, Class::Movs | Class::Stos) { Write } else { Read };
-    let source = if uses_source { Some(m.open(insn.string_source(cpu), size, Read)?) } else { None };
-    let dest = if uses_dest { Some(m.open(insn.string_dest(cpu), size, dest_kind)?) } else { None };
+    let dest_kind = if matches!(insn.class, Class::Movs | Class::Stos) {
+        Write
+    } else {
+        Read
+    };
+    let source = if uses_source {
+        Some(m.open(insn.string_source(cpu), size, Read)?)
+    } else {
+        None
+    };
+    let dest = if uses_dest {
+        Some(m.open(insn.string_dest(cpu), size, dest_kind)?)
+    } else {
+        None
+    };
     let loaded = match source {
         Some(s) => m.load(s, size)?,
         None => regs.rax,
@@ -291,7 +332,11 @@ fn string(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<Out
         }
         _ => set_sized(regs, 0, size, loaded),
     }
-    let step = if regs.rflags & DF != 0 { size.wrapping_neg() } else { size };
+    let step = if regs.rflags & DF != 0 {
+        size.wrapping_neg()
+    } else {
+        size
+    };
     if uses_source {
         regs.rsi = advance(regs.rsi, step, l.addr32);
     }

@@ -233,7 +233,12 @@ pub(super) unsafe fn call(frame: &mut ExecFrame) -> bool {
 ///
 /// # Safety
 /// `f` is one of the accessors.
-unsafe fn access(f: unsafe extern "C" fn(), frame: &mut ExecFrame, addr: u64, value: u64) -> (u64, u64) {
+unsafe fn access(
+    f: unsafe extern "C" fn(),
+    frame: &mut ExecFrame,
+    addr: u64,
+    value: u64,
+) -> (u64, u64) {
     let (out, fault): (u64, u64);
     // SAFETY: accessors touch rax, rdx and the given memory only; a fault in them is recovered
     // by the nested handler, which reaches the frame through rdi.

@@ -9,6 +9,7 @@ use super::emit::{self, Plan};
 use super::native::{self, ExecFrame, FaultInfo};
 use super::{AliasMap, CodeArena, DataArena, Open, Outcome, Slow, emulate};
 use crate::access::insn::{AccessList, Insn};
+use crate::access::layout::Wrap;
 use crate::access::{Class, DecodeError, Decoder, state};
 use crate::cpu::{Cpu, Gprs};
 use core::mem::size_of;
@@ -87,7 +88,11 @@ impl Thunks {
             table: data.base.cast(),
             mask: slots - 1,
             // SAFETY: data_size counted both parts.
-            sites: unsafe { data.base.add((slots * size_of::<AtomicPtr<Site>>() + 63) & !63).cast() },
+            sites: unsafe {
+                data.base
+                    .add((slots * size_of::<AtomicPtr<Site>>() + 63) & !63)
+                    .cast()
+            },
             sites_max: sites,
             sites_used: AtomicUsize::new(0),
         })
@@ -148,8 +153,14 @@ impl Thunks {
     }
 
     pub(super) fn build(&self, insn: Insn) -> Site {
-        let mut site =
-            Site { insn, plan: emit::plan(&insn), thunk: 0, thunk_insn: 0, load: 0, save: 0 };
+        let mut site = Site {
+            insn,
+            plan: emit::plan(&insn),
+            thunk: 0,
+            thunk_insn: 0,
+            load: 0,
+            save: 0,
+        };
         if matches!(site.plan, Plan::Thunk | Plan::Gather) {
             match emit::thunk(&insn) {
                 Some((code, at)) => match self.place(code.bytes()) {
@@ -183,7 +194,12 @@ impl Thunks {
             return None;
         }
         // SAFETY: [at, at + size) is inside the arena and ours alone.
-        unsafe { self.code.rw.add(at).copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        unsafe {
+            self.code
+                .rw
+                .add(at)
+                .copy_from_nonoverlapping(code.as_ptr(), code.len())
+        };
         // The bytes were never executed at this address before, so no CPU holds stale ones.
         Some(self.code.rx as u64 + at as u64)
     }
@@ -218,6 +234,22 @@ impl Thunks {
     /// reached through their alias.
     fn run(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
         let insn = &site.insn;
+        if insn.class == Class::Plain {
+            // By far the most frequent: no list needed.
+            let (operand, len) = (insn.effective(cpu), u64::from(insn.mem.size));
+            let Some(at) = open(map, operand, len, insn.mem.kind) else {
+                return Outcome::NeedSlow(Slow::Split);
+            };
+            let mut frame = ExecFrame::new();
+            frame.addr = at;
+            return self.call(
+                site,
+                cpu,
+                &mut frame,
+                operand,
+                (at, len, operand.wrapping_sub(at)),
+            );
+        }
         let mut list = AccessList::new();
         insn.accesses(cpu, &mut list);
         let operand = match insn.class {
@@ -268,8 +300,14 @@ impl Thunks {
     }
 
     /// Runs the thunk. `moved`: alias range and what to add to get back to target addresses.
-    fn call(&self, site: &Site, cpu: &mut Cpu, frame: &mut ExecFrame, operand: u64,
-            moved: (u64, u64, u64)) -> Outcome {
+    fn call(
+        &self,
+        site: &Site,
+        cpu: &mut Cpu,
+        frame: &mut ExecFrame,
+        operand: u64,
+        moved: (u64, u64, u64),
+    ) -> Outcome {
         let insn = &site.insn;
         if site.load != 0 {
             let mut load = site.load;
@@ -282,7 +320,11 @@ impl Thunks {
             }
             // MXCSR belongs to SSE and AVX, and the header has to be valid: load at least SSE.
             frame.load = load | state::SSE;
-            frame.save = if site.save == 0 { 0 } else { site.save & load | state::SSE };
+            frame.save = if site.save == 0 {
+                0
+            } else {
+                site.save & load | state::SSE
+            };
             frame.xsave = cpu.xsave;
         }
         frame.gprs = cpu.gprs;
@@ -322,9 +364,7 @@ impl Thunks {
     /// target and alias, each run natively with only its mask bits set.
     fn gather(&self, site: &Site, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
         let insn = &site.insn;
-        let evex = insn.layout.wrap == crate::access::layout::Wrap::Evex;
         let (count, elem) = (insn.vsib_count(), insn.element());
-        let lane_sign = 1u64 << (elem * 8 - 1);
         // Distance of every enabled element, found before anything is done.
         let mut delta = [None; 16];
         for i in 0..count {
@@ -333,7 +373,9 @@ impl Thunks {
                 let Some(at) = open(map, addr, elem, insn.mem.kind) else {
                     return Outcome::NeedSlow(Slow::Split);
                 };
-                if insn.layout.addr32 && insn.effective(cpu).wrapping_add(insn.vsib_index(cpu, i)) != addr {
+                if insn.layout.addr32
+                    && insn.effective(cpu).wrapping_add(insn.vsib_index(cpu, i)) != addr
+                {
                     // The sum wraps at 32 bits, which the rewritten address does not.
                     return Outcome::NeedSlow(Slow::Unsupported);
                 }
@@ -342,16 +384,18 @@ impl Thunks {
                 }
             }
         }
-        let mut next = 0;
-        let mut last = Outcome::Done;
+        let mask = VsibMask::of(insn, cpu);
         let base = insn.effective(cpu);
+        let mut first = 0;
         loop {
             // One run: from the first enabled element on, all that share its distance.
-            let mut run = 0u64;
+            let (mut run, mut rest) = (0u64, 0u64);
             let mut distance = None;
-            let mut rest = 0u64;
-            for i in next..count {
-                let Some(d) = delta.get(i as usize).copied().flatten() else { continue };
+            let mut next = first;
+            for i in first..count {
+                let Some(d) = delta.get(i as usize).copied().flatten() else {
+                    continue;
+                };
                 if rest == 0 && (distance.is_none() || distance == Some(d)) {
                     distance = Some(d);
                     run |= 1 << i;
@@ -360,43 +404,78 @@ impl Thunks {
                     rest |= 1 << i;
                 }
             }
-            if run == 0 && last == Outcome::Done && next != 0 {
-                return Outcome::Done;
-            }
-            self.set_vsib_mask(insn, cpu, evex, run, count, elem, lane_sign);
-            let mut frame = ExecFrame::new();
+            mask.set(insn, cpu, run, true);
             let distance = distance.unwrap_or(0);
+            let mut frame = ExecFrame::new();
             frame.addr = base.wrapping_add(distance);
-            last = self.call(site, cpu, &mut frame, base, (0, 0, 0));
-            if let Outcome::Fault(info) = last {
-                // Put the elements not yet done back into the mask.
-                self.set_vsib_mask(insn, cpu, evex, run | rest, count, elem, lane_sign);
-                return Outcome::Fault(FaultInfo { addr: info.addr.wrapping_sub(distance), ..info });
+            let outcome = self.call(site, cpu, &mut frame, base, (0, 0, 0));
+            if let Outcome::Fault(info) = outcome {
+                // The elements not yet done are still wanted.
+                mask.set(insn, cpu, run | rest, false);
+                return Outcome::Fault(FaultInfo {
+                    addr: info.addr.wrapping_sub(distance),
+                    ..info
+                });
             }
-            if last != Outcome::Done || rest == 0 {
-                return last;
+            if outcome != Outcome::Done || rest == 0 {
+                return outcome;
             }
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn set_vsib_mask(&self, insn: &Insn, cpu: &mut Cpu, evex: bool, bits: u64, count: u64, elem: u64, sign: u64) {
-        if evex {
-            // Bits above the element count are kept by none of these instructions: they are
-            // cleared on completion.
-            cpu.set_opmask(insn.layout.aaa, bits);
-        } else {
-            for i in 0..count {
-                cpu.set_vector(insn.layout.vvvv & 15, i * elem, elem, if bits >> i & 1 != 0 { sign } else { 0 });
-            }
+            first = next;
         }
     }
 }
 
+/// The mask of a gather or scatter as the program set it.
+struct VsibMask {
+    evex: bool,
+    opmask: u64,
+    lanes: [u64; 8],
+}
+
+impl VsibMask {
+    fn of(insn: &Insn, cpu: &Cpu) -> VsibMask {
+        let evex = insn.layout.wrap == Wrap::Evex;
+        let mut mask = VsibMask {
+            evex,
+            opmask: cpu.opmask(insn.layout.aaa),
+            lanes: [0; 8],
+        };
+        let elem = insn.element();
+        for (i, lane) in (0..insn.vsib_count()).zip(&mut mask.lanes) {
+            if !evex {
+                *lane = cpu.vector(insn.layout.vvvv & 15, i * elem, elem);
+            }
+        }
+        mask
+    }
+
+    /// Keeps the elements in `bits`; what lies above the elements too, unless `only`.
+    fn set(&self, insn: &Insn, cpu: &mut Cpu, bits: u64, only: bool) {
+        let (count, elem) = (insn.vsib_count(), insn.element());
+        if self.evex {
+            let above = if only {
+                0
+            } else {
+                self.opmask & (u64::MAX << count)
+            };
+            cpu.set_opmask(insn.layout.aaa, bits | above);
+            return;
+        }
+        for (i, lane) in (0..count).zip(self.lanes) {
+            let value = if bits >> i & 1 != 0 { lane } else { 0 };
+            cpu.set_vector(insn.layout.vvvv & 15, i * elem, elem, value);
+        }
+    }
+}
 /// The range whose alias is used. Masked instructions get their whole operand where that is
 /// possible; otherwise from the first to the last byte that is enabled. Some check the whole
 /// operand whatever they then touch: those need all of it.
-fn reach(map: &dyn AliasMap, insn: &Insn, operand: u64, list: &AccessList) -> Option<(u64, u64, AccessKind)> {
+fn reach(
+    map: &dyn AliasMap,
+    insn: &Insn,
+    operand: u64,
+    list: &AccessList,
+) -> Option<(u64, u64, AccessKind)> {
     use Class::{BroadcastEvex, MaskMov, MaskedEvex, MaskedVex, Packed, Xrstor, Xsave, Xsavec};
     let kind = insn.mem.kind;
     let enabled = hull(list);
@@ -404,7 +483,9 @@ fn reach(map: &dyn AliasMap, insn: &Insn, operand: u64, list: &AccessList) -> Op
         // Checks the page even when all is masked off (SDM, MASKMOVDQU).
         MaskMov => return Some((operand, insn.maskmov_len(), kind)),
         // vextract…: no fault suppression (class E6NF).
-        MaskedEvex if insn.layout.map == 3 && matches!(insn.layout.opcode, 0x19 | 0x1b | 0x39 | 0x3b) => {
+        MaskedEvex
+            if insn.layout.map == 3 && matches!(insn.layout.opcode, 0x19 | 0x1b | 0x39 | 0x3b) =>
+        {
             return Some((operand, insn.mem.size.into(), kind));
         }
         // Checks the area from its start.

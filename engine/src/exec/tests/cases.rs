@@ -1,10 +1,11 @@
 //! What random operands do not reach: long repeats, faults half-way, atomicity, the site table.
 #![allow(unsafe_code)]
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::super::*;
 use super::differential::{difference, random_state};
 use super::machine::*;
-use crate::access::{AccessList, Decoder};
+use crate::access::{AccessList, Decoder, state};
 use crate::corpus::Rng;
 use crate::cpu::{Cpu, Gprs};
 use std::sync::Arc;
@@ -101,14 +102,19 @@ fn faults_change_nothing() {
     let m = Machine::new();
     let hole = m.base + LEN as u64 + 0x1000; // not mapped, not ours
     let mut rng = Rng(0x7777_1234_5678_9abc);
-    let cases: [(&[u8], fn(&mut Gprs, u64, u64)); 9] = [
+    type Case = (&'static [u8], fn(&mut Gprs, u64, u64));
+    let cases: [Case; 9] = [
         // add [rdi], rax
         (&[0x48, 0x01, 0x07], |g, hole, _| g.rdi = hole),
         // movs: source ours, destination not there
         (&[0x48, 0xa5], |g, hole, ours| (g.rsi, g.rdi) = (ours, hole)),
-        (&[0xf3, 0xa4], |g, hole, ours| (g.rsi, g.rdi, g.rcx) = (hole, ours, 5)),
+        (&[0xf3, 0xa4], |g, hole, ours| {
+            (g.rsi, g.rdi, g.rcx) = (hole, ours, 5)
+        }),
         // push [rbx]
-        (&[0xff, 0x33], |g, hole, ours| (g.rbx, g.rsp) = (ours, hole + 8)),
+        (&[0xff, 0x33], |g, hole, ours| {
+            (g.rbx, g.rsp) = (ours, hole + 8)
+        }),
         // pop [rbx]
         (&[0x8f, 0x03], |g, hole, ours| (g.rbx, g.rsp) = (hole, ours)),
         // call [rbx]
@@ -134,8 +140,14 @@ fn faults_change_nothing() {
         let mut got = s.clone();
         let outcome = m.engine(bytes, &mut got, &mut AccessList::new()).unwrap();
         m.open_all();
-        let Outcome::Fault(f) = outcome else { panic!("{bytes:02x?}: {outcome:?}") };
-        assert_eq!((f.signo, f.code, f.addr), (signal.signo, signal.code, signal.addr), "{bytes:02x?}");
+        let Outcome::Fault(f) = outcome else {
+            panic!("{bytes:02x?}: {outcome:?}")
+        };
+        assert_eq!(
+            (f.signo, f.code, f.addr),
+            (signal.signo, signal.code, signal.addr),
+            "{bytes:02x?}"
+        );
         assert_eq!(difference(&s, &got), None, "{bytes:02x?}");
         assert!(m.memory().iter().all(|b| *b == 0));
     }
@@ -150,9 +162,13 @@ fn traps_are_the_programs() {
     m.memory().fill(0);
     m.close_all();
     // div qword [rbx]
-    let outcome = m.engine(&[0x48, 0xf7, 0x33], &mut s, &mut AccessList::new()).unwrap();
+    let outcome = m
+        .engine(&[0x48, 0xf7, 0x33], &mut s, &mut AccessList::new())
+        .unwrap();
     m.open_all();
-    let Outcome::Fault(f) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Fault(f) = outcome else {
+        panic!("{outcome:?}")
+    };
     assert_eq!((f.signo, f.addr), (libc::SIGFPE, m.code));
     assert_eq!(s.gprs.rax, 7);
 }
@@ -162,7 +178,11 @@ fn traps_are_the_programs() {
 fn locked_instructions_stay_atomic() {
     const N: u64 = 100_000;
     // lock inc [rdi]; lock xadd [rdi], rax; xchg-free cmpxchg loops are covered by the first two
-    let cases: [&[u8]; 3] = [&[0xf0, 0x48, 0xff, 0x07], &[0xf0, 0x48, 0x0f, 0xc1, 0x07], &[0xf0, 0x48, 0x83, 0x07, 0x01]];
+    let cases: [&[u8]; 3] = [
+        &[0xf0, 0x48, 0xff, 0x07],
+        &[0xf0, 0x48, 0x0f, 0xc1, 0x07],
+        &[0xf0, 0x48, 0x83, 0x07, 0x01],
+    ];
     for bytes in cases {
         let m = Machine::new();
         m.memory().fill(0);
@@ -175,9 +195,21 @@ fn locked_instructions_stay_atomic() {
                 std::thread::spawn(move || {
                     let m = &m.as_ref().0;
                     for _ in 0..N {
-                        let mut s = Gprs { rdi: at, rax: 1, rip: m.code, rflags: 0x202, ..Gprs::default() };
+                        let mut s = Gprs {
+                            rdi: at,
+                            rax: 1,
+                            rip: m.code,
+                            rflags: 0x202,
+                            ..Gprs::default()
+                        };
                         let site = m.thunks.site(&m.decoder, m.code, bytes).unwrap();
-                        let mut cpu = Cpu { gprs: &mut s, fs_base: 0, gs_base: 0, xsave: std::ptr::null_mut(), xsave_len: 0 };
+                        let mut cpu = Cpu {
+                            gprs: &mut s,
+                            fs_base: 0,
+                            gs_base: 0,
+                            xsave: std::ptr::null_mut(),
+                            xsave_len: 0,
+                        };
                         assert_eq!(m.thunks.execute(site, &mut cpu, m), Outcome::Done);
                     }
                 })
@@ -194,17 +226,28 @@ fn locked_instructions_stay_atomic() {
 
 /// A `Machine` is shared read-only here; its `Cell` is set before the threads start.
 struct Share(Machine);
+// SAFETY: see above.
 unsafe impl Sync for Share {}
+// SAFETY: see above.
 unsafe impl Send for Share {}
 
 /// Code that changes under one address gets a site of its own, and comes back to its old one.
 #[test]
 fn changed_code_is_decoded_again() {
     let m = Machine::new();
-    let a = m.thunks.site(&m.decoder, 0x1000, &[0x88, 0x07, 0x90]).unwrap();
-    let b = m.thunks.site(&m.decoder, 0x1000, &[0x8a, 0x07, 0x90]).unwrap();
+    let a = m
+        .thunks
+        .site(&m.decoder, 0x1000, &[0x88, 0x07, 0x90])
+        .unwrap();
+    let b = m
+        .thunks
+        .site(&m.decoder, 0x1000, &[0x8a, 0x07, 0x90])
+        .unwrap();
     assert!(!std::ptr::eq(a, b));
-    assert!(std::ptr::eq(a, m.thunks.site(&m.decoder, 0x1000, &[0x88, 0x07]).unwrap()));
+    assert!(std::ptr::eq(
+        a,
+        m.thunks.site(&m.decoder, 0x1000, &[0x88, 0x07]).unwrap()
+    ));
     assert!(a.insn.mem.kind.writes() && b.insn.mem.kind.reads());
     assert!(m.thunks.site(&m.decoder, 0x1000, &[0x88]).is_err());
     assert!(m.thunks.site(&m.decoder, 0x1000, &[]).is_err());
@@ -220,7 +263,7 @@ fn sites_from_many_threads() {
             std::thread::spawn(move || {
                 let m = &m.as_ref().0;
                 for n in 0..2000u64 {
-                    let pc = 0x10_0000 + (n ^ t % 3) * 5;
+                    let pc = 0x10_0000 + (n ^ (t % 3)) * 5;
                     let disp = (pc as u32).to_le_bytes();
                     let bytes = [0x8b, 0x87, disp[0], disp[1], disp[2], disp[3]];
                     let site = m.thunks.site(&m.decoder, pc, &bytes).unwrap();
@@ -242,7 +285,11 @@ fn full_table_and_full_arena() {
     let mut data = vec![0u64; len / 8 + 16];
     let mut code = vec![0u8; 512];
     let base = ((data.as_mut_ptr() as usize + 63) & !63) as *mut u8;
-    let arena = CodeArena { rw: code.as_mut_ptr(), rx: code.as_ptr(), len: code.len() };
+    let arena = CodeArena {
+        rw: code.as_mut_ptr(),
+        rx: code.as_ptr(),
+        len: code.len(),
+    };
     let thunks = Thunks::new(arena, DataArena { base, len }).unwrap();
     let mut full = 0;
     let mut no_code = 0;
@@ -250,9 +297,18 @@ fn full_table_and_full_arena() {
         match thunks.site(&decoder, pc * 16, &[0x88, 0x07]) {
             Ok(site) => {
                 let mut g = Gprs::default();
-                let mut cpu = Cpu { gprs: &mut g, fs_base: 0, gs_base: 0, xsave: std::ptr::null_mut(), xsave_len: 0 };
+                let mut cpu = Cpu {
+                    gprs: &mut g,
+                    fs_base: 0,
+                    gs_base: 0,
+                    xsave: std::ptr::null_mut(),
+                    xsave_len: 0,
+                };
                 if site.thunk_is_missing() {
-                    assert_eq!(thunks.execute(site, &mut cpu, &Nothing), Outcome::NeedSlow(Slow::ArenaFull));
+                    assert_eq!(
+                        thunks.execute(site, &mut cpu, &Nothing),
+                        Outcome::NeedSlow(Slow::ArenaFull)
+                    );
                     no_code += 1;
                 }
             }
@@ -274,10 +330,27 @@ impl AliasMap for Nothing {
 #[test]
 fn no_vector_state() {
     let m = Machine::new();
-    let mut g = Gprs { rdi: m.base, rip: m.code, rflags: 0x202, ..Gprs::default() };
-    let site = m.thunks.site(&m.decoder, m.code, &[0x0f, 0x11, 0x0f]).unwrap();
-    let mut cpu = Cpu { gprs: &mut g, fs_base: 0, gs_base: 0, xsave: std::ptr::null_mut(), xsave_len: 0 };
-    assert_eq!(m.thunks.execute(site, &mut cpu, &m), Outcome::NeedSlow(Slow::NoState));
+    let mut g = Gprs {
+        rdi: m.base,
+        rip: m.code,
+        rflags: 0x202,
+        ..Gprs::default()
+    };
+    let site = m
+        .thunks
+        .site(&m.decoder, m.code, &[0x0f, 0x11, 0x0f])
+        .unwrap();
+    let mut cpu = Cpu {
+        gprs: &mut g,
+        fs_base: 0,
+        gs_base: 0,
+        xsave: std::ptr::null_mut(),
+        xsave_len: 0,
+    };
+    assert_eq!(
+        m.thunks.execute(site, &mut cpu, &m),
+        Outcome::NeedSlow(Slow::NoState)
+    );
 }
 
 /// A vector image that the processor refuses must not take us down.
@@ -288,7 +361,9 @@ fn malformed_vector_state() {
     s.xsave[27] = 0x80; // a reserved bit of MXCSR
     s.gprs.rdi = m.base;
     m.close_all();
-    let outcome = m.engine(&[0x0f, 0x11, 0x0f], &mut s, &mut AccessList::new()).unwrap();
+    let outcome = m
+        .engine(&[0x0f, 0x11, 0x0f], &mut s, &mut AccessList::new())
+        .unwrap();
     m.open_all();
     assert!(matches!(outcome, Outcome::Fault(f) if f.signo == libc::SIGSEGV));
 }
@@ -307,7 +382,10 @@ fn x87_pointers() {
     m.native(&bytes, &mut want);
     m.close_all();
     let mut got = s.clone();
-    assert_eq!(m.engine(&bytes, &mut got, &mut AccessList::new()).unwrap(), Outcome::Done);
+    assert_eq!(
+        m.engine(&bytes, &mut got, &mut AccessList::new()).unwrap(),
+        Outcome::Done
+    );
     m.open_all();
     assert_eq!(want.xsave[..24], got.xsave[..24]);
 }
@@ -348,15 +426,66 @@ fn stack_pointer_operands() {
             let memory = m.memory().to_vec();
             m.open_all();
             let mut want = s.clone();
-            assert_eq!(m.native(bytes, &mut want).signo, libc::SIGTRAP, "{bytes:02x?}");
+            assert_eq!(
+                m.native(bytes, &mut want).signo,
+                libc::SIGTRAP,
+                "{bytes:02x?}"
+            );
             let want_memory = m.memory().to_vec();
             m.memory().copy_from_slice(&memory);
             m.close_all();
             let mut got = s.clone();
-            assert_eq!(m.engine(bytes, &mut got, &mut AccessList::new()).unwrap(), Outcome::Done);
+            assert_eq!(
+                m.engine(bytes, &mut got, &mut AccessList::new()).unwrap(),
+                Outcome::Done
+            );
             m.open_all();
             assert_eq!(difference(&want, &got), None, "{bytes:02x?}");
             assert!(want_memory == m.memory());
         }
+    }
+}
+
+/// What one instruction costs through the engine: `cargo test --release -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    let m = Machine::new();
+    let mut s = State::new();
+    s.gprs.rdi = m.base;
+    s.gprs.rsi = m.base + 64;
+    s.gprs.rsp = m.base + 4096;
+    s.xsave[512] = (state::xcr0() & 0xe7) as u8;
+    let cases: [(&str, &[u8]); 6] = [
+        ("mov [rdi], al", &[0x88, 0x07]),
+        ("lock inc qword [rdi]", &[0xf0, 0x48, 0xff, 0x07]),
+        ("push rax", &[0x50]),
+        ("movsb", &[0xa4]),
+        ("movups [rdi], xmm1", &[0x0f, 0x11, 0x0f]),
+        ("vmovups ymm1, [rdi]", &[0xc5, 0xfc, 0x10, 0x0f]),
+    ];
+    for (name, bytes) in cases {
+        let mut list = AccessList::new();
+        let (mut lookup, mut accesses, mut execute) = (0, 0, 0);
+        let n = 20_000;
+        for _ in 0..n {
+            let mut regs = s.gprs;
+            let mut cpu = s.cpu();
+            cpu.gprs = &mut regs;
+            let t0 = unsafe { core::arch::x86_64::_rdtsc() };
+            let site = m.thunks.site(&m.decoder, m.code, bytes).unwrap();
+            let t1 = unsafe { core::arch::x86_64::_rdtsc() };
+            site.insn.accesses(&cpu, &mut list);
+            let t2 = unsafe { core::arch::x86_64::_rdtsc() };
+            assert_eq!(m.thunks.execute(site, &mut cpu, &m), Outcome::Done);
+            let t3 = unsafe { core::arch::x86_64::_rdtsc() };
+            (lookup, accesses, execute) = (lookup + t1 - t0, accesses + t2 - t1, execute + t3 - t2);
+        }
+        println!(
+            "{name:24} site {} accesses {} execute {} cycles",
+            lookup / n,
+            accesses / n,
+            execute / n
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Every opcode, random operands: natively against through the engine.
 
-use super::machine::*;
 use super::super::*;
+use super::machine::*;
 use crate::access::{AccessList, Class, state};
 use crate::corpus::{self, Rng, Shape};
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ pub fn random_state(rng: &mut Rng, m: &Machine) -> State {
         for i in 0..8 {
             let at = 32 + i * 16;
             s.xsave[at..at + 8].copy_from_slice(&(rng.next() | 1 << 63).to_le_bytes());
-            s.xsave[at + 8..at + 10].copy_from_slice(&(0x3fffu16.wrapping_add(rng.below(40) as u16)).to_le_bytes());
+            s.xsave[at + 8..at + 10]
+                .copy_from_slice(&(0x3fffu16.wrapping_add(rng.below(40) as u16)).to_le_bytes());
         }
         let mut fill = |from: usize, len: usize, rng: &mut Rng| {
             for at in (from..from + len).step_by(4) {
@@ -69,7 +70,9 @@ pub fn random_state(rng: &mut Rng, m: &Machine) -> State {
 /// Moves the registers an operand is made of so that the access lands in the machine's memory.
 /// False when there is none to move.
 pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
-    let Ok(insn) = m.decoder.decode(m.code, bytes) else { return false };
+    let Ok(insn) = m.decoder.decode(m.code, bytes) else {
+        return false;
+    };
     let middle = m.base + LEN as u64 / 2;
     let somewhere = |rng: &mut Rng| match rng.below(3) {
         // Across a page edge.
@@ -78,7 +81,21 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
         _ => middle + rng.below(8192),
     };
     use Class::*;
-    if matches!(insn.class, Push | PushMem | Pop | PopMem | Pushf | Popf | Call | CallMem | Ret | Enter | FarRet | Iret | FarCallMem) {
+    if matches!(
+        insn.class,
+        Push | PushMem
+            | Pop
+            | PopMem
+            | Pushf
+            | Popf
+            | Call
+            | CallMem
+            | Ret
+            | Enter
+            | FarRet
+            | Iret
+            | FarCallMem
+    ) {
         s.gprs.rsp = somewhere(rng) & if rng.chance(4) { !0 } else { !7 };
     }
     match insn.class {
@@ -93,7 +110,9 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
         MaskMov => s.gprs.rdi = somewhere(rng).wrapping_sub(insn.segment_base(&s.cpu())),
         Clzero => s.gprs.rax = somewhere(rng).wrapping_sub(insn.segment_base(&s.cpu())),
         Movdir64b => {
-            let Some(r) = s.gprs.get_mut(insn.layout.reg) else { return false };
+            let Some(r) = s.gprs.get_mut(insn.layout.reg) else {
+                return false;
+            };
             *r = somewhere(rng) & !63;
         }
         _ => {}
@@ -134,7 +153,9 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
             if base == crate::access::insn::NO_REG {
                 break;
             }
-            let Some(r) = s.gprs.get_mut(base) else { return false };
+            let Some(r) = s.gprs.get_mut(base) else {
+                return false;
+            };
             *r = if base == insn.mem.index && insn.class != Gather && insn.class != Scatter {
                 // (1 + scale) * r: the nearest multiple.
                 r.wrapping_add(move_by / (1 + u64::from(insn.mem.scale)))
@@ -148,13 +169,17 @@ pub fn aim(m: &Machine, bytes: &[u8], s: &mut State, rng: &mut Rng) -> bool {
     }
     let mut list = AccessList::new();
     insn.accesses(&s.cpu(), &mut list);
-    list.iter().all(|a| a.addr.0 >= m.base && a.addr.0 + a.len <= m.base + LEN as u64)
+    list.iter()
+        .all(|a| a.addr.0 >= m.base && a.addr.0 + a.len <= m.base + LEN as u64)
 }
 
 /// What differs between two states, in words.
 pub fn difference(a: &State, b: &State) -> Option<String> {
     let mut out = String::new();
-    let names = ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let names = [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ];
     for (r, name) in names.iter().enumerate() {
         let (x, y) = (a.gprs.get(r as u8), b.gprs.get(r as u8));
         if x != y {
@@ -172,7 +197,11 @@ pub fn difference(a: &State, b: &State) -> Option<String> {
     let (x, y) = (a.normal(), b.normal());
     if let Some(at) = (0..x.len()).find(|&i| x[i] != y[i]) {
         let n = (0..x.len()).filter(|&i| x[i] != y[i]).count();
-        out += &format!(" xsave at {at}: {:02x?}/{:02x?} ({n} bytes)", &x[at & !7..(at & !7) + 8], &y[at & !7..(at & !7) + 8]);
+        out += &format!(
+            " xsave at {at}: {:02x?}/{:02x?} ({n} bytes)",
+            &x[at & !7..(at & !7) + 8],
+            &y[at & !7..(at & !7) + 8]
+        );
     }
     (!out.is_empty()).then_some(out)
 }
@@ -182,7 +211,14 @@ pub struct Pool(Vec<u8>);
 
 impl Pool {
     pub fn new(rng: &mut Rng) -> Pool {
-        let words = (0..LEN / 4).flat_map(|_| (if rng.chance(2) { rng.next() } else { rng.below(256) }).to_le_bytes());
+        let words = (0..LEN / 4).flat_map(|_| {
+            (if rng.chance(2) {
+                rng.next()
+            } else {
+                rng.below(256)
+            })
+            .to_le_bytes()
+        });
         Pool(words.collect())
     }
     pub fn fresh(&self, rng: &mut Rng) -> &[u8] {
@@ -217,7 +253,10 @@ fn every_opcode_between_guarded_and_ordinary_pages() {
 }
 
 fn every_opcode(m: &Machine, seed: u64) {
-    let seeds: u64 = std::env::var("ULPF_TEST_ROUNDS").ok().and_then(|v| v.parse().ok()).unwrap_or(12);
+    let seeds: u64 = std::env::var("ULPF_TEST_ROUNDS")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(12);
     let mut rng = Rng(seed);
     let pool = Pool::new(&mut rng);
     let mut wrong: BTreeMap<String, String> = BTreeMap::new();
@@ -227,8 +266,13 @@ fn every_opcode(m: &Machine, seed: u64) {
     for code in corpus::codes() {
         let mut any = false;
         for _ in 0..seeds {
-            let shape = Shape { target: m.base + LEN as u64 / 2 + (rng.below(128) & !15), pc: m.code };
-            let Some(bytes) = corpus::make(code, &mut rng, shape) else { continue };
+            let shape = Shape {
+                target: m.base + LEN as u64 / 2 + (rng.below(128) & !15),
+                pc: m.code,
+            };
+            let Some(bytes) = corpus::make(code, &mut rng, shape) else {
+                continue;
+            };
             let name = format!("{code:?}");
             if skip(&name) {
                 continue;
@@ -247,7 +291,10 @@ fn every_opcode(m: &Machine, seed: u64) {
                 // The judge steps with TF, which pushf shows.
                 want_memory[(want.gprs.rsp - m.base) as usize + 1] &= !1;
             }
-            if ["Sgdt", "Sidt", "Sldt", "Smsw", "Str_"].iter().any(|p| name.starts_with(p)) {
+            if ["Sgdt", "Sidt", "Sldt", "Smsw", "Str_"]
+                .iter()
+                .any(|p| name.starts_with(p))
+            {
                 // The kernel emulates these (UMIP) and forgets TF: the judge stops at the int3 behind.
                 want.gprs.rip -= 1;
             }
@@ -261,59 +308,109 @@ fn every_opcode(m: &Machine, seed: u64) {
             let outcome = m.engine(&bytes, &mut got, &mut list);
             m.open_all();
             let got_memory = m.memory().to_vec();
-            let text = || format!("{bytes:02x?} {}", iced_x86::Decoder::with_ip(64, &bytes, m.code, 0).decode());
+            let text = || {
+                format!(
+                    "{bytes:02x?} {}",
+                    iced_x86::Decoder::with_ip(64, &bytes, m.code, 0).decode()
+                )
+            };
             match outcome {
                 Err(e) => {
-                    wrong.entry(name).or_insert_with(|| format!("{} {e:?}", text()));
+                    wrong
+                        .entry(name)
+                        .or_insert_with(|| format!("{} {e:?}", text()));
                 }
                 Ok(Outcome::NeedSlow(Slow::Split)) => {
                     let edge = m.base + m.plain_from.get() as u64 * 4096;
-                    let splits = list.iter().any(|a| a.addr.0 < edge && edge < a.addr.0 + a.len)
-                        || matches!(m.decoder.decode(m.code, &bytes).unwrap().class, Class::MaskedEvex | Class::MaskedVex | Class::MaskMov
-                            | Class::BroadcastEvex | Class::Packed | Class::Xsave | Class::Xsavec | Class::Xrstor | Class::Enter);
+                    let splits = list
+                        .iter()
+                        .any(|a| a.addr.0 < edge && edge < a.addr.0 + a.len)
+                        || matches!(
+                            m.decoder.decode(m.code, &bytes).unwrap().class,
+                            Class::MaskedEvex
+                                | Class::MaskedVex
+                                | Class::MaskMov
+                                | Class::BroadcastEvex
+                                | Class::Packed
+                                | Class::Xsave
+                                | Class::Xsavec
+                                | Class::Xrstor
+                                | Class::Enter
+                        );
                     if !splits {
-                        wrong.entry(name).or_insert_with(|| format!("{} splits nothing: {:x?}", text(), &list[..]));
+                        wrong.entry(name).or_insert_with(|| {
+                            format!("{} splits nothing: {:x?}", text(), &list[..])
+                        });
                     }
                     split += 1;
                 }
                 Ok(Outcome::NeedSlow(why)) => {
-                    slow.entry(name).or_insert_with(|| format!("{} {why:?}", text()));
+                    slow.entry(name)
+                        .or_insert_with(|| format!("{} {why:?}", text()));
                 }
                 Ok(Outcome::Fault(f)) => {
                     faults += 1;
                     if signal.signo == libc::SIGTRAP {
-                        wrong.entry(name).or_insert_with(|| format!("{} {f:x?}", text()));
-                    } else if f.signo != signal.signo || f.code != signal.code || f.addr != signal.addr && f.signo != libc::SIGFPE || difference(&before, &got).is_some_and(|d| !d.starts_with(" rip")) {
-                        wrong.entry(name).or_insert_with(|| format!("{} {f:x?} wanted {signal:x?}", text()));
+                        wrong
+                            .entry(name)
+                            .or_insert_with(|| format!("{} {f:x?}", text()));
+                    } else if f.signo != signal.signo
+                        || f.code != signal.code
+                        || f.addr != signal.addr && f.signo != libc::SIGFPE
+                        || difference(&before, &got).is_some_and(|d| !d.starts_with(" rip"))
+                    {
+                        wrong
+                            .entry(name)
+                            .or_insert_with(|| format!("{} {f:x?} wanted {signal:x?}", text()));
                     }
                 }
                 Ok(_) => {
                     compared += 1;
                     any = true;
                     if signal.signo != libc::SIGTRAP {
-                        wrong.entry(name).or_insert_with(|| format!("{} should fault {signal:x?}", text()));
+                        wrong
+                            .entry(name)
+                            .or_insert_with(|| format!("{} should fault {signal:x?}", text()));
                         continue;
                     }
                     if let Some(d) = difference(&want, &got) {
-                        wrong.entry(name).or_insert_with(|| format!("{}:{d}", text()));
+                        wrong
+                            .entry(name)
+                            .or_insert_with(|| format!("{}:{d}", text()));
                     } else if let Some(at) = changed(&want_memory, &got_memory).first().copied() {
-                        wrong.entry(name).or_insert_with(|| format!(
-                            "{}: memory at {at:x} {:02x?}/{:02x?}", text(), &want_memory[at..at + 8], &got_memory[at..at + 8]));
+                        wrong.entry(name).or_insert_with(|| {
+                            format!(
+                                "{}: memory at {at:x} {:02x?}/{:02x?}",
+                                text(),
+                                &want_memory[at..at + 8],
+                                &got_memory[at..at + 8]
+                            )
+                        });
                     }
                     // Whatever changed must lie in a reported write.
                     let reported = |i: &usize| {
                         let at = m.base + *i as u64;
-                        list.iter().any(|a| a.kind.writes() && (a.addr.0..a.addr.0 + a.len).contains(&at))
+                        list.iter()
+                            .any(|a| a.kind.writes() && (a.addr.0..a.addr.0 + a.len).contains(&at))
                     };
-                    if let Some(i) = changed(memory, &want_memory).into_iter().find(|i| !reported(i)) {
-                        wrong.entry(format!("{code:?}!")).or_insert_with(|| format!("{}: unreported write at {i:x}", text()));
+                    if let Some(i) = changed(memory, &want_memory)
+                        .into_iter()
+                        .find(|i| !reported(i))
+                    {
+                        wrong
+                            .entry(format!("{code:?}!"))
+                            .or_insert_with(|| format!("{}: unreported write at {i:x}", text()));
                     }
                 }
             }
         }
         codes += usize::from(any);
     }
-    println!("{compared} compared, {faults} faults, {codes} opcodes, {split} split, {} slow, {} wrong", slow.len(), wrong.len());
+    println!(
+        "{compared} compared, {faults} faults, {codes} opcodes, {split} split, {} slow, {} wrong",
+        slow.len(),
+        wrong.len()
+    );
     for (c, w) in &slow {
         println!("slow  {c}: {w}");
     }
@@ -326,8 +423,12 @@ fn every_opcode(m: &Machine, seed: u64) {
 /// Cannot run under the judge.
 pub fn skip(name: &str) -> bool {
     // Waits, changes this process, or loads segment registers.
-    ["Syscall", "Sysenter", "Call_m16", "Jmp_m16", "Int", "Iret", "Ret_", "Retf", "Hlt", "Mwait", "Monitor", "Umwait", "Tpause", "Xbegin", "Wrfsbase",
-     "Wrgsbase", "Mov_Sreg", "Pop_FS", "Popw_FS", "Popq_FS", "Popw_GS", "Popq_GS", "Lss", "Lfs", "Lgs", "Uiret", "Eretu", "Ud"]
-        .iter()
-        .any(|p| name.starts_with(p))
+    [
+        "Syscall", "Sysenter", "Call_m16", "Jmp_m16", "Int", "Iret", "Ret_", "Retf", "Hlt",
+        "Mwait", "Monitor", "Umwait", "Tpause", "Xbegin", "Wrfsbase", "Wrgsbase", "Mov_Sreg",
+        "Pop_FS", "Popw_FS", "Popq_FS", "Popw_GS", "Popq_GS", "Lss", "Lfs", "Lgs", "Uiret",
+        "Eretu", "Ud",
+    ]
+    .iter()
+    .any(|p| name.starts_with(p))
 }

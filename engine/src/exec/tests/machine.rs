@@ -9,6 +9,9 @@
 //! image for the wanted ones, with TF set. The next trap or fault comes after one instruction;
 //! the handler takes the state away and puts the original back.
 #![allow(unsafe_code)]
+// Test bench: memory is mapped at the top, registers are swapped in signal frames. What each block
+// relies on is drawn above; a mistake here fails the test.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::super::*;
 use crate::access::{AccessList, Decoder, state};
@@ -32,7 +35,10 @@ pub struct State {
 
 impl State {
     pub fn new() -> State {
-        let mut s = State { xsave: [0; XSAVE_MAX], gprs: Gprs::default() };
+        let mut s = State {
+            xsave: [0; XSAVE_MAX],
+            gprs: Gprs::default(),
+        };
         s.xsave[0] = 0x7f;
         s.xsave[1] = 0x03;
         s.xsave[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
@@ -40,7 +46,13 @@ impl State {
         s
     }
     pub fn cpu(&mut self) -> Cpu<'_> {
-        Cpu { gprs: &mut self.gprs, fs_base: fs_base(), gs_base: gs_base(), xsave: self.xsave.as_mut_ptr(), xsave_len: XSAVE_MAX }
+        Cpu {
+            gprs: &mut self.gprs,
+            fs_base: fs_base(),
+            gs_base: gs_base(),
+            xsave: self.xsave.as_mut_ptr(),
+            xsave_len: XSAVE_MAX,
+        }
     }
     pub fn bv(&self) -> u64 {
         u64::from_le_bytes(self.xsave[512..520].try_into().unwrap())
@@ -59,7 +71,11 @@ impl State {
         }
         v[28..32].fill(0);
         v[416..576].fill(0);
-        let end = (2..8).filter_map(state::component).map(|(o, s)| o + s).max().unwrap_or(576);
+        let end = (2..8)
+            .filter_map(state::component)
+            .map(|(o, s)| o + s)
+            .max()
+            .unwrap_or(576);
         for i in 2..8 {
             if let Some((o, s)) = state::component(i) {
                 if bv >> i & 1 == 0 {
@@ -106,18 +122,20 @@ thread_local! {
     static ENGINE: Cell<*const Thunks> = const { Cell::new(std::ptr::null()) };
 }
 
-pub fn fs_base() -> u64 {
-    let v: u64;
-    unsafe { std::arch::asm!("rdfsbase {}", out(reg) v) };
+/// arch_prctl(2), because rdfsbase is not everywhere.
+fn arch_prctl_get(what: i32) -> u64 {
+    let mut v = 0u64;
+    unsafe { libc::syscall(libc::SYS_arch_prctl, what, &mut v) };
     v
+}
+pub fn fs_base() -> u64 {
+    arch_prctl_get(0x1003)
 }
 pub fn gs_base() -> u64 {
-    let v: u64;
-    unsafe { std::arch::asm!("rdgsbase {}", out(reg) v) };
-    v
+    arch_prctl_get(0x1004)
 }
 pub fn set_gs_base(v: u64) {
-    unsafe { std::arch::asm!("wrgsbase {}", in(reg) v) };
+    unsafe { libc::syscall(libc::SYS_arch_prctl, 0x1001, v) };
 }
 
 unsafe fn swap_in(uc: &mut libc::ucontext_t, s: &State) {
@@ -126,7 +144,11 @@ unsafe fn swap_in(uc: &mut libc::ucontext_t, s: &State) {
         let fp = uc.uc_mcontext.fpregs.cast::<u8>();
         let size = fp.add(464 + 16).cast::<u32>().read() as usize;
         std::ptr::copy_nonoverlapping(s.xsave.as_ptr(), fp, 464);
-        std::ptr::copy_nonoverlapping(s.xsave.as_ptr().add(512), fp.add(512), size.min(XSAVE_MAX) - 512);
+        std::ptr::copy_nonoverlapping(
+            s.xsave.as_ptr().add(512),
+            fp.add(512),
+            size.min(XSAVE_MAX) - 512,
+        );
     }
 }
 
@@ -136,7 +158,11 @@ unsafe fn swap_out(uc: &libc::ucontext_t, s: &mut State) {
         let fp = uc.uc_mcontext.fpregs.cast::<u8>();
         let size = fp.add(464 + 16).cast::<u32>().read() as usize;
         std::ptr::copy_nonoverlapping(fp, s.xsave.as_mut_ptr(), 464);
-        std::ptr::copy_nonoverlapping(fp.add(512), s.xsave.as_mut_ptr().add(512), size.min(XSAVE_MAX) - 512);
+        std::ptr::copy_nonoverlapping(
+            fp.add(512),
+            s.xsave.as_mut_ptr().add(512),
+            size.min(XSAVE_MAX) - 512,
+        );
     }
 }
 
@@ -145,7 +171,11 @@ extern "C" fn handler(signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_v
         // A popf of the program's may have set AC; the kernel leaves it set for handlers.
         std::arch::asm!("pushfq", "and qword ptr [rsp], -0x40001", "popfq");
         let uc = &mut *uc.cast::<libc::ucontext_t>();
-        let signal = Signal { signo, code: (*info).si_code, addr: (*info).si_addr() as u64 };
+        let signal = Signal {
+            signo,
+            code: (*info).si_code,
+            addr: (*info).si_addr() as u64,
+        };
         let run = RUN.get();
         if !run.is_null() {
             let run = &mut *run;
@@ -169,15 +199,24 @@ extern "C" fn handler(signo: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_v
         if !engine.is_null() {
             let error = uc.uc_mcontext.gregs[libc::REG_ERR as usize] as u64;
             let nested = &mut *uc.uc_mcontext.gregs.as_mut_ptr().cast::<Gprs>();
-            let fault = FaultInfo { signo, code: signal.code, addr: signal.addr, error };
+            let fault = FaultInfo {
+                signo,
+                code: signal.code,
+                addr: signal.addr,
+                error,
+            };
             if (*engine).recover(nested, fault) {
                 return;
             }
         }
         // Not ours: say what is known and fall back to the default action.
         let g = &uc.uc_mcontext.gregs;
-        eprintln!("unexpected {signal:x?} at {:x}, rsp {:x}, instruction {:02x?}", g[libc::REG_RIP as usize],
-            g[libc::REG_RSP as usize], CURRENT.get());
+        eprintln!(
+            "unexpected {signal:x?} at {:x}, rsp {:x}, instruction {:02x?}",
+            g[libc::REG_RIP as usize],
+            g[libc::REG_RSP as usize],
+            CURRENT.get()
+        );
         libc::signal(signo, libc::SIG_DFL);
     }
 }
@@ -194,7 +233,13 @@ fn install() {
         let mut sa: libc::sigaction = std::mem::zeroed();
         sa.sa_sigaction = handler as *const () as usize;
         sa.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        for s in [libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP, libc::SIGFPE, libc::SIGILL] {
+        for s in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGTRAP,
+            libc::SIGFPE,
+            libc::SIGILL,
+        ] {
             assert_eq!(libc::sigaction(s, &sa, null_mut()), 0);
         }
     });
@@ -212,7 +257,12 @@ pub struct Machine {
 
 unsafe fn map(addr: u64, len: usize, prot: i32, flags: i32, fd: i32) -> u64 {
     let p = unsafe { libc::mmap(addr as *mut _, len, prot, flags, fd, 0) };
-    assert_ne!(p, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    assert_ne!(
+        p,
+        libc::MAP_FAILED,
+        "mmap: {}",
+        std::io::Error::last_os_error()
+    );
     p as u64
 }
 
@@ -227,33 +277,81 @@ impl Machine {
         let base = slot + 0x1_0000;
         unsafe {
             let stack = map(0, 1 << 18, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-            let ss = libc::stack_t { ss_sp: stack as *mut _, ss_flags: 0, ss_size: 1 << 18 };
+            let ss = libc::stack_t {
+                ss_sp: stack as *mut _,
+                ss_flags: 0,
+                ss_size: 1 << 18,
+            };
             assert_eq!(libc::sigaltstack(&ss, null_mut()), 0);
             let fd = libc::memfd_create(c"engine-test".as_ptr(), 0);
             assert!(fd >= 0);
             assert_eq!(libc::ftruncate(fd, LEN as i64), 0);
-            map(base, LEN, RW, libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE, fd);
+            map(
+                base,
+                LEN,
+                RW,
+                libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+                fd,
+            );
             let alias = map(0, LEN, RW, libc::MAP_SHARED, fd);
             libc::close(fd);
-            let code = map(slot, 4096, RW | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE, -1);
+            let code = map(
+                slot,
+                4096,
+                RW | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+            );
             let size = 4 << 20;
             let fd = libc::memfd_create(c"engine-code".as_ptr(), 0);
             assert_eq!(libc::ftruncate(fd, size as i64), 0);
             let rw = map(0, size, RW, libc::MAP_SHARED, fd);
-            let rx = map(0, size, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_SHARED, fd);
+            let rx = map(
+                0,
+                size,
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_SHARED,
+                fd,
+            );
             libc::close(fd);
-            let arena = CodeArena { rw: rw as *mut u8, rx: rx as *const u8, len: size };
+            let arena = CodeArena {
+                rw: rw as *mut u8,
+                rx: rx as *const u8,
+                len: size,
+            };
             let len = Thunks::data_size(1 << 14);
             let data = map(0, len, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-            let thunks = Box::new(Thunks::new(arena, DataArena { base: data as *mut u8, len }).unwrap());
-            let m = Machine { base, alias, code, decoder: Decoder::new().unwrap(), thunks, plain_from: Cell::new(PAGES) };
+            let thunks = Box::new(
+                Thunks::new(
+                    arena,
+                    DataArena {
+                        base: data as *mut u8,
+                        len,
+                    },
+                )
+                .unwrap(),
+            );
+            let m = Machine {
+                base,
+                alias,
+                code,
+                decoder: Decoder::new().unwrap(),
+                thunks,
+                plain_from: Cell::new(PAGES),
+            };
             set_gs_base(0x100);
             m
         }
     }
 
     pub fn protect(&self, from: usize, pages: usize, prot: i32) {
-        let r = unsafe { libc::mprotect((self.base as usize + from * 4096) as *mut _, pages * 4096, prot) };
+        let r = unsafe {
+            libc::mprotect(
+                (self.base as usize + from * 4096) as *mut _,
+                pages * 4096,
+                prot,
+            )
+        };
         assert_eq!(r, 0);
     }
     pub fn open_all(&self) {
@@ -276,7 +374,16 @@ impl Machine {
             code.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             state.gprs.rip = self.code;
             remember(bytes);
-            let mut run = Run { phase: 0, state, signal: Signal { signo: 0, code: 0, addr: 0 }, saved: State::new() };
+            let mut run = Run {
+                phase: 0,
+                state,
+                signal: Signal {
+                    signo: 0,
+                    code: 0,
+                    addr: 0,
+                },
+                saved: State::new(),
+            };
             RUN.set(&mut run);
             std::arch::asm!("int3", clobber_abi("C"));
             RUN.set(null_mut());
@@ -286,12 +393,20 @@ impl Machine {
     }
 
     /// Does the instruction by the engine. Accesses are left in `list`.
-    pub fn engine(&self, bytes: &[u8], state: &mut State, list: &mut AccessList) -> Result<Outcome, SiteError> {
+    pub fn engine(
+        &self,
+        bytes: &[u8],
+        state: &mut State,
+        list: &mut AccessList,
+    ) -> Result<Outcome, SiteError> {
         state.gprs.rip = self.code;
         remember(bytes);
         // Not through the table: thousands of instructions at one address would fill it.
         self.thunks.reset();
-        let insn = self.decoder.decode(self.code, bytes).map_err(SiteError::Decode)?;
+        let insn = self
+            .decoder
+            .decode(self.code, bytes)
+            .map_err(SiteError::Decode)?;
         let site = &self.thunks.build(insn);
         ENGINE.set(&*self.thunks);
         let mut cpu = state.cpu();
