@@ -1,7 +1,8 @@
 //! Taking hold of a running process.
 
+use super::shared::Clocks;
 use super::tracee::{Stop, Tracee};
-use super::{Injected, Outfit, StartError, check_class, load, process, stub_image, sys};
+use super::{Injected, StartError, check_class, finish, load, process, stub_image, sys};
 use std::collections::HashSet;
 use std::io;
 
@@ -12,17 +13,14 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
     let status = check(pid)?;
     let stopped_by_job_control = status.state() == 'T';
     let pidfd = sys::pidfd_open(pid).map_err(|e| refuse(with_errno(&e)))?;
-    let outfit = Outfit::new()?;
+    let since = Clocks::now();
     let mut threads = stop_all(pid)?;
     let result = check_class(pid).and_then(|()| {
         for t in &threads {
             rewind_system_call(pid, t)
                 .map_err(|e| StartError::step("read the registers of the program", e))?;
         }
-        sys::allow_tracers(true);
-        let loaded = load::load(pid, &mut threads, image, &outfit.channel(0));
-        sys::allow_tracers(false);
-        loaded
+        load::load(pid, &mut threads, image, 0)
     });
     match result {
         Ok(loaded) => {
@@ -32,9 +30,7 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
                 let _ = sys::kill(pid, libc::SIGCONT);
                 warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
             }
-            outfit
-                .hand_over(pid, loaded, pidfd, false, warnings)
-                .map_err(|e| StartError::step("map the shared area", e))
+            finish(pid, loaded, pidfd, since, false, warnings)
         }
         Err(error) => {
             for t in &threads {

@@ -16,6 +16,8 @@ const DT_RELR: u32 = 36;
 type Header = elf::FileHeader64<LE>;
 
 pub const PAGE: u64 = 4096;
+/// The instruction's bytes.
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const BOOT_STACK: u64 = 256 * 1024;
 
 #[derive(Debug, Error)]
@@ -45,6 +47,9 @@ pub struct Image {
     pub regions: Vec<Region>,
     pub boot: u64,
     pub boot_thread: u64,
+    /// Offset of a `syscall` instruction. Once the stub runs, only system calls from inside the image
+    /// are the stub's own.
+    pub gate: u64,
     pub args_offset: u64,
     /// Just above the boot stack (it grows down).
     pub stack_top: u64,
@@ -114,6 +119,14 @@ impl Image {
                 return Err(unusable("relocates bytes outside itself"));
             }
         }
+        let gate = regions
+            .iter()
+            .filter(|r| r.prot & libc::PROT_EXEC != 0)
+            .find_map(|r| {
+                let code = &bytes[r.offset as usize..(r.offset + r.len) as usize];
+                Some(r.offset + code.windows(2).position(|w| w == SYSCALL)? as u64)
+            })
+            .ok_or_else(|| unusable("makes no system calls"))?;
         let args_offset = span;
         let len = args_offset + PAGE + BOOT_STACK;
         Ok(Image {
@@ -122,6 +135,7 @@ impl Image {
             regions,
             boot: symbol(header, file, "ulpf_stub_boot")?,
             boot_thread: symbol(header, file, "ulpf_stub_boot_thread")?,
+            gate,
             args_offset,
             stack_top: len,
             len,

@@ -1,8 +1,9 @@
 //! Starting a program the way gdbserver does, up to its first instruction, with the stub inside.
 
+use super::shared::Clocks;
 use super::tracee::{Stop, Tracee};
 use super::{
-    ExecError, Injected, Outfit, StartError, check_class, load, process, program_name, stub_image,
+    ExecError, Injected, StartError, check_class, finish, load, process, program_name, stub_image,
     sys,
 };
 use std::ffi::{CString, OsStr, OsString};
@@ -123,7 +124,7 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
         source,
     };
     let image = stub_image()?;
-    let outfit = Outfit::new()?;
+    let since = Clocks::now();
     let (mut report, child_report) = UnixStream::pair().map_err(cannot)?;
     let (pid, execs) = fork(spec, &child_report).map_err(cannot)?;
     drop(child_report);
@@ -144,15 +145,11 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
         if spec.own_group && spec.foreground {
             super::foreground::hand_to(pid);
         }
-        sys::allow_tracers(true);
-        let loaded = load::load(pid, &mut [leader], image, &outfit.channel(BOOT_LAUNCHED));
-        sys::allow_tracers(false);
-        Ok((loaded?, pidfd, warnings))
+        let loaded = load::load(pid, &mut [leader], image, BOOT_LAUNCHED)?;
+        Ok((loaded, pidfd, warnings))
     });
     match result {
-        Ok((loaded, pidfd, warnings)) => outfit
-            .hand_over(pid, loaded, pidfd, true, warnings)
-            .map_err(cannot),
+        Ok((loaded, pidfd, warnings)) => finish(pid, loaded, pidfd, since, true, warnings),
         Err(error) => {
             if !matches!(
                 error,

@@ -1,37 +1,34 @@
 //! Loads the stub image into a stopped process and starts it there.
 //!
 //! ```text
-//!   mmap (injected) → write image → mprotect (injected) → ulpf_stub_boot on one thread
+//!   mmap, socketpair, memfd_create (injected) → write image → mprotect (injected) → ulpf_stub_boot on one thread
 //!   → ulpf_stub_boot_thread on every other → registers back → detach with PARK_SIGNAL
 //! ```
 //! Nothing of the program is written to: the injected system calls go through the `syscall`
 //! instruction of the vDSO.
 
 use super::StartError;
-use super::image::{Image, PAGE};
-use super::process;
+use super::image::{Image, PAGE, SYSCALL};
 use super::tracee::{Memory, Saved, Tracee};
+use super::{process, shared, sys};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PARK_SIGNAL};
+use ulpf_lib::ring::SHARED_LEN;
 
 /// Where the image goes if the range is free: below every place where the kernel puts mappings of
 /// its own choice, yet inside the ranges that the address, memory and thread sanitizers accept.
 const PREFERRED_BASE: u64 = 0x7ea0_0000_0000;
 
-/// What the stub needs to find us.
-#[derive(Clone, Copy, Debug)]
-pub struct Channel {
-    pub server_pid: i32,
-    pub control_fd: i32,
-    pub shared_fd: i32,
-    /// `ulpf_lib::boot::BOOT_*`.
-    pub flags: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
+/// A stub that runs, and our ends of what connects us.
+#[derive(Debug)]
 pub struct Loaded {
-    pub base: u64,
     pub stub_pid: i32,
+    pub control: UnixStream,
+    /// The shared area, in its full length.
+    pub shared: File,
 }
 
 /// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
@@ -40,7 +37,7 @@ pub fn load(
     pid: i32,
     threads: &mut [Tracee],
     image: &Image,
-    channel: &Channel,
+    flags: u32,
 ) -> Result<Loaded, StartError> {
     let memory =
         Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
@@ -54,7 +51,7 @@ pub fn load(
     let result = Gate::find(pid, &memory, &saved[0])
         .map_err(|e| StartError::step("find a place for system calls in the program", e))
         .and_then(|gate| {
-            let result = start(pid, threads, &memory, image, channel, &gate);
+            let result = start(pid, threads, &memory, image, flags, &gate);
             gate.close(&memory)
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
             result
@@ -86,7 +83,7 @@ fn start(
     threads: &mut [Tracee],
     memory: &Memory,
     image: &Image,
-    channel: &Channel,
+    flags: u32,
     gate: &Gate,
 ) -> Result<Loaded, StartError> {
     let step = StartError::step;
@@ -99,14 +96,22 @@ fn start(
         error
     };
     let args_addr = base + image.args_offset;
+    let channel = match Channel::open(pid, first, memory, gate, args_addr) {
+        Ok(channel) => channel,
+        Err(e) => return Err(unload(first, e)),
+    };
+    let unload = |t: &mut Tracee, error: StartError| -> StartError {
+        channel.close_in_program(t, gate.addr);
+        unload(t, error)
+    };
     let args = BootArgs {
         magic: BOOT_MAGIC,
         version: BOOT_VERSION,
-        flags: channel.flags,
+        flags,
         image_base: base,
         image_len: image.len,
-        server_pid: channel.server_pid,
-        control_fd: channel.control_fd,
+        server_pid: channel.holder,
+        control_fd: channel.theirs,
         shared_fd: channel.shared_fd,
         stub_pid: 0,
         reserved: [0; 4],
@@ -148,6 +153,8 @@ fn start(
             },
         ));
     }
+    // The stub has taken its own.
+    channel.close_in_program(first, base + image.gate);
     let mut stub_pid = [0; 4];
     memory
         .read(
@@ -169,9 +176,104 @@ fn start(
         }
     }
     Ok(Loaded {
-        base,
         stub_pid: i32::from_le_bytes(stub_pid),
+        control: channel.control,
+        shared: channel.shared,
     })
+}
+
+/// The control channel and the shared area, made inside the program and fetched from there: we may
+/// look into the program, but it need not be allowed to look into us (another user's program, one in a
+/// container). The stub takes its copies from the program's own table, and then they are closed there.
+struct Channel {
+    control: UnixStream,
+    shared: File,
+    /// The program's process number, in its own PID namespace.
+    holder: i32,
+    /// In the program's table.
+    theirs: i32,
+    shared_fd: i32,
+}
+
+impl Channel {
+    /// `scratch` is a page in the program that may be overwritten.
+    fn open(
+        pid: i32,
+        t: &mut Tracee,
+        memory: &Memory,
+        gate: &Gate,
+        scratch: u64,
+    ) -> Result<Channel, StartError> {
+        const WHAT: &str = "make a channel to the program";
+        let step = |e| StartError::step(WHAT, e);
+        let (name_at, pair_at) = (scratch + 1024, scratch + 2048);
+        let process = sys::pidfd_open(pid).map_err(step)?;
+        memory
+            .write(name_at, shared::NAME.to_bytes_with_nul())
+            .map_err(step)?;
+        let mut call = |number: i64, args: [u64; 4]| -> Result<Result<u64, i32>, StartError> {
+            t.syscall(
+                gate.addr,
+                number,
+                [args[0], args[1], args[2], args[3], 0, 0],
+            )
+            .map_err(step)
+        };
+        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+        call(
+            libc::SYS_socketpair,
+            [libc::AF_UNIX as u64, kind, 0, pair_at],
+        )?
+        .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
+        let mut pair = [0; 8];
+        memory.read(pair_at, &mut pair).map_err(step)?;
+        let fd =
+            |at: usize| i32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        let (ours, theirs) = (fd(0), fd(4));
+        let control = sys::pidfd_getfd(process.as_fd(), ours).map_err(step);
+        call(libc::SYS_close, [ours as u64, 0, 0, 0])?
+            .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
+        let made = call(
+            libc::SYS_memfd_create,
+            [name_at, u64::from(libc::MFD_CLOEXEC), 0, 0],
+        )?;
+        let shared = made.map_err(io::Error::from_raw_os_error).and_then(|fd| {
+            let file = File::from(sys::pidfd_getfd(process.as_fd(), fd as i32)?);
+            sys::set_len(&file, SHARED_LEN)?;
+            Ok((fd as i32, file))
+        });
+        match (control, shared) {
+            (Ok(control), Ok((shared_fd, shared))) => {
+                let holder = process::own_number(pid).unwrap_or(pid);
+                Ok(Channel {
+                    control: control.into(),
+                    shared,
+                    holder,
+                    theirs,
+                    shared_fd,
+                })
+            }
+            (control, shared) => {
+                call(libc::SYS_close, [theirs as u64, 0, 0, 0])?.ok();
+                if let Ok(fd) = made {
+                    call(libc::SYS_close, [fd, 0, 0, 0])?.ok();
+                }
+                Err(match shared {
+                    Err(source) => StartError::Shared { source },
+                    Ok(_) => control
+                        .err()
+                        .unwrap_or_else(|| step(io::ErrorKind::Other.into())),
+                })
+            }
+        }
+    }
+
+    /// Nothing can be done about a failure here, and nothing depends on it.
+    fn close_in_program(&self, t: &mut Tracee, gate: u64) {
+        for fd in [self.theirs, self.shared_fd] {
+            let _ = t.syscall(gate, libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+        }
+    }
 }
 
 fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
@@ -201,8 +303,6 @@ struct Gate {
     /// Code that was overwritten to make one.
     original: Option<[u8; 2]>,
 }
-
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 impl Gate {
     fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {

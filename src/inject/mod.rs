@@ -19,9 +19,8 @@ pub use attach::attach;
 pub use launch::{Launch, Stdio, launch};
 pub use shared::{HitRead, SharedArea};
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -154,7 +153,7 @@ fn memfd_hint(error: &io::Error) -> &'static str {
 fn boot_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "It may not fetch its descriptors from ulpf: the program runs as another user or in another container. Run ulpf as the same user, in the same container."
+            "It may not look into the program itself: the program has protected itself from debuggers (PR_SET_DUMPABLE), or a security policy is in the way."
         }
         Some(libc::ENOSYS | libc::EINVAL) => {
             "The kernel lacks a system call that the stub needs (Linux 5.11 or later with syscall user dispatch and pidfd_getfd); see `ulpf doctor`."
@@ -164,54 +163,26 @@ fn boot_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Both ends of the control channel, and the shared area, before the stub has them.
-struct Outfit {
-    ours: UnixStream,
-    theirs: UnixStream,
-    shared: File,
-    /// The clocks when this began; see [`SharedArea::map`].
+/// Completes a start; `since` was taken when it began.
+fn finish(
+    pid: i32,
+    loaded: load::Loaded,
+    pidfd: OwnedFd,
     since: shared::Clocks,
-}
-
-impl Outfit {
-    fn new() -> Result<Outfit, StartError> {
-        let (ours, theirs) =
-            UnixStream::pair().map_err(|e| StartError::step("make a channel to the program", e))?;
-        Ok(Outfit {
-            ours,
-            theirs,
-            shared: sys::memfd(shared::NAME, ulpf_lib::ring::SHARED_LEN)
-                .map_err(|source| StartError::Shared { source })?,
-            since: shared::Clocks::now(),
-        })
-    }
-    fn channel(&self, flags: u32) -> load::Channel {
-        load::Channel {
-            server_pid: std::process::id() as i32,
-            control_fd: self.theirs.as_raw_fd(),
-            shared_fd: self.shared.as_raw_fd(),
-            flags,
-        }
-    }
-    /// Once the stub has taken its copies.
-    fn hand_over(
-        self,
-        pid: i32,
-        loaded: load::Loaded,
-        pidfd: OwnedFd,
-        launched: bool,
-        warnings: Vec<String>,
-    ) -> io::Result<Injected> {
-        Ok(Injected {
-            pid,
-            stub_pid: loaded.stub_pid,
-            control: self.ours,
-            shared: SharedArea::map(self.shared, self.since)?,
-            pidfd,
-            launched,
-            warnings,
-        })
-    }
+    launched: bool,
+    warnings: Vec<String>,
+) -> Result<Injected, StartError> {
+    let shared = SharedArea::map(loaded.shared, since)
+        .map_err(|e| StartError::step("map the shared area", e))?;
+    Ok(Injected {
+        pid,
+        stub_pid: loaded.stub_pid,
+        control: loaded.control,
+        shared,
+        pidfd,
+        launched,
+        warnings,
+    })
 }
 
 /// Path or number for messages about a process.

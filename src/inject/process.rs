@@ -62,6 +62,17 @@ impl Status {
     }
 }
 
+/// The number that a process has for itself (another one in a container).
+pub fn own_number(pid: i32) -> Option<i32> {
+    Status::of(pid)
+        .ok()?
+        .field("NSpid")?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+}
+
 pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
     numbers(&format!("/proc/{pid}/task"))
 }

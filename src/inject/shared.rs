@@ -40,11 +40,9 @@ impl Clocks {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: every x86-64 processor has a TSC; `time` outlives the call.
-        let tsc = unsafe {
-            libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
-            std::arch::x86_64::_rdtsc()
-        };
+        // SAFETY: `time` outlives the call.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+        let tsc = sys::tsc();
         Clocks {
             tsc,
             ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
@@ -77,7 +75,7 @@ impl SharedArea {
     /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
     /// when the start of the program began, some milliseconds ago.
     pub(super) fn map(file: File, since: Clocks) -> io::Result<SharedArea> {
-        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `Outfit::new`)
+        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `load`)
         // and nobody shrinks it.
         let addr = unsafe {
             libc::mmap(

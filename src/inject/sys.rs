@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 pub fn check(result: i64) -> io::Result<i64> {
@@ -14,23 +14,40 @@ pub fn check(result: i64) -> io::Result<i64> {
     }
 }
 
-pub fn memfd(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
+pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
     // SAFETY: `name` is a C string; the returned descriptor is new and owned by the File.
-    let file = unsafe {
+    unsafe {
         let fd = check(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) as i64)?;
-        File::from_raw_fd(fd as i32)
-    };
-    // Beyond the limit on file size the default is death rather than EFBIG.
-    // SAFETY: no handler, only a disposition; the program gets the default back (see `launch`).
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    file.set_len(len)?;
-    Ok(file)
+        Ok(File::from_raw_fd(fd as i32))
+    }
 }
 
 /// The time-stamp counter, in which the stub writes the times of hits.
 pub fn tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux leaves it to user programs.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Sets a file's length; fails with EFBIG beyond the limit on file size.
+pub fn set_len(file: &File, len: u64) -> io::Result<()> {
+    // The default would be death by SIGXFSZ.
+    // SAFETY: no handler, only a disposition; programs get the default back (see `launch`).
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    file.set_len(len)
+}
+
+/// A copy of another process's descriptor. Needs the right to trace it.
+pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
+    unsafe {
+        let fd = check(libc::syscall(
+            libc::SYS_pidfd_getfd,
+            process.as_raw_fd(),
+            fd,
+            0,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
 }
 
 /// A pidfd: becomes readable when the process has ended.
@@ -70,23 +87,6 @@ pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     let got =
         check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL) } as i64)?;
     Ok((got != 0).then_some(status))
-}
-
-/// Lets every process of the same user look into this one (yama's ptrace_scope 1 would forbid the
-/// stub to fetch its two descriptors). Called around the boot only. Errors do not matter: without
-/// yama the call is unknown and not needed.
-pub fn allow_tracers(allow: bool) {
-    const PR_SET_PTRACER_ANY: libc::c_ulong = libc::c_ulong::MAX;
-    // SAFETY: no pointers.
-    unsafe {
-        libc::prctl(
-            libc::PR_SET_PTRACER,
-            if allow { PR_SET_PTRACER_ANY } else { 0 },
-            0,
-            0,
-            0,
-        )
-    };
 }
 
 /// Exit status from the kernel's pidfd information, which is there even for somebody else's child
@@ -251,7 +251,7 @@ pub mod probe {
     use super::*;
 
     pub fn memfd() -> io::Result<()> {
-        super::memfd(c"ulpf-probe", 4096).map(drop)
+        super::memfd(c"ulpf-probe").map(drop)
     }
 
     pub fn user_dispatch() -> io::Result<()> {
@@ -263,17 +263,7 @@ pub mod probe {
 
     pub fn pidfd_getfd() -> io::Result<()> {
         let me = pidfd_open(std::process::id() as i32)?;
-        // SAFETY: no pointers; the new descriptor is owned at once.
-        unsafe {
-            let fd = check(libc::syscall(
-                libc::SYS_pidfd_getfd,
-                me.as_raw_fd(),
-                me.as_raw_fd(),
-                0,
-            ))?;
-            drop(OwnedFd::from_raw_fd(fd as i32));
-        }
-        Ok(())
+        super::pidfd_getfd(me.as_fd(), me.as_raw_fd()).map(drop)
     }
 
     /// A child that may be traced by us.

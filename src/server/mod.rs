@@ -334,7 +334,7 @@ impl Server {
 
     /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
     fn ended(&mut self, ending: Ending) -> String {
-        let pid = self.target.take().map_or(0, |t| t.pid);
+        let pid = self.target.take().map_or(0, |t| t.number);
         self.take_terminal();
         let (letter, number) = match ending {
             Ending::Exited(status) => {

@@ -174,7 +174,7 @@ impl Server {
         let asked = packet.strip_prefix(b"qAttached:").map(rsp::hex_number);
         match (&self.target, asked) {
             (None, _) | (_, Some(None)) => b"E01".into(),
-            (Some(t), Some(Some(pid))) if pid != t.pid as u64 => b"E01".into(),
+            (Some(t), Some(Some(pid))) if pid != t.number as u64 => b"E01".into(),
             (Some(t), _) => if t.launched { b"0" } else { b"1" }.into(),
         }
     }
@@ -309,7 +309,7 @@ impl Server {
         let pid = rsp::hex_number(&packet[b"vKill;".len()..]);
         match &mut self.target {
             // 42000 is what GDB calls the process while it has not learnt its number.
-            Some(target) if pid == Some(target.pid as u64) || pid == Some(42000) => {
+            Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
                 self.target = None;
                 b"OK".into()
@@ -353,7 +353,7 @@ impl Server {
         let Some(target) = self
             .target
             .as_mut()
-            .filter(|t| pid.is_none_or(|p| p == Some(t.pid as u64)))
+            .filter(|t| pid.is_none_or(|p| p == Some(t.number as u64)))
         else {
             let _ = client.send(b"E01").await;
             return None;

@@ -26,6 +26,8 @@ pub enum News {
 
 pub struct Target {
     pub pid: i32,
+    /// The number that the program has for itself, and the stub reports: another one in a container.
+    pub number: i32,
     pub stub_pid: i32,
     pub launched: bool,
     pub exit: Exit,
@@ -45,6 +47,7 @@ impl Target {
         let pidfd = session.pidfd();
         Target {
             pid: session.pid,
+            number: process::own_number(session.pid).unwrap_or(session.pid),
             stub_pid: session.stub_pid,
             launched: session.launched,
             exit: session.exit,
