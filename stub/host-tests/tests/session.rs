@@ -297,6 +297,28 @@ fn a_second_client_starts_afresh() {
 }
 
 #[test]
+fn an_interrupt_that_crosses_a_stop_shows_at_the_next_resume() {
+    let mut t = Talk::gdb();
+    t.session
+        .incoming(&mut t.inf, b"\x03", &mut |_| panic!("no answer is due"));
+    assert!(t.inf.log.is_empty());
+    t.say("Hgp64.64");
+    assert!(t.send(b"vCont;c").is_empty());
+    assert_eq!(t.last(), "interrupt");
+    t.stop(100, StopReason::Interrupted);
+    assert!(t.send(b"vCont;c").is_empty());
+    assert!(t.last().starts_with("resume"), "once");
+    // LLDB takes the stop that crossed its request for the answer.
+    t.stop(100, StopReason::Breakpoint);
+    t.say("qSupported:xmlRegisters=i386");
+    t.say("QListThreadsInStopReply");
+    t.session
+        .incoming(&mut t.inf, b"\x03", &mut |_| panic!("no answer is due"));
+    assert!(t.send(b"vCont;c").is_empty());
+    assert!(t.last().starts_with("resume"));
+}
+
+#[test]
 fn leaving() {
     let mut t = Talk::gdb();
     assert_eq!(t.say("D;64"), "OK");

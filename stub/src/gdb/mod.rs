@@ -75,6 +75,8 @@ pub struct GdbSession {
     debuggee: Debuggee,
     client: Client,
     event: Event,
+    /// An interrupt request came while the program was stopped.
+    interrupt_due: bool,
     /// Thread of `Hg` and of the last stop.
     thread: Tid,
     /// Threads of `Hc`, for the old resume packets.
@@ -105,6 +107,7 @@ impl GdbSession {
             debuggee: Debuggee::new(pid, layout),
             client: Client::default(),
             event: Event::Stopped,
+            interrupt_due: false,
             thread: 0,
             resume_thread: packet::ThreadId::ALL,
             last_stop: Vec::new(),
@@ -124,7 +127,9 @@ impl GdbSession {
             match self.reader.push(*byte) {
                 None => {}
                 Some(Incoming::Interrupt) if self.event == Event::Running => inf.interrupt(),
-                Some(Incoming::Interrupt) => {} // it has stopped meanwhile
+                // It has stopped meanwhile, perhaps for a reason that GDB handles without the user:
+                // GDB counts on the interrupt to show at the next resume. LLDB does not.
+                Some(Incoming::Interrupt) => self.interrupt_due = !self.client.lldb,
                 Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
             }
         }
@@ -169,13 +174,23 @@ impl GdbSession {
             beside::Served::PassAs(payload) => {
                 let raw = self.feed(inf, &payload);
                 self.answer(&payload, raw, out);
-                if let (Event::Running, Some(text)) = (self.event, self.large.resumed()) {
-                    // Console output is allowed while the client waits for a stop.
-                    let mut console = b"O".to_vec();
-                    packet::push_hex(&mut console, &text);
-                    out(&packet::frame(&console));
+                if self.event == Event::Running {
+                    self.resumed(inf, out);
                 }
             }
+        }
+    }
+
+    /// The program has just been resumed.
+    fn resumed(&mut self, inf: &mut dyn Inferior, out: &mut dyn FnMut(&[u8])) {
+        if let Some(text) = self.large.resumed() {
+            // Console output is allowed while the client waits for a stop.
+            let mut console = b"O".to_vec();
+            packet::push_hex(&mut console, &text);
+            out(&packet::frame(&console));
+        }
+        if core::mem::take(&mut self.interrupt_due) {
+            inf.interrupt();
         }
     }
 

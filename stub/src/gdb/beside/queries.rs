@@ -59,6 +59,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 ..Default::default()
             };
             session.last_stop.clear();
+            session.interrupt_due = false;
             session.large = Default::default();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
         }
