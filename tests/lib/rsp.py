@@ -24,6 +24,7 @@ class Rsp:
         else:
             host, port = target.rsplit(":", 1)
             self.socket.connect((host, int(port)))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._input = b""
         self.acks = True
 
@@ -69,6 +70,19 @@ class Rsp:
     def __call__(self, body):
         self.raw(frame(body))
         return self.reply()
+
+    def expect(self, reply, count):
+        """Reads `count` replies that are all this one (many at once; no acknowledgements)."""
+        left = len(reply) * count
+        pattern = reply * (65536 // len(reply) + 2)
+        while left:
+            if not self._input:
+                self._more()
+            part, self._input = self._input[:min(left, 65536)], self._input[min(left, 65536):]
+            at = -left % len(reply)
+            if part != pattern[at:at + len(part)]:
+                raise AssertionError(f"unexpected reply in {part[:80]!r}")
+            left -= len(part)
 
     def no_ack(self):
         if self("QStartNoAckMode") == b"OK":
