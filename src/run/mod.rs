@@ -35,7 +35,10 @@ use control::Control;
 use format::Look;
 use log::Log;
 use output::Output;
-use std::io::{Write, stderr};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write, stderr};
+use std::path::PathBuf;
 use summary::{Summary, count};
 use watches::{Armed, Changes, Watch};
 
@@ -92,6 +95,21 @@ fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
     }
 }
 
+/// The path of a program that is a script.
+fn script(program: &OsStr) -> Option<String> {
+    let path = std::env::var_os("PATH").filter(|_| !program.as_encoded_bytes().contains(&b'/'));
+    let folders = path.iter().flat_map(std::env::split_paths);
+    let found = std::iter::once(PathBuf::new())
+        .chain(folders)
+        .map(|f| f.join(program))
+        .find(|f| f.is_file())?;
+    let mut start = [0; 2];
+    File::open(&found)
+        .and_then(|mut file| file.read_exact(&mut start))
+        .ok()?;
+    (&start == b"#!").then(|| found.display().to_string())
+}
+
 /// An error whose details have been printed.
 fn told() -> anyhow::Error {
     anyhow::Error::msg("")
@@ -105,6 +123,10 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         .enable_all()
         .build()?;
     let launched = matches!(target, Target::Launch(_));
+    let script = match &target {
+        Target::Launch(launch) => script(&launch.program),
+        Target::Attach(_) => None,
+    };
     let session = runtime.block_on(async {
         match target {
             Target::Launch(launch) => session::start(launch).await,
@@ -159,6 +181,14 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         .iter()
         .filter(|w| matches!(w.armed, Armed::No(_)))
         .count();
+    if let (1.., Some(script)) = (refused, &script) {
+        let interpreter = program
+            .executable()
+            .map_or("its interpreter", |m| m.object.name());
+        say!(
+            "{script} is a script: names are looked up in {interpreter}, which runs it; name the program itself"
+        );
+    }
     if refused > 0 && !options.keep_going {
         say!(
             "{} refused; nothing was run (--keep-going runs with the others)",

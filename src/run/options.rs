@@ -63,7 +63,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Log up to N callers with each hit
+    /// Log up to N callers with each hit, as far as frame pointers lead (-fno-omit-frame-pointer)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub backtrace: Option<u8>,
 

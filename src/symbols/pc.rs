@@ -164,31 +164,110 @@ impl fmt::Display for Location {
     }
 }
 
-/// A C++ function without its arguments, which would fill the line.
-fn short(function: &str) -> &str {
-    if function.ends_with(')') || function.ends_with(") const") {
+/// A function's name fit for a line: without arguments and return type, long template arguments
+/// left out.
+fn short(function: &str) -> String {
+    // Where each character stands: inside <>, (), {} or none of them.
+    let (mut depth, mut from, mut to) = (0i32, 0, function.len());
+    let mut before = ' ';
+    for (i, c) in function.char_indices() {
+        let operator = function[from..i]
+            .trim_end_matches(['<', '>', '-', '=', ' '])
+            .ends_with("operator");
+        match c {
+            '<' | '>' if operator => {}
+            '(' if depth == 0
+                && i > from
+                && !function[from..i].ends_with("operator")
+                && !function[i..].starts_with("(anonymous")
+                && before != ':' =>
+            {
+                to = i;
+                break;
+            }
+            '<' | '(' | '{' | '[' => depth += 1,
+            '>' if before == '-' => {}
+            '>' | ')' | '}' | ']' => depth -= 1,
+            ' ' if depth == 0 && !operator => from = i + 1,
+            _ => {}
+        }
+        before = c;
+    }
+    fold_templates(&function[from..to])
+}
+
+/// `vector<basic_string<char, …>>::f` becomes `vector<…>::f`; `vector<int>::f` stays.
+fn fold_templates(name: &str) -> String {
+    const KEEP: usize = 16;
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some(open) = rest.find('<') {
+        let (head, tail) = rest.split_at(open);
+        out.push_str(head);
         let mut depth = 0;
-        for (i, c) in function.char_indices() {
-            match c {
-                '<' => depth += 1,
-                '>' => depth -= 1,
-                '(' if depth == 0
-                    && i > 0
-                    && !function[i..].starts_with("(anonymous")
-                    && !function[..i].ends_with("operator") =>
-                {
-                    return &function[..i];
-                }
-                _ => {}
+        let end = tail.char_indices().find_map(|(i, c)| {
+            depth += match c {
+                '<' => 1,
+                '>' => -1,
+                _ => 0,
+            };
+            (depth == 0).then_some(i + 1)
+        });
+        // Operators are no brackets; Rust's `<T as Trait>::f` begins with what matters.
+        match end {
+            Some(end) if end > KEEP && !head.is_empty() && !out.ends_with("operator") => {
+                out.push_str("<…>");
+                rest = &tail[end..];
+            }
+            _ => {
+                out.push('<');
+                rest = &tail[1..];
             }
         }
     }
-    function
+    out + rest
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_fit() {
+        for (full, fit) in [
+            ("main", "main"),
+            ("ns::fill(int, char*) const", "ns::fill"),
+            ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
+            (
+                "std::vector<int>::push_back(int&&)",
+                "std::vector<int>::push_back",
+            ),
+            (
+                "std::map<std::string, std::vector<int> >::at(std::string const&)",
+                "std::map<…>::at",
+            ),
+            (
+                "void swap<std::pair<int, std::string> >(std::pair<int, std::string>&)",
+                "swap<…>",
+            ),
+            ("operator<<(std::ostream&, T const&)", "operator<<"),
+            ("Iter<int>::operator->() const", "Iter<int>::operator->"),
+            ("operator new(unsigned long)", "operator new"),
+            ("Flag::operator bool() const", "Flag::operator bool"),
+            ("f(int)::{lambda(char)#1}::operator()(char) const", "f"),
+            (
+                "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
+                "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
+            ),
+            (
+                "core::ptr::drop_in_place<alloc::boxed::Box<dyn core::any::Any>>",
+                "core::ptr::drop_in_place<…>",
+            ),
+            ("app::main::{{closure}}", "app::main::{{closure}}"),
+        ] {
+            assert_eq!(short(full), fit, "{full}");
+        }
+    }
 
     #[test]
     fn one_line() {
