@@ -110,7 +110,6 @@ fn start(
         flags,
         image_base: base,
         image_len: image.len,
-        server_pid: channel.holder,
         control_fd: channel.theirs,
         shared_fd: channel.shared_fd,
         stub_pid: 0,
@@ -188,8 +187,6 @@ fn start(
 struct Channel {
     control: UnixStream,
     shared: File,
-    /// The program's process number, in its own PID namespace.
-    holder: i32,
     /// In the program's table.
     theirs: i32,
     shared_fd: i32,
@@ -243,16 +240,12 @@ impl Channel {
             Ok((fd as i32, file))
         });
         match (control, shared) {
-            (Ok(control), Ok((shared_fd, shared))) => {
-                let holder = process::own_number(pid).unwrap_or(pid);
-                Ok(Channel {
-                    control: control.into(),
-                    shared,
-                    holder,
-                    theirs,
-                    shared_fd,
-                })
-            }
+            (Ok(control), Ok((shared_fd, shared))) => Ok(Channel {
+                control: control.into(),
+                shared,
+                theirs,
+                shared_fd,
+            }),
             (control, shared) => {
                 call(libc::SYS_close, [theirs as u64, 0, 0, 0])?.ok();
                 if let Ok(fd) = made {

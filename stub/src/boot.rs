@@ -203,17 +203,24 @@ extern "C" fn stub_task() -> ! {
     }
 }
 
-/// Takes the two descriptors from the command and drops everything inherited from the program.
+/// Keeps the two descriptors that the command has made and drops everything else of the program's.
 fn set_up(a: &BootArgs) -> Result<i32, Errno> {
     // SAFETY: this task's own descriptor table and mappings.
     unsafe {
         g().stub_tid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
         let _ = sys!(k::__NR_prctl, k_prctl::PR_SET_NAME, c"ulpf-stub".as_ptr());
-        sys!(k::__NR_close_range, 0, u32::MAX, 0)?;
-        let server = sys!(k::__NR_pidfd_open, a.server_pid, 0)?;
-        let control = sys!(k::__NR_pidfd_getfd, server, a.control_fd, 0)?;
-        let shared = sys!(k::__NR_pidfd_getfd, server, a.shared_fd, 0)?;
-        sys!(k::__NR_close, server)?;
+        // This task's descriptor table is a copy of the program's: keep the two, close the rest.
+        let (control, shared) = (a.control_fd as u32, a.shared_fd as u32);
+        let (low, high) = (control.min(shared), control.max(shared));
+        for (first, last) in [
+            (0, low.wrapping_sub(1)),
+            (low + 1, high.wrapping_sub(1)),
+            (high + 1, u32::MAX),
+        ] {
+            if first <= last && last != u32::MAX || first == high + 1 {
+                sys!(k::__NR_close_range, first, last, 0)?;
+            }
+        }
         let at = sys!(
             k::__NR_mmap,
             ulpf_lib::guard::OUR_PLACE,

@@ -35,10 +35,9 @@ pub struct BootArgs {
     /// calls issued from within are the stub's own (syscall user dispatch's exempt range).
     pub image_base: u64,
     pub image_len: u64,
-    /// The command's process, from which the stub takes the two descriptors with `pidfd_getfd(2)`.
-    pub server_pid: i32,
-    /// In the command's table: stream socket that carries the remote serial protocol, and the
-    /// memfd of the shared area (`ulpf_lib::ring`).
+    /// In the program's table while the stub boots (its own task inherits a copy of the table): stream
+    /// socket that carries the remote serial protocol, and the memfd of the shared area
+    /// (`ulpf_lib::ring`). The command closes both in the program afterwards.
     pub control_fd: i32,
     pub shared_fd: i32,
     /// Result: process id of the stub's own task (shares memory with the program, not its thread
