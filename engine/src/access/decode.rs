@@ -134,19 +134,29 @@ impl Decoder {
         Ok(insn)
     }
 
-    fn claim(&self) -> &Handle {
-        loop {
+    #[cfg(test)]
+    pub fn claim_all(&self) {
+        for h in &self.handles {
+            h.busy.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A free handle. `None` after a while: in the child of a fork, handles that other threads
+    /// held at that moment stay claimed, and iced has to do.
+    fn claim(&self) -> Option<&Handle> {
+        for _ in 0..10_000 {
             for h in &self.handles {
                 if !h.busy.swap(true, Ordering::Acquire) {
-                    return h;
+                    return Some(h);
                 }
             }
             core::hint::spin_loop();
         }
+        None
     }
 
     pub(super) fn capstone(&self, pc: u64, bytes: &[u8]) -> Option<Decoded> {
-        let h = self.claim();
+        let h = self.claim()?;
         let (mut code, mut left, mut at) = (bytes.as_ptr(), bytes.len(), pc);
         // SAFETY: the handle and its instruction are ours while `busy` is set; `code` and `left`
         // describe `bytes`.

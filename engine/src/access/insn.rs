@@ -353,11 +353,8 @@ impl Insn {
         let slot = self.stack_size();
         match self.class {
             Class::None | Class::Flush => {}
-            Class::Unsupported => {
-                if self.layout.has_mem() && size != 0 {
-                    out.push(ea, size, kind);
-                }
-            }
+            // Not all are known, so none are told.
+            Class::Unsupported => {}
             Class::Plain => out.push(ea, size, kind),
             Class::BitString => out.push(self.bit_address(cpu), size, kind),
             Class::Movs | Class::Stos | Class::Lods | Class::Scas | Class::Cmps => {

@@ -63,7 +63,7 @@ pub fn plan(insn: &Insn) -> Plan {
 pub fn components(insn: &Insn) -> u64 {
     use state::{AVX, HI16_ZMM, OPMASK, SSE, X87, ZMM_HI256};
     let l = &insn.layout;
-    // x87 comes along with SSE because some of these instructions name MMX registers.
+    // MMX registers are x87 registers.
     let legacy = X87 | SSE;
     match (l.wrap, l.map) {
         (Wrap::Legacy, 0) if matches!(l.opcode, 0xd8..=0xdf) => X87,
@@ -75,10 +75,15 @@ pub fn components(insn: &Insn) -> u64 {
             0xae if l.ext() == 4 => 0,
             0xae if insn.class == Class::Flush => 0,
             0xae => legacy,
-            0x10..=0x17 | 0x28..=0x2f | 0x50..=0x7f | 0xc2 | 0xc4..=0xc6 | 0xd0..=0xff => legacy,
+            // cvtpi2ps, cvtpi2pd, cvt(t)ps2pi, cvt(t)pd2pi
+            0x2a | 0x2c | 0x2d if matches!(l.pp, Pp::None | Pp::P66) => legacy,
+            0x10..=0x17 | 0x28..=0x2f | 0x50..=0x5f | 0xc2 | 0xc6 => SSE,
+            0x60..=0x7f | 0xc4 | 0xd0..=0xff if l.pp != Pp::None => SSE,
+            0x60..=0x7f | 0xc4 | 0xd0..=0xff => legacy,
             _ => 0,
         },
         (Wrap::Legacy, 2) if l.opcode >= 0xf0 => 0,
+        (Wrap::Legacy, 2 | 3) if l.pp != Pp::None => SSE,
         (Wrap::Legacy, _) => legacy,
         // BMI and CMPccXADD name general registers only.
         (Wrap::Vex, 2) if matches!(l.opcode, 0xe0..=0xef | 0xf2 | 0xf3 | 0xf5..=0xf7) => 0,

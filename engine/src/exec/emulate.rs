@@ -17,16 +17,19 @@ const SF: u64 = 1 << 7;
 const TF: u64 = 1 << 8;
 const DF: u64 = 1 << 10;
 const OF: u64 = 1 << 11;
+const NT: u64 = 1 << 14;
+const AC: u64 = 1 << 18;
+const ID: u64 = 1 << 21;
 
 /// What `popf` changes at privilege level 3: IF and IOPL stay, RF is cleared.
-const POPF: u64 = CF | PF | AF | ZF | SF | TF | DF | OF | 1 << 14 | 1 << 18 | 1 << 21;
+const POPF: u64 = CF | PF | AF | ZF | SF | TF | DF | OF | NT | AC | ID;
 /// What `pushf` shows: not VM, not RF.
 const PUSHF: u64 = !(1 << 16 | 1 << 17);
 
 /// Why an operation ended early.
 enum Stop {
-    /// A general protection fault, which the CPU shall raise itself.
-    Trap,
+    /// Better done by the CPU itself.
+    Slow(Slow),
     Split,
     /// The frame holds the fault; alias range and distance back to the target address.
     Fault((u64, u64, u64)),
@@ -96,7 +99,7 @@ pub fn execute(insn: &Insn, cpu: &mut Cpu, map: &dyn AliasMap) -> Outcome {
             *cpu.gprs = regs;
             outcome
         }
-        Err(Stop::Trap) => Outcome::NeedSlow(Slow::Trap),
+        Err(Stop::Slow(why)) => Outcome::NeedSlow(why),
         Err(Stop::Split) => Outcome::NeedSlow(Slow::Split),
         Err(Stop::Fault(moved)) => Outcome::Fault(translate(memory.frame.fault, insn.pc, moved)),
     }
@@ -150,6 +153,10 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
             let from = m.open(rsp, slot, Read)?;
             let value = m.load(from, slot)?;
             let changes = if slot == 2 { POPF & 0xffff } else { POPF };
+            if (regs.rflags ^ value) & changes & (NT | ID) != 0 {
+                // sigreturn does not restore these (linux/arch/x86/kernel/signal_64.c, FIX_EFLAGS).
+                return Err(Stop::Slow(Slow::Unsupported));
+            }
             regs.rflags = regs.rflags & !changes | value & changes;
             regs.rsp = rsp.wrapping_add(slot);
         }
@@ -203,24 +210,16 @@ fn other(insn: &Insn, cpu: &Cpu, regs: &mut Gprs, m: &mut Memory) -> Result<(), 
         }
         Class::Enter => {
             let (bytes, level) = insn.enter_operands();
-            let level = u64::from(level);
+            if level > 1 {
+                // Copies a display, in an order that the manuals leave open when it overlaps what
+                // is pushed. No compiler has used it for decades.
+                return Err(Stop::Slow(Slow::Unsupported));
+            }
             let frame = below;
-            let pushes = if level == 0 { 1 } else { level + 1 };
+            let pushes = u64::from(level) + 1;
             let low = rsp.wrapping_sub(pushes * slot);
             let stack = m.open(low, pushes * slot, Write)?;
-            let mut at = (pushes - 1) * slot;
-            if level > 1 {
-                let copied = (level - 1) * slot;
-                let outer = m.open(regs.rbp.wrapping_sub(copied), copied, Read)?;
-                m.store(stack.offset(at), slot, regs.rbp)?;
-                for i in (0..level - 1).rev() {
-                    let value = m.load(outer.offset(i * slot), slot)?;
-                    at -= slot;
-                    m.store(stack.offset(at), slot, value)?;
-                }
-            } else {
-                m.store(stack.offset(at), slot, regs.rbp)?;
-            }
+            m.store(stack.offset((pushes - 1) * slot), slot, regs.rbp)?;
             if level > 0 {
                 m.store(stack, slot, frame)?;
             }
@@ -247,7 +246,7 @@ fn canonical(target: u64) -> Result<(), Stop> {
     if target >> 47 == 0 {
         Ok(())
     } else {
-        Err(Stop::Trap)
+        Err(Stop::Slow(Slow::Trap))
     }
 }
 

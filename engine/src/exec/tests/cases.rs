@@ -446,6 +446,20 @@ fn stack_pointer_operands() {
     }
 }
 
+/// A fork may leave every capstone handle claimed for ever.
+#[test]
+fn decoding_without_a_handle() {
+    let decoder = Decoder::new().unwrap();
+    let with = decoder.decode(0x1000, &[0x88, 0x47, 0x10]).unwrap();
+    decoder.claim_all();
+    let without = decoder.decode(0x1000, &[0x88, 0x47, 0x10]).unwrap();
+    assert_eq!(
+        (with.mem, with.len, with.class),
+        (without.mem, without.len, without.class)
+    );
+    decoder.after_fork();
+}
+
 /// What one instruction costs through the engine: `cargo test --release -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

@@ -189,8 +189,9 @@ pub fn difference(a: &State, b: &State) -> Option<String> {
     if a.gprs.rip != b.gprs.rip {
         out += &format!(" rip {:x}/{:x}", a.gprs.rip, b.gprs.rip);
     }
-    // TF is the judge's way of stepping; RF is a matter of how the state was taken.
-    let flags = |s: &State| s.gprs.rflags & !(1 << 8 | 1 << 16);
+    // TF is the judge's way of stepping; RF is a matter of how the state was taken; NT and ID stay
+    // behind from an earlier popf, because sigreturn does not restore them.
+    let flags = |s: &State| s.gprs.rflags & !(1 << 8 | 1 << 14 | 1 << 16 | 1 << 21);
     if flags(a) != flags(b) {
         out += &format!(" flags {:x}/{:x}", flags(a), flags(b));
     }
