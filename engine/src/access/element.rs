@@ -45,7 +45,8 @@ pub fn operand_size(l: &Layout) -> Option<u16> {
 }
 
 /// Bytes of a full memory operand that one mask bit stands for.
-/// Source: the instructions' descriptions in the SDM; checked by `tests::grain` and on hardware.
+/// Source: the instructions' descriptions in the SDM; checked against page faults of the CPU in
+/// `exec::tests` (half precision only where the processor has it).
 pub fn grain(l: &Layout) -> u8 {
     let by_w = if l.w { 8 } else { 4 };
     let bw = if l.w { 2 } else { 1 };
