@@ -242,8 +242,12 @@ impl Server {
         loop {
             match client.next().await {
                 Input::Gone => return Outcome::Closed,
-                // Nothing runs: the request came too late.
-                Input::Interrupt => {}
+                // The program has stopped meanwhile; what that means is for the stub to say.
+                Input::Interrupt => {
+                    if let Some(target) = &mut self.target {
+                        let _ = target.interrupt().await;
+                    }
+                }
                 Input::Packet(packet) => {
                     if let Some(outcome) = self.serve_packet(client, &packet).await {
                         return outcome;
