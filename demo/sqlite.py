@@ -96,7 +96,7 @@ class Hits:
 hits = Hits()
 print("  (gdb) continue", flush=True)
 started = time.monotonic()
-ended = hits.to_the_end(150)
+ended = hits.to_the_end(600)
 seconds = time.monotonic() - started
 armed = sum(1 for b in gdb.breakpoints())
 show(f"{hits.count:,} watches were hit (and then deleted), {armed:,} stayed armed to the end; {seconds:.1f} s")

@@ -211,6 +211,10 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     if watched {
         saved = save_old(t, &list);
     }
+    if t.inner().stepping {
+        // The debugger's trap flag is not the program's: `pushf` must not store it.
+        cpu.gprs.rflags &= !0x100;
+    }
     match engine().thunks.execute(site, &mut cpu, &Pages) {
         Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at),
         Outcome::Fault(what) => Step::Fault(what),
