@@ -6,7 +6,6 @@ import time
 
 import gdb
 
-EARLY = int(os.environ["DEMO_EARLY"])
 SECONDS = 20
 
 for setting in "confirm off", "pagination off", "debuginfod enabled off", "width 0", "breakpoint pending on", "language c", \
@@ -14,10 +13,11 @@ for setting in "confirm off", "pagination off", "debuginfod enabled off", "width
     gdb.execute(f"set {setting}")
 
 gdb.execute("file sqlite3", to_string=True)
-gdb.execute("break sqlite3_step", to_string=True)
-gdb.execute(f"ignore 1 {EARLY + 10}", to_string=True)
+gdb.execute("break sqlite3_busy_timeout", to_string=True)
 gdb.execute(f"run -batch :memory: < {os.environ['DEMO_SCRIPT']} > /dev/null", to_string=True)
-gdb.execute("disable 1")
+gdb.execute("break sqlite3_step", to_string=True)
+gdb.execute("continue", to_string=True)
+gdb.execute("delete")
 
 # How many instructions and stores has a statement? Step one by hand, and look at each.
 stores = 0

@@ -27,6 +27,18 @@ class BadRanges(Case):
     def test_non_canonical(self):
         self.refused("0x4141414141414141", r"(?i)canonical|Could not insert hardware watchpoint|Cannot access memory")
 
+    @ulpf_only
+    def test_text(self):
+        """Code can be watched: nobody writes it, the program runs as ever."""
+        gdb = self.session("five")
+        out = gdb("watch *(int*)main") + gdb("continue")
+        if "Could not insert" in out:
+            self.assertRegex(gdb("monitor ulpf why"), r"0x555555555\w+")
+            gdb("delete")
+            out = gdb("continue")
+        self.assertSays(out, r"exited normally")
+        self.assertIn("five: done", gdb.server.stdout())
+
     def test_unmapped(self):
         self.refused("0x10", r"(?i)not mapped|unmapped|Could not insert hardware watchpoint|Cannot access memory")
 
