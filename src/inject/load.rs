@@ -13,6 +13,7 @@ use super::tracee::{Memory, Saved, Tracee};
 use super::{process, shared, sys};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PARK_SIGNAL};
@@ -117,7 +118,7 @@ fn start(
     };
     if let Err(e) = memory
         .write(base, &image.relocated(base))
-        .and_then(|()| memory.write(args_addr, args_bytes(&args)))
+        .and_then(|()| memory.write(args_addr, &args_bytes(&args)))
     {
         return Err(unload(first, step("copy the stub into the program", e)));
     }
@@ -157,7 +158,7 @@ fn start(
     let mut stub_pid = [0; 4];
     memory
         .read(
-            args_addr + std::mem::offset_of!(BootArgs, stub_pid) as u64,
+            args_addr + offset_of!(BootArgs, stub_pid) as u64,
             &mut stub_pid,
         )
         .map_err(|e| step("read the stub's answer", e))?;
@@ -329,8 +330,28 @@ impl Gate {
     }
 }
 
-fn args_bytes(args: &BootArgs) -> &[u8] {
-    // SAFETY: BootArgs is repr(C) without padding (asserted below), so all its bytes are initialised.
-    unsafe { std::slice::from_raw_parts((args as *const BootArgs).cast(), size_of::<BootArgs>()) }
+/// The block as it lies in memory.
+fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
+    let mut bytes = [0; size_of::<BootArgs>()];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(offset_of!(BootArgs, magic), &args.magic.to_ne_bytes());
+    put(offset_of!(BootArgs, version), &args.version.to_ne_bytes());
+    put(offset_of!(BootArgs, flags), &args.flags.to_ne_bytes());
+    put(
+        offset_of!(BootArgs, image_base),
+        &args.image_base.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, image_len),
+        &args.image_len.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, control_fd),
+        &args.control_fd.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, shared_fd),
+        &args.shared_fd.to_ne_bytes(),
+    );
+    bytes
 }
-const _: () = assert!(size_of::<BootArgs>() == 8 + 2 * 4 + 2 * 8 + 4 * 4 + 4 * 8);
