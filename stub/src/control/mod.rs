@@ -136,6 +136,25 @@ impl Control {
                         return;
                     }
                 }
+                // Stopped: only the debugger can say something now.
+                reader::listen(self.running);
+                while !self.running && !reader::CLOSED.load(SeqCst) && !program_is_dead() {
+                    let n = match reader::take(&mut buf) {
+                        0 => reader::receive(&mut buf),
+                        n => Some(n),
+                    };
+                    let Some(n) = n else { continue };
+                    let fd = self.fd;
+                    let mut out = |b: &[u8]| send_all(fd, b);
+                    session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
+                    if self.detached {
+                        return;
+                    }
+                }
+                if program_is_dead() {
+                    return;
+                }
+                reader::listen(true);
                 if reader::CLOSED.load(SeqCst) {
                     if flags & BOOT_LAUNCHED != 0 {
                         self.kill();

@@ -1,13 +1,13 @@
 //! A second thread of the stub's task: waits on the control socket and on the program's pidfd, so
 //! that the main loop can wait on one futex word for everything.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use crate::runtime::asm::ulpf_spawn;
-use crate::runtime::park;
+use crate::runtime::park::{self, futex_wait, futex_wake};
 
 const ROOM: usize = 256 << 10;
 const STACK: usize = 64 << 10;
@@ -29,6 +29,12 @@ static PIPE: Pipe = Pipe {
 };
 static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
+/// 1 while the program runs: then this thread reads the socket. While it is stopped the main loop
+/// does so itself, which spares two context switches for each of a debugger's many packets.
+static LISTEN: AtomicU32 = AtomicU32::new(1);
+/// Held around every read, so that bytes stay in order.
+static READING: AtomicBool = AtomicBool::new(false);
+
 /// The command has closed its end.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
 /// The program has ended.
@@ -69,6 +75,9 @@ extern "C" fn work() -> ! {
         },
     ];
     loop {
+        while LISTEN.load(SeqCst) == 0 {
+            futex_wait(&LISTEN, 0);
+        }
         // SAFETY: polls two descriptors of this task.
         let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, -1i64) };
         if fds[1].revents != 0 {
@@ -88,16 +97,15 @@ extern "C" fn work() -> ! {
                 let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
                 continue;
             }
-            // SAFETY: free room of the pipe.
-            let got = unsafe {
-                sys!(
-                    k::__NR_read,
-                    fds[0].fd,
-                    (PIPE.bytes.get() as *mut u8).add(at),
-                    n
-                )
-            };
+            let got = exclusively(|| {
+                if LISTEN.load(SeqCst) == 0 {
+                    return Err(EAGAIN);
+                }
+                // SAFETY: free room of the pipe.
+                unsafe { receive_into((PIPE.bytes.get() as *mut u8).add(at), n, MSG_DONTWAIT) }
+            });
             match got {
+                Err(EAGAIN | EINTR) => continue,
                 Ok(0) | Err(_) => {
                     CLOSED.store(true, SeqCst);
                     fds[0].fd = -1;
@@ -107,6 +115,72 @@ extern "C" fn work() -> ! {
             }
             park::notify();
         }
+    }
+}
+
+const EAGAIN: sys::Errno = sys::Errno(11);
+const EINTR: sys::Errno = sys::Errno(4);
+const MSG_DONTWAIT: u32 = 0x40;
+
+/// # Safety
+/// `to` has room for `len` bytes.
+unsafe fn receive_into(to: *mut u8, len: usize, flags: u32) -> Result<u64, sys::Errno> {
+    // SAFETY: the caller's duty.
+    unsafe {
+        sys!(
+            k::__NR_recvfrom,
+            CONTROL.load(Relaxed),
+            to,
+            len,
+            flags,
+            0,
+            0
+        )
+    }
+}
+
+fn exclusively<R>(f: impl FnOnce() -> R) -> R {
+    while READING.swap(true, SeqCst) {
+        core::hint::spin_loop();
+    }
+    let r = f();
+    READING.store(false, SeqCst);
+    r
+}
+
+/// Who reads from now on: this thread (`true`) or the main loop.
+pub fn listen(on: bool) {
+    if LISTEN.load(SeqCst) == on as u32 {
+        return;
+    }
+    exclusively(|| LISTEN.store(on as u32, SeqCst));
+    if on {
+        futex_wake(&LISTEN);
+    }
+}
+
+/// For the main loop, while it is the one to read: waits for bytes for at most a tenth of a second.
+/// `None`: nothing has come, or the other end is closed ([`CLOSED`]).
+pub fn receive(to: &mut [u8]) -> Option<usize> {
+    let mut fds = [CONTROL.load(Relaxed), PIDFD.load(Relaxed)].map(|fd| PollFd {
+        fd,
+        events: 1,
+        revents: 0,
+    });
+    // SAFETY: polls two descriptors of this task.
+    let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, 100) };
+    if fds[1].revents != 0 {
+        DEAD.store(true, SeqCst);
+        return None;
+    }
+    // SAFETY: the slice's own room.
+    match unsafe { receive_into(to.as_mut_ptr(), to.len(), MSG_DONTWAIT) } {
+        Err(EAGAIN | EINTR) => None,
+        Ok(0) | Err(_) => {
+            CLOSED.store(true, SeqCst);
+            None
+        }
+        Ok(n) => Some(n as usize),
     }
 }
 
