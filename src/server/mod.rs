@@ -23,6 +23,7 @@ mod listen;
 pub mod options;
 mod requests;
 mod target;
+mod watches;
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
 use crate::rsp;
@@ -299,6 +300,9 @@ impl Server {
                             if resumes && shared {
                                 foreground::to_debugger();
                             }
+                        }
+                        if reply == b"OK" {
+                            target.watches.accepted(packet);
                         }
                         let reply = if resumes { shape_stop(reply, &self.options.disabled) } else { reply };
                         let _ = client.send(&reply).await;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::watches;
 use super::{Outcome, PACKET_SIZE, Server, report, shape_stop};
 use crate::rsp;
 use std::ffi::OsString;
@@ -66,6 +67,15 @@ impl Server {
         if packet.len() > self.packet_size {
             let _ = client.send(TOO_LONG).await;
             return None;
+        }
+        if let Some(target) = self.target.as_mut().filter(|t| t.lost.is_none()) {
+            if target.watches.settles(packet) {
+                let _ = client.send(b"OK").await;
+                return None;
+            }
+            if watches::needs_them(packet) {
+                target.settle_watches().await;
+            }
         }
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         let reply: Vec<u8> = match packet {

@@ -1,6 +1,7 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::watches::{self, LazyWatches};
 use crate::inject::process;
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
@@ -35,6 +36,7 @@ pub struct Target {
     pub running: bool,
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
+    pub watches: LazyWatches,
     replaced: bool,
     control: UnixStream,
     decoder: Decoder,
@@ -53,6 +55,7 @@ impl Target {
             exit: session.exit,
             running: false,
             lost: None,
+            watches: LazyWatches::default(),
             replaced: false,
             control: session.control,
             decoder: Decoder::default(),
@@ -148,6 +151,22 @@ impl Target {
                 News::Reply(reply) => return Some(reply),
                 News::Notification(_) => {}
                 News::Ended(_) | News::Replaced(_) | News::StubLost => return None,
+            }
+        }
+    }
+
+    /// Tells the stub of the watches that the debugger has taken away for good.
+    pub async fn settle_watches(&mut self) {
+        let overdue = self.watches.overdue();
+        for batch in overdue.chunks(watches::BATCH) {
+            let frames: Vec<u8> = batch.iter().flat_map(|p| rsp::frame(p)).collect();
+            if self.control.write_all(&frames).await.is_err() {
+                return; // its end shows with the next request
+            }
+            for _ in batch {
+                if !matches!(self.news().await, News::Reply(_)) {
+                    return;
+                }
             }
         }
     }

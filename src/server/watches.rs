@@ -1,0 +1,145 @@
+//! GDB takes all its watches away at every stop and puts them back before every resume, one packet
+//! each. A removal is only noted here and answered; an insertion of the same range takes the note
+//! back. What is still noted when the program is about to run again goes to the stub then, so a stop
+//! that changes nothing costs the stub nothing, however many watches there are.
+
+use std::collections::HashMap;
+
+/// Removals that go to the stub in one write; their replies fit into any socket buffer.
+pub const BATCH: usize = 64;
+
+/// The watches of one program. Keys are the packets without their first letter: `2,ADDR,LEN`.
+#[derive(Default)]
+pub struct LazyWatches {
+    /// How often the stub has each.
+    armed: HashMap<Box<[u8]>, usize>,
+    /// How many of those the debugger has taken away meanwhile.
+    removed: HashMap<Box<[u8]>, usize>,
+}
+
+/// `Z2`, `Z3` and `Z4` (insert) and their small-letter counterparts (remove).
+fn watch(packet: &[u8]) -> Option<(bool, &[u8])> {
+    match packet {
+        [letter @ (b'Z' | b'z'), b'2' | b'3' | b'4', b',', ..] => {
+            Some((*letter == b'Z', &packet[1..]))
+        }
+        _ => None,
+    }
+}
+
+fn count(of: &HashMap<Box<[u8]>, usize>, key: &[u8]) -> usize {
+    of.get(key).copied().unwrap_or(0)
+}
+
+fn take_one(of: &mut HashMap<Box<[u8]>, usize>, key: &[u8]) {
+    match of.get_mut(key) {
+        Some(n) if *n > 1 => *n -= 1,
+        _ => {
+            of.remove(key);
+        }
+    }
+}
+
+impl LazyWatches {
+    /// True: the packet is dealt with, and the answer is OK.
+    pub fn settles(&mut self, packet: &[u8]) -> bool {
+        let Some((insert, key)) = watch(packet) else {
+            return false;
+        };
+        if insert {
+            let known = count(&self.removed, key) > 0;
+            if known {
+                take_one(&mut self.removed, key);
+            }
+            return known;
+        }
+        let there = count(&self.armed, key) > count(&self.removed, key);
+        if there {
+            *self.removed.entry(key.into()).or_default() += 1;
+        }
+        there
+    }
+
+    /// The stub has said yes to this packet.
+    pub fn accepted(&mut self, packet: &[u8]) {
+        match watch(packet) {
+            Some((true, key)) => *self.armed.entry(key.into()).or_default() += 1,
+            Some((false, key)) => take_one(&mut self.armed, key),
+            None => {}
+        }
+    }
+
+    /// The removals that the stub has to hear of now.
+    pub fn overdue(&mut self) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        for (key, n) in std::mem::take(&mut self.removed) {
+            for _ in 0..n {
+                take_one(&mut self.armed, &key);
+                packets.push([b"z", &key[..]].concat());
+            }
+        }
+        packets
+    }
+}
+
+/// Does a packet have to find the stub's watches as the debugger believes them to be?
+pub fn needs_them(packet: &[u8]) -> bool {
+    let runs = matches!(
+        packet.first(),
+        Some(b'v' | b'c' | b'C' | b's' | b'S' | b'D' | b'R')
+    );
+    (runs && !packet.starts_with(b"vFile")) || packet.starts_with(b"qRcmd")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn armed(packets: &[&[u8]]) -> LazyWatches {
+        let mut w = LazyWatches::default();
+        for p in packets {
+            assert!(!w.settles(p), "the stub decides about new watches");
+            w.accepted(p);
+        }
+        w
+    }
+
+    #[test]
+    fn a_stop_that_changes_nothing_is_settled_here() {
+        let mut w = armed(&[b"Z2,10,4", b"Z4,20,8"]);
+        for p in [b"z2,10,4", b"z4,20,8", b"Z2,10,4", b"Z4,20,8"] {
+            assert!(w.settles(p));
+        }
+        assert!(w.overdue().is_empty());
+    }
+
+    #[test]
+    fn what_stays_away_is_told_once() {
+        let mut w = armed(&[b"Z2,10,4", b"Z2,20,4"]);
+        assert!(w.settles(b"z2,10,4"));
+        assert!(w.settles(b"z2,20,4"));
+        assert!(w.settles(b"Z2,20,4"));
+        assert_eq!(w.overdue(), [b"z2,10,4".to_vec()]);
+        assert!(w.overdue().is_empty());
+        assert!(!w.settles(b"z2,10,4"), "gone: the stub answers");
+        assert!(!w.settles(b"Z2,10,4"), "new again: the stub decides");
+    }
+
+    #[test]
+    fn equal_watches_are_counted() {
+        let mut w = armed(&[b"Z2,10,4", b"Z2,10,4"]);
+        assert!(w.settles(b"z2,10,4"));
+        assert!(w.settles(b"z2,10,4"));
+        assert!(!w.settles(b"z2,10,4"));
+        assert!(w.settles(b"Z2,10,4"));
+        assert_eq!(w.overdue().len(), 1);
+    }
+
+    #[test]
+    fn breakpoints_are_none_of_its_business() {
+        let mut w = LazyWatches::default();
+        w.accepted(b"Z0,10,1");
+        assert!(!w.settles(b"z0,10,1"));
+        assert!(w.overdue().is_empty());
+    }
+}
