@@ -208,7 +208,14 @@ impl Target {
         if self.replaced {
             return self.exit.now().is_none();
         }
-        self.stop().await && self.request(b"D").await.as_deref() == Some(b"OK")
+        if !self.stop().await {
+            return false;
+        }
+        match self.request(b"D").await {
+            Some(reply) => reply == b"OK",
+            // It went on and ended before the stub's reply was read.
+            None => self.exit.now().is_some(),
+        }
     }
 }
 

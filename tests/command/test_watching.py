@@ -109,10 +109,12 @@ class Run(unittest.TestCase):
 
     def test_backtrace(self):
         said = Json(["a"], "five", options=["--backtrace", "4"])
-        callers = [frame.get("function") for frame in said.hits[0]["callers"]]
-        self.assertTrue(any(c and "libc_start" in c for c in callers), callers)
+        # main's caller is in libc; its name is known only where libc's symbols are installed.
+        caller = said.hits[0]["callers"][0]
+        self.assertIn("libc.so", caller["object"])
+        self.assertRegex(caller.get("function", "libc_start"), "libc_start")
         _, _, err = run(["a"], "five", options=["--backtrace", "4"])
-        self.assertRegex(err, r"\n +#1 \S*libc_start\S*\+0x")
+        self.assertRegex(err, r"\n +#1 .*(libc_start\S*\+0x|libc\.so)")
 
     def test_kernel_writes_name_the_call(self):
         said = Json(["buffer"], "sysread")

@@ -42,8 +42,8 @@ class Messages(Case):
     def test_missing_program(self):
         status, said = server("127.0.0.1:0", "/nonexistent/program")
         self.assertEqual(status, 1)
-        self.assertIn("/nonexistent/program", said)
-        self.assertIn("No such file or directory", said)
+        # The shell says it: bash in the first words, dash in the second.
+        self.assertRegex(said, r"/nonexistent/program: (No such file or directory|not found)")
 
     def test_program_that_is_no_program(self):
         with tempfile.NamedTemporaryFile(suffix=".txt") as file:
@@ -100,6 +100,8 @@ class Messages(Case):
         it runs without the other's rights."""
         if os.getuid() != 0:
             self.skipTest("needs root, to make a setuid program and become nobody")
+        if subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("nobody may not read this system's libraries")
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             program, ulpf = os.path.join(folder, "setuid"), os.path.join(folder, "ulpf")
