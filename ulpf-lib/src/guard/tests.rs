@@ -994,6 +994,19 @@ mod model {
         want: u8,
     }
 
+    /// Memory where nobody else gets any: the test makes holes in it, and tests that run beside it
+    /// ask the kernel for memory all the time.
+    fn apart(pages: usize) -> u64 {
+        static NEXT: std::sync::atomic::AtomicU64 =
+            std::sync::atomic::AtomicU64::new(0x1200_0000_0000);
+        let place = NEXT.fetch_add(1 << 24, std::sync::atomic::Ordering::Relaxed);
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping; an occupied place is an error.
+        let got = unsafe { libc::mmap(place as *mut _, pages * PAGE, RW, flags, -1, 0) };
+        assert_eq!(got as u64, place);
+        place
+    }
+
     fn runs_of(at: u64, want: &[u8]) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         for (i, &w) in want.iter().enumerate().filter(|(_, w)| **w > 0) {
@@ -1016,7 +1029,7 @@ mod model {
         #[test]
         fn guards_follow_the_program(ops in proptest::collection::vec(ops(), 1..40)) {
             let mut g = new_guards();
-            let at = anonymous(PAGES);
+            let at = apart(PAGES);
             let addr = |page: usize| TargetAddr(at + (page * PAGE) as u64);
             let fresh = Page { mapped: true, prot: 3, content: (0, 0), want: 0 };
             let mut model = [fresh; PAGES];
