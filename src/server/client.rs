@@ -16,11 +16,17 @@ pub enum Input {
     Gone,
 }
 
+/// Bytes of packets that may wait while one is being served.
+const QUEUE_LIMIT: usize = 1 << 20;
+
 pub struct Client {
     reader: Reader,
     writer: Writer,
     decoder: Decoder,
     queue: VecDeque<Input>,
+    /// How many in the queue are no packets, and the bytes of those that are.
+    urgent: usize,
+    queued: usize,
     /// The debugger has asked to do without acknowledgements.
     no_ack: bool,
     /// The last packet that we sent, until it is acknowledged.
@@ -35,6 +41,8 @@ impl Client {
             writer,
             decoder: Decoder::new(super::PACKET_LIMIT),
             queue: VecDeque::new(),
+            urgent: 0,
+            queued: 0,
             no_ack: false,
             unacked: None,
             debug,
@@ -50,7 +58,7 @@ impl Client {
     pub async fn next(&mut self) -> Input {
         loop {
             if let Some(input) = self.queue.pop_front() {
-                return input;
+                return self.taken(input);
             }
             if !self.fill().await {
                 return Input::Gone;
@@ -62,17 +70,31 @@ impl Client {
     /// a request is being served. Safe to cancel.
     pub async fn next_urgent(&mut self) -> Input {
         loop {
-            if let Some(at) = self
-                .queue
-                .iter()
-                .position(|i| !matches!(i, Input::Packet(_)))
+            if self.urgent > 0
+                && let Some(at) = self
+                    .queue
+                    .iter()
+                    .position(|i| !matches!(i, Input::Packet(_)))
+                && let Some(input) = self.queue.remove(at)
             {
-                return self.queue.remove(at).unwrap_or(Input::Gone);
+                return self.taken(input);
+            }
+            if self.queued > QUEUE_LIMIT {
+                // The peer sends faster than it is served: let its socket fill up.
+                return std::future::pending().await;
             }
             if !self.fill().await {
                 return Input::Gone;
             }
         }
+    }
+
+    fn taken(&mut self, input: Input) -> Input {
+        match &input {
+            Input::Packet(p) => self.queued -= p.len(),
+            _ => self.urgent -= 1,
+        }
+        input
     }
 
     /// Reads once and decodes. False: the connection has ended.
@@ -95,10 +117,12 @@ impl Client {
                 Event::Packet(p) => {
                     self.unacked = None;
                     let done = self.raw(b"+").await;
+                    self.queued += p.len();
                     self.queue.push_back(Input::Packet(p));
                     done
                 }
                 Event::Interrupt => {
+                    self.urgent += 1;
                     self.queue.push_back(Input::Interrupt);
                     Ok(())
                 }

@@ -556,13 +556,19 @@ pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, 
     park::set_tf(uc, true);
 }
 
-/// The step has been made.
-pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
-    let Some(step) = t.inner().own_step.take() else {
-        return;
-    };
+/// Takes our own step back: the mask and the trap flag are the program's and the debugger's again.
+fn take_own_step(t: &'static Thread, uc: &mut UContext) -> Option<OwnStep> {
+    let step = t.inner().own_step.take()?;
     uc.sigmask = step.mask;
     park::set_tf(uc, t.inner().stepping);
+    Some(step)
+}
+
+/// The step has been made.
+pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
+    let Some(step) = take_own_step(t, uc) else {
+        return;
+    };
     let mut event = None;
     if step.kind == OwnStepKind::Slow {
         // SAFETY: written by `slow`.
@@ -588,10 +594,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
 
 /// The stepped instruction has faulted for reasons of its own.
 pub fn cancel_own_step(t: &'static Thread, uc: &mut UContext) {
-    let Some(step) = t.inner().own_step.take() else {
-        return;
-    };
-    uc.sigmask = step.mask;
-    park::set_tf(uc, t.inner().stepping);
-    request(t, uc, Request::End);
+    if take_own_step(t, uc).is_some() {
+        request(t, uc, Request::End);
+    }
 }

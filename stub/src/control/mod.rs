@@ -95,17 +95,7 @@ impl Control {
             if (all > 0 && all == resting) || program_is_dead() || reader::CLOSED.load(SeqCst) {
                 return;
             }
-            let tick = [0u64, 20_000_000];
-            // SAFETY: waits at most 20 ms for a change.
-            let _ = unsafe {
-                sys!(
-                    k::__NR_futex,
-                    &g().event as *const _,
-                    128,
-                    seen,
-                    tick.as_ptr()
-                )
-            };
+            world::wait_a_little(seen);
         }
     }
 
@@ -384,9 +374,7 @@ impl Control {
         // A thread that leaves a system call while the world rests is between two states for a moment.
         let mut rounds = 0;
         while !t.rests() && rounds < 1000 {
-            let tick = [0u64, 1_000_000];
-            // SAFETY: sleeps a millisecond.
-            let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+            world::nap();
             rounds += 1;
         }
         if t.rests() { t.context() } else { None }
@@ -639,9 +627,7 @@ impl Inferior for Control {
             if program_is_dead() {
                 return;
             }
-            let tick = [0u64, 1_000_000];
-            // SAFETY: sleeps a millisecond.
-            let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+            world::nap();
         }
         if !world::stop(None) {
             return;

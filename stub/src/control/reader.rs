@@ -92,9 +92,7 @@ extern "C" fn work() -> ! {
             let at = written % ROOM;
             let n = free.min(ROOM - at);
             if n == 0 {
-                let tick = [0u64, 1_000_000];
-                // SAFETY: sleeps one millisecond until the consumer has made room.
-                let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+                super::world::nap(); // until the consumer has made room
                 continue;
             }
             let got = exclusively(|| {

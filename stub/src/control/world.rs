@@ -19,7 +19,8 @@ pub fn nudge(t: &Thread) {
     }
 }
 
-fn wait_a_little(seen: u32) {
+/// Waits for an event, if none has come since `seen`, but at most 10 ms.
+pub fn wait_a_little(seen: u32) {
     let tick = [0u64, 10_000_000];
     // SAFETY: waits at most 10 ms for a change.
     let _ = unsafe {
@@ -31,6 +32,13 @@ fn wait_a_little(seen: u32) {
             tick.as_ptr()
         )
     };
+}
+
+/// Sleeps a millisecond.
+pub fn nap() {
+    let tick = [0u64, 1_000_000];
+    // SAFETY: only sleeps.
+    let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
 }
 
 /// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
