@@ -39,7 +39,7 @@ use target::{News, Target};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The size that we announce while there is no program; the stub announces its own.
-pub const PACKET_SIZE: usize = 0x4000;
+pub const PACKET_SIZE: usize = 0x10000;
 /// Longer packets are refused whatever the stub may announce.
 pub const PACKET_LIMIT: usize = 0x40000;
 

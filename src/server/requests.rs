@@ -22,18 +22,21 @@ const OWN_FEATURES: &[&str] = &[
 ];
 
 /// What a stub will be able to do, for a debugger that connects before there is one. It asks once per
-/// connection, so this must not promise more than the stub keeps.
+/// connection, so this must be what the stub says itself (`test_the_same_abilities_without_a_program`).
 const STUB_FEATURES: &[&str] = &[
     "swbreak+",
     "hwbreak+",
     "vContSupported+",
     "QPassSignals+",
+    "QProgramSignals+",
     "ConditionalBreakpoints+",
+    "augmented-libraries-svr4-read+",
     "qXfer:features:read+",
     "qXfer:auxv:read+",
     "qXfer:exec-file:read+",
     "qXfer:libraries-svr4:read+",
     "qXfer:siginfo:read+",
+    "qXfer:siginfo:write+",
     "qXfer:threads:read+",
 ];
 

@@ -271,6 +271,18 @@ class Modes(Case):
         gdb("monitor exit")
         server.wait()
 
+    @ulpf_only
+    def test_the_same_abilities_without_a_program(self):
+        """A debugger asks once per connection, perhaps before there is a program."""
+        said = []
+        for server in self.serve("spin"), self.serve(options=["--multi"]):
+            client = Rsp(server.target)
+            said.append(sorted(client(
+                "qSupported:multiprocess+;vContSupported+;swbreak+;hwbreak+;fork-events+;vfork-events+;exec-events+"
+                ";QThreadEvents+;no-resumed+;memory-tagging+;xmlRegisters=i386").decode().split(";")))
+            client.close()
+        self.assertEqual(*said)
+
     def test_multi_run_with_arguments_and_environment(self):
         server = self.serve(options=["--multi"])
         gdb = self.gdb()
