@@ -1,12 +1,12 @@
 //! One hit, one line: for people or as JSON. Allocates only for names and places not seen before;
 //! a busy program hits some hundred thousand times a second.
 
-use super::syscalls;
 use crate::symbols::{Location, Part, Program, Watched};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::rc::Rc;
 use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, hit_flags};
+use ulpf_lib::syscalls;
 
 /// Forgets everything when it has grown to this many entries.
 const CACHE_LIMIT: usize = 1 << 16;
@@ -120,11 +120,7 @@ impl Formatter {
                 let bytes = if hit.len == 1 { "byte" } else { "bytes" };
                 let _ = write!(out, "  {dim}{} {bytes}{end}  ", hit.len);
                 if kernel {
-                    let _ = write!(
-                        out,
-                        "kernel, {}() called from ",
-                        syscalls::name(hit.syscall)
-                    );
+                    let _ = write!(out, "by {}, called from ", Call(hit));
                 }
                 let _ = writeln!(out, "{}", place.text);
                 for (i, frame) in frames.iter().enumerate() {
@@ -188,7 +184,11 @@ impl Formatter {
             flag(hit_flags::TRUNCATED)
         )?;
         if flag(hit_flags::KERNEL) {
-            write!(out, ",\"syscall\":\"{}\"", syscalls::name(hit.syscall))?;
+            match syscalls::name(hit.syscall.into()) {
+                Some(name) => write!(out, ",\"syscall\":\"{name}\"")?,
+                None => write!(out, ",\"syscall\":\"syscall {}\"", hit.syscall)?,
+            }
+            write!(out, ",\"call\":\"{}\"", Call(hit))?;
         }
         write!(out, ",{}", place.json)?;
         let frames = &hit.frames[..usize::from(hit.frames_len).min(MAX_FRAMES)];
@@ -291,6 +291,15 @@ impl std::fmt::Display for Quoted<'_> {
     }
 }
 
+/// The system call that made an access: `read(3, 0x4010, 512) = 512`.
+struct Call<'a>(&'a HitRecord);
+
+impl std::fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        syscalls::write_call(f, self.0.syscall.into(), &self.0.args, self.0.result)
+    }
+}
+
 struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {
@@ -329,6 +338,9 @@ mod tests {
             old: value(old),
             new: value(new),
             frames: [0x401300; MAX_FRAMES],
+            args: [3, 0x5008, 4, 0, 0, 0],
+            result: 4,
+            reserved3: 0,
         }
     }
 
@@ -372,7 +384,10 @@ mod tests {
         hit.kind = 1;
         assert!(show(Look::Plain, &hit).contains("read   0x5000+8: 0x2a  4 bytes"));
         hit.flags = hit_flags::KERNEL;
-        assert!(show(Look::Plain, &hit).contains("kernel, read() called from 0x401234"));
+        assert!(
+            show(Look::Plain, &hit)
+                .contains("4 bytes  by read(3, 0x5008, 4) = 4, called from 0x401234")
+        );
         assert!(show(Look::Coloured, &hit).contains("\x1b[32mread  \x1b[0m"));
     }
 
@@ -386,6 +401,7 @@ mod tests {
         assert_eq!(line["name"], "0x5000+8");
         assert_eq!(line["new_bytes"], "2a000000");
         assert_eq!(line["syscall"], "read");
+        assert_eq!(line["call"], "read(3, 0x5008, 4) = 4");
         assert_eq!(line["callers"][0]["pc"], "0x401300");
     }
 

@@ -22,7 +22,6 @@ mod options;
 mod output;
 mod ring;
 mod summary;
-mod syscalls;
 mod watches;
 
 pub use options::{AttachArgs, RunArgs, WatchArgs};

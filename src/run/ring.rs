@@ -59,7 +59,7 @@ impl Drop for Held {
 }
 
 const BATCH: usize = 1024;
-/// At most so many hits wait for the log (256 bytes each); then the ring has to hold them.
+/// At most so many hits wait for the log (320 bytes each); then the ring has to hold them.
 const MOST_HELD: usize = 1 << 19;
 /// How far a reader that was lapped stays ahead of the writers.
 const HEADROOM: u64 = RING_RECORDS / 16;
@@ -171,6 +171,9 @@ mod tests {
                     old: [0; 32],
                     new: [0; 32],
                     frames: [0; 16],
+                    args: [0; 6],
+                    result: 0,
+                    reserved3: 0,
                 })),
             }
         }

@@ -24,7 +24,7 @@ use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::signals;
-use crate::runtime::thread::{Event, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
+use crate::runtime::thread::{Call, Event, Events, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
 
 /// Bytes for generated code.
 const CODE: usize = 16 << 20;
@@ -221,11 +221,12 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
         done => {
             if !watched {
                 count_false_positive(fault_at);
-            } else if let Some(event) = report(t, uc, pc, &list, saved) {
-                t.inner().stepping = false;
-                park::set_tf(uc, false);
-                park(t, uc, event);
-                return Step::Stopped;
+            } else {
+                let events = report(t, uc, pc, &list, saved);
+                if !events.is_empty() {
+                    stop_for(t, uc, &events);
+                    return Step::Stopped;
+                }
             }
             if matches!(done, Outcome::Repeat) {
                 Step::Again
@@ -254,15 +255,35 @@ fn save_old(t: &Thread, list: &AccessList) -> usize {
     used
 }
 
-/// Counts and logs the hits of one instruction; the event to stop for, if any.
-fn report(
-    t: &'static Thread,
-    uc: &UContext,
-    pc: u64,
-    list: &AccessList,
-    saved: usize,
-) -> Option<Event> {
-    let mut stop = None;
+/// Rests once for each event. The debugger compares only the watch that a stop names, so a store
+/// that meets several watches is several stops.
+pub fn stop_for(t: &'static Thread, uc: &mut UContext, events: &Events) {
+    let pc = uc.gprs.rip;
+    for (n, event) in events.iter().enumerate() {
+        // After the first stop the debugger may have taken the watch away, or moved the thread.
+        if n > 0 && (uc.gprs.rip != pc || t.inner().leaving || !still_wanted(event)) {
+            continue;
+        }
+        t.inner().stepping = false;
+        park::set_tf(uc, false);
+        park(t, uc, event);
+    }
+}
+
+fn still_wanted(event: Event) -> bool {
+    let Event::Watch { kind, addr, .. } = event else {
+        return true;
+    };
+    let mut wanted = false;
+    g().watchlist().for_each_overlap(addr, 1, &mut |id, _, k| {
+        wanted |= k == kind && g().attributes(id).stop;
+    });
+    wanted
+}
+
+/// Counts and logs the hits of one instruction; the events to stop for.
+fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Events {
+    let mut stops = Events::none();
     let mut used = 0;
     for a in list.iter() {
         let n = a.len as usize;
@@ -273,21 +294,17 @@ fn report(
             None
         };
         used += n;
-        let event = hits(
-            t,
-            uc,
-            &Cause {
-                pc,
-                addr: a.addr,
-                len: a.len,
-                kind: a.kind,
-                old,
-                syscall: None,
-            },
-        );
-        stop = stop.or(event);
+        let cause = Cause {
+            pc,
+            addr: a.addr,
+            len: a.len,
+            kind: a.kind,
+            old,
+            syscall: None,
+        };
+        hits(t, uc, &cause, &mut stops);
     }
-    stop
+    stops
 }
 
 /// One access, however it was made.
@@ -298,25 +315,22 @@ struct Cause<'a> {
     kind: AccessKind,
     /// What stood there before, if known.
     old: Option<&'a [u8]>,
-    syscall: Option<u64>,
+    syscall: Option<&'a Call>,
 }
 
 /// Every watch that the access overlaps.
-fn hits(t: &'static Thread, uc: &UContext, c: &Cause) -> Option<Event> {
-    let mut stop = None;
+fn hits(t: &'static Thread, uc: &UContext, c: &Cause, stops: &mut Events) {
     g().watchlist().for_each_overlap(
         c.addr,
         c.len,
         &mut |id, range: WatchRange, kind: WatchKind| {
-            if kind.sees(c.kind) {
-                let event = hit(t, uc, c, id, range, kind);
-                if stop.is_none() {
-                    stop = event;
-                }
+            if kind.sees(c.kind)
+                && let Some(event) = hit(t, uc, c, id, range, kind)
+            {
+                stops.push(event);
             }
         },
     );
-    stop
 }
 
 fn hit(
@@ -357,6 +371,7 @@ fn hit(
     Some(Event::Watch {
         kind,
         addr: TargetAddr(start),
+        access: c.kind,
     })
 }
 
@@ -417,7 +432,11 @@ fn log(
         } else {
             0
         };
-    r.syscall = c.syscall.unwrap_or(0) as u32;
+    if let Some(call) = c.syscall {
+        r.syscall = call.nr as u32;
+        r.args = call.args;
+        r.result = call.result;
+    }
     r.value_len = n as u8;
     r.old = [0; MAX_VALUE];
     r.new = [0; MAX_VALUE];
@@ -479,27 +498,23 @@ fn count_false_positive(at: TargetAddr) {
 pub fn kernel_access(
     t: &'static Thread,
     uc: &UContext,
-    nr: u64,
+    call: &Call,
     addr: TargetAddr,
     len: u64,
     kind: AccessKind,
     old: Option<&[u8]>,
 ) {
-    let pc = uc.gprs.rip.wrapping_sub(2);
-    if let Some(event) = hits(
-        t,
-        uc,
-        &Cause {
-            pc,
-            addr,
-            len,
-            kind,
-            old,
-            syscall: Some(nr),
-        },
-    ) {
-        t.inner().pending = event;
-    }
+    let cause = Cause {
+        pc: uc.gprs.rip.wrapping_sub(2),
+        addr,
+        len,
+        kind,
+        old,
+        syscall: Some(call),
+    };
+    let i = t.inner();
+    hits(t, uc, &cause, &mut i.pending);
+    i.call = Some(*call);
 }
 
 // ---- one step by ourselves ---------------------------------------------------------------------
@@ -569,7 +584,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
     let Some(step) = take_own_step(t, uc) else {
         return;
     };
-    let mut event = None;
+    let mut events = Events::none();
     if step.kind == OwnStepKind::Slow {
         // SAFETY: written by `slow`.
         let list = unsafe { (t.scratch() as *const AccessList).read() };
@@ -577,16 +592,14 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
             .iter()
             .any(|a| g().watchlist().any_overlap(a.addr, a.len));
         if watched {
-            event = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
+            events = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
         } else if let Some(a) = list.iter().next() {
             count_false_positive(a.addr);
         }
     }
     request(t, uc, Request::End);
-    if let Some(e) = event {
-        t.inner().stepping = false;
-        park::set_tf(uc, false);
-        park(t, uc, e);
+    if !events.is_empty() {
+        stop_for(t, uc, &events);
     } else if t.inner().stepping && uc.gprs.rip != step.pc {
         signals::step_done(t, uc);
     }

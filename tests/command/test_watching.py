@@ -125,6 +125,9 @@ class Run(unittest.TestCase):
             self.assertIn(call, by_kernel)
         first = next(hit for hit in said.hits if hit.get("syscall") == "read")
         self.assertEqual((first["name"], first["new"]), ("buffer[0..12]", '"hello, watch"'))
+        self.assertRegex(first["call"], rf"^read\(\d+, {first['addr']}, 12\) = 12$")
+        _, _, err = run(["account.balance"], "overrun")
+        self.assertRegex(err, r"write +account\.balance: 1000 → 1000000  8 bytes  by read\(\d+, 0x[0-9a-f]+, 24\) = 24, called from ")
 
     def test_threads_lose_nothing(self):
         said = Json(["cells[3]"], "threads16", "20000", options=["--quiet"])

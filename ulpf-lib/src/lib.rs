@@ -13,6 +13,7 @@ pub mod refusal;
 pub mod ring;
 pub mod staged;
 pub mod sys;
+pub mod syscalls;
 pub mod watch;
 pub mod watchlist;
 

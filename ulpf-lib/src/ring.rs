@@ -83,6 +83,10 @@ pub struct HitRecord {
     pub old: [u8; MAX_VALUE],
     pub new: [u8; MAX_VALUE],
     pub frames: [u64; MAX_FRAMES],
+    /// Arguments and result of the system call when `hit_flags::KERNEL` is set.
+    pub args: [u64; 6],
+    pub result: i64,
+    pub reserved3: u64,
 }
 
 /// Counters of one watch.
@@ -110,5 +114,5 @@ impl SharedHeader {
     }
 }
 
-const _: () = assert!(size_of::<HitRecord>() == 256);
+const _: () = assert!(size_of::<HitRecord>() == 320);
 const _: () = assert!(size_of::<SharedHeader>() <= RING_OFFSET as usize);

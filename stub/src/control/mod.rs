@@ -6,6 +6,7 @@
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
 mod monitor;
+mod notices;
 mod reader;
 pub mod text;
 mod watches;
@@ -50,6 +51,7 @@ pub struct Control {
     /// Registers shown for threads that rest in a system call: (thread, as they are, as shown).
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
+    notices: notices::Notices,
     detached: bool,
 }
 
@@ -73,6 +75,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         holder: None,
         shadows: Vec::new(),
         last_refusal: None,
+        notices: Default::default(),
         detached: false,
     };
     c.wait_for_boot();
@@ -113,6 +116,7 @@ impl Control {
                 return;
             }
             self.serve();
+            self.tell(session);
             if self.holder.is_none() {
                 loop {
                     let n = reader::take(&mut buf);
@@ -157,6 +161,7 @@ impl Control {
                     && let Some(stop) = self.find_stop()
                 {
                     world::stop(None);
+                    self.tell(session);
                     self.running = false;
                     self.interrupt = false;
                     self.current = stop.tid;
@@ -178,6 +183,16 @@ impl Control {
                 };
                 // SAFETY: waits for the next event.
                 let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, timeout) };
+            }
+        }
+    }
+
+    /// Console lines, while the debugger waits for a stop.
+    fn tell(&mut self, session: &mut GdbSession) {
+        if self.running {
+            let fd = self.fd;
+            for text in self.notices.take() {
+                session.console(&text, &mut |b: &[u8]| send_all(fd, b));
             }
         }
     }
@@ -228,7 +243,7 @@ impl Control {
                     StopReason::Breakpoint
                 }
                 Event::Stepped => StopReason::Stepped,
-                Event::Watch { kind, addr } => StopReason::Watch { kind, addr },
+                Event::Watch { kind, addr, .. } => StopReason::Watch { kind, addr },
                 Event::Signal(n) => StopReason::Signal(n),
             };
             if t.tgid() != g().pid.load(Relaxed) {
@@ -242,6 +257,7 @@ impl Control {
                 world::release(t, Resume::Continue { signal });
                 continue;
             }
+            self.notices.explain(t, i.event);
             i.event = Event::None;
             return Some(Stop {
                 tid: t.tid(),

@@ -15,7 +15,7 @@ const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N]   watch a range without a GDB watchpoint
 ulpf unwatch ID                                  take it away
 ulpf stats                                       counters, as JSON
-ulpf why                                         why the last watch was refused
+ulpf why                                         why the last watch was refused; which system call made the last hit
 ";
 
 pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
@@ -195,12 +195,16 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
 }
 
 fn why(c: &mut Control, out: &mut dyn Write) {
+    if let Some(text) = &c.notices.last_call {
+        let _ = out.write_str(text);
+    }
     match &c.last_refusal {
         Some(r) => {
             let _ = writeln!(out, "{}: {}; {}", r.what, r.why, r.what_to_do);
         }
-        None => {
+        None if c.notices.last_call.is_none() => {
             let _ = out.write_str("no watch has been refused\n");
         }
+        None => {}
     }
 }

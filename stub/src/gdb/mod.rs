@@ -181,13 +181,17 @@ impl GdbSession {
         }
     }
 
+    /// A line for the user. The client accepts it only while it waits for a stop.
+    pub fn console(&mut self, text: &str, out: &mut dyn FnMut(&[u8])) {
+        if self.event == Event::Running {
+            console(text.as_bytes(), out);
+        }
+    }
+
     /// The program has just been resumed.
     fn resumed(&mut self, inf: &mut dyn Inferior, out: &mut dyn FnMut(&[u8])) {
         if let Some(text) = self.large.resumed() {
-            // Console output is allowed while the client waits for a stop.
-            let mut console = b"O".to_vec();
-            packet::push_hex(&mut console, &text);
-            out(&packet::frame(&console));
+            console(&text, out);
         }
         if core::mem::take(&mut self.interrupt_due) {
             inf.interrupt();
@@ -329,6 +333,12 @@ impl GdbSession {
         capture(&mut machine).0.clear();
         self.machine = Some(machine);
     }
+}
+
+fn console(text: &[u8], out: &mut dyn FnMut(&[u8])) {
+    let mut reply = b"O".to_vec();
+    packet::push_hex(&mut reply, text);
+    out(&packet::frame(&reply));
 }
 
 fn capture(machine: &mut Machine) -> &mut Capture {

@@ -21,7 +21,7 @@ use core::sync::atomic::{
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
-use ulpf_lib::{TargetAddr, WatchKind};
+use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
@@ -56,8 +56,51 @@ pub enum Event {
     None,
     Breakpoint,
     Stepped,
-    Watch { kind: WatchKind, addr: TargetAddr },
+    Watch {
+        kind: WatchKind,
+        addr: TargetAddr,
+        access: AccessKind,
+    },
     Signal(i32),
+}
+
+/// What one instruction or system call is to be reported for, one stop after the other.
+#[derive(Clone, Copy)]
+pub struct Events {
+    list: [Event; Events::MOST],
+    len: usize,
+}
+
+impl Events {
+    /// More watches under one access than anybody looks at one by one; the rest is only counted.
+    const MOST: usize = 16;
+
+    pub const fn none() -> Events {
+        Events {
+            list: [Event::None; Events::MOST],
+            len: 0,
+        }
+    }
+    pub fn push(&mut self, event: Event) {
+        if let Some(slot) = self.list.get_mut(self.len) {
+            *slot = event;
+            self.len += 1;
+        }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.list.iter().take(self.len).copied()
+    }
+}
+
+/// A system call that the kernel has carried out for the program.
+#[derive(Clone, Copy)]
+pub struct Call {
+    pub nr: u64,
+    pub args: [u64; 6],
+    pub result: i64,
 }
 
 /// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
@@ -131,8 +174,10 @@ pub struct Inner {
     /// restore after it.
     pub own_step: Option<OwnStep>,
     pub leaving: bool,
-    /// A hit by the kernel, to be reported when the system call is complete.
-    pub pending: Event,
+    /// Hits by the kernel, to be reported when the system call is complete.
+    pub pending: Events,
+    /// The system call that made the hit which is being reported.
+    pub call: Option<Call>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -351,7 +396,8 @@ impl Registry {
                 range: (0, 0),
                 own_step: None,
                 leaving: false,
-                pending: Event::None,
+                pending: Events::none(),
+                call: None,
             })
         };
     }

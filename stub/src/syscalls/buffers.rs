@@ -10,7 +10,7 @@ use super::Args;
 use super::table::{self, Dir, Len};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::{SCRATCH, Thread};
+use crate::runtime::thread::{Call, SCRATCH, Thread};
 use crate::{fault, g};
 
 const PATH_MAX: usize = 4096;
@@ -301,6 +301,11 @@ pub fn after(
     if result < 0 {
         return;
     }
+    let call = &Call {
+        nr,
+        args: *a,
+        result,
+    };
     let mut left = result as u64;
     for b in table::buffers(nr).unwrap_or(&[]) {
         let Some(&addr) = a.get(b.arg as usize) else {
@@ -315,12 +320,12 @@ pub fn after(
                     Len::Str => memory::strlen(addr, PATH_MAX).map_or(0, |n| n as u64 + 1),
                     l => length(a, l).unwrap_or(0),
                 };
-                hit(t, uc, nr, addr, len, AccessKind::Read, s);
+                hit(t, uc, call, addr, len, AccessKind::Read, s);
             }
             Dir::IovIn => {
                 for n in 0..length(a, b.len).unwrap_or(0).min(IOV_MAX) {
                     if let Some(v) = memory::get::<IoVec>(addr.wrapping_add(n * 16)) {
-                        hit(t, uc, nr, v.base, v.len.min(left), AccessKind::Read, s);
+                        hit(t, uc, call, v.base, v.len.min(left), AccessKind::Read, s);
                         left = left.saturating_sub(v.len);
                     }
                 }
@@ -329,7 +334,7 @@ pub fn after(
                 if let Some(m) = memory::get::<MsgHdr>(addr) {
                     for n in 0..m.iovlen.min(IOV_MAX) {
                         if let Some(v) = memory::get::<IoVec>(m.iov.wrapping_add(n * 16)) {
-                            hit(t, uc, nr, v.base, v.len.min(left), AccessKind::Read, s);
+                            hit(t, uc, call, v.base, v.len.min(left), AccessKind::Read, s);
                             left = left.saturating_sub(v.len);
                         }
                     }
@@ -341,13 +346,13 @@ pub fn after(
                 } else {
                     AccessKind::ReadWrite
                 };
-                hit(t, uc, nr, addr, length(a, b.len).unwrap_or(0), kind, s);
+                hit(t, uc, call, addr, length(a, b.len).unwrap_or(0), kind, s);
             }
-            Dir::OutRet => hit(t, uc, nr, addr, result as u64, AccessKind::Write, s),
+            Dir::OutRet => hit(t, uc, call, addr, result as u64, AccessKind::Write, s),
             Dir::OutRetTimes(n) => hit(
                 t,
                 uc,
-                nr,
+                call,
                 addr,
                 result as u64 * n as u64,
                 AccessKind::Write,
@@ -361,7 +366,7 @@ pub fn after(
                 };
                 for n in 0..count.min(IOV_MAX) {
                     if let Some(v) = memory::get::<IoVec>(iov.wrapping_add(n * 16)) {
-                        hit(t, uc, nr, v.base, v.len.min(left), AccessKind::Write, s);
+                        hit(t, uc, call, v.base, v.len.min(left), AccessKind::Write, s);
                         left = left.saturating_sub(v.len);
                     }
                 }
@@ -373,7 +378,7 @@ pub fn after(
 fn hit(
     t: &'static Thread,
     uc: &mut UContext,
-    nr: u64,
+    call: &Call,
     addr: u64,
     len: u64,
     kind: AccessKind,
@@ -394,5 +399,5 @@ fn hit(
     let old = old.map(|w| unsafe {
         core::slice::from_raw_parts(s.old.add(w.2 + (addr - w.0) as usize), len as usize)
     });
-    fault::kernel_access(t, uc, nr, TargetAddr(addr), len, kind, old);
+    fault::kernel_access(t, uc, call, TargetAddr(addr), len, kind, old);
 }

@@ -21,7 +21,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall};
 use crate::runtime::signals;
-use crate::runtime::thread::{Event, OwnStepKind, Request, Thread};
+use crate::runtime::thread::{Events, OwnStepKind, Request, Thread};
 
 pub const EINTR: i64 = -4;
 const ENOSYS: i64 = -38;
@@ -63,14 +63,13 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     if i.deferred_len > 0 {
         signals::deliver_deferred(t, uc);
     }
-    let pending = core::mem::replace(&mut t.inner().pending, Event::None);
-    if pending != Event::None {
-        t.inner().stepping = false;
-        park::set_tf(uc, false);
-        park::park(t, uc, pending);
+    let pending = core::mem::replace(&mut t.inner().pending, Events::none());
+    if !pending.is_empty() {
+        crate::fault::stop_for(t, uc, &pending);
     } else if t.inner().stepping {
         signals::step_done(t, uc);
     }
+    t.inner().call = None;
 }
 
 /// What has become of a call.
