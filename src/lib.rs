@@ -4,6 +4,7 @@
 
 pub mod cli;
 mod doctor;
+pub mod follow;
 mod gdb;
 pub mod inject;
 pub mod rsp;

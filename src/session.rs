@@ -116,6 +116,21 @@ impl Session {
         })
     }
 
+    /// What `exit` and `pidfd` follow has become another program.
+    pub fn continued(injected: Injected, exit: Exit, pidfd: Arc<OwnedFd>) -> io::Result<Session> {
+        injected.control.set_nonblocking(true)?;
+        Ok(Session {
+            pid: injected.pid,
+            stub_pid: injected.stub_pid,
+            launched: injected.launched,
+            control: UnixStream::from_std(injected.control)?,
+            shared: injected.shared,
+            exit,
+            warnings: injected.warnings,
+            pidfd,
+        })
+    }
+
     /// Sends a signal to the program; nothing happens if it has ended already.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         sys::pidfd_signal(self.pidfd.as_fd(), signal)

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod attach;
+pub mod follow;
 pub mod foreground;
 pub mod image;
 pub mod launch;

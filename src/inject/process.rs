@@ -158,6 +158,41 @@ pub fn loses_privileges(pid: i32) -> bool {
     setuid || setgid
 }
 
+/// Executing this file would give the process other rights than it has.
+pub fn would_gain_privileges(pid: i32, file: &std::path::Path) -> bool {
+    let (Ok(meta), Ok(status)) = (fs::metadata(file), Status::of(pid)) else {
+        return false;
+    };
+    let effective = |field| {
+        status
+            .field(field)
+            .and_then(|ids| ids.split_whitespace().nth(1)?.parse::<u32>().ok())
+    };
+    let setuid = meta.mode() & 0o4000 != 0 && effective("Uid") != Some(meta.uid());
+    let setgid = meta.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(meta.gid());
+    setuid || setgid || super::sys::has_capabilities(file)
+}
+
+/// The number that we know a thread by, from the one it has for itself (in a container).
+pub fn thread_numbered(pid: i32, own: i32) -> Option<i32> {
+    let last = |tid: i32| -> Option<i32> {
+        let status = Status::of_thread(pid, tid).ok()?;
+        status
+            .field("NSpid")?
+            .split_whitespace()
+            .last()?
+            .parse()
+            .ok()
+    };
+    if last(own) == Some(own) {
+        return Some(own);
+    }
+    threads(pid)
+        .ok()?
+        .into_iter()
+        .find(|&t| last(t) == Some(own))
+}
+
 /// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
 pub fn zombie_status(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -89,6 +89,48 @@ pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
     Ok((got != 0).then_some(status))
 }
 
+/// The file has capabilities (setcap).
+pub fn has_capabilities(file: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: two strings; a size of zero only asks.
+    unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            c"security.capability".as_ptr(),
+            std::ptr::null_mut(),
+            0,
+        ) > 0
+    }
+}
+
+/// A child of ours has ended; its status stays where it is.
+pub fn has_ended(pid: i32) -> bool {
+    // SAFETY: all-zero is a valid siginfo_t, and it outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // Tracees that have only stopped are shown, too.
+        let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
+        libc::waitid(libc::P_PID, pid as u32, &mut info, flags) == 0
+            && info.si_pid() != 0
+            && ends.contains(&info.si_code)
+    }
+}
+
+/// The other end has been closed (what it sent before may still be there to read).
+pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: socket.as_fd().as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
+}
+
 /// Exit status from the kernel's pidfd information, which is there even for somebody else's child
 /// (Linux 6.15 and later).
 pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {

@@ -70,6 +70,17 @@ impl Tracee {
         Ok(Tracee::adopt(tid))
     }
 
+    /// Takes hold of a running thread, which runs on.
+    pub fn seize_quietly(tid: i32, options: i32) -> io::Result<Tracee> {
+        ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
+        Ok(Tracee::adopt(tid))
+    }
+
+    /// Asks for a stop.
+    pub fn interrupt(&self) -> io::Result<()> {
+        ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
+    }
+
     pub fn set_options(&self, options: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options as usize).map(drop)
     }
@@ -85,6 +96,11 @@ impl Tracee {
 
     pub fn detach(&self, signal: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_DETACH, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// The next stop, if there is one.
+    pub fn poll(&self) -> io::Result<Option<Stop>> {
+        Ok(sys::try_reap(self.tid)?.map(decode))
     }
 
     /// Waits for the next stop. Polls, because waitpid has no time limit.

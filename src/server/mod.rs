@@ -65,6 +65,8 @@ struct Server {
     extended: bool,
     /// The debugger understands `p1.2`, `;process:`.
     multiprocess: bool,
+    /// The debugger wants to hear of exec.
+    exec_events: bool,
     /// The debugger's last qSupported, for the stubs of programs that are started later.
     supported: Option<Vec<u8>>,
     /// Settings that outlive a program: packet up to its `:` → packet.
@@ -132,6 +134,7 @@ impl Bound {
             disable_randomization: !options.keep_randomization,
             extended: false,
             multiprocess: false,
+            exec_events: false,
             supported: None,
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
@@ -205,6 +208,7 @@ impl Server {
             };
             self.host_io = HostIo::default();
             self.multiprocess = false;
+            self.exec_events = false;
             let outcome = self.connection(&mut client).await;
             drop(client);
             match outcome {
@@ -289,6 +293,9 @@ impl Server {
             let _ = target.send(packet).await;
         }
         target.running = resumes;
+        if resumes {
+            target.greeting = greeting(&self.supported, &self.sticky);
+        }
         loop {
             tokio::select! {
                 biased;
@@ -318,6 +325,21 @@ impl Server {
                             // The next resume will tell.
                             let _ = client.send(b"E.The program has ended.").await;
                         }
+                        return None;
+                    }
+                    News::Executed(program) => {
+                        if !self.exec_events {
+                            // As gdbserver: nobody is told, it goes on.
+                            let _ = target.send(b"vCont;c").await;
+                            continue;
+                        }
+                        target.running = false;
+                        if resumes && shared {
+                            foreground::to_debugger();
+                        }
+                        let stop = target.request(b"?").await.unwrap_or_default();
+                        let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
+                        let _ = client.send(&stop).await;
                         return None;
                     }
                     News::Replaced(_) | News::StubLost => {
@@ -427,8 +449,8 @@ impl Server {
             message!("{warning}");
         }
         let mut target = Target::new(session);
-        for packet in self.supported.iter().chain(self.sticky.values()) {
-            let _ = target.request(packet).await;
+        for packet in greeting(&self.supported, &self.sticky) {
+            let _ = target.request(&packet).await;
         }
         self.target = Some(target);
     }
@@ -455,6 +477,23 @@ impl Server {
             }
         }
     }
+}
+
+/// What a stub is told before anything else: that we follow its program, and what the debugger has
+/// said so far.
+fn greeting(supported: &Option<Vec<u8>>, sticky: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
+    let offer = crate::follow::OFFER.to_vec();
+    std::iter::once(offer)
+        .chain(supported.iter().cloned())
+        .chain(sticky.values().cloned())
+        .collect()
+}
+
+/// `T05…` of a program that has just been executed, with the reason.
+fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
+    let (head, rest) = reply.split_at(reply.len().min(3));
+    let reason = format!("exec:{};", rsp::to_hex(program.as_bytes()));
+    [head, reason.as_bytes(), rest].concat()
 }
 
 /// Stop replies for debuggers that were told to do with less (`--disable-packet`).

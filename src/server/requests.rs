@@ -19,6 +19,7 @@ const OWN_FEATURES: &[&str] = &[
     "QSetWorkingDir+",
     "QDisableRandomization+",
     "multiprocess+",
+    "exec-events+",
 ];
 
 /// What a stub will be able to do, for a debugger that connects before there is one. It asks once per
@@ -152,9 +153,13 @@ impl Server {
     }
 
     async fn supported(&mut self, packet: &[u8]) -> Vec<u8> {
-        self.multiprocess = packet
-            .split(|&b| b == b':' || b == b';')
-            .any(|f| f == b"multiprocess+");
+        let can = |feature: &[u8]| {
+            packet
+                .split(|&b| b == b':' || b == b';')
+                .any(|f| f == feature)
+        };
+        self.multiprocess = can(b"multiprocess+");
+        self.exec_events = can(b"exec-events+");
         self.supported = Some(packet.into());
         let stub = match &mut self.target {
             Some(target) => target

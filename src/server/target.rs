@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::watches::{self, LazyWatches};
+use crate::follow::{Done, Follower};
 use crate::inject::process;
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
@@ -19,6 +20,8 @@ pub enum News {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
     Ended(Ending),
+    /// The program has executed another one and rests at its first instruction.
+    Executed(String),
     /// The program has executed another one, and the stub went with its memory; what it runs now.
     Replaced(String),
     /// The stub has gone, the program has not.
@@ -37,7 +40,18 @@ pub struct Target {
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
     pub watches: LazyWatches,
+    /// What a new stub of this program has to be told first.
+    pub greeting: Vec<Vec<u8>>,
     replaced: bool,
+    follower: Follower,
+    /// What the program executes without being followed, and why it is not.
+    unfollowed: Option<(String, String)>,
+    /// The control channel has ended.
+    eof: bool,
+    /// Replies to greetings, which are nobody's business.
+    unread: usize,
+    /// An interrupt request went to a stub that was about to end.
+    interrupt_due: bool,
     control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<News>,
@@ -47,6 +61,7 @@ pub struct Target {
 impl Target {
     pub fn new(session: Session) -> Target {
         let pidfd = session.pidfd();
+        let follower = Follower::of(&session);
         Target {
             pid: session.pid,
             number: process::own_number(session.pid).unwrap_or(session.pid),
@@ -56,7 +71,13 @@ impl Target {
             running: false,
             lost: None,
             watches: LazyWatches::default(),
+            greeting: Vec::new(),
             replaced: false,
+            follower,
+            unfollowed: None,
+            eof: false,
+            unread: 0,
+            interrupt_due: false,
             control: session.control,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
@@ -70,6 +91,7 @@ impl Target {
 
     /// Asks for a stop; a stop reply follows if the program runs.
     pub async fn interrupt(&mut self) -> io::Result<()> {
+        self.interrupt_due = self.follower.is_busy();
         self.control.write_all(&[rsp::INTERRUPT]).await
     }
 
@@ -79,17 +101,35 @@ impl Target {
             if let Some(news) = self.queue.pop_front() {
                 return news;
             }
-            let eof = tokio::select! {
+            tokio::select! {
                 biased;
-                ready = self.control.readable(), if self.lost.is_none() => ready.is_err() || !self.drain(),
-                ending = self.exit.wait() => {
+                ready = self.control.readable(), if self.lost.is_none() && !self.eof => {
+                    self.eof = ready.is_err() || !self.drain();
+                }
+                done = self.follower.done(), if self.follower.is_busy() => match done {
+                    Done::Into(session) => return self.begin_again(*session).await,
+                    Done::Failed => self.interrupt_due = false,
+                    Done::Not { program, why } => self.unfollowed = Some((program, why)),
+                    Done::Ended => {}
+                    Done::Lost { program, why } => {
+                        self.unfollowed = Some((program, why));
+                        return self.replaced();
+                    }
+                },
+                // How an exec went is told first.
+                ending = self.exit.wait(), if !self.follower.is_busy() => {
                     // What the stub said before the end comes first.
                     self.drain();
+                    if self.unfollowed.is_some() && !self.follower.has_failed() {
+                        let news = self.replaced();
+                        self.queue.push_back(news);
+                    }
                     self.queue.push_back(News::Ended(ending));
                     continue;
                 }
             };
-            if eof && self.queue.is_empty() {
+            if self.eof && self.lost.is_none() && self.queue.is_empty() && !self.follower.is_busy()
+            {
                 return self.stub_has_gone().await;
             }
         }
@@ -100,13 +140,10 @@ impl Target {
     async fn stub_has_gone(&mut self) -> News {
         for _ in 0..300 {
             if let Some(program) = process::without_mapping(self.pid, "/memfd:ulpf-shared") {
+                let why = "it could not be followed.".to_string();
                 let program = program.display().to_string();
-                self.lost = Some(format!(
-                    "E.Process {} has executed {program}, which this version of ulpf does not follow: it runs on unwatched.",
-                    self.pid
-                ));
-                self.replaced = true;
-                return News::Replaced(program);
+                self.unfollowed.get_or_insert((program, why));
+                return self.replaced();
             }
             if let Ok(ending) =
                 tokio::time::timeout(Duration::from_millis(10), self.exit.wait()).await
@@ -121,6 +158,40 @@ impl Target {
         News::StubLost
     }
 
+    fn replaced(&mut self) -> News {
+        let (program, why) = self.unfollowed.take().unwrap_or_default();
+        self.lost = Some(format!(
+            "E.Process {} has executed {program} and runs on unwatched: {why}",
+            self.pid
+        ));
+        self.replaced = true;
+        News::Replaced(program)
+    }
+
+    /// The process has become another program, with another stub.
+    async fn begin_again(&mut self, session: Session) -> News {
+        for warning in &session.warnings {
+            message!("{warning}");
+        }
+        reap_later(std::mem::replace(&mut self.stub_pid, session.stub_pid));
+        self.control = session.control;
+        self.decoder = Decoder::default();
+        self.watches = LazyWatches::default();
+        self.unfollowed = None;
+        self.eof = false;
+        self.queue.clear();
+        self.unread = self.greeting.len();
+        for packet in &self.greeting {
+            // An error shows as end of file later.
+            let _ = self.control.write_all(&rsp::frame(packet)).await;
+        }
+        if std::mem::take(&mut self.interrupt_due) {
+            let _ = self.control.write_all(&[rsp::INTERRUPT]).await;
+        }
+        let program = process::executable(self.pid).unwrap_or_default();
+        News::Executed(program.display().to_string())
+    }
+
     /// Takes everything that is there. False: end of file.
     fn drain(&mut self) -> bool {
         let mut buf = [0; 16384];
@@ -128,12 +199,19 @@ impl Target {
             match self.control.try_read(&mut buf) {
                 Ok(0) => return false,
                 Ok(n) => {
-                    let queue = &mut self.queue;
+                    let (queue, unread) = (&mut self.queue, &mut self.unread);
+                    let mut notes = Vec::new();
                     self.decoder.feed(&buf[..n], |e| match e {
+                        Event::Packet(_) if *unread > 0 => *unread -= 1,
                         Event::Packet(p) => queue.push_back(News::Reply(p)),
-                        Event::Notification(p) => queue.push_back(News::Notification(p)),
+                        Event::Notification(p) => notes.push(p),
                         _ => {}
                     });
+                    for note in notes {
+                        if !self.follower.notified(&note, &self.control) {
+                            self.queue.push_back(News::Notification(note));
+                        }
+                    }
                 }
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
             }
@@ -150,7 +228,9 @@ impl Target {
             {
                 News::Reply(reply) => return Some(reply),
                 News::Notification(_) => {}
-                News::Ended(_) | News::Replaced(_) | News::StubLost => return None,
+                News::Ended(_) | News::Replaced(_) | News::StubLost | News::Executed(_) => {
+                    return None;
+                }
             }
         }
     }
@@ -189,6 +269,10 @@ impl Target {
                     return true;
                 }
                 Ok(News::Notification(_)) => {}
+                Ok(News::Executed(_)) => {
+                    self.running = false;
+                    return true;
+                }
                 Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) | Err(_) => return false,
             }
         }
@@ -223,17 +307,20 @@ impl Drop for Target {
     /// The stub of a launched program is our grandchild or our child, depending on how it made its
     /// task; in the second case it is ours to reap.
     fn drop(&mut self) {
-        let stub = self.stub_pid;
-        if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
-            tokio::spawn(async move {
-                for wait in [1, 10, 100, 1000] {
-                    tokio::time::sleep(Duration::from_millis(wait)).await;
-                    if !matches!(crate::inject::sys::try_reap(stub), Ok(None)) {
-                        break;
-                    }
+        reap_later(self.stub_pid);
+    }
+}
+
+fn reap_later(stub: i32) {
+    if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
+        tokio::spawn(async move {
+            for wait in [1, 10, 100, 1000] {
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                if !matches!(crate::inject::sys::try_reap(stub), Ok(None)) {
+                    break;
                 }
-            });
-        }
+            }
+        });
     }
 }
 

@@ -45,6 +45,10 @@ pub struct Global {
     pub brk: AtomicU64,
     /// Thread that is inside exec, or 0.
     pub exec_pending: AtomicU32,
+    /// The command follows the program through exec (see `control/follow.rs`).
+    pub follows_exec: AtomicBool,
+    /// The command's word to the thread that waits to exec; 0: not given yet.
+    pub exec_word: AtomicU32,
     pub shared: AtomicPtr<SharedHeader>,
     pub fork_word: AtomicPtr<AtomicU32>,
     /// What the fault handler knows of each page.
@@ -105,6 +109,8 @@ static mut GLOBAL: Global = Global {
     pass_signals: AtomicU64::new(0),
     brk: AtomicU64::new(0),
     exec_pending: AtomicU32::new(0),
+    follows_exec: AtomicBool::new(false),
+    exec_word: AtomicU32::new(0),
     shared: AtomicPtr::new(null_mut()),
     fork_word: AtomicPtr::new(null_mut()),
     page_map: PageMap::new(),

@@ -113,6 +113,10 @@ pub trait Inferior {
     fn resume(&mut self, action: &dyn Fn(Tid) -> Resume);
     /// Asks for a stop (0x03); a [`Stop`] with `Interrupted` follows unless another comes first.
     fn interrupt(&mut self);
+    /// The command offers to follow the program through exec.
+    fn follow_exec(&mut self, _on: bool) {}
+    /// The command's word to a thread that waits to exec (`vUlpfExec;…`).
+    fn exec_word(&mut self, _word: &[u8]) {}
     /// Takes everything of ours away and lets the program go on.
     fn detach(&mut self);
     /// Kills the program (SIGKILL).

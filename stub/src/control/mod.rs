@@ -5,6 +5,7 @@
 //! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
+mod follow;
 mod monitor;
 mod notices;
 mod reader;
@@ -53,6 +54,7 @@ pub struct Control {
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
     detached: bool,
+    exec: follow::Exec,
 }
 
 /// Runs until the program ends or is left alone.
@@ -77,6 +79,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         last_refusal: None,
         notices: Default::default(),
         detached: false,
+        exec: follow::Exec::None,
     };
     c.wait_for_boot();
     let mut session = GdbSession::new(pid);
@@ -117,6 +120,19 @@ impl Control {
             }
             self.serve();
             self.tell(session);
+            if self.waits_for_exec() {
+                let before = self.exec;
+                self.hear(session, &mut buf);
+                if reader::CLOSED.load(SeqCst) {
+                    self.exec_is_on_its_own();
+                }
+                if self.exec == follow::Exec::Over {
+                    return;
+                }
+                if self.exec != before {
+                    continue;
+                }
+            }
             if self.holder.is_none() {
                 loop {
                     let n = reader::take(&mut buf);
@@ -194,6 +210,20 @@ impl Control {
             for text in self.notices.take() {
                 session.console(&text, &mut |b: &[u8]| send_all(fd, b));
             }
+        }
+    }
+
+    /// While a thread waits to exec the program runs, for the debugger, and only a few packets may
+    /// come; among them the command's word.
+    fn hear(&mut self, session: &mut GdbSession, buf: &mut [u8]) {
+        loop {
+            let n = reader::take(buf);
+            if n == 0 {
+                return;
+            }
+            let fd = self.fd;
+            let mut out = |b: &[u8]| send_all(fd, b);
+            session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
         }
     }
 
@@ -289,6 +319,9 @@ impl Control {
                     self.finish(what);
                     self.holder = None;
                 } else if t.state() == State::Requesting && t.inner().request == Request::End {
+                    if self.waits_for_exec() && !self.exec_settled() {
+                        return;
+                    }
                     self.finish(what);
                     self.holder = None;
                     self.let_world_go();
@@ -324,8 +357,12 @@ impl Control {
     }
 
     /// The world is at rest but for `t`. `true`: `t` goes on alone until its `End`.
-    fn begin(&mut self, _t: &'static Thread, what: Request) -> bool {
+    fn begin(&mut self, t: &'static Thread, what: Request) -> bool {
         match what {
+            Request::ExecBegin { path, len, dir } => {
+                self.exec_begins(t, (path, len), dir);
+                true
+            }
             Request::ForkBegin => {
                 // SAFETY: the world rests.
                 unsafe { g().guards_mut() }.prepare_fork();
@@ -357,6 +394,7 @@ impl Control {
         match what {
             Request::ReleaseBegin { .. } => self.apply_guards(),
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
+            Request::ExecBegin { .. } => self.exec = follow::Exec::None,
             Request::StepOverBegin { addr } if g().breakpoint_at(addr).is_some() => {
                 let _ = text::plant(addr);
             }
@@ -625,6 +663,14 @@ impl Inferior for Control {
     fn interrupt(&mut self) {
         self.interrupt = true;
         notify();
+    }
+
+    fn follow_exec(&mut self, on: bool) {
+        g().follows_exec.store(on, SeqCst);
+    }
+
+    fn exec_word(&mut self, word: &[u8]) {
+        Control::exec_word(self, word);
     }
 
     fn detach(&mut self) {

@@ -123,6 +123,13 @@ pub enum Request {
     StepOverBegin {
         addr: u64,
     },
+    /// Ask the command to follow this thread through exec of the file at `path`, a string that the
+    /// thread keeps. The word comes in `Global::exec_word`; `End` only if exec fails.
+    ExecBegin {
+        path: u64,
+        len: u64,
+        dir: i32,
+    },
     End,
     /// Guards have to be computed anew (memory appeared under a watch).
     Rearm,

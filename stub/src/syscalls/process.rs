@@ -27,6 +27,7 @@ const CLONE_THREAD: u64 = 0x1_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 const ENOMEM: i64 = -12;
+const AT_FDCWD: i32 = -100;
 
 /// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
 #[repr(C)]
@@ -356,25 +357,34 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             }
         }
     }
+    let in_program = t.tgid() == g().pid.load(Relaxed);
+    let followed = in_program && g().follows_exec.load(SeqCst) && {
+        let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
+        ask_to_be_followed(t, uc, args[path_at], dir)
+    };
     // Another image: the kernel forgets our handlers, but keeps what is blocked or ignored.
     let mask = signals::virtual_mask(t, uc);
     // SAFETY: the mask that the new program inherits.
     unsafe {
         let _ = sys!(k::__NR_rt_sigprocmask, 2, &mask as *const u64, 0, 8);
     }
-    let in_program = t.tgid() == g().pid.load(Relaxed);
     if in_program {
         g().exec_pending.store(t.tid() as u32, SeqCst);
         park::notify();
     }
-    // Nobody may send the park signal to what comes after a successful exec.
-    t.set_state(State::Dead);
+    // Nobody may send the park signal to what comes after a successful exec. (Who has asked runs
+    // alone, and nobody sends it anything.)
+    if !followed {
+        t.set_state(State::Dead);
+    }
     let r = raw(nr, &args);
-    t.set_state(State::Running);
+    if !followed {
+        t.set_state(State::Running);
+    }
     if in_program {
         g().exec_pending.store(0, SeqCst);
     }
-    if g().world.load(SeqCst) != 0 {
+    if !followed && g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
     }
     // SAFETY: back to the mask of our handlers.
@@ -387,8 +397,33 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             8
         );
     }
+    if followed {
+        request(t, uc, Request::End);
+    }
     copy.free();
     r
+}
+
+/// Lets the command take hold of this thread before it becomes another program; the other threads
+/// rest from here on. False: there is no such path.
+fn ask_to_be_followed(t: &'static Thread, uc: &mut UContext, path_at: u64, dir: i32) -> bool {
+    let mut path = [0u8; 4096];
+    let Some(len) = memory::strlen(path_at, path.len()) else {
+        return false;
+    };
+    let Some(text) = path.get_mut(..len) else {
+        return false;
+    };
+    if memory::read(path_at, text) != len {
+        return false;
+    }
+    let (path, len) = (text.as_ptr() as u64, len as u64);
+    g().exec_word.store(0, SeqCst);
+    request(t, uc, Request::ExecBegin { path, len, dir });
+    while g().exec_word.load(SeqCst) == 0 {
+        park::futex_wait(&g().exec_word, 0);
+    }
+    true
 }
 
 /// A copy of exec's strings outside guarded memory.

@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 
 /// What a client may send before the stop that it waits for.
 pub fn allowed_while_running(payload: &[u8]) -> bool {
-    matches!(payload, b"k" | b"vCtrlC") || payload.starts_with(b"vKill")
+    matches!(payload, b"k" | b"vCtrlC")
+        || payload.starts_with(b"vKill")
+        || payload.starts_with(b"vUlpf")
 }
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
@@ -87,6 +89,14 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             }
             None => Served::error(),
         },
+        b"QUlpfFollow" => {
+            inf.follow_exec(rest == b"exec");
+            Served::Ok
+        }
+        b"vUlpfExec" => {
+            inf.exec_word(rest);
+            Served::Silent
+        }
         b"vKill" => {
             inf.kill();
             session.event = Event::Killed;

@@ -1,0 +1,141 @@
+//! What the stub tells the command about itself, beside the remote serial protocol: that a thread is
+//! about to exec. The work is ptrace's and is done on a thread of its own (`inject::follow`).
+#![forbid(unsafe_code)]
+
+use crate::inject::follow::{self, Exec, Followed};
+use crate::inject::process;
+use crate::rsp;
+use crate::session::{Exit, Session};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+/// Offers the stub to follow its program; it asks for nothing without.
+pub const OFFER: &[u8] = b"QUlpfFollow:exec";
+
+/// Every notification of the stub to us begins like this.
+const OURS: &[u8] = b"Ulpf";
+
+/// The exec under way, if there is one.
+pub struct Follower {
+    pid: i32,
+    launched: bool,
+    exit: Exit,
+    pidfd: Arc<OwnedFd>,
+    task: Option<JoinHandle<Followed>>,
+    failed: Arc<AtomicBool>,
+}
+
+/// How an exec went.
+#[derive(Debug)]
+pub enum Done {
+    /// The process rests at the first instruction of another program, with a new stub.
+    Into(Box<Session>),
+    /// Nothing has changed.
+    Failed,
+    /// It runs on as this program without us, if exec works. Why.
+    Not { program: String, why: String },
+    /// It has become this program and runs on without us. Why.
+    Lost { program: String, why: String },
+    /// The process has ended.
+    Ended,
+}
+
+impl Follower {
+    pub fn of(session: &Session) -> Follower {
+        Follower {
+            pid: session.pid,
+            launched: session.launched,
+            exit: session.exit.clone(),
+            pidfd: session.pidfd(),
+            task: None,
+            failed: Arc::default(),
+        }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// A notification from the stub at the other end of `control`. False: it is somebody else's.
+    pub fn notified(&mut self, text: &[u8], control: &UnixStream) -> bool {
+        if !text.starts_with(OURS) {
+            return false;
+        }
+        if text == b"UlpfExecFailed" {
+            self.failed.store(true, Ordering::SeqCst);
+        } else if let Some(rest) = text.strip_prefix(b"UlpfExec:") {
+            // A stub that gets no answer would wait for ever, but nothing here fails in practice.
+            if let Err(error) = self.begin(rest, control) {
+                eprintln!(
+                    "ulpf: cannot follow process {} through exec: {error}",
+                    self.pid
+                );
+            }
+        }
+        true
+    }
+
+    /// `TID;DIR;PATH`
+    fn begin(&mut self, text: &[u8], control: &UnixStream) -> io::Result<()> {
+        let bad = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut fields = text.split(|&b| b == b';');
+        let mut number = || fields.next().and_then(rsp::hex_number).ok_or_else(bad);
+        let (tid, dir) = (number()? as i32, number()? as u32 as i32);
+        let path = fields.next().and_then(rsp::from_hex).ok_or_else(bad)?;
+        let path = PathBuf::from(OsString::from_vec(path));
+        self.failed = Arc::default();
+        let request = Exec {
+            pid: self.pid,
+            tid: process::thread_numbered(self.pid, tid).unwrap_or(tid),
+            file: follow::file_of(self.pid, dir, &path),
+            launched: self.launched,
+            pidfd: self.pidfd.try_clone()?,
+            stub: control.as_fd().try_clone_to_owned()?.into(),
+            failed: self.failed.clone(),
+        };
+        self.task = Some(tokio::task::spawn_blocking(move || follow::exec(request)));
+        Ok(())
+    }
+
+    /// The last exec that the stub told us of has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// Waits for the exec under way; for ever if there is none. Safe to cancel.
+    pub async fn done(&mut self) -> Done {
+        let Some(task) = &mut self.task else {
+            return std::future::pending().await;
+        };
+        let followed = task.await;
+        self.task = None;
+        match followed {
+            Ok(Followed::Into(injected)) => {
+                match Session::continued(*injected, self.exit.clone(), self.pidfd.clone()) {
+                    Ok(session) => Done::Into(Box::new(session)),
+                    Err(e) => self.lost(&e),
+                }
+            }
+            Ok(Followed::Failed) => Done::Failed,
+            Ok(Followed::Not { program, why }) => Done::Not { program, why },
+            Ok(Followed::Lost { program, why }) => Done::Lost { program, why },
+            Ok(Followed::Ended) => Done::Ended,
+            Err(e) => self.lost(&e.into()),
+        }
+    }
+
+    fn lost(&self, error: &io::Error) -> Done {
+        let program = process::executable(self.pid).unwrap_or_default();
+        Done::Lost {
+            program: program.display().to_string(),
+            why: error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Following a program through exec: the stub dies with the image it lives in, so the command takes
+//! hold of the thread before, and puts a stub into the new image at its first instruction.
+//!
+//! The stub's side of the conversation is drawn in `stub/src/control/follow.rs`.
+
+use super::shared::Clocks;
+use super::sys::{self, Backoff};
+use super::tracee::{Stop, Tracee};
+use super::{Injected, StartError, check_class, finish, load, process, program_name, stub_image};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use ulpf_lib::boot::BOOT_LAUNCHED;
+
+/// A thread that waits in the stub, about to exec.
+pub struct Exec {
+    pub pid: i32,
+    /// As we see it.
+    pub tid: i32,
+    /// What it is about to execute, as we can look at it.
+    pub file: PathBuf,
+    pub launched: bool,
+    pub pidfd: OwnedFd,
+    /// To the stub that dies.
+    pub stub: UnixStream,
+    /// Set when the stub has said that exec has failed.
+    pub failed: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+pub enum Followed {
+    /// It rests at the first instruction of its new program.
+    Into(Box<Injected>),
+    /// Exec failed; the thread is free again and the old stub goes on.
+    Failed,
+    /// It runs on as this program without us, if exec works. Why.
+    Not { program: String, why: String },
+    /// It has become this program and runs on without us. Why.
+    Lost { program: String, why: String },
+    /// The process has ended.
+    Ended,
+}
+
+/// The file that a thread of `pid` means by `path`: absolute, or relative to a directory of its own.
+pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
+    let start = match dir {
+        _ if path.is_absolute() => format!("/proc/{pid}/root"),
+        libc::AT_FDCWD => format!("/proc/{pid}/cwd"),
+        fd => format!("/proc/{pid}/fd/{fd}"),
+    };
+    if path.as_os_str().is_empty() {
+        return start.into();
+    }
+    Path::new(&start).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Works until the thread has become another program or has come back.
+pub fn exec(mut request: Exec) -> Followed {
+    if process::would_gain_privileges(request.pid, &request.file) && !sys::is_root() {
+        let _ = request.tell("alone");
+        return request.not(format!(
+            "{} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it.",
+            own_path(&request.file)
+        ));
+    }
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEEXEC
+        | if request.launched {
+            libc::PTRACE_O_EXITKILL
+        } else {
+            0
+        };
+    let thread = match Tracee::seize_quietly(request.tid, options) {
+        Ok(thread) => thread,
+        Err(e) => {
+            let _ = request.tell("alone");
+            return request.not(format!(
+                "the kernel does not let us follow it into the program that it executes ({e})."
+            ));
+        }
+    };
+    let since = Clocks::now();
+    if request.tell("go").is_err() {
+        return Followed::Ended;
+    }
+    match request.wait(thread) {
+        Outcome::Executed => {}
+        Outcome::Failed => {
+            let _ = request.tell("over");
+            return Followed::Failed;
+        }
+        Outcome::Ended => return Followed::Ended,
+    }
+    let leader = Tracee::adopt(request.pid);
+    let result = request.inject(&leader, since);
+    result.unwrap_or_else(|error| {
+        let program = program_name(request.pid);
+        let _ = leader.detach(0);
+        let why = error.to_string();
+        Followed::Lost { program, why }
+    })
+}
+
+enum Outcome {
+    /// At PTRACE_EVENT_EXEC.
+    Executed,
+    Failed,
+    Ended,
+}
+
+impl Exec {
+    fn tell(&mut self, word: &str) -> io::Result<()> {
+        self.stub
+            .write_all(&crate::rsp::frame(format!("vUlpfExec;{word}").as_bytes()))
+    }
+
+    fn not(&self, why: String) -> Followed {
+        let program = own_path(&self.file);
+        Followed::Not { program, why }
+    }
+
+    fn wait(&self, mut thread: Tracee) -> Outcome {
+        let mut letting_go = false;
+        let mut backoff = Backoff::default();
+        loop {
+            // A child's exit status is not ours to take.
+            if self.launched && sys::has_ended(self.pid) {
+                return Outcome::Ended;
+            }
+            match thread.poll() {
+                Ok(Some(Stop::Event(libc::PTRACE_EVENT_EXEC))) => return Outcome::Executed,
+                Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go => {
+                    let _ = thread.detach(0);
+                    return Outcome::Failed;
+                }
+                Ok(Some(Stop::Exited(_) | Stop::Killed(_))) => return Outcome::Ended,
+                Ok(Some(Stop::Signal(signal))) => drop(thread.cont(signal)),
+                Ok(Some(_)) => drop(thread.cont(0)),
+                Ok(None) => {}
+                // Another thread than the first has become the first by its exec.
+                Err(_) if thread.tid != self.pid => thread = Tracee::adopt(self.pid),
+                Err(_) => return Outcome::Ended,
+            }
+            if !letting_go && self.failed.load(Ordering::SeqCst) {
+                letting_go = thread.interrupt().is_ok();
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The leader stands at PTRACE_EVENT_EXEC.
+    fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed, StartError> {
+        let step = |e| StartError::step("follow the program into what it executes", e);
+        // While it looks at the process, the old stub would see an end that is none.
+        let _ = self.tell("over");
+        if !sys::wait_for_hangup(&self.stub, Duration::from_secs(5)) {
+            return Err(step(io::Error::other("its old stub does not end")));
+        }
+        leader.cont_syscall(0).map_err(step)?;
+        match leader.wait().map_err(step)? {
+            Stop::Syscall => {}
+            Stop::Exited(_) | Stop::Killed(_) => return Ok(Followed::Ended),
+            other => return Err(step(io::Error::other(format!("{other:?}")))),
+        }
+        check_class(self.pid)?;
+        let mut warnings = Vec::new();
+        if process::loses_privileges(self.pid) {
+            warnings.push(format!(
+                "warning: {} is a set-user-ID or set-group-ID program and runs with ordinary rights, because it is followed through exec.",
+                program_name(self.pid)
+            ));
+        }
+        let flags = if self.launched { BOOT_LAUNCHED } else { 0 };
+        let leader = Tracee::adopt(leader.tid);
+        let loaded = load::load(self.pid, &mut [leader], stub_image()?, flags)?;
+        let pidfd = self.pidfd.try_clone().map_err(step)?;
+        let injected = finish(self.pid, loaded, pidfd, since, self.launched, warnings)?;
+        Ok(Followed::Into(Box::new(injected)))
+    }
+}
+
+/// The path as the program knows it.
+fn own_path(file: &Path) -> String {
+    let text = file.display().to_string();
+    text.split_once("/root/")
+        .map_or(text.clone(), |(_, path)| format!("/{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_the_programs_own() {
+        let file = |dir, path| file_of(7, dir, Path::new(path)).display().to_string();
+        assert_eq!(file(libc::AT_FDCWD, "/bin/sh"), "/proc/7/root/bin/sh");
+        assert_eq!(file(libc::AT_FDCWD, "a/b"), "/proc/7/cwd/a/b");
+        assert_eq!(file(5, "b"), "/proc/7/fd/5/b");
+        assert_eq!(file(5, ""), "/proc/7/fd/5");
+        assert_eq!(own_path(Path::new("/proc/7/root/bin/sh")), "/bin/sh");
+    }
+}

@@ -1,0 +1,119 @@
+//! Exec, as far as the stub's task has a part in it. The command follows the program into its new
+//! image; this one, and the stub in it, end there.
+//!
+//! ```text
+//!   thread                stub's task                    command
+//!   ExecBegin ──────────▶ parks all others
+//!                         %UlpfExec:TID;DIR;PATH ──────▶ seizes the thread, or leaves it alone
+//!                         ◀───────────── vUlpfExec;go or ;alone
+//!   execve(2) ◀────────── exec_word
+//!     … worked:           ◀───────────── vUlpfExec;over  the thread stands at its new entry
+//!                         ends
+//!     … failed: End ────▶ %UlpfExecFailed ─────────────▶ lets go of the thread
+//!   goes on ◀──────────── ◀───────────── vUlpfExec;over
+//! ```
+//! The command offers this with `QUlpfFollow:exec`; without that nothing is asked.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use super::{Control, reader, send_all};
+use crate::g;
+use crate::gdb::packet;
+use crate::runtime::park::futex_wake;
+use crate::runtime::thread::{Request, Thread};
+
+/// Values of `Global::exec_word`.
+const FOLLOWED: u32 = 1;
+const ALONE: u32 = 2;
+
+/// Where the exchange stands; nothing while no thread is about to exec.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Exec {
+    #[default]
+    None,
+    Asked,
+    /// The command traces the thread.
+    Followed,
+    /// The command has left the thread alone, or has let go of it again.
+    Alone,
+    /// It has failed; the command has been told.
+    Failed,
+    /// The process runs another image.
+    Over,
+}
+
+impl Control {
+    pub(super) fn exec_begins(&mut self, t: &Thread, path: (u64, u64), dir: i32) {
+        self.exec = Exec::Asked;
+        // SAFETY: the thread waits, and with it the string that it has measured.
+        let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
+        let mut text = b"UlpfExec:".to_vec();
+        packet::push_num(&mut text, t.tid() as u64);
+        text.push(b';');
+        packet::push_num(&mut text, u64::from(dir as u32));
+        text.push(b';');
+        packet::push_hex(&mut text, path);
+        self.notify_command(&text);
+    }
+
+    /// The thread is back: exec has failed. True once nobody traces it any more.
+    pub(super) fn exec_settled(&mut self) -> bool {
+        match self.exec {
+            Exec::Followed => {
+                self.exec = Exec::Failed;
+                self.notify_command(b"UlpfExecFailed");
+                false
+            }
+            Exec::Failed | Exec::Asked => reader::CLOSED.load(SeqCst),
+            Exec::Alone => {
+                self.notify_command(b"UlpfExecFailed");
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// `vUlpfExec;…`
+    pub fn exec_word(&mut self, word: &[u8]) {
+        self.exec = match (word, self.exec) {
+            (b"go", Exec::Asked) => Exec::Followed,
+            (b"alone", Exec::Asked) => Exec::Alone,
+            (b"over", Exec::Failed) => Exec::Alone,
+            (b"over", _) => Exec::Over,
+            (_, other) => other,
+        };
+        self.tell_thread();
+    }
+
+    /// Nobody is there to ask any more.
+    pub(super) fn exec_is_on_its_own(&mut self) {
+        if self.exec == Exec::Asked {
+            self.exec = Exec::Alone;
+            self.tell_thread();
+        }
+    }
+
+    fn tell_thread(&self) {
+        let word = match self.exec {
+            Exec::Followed => FOLLOWED,
+            Exec::Alone => ALONE,
+            _ => return,
+        };
+        g().exec_word.store(word, SeqCst);
+        futex_wake(&g().exec_word);
+    }
+
+    pub(super) fn waits_for_exec(&self) -> bool {
+        matches!(self.holder, Some((_, Request::ExecBegin { .. })))
+    }
+
+    /// `%TEXT#xx`, between the command and us only.
+    fn notify_command(&self, text: &[u8]) {
+        let mut frame: Vec<u8> = packet::frame(text);
+        if let Some(first) = frame.first_mut() {
+            *first = b'%';
+        }
+        send_all(self.fd, &frame);
+    }
+}
