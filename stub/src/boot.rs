@@ -118,6 +118,10 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         return Err(Errno(-r));
     }
     a.stub_pid = g().stub_tid.load(Relaxed);
+    // Where yama guards ptrace, the stub's task needs leave to send traps to the program's threads
+    // (debug registers). The kernel forgets it when that task ends.
+    // SAFETY: PR_SET_PTRACER; without yama an error that does not matter.
+    let _ = unsafe { sys!(k::__NR_prctl, 0x5961_6d61, a.stub_pid) };
     signals::take_over();
     adopt_thread()
 }

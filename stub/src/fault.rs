@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_engine::access::{AccessList, Decoder};
+use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
 use ulpf_lib::guard::Fault;
@@ -20,6 +20,7 @@ use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::g;
+use crate::runtime::debug_registers::{self, Touch};
 use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
@@ -32,6 +33,9 @@ const CODE: usize = 16 << 20;
 const MAX_REPEATS: u32 = 1 << 16;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
+
+/// False positives of a page before its watches are considered for another place.
+const FIRST_LOOK: u64 = 1024;
 
 /// Instruction addresses that are remembered.
 const SITES: usize = 1 << 16;
@@ -106,6 +110,16 @@ pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
     engine().thunks.recover(&mut uc.gprs, what)
 }
 
+/// Decodes one instruction of the program, or says that there is none.
+pub fn decode(pc: u64, bytes: &[u8]) -> Option<Insn> {
+    engine().decoder.decode(pc, bytes).ok()
+}
+
+/// Does generated code of the engine lie here?
+pub fn is_thunk(pc: u64) -> bool {
+    engine().thunks.contains(pc)
+}
+
 struct Pages;
 
 impl AliasMap for Pages {
@@ -165,10 +179,19 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
             }
         }
     }
+    look_again(t, uc);
     if t.inner().stepping {
         signals::step_done(t, uc);
     }
     true
+}
+
+/// Lets the stub's task place the watches of a page anew, if that is due.
+pub fn look_again(t: &'static Thread, uc: &mut UContext) {
+    let page = core::mem::take(&mut t.inner().reconsider);
+    if page != 0 && t.inner().own_step.is_none() {
+        request(t, uc, Request::Reconsider { page });
+    }
 }
 
 enum Step {
@@ -220,7 +243,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
         Outcome::Fault(what) => Step::Fault(what),
         done => {
             if !watched {
-                count_false_positive(fault_at);
+                count_false_positive(t, fault_at);
             } else {
                 let events = report(t, uc, pc, &list, saved);
                 if !events.is_empty() {
@@ -331,6 +354,29 @@ fn hits(t: &'static Thread, uc: &UContext, c: &Cause, stops: &mut Events) {
             }
         },
     );
+    if c.kind.writes() && debug_registers::active() {
+        debug_registers::written(c.addr, c.len);
+    }
+}
+
+/// A debug register has reported this one (see `debug_registers`).
+pub fn register_hit(
+    t: &'static Thread,
+    uc: &UContext,
+    (id, range, kind): (WatchId, WatchRange, WatchKind),
+    touch: &Touch,
+    old: &[u8],
+) -> Option<Event> {
+    let from = (touch.addr.0 - range.start.0) as usize;
+    let cause = Cause {
+        pc: touch.pc,
+        addr: touch.addr,
+        len: touch.len,
+        kind: touch.kind,
+        old: old.get(from..from + touch.len as usize),
+        syscall: None,
+    };
+    hit(t, uc, &cause, id, range, kind)
 }
 
 fn hit(
@@ -479,7 +525,7 @@ fn backtrace(uc: &UContext, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
     n
 }
 
-fn count_false_positive(at: TargetAddr) {
+fn count_false_positive(t: &Thread, at: TargetAddr) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(1, Relaxed);
     let mut first = None;
@@ -490,7 +536,11 @@ fn count_false_positive(at: TargetAddr) {
             }
         });
     if let Some(n) = first.and_then(|id| g().counters(id)) {
-        n.false_positives.fetch_add(1, Relaxed);
+        let before = n.false_positives.fetch_add(1, Relaxed);
+        // Looks at a page are rare, and rarer the longer it stays as it is.
+        if before >= FIRST_LOOK && before.is_power_of_two() {
+            t.inner().reconsider = at.page().0;
+        }
     }
 }
 
@@ -581,6 +631,7 @@ fn take_own_step(t: &'static Thread, uc: &mut UContext) -> Option<OwnStep> {
 
 /// The step has been made.
 pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
+    let fired = debug_registers::drain(t);
     let Some(step) = take_own_step(t, uc) else {
         return;
     };
@@ -594,8 +645,14 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
         if watched {
             events = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
         } else if let Some(a) = list.iter().next() {
-            count_false_positive(a.addr);
+            count_false_positive(t, a.addr);
         }
+        if fired.any() {
+            let listed = |r: WatchRange| list.iter().any(|a| r.overlaps(a.addr, a.len));
+            debug_registers::report(t, uc, &fired, Some(step.pc), listed, &mut events);
+        }
+    } else if fired.any() {
+        debug_registers::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
     }
     request(t, uc, Request::End);
     if !events.is_empty() {

@@ -80,6 +80,17 @@ pub struct Attributes {
     /// Write a record to the ring.
     pub log: bool,
     pub backtrace: u8,
+    pub wish: Wish,
+}
+
+/// Where the user wants a watch to be.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// Where it costs least.
+    #[default]
+    Auto,
+    Guard,
+    Register,
 }
 
 pub struct Watches {
@@ -158,6 +169,10 @@ impl Global {
     }
     pub fn guarded(&self) -> bool {
         self.moved.load(Relaxed)
+    }
+    /// Must the kernel's own accesses be looked at?
+    pub fn watches_kernel(&self) -> bool {
+        self.guarded() || crate::runtime::debug_registers::active()
     }
     pub fn alias_of(&self, addr: u64) -> Option<AliasAddr> {
         self.page_map

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod arena;
+mod behind;
 mod boot;
 mod control;
 mod cshim;

@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 1;
+pub const BOOT_VERSION: u32 = 2;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -23,6 +23,9 @@ pub const PARK_SIGNAL: i32 = 63;
 
 /// The program was started by us: when the command goes away, so does the program.
 pub const BOOT_LAUNCHED: u32 = 1;
+/// Where watches go unless they say it themselves; neither bit: the stub chooses.
+pub const BOOT_PLACE_GUARD: u32 = 2;
+pub const BOOT_PLACE_REGISTER: u32 = 4;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

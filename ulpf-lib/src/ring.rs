@@ -101,6 +101,10 @@ pub struct Counters {
     pub false_positives: AtomicU64,
     /// Times the program was stopped for this watch.
     pub stops: AtomicU64,
+    /// Hits that a debug register has reported (also counted in `hits`).
+    pub traps: AtomicU64,
+    /// Where the watch is now: 0 guarded page, 1 debug register.
+    pub placement: AtomicU64,
 }
 
 impl SharedHeader {

@@ -57,6 +57,14 @@ impl StagedWatches {
         &self.list
     }
 
+    /// Will this watch be in force after a commit?
+    pub fn holds(&self, id: WatchId) -> bool {
+        match self.list.entry(id) {
+            Some(e) => !e.staged(),
+            None => self.fresh.iter().any(|e| e.id() == id),
+        }
+    }
+
     /// Number of watches that will be in force after a commit.
     pub fn len(&self) -> usize {
         self.list.len() + self.fresh.len() - self.marks

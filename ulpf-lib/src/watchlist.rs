@@ -311,6 +311,19 @@ impl Watchlist {
         }
     }
 
+    /// As [`Watchlist::pages`], for all watches but these few.
+    pub fn pages_without<'a>(&'a self, out: &'a [WatchId]) -> impl Iterator<Item = PageRun> + 'a {
+        Pages {
+            entries: self
+                .entries()
+                .filter(move |e| !out.contains(&e.id()))
+                .peekable(),
+            at: 0,
+            any_end: 0,
+            full_end: 0,
+        }
+    }
+
     // ---- changes: the world is parked ------------------------------------------------------
 
     /// Adds a watch. `false`, and nothing happens, when the number is in use or the range does not

@@ -204,6 +204,12 @@ impl Thunks {
         Some(self.code.rx as u64 + at as u64)
     }
 
+    /// Is this an address of generated code?
+    pub fn contains(&self, pc: u64) -> bool {
+        let rx = self.code.rx as u64;
+        (rx..rx + self.code.len as u64).contains(&pc)
+    }
+
     /// For the nested SIGSEGV/SIGBUS/SIGFPE/SIGILL handler: when the fault happened in a thunk
     /// or an accessor, changes the nested registers so that `execute` returns
     /// [`Outcome::Fault`] with `info`, and says true.

@@ -8,6 +8,8 @@
 mod follow;
 mod monitor;
 mod notices;
+mod perf;
+mod placement;
 mod reader;
 pub mod text;
 mod watches;
@@ -20,7 +22,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::boot::BOOT_LAUNCHED;
+use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
 use ulpf_lib::staged::StagedWatches;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -28,7 +30,7 @@ use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 use crate::g;
 use crate::gdb::GdbSession;
-use crate::global::Breakpoint;
+use crate::global::{Breakpoint, Wish};
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, StopReason, Tid};
 use crate::runtime::frame::{UContext, fpstate_len};
 use crate::runtime::park::{futex_wake, notify};
@@ -42,6 +44,7 @@ pub fn program_is_dead() -> bool {
 pub struct Control {
     fd: i32,
     staged: StagedWatches,
+    placement: placement::Placement,
     /// The debugger has let the program run.
     running: bool,
     interrupt: bool,
@@ -71,6 +74,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
     let mut c = Control {
         fd,
         staged: StagedWatches::new(),
+        placement: placement::Placement::default(),
         running: true,
         interrupt: true,
         current: pid,
@@ -80,6 +84,11 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         notices: Default::default(),
         detached: false,
         exec: follow::Exec::None,
+    };
+    c.placement.wish = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
+        BOOT_PLACE_GUARD => Wish::Guard,
+        BOOT_PLACE_REGISTER => Wish::Register,
+        _ => Wish::Auto,
     };
     c.wait_for_boot();
     let mut session = GdbSession::new(pid);
@@ -384,6 +393,14 @@ impl Control {
             }
             Request::Rearm => {
                 self.apply_guards();
+                false
+            }
+            Request::Adopt => {
+                self.adopt(t);
+                false
+            }
+            Request::Reconsider { page } => {
+                self.reconsider(page);
                 false
             }
             Request::None | Request::End => false,

@@ -8,14 +8,17 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use crate::g;
-use crate::global::Attributes;
+use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
 
 const HELP: &str = "\
-ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N]   watch a range without a GDB watchpoint
-ulpf unwatch ID                                  take it away
-ulpf stats                                       counters, as JSON
-ulpf why                                         why the last watch was refused; which system call made the last hit
+ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register]
+                            watch a range without a GDB watchpoint
+ulpf unwatch ID             take it away
+ulpf placement [auto|guard|debug-register]
+                            where watches set from now on live; debug registers in use
+ulpf stats                  counters, as JSON
+ulpf why                    why the last watch was refused; which system call made the last hit
 ";
 
 pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
@@ -38,6 +41,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
         match w.next().unwrap_or("") {
             "watch" => watch(c, &mut w, out),
             "unwatch" => unwatch(c, &mut w, out),
+            "placement" => placement(c, &mut w, out),
             "stats" => stats(c, out),
             "why" => why(c, out),
             "help" | "" => {
@@ -107,8 +111,10 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         _ => return bad(out, "the kind has to be r, w or rw"),
     };
     let mut a = Attributes::default();
+    let mut place = c.placement.wish;
     while let Some(word) = w.next() {
         match word {
+            _ if wish(word).is_some() => place = wish(word).unwrap_or_default(),
             "log" => a.log = true,
             "stop" => a.stop = true,
             "bt" => match number(w.next()) {
@@ -124,7 +130,7 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
             "the length is zero or the range wraps around the end of the address space",
         );
     };
-    match c.stage(range, kind) {
+    match c.stage(range, kind, place) {
         Ok(id) => {
             let was = g().attributes(id);
             c.set_attributes(
@@ -133,12 +139,39 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
                     stop: a.stop || was.stop,
                     log: a.log || was.log,
                     backtrace: a.backtrace.max(was.backtrace),
+                    wish: was.wish,
                 },
             );
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
         }
         Err(r) => refused(out, &r),
     }
+}
+
+fn wish(word: &str) -> Option<Wish> {
+    match word {
+        "auto" => Some(Wish::Auto),
+        "guard" => Some(Wish::Guard),
+        "debug-register" => Some(Wish::Register),
+        _ => None,
+    }
+}
+
+fn placement<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    if let Some(word) = w.next() {
+        let Some(to) = wish(word) else {
+            return refused(
+                out,
+                &Refusal {
+                    what: alloc::format!("no placement {word}"),
+                    why: "a watch lives on a guarded page or in a debug register".into(),
+                    what_to_do: "say: ulpf placement auto, guard or debug-register".into(),
+                },
+            );
+        };
+        c.placement.wish = to;
+    }
+    let _ = out.write_str(&c.placement_text());
 }
 
 fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
@@ -179,7 +212,7 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         };
         let _ = write!(
             out,
-            "{}{{\"id\":{},\"start\":{},\"len\":{},\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{}}}",
+            "{}{{\"id\":{},\"start\":{},\"len\":{},\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}}}",
             if first { "" } else { "," },
             id.0,
             range.start.0,
@@ -188,6 +221,12 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
             n.silent.load(Relaxed),
             n.false_positives.load(Relaxed),
             n.stops.load(Relaxed),
+            if c.placement.in_register(id) {
+                "debug-register"
+            } else {
+                "guard"
+            },
+            n.traps.load(Relaxed),
         );
         first = false;
     }

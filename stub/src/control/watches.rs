@@ -11,8 +11,9 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use crate::g;
-use crate::global::Attributes;
+use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
+use crate::runtime::debug_registers;
 
 pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
     Refusal {
@@ -54,7 +55,7 @@ pub fn read_file(path: &str) -> Option<Vec<u8>> {
 impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        let id = self.stage(range, kind)?;
+        let id = self.stage(range, kind, self.placement.wish)?;
         self.set_attributes(
             id,
             Attributes {
@@ -66,22 +67,40 @@ impl Control {
     }
 
     /// Adds a watch to the staged set, or says why it cannot be armed.
-    pub fn stage(&mut self, range: WatchRange, kind: WatchKind) -> Result<WatchId, Refusal> {
+    pub fn stage(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        wish: Wish,
+    ) -> Result<WatchId, Refusal> {
         if let Some(id) = self.staged.restore(range, kind) {
             return Ok(id);
         }
-        // SAFETY: the world rests while the debugger inserts.
-        unsafe { g().guards_mut() }
-            .check(range, kind)
-            .map_err(from_lib)
-            .inspect_err(|r| self.last_refusal = Some(r.clone()))?;
-        self.staged.insert(range, kind).ok_or_else(|| {
+        let possible = if wish == Wish::Register {
+            self.check_register(range, kind)
+        } else {
+            // SAFETY: the world rests while the debugger inserts.
+            unsafe { g().guards_mut() }
+                .check(range, kind)
+                .map_err(from_lib)
+        };
+        possible.inspect_err(|r| self.last_refusal = Some(r.clone()))?;
+        let id = self.staged.insert(range, kind).ok_or_else(|| {
             refusal(
                 alloc::format!("{}: no watch of {} bytes", range.start, range.len),
                 "all watch numbers are in use".into(),
                 "restart the program, or watch fewer and larger ranges".into(),
             )
-        })
+        })?;
+        let attributes = Attributes {
+            wish,
+            ..Attributes::default()
+        };
+        self.set_attributes(id, attributes);
+        if wish == Wish::Register {
+            self.force_register(id);
+        }
+        Ok(id)
     }
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
@@ -99,11 +118,14 @@ impl Control {
     /// Makes the staged set the one in force. Cheap when nothing has changed.
     pub fn commit_watches(&mut self) {
         let changes = self.staged.commit();
+        // The debugger may have written to what the registers watch.
+        debug_registers::look_all(super::text::read);
         if changes.is_empty() {
             return;
         }
         // SAFETY: the world rests.
         unsafe { g().watches_mut() }.list = self.staged.list() as *const _;
+        self.place(&changes);
         self.apply_guards();
     }
 
@@ -112,7 +134,8 @@ impl Control {
         // SAFETY: the world rests.
         let guards = unsafe { g().guards_mut() };
         guards.resumed();
-        let unarmed = guards.apply(self.staged.list().pages());
+        let placed = self.placement.placed();
+        let unarmed = guards.apply(self.staged.list().pages_without(&placed));
         for u in unarmed {
             let r = from_lib(u.refusal);
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
@@ -186,6 +209,7 @@ impl Control {
     pub fn drop_all_watches(&mut self) {
         self.staged.remove_all();
         self.staged.commit();
+        self.placement.release_all();
         // SAFETY: the world rests.
         unsafe {
             g().watches_mut().list = self.staged.list() as *const _;

@@ -6,6 +6,7 @@
 //! inside `asm::ulpf_blocking`, where a blocking call of the program runs under its own mask.
 
 pub mod asm;
+pub mod debug_registers;
 pub mod frame;
 pub mod memory;
 pub mod park;

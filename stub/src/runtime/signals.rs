@@ -15,10 +15,11 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
 use super::asm::*;
+use super::debug_registers;
 use super::frame::*;
 use super::memory;
 use super::park::{self, park};
-use super::thread::{DEFERRED, Event, OwnStepKind, Request, State, Thread};
+use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
 use crate::{fault, g, syscalls};
 
 pub const SIGTRAP: i32 = 5;
@@ -671,6 +672,14 @@ const SI_KERNEL: i32 = 0x80;
 extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
     let i = t.inner();
+    if info.code == debug_registers::TRAP_PERF && info.data[1] == debug_registers::COOKIE {
+        if ours(uc.gprs.rip) || fault::is_thunk(uc.gprs.rip) {
+            debug_registers::our_own(&debug_registers::drain(t));
+        } else {
+            on_match(t, uc);
+        }
+        return;
+    }
     if ours(uc.gprs.rip) {
         // A step into our code can only be the restorer after a handler; it is over by itself.
         park::set_tf(uc, false);
@@ -701,16 +710,53 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             return;
         }
         if i.stepping && info.code != SI_KERNEL {
-            let (start, end) = i.range;
-            if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
-                park::set_tf(uc, true);
-                return;
+            if !matched(t, uc) {
+                stepped(t, uc);
             }
-            step_done(t, uc);
             return;
         }
     }
     raise(t, uc, sig, info);
+}
+
+/// One instruction of the debugger's step is done: is that all?
+fn stepped(t: &'static Thread, uc: &mut UContext) {
+    let (start, end) = t.inner().range;
+    if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
+        park::set_tf(uc, true);
+    } else {
+        step_done(t, uc);
+    }
+}
+
+/// Debug registers have matched. If the instruction was a step, the kernel sends one SIGTRAP for both:
+/// the step's since Linux 6.x, theirs before.
+fn on_match(t: &'static Thread, uc: &mut UContext) {
+    if t.inner().own_step.is_some() {
+        return fault::end_own_step(t, uc);
+    }
+    if matched(t, uc) {
+        return;
+    }
+    fault::look_again(t, uc);
+    if t.inner().stepping {
+        stepped(t, uc);
+    }
+}
+
+/// Reports what debug registers have seen of the last instruction. `true`: the thread has rested for it.
+fn matched(t: &'static Thread, uc: &mut UContext) -> bool {
+    let fired = debug_registers::drain(t);
+    if !fired.any() {
+        return false;
+    }
+    let mut stops = Events::none();
+    debug_registers::report(t, uc, &fired, None, |_| false, &mut stops);
+    if stops.is_empty() {
+        return false;
+    }
+    fault::stop_for(t, uc, &stops);
+    true
 }
 
 /// The debugger's step has been made.

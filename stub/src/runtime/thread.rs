@@ -133,6 +133,12 @@ pub enum Request {
     End,
     /// Guards have to be computed anew (memory appeared under a watch).
     Rearm,
+    /// A new task needs its debug registers set before it runs.
+    Adopt,
+    /// The watches of this page may be better off in another place.
+    Reconsider {
+        page: u64,
+    },
 }
 
 #[repr(C)]
@@ -151,6 +157,8 @@ pub struct Thread {
     pub dirty: AtomicBool,
     /// Scheduler locking: rest after the present system call.
     pub hold: AtomicBool,
+    /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
+    pub trap_ring: AtomicU64,
     inner: UnsafeCell<Inner>,
 }
 
@@ -185,6 +193,8 @@ pub struct Inner {
     pub pending: Events,
     /// The system call that made the hit which is being reported.
     pub call: Option<Call>,
+    /// Page whose watches should be placed anew at the next opportunity, or 0.
+    pub reconsider: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -271,6 +281,11 @@ impl Thread {
             self.state(),
             State::Parked | State::InSyscall | State::Requesting
         )
+    }
+    /// Has the kernel finished with it? Between Dead and this it may still run on its block (and a
+    /// thread inside exec(2), Dead for as long, may come back).
+    pub fn gone(&self) -> bool {
+        self.state() == State::Dead && gone(self)
     }
     /// The context of a thread that rests.
     #[allow(clippy::mut_from_ref)]
@@ -376,6 +391,7 @@ impl Registry {
         t.kicked.store(false, Relaxed);
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
+        t.trap_ring.store(0, Relaxed);
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
         // SAFETY: nobody else uses a record in state Starting.
         unsafe {
@@ -405,6 +421,7 @@ impl Registry {
                 leaving: false,
                 pending: Events::none(),
                 call: None,
+                reconsider: 0,
             })
         };
     }

@@ -200,7 +200,7 @@ fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, mut ours: u32)
         if let (true, Some(time)) = (again, &mut timeout) {
             ours |= time.shorten(&mut args);
         }
-        if g().guarded() {
+        if g().watches_kernel() {
             buffers::redirect(nr, &mut args, ours, &mut scratch);
             buffers::before(nr, a, ours, &mut scratch);
         }
@@ -224,7 +224,7 @@ fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, mut ours: u32)
             again = true;
             continue; // interrupted by us alone
         }
-        if g().guarded() {
+        if g().watches_kernel() {
             buffers::after(t, uc, nr, a, result, &mut scratch);
         }
         return result;

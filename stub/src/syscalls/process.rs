@@ -14,6 +14,7 @@ use ulpf_lib::sys;
 use super::{Args, Outcome, RESTART, raw};
 use crate::g;
 use crate::runtime::asm::ulpf_clone;
+use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
@@ -241,16 +242,20 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
         let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
     }
     enable_dispatch();
-    if t.state
-        .compare_exchange(
-            State::Starting as u32,
-            State::Running as u32,
-            SeqCst,
-            SeqCst,
-        )
-        .is_err()
-        || g().world.load(SeqCst) != 0
-    {
+    let free = if debug_registers::active() {
+        request(t, uc, Request::Adopt);
+        true
+    } else {
+        t.state
+            .compare_exchange(
+                State::Starting as u32,
+                State::Running as u32,
+                SeqCst,
+                SeqCst,
+            )
+            .is_ok()
+    };
+    if !free || g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
     }
 }
@@ -380,6 +385,9 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let r = raw(nr, &args);
     if !followed {
         t.set_state(State::Running);
+        if debug_registers::active() {
+            request(t, uc, Request::Adopt);
+        }
     }
     if in_program {
         g().exec_pending.store(0, SeqCst);

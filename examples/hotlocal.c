@@ -1,0 +1,56 @@
+/* A variable that is hardly ever written, on a page that is written all the time: its neighbours on
+ * the stack are the loop's own. Where a debug register pays. */
+#include <emmintrin.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+long *watched; /* watch -l *watched */
+char text[64] __attribute__((aligned(64)));
+
+__attribute__((noinline)) void ready(void)
+{
+	__asm__ volatile("");
+}
+
+__attribute__((noinline)) static void *elsewhere(void *target)
+{
+	*(long *)target += 1000;
+	return NULL;
+}
+
+__attribute__((noinline)) static long both(long *pair)
+{
+	/* One store to two neighbours. */
+	_mm_storeu_si128((__m128i *)pair, _mm_set1_epi64x(0x55));
+	return pair[0] + pair[1];
+}
+
+int main(int argc, char **argv)
+{
+	long rounds = argc > 1 ? atol(argv[1]) : 100000, every = argc > 2 ? atol(argv[2]) : 10000;
+	volatile long seldom[4] = { 0, 0, 0, 0 }; /* the one to watch, and its neighbours */
+	volatile long busy = 0;
+	struct timespec from, to;
+	pthread_t thread;
+	long pair;
+
+	watched = (long *)&seldom[0];
+	ready();
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (long i = 1; i <= rounds; i++) {
+		busy += i;
+		if (i % every == 0)
+			seldom[0]++;
+		if (i % every == every / 2)
+			seldom[0] = seldom[0]; /* silent */
+	}
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	pthread_create(&thread, NULL, elsewhere, (void *)&seldom[0]);
+	pthread_join(thread, NULL);
+	pair = both((long *)seldom);
+	fprintf(stderr, "ns %.2f\n", ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / rounds);
+	printf("hotlocal: busy %ld seldom %ld pair %ld\n", busy, seldom[0], pair);
+	return 0;
+}
