@@ -47,7 +47,7 @@ pub fn map_anonymous(len: usize) -> *mut u8 {
     let got = unsafe {
         sys!(
             k::__NR_mmap,
-            ulpf_lib::guard::OUR_PLACE,
+            ulpf_lib::guard::our_place(len as u64),
             len,
             k::PROT_READ | k::PROT_WRITE,
             k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,

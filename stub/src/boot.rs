@@ -68,7 +68,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let page = unsafe {
         sys!(
             k::__NR_mmap,
-            ulpf_lib::guard::OUR_PLACE,
+            ulpf_lib::guard::our_place(4096),
             4096,
             3,
             k::MAP_SHARED | k::MAP_ANONYMOUS,
@@ -227,7 +227,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         }
         let at = sys!(
             k::__NR_mmap,
-            ulpf_lib::guard::OUR_PLACE,
+            ulpf_lib::guard::our_place(SHARED_LEN),
             SHARED_LEN,
             3,
             k::MAP_SHARED | k::MAP_NORESERVE,

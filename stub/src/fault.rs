@@ -52,6 +52,11 @@ fn engine() -> &'static Engine {
     unsafe { ENGINE.as_ref().unwrap_unchecked() }
 }
 
+/// For the stub's task, once it serves the program.
+pub fn decoder() -> &'static Decoder {
+    &engine().decoder
+}
+
 /// Maps the code arena and makes the engine (boot only).
 pub fn init() -> Result<(), Errno> {
     // SAFETY: two views of one fresh memfd; the descriptor is not kept.
@@ -60,7 +65,7 @@ pub fn init() -> Result<(), Errno> {
         sys!(k::__NR_ftruncate, fd, CODE)?;
         let rw = sys!(
             k::__NR_mmap,
-            ulpf_lib::guard::OUR_PLACE,
+            ulpf_lib::guard::our_place(CODE as u64),
             CODE,
             3,
             k::MAP_SHARED,
@@ -69,7 +74,7 @@ pub fn init() -> Result<(), Errno> {
         )?;
         let rx = sys!(
             k::__NR_mmap,
-            ulpf_lib::guard::OUR_PLACE,
+            ulpf_lib::guard::our_place(CODE as u64),
             CODE,
             5,
             k::MAP_SHARED,

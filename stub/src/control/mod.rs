@@ -11,6 +11,7 @@ mod notices;
 mod perf;
 mod placement;
 mod reader;
+mod sites;
 pub mod text;
 mod watches;
 mod world;
@@ -58,6 +59,7 @@ pub struct Control {
     notices: notices::Notices,
     detached: bool,
     exec: follow::Exec,
+    sites: sites::Sites,
 }
 
 /// Runs until the program ends or is left alone.
@@ -84,6 +86,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         notices: Default::default(),
         detached: false,
         exec: follow::Exec::None,
+        sites: sites::Sites::new(),
     };
     c.placement.wish = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
         BOOT_PLACE_GUARD => Wish::Guard,
@@ -391,6 +394,10 @@ impl Control {
                 }
                 true
             }
+            Request::Patch { insn } => {
+                self.sites.patch(insn);
+                false
+            }
             Request::Rearm => {
                 self.apply_guards();
                 false
@@ -578,6 +585,8 @@ impl Inferior for Control {
     }
 
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
+        self.sites
+            .restore(addr.0, addr.0.saturating_add(data.len() as u64));
         text::write(addr.0, data)
     }
 
@@ -591,6 +600,7 @@ impl Inferior for Control {
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
     ) -> Result<(), Refusal> {
+        self.sites.restore(addr.0, addr.0 + 1);
         // SAFETY: the debugger inserts while the world rests; else it is stopped first.
         let list = unsafe { g().breakpoints_mut() };
         match list.binary_search_by_key(&addr.0, |b| b.addr) {
@@ -717,6 +727,7 @@ impl Inferior for Control {
             let _ = text::restore(b.addr, b.original);
         }
         self.drop_all_watches();
+        self.sites.remove_all();
         self.detached = true;
         for t in g().threads.iter() {
             t.inner().leaving = true;

@@ -18,6 +18,8 @@ ulpf unwatch ID             take it away
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
 ulpf stats                  counters, as JSON
+ulpf patch-syscalls on|off [after N]
+                            save busy system calls their signal (on)
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
 
@@ -43,6 +45,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "unwatch" => unwatch(c, &mut w, out),
             "placement" => placement(c, &mut w, out),
             "stats" => stats(c, out),
+            "patch-syscalls" => patch_syscalls(c, &mut w, out),
             "why" => why(c, out),
             "help" | "" => {
                 let _ = out.write_str(HELP);
@@ -188,17 +191,35 @@ fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut
     }
 }
 
+fn patch_syscalls<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let on = match w.next() {
+        Some("on") => true,
+        Some("off") => false,
+        _ => {
+            let _ = writeln!(out, "say: ulpf patch-syscalls on|off [after N]");
+            return;
+        }
+    };
+    if let (Some("after"), Some(n)) = (w.next(), number(w.next())) {
+        crate::syscalls::sites::AFTER.store(n.clamp(1, 1 << 30) as u32, SeqCst);
+    }
+    c.enable_sites(on);
+    let _ = writeln!(out, "{{\"patch_syscalls\":{on}}}");
+}
+
 fn stats(c: &mut Control, out: &mut dyn Write) {
     let Some(h) = g().header() else { return };
     // SAFETY: the stub's task; reads only.
     let pages = unsafe { g().guards_mut() }.moved_pages();
     let _ = write!(
         out,
-        "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"moved_pages\":{},\"watch_bytes\":{},\"watches\":[",
+        "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"sites\":{},\"sites_refused\":{},\"moved_pages\":{},\"watch_bytes\":{},\"watches\":[",
         h.faults.load(Relaxed),
         h.false_positives.load(Relaxed),
         h.slow.load(Relaxed),
         h.syscalls.load(Relaxed),
+        c.sites.in_place(),
+        c.sites.refused,
         pages,
         c.staged.list().memory(),
     );

@@ -1,4 +1,4 @@
-//! Bytes of the program that the debugger sees and changes: guards, breakpoints and page protections
+//! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
 use core::sync::atomic::{AtomicI32, Ordering::*};
@@ -9,6 +9,7 @@ use ulpf_lib::sys::Errno;
 
 use crate::g;
 use crate::global::Breakpoint;
+use crate::syscalls::sites::{self, Site};
 
 static MEM: AtomicI32 = AtomicI32::new(-1);
 
@@ -48,7 +49,7 @@ fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
     unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), addr) }.unwrap_or(0) as usize
 }
 
-fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
+pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     if let Some(alias) = g().alias_of(addr) {
         // SAFETY: the alias of a moved page is writable; callers stay within a page.
         unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), alias.0 as *mut u8, data.len()) };
@@ -76,7 +77,7 @@ fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) 
     }
 }
 
-/// Reads with breakpoints hidden; returns the number of readable bytes.
+/// Reads with breakpoints and patches hidden; returns the number of readable bytes.
 pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     let mut total = 0;
     pages(addr, buf.len(), |at, r| {
@@ -86,6 +87,16 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
         got == want
     });
     let end = addr.saturating_add(total as u64);
+    for s in sites::table().sites.iter().filter(|s| s.in_place) {
+        for (at, byte) in (s.start..).zip(s.original.iter().take(s.len as usize)) {
+            if at >= addr
+                && at < end
+                && let Some(slot) = buf.get_mut((at - addr) as usize)
+            {
+                *slot = *byte;
+            }
+        }
+    }
     for b in g().breakpoints() {
         if b.addr >= addr
             && b.addr < end
@@ -140,6 +151,17 @@ pub fn restore_all(list: &[Breakpoint]) {
     for b in list {
         // SAFETY: the child's own text.
         let _ = unsafe { sys!(k::__NR_pwrite64, fd, &b.original as *const u8, 1, b.addr) };
+    }
+    // SAFETY: our own descriptor.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
+}
+
+/// As [`restore_all`], for patched system-call sites.
+pub fn restore_sites(list: &[Site]) {
+    let Ok(fd) = open_mem() else { return };
+    for s in list.iter().filter(|s| s.in_place) {
+        // SAFETY: the child's own text.
+        let _ = unsafe { sys!(k::__NR_pwrite64, fd, s.original.as_ptr(), s.len, s.start) };
     }
     // SAFETY: our own descriptor.
     let _ = unsafe { sys!(k::__NR_close, fd) };

@@ -145,6 +145,7 @@ impl Control {
         let some = guards.moved_pages() > 0;
         g().moved.store(some, SeqCst);
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
+        self.refresh_filter();
         self.kick_system_calls();
     }
 
@@ -164,6 +165,10 @@ impl Control {
     }
 
     pub fn release_memory(&mut self, start: u64, end: u64) {
+        self.sites.forget(start, end);
+        if !g().touches(start, end) {
+            return;
+        }
         // SAFETY: the world rests.
         let guards = unsafe { g().guards_mut() };
         guards.resumed();
@@ -221,6 +226,7 @@ impl Control {
         }
         g().moved.store(false, SeqCst);
         g().watching.store(false, SeqCst);
+        self.refresh_filter();
         self.kick_system_calls();
     }
 }

@@ -2,6 +2,8 @@
 
 use core::arch::global_asm;
 
+use crate::syscalls::sites_code::{SLOT, SLOTS};
+
 global_asm!(
     ".text",
     // Return from a handler.
@@ -105,12 +107,21 @@ global_asm!(
     "ulpf_copy_fixup:",
     "mov rax, rcx",
     "ret",
+    // Code of patched system-call sites (syscalls/sites_code.rs), in the image so that its `syscall`
+    // instructions are exempt from dispatch. Written by the stub's task.
+    ".pushsection .text.ulpf_slots, \"ax\", @progbits",
+    ".balign 4096",
+    ".globl ulpf_slots",
+    "ulpf_slots:",
+    ".fill {slots}, 1, 0xcc",
+    ".popsection",
     // Results of the boot entries go to the tracer.
     ".globl ulpf_report",
     "ulpf_report:",
     "mov rax, rdi",
     "int3",
     "ud2",
+    slots = const SLOT * SLOTS,
 );
 
 #[allow(improper_ctypes)]
@@ -125,5 +136,6 @@ unsafe extern "C" {
     pub fn ulpf_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
     pub fn ulpf_copy_insn();
     pub fn ulpf_copy_fixup();
+    pub fn ulpf_slots();
     pub fn ulpf_report(result: i64) -> !;
 }

@@ -20,6 +20,7 @@ use super::frame::*;
 use super::memory;
 use super::park::{self, park};
 use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
+use crate::syscalls::sites;
 use crate::{fault, g, syscalls};
 
 pub const SIGTRAP: i32 = 5;
@@ -616,14 +617,21 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.by_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
         return;
     }
+    let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
         return interrupted_ourselves(t, uc, Some(info));
     }
     raise(t, uc, sig, info);
+    if let Some(l) = left {
+        l.again(uc); // nobody has handled the signal
+    }
 }
 
 extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
+    if let Some(left) = sites::leave(uc) {
+        left.again(uc);
+    }
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
         return interrupted_ourselves(t, uc, None);
@@ -635,6 +643,7 @@ extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
 
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
+    sites::leave(uc);
     let rip = uc.gprs.rip;
     if ours(rip) {
         if rip == ulpf_copy_insn as *const () as u64 {
@@ -672,6 +681,20 @@ const SI_KERNEL: i32 = 0x80;
 extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
     let i = t.inner();
+    if info.code == TRAP_TRACE {
+        match sites::step(uc) {
+            sites::Stepped::No | sites::Stepped::Mov => {}
+            sites::Stepped::Syscall => {
+                let ours = i.stepping || i.own_step.is_some();
+                syscalls::dispatch(t, uc);
+                if !ours {
+                    raise(t, uc, sig, info);
+                }
+                return;
+            }
+        }
+    }
+    sites::leave(uc);
     if info.code == debug_registers::TRAP_PERF && info.data[1] == debug_registers::COOKIE {
         if ours(uc.gprs.rip) || fault::is_thunk(uc.gprs.rip) {
             debug_registers::our_own(&debug_registers::drain(t));
@@ -770,6 +793,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 
 extern "C" fn on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
+    sites::leave(uc);
     if info.code == SYS_USER_DISPATCH {
         syscalls::dispatch(t, uc);
         return;

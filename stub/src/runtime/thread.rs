@@ -130,6 +130,10 @@ pub enum Request {
         len: u64,
         dir: i32,
     },
+    /// The system-call site at `insn` is busy: patch it.
+    Patch {
+        insn: u64,
+    },
     End,
     /// Guards have to be computed anew (memory appeared under a watch).
     Rearm,

@@ -7,6 +7,8 @@
 
 mod buffers;
 pub mod process;
+pub mod sites;
+pub mod sites_code;
 pub mod table;
 mod timeout;
 
@@ -37,6 +39,7 @@ pub type Args = [u64; 6];
 pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     g().count_syscall();
     let nr = uc.gprs.rax;
+    let insn = uc.gprs.rip.wrapping_sub(2);
     let i = t.inner();
     i.orig_rax = nr as i64;
     if i.own_step
@@ -60,6 +63,7 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         finish(t, uc, nr, result);
     }
     i.orig_rax = -1;
+    sites::note(t, uc, insn, nr);
     if i.deferred_len > 0 {
         signals::deliver_deferred(t, uc);
     }
@@ -314,7 +318,8 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
         _ => return None,
     };
-    (range.0 < range.1 && g().touches(range.0, range.1)).then_some(range)
+    (range.0 < range.1 && (g().touches(range.0, range.1) || sites::touches(range.0, range.1)))
+        .then_some(range)
 }
 
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all

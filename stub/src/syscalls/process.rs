@@ -330,6 +330,7 @@ fn in_child(t: &'static Thread, uc: &mut UContext) {
     if unsafe { g().guards_mut() }.privatize_in_child().is_err() {
         crate::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }
+    super::sites::remove_in_child();
     g().remove_breakpoints_in_child();
     signals::give_back(t);
     let i = t.inner();

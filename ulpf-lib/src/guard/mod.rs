@@ -41,7 +41,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use apply::Unarmed;
-pub use os::{OUR_PLACE, OUR_PLACE_LEN};
+pub use os::{OUR_PLACE, OUR_PLACE_LEN, our_place};
 pub use page_map::{Fault, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
@@ -249,6 +249,12 @@ impl Guards {
     pub fn wants(&self, addr: TargetAddr, len: u64) -> bool {
         self.pending
             .meets(addr.page().0, addr.0.saturating_add(len))
+    }
+
+    /// What is ours, moved or duplicated, as address ranges.
+    pub fn moved_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let dups = self.dups.iter().map(|(&s, w)| (s, s + w.len));
+        self.moved.iter().map(|(s, e, _)| (s, e)).chain(dups)
     }
 
     /// Moved pages, for statistics.

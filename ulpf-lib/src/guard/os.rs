@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::*;
 
@@ -17,9 +18,18 @@ use crate::sys::Errno;
 /// Where our own mappings go if the place is free, and how much of it is ours: away from the areas
 /// that the kernel hands out (top down below the stack, heap above the program), so that the
 /// program's own addresses stay what they would be without us, and so that memory of ours is never
-/// the neighbour of a watched page. Give it to mmap(2) as a hint.
-pub const OUR_PLACE: u64 = 0x2000_0000_0000;
-pub const OUR_PLACE_LEN: u64 = 1 << 40;
+/// the neighbour of a watched page. Just above the stub's image, where sanitizers accept mappings.
+pub const OUR_PLACE: u64 = 0x7ea1_0000_0000;
+pub const OUR_PLACE_LEN: u64 = 0x3f_0000_0000;
+
+/// A hint for mmap(2): an address in our place for a mapping of `len` bytes, another one each time
+/// (the kernel drops a hint that is taken and chooses among the program's own addresses).
+pub fn our_place(len: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let room = len.saturating_add(1 << 16) & !0xffff;
+    let at = NEXT.fetch_add(room, Ordering::Relaxed) % OUR_PLACE_LEN;
+    OUR_PLACE + if room > OUR_PLACE_LEN - at { 0 } else { at }
+}
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
 
@@ -180,7 +190,7 @@ impl File {
         let at = unsafe {
             sys!(
                 __NR_mmap,
-                OUR_PLACE,
+                our_place(len),
                 len,
                 PROT_NONE,
                 MAP_SHARED | MAP_NORESERVE,
@@ -205,7 +215,7 @@ impl File {
 pub fn map_tables(len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    let at = unsafe { sys!(__NR_mmap, OUR_PLACE, len, PROT_NONE, flags, -1i64, 0) }?;
+    let at = unsafe { sys!(__NR_mmap, our_place(len), len, PROT_NONE, flags, -1i64, 0) }?;
     set_apart(at, len);
     protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
     Ok(at)
@@ -233,7 +243,7 @@ pub fn could_map_private(len: u64) -> Result<(), Errno> {
     unsafe {
         let at = sys!(
             __NR_mmap,
-            OUR_PLACE,
+            our_place(len),
             len,
             RW,
             MAP_PRIVATE | MAP_ANONYMOUS,
@@ -274,7 +284,7 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
     unsafe {
         let place = sys!(
             __NR_mmap,
-            OUR_PLACE,
+            our_place(len),
             len,
             PROT_NONE,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,

@@ -1,0 +1,413 @@
+//! Patched system-call sites, seen from the program's threads.
+//!
+//! SIGSYS discovers a site ([`note`]); one that is busy is patched by the stub's task with the world
+//! at rest (`control/sites.rs`), so that its calls reach a slot of `sites_code.rs` with a jump. A
+//! slot makes the calls that need nothing of us under the program's own mask and sends all others
+//! to dispatch. Correctness never depends on a patch.
+//!
+//! A thread inside a slot counts as running: a stop interrupts it like any other code. Whatever
+//! interrupts it, [`leave`] turns its registers into those of the original code at that point, so
+//! nobody outside this file meets a PC in a slot or a trampoline. A call that our park signal has
+//! interrupted is made again. So no thread is ever in a slot while the world rests, and slots,
+//! trampolines and tables may change then.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
+use crate::g;
+use crate::runtime::asm::ulpf_slots;
+use crate::runtime::frame::UContext;
+use crate::runtime::park;
+use crate::runtime::thread::{Request, Thread};
+
+const EINTR: i64 = -4;
+/// Pages with trampolines.
+pub const NEAR_PAGES: usize = 64;
+/// Bytes of the slow way of one site whose own `syscall` is gone.
+pub const SLOW: u64 = 16;
+
+/// A patched site. Written by the stub's task while the world rests.
+#[derive(Clone, Copy)]
+pub struct Site {
+    pub in_place: bool,
+    /// First byte that was changed, how many, and what stood there.
+    pub start: u64,
+    pub len: u8,
+    pub original: [u8; 8],
+    /// End of what must not change while the patch is there (the bytes that complete a punned jump).
+    pub end: u64,
+    /// The `syscall` instruction.
+    pub insn: u64,
+    pub trampoline: u64,
+    /// The instruction before it loads this number, and is part of the patch.
+    pub mov: Option<u32>,
+    pub marks: [Mark; sites_code::MAX_MARKS],
+}
+
+impl Site {
+    pub const FREE: Site = Site {
+        in_place: false,
+        start: 0,
+        len: 0,
+        original: [0; 8],
+        end: 0,
+        insn: 0,
+        trampoline: 0,
+        mov: None,
+        marks: [Code::EMPTY; sites_code::MAX_MARKS],
+    };
+    pub fn next(&self) -> u64 {
+        self.insn + 2
+    }
+}
+
+/// What the stub's task may change while the world rests.
+pub struct Table {
+    pub sites: [Site; SLOTS],
+    /// Addresses of pages with trampolines, 0: none.
+    pub near: [u64; NEAR_PAGES],
+    /// Where the slow ways are, once there are any.
+    pub slow: u64,
+}
+
+struct Shared(UnsafeCell<Table>);
+// SAFETY: written only while all program threads rest.
+unsafe impl Sync for Shared {}
+
+static TABLE: Shared = Shared(UnsafeCell::new(Table {
+    sites: [Site::FREE; SLOTS],
+    near: [0; NEAR_PAGES],
+    slow: 0,
+}));
+
+pub fn table() -> &'static Table {
+    // SAFETY: see `Shared`.
+    unsafe { &*TABLE.0.get() }
+}
+
+/// # Safety
+/// The stub's task, with the world at rest.
+#[allow(clippy::mut_from_ref)]
+pub unsafe fn table_mut() -> &'static mut Table {
+    // SAFETY: the caller's duty.
+    unsafe { &mut *TABLE.0.get() }
+}
+
+/// Anything is patched.
+pub static SOME: AtomicBool = AtomicBool::new(false);
+/// Sites are looked for.
+pub static ENABLED: AtomicBool = AtomicBool::new(true);
+/// A site is patched when it has cost so many signals.
+pub static AFTER: AtomicU32 = AtomicU32::new(32);
+
+pub fn slots_base() -> u64 {
+    ulpf_slots as *const () as u64
+}
+
+// ---- which memory is ours ----------------------------------------------------------------------
+
+/// For each page number (by its low 16 bits): is a page of ours among it and those that follow? May
+/// say yes too often, never no.
+pub struct Filter {
+    pub near: [AtomicU8; 1 << 16],
+    pub wide: [AtomicU8; 1 << 16],
+}
+
+pub static FILTER: Filter = Filter {
+    near: [const { AtomicU8::new(0) }; 1 << 16],
+    wide: [const { AtomicU8::new(0) }; 1 << 16],
+};
+
+/// Shifts of the two tables, and over how many units a buffer that the checks let pass reaches.
+const NEAR: (u32, u64) = (12, 16);
+const WIDE: (u32, u64) = (16, 13);
+
+impl Filter {
+    pub fn clear(&self) {
+        for b in self.near.iter().chain(&self.wide) {
+            b.store(0, Relaxed);
+        }
+    }
+    /// Marks `[start, end)`.
+    pub fn add(&self, start: u64, end: u64) {
+        for (table, (shift, reach)) in [(&self.near, NEAR), (&self.wide, WIDE)] {
+            let (first, last) = (start >> shift, (end - 1) >> shift);
+            let count = (last - first + 1 + reach).min(1 << 16);
+            for n in 0..count {
+                let at = last.wrapping_sub(n) as usize & 0xffff;
+                if let Some(b) = table.get(at) {
+                    b.store(1, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+// ---- discovery ---------------------------------------------------------------------------------
+
+const SEEN: usize = 1024;
+/// Numbers that can be told apart: all that have a class.
+pub const KNOWN: usize = 512;
+pub type Numbers = [AtomicU64; KNOWN / 64];
+
+/// A `syscall` instruction that dispatch has met.
+pub struct Seen {
+    pub insn: AtomicU64,
+    pub count: AtomicU32,
+    /// It stays as it is.
+    pub refused: AtomicBool,
+    /// Numbers it was used with, and those of them that its slot makes, or will never make.
+    pub met: Numbers,
+    pub done: Numbers,
+}
+
+pub static SEEN_SITES: [Seen; SEEN] = [const {
+    Seen {
+        insn: AtomicU64::new(0),
+        count: AtomicU32::new(0),
+        refused: AtomicBool::new(false),
+        met: [const { AtomicU64::new(0) }; KNOWN / 64],
+        done: [const { AtomicU64::new(0) }; KNOWN / 64],
+    }
+}; SEEN];
+
+pub fn has(set: &Numbers, nr: u64) -> bool {
+    set.get(nr as usize / 64)
+        .is_some_and(|w| w.load(Relaxed) >> (nr % 64) & 1 != 0)
+}
+
+pub fn put(set: &Numbers, nr: u64) {
+    if let Some(w) = set.get(nr as usize / 64) {
+        w.fetch_or(1 << (nr % 64), Relaxed);
+    }
+}
+
+fn seen(insn: u64) -> Option<&'static Seen> {
+    let first = (insn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
+    for n in 0..8 {
+        let s = SEEN_SITES.get((first + n) % SEEN)?;
+        let at = s.insn.load(Relaxed);
+        if at == insn {
+            return Some(s);
+        }
+        if at == 0 {
+            match s.insn.compare_exchange(0, insn, SeqCst, SeqCst) {
+                Ok(_) => return Some(s),
+                Err(now) if now == insn => return Some(s),
+                Err(_) => {}
+            }
+        }
+    }
+    None
+}
+
+/// Dispatch has served a call; the context is complete. Has its site become worth a patch?
+pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
+    if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) || sites_code::class(nr).is_none() {
+        return;
+    }
+    let Some(s) = seen(insn) else { return };
+    if s.refused.load(Relaxed) || has(&s.done, nr) {
+        return;
+    }
+    put(&s.met, nr);
+    let after = AFTER.load(Relaxed);
+    if s.count.fetch_add(1, Relaxed) + 1 < after {
+        return;
+    }
+    let i = t.inner();
+    if i.stepping
+        || i.own_step.is_some()
+        || i.leaving
+        || i.deferred_len > 0
+        || !i.pending.is_empty()
+        || t.tgid() != g().pid.load(Relaxed)
+    {
+        return;
+    }
+    s.count.store(0, Relaxed);
+    park::request(t, uc, Request::Patch { insn });
+}
+
+// ---- interrupted inside a slot -----------------------------------------------------------------
+
+/// A thread has been taken out of a slot.
+#[derive(Clone, Copy)]
+pub struct Left {
+    nr: u16,
+    insn: u64,
+    /// The call says EINTR, and may be made again.
+    interrupted: bool,
+}
+
+impl Left {
+    /// Makes an interrupted call again, unless the context has gone elsewhere meanwhile (a handler of
+    /// the program's is entered).
+    pub fn again(&self, uc: &mut UContext) {
+        if self.interrupted && uc.gprs.rip == self.insn + 2 && uc.gprs.rax == EINTR as u64 {
+            uc.gprs.rip = self.insn;
+            uc.gprs.rax = self.nr as u64;
+        }
+    }
+}
+
+fn turn(uc: &mut UContext, r: Option<Reg>) {
+    match r {
+        Some(Reg::Rdx) => uc.gprs.rdx = uc.gprs.rdx.rotate_left(32),
+        Some(Reg::R10) => uc.gprs.r10 = uc.gprs.r10.rotate_left(32),
+        _ => {}
+    }
+}
+
+fn argument(uc: &UContext, r: Reg) -> u64 {
+    match r {
+        Reg::Rdx => uc.gprs.rdx,
+        Reg::R10 => uc.gprs.r10,
+        Reg::Rsi => uc.gprs.rsi,
+        Reg::Rdi => uc.gprs.rdi,
+        Reg::R8 => uc.gprs.r8,
+        Reg::R9 => uc.gprs.r9,
+    }
+}
+
+/// If the context is inside a slot or a trampoline, makes it that of the original code.
+pub fn leave(uc: &mut UContext) -> Option<Left> {
+    if !SOME.load(Relaxed) {
+        return None;
+    }
+    let rip = uc.gprs.rip;
+    let in_slots = rip.wrapping_sub(slots_base());
+    if in_slots < (SLOT * SLOTS) as u64 {
+        let site = table().sites.get(in_slots as usize / SLOT)?;
+        return Some(leave_slot(uc, site, (in_slots as usize % SLOT) as u16));
+    }
+    if let Some(site) = at_trampoline(rip) {
+        uc.gprs.rip = site.start;
+        return Some(Left {
+            nr: 0,
+            insn: site.insn,
+            interrupted: false,
+        });
+    }
+    leave_slow(uc)
+}
+
+fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
+    let mut left = Left {
+        nr: 0,
+        insn: site.insn,
+        interrupted: false,
+    };
+    let mark = site.marks.iter().find(|m| at < m.end);
+    match mark.map_or(Phase::Mov, |m| m.phase) {
+        Phase::Mov => uc.gprs.rip = site.start,
+        Phase::Before { turned } => {
+            turn(uc, turned);
+            uc.gprs.rip = site.insn;
+        }
+        Phase::Again { nr } => {
+            uc.gprs.rip = site.insn;
+            uc.gprs.rax = nr as u64;
+        }
+        Phase::After {
+            nr,
+            turned,
+            timeout,
+        } => {
+            turn(uc, turned);
+            let waits = timeout.is_some_and(|r| argument(uc, r) != 0);
+            if waits && uc.gprs.rax == 0 {
+                uc.gprs.rip = site.insn;
+                uc.gprs.rax = nr as u64;
+            } else {
+                uc.gprs.rip = site.next();
+                uc.gprs.rcx = site.next();
+                uc.gprs.r11 = uc.gprs.rflags;
+                left.nr = nr;
+                left.interrupted = uc.gprs.rax == EINTR as u64
+                    && sites_code::class(nr as u64).is_some_and(|c| c.restart);
+            }
+        }
+    }
+    left
+}
+
+/// The dispatched `syscall` of a site that has lost its own.
+fn leave_slow(uc: &mut UContext) -> Option<Left> {
+    let slow = table().slow;
+    let at = uc.gprs.rip.wrapping_sub(slow);
+    if slow == 0 || at >= SLOW * SLOTS as u64 {
+        return None;
+    }
+    let site = table().sites.get((at / SLOW) as usize)?;
+    uc.gprs.rip = if at.is_multiple_of(SLOW) {
+        site.insn
+    } else {
+        site.next()
+    };
+    Some(Left {
+        nr: 0,
+        insn: site.insn,
+        interrupted: false,
+    })
+}
+
+fn at_trampoline(rip: u64) -> Option<&'static Site> {
+    let t = table();
+    if !t.near.contains(&(rip & !4095)) {
+        return None;
+    }
+    t.sites.iter().find(|s| s.in_place && s.trampoline == rip)
+}
+
+/// What a single step over the patched instruction comes to.
+pub enum Stepped {
+    No,
+    /// The instruction that loads the number has been carried out.
+    Mov,
+    /// The `syscall` has to be dispatched now: the context is as behind it.
+    Syscall,
+}
+
+/// The trap flag has stopped a thread at a trampoline: one original instruction is due.
+pub fn step(uc: &mut UContext) -> Stepped {
+    if !SOME.load(Relaxed) {
+        return Stepped::No;
+    }
+    let Some(site) = at_trampoline(uc.gprs.rip) else {
+        return Stepped::No;
+    };
+    match site.mov {
+        Some(nr) => {
+            uc.gprs.rax = nr as u64;
+            uc.gprs.rip = site.insn;
+            Stepped::Mov
+        }
+        None => {
+            uc.gprs.rip = site.next();
+            Stepped::Syscall
+        }
+    }
+}
+
+/// Does `[start, end)` hold patched code or trampolines?
+pub fn touches(start: u64, end: u64) -> bool {
+    SOME.load(Relaxed)
+        && (table()
+            .sites
+            .iter()
+            .any(|s| s.in_place && s.start < end && start < s.end)
+            || table()
+                .near
+                .iter()
+                .any(|&p| p != 0 && p < end && start < p + 4096))
+}
+
+/// In a forked child: the original bytes come back.
+pub fn remove_in_child() {
+    if SOME.swap(false, SeqCst) {
+        ENABLED.store(false, SeqCst);
+        crate::control::text::restore_sites(&table().sites);
+    }
+}

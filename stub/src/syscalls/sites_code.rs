@@ -1,0 +1,405 @@
+//! The code of a patched system-call site: which calls may be made without us, what has to be true
+//! of their arguments, and the instructions that check it.
+//!
+//! ```text
+//!   site (in the program)        near trampoline          slot (in our image)
+//!   e9 → ──────────────────────▶ jmp [rip+0] ───────────▶ mov eax, nr      phase Mov
+//!   (mov eax, nr | syscall)                               checks ─┐        phase Before
+//!   syscall ◀──── dispatched, as ever ◀─────────────── slow ◀─────┘
+//!                                                         syscall          exempt from dispatch
+//!   next instruction ◀─────────────────────────────────── mov rcx, next    phase After
+//!                                                         jmp rcx
+//! ```
+//! The slot uses what a `syscall` destroys anyway, rcx and r11, and nothing else: no stack, no flags,
+//! no thread-local storage. So it is complete at every instruction: a handler that interrupts it
+//! needs only PC to know which state of the *original* code it stands for (`Phase`).
+
+/// Bytes of a slot, and how many there are; `asm.rs` reserves the room in the image's text.
+pub const SLOT: usize = 512;
+pub const SLOTS: usize = 256;
+/// Most system-call numbers that one site (libc's `syscall`, Go's) may have code for.
+pub const MAX_NUMBERS: usize = 8;
+pub const MAX_MARKS: usize = 56;
+
+/// Registers by their number in an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Reg {
+    Rdx = 2,
+    Rsi = 6,
+    Rdi = 7,
+    R8 = 8,
+    R9 = 9,
+    R10 = 10,
+}
+
+/// What must hold of an argument for the call to need nothing of us.
+#[derive(Clone, Copy)]
+enum Check {
+    /// No page of ours in the 64 KiB from this address on.
+    Near(Reg),
+    /// No page of ours in the 768 KiB from this address on.
+    Wide(Reg),
+    /// Less than 64 Ki.
+    Short(Reg),
+    /// Its upper half is zero.
+    Int(Reg),
+    Zero(Reg),
+    Is(Reg, i32),
+}
+
+pub struct Class {
+    checks: &'static [Check],
+    /// The argument with a time-out in milliseconds. The slot calls with a time-out of zero (the
+    /// register's halves change places, so nothing is lost); only a call that would wait takes the
+    /// slow way, where interruptions of ours shorten its time.
+    timeout: Option<Reg>,
+    /// Interrupted, it may be made again as if nothing had happened.
+    pub restart: bool,
+}
+
+use Check::*;
+use Reg::*;
+
+/// The calls that a slot makes by itself. Left to dispatch: what changes mappings, threads, signals;
+/// what has pointers within pointers; sleeps.
+pub fn class(nr: u64) -> Option<Class> {
+    const fn plain(checks: &'static [Check]) -> Option<Class> {
+        Some(Class {
+            checks,
+            timeout: None,
+            restart: false,
+        })
+    }
+    const fn again(checks: &'static [Check]) -> Option<Class> {
+        Some(Class {
+            checks,
+            timeout: None,
+            restart: true,
+        })
+    }
+    const fn timed(checks: &'static [Check], timeout: Reg) -> Option<Class> {
+        Some(Class {
+            checks,
+            timeout: Some(timeout),
+            restart: true,
+        })
+    }
+    match nr {
+        // close, lseek, sched_yield, dup, dup2, getpid, socket, shutdown, listen, umask, getuid and
+        // its kin, getpgid, getsid, getpriority, gettid, eventfd2, epoll_create1, dup3
+        3
+        | 8
+        | 24
+        | 32
+        | 33
+        | 39
+        | 41
+        | 48
+        | 50
+        | 95
+        | 102
+        | 104
+        | 107
+        | 108
+        | 110
+        | 111
+        | 121
+        | 124
+        | 140
+        | 186
+        | 290..=292 => plain(&[]),
+        // read, write, pread64, pwrite64, getdents64
+        0 | 1 | 17 | 18 | 217 => again(const { &[Short(Rdx), Near(Rsi)] }),
+        // sendto, recvfrom without addresses
+        44 => again(const { &[Zero(R8), Short(Rdx), Near(Rsi)] }),
+        45 => again(const { &[Zero(R8), Zero(R9), Short(Rdx), Near(Rsi)] }),
+        // accept, accept4
+        43 | 288 => again(const { &[Near(Rsi), Near(Rdx)] }),
+        // open, access, unlink; openat, unlinkat, faccessat, faccessat2
+        2 | 21 | 87 => again(const { &[Near(Rdi)] }),
+        257 | 263 | 269 | 439 => again(const { &[Near(Rsi)] }),
+        // stat, lstat; fstat; newfstatat; statx
+        4 | 6 => plain(const { &[Near(Rdi), Near(Rsi)] }),
+        5 => plain(const { &[Near(Rsi)] }),
+        262 => plain(const { &[Near(Rsi), Near(Rdx)] }),
+        332 => plain(const { &[Near(Rsi), Near(R8)] }),
+        // readlink, readlinkat, getcwd
+        89 => plain(const { &[Near(Rdi), Short(Rdx), Near(Rsi)] }),
+        267 => plain(const { &[Near(Rsi), Short(R10), Near(Rdx)] }),
+        79 => plain(const { &[Short(Rsi), Near(Rdi)] }),
+        // fcntl: an argument that is no address passes as well
+        72 => again(const { &[Near(Rdx)] }),
+        // clock_gettime, gettimeofday, getrandom
+        228 => plain(const { &[Near(Rsi)] }),
+        96 => plain(const { &[Near(Rdi), Near(Rsi)] }),
+        318 => again(const { &[Short(Rsi), Near(Rdi)] }),
+        // futex: only to wake, within the process
+        202 => plain(const { &[Is(Rsi, 129), Near(Rdi)] }),
+        // setsockopt
+        54 => plain(const { &[Short(R8), Near(R10)] }),
+        // epoll_ctl, epoll_wait, epoll_pwait without a mask, poll
+        233 => plain(const { &[Near(R10)] }),
+        232 => timed(const { &[Short(Rdx), Wide(Rsi)] }, R10),
+        281 => timed(const { &[Zero(R8), Short(Rdx), Wide(Rsi)] }, R10),
+        7 => timed(const { &[Short(Rsi), Wide(Rdi)] }, Rdx),
+        _ => None,
+    }
+}
+
+/// Which state of the original code an instruction of a slot stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Nothing has happened: at the first patched byte.
+    Mov,
+    /// At the `syscall` instruction; the register has its halves exchanged.
+    Before { turned: Option<Reg> },
+    /// Behind the `syscall` instruction, or, after a call with its time-out at zero that found
+    /// nothing, before it.
+    After {
+        nr: u16,
+        turned: Option<Reg>,
+        timeout: Option<Reg>,
+    },
+    /// Before the `syscall` instruction, with rax lost.
+    Again { nr: u16 },
+}
+
+/// Instructions that begin before `end`, and after the mark before, are in `phase`.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    pub end: u16,
+    pub phase: Phase,
+}
+
+/// What a slot's code depends on.
+pub struct Plan<'a> {
+    /// The `syscall` instruction of the slow way, and what follows the original one.
+    pub slow: u64,
+    pub next: u64,
+    /// The constant of the instruction before `syscall` that the patch has replaced.
+    pub mov: Option<u32>,
+    pub numbers: &'a [u16],
+    /// Tables of pages that are ours, see `sites::Filter`.
+    pub near: u64,
+    pub wide: u64,
+    /// The processor has rorx and shrx.
+    pub bmi2: bool,
+}
+
+pub struct Code {
+    pub bytes: [u8; SLOT],
+    len: usize,
+    pub marks: [Mark; MAX_MARKS],
+    marks_len: usize,
+    /// Where the displacement of a jump to the slow way stands.
+    to_slow: [u16; 64],
+    to_slow_len: usize,
+    full: bool,
+}
+
+impl Code {
+    pub const EMPTY: Mark = Mark {
+        end: u16::MAX,
+        phase: Phase::Mov,
+    };
+
+    fn emit(&mut self, bytes: &[u8]) {
+        match self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            Some(to) => {
+                to.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.full = true,
+        }
+    }
+    /// Everything since the last mark was in `phase`.
+    fn mark(&mut self, phase: Phase) {
+        match self.marks.get_mut(self.marks_len) {
+            Some(m) => {
+                *m = Mark {
+                    end: self.len as u16,
+                    phase,
+                };
+                self.marks_len += 1;
+            }
+            None => self.full = true,
+        }
+    }
+    fn jump_slow(&mut self) {
+        self.emit(&[0xe9, 0, 0, 0, 0]);
+        match self.to_slow.get_mut(self.to_slow_len) {
+            Some(at) => {
+                *at = (self.len - 4) as u16;
+                self.to_slow_len += 1;
+            }
+            None => self.full = true,
+        }
+    }
+    /// Goes on if rcx is zero.
+    fn require(&mut self) {
+        self.emit(&[0xe3, 0x05]); // jrcxz over the jump
+        self.jump_slow();
+    }
+    fn mov_rcx(&mut self, value: u64) {
+        self.emit(&[0x48, 0xb9]);
+        self.emit(&value.to_le_bytes());
+    }
+    fn mov_rcx_reg(&mut self, r: u8) {
+        self.emit(&[if r >= 8 { 0x4c } else { 0x48 }, 0x89, 0xc1 | (r & 7) << 3]);
+    }
+    /// r11 = reg rotated right.
+    fn rorx_r11(&mut self, r: Reg, by: u8) {
+        let (high, low) = (r as u8 >= 8, r as u8 & 7);
+        self.emit(&[
+            0xc4,
+            if high { 0x43 } else { 0x63 },
+            0xfb,
+            0xf0,
+            0xd8 | low,
+            by,
+        ]);
+    }
+    /// Exchanges the halves of a register.
+    fn turn(&mut self, r: Reg) {
+        let (high, low) = (r as u8 >= 8, r as u8 & 7);
+        self.emit(&[
+            0xc4,
+            if high { 0x43 } else { 0xe3 },
+            0xfb,
+            0xf0,
+            0xc0 | low << 3 | low,
+            32,
+        ]);
+    }
+    /// rcx = reg >> by
+    fn shrx_rcx(&mut self, r: Reg, by: u8) {
+        let (high, low) = (r as u8 >= 8, r as u8 & 7);
+        self.emit(&[0x41, 0xbb, by, 0, 0, 0]); // mov r11d, by
+        self.emit(&[0xc4, if high { 0xc2 } else { 0xe2 }, 0xa3, 0xf7, 0xc8 | low]);
+    }
+    /// rcx = table[(reg >> by) & 0xffff]
+    fn look_up(&mut self, r: Reg, by: u8, table: u64) {
+        self.rorx_r11(r, by);
+        self.emit(&[0x45, 0x0f, 0xb7, 0xdb]); // movzx r11d, r11w
+        self.mov_rcx(table);
+        self.emit(&[0x42, 0x0f, 0xb6, 0x0c, 0x19]); // movzx ecx, byte [rcx+r11]
+    }
+    fn check(&mut self, c: Check, p: &Plan) {
+        match c {
+            Near(r) => self.look_up(r, 12, p.near),
+            Wide(r) => self.look_up(r, 16, p.wide),
+            Short(r) => self.shrx_rcx(r, 16),
+            Int(r) => self.shrx_rcx(r, 32),
+            Zero(r) => self.mov_rcx_reg(r as u8),
+            Is(r, v) => {
+                let high = r as u8 >= 8;
+                self.emit(&[if high { 0x49 } else { 0x48 }, 0x8d, 0x88 | (r as u8 & 7)]);
+                self.emit(&(-v).to_le_bytes());
+            }
+        }
+        self.require();
+    }
+
+    /// The checks, the call and the way back, with rax = nr.
+    fn call(&mut self, nr: u16, class: &Class, p: &Plan) {
+        for c in class.checks {
+            self.check(*c, p);
+        }
+        if let Some(r) = class.timeout {
+            self.check(Int(r), p);
+            self.turn(r);
+        }
+        self.mark(Phase::Before { turned: None });
+        // The mark's end is where the next instruction begins: at `syscall` nothing has happened yet.
+        self.emit(&[0x0f, 0x05]);
+        self.mark(Phase::Before {
+            turned: class.timeout,
+        });
+        let Some(r) = class.timeout else {
+            self.mov_rcx(p.next);
+            self.emit(&[0xff, 0xe1]); // jmp rcx
+            self.mark(Phase::After {
+                nr,
+                turned: None,
+                timeout: None,
+            });
+            return;
+        };
+        self.turn(r);
+        self.mark(Phase::After {
+            nr,
+            turned: Some(r),
+            timeout: Some(r),
+        });
+        self.mov_rcx_reg(0);
+        self.emit(&[0xe3, 12]); // jrcxz: nothing has come
+        let out = self.len;
+        self.mov_rcx(p.next);
+        self.emit(&[0xff, 0xe1]);
+        self.mov_rcx_reg(r as u8);
+        let back = out as i64 - (self.len as i64 + 2);
+        self.emit(&[0xe3, back as u8]); // jrcxz: it was not to wait
+        self.mark(Phase::After {
+            nr,
+            turned: None,
+            timeout: Some(r),
+        });
+        self.emit(&[0xb8]);
+        self.emit(&(nr as u32).to_le_bytes());
+        self.mark(Phase::Again { nr });
+        self.jump_slow();
+        self.mark(Phase::Before { turned: None });
+    }
+
+    /// `None`: it does not fit, or no number is of a kind that needs nothing of us.
+    pub fn generate(p: &Plan) -> Option<Code> {
+        let mut c = Code {
+            bytes: [0xcc; SLOT],
+            len: 0,
+            marks: [Code::EMPTY; MAX_MARKS],
+            marks_len: 0,
+            to_slow: [0; 64],
+            to_slow_len: 0,
+            full: false,
+        };
+        let usable = |nr: u16| {
+            class(nr as u64).filter(|k| p.bmi2 || (k.checks.is_empty() && k.timeout.is_none()))
+        };
+        if let Some(nr) = p.mov {
+            c.emit(&[0xb8]);
+            c.emit(&nr.to_le_bytes());
+            c.mark(Phase::Mov);
+            c.call(nr as u16, &usable(nr as u16)?, p);
+        } else {
+            for &nr in p.numbers {
+                let k = usable(nr)?;
+                c.emit(&[0x48, 0x8d, 0x88]); // lea rcx, [rax-nr]
+                c.emit(&(-(nr as i32)).to_le_bytes());
+                c.emit(&[0xe3, 0x05, 0xe9, 0, 0, 0, 0]); // jrcxz over a jump to the next number
+                let from = c.len;
+                c.call(nr, &k, p);
+                let distance = ((c.len - from) as u32).to_le_bytes();
+                if !c.full
+                    && let Some(d) = c.bytes.get_mut(from - 4..from)
+                {
+                    d.copy_from_slice(&distance);
+                }
+            }
+        }
+        let slow = c.len;
+        c.emit(&[0xff, 0x25, 0, 0, 0, 0]);
+        c.emit(&p.slow.to_le_bytes());
+        c.mark(Phase::Before { turned: None });
+        let jumps = c.to_slow;
+        for &at in jumps.iter().take(c.to_slow_len) {
+            let at = at as usize;
+            let distance = (slow as i32 - (at as i32 + 4)).to_le_bytes();
+            if let Some(d) = c.bytes.get_mut(at..at + 4) {
+                d.copy_from_slice(&distance);
+            }
+        }
+        let any = p.mov.is_some() || !p.numbers.is_empty();
+        (any && !c.full).then_some(c)
+    }
+}
