@@ -129,6 +129,13 @@ class Exactness(unittest.TestCase):
         self.assertEqual((status, out), expected)
         self.assertRegex(said, r"1000000 hits on 1 watch, 0 silent stores, 15000000 false positives")
 
+    def test_signals_strike_meanwhile(self):
+        expected = bare(example("barrage"))
+        status, out, said = ulpf("run", "-q", "--summary", "-w", "page.in_handler", "--", example("barrage"), seconds=100)
+        self.assertEqual((status, out), expected)
+        hits = int(re.search(r"(\d+) hits on 1 watch", said).group(1))
+        self.assertGreaterEqual(hits, 20000, "each handler stores once")
+
     def test_sixteen_watches(self):
         status, out, said = ulpf("run", "-q", "--summary", "-w", "cells[0..16]", "-w", "cells[7]", "--", example("threads16"), "20000", seconds=200)
         self.assertEqual((status, out), bare(example("threads16"), "20000"))

@@ -57,6 +57,21 @@ class Delivery(Case):
         gdb("handle SIGUSR1 nostop noprint pass")
         self.assertExits(gdb, 0, "signals:")
 
+    def test_barrage(self):
+        """Thousands of signals strike while watched pages are worked on: none is lost, none overtakes."""
+        gdb = self.session("barrage", stop="main")
+        gdb("handle SIGALRM nostop noprint pass")
+        gdb("handle SIG34 nostop noprint pass")
+        gdb("rwatch -l page.untouched")
+        self.assertExits(gdb, 0, bare(example("barrage"))[1])
+
+    def test_a_fault_while_a_watched_page_is_written(self):
+        """The store begins on the watched page; what the program's handler hears of is the missing one."""
+        gdb = self.session("brink", stop="ready")
+        gdb("handle SIGSEGV nostop noprint pass")
+        gdb("watch -l *page")
+        self.assertExits(gdb, 0, bare(example("brink"))[1])
+
     def test_step_into_a_handler(self):
         gdb = self.session("signals")
         gdb("handle SIGUSR1 stop print pass")

@@ -204,18 +204,21 @@ impl Thunks {
         Some(self.code.rx as u64 + at as u64)
     }
 
-    /// Is this an address of generated code?
-    pub fn contains(&self, pc: u64) -> bool {
-        let rx = self.code.rx as u64;
-        (rx..rx + self.code.len as u64).contains(&pc)
-    }
-
     /// For the nested SIGSEGV/SIGBUS/SIGFPE/SIGILL handler: when the fault happened in a thunk
     /// or an accessor, changes the nested registers so that `execute` returns
     /// [`Outcome::Fault`] with `info`, and says true.
     pub fn recover(&self, nested: &mut Gprs, info: FaultInfo) -> bool {
+        native::recover(nested, self.generated(), info)
+    }
+
+    /// Is `rip` in generated code?
+    pub fn contains(&self, rip: u64) -> bool {
+        self.generated().contains(&rip)
+    }
+
+    fn generated(&self) -> core::ops::Range<u64> {
         let rx = self.code.rx as u64;
-        native::recover(nested, rx..rx + self.code.len as u64, info)
+        rx..rx + self.code.len as u64
     }
 
     /// Does the instruction of `site` for the registers in `cpu`.

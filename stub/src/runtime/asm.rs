@@ -1,17 +1,115 @@
 //! The few instructions whose addresses matter: handlers compare an interrupted PC with them.
 
 use core::arch::global_asm;
+use core::mem::offset_of;
 
+use super::frame::UContext;
+use super::thread::{BLOCK, Thread};
 use crate::syscalls::sites_code::{SLOT, SLOTS};
+use ulpf_engine::cpu::Gprs;
 
+/// In `UContext::link`: the handler ran under the program's own mask and left the frame such that
+/// [`ulpf_restorer`] may return without the kernel.
+pub const RETURN_HERE: u64 = 1;
+
+// Return from a handler; rsp points to its ucontext. rt_sigreturn(2) costs a quarter of a whole
+// fault, and all that it does that user mode could not is to set the mask. So a handler that left the
+// mask alone returns by XRSTOR and IRET. A signal that strikes on the way is noted in
+// `Thread::attention`; from `ulpf_return` on its handler sends the thread back to there (all that is
+// done is done again), and then the note is seen.
+//
+// The frame of the IRET lies below the ucontext, within the red zone that signals leave alone.
 global_asm!(
     ".text",
-    // Return from a handler.
     ".globl ulpf_restorer",
     "ulpf_restorer:",
+    "cmp qword ptr [rsp+{link}], {return_here}",
+    "jne 4f",
+    ".globl ulpf_return",
+    "ulpf_return:",
+    "mov rax, rsp",
+    "and rax, -{block}",
+    "cmp dword ptr [rax+{attention}], 0",
+    "jne 5f",
+    // With a shadow stack (CET) the kernel has pushed a token that only it can take back.
+    "xor eax, eax",
+    "rdsspq rax",
+    "test rax, rax",
+    "jne 4f",
+    "mov rax, [rsp+{rip}]",
+    "mov [rsp-40], rax",
+    "movzx eax, word ptr [rsp+{cs}]",
+    "mov [rsp-32], rax",
+    "mov rax, [rsp+{rflags}]",
+    "mov [rsp-24], rax",
+    "mov rax, [rsp+{rsp}]",
+    "mov [rsp-16], rax",
+    "movzx eax, word ptr [rsp+{ss}]",
+    "mov [rsp-8], rax",
+    "mov rcx, [rsp+{fpstate}]",
+    "mov eax, -1",
+    "mov edx, -1",
+    "xrstor64 [rcx]",
+    "mov r8, [rsp+{gprs}+{r8}]",
+    "mov r9, [rsp+{gprs}+{r9}]",
+    "mov r10, [rsp+{gprs}+{r10}]",
+    "mov r11, [rsp+{gprs}+{r11}]",
+    "mov r12, [rsp+{gprs}+{r12}]",
+    "mov r13, [rsp+{gprs}+{r13}]",
+    "mov r14, [rsp+{gprs}+{r14}]",
+    "mov r15, [rsp+{gprs}+{r15}]",
+    "mov rdi, [rsp+{gprs}+{rdi}]",
+    "mov rsi, [rsp+{gprs}+{rsi}]",
+    "mov rbp, [rsp+{gprs}+{rbp}]",
+    "mov rbx, [rsp+{gprs}+{rbx}]",
+    "mov rdx, [rsp+{gprs}+{rdx}]",
+    "mov rax, [rsp+{gprs}+{rax}]",
+    "mov rcx, [rsp+{gprs}+{rcx}]",
+    "lea rsp, [rsp-40]",
+    ".globl ulpf_return_iret",
+    "ulpf_return_iret:",
+    "iretq",
+    // Something has come up meanwhile.
+    "5:",
+    "mov rbx, rsp",
+    "mov rdi, rsp",
+    "and rsp, -16",
+    "call ulpf_late",
+    "mov rsp, rbx",
+    "4:",
     "mov eax, 15",
     "syscall",
     "ud2",
+    link = const offset_of!(UContext, link),
+    return_here = const RETURN_HERE,
+    block = const BLOCK,
+    attention = const offset_of!(Thread, attention),
+    cs = const offset_of!(UContext, cs),
+    ss = const offset_of!(UContext, ss),
+    fpstate = const offset_of!(UContext, fpstate),
+    rip = const offset_of!(UContext, gprs) + offset_of!(Gprs, rip),
+    rsp = const offset_of!(UContext, gprs) + offset_of!(Gprs, rsp),
+    rflags = const offset_of!(UContext, gprs) + offset_of!(Gprs, rflags),
+    gprs = const offset_of!(UContext, gprs),
+    r8 = const offset_of!(Gprs, r8),
+    r9 = const offset_of!(Gprs, r9),
+    r10 = const offset_of!(Gprs, r10),
+    r11 = const offset_of!(Gprs, r11),
+    r12 = const offset_of!(Gprs, r12),
+    r13 = const offset_of!(Gprs, r13),
+    r14 = const offset_of!(Gprs, r14),
+    r15 = const offset_of!(Gprs, r15),
+    rdi = const offset_of!(Gprs, rdi),
+    rsi = const offset_of!(Gprs, rsi),
+    rbp = const offset_of!(Gprs, rbp),
+    rbx = const offset_of!(Gprs, rbx),
+    rdx = const offset_of!(Gprs, rdx),
+    rax = const offset_of!(Gprs, rax),
+    rcx = const offset_of!(Gprs, rcx),
+);
+
+global_asm!(
+    ".text",
     // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null.
     // A handler that finds PC in [start, insn] answers by sending it to `abort`: the call has not
     // begun (or the kernel has rewound it), and must be made again after the signal.
@@ -127,6 +225,8 @@ global_asm!(
 #[allow(improper_ctypes)]
 unsafe extern "C" {
     pub fn ulpf_restorer();
+    pub fn ulpf_return();
+    pub fn ulpf_return_iret();
     pub fn ulpf_blocking(args: *const [u64; 7], mask: *const u64) -> i64;
     pub fn ulpf_blocking_start();
     pub fn ulpf_blocking_insn();

@@ -152,15 +152,24 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         _ => want.flags & SA_RESTART,
     };
     let restart = if sig == PARK_SIGNAL { 0 } else { restart };
+    // The program's memory may fault once more while one fault is served.
+    let nested = if matches!(sig, SIGSEGV | SIGBUS) {
+        SA_NODEFER
+    } else {
+        0
+    };
     Some(KernelAction {
         handler,
         flags: SA_SIGINFO
             | SA_ONSTACK
             | SA_RESTORER
             | restart
+            | nested
             | (want.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT)),
         restorer: ulpf_restorer as *const () as u64,
-        mask: HANDLER_MASK,
+        // A guarded access is served under the program's own mask, so that the mask need not be
+        // restored after it (`asm::ulpf_restorer`).
+        mask: if sig == SIGSEGV { 0 } else { HANDLER_MASK },
     })
 }
 
@@ -559,8 +568,36 @@ fn default_action(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInf
     }
 }
 
+/// Blocks asynchronous signals for the rest of a handler that has run under the program's mask so
+/// far: it is about to wait, or to change what the program believes about signals.
+pub fn close(t: &Thread) {
+    if core::mem::replace(&mut t.inner().open, false) {
+        block();
+    }
+}
+
+fn block() {
+    // SAFETY: blocks asynchronous signals; the frame holds the program's mask.
+    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &HANDLER_MASK as *const u64, 0, 8) };
+}
+
+/// Does what signals that struck during a handler have left to do; called before it returns.
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_late(uc: &mut UContext) {
+    let t = Thread::current();
+    block();
+    t.attention.store(0, SeqCst);
+    if t.inner().deferred_len > 0 {
+        deliver_deferred(t, uc);
+    }
+    if g().world.load(SeqCst) != 0 && t.state() == State::Running {
+        park(t, uc, Event::None);
+    }
+}
+
 /// A signal is due on this thread: the debugger first, if it wants to know, then the program.
 pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
+    close(t);
     let i = t.inner();
     if g().wants_stop(sig) && t.tgid() == g().pid.load(Relaxed) {
         i.info = *info;
@@ -591,13 +628,15 @@ pub fn deliver_deferred(t: &'static Thread, uc: &mut UContext) {
 
 fn ours(rip: u64) -> bool {
     let (base, end) = g().image;
-    rip >= base && rip < end
+    (rip >= base && rip < end) || fault::is_thunk(rip)
 }
 
-/// A signal has interrupted our own code, which is only possible inside `ulpf_blocking`'s window.
+/// A signal has interrupted our own code: inside `ulpf_blocking`'s window, or while a guarded access
+/// is served.
 fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) {
     let rip = uc.gprs.rip;
     let i = t.inner();
+    t.attention.store(1, SeqCst);
     if let Some(info) = info {
         if let Some(slot) = i.deferred.get_mut(i.deferred_len) {
             *slot = *info;
@@ -610,7 +649,20 @@ fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) 
     {
         uc.gprs.rip = ulpf_blocking_abort as *const () as u64;
     }
+    let iret = ulpf_return_iret as *const () as u64;
+    let start = ulpf_return as *const () as u64;
+    if rip == iret {
+        uc.gprs.rsp += IRET_FRAME;
+    }
+    if rip >= start && rip <= iret {
+        uc.gprs.rip = start;
+    }
 }
+
+/// Bytes below the ucontext that IRET takes (`asm::ulpf_return`).
+const IRET_FRAME: u64 = 40;
+/// The frame's fpstate is an XSAVE image.
+const UC_FP_XSTATE: u64 = 1;
 
 extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
@@ -658,21 +710,23 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
-    if info.by_kernel() && fault::recover(uc, info) {
-        return;
+    t.inner().open = sig == SIGSEGV;
+    if !(info.by_kernel() && fault::handle(t, uc, info)) {
+        close(t);
+        if t.inner().own_step.is_some() {
+            fault::cancel_own_step(t, uc);
+        }
+        if t.inner().hidden & bit(sig) != 0 && info.by_kernel() {
+            // The program has blocked a synchronous signal: the kernel kills it for that.
+            actions(t).set(sig, KernelAction::default());
+        }
+        raise(t, uc, sig, info);
     }
-    if info.by_kernel() && fault::handle(t, uc, info) {
-        return;
+    if core::mem::replace(&mut t.inner().open, false) && uc.flags & UC_FP_XSTATE != 0 {
+        uc.link = RETURN_HERE;
+    } else if t.attention.load(SeqCst) != 0 {
+        ulpf_late(uc);
     }
-    if t.inner().own_step.is_some() {
-        fault::cancel_own_step(t, uc);
-    }
-    let i = t.inner();
-    if i.hidden & bit(sig) != 0 && info.by_kernel() {
-        // The program has blocked a synchronous signal: the kernel kills it for that.
-        actions(t).set(sig, KernelAction::default());
-    }
-    raise(t, uc, sig, info);
 }
 
 const TRAP_TRACE: i32 = 2;
@@ -696,7 +750,7 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     sites::leave(uc);
     if info.code == debug_registers::TRAP_PERF && info.data[1] == debug_registers::COOKIE {
-        if ours(uc.gprs.rip) || fault::is_thunk(uc.gprs.rip) {
+        if ours(uc.gprs.rip) {
             debug_registers::our_own(&debug_registers::drain(t));
         } else {
             on_match(t, uc);

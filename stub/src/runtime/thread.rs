@@ -156,6 +156,8 @@ pub struct Thread {
     pub serial: AtomicU64,
     /// The frame of the handler that rests; valid while not Running.
     pub ctx: AtomicPtr<UContext>,
+    /// A signal has struck while our own code ran, and may have left something to do.
+    pub attention: AtomicU32,
     pub kicked: AtomicBool,
     /// The debugger changed the registers of a thread that rests in a system call.
     pub dirty: AtomicBool,
@@ -193,6 +195,8 @@ pub struct Inner {
     /// restore after it.
     pub own_step: Option<OwnStep>,
     pub leaving: bool,
+    /// Our handler runs under the program's own mask (see [`super::signals::close`]).
+    pub open: bool,
     /// Hits by the kernel, to be reported when the system call is complete.
     pub pending: Events,
     /// The system call that made the hit which is being reported.
@@ -392,6 +396,7 @@ impl Registry {
         t.tid.store(0, Relaxed);
         t.go.store(0, Relaxed);
         t.ctx.store(null_mut(), Relaxed);
+        t.attention.store(0, Relaxed);
         t.kicked.store(false, Relaxed);
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
@@ -423,6 +428,7 @@ impl Registry {
                 range: (0, 0),
                 own_step: None,
                 leaving: false,
+                open: false,
                 pending: Events::none(),
                 call: None,
                 reconsider: 0,
