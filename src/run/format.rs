@@ -350,6 +350,7 @@ mod tests {
             name: "0x5000".into(),
             addr: 0x5000,
             len: 64,
+            heap: false,
             kind: WatchKind::Write,
             ty: None,
             slice: None,

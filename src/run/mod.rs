@@ -197,9 +197,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         return Err(told());
     }
     let pending = watches.iter().any(|w| matches!(w.armed, Armed::Pending(_)));
-    let backtrace = options.backtrace;
+    let how = watches::how(options);
     let follow = move |program: &Program, watches: &mut Vec<Watch>| {
-        watches::follow_libraries(watches, program, pid, backtrace)
+        watches::follow_libraries(watches, program, pid, &how)
     };
     let mut log = Log::new(
         shared.clone(),
@@ -268,6 +268,6 @@ async fn prepare(
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
-    let (watches, changes) = watches::resolve_all(specs, &program, &memory, options.backtrace);
+    let (watches, changes) = watches::resolve_all(specs, &program, &memory, &watches::how(options));
     Ok(Some((program, watches, changes)))
 }

@@ -120,8 +120,16 @@ impl Summary {
                     r.silent,
                     r.false_positives,
                     r.kind,
-                    format!("{:#x}", r.addr),
-                    r.len,
+                    if r.len == 0 {
+                        "-".into()
+                    } else {
+                        format!("{:#x}", r.addr)
+                    },
+                    if r.len == 0 {
+                        "-".into()
+                    } else {
+                        r.len.to_string()
+                    },
                     r.name
                 );
             }

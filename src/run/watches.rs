@@ -34,12 +34,22 @@ pub struct Changes {
     pub disarm: Vec<u32>,
 }
 
+/// What is to be done at a hit, as the stub takes it.
+pub fn how(options: &WatchArgs) -> String {
+    // Counting needs no records.
+    let mut how = String::from(if options.quiet { "" } else { " log" });
+    if let Some(frames) = options.backtrace {
+        how += &format!(" bt {frames}");
+    }
+    how
+}
+
 /// Resolves all watches where the program is now.
 pub fn resolve_all(
     specs: Vec<Spec>,
     program: &Program,
     memory: &dyn Memory,
-    backtrace: Option<u8>,
+    how: &str,
 ) -> (Vec<Watch>, Changes) {
     let mut watches = Vec::with_capacity(specs.len());
     let mut changes = Changes::default();
@@ -50,7 +60,7 @@ pub fn resolve_all(
             armed: Armed::No(Problem::new("", "", "")),
             past: Vec::new(),
         };
-        if let Some(command) = resolve(program, &mut watch, memory, backtrace) {
+        if let Some(command) = resolve(program, &mut watch, memory, how) {
             changes.arm.push((watches.len(), command));
         }
         watches.push(watch);
@@ -59,23 +69,15 @@ pub fn resolve_all(
 }
 
 /// Resolves one watch; the command that arms it.
-fn resolve(
-    program: &Program,
-    watch: &mut Watch,
-    memory: &dyn Memory,
-    backtrace: Option<u8>,
-) -> Option<String> {
+fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: &str) -> Option<String> {
     match program.resolve(&watch.spec, memory) {
         Ok(watched) => {
-            let mut command = format!(
-                "ulpf watch {:#x} {} {} log",
-                watched.addr,
-                watched.len,
-                kind(watched.kind)
-            );
-            if let Some(frames) = backtrace {
-                command += &format!(" bt {frames}");
-            }
+            let kind = kind(watched.kind);
+            let command = if watched.heap {
+                format!("ulpf watch heap {kind}{how}")
+            } else {
+                format!("ulpf watch {:#x} {} {kind}{how}", watched.addr, watched.len)
+            };
             watch.watched = Some(watched);
             Some(command)
         }
@@ -93,12 +95,7 @@ fn resolve(
 }
 
 /// After libraries were loaded or unloaded: resolves what waited for one, lets go of what is gone.
-pub fn follow_libraries(
-    watches: &mut [Watch],
-    program: &Program,
-    pid: i32,
-    backtrace: Option<u8>,
-) -> Changes {
+pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how: &str) -> Changes {
     let mut changes = Changes::default();
     let Ok(memory) = ProcessMemory::of(pid, None) else {
         return changes;
@@ -121,7 +118,7 @@ pub fn follow_libraries(
                 ));
             }
             (Armed::Pending(_), true) => {
-                if let Some(command) = resolve(program, watch, &memory, backtrace) {
+                if let Some(command) = resolve(program, watch, &memory, how) {
                     changes.arm.push((number, command));
                 } else if let Armed::No(problem) = &watch.armed {
                     say!("{problem}");

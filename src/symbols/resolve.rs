@@ -20,6 +20,8 @@ pub struct Watched {
     pub name: String,
     pub addr: u64,
     pub len: u64,
+    /// All that the program allocates, now and later; `addr` and `len` are zero.
+    pub heap: bool,
     pub kind: WatchKind,
     pub ty: Option<Rc<Type>>,
     /// Number of the first element, for a slice of an array.
@@ -32,6 +34,17 @@ pub struct Watched {
 impl Watched {
     /// Name and value form of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
+        if self.heap {
+            return (
+                format!("{}[{offset:#x}]", self.name),
+                Part {
+                    ty: Type::opaque(0),
+                    repeat: None,
+                    inside: offset,
+                    bits: None,
+                },
+            );
+        }
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
             (Some(ty), Some(_)) => Part {
@@ -97,7 +110,18 @@ impl Program {
             spec,
             memory,
         };
-        let mut value = resolver.eval(&spec.expr)?;
+        let value = match &spec.expr {
+            Expr::Heap => return Ok(heap(spec)),
+            // A variable of that name comes first.
+            Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
+                match resolver.eval(&spec.expr) {
+                    Err(_) => return Ok(heap(spec)),
+                    found => found,
+                }
+            }
+            expr => resolver.eval(expr),
+        };
+        let mut value = value?;
         // A C++ reference stands for what it refers to.
         if matches!(
             value.ty.as_deref(),
@@ -148,12 +172,28 @@ impl Program {
             },
             addr: value.addr,
             len,
+            heap: false,
             kind: spec.kind,
             ty: value.ty,
             slice: value.slice,
             bits: value.bits,
             note,
         })
+    }
+}
+
+fn heap(spec: &Spec) -> Watched {
+    Watched {
+        spec: spec.text.clone(),
+        name: "heap".into(),
+        addr: 0,
+        len: 0,
+        heap: true,
+        kind: spec.kind,
+        ty: None,
+        slice: None,
+        bits: None,
+        note: None,
     }
 }
 
@@ -189,6 +229,7 @@ impl Resolver<'_> {
                 untyped: true,
             }),
             Expr::Name(name) => self.variable(name),
+            Expr::Heap => Err(self.problem("the heap has no parts", "watch `[heap]` alone")),
             Expr::Deref(inner) => {
                 let value = self.eval(inner)?;
                 let name = format!("*{}", value.name);

@@ -4,6 +4,7 @@
 //! SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND]
 //! KIND  := 'r' | 'w' | 'rw'                       (w when nothing is said)
 //! EXPR  := '*' EXPR | FIRST STEP* ['+' BYTES | '-' BYTES]
+//!          | 'heap' | '[heap]'
 //! FIRST := NAME | ADDRESS | '(' EXPR ')'
 //! STEP  := '.' FIELD | '->' FIELD | '[' N ']' | '[' N '..' M ']' | '[' N '..=' M ']' | '[..]'
 //! NAME  := C, C++ or Rust path: counts, ns::Class<int>::total, krate::module::STATIC
@@ -40,6 +41,8 @@ pub enum Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
     Name(String),
+    /// All that the program allocates. (`heap` alone is a name first.)
+    Heap,
     Address(u64),
     Deref(Box<Expr>),
     Field(Box<Expr>, String),
@@ -90,10 +93,17 @@ impl Spec {
         }
         let rest = rest.trim();
         let mut parser = Parser { text: rest, at: 0 };
-        let expr = parser.expr().map_err(&fail)?;
+        let expr = if parser.eat("[heap]") {
+            Expr::Heap
+        } else {
+            parser.expr().map_err(&fail)?
+        };
         parser.blanks();
         if parser.at != rest.len() {
             return Err(fail(format!("`{}` is left over", &rest[parser.at..])));
+        }
+        if expr == Expr::Heap && (len.is_some() || scope.is_some()) {
+            return Err(fail("the heap is watched as a whole".into()));
         }
         if len.is_none() && matches!(expr, Expr::Address(_)) {
             return Err(fail(

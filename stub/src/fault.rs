@@ -399,6 +399,7 @@ fn hit(
     let old = c.old.and_then(|o| o.get(at..at + len as usize));
     let silent = c.kind.writes() && old.is_some_and(|o| unchanged(start, o));
     let attributes = g().attributes(id);
+    let id = attributes.group.unwrap_or(id);
     if let Some(n) = g().counters(id) {
         n.hits.fetch_add(1, Relaxed);
         if silent {
@@ -540,6 +541,7 @@ fn count_false_positive(t: &Thread, at: TargetAddr) {
                 first = Some(id);
             }
         });
+    let first = first.map(|id| g().attributes(id).group.unwrap_or(id));
     if let Some(n) = first.and_then(|id| g().counters(id)) {
         let before = n.false_positives.fetch_add(1, Relaxed);
         // Looks at a page are rare, and rarer the longer it stays as it is.

@@ -56,6 +56,8 @@ pub struct Global {
     /// Some page has moved; some watch is armed.
     pub moved: AtomicBool,
     pub watching: AtomicBool,
+    /// The whole heap is watched: calls that change it matter.
+    pub heap_watched: AtomicBool,
     cells: Cells,
 }
 
@@ -81,6 +83,8 @@ pub struct Attributes {
     pub log: bool,
     pub backtrace: u8,
     pub wish: Wish,
+    /// Counted and reported as this watch.
+    pub group: Option<WatchId>,
 }
 
 /// Where the user wants a watch to be.
@@ -127,6 +131,7 @@ static mut GLOBAL: Global = Global {
     page_map: PageMap::new(),
     moved: AtomicBool::new(false),
     watching: AtomicBool::new(false),
+    heap_watched: AtomicBool::new(false),
     cells: Cells {
         breakpoints: UnsafeCell::new(Vec::new()),
         guards: UnsafeCell::new(None),

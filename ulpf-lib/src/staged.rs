@@ -101,6 +101,15 @@ impl StagedWatches {
         Some(id)
     }
 
+    /// A number without a range, under which several watches are reported as one.
+    pub fn reserve(&mut self) -> Option<WatchId> {
+        let id = WatchId(self.next_id);
+        (self.next_id < WATCH_ID_END).then(|| {
+            self.next_id += 1;
+            id
+        })
+    }
+
     /// Takes one watch of exactly this range and kind away. Two insertions need two removals.
     pub fn remove(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
         self.flush();

@@ -6,6 +6,7 @@
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
 mod follow;
+pub mod heap;
 mod monitor;
 mod notices;
 mod perf;
@@ -57,6 +58,7 @@ pub struct Control {
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
+    heap: heap::Heap,
     detached: bool,
     exec: follow::Exec,
     sites: sites::Sites,
@@ -84,6 +86,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         shadows: Vec::new(),
         last_refusal: None,
         notices: Default::default(),
+        heap: heap::Heap::default(),
         detached: false,
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
@@ -328,13 +331,13 @@ impl Control {
                 if matches!(t.state(), State::Dead | State::Free)
                     || g().threads.find(t.tid()).is_none()
                 {
-                    self.finish(what);
+                    self.finish(None, what);
                     self.holder = None;
                 } else if t.state() == State::Requesting && t.inner().request == Request::End {
                     if self.waits_for_exec() && !self.exec_settled() {
                         return;
                     }
-                    self.finish(what);
+                    self.finish(Some(t), what);
                     self.holder = None;
                     self.let_world_go();
                     world::answer(t);
@@ -399,6 +402,7 @@ impl Control {
                 false
             }
             Request::Rearm => {
+                self.follow_heap(t);
                 self.apply_guards();
                 false
             }
@@ -414,9 +418,15 @@ impl Control {
         }
     }
 
-    fn finish(&mut self, what: Request) {
+    /// `t` has made its `End`, or is gone (`None`).
+    fn finish(&mut self, t: Option<&Thread>, what: Request) {
         match what {
-            Request::ReleaseBegin { .. } => self.apply_guards(),
+            Request::ReleaseBegin { .. } => {
+                if let Some(t) = t {
+                    self.follow_heap(t);
+                }
+                self.apply_guards();
+            }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
             Request::ExecBegin { .. } => self.exec = follow::Exec::None,
             Request::StepOverBegin { addr } if g().breakpoint_at(addr).is_some() => {

@@ -14,6 +14,8 @@ use crate::inferior::Refusal;
 const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register]
                             watch a range without a GDB watchpoint
+ulpf watch heap r|w|rw [stop] [log] [bt N]
+                            watch all that the program allocates
 ulpf unwatch ID             take it away
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
@@ -104,8 +106,15 @@ fn bad(out: &mut dyn Write, why: &str) {
 }
 
 fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
-    let (Some(addr), Some(len)) = (number(w.next()), number(w.next())) else {
-        return bad(out, "address and length have to be numbers");
+    let first = w.next();
+    let heap = first == Some("heap");
+    let (addr, len) = match (heap, number(first)) {
+        (true, _) => (0, 0),
+        (false, Some(addr)) => match number(w.next()) {
+            Some(len) => (addr, len),
+            None => return bad(out, "the length has to be a number"),
+        },
+        _ => return bad(out, "the address has to be a number, or the word heap"),
     };
     let kind = match w.next() {
         Some("w") => WatchKind::Write,
@@ -127,6 +136,15 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
             _ => {}
         }
     }
+    if heap {
+        match c.watch_heap(kind, a) {
+            Ok((id, bytes)) => {
+                let _ = writeln!(out, "{{\"watch\":{},\"heap\":{bytes}}}", id.0);
+            }
+            Err(r) => refused(out, &r),
+        }
+        return;
+    }
     let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
         return bad(
             out,
@@ -142,7 +160,7 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
                     stop: a.stop || was.stop,
                     log: a.log || was.log,
                     backtrace: a.backtrace.max(was.backtrace),
-                    wish: was.wish,
+                    ..was
                 },
             );
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
@@ -178,8 +196,14 @@ fn placement<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &m
 }
 
 fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
-    let gone = number(w.next()).and_then(|n| c.staged.remove_id(WatchId(n as u32)));
-    match gone {
+    let id = number(w.next()).map(|n| WatchId(n as u32));
+    if let Some(id) = id
+        && c.unwatch_heap(id)
+    {
+        let _ = writeln!(out, "{{\"unwatched\":{{\"heap\":true}}}}");
+        return;
+    }
+    match id.and_then(|id| c.staged.remove_id(id)) {
         Some((range, _)) => {
             let _ = writeln!(
                 out,
@@ -223,21 +247,32 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         pages,
         c.staged.list().memory(),
     );
+    let listed = c.staged.list().iter();
+    let single = listed
+        .filter(|(id, ..)| g().attributes(*id).group.is_none())
+        .map(|(id, range, kind)| (id, Some(range), kind));
     let mut first = true;
-    for (id, range, kind) in c.staged.list().iter().take(10_000) {
+    for (id, range, kind) in c
+        .heap
+        .list()
+        .map(|(id, kind)| (id, None, kind))
+        .chain(single)
+        .take(10_000)
+    {
         let Some(n) = g().counters(id) else { continue };
         let kind = match kind {
             WatchKind::Write => "w",
             WatchKind::Read => "r",
             WatchKind::Access => "rw",
         };
+        let _ = write!(out, "{}{{\"id\":{},", if first { "" } else { "," }, id.0);
+        let _ = match range {
+            Some(r) => write!(out, "\"start\":{},\"len\":{}", r.start.0, r.len),
+            None => write!(out, "\"heap\":{}", c.heap.bytes()),
+        };
         let _ = write!(
             out,
-            "{}{{\"id\":{},\"start\":{},\"len\":{},\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}}}",
-            if first { "" } else { "," },
-            id.0,
-            range.start.0,
-            range.len,
+            ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}}}",
             n.hits.load(Relaxed),
             n.silent.load(Relaxed),
             n.false_positives.load(Relaxed),

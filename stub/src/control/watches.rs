@@ -23,8 +23,16 @@ pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
     }
 }
 
-fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
+pub fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
     refusal(r.what, r.why, r.what_to_do)
+}
+
+pub fn no_numbers() -> Refusal {
+    refusal(
+        "no further watch".into(),
+        "all watch numbers are in use".into(),
+        "restart the program, or watch fewer and larger ranges".into(),
+    )
 }
 
 /// A whole file from /proc. `path` ends with a NUL.
@@ -85,13 +93,7 @@ impl Control {
                 .map_err(from_lib)
         };
         possible.inspect_err(|r| self.last_refusal = Some(r.clone()))?;
-        let id = self.staged.insert(range, kind).ok_or_else(|| {
-            refusal(
-                alloc::format!("{}: no watch of {} bytes", range.start, range.len),
-                "all watch numbers are in use".into(),
-                "restart the program, or watch fewer and larger ranges".into(),
-            )
-        })?;
+        let id = self.staged.insert(range, kind).ok_or_else(no_numbers)?;
         let attributes = Attributes {
             wish,
             ..Attributes::default()

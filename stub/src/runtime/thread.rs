@@ -25,6 +25,7 @@ use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
+use crate::control::heap::Mapped;
 use crate::inferior::Resume;
 
 pub const BLOCK: usize = 256 << 10;
@@ -203,6 +204,8 @@ pub struct Inner {
     pub call: Option<Call>,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
     pub reconsider: u64,
+    /// What a call has done to the mappings, for the stub's task.
+    pub mapped: Mapped,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -432,6 +435,7 @@ impl Registry {
                 pending: Events::none(),
                 call: None,
                 reconsider: 0,
+                mapped: Mapped::default(),
             })
         };
     }

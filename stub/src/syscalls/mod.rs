@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
+use crate::control::heap::Mapped;
 use crate::g;
 use crate::runtime::asm::ulpf_blocking;
 use crate::runtime::frame::UContext;
@@ -329,13 +330,21 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
         Some((start, end)) => {
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = raw(nr, a);
+            if r >= 0 {
+                t.inner().mapped = Mapped::by(nr, a, r as u64);
+            }
             park::request(t, uc, Request::End);
             r
         }
         None => {
             let r = raw(nr, a);
-            if r >= 0 && g().has_watches() && g().watch_in_new_memory(nr, a, r as u64) {
-                park::request(t, uc, Request::Rearm);
+            if r >= 0 && g().has_watches() {
+                let mapped = Mapped::by(nr, a, r as u64);
+                let heap = mapped.matters();
+                if heap || g().watch_in_new_memory(nr, a, r as u64) {
+                    t.inner().mapped = mapped;
+                    park::request(t, uc, Request::Rearm);
+                }
             }
             r
         }

@@ -27,6 +27,7 @@
 //! as anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;
+mod heap;
 pub mod maps;
 mod os;
 mod page_map;
@@ -41,6 +42,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use apply::Unarmed;
+pub use heap::LARGEST_HEAP;
 pub use os::{OUR_PLACE, OUR_PLACE_LEN, our_place};
 pub use page_map::{Fault, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 

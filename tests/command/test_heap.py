@@ -1,0 +1,84 @@
+"""`heap`: all that a program allocates, now and later."""
+
+import json
+import re
+import subprocess
+import tempfile
+import unittest
+
+from lib.cases import Case
+from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+
+MARK = 0x6d61726b00000000  # examples/allocations.c
+# What is heap there: small and large blocks, moved and grown ones, another thread's arena, reserved
+# memory that is opened later or mapped anew, the program break.
+HEAP = set(range(1, 12))
+
+
+def marks(*spec, options=()):
+    with tempfile.NamedTemporaryFile() as log:
+        done = subprocess.run([ULPF, "run", "--json", "-l", log.name, *options, *spec, "--", example("allocations")],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * PATIENCE)
+        records = [json.loads(line) for line in log.read().decode().splitlines()]
+    hits = [r for r in records if r["type"] == "hit" and r["object"] == "allocations"]
+    values = [int.from_bytes(bytes.fromhex(h["new_bytes"]), "little") for h in hits]
+    return (done.returncode, done.stdout.decode()), [v - MARK for v in values if 0 <= v - MARK < 1000], records
+
+
+@ulpf_only
+class Heap(unittest.TestCase):
+    def test_heap_and_nothing_else(self):
+        for spec in "heap", "[heap]:rw":
+            with self.subTest(spec):
+                ended, seen, records = marks("-w", spec)
+                self.assertEqual(ended, bare(example("allocations")))
+                writes = [m for m in seen if m in HEAP]
+                self.assertEqual(set(seen), HEAP)
+                self.assertEqual(len(writes), len(set(writes)), "each store is one hit")
+                summary = records[-1]
+                self.assertEqual((summary["type"], summary["lost"]), ("summary", 0))
+                self.assertEqual(len(summary["watches"]), 1)
+
+    def test_from_a_function_on(self):
+        """Set later, the heap is what is mapped by then and what comes."""
+        ended, seen, _ = marks("-w", "heap", options=["--at", "ready"])
+        self.assertEqual(set(seen), HEAP)
+        self.assertEqual(ended, bare(example("allocations")))
+
+    def test_beside_another_watch(self):
+        _, seen, records = marks("-w", "data", "-w", "heap")
+        self.assertEqual(set(seen), HEAP | {100})
+        self.assertEqual([w["spec"] for w in records[-1]["watches"]], ["data", "heap"])
+
+    def test_refused_parts(self):
+        for bad in "[heap]:8", "libc`[heap]":
+            done = subprocess.run([ULPF, "run", "-w", bad, "--", example("five")], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60 * PATIENCE)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("the heap is watched as a whole", done.stderr.decode())
+
+    def test_our_own_memory_stays_out_of_the_way(self):
+        """What is mapped for the stub is neither heap nor the neighbour of what the program maps."""
+        script = "import re; print(*[l for l in open('/proc/self/maps') if re.match('7fff', l) and 'ulpf' in l])"
+        done = subprocess.run([ULPF, "run", "-q", "--no-summary", "-w", "environ", "--", "/usr/bin/python3", "-c", script],
+                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60 * PATIENCE)
+        # The moved page itself is of our file; the shared area, generated code and the alias are elsewhere.
+        self.assertFalse(re.search(r"ulpf-\w+", done.stdout.decode()), done.stdout.decode())
+
+
+class HeapInGdb(Case):
+    @ulpf_only
+    def test_monitor(self):
+        gdb = self.session("allocations")
+        said = gdb("monitor ulpf watch heap w")
+        self.assertSays(said, r'\{"watch":(\d+),"heap":\d+\}')
+        number = int(re.search(r'"watch":(\d+)', said).group(1))
+        self.assertSays(gdb("monitor ulpf unwatch %d" % number), r'"unwatched":\{"heap":true\}')
+        self.assertSays(gdb("monitor ulpf watch heap w"), r'"watch":\d+')
+        gdb("break _exit")
+        self.assertSays(gdb("continue"), r"Breakpoint 2[.\d]*, ")
+        stats = json.loads(gdb("monitor ulpf stats").strip())
+        self.assertEqual(len(stats["watches"]), 1)
+        self.assertGreater(stats["watches"][0]["hits"], len(HEAP))
+        self.assertGreater(stats["watches"][0]["heap"], 128 << 10)
+        self.assertSays(gdb("monitor ulpf unwatch 999"), r"no watch with that number")

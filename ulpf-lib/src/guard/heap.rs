@@ -1,0 +1,79 @@
+//! Where the program's heap is.
+
+use alloc::vec::Vec;
+
+use super::maps::VmaKind;
+use super::page_map::PROT_EXEC;
+use super::{Guards, Origin, refuse};
+use crate::refusal::Refusal;
+
+/// Larger reservations are no heap: the shadow memory of a sanitizer, a cage of a JIT.
+pub const LARGEST_HEAP: u64 = 1 << 40;
+
+impl Guards {
+    /// What holds the program's allocations, ascending: `brk` (the area below the program break) and
+    /// private anonymous memory, readable or merely reserved. Not part of it are code, memory that
+    /// directly follows mapped file data (that is a .bss), and mappings that hold one of the addresses
+    /// in `not` (stacks, thread descriptors).
+    pub fn heap(&mut self, brk: (u64, u64), not: &[u64]) -> Result<Vec<(u64, u64)>, Refusal> {
+        self.snapshot = None;
+        self.read_maps().map_err(refuse::no_maps)?;
+        let vmas = self.snapshot.take().map_or(Vec::new(), |s| s.vmas);
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        // Mapped file data, and the anonymous memory that follows it without a gap.
+        let mut data_end = 0;
+        for vma in &vmas {
+            if vma.shared && !self.is_file(vma) {
+                continue;
+            }
+            let mut pieces: Vec<(u64, u64, Option<Origin>)> = Vec::new();
+            if self.is_file(vma) {
+                let moved = self.moved.within(vma.start, vma.end);
+                pieces.extend(moved.map(|(s, e, m)| (s, e, Some(m.origin))));
+            } else {
+                let origin = match vma.kind {
+                    VmaKind::Anonymous => Some(Origin::Anonymous),
+                    VmaKind::File | VmaKind::Odd => Some(Origin::File),
+                    _ => None,
+                };
+                pieces.push((vma.start, vma.end, origin));
+            }
+            for (mut start, end, origin) in pieces {
+                let Some(origin) = origin else { continue };
+                if origin == Origin::File {
+                    data_end = end;
+                    continue;
+                }
+                if start == data_end && !(brk.0..brk.1).contains(&start) {
+                    // The kernel may have merged .bss and heap into one mapping.
+                    start = if (start..end).contains(&brk.0) {
+                        brk.0
+                    } else {
+                        end
+                    };
+                    data_end = start;
+                }
+                let heap = origin == Origin::Anonymous
+                    && vma.prot & PROT_EXEC == 0
+                    && end - start < LARGEST_HEAP
+                    && !self.is_ours(start)
+                    && !not.iter().any(|&a| vma.start <= a && a < vma.end);
+                if heap && start < end {
+                    push(&mut parts, start, end);
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    fn is_ours(&self, at: u64) -> bool {
+        self.excluded.get(at).is_some() || self.is_alias(at)
+    }
+}
+
+fn push(parts: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    match parts.last_mut() {
+        Some(last) if last.1 == start => last.1 = end,
+        _ => parts.push((start, end)),
+    }
+}
