@@ -279,7 +279,7 @@ impl Server {
                 Some(ending) if resumes || packet == b"?" => self.ended(ending),
                 _ => why,
             };
-            let _ = client.send(reply.as_bytes()).await;
+            let _ = client.send(error_for(packet, reply.as_bytes())).await;
             return None;
         }
         let shared = self.terminal == Terminal::Shared && target.launched;
@@ -323,7 +323,7 @@ impl Server {
                             let _ = client.send(self.ended(ending).as_bytes()).await;
                         } else {
                             // The next resume will tell.
-                            let _ = client.send(b"E.The program has ended.").await;
+                            let _ = client.send(error_for(packet, b"E.The program has ended.")).await;
                         }
                         return None;
                     }
@@ -346,7 +346,7 @@ impl Server {
                         let why = target.lost.clone().unwrap_or_default();
                         message!("ulpf server: {}", why.trim_start_matches("E."));
                         if !(target.is_replaced() && resumes) {
-                            let _ = client.send(why.as_bytes()).await;
+                            let _ = client.send(error_for(packet, why.as_bytes())).await;
                             return None;
                         }
                         // It goes on, so its end is the reply; until then the user should know.
@@ -494,6 +494,14 @@ fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
     let (head, rest) = reply.split_at(reply.len().min(3));
     let reason = format!("exec:{};", rsp::to_hex(program.as_bytes()));
     [head, reason.as_bytes(), rest].concat()
+}
+
+/// GDB takes an error with a text only where it cannot be mistaken for data in hex.
+fn error_for<'a>(packet: &[u8], text: &'a [u8]) -> &'a [u8] {
+    match packet.first() {
+        Some(b'g' | b'm' | b'p' | b'x') => b"E01",
+        _ => text,
+    }
 }
 
 /// Stop replies for debuggers that were told to do with less (`--disable-packet`).

@@ -127,7 +127,7 @@ class Exactness(unittest.TestCase):
         expected = bare(example("threads16"))
         status, out, said = ulpf("run", "-q", "-w", "cells[3]", "--", example("threads16"), seconds=550)
         self.assertEqual((status, out), expected)
-        self.assertRegex(said, r"1000000 hits on 1 watch, 0 silent stores, 15000000 false positives")
+        self.assertRegex(said, r"1000000 hits on 1 watch, 0 silent stores, [1-9]\d* false positives")
 
     def test_signals_strike_meanwhile(self):
         expected = bare(example("barrage"))

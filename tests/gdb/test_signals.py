@@ -216,7 +216,7 @@ class Deaths(Case):
 
     def test_killed_from_outside(self):
         gdb = self.session("spin", stop="turn")
-        gdb("watch other_rounds if other_rounds < 0")
+        gdb("watch leave")
         gdb.send("continue")
         time.sleep(0.5)
         os.kill(gdb.server.program_pid, signal.SIGKILL)

@@ -35,6 +35,15 @@ class Packets(Case):
         self.assertEqual(rsp.reply(), first)
         rsp.raw(b"+")
 
+    def test_an_interrupt_while_stopped_shows_at_the_next_chance(self):
+        """gdb steps over its own breakpoint first; the user's Ctrl-C must not end with that step."""
+        rsp = self.client("spin")
+        rsp.no_ack()
+        rsp("qSupported:multiprocess+;vContSupported+;swbreak+")
+        rsp.raw(b"\x03")
+        self.assertRegex(rsp("vCont;s"), rb"^T0[25]")
+        self.assertRegex(rsp("vCont;c"), rb"^T02")
+
     def test_no_ack_mode(self):
         rsp = self.client()
         self.assertEqual(rsp("QStartNoAckMode"), b"OK")

@@ -75,7 +75,8 @@ pub struct GdbSession {
     debuggee: Debuggee,
     client: Client,
     event: Event,
-    /// An interrupt request came while the program was stopped.
+    /// An interrupt request that no stop has answered yet. GDB counts on its answer: the program may
+    /// have stopped just before for a reason that GDB handles without the user. LLDB does not.
     interrupt_due: bool,
     /// Thread of `Hg` and of the last stop.
     thread: Tid,
@@ -126,10 +127,12 @@ impl GdbSession {
         for byte in bytes {
             match self.reader.push(*byte) {
                 None => {}
-                Some(Incoming::Interrupt) if self.event == Event::Running => inf.interrupt(),
-                // It has stopped meanwhile, perhaps for a reason that GDB handles without the user:
-                // GDB counts on the interrupt to show at the next resume. LLDB does not.
-                Some(Incoming::Interrupt) => self.interrupt_due = !self.client.lldb,
+                Some(Incoming::Interrupt) => {
+                    self.interrupt_due = !self.client.lldb;
+                    if self.event == Event::Running {
+                        inf.interrupt();
+                    }
+                }
                 Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
             }
         }
@@ -145,6 +148,9 @@ impl GdbSession {
     ) -> Event {
         self.thread = stop.tid;
         self.last_reason = Some(stop);
+        if stop.reason == StopReason::Interrupted {
+            self.interrupt_due = false;
+        }
         if let (StopReason::Watch { addr, .. }, false) = (stop.reason, self.client.lldb) {
             self.large.hit(addr);
         }
@@ -193,7 +199,7 @@ impl GdbSession {
         if let Some(text) = self.large.resumed() {
             console(&text, out);
         }
-        if core::mem::take(&mut self.interrupt_due) {
+        if self.interrupt_due {
             inf.interrupt();
         }
     }
