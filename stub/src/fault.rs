@@ -229,9 +229,10 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     };
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
-    if list.overflowed() || list.is_empty() {
+    if list.overflowed() || !site.insn.accesses_known() {
         return slow(t, uc, None, fault_at);
     }
+    // An empty list is right, too: `clflush` faults as a load does and touches nothing.
     let watched = list
         .iter()
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
