@@ -1,6 +1,7 @@
 # make            builds target/release/ulpf
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
+# make soak       random programs against an independent machine, for SECONDS=1800
 # make bench      measures, and writes benches/runs/ and the tables of BENCHMARKS.md
 # make install    copies ulpf to $(PREFIX)/bin
 
@@ -9,7 +10,8 @@ CARGO  ?= cargo
 
 BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
-TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps
+# The last two build Unicorn, the oracle's machine.
+TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite
 
@@ -19,6 +21,9 @@ demo: need-demo build
 	@demo/run
 test: need-test
 	@tests/all
+SECONDS ?= 1800
+soak: need-test build
+	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 bench: need-test build examples
 	@benches/run
 examples: need-build
@@ -26,7 +31,7 @@ examples: need-build
 install: build
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
 clean:
-	rm -rf target stub/target
+	rm -rf target stub/target oracle/target
 	$(MAKE) -C examples clean
 
 need-build:
@@ -39,4 +44,4 @@ need-test: need-build
 	@.ci/need --optional $(EXTRA_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test bench examples install clean need-build need-demo need-test
+.PHONY: build demo test soak bench examples install clean need-build need-demo need-test

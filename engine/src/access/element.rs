@@ -2,6 +2,7 @@
 
 use super::class::Class;
 use super::layout::{Layout, Pp, Wrap};
+use super::state;
 
 /// Size of the ModRM operand where capstone's word cannot be taken.
 pub fn operand_size(l: &Layout) -> Option<u16> {
@@ -9,6 +10,8 @@ pub fn operand_size(l: &Layout) -> Option<u16> {
     // In 64-bit mode the x87 environment has its 32-bit layout, or with 66 the 16-bit one.
     let x87 = |small, large| Some(if l.opsize16 { small } else { large });
     match (l.wrap, l.map, l.opcode) {
+        // movsxd with a 16-bit destination: AMD reads four bytes for it, Intel two (as capstone says)
+        (Wrap::Legacy, 0, 0x63) if l.opsize() == 2 && state::is_amd() => Some(4),
         // capstone: 28 whatever the operand size
         (Wrap::Legacy, 0, 0xd9) if matches!(l.ext(), 4 | 6) => x87(14, 28),
         // capstone: 4 (frstor, fnsave)

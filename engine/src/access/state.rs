@@ -5,7 +5,7 @@
 
 use crate::cpu::Cpu;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub const X87: u64 = 1;
 pub const SSE: u64 = 1 << 1;
@@ -20,9 +20,12 @@ static OFFSET: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static SIZE: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static ALIGNED: AtomicU32 = AtomicU32::new(0);
 static XCR0: AtomicU64 = AtomicU64::new(0);
+static AMD: AtomicBool = AtomicBool::new(false);
 
 /// Reads CPUID and XCR0; called by `Decoder::new`, idempotent.
 pub fn init() {
+    // "AuthenticAMD", "HygonGenuine"
+    AMD.store(matches!(__cpuid(0).ecx, 0x444d_4163 | 0x656e_6975), Relaxed);
     // OSXSAVE says that the kernel has enabled xgetbv.
     let osxsave = __cpuid(1).ecx & 1 << 27 != 0;
     if !osxsave {
@@ -50,6 +53,11 @@ pub fn init() {
     }
     ALIGNED.store(aligned, Relaxed);
     XCR0.store(xcr0, Relaxed);
+}
+
+/// The few instructions that AMD and Intel define differently follow AMD.
+pub fn is_amd() -> bool {
+    AMD.load(Relaxed)
 }
 
 /// The state components that the kernel has enabled.

@@ -91,6 +91,9 @@ fn judge(iced: &Instruction, bench: &mut Bench) -> Vec<Found> {
             // iced says "unknown" for repeated ones; one iteration is meant here.
             size = iced.memory_size().size() as u64;
         }
+        if iced.code() == iced_x86::Code::Movsxd_r16_rm16 && state::is_amd() {
+            size = 4;
+        }
         let elements = if m.vsib_size() != 0 {
             // As many as there are indices and as there is room for in the register.
             let data = (0..iced.op_count())

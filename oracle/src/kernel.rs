@@ -1,0 +1,190 @@
+//! The system calls that generated programs make, as Linux does them: what they read and write, and
+//! with which values.
+
+use crate::hits::Access;
+use ulpf_lib::AccessKind;
+
+/// How a run ended.
+pub enum Verdict {
+    Exit,
+    /// The instruction limit is reached.
+    Stuck,
+    Fault(String),
+}
+
+/// The program's memory that calls may name.
+pub trait Memory {
+    fn bytes(&mut self, addr: u64, len: usize) -> Option<&mut [u8]>;
+}
+
+#[derive(Default)]
+pub struct Done {
+    pub result: i64,
+    pub accesses: Vec<Access>,
+    pub verdict: Option<Verdict>,
+}
+
+/// Descriptor 100 is a memory file, 101 and 102 are the ends of a pipe.
+#[derive(Default)]
+pub struct Kernel {
+    file: Vec<u8>,
+    pipe: std::collections::VecDeque<u8>,
+}
+
+pub const FILE: u64 = 100;
+pub const PIPE_READ: u64 = 101;
+pub const PIPE_WRITE: u64 = 102;
+
+const EBADF: i64 = -9;
+const EAGAIN: i64 = -11;
+const EFAULT: i64 = -14;
+
+impl Kernel {
+    /// As the programs have made it before their first marker.
+    pub fn with_file(file: Vec<u8>) -> Kernel {
+        Kernel {
+            file,
+            ..Kernel::default()
+        }
+    }
+
+    pub fn call(&mut self, nr: u64, a: &[u64; 6], m: &mut impl Memory) -> Done {
+        let mut d = Done::default();
+        d.result = match nr {
+            // read, pread64
+            0 | 17 => self.read(a[0], &[(a[1], a[2])], (nr == 17).then_some(a[3]), m, &mut d),
+            // write, pwrite64
+            1 | 18 => self.write(a[0], &[(a[1], a[2])], (nr == 18).then_some(a[3]), m, &mut d),
+            // readv, preadv, writev, pwritev
+            19 | 20 | 295 | 296 => {
+                let Some(iov) = vectors(a[1], a[2], m) else {
+                    d.result = EFAULT;
+                    return d;
+                };
+                let at = (nr >= 295).then_some(a[3]);
+                match nr {
+                    19 | 295 => self.read(a[0], &iov, at, m, &mut d),
+                    _ => self.write(a[0], &iov, at, m, &mut d),
+                }
+            }
+            // mmap: the arenas, which are there already
+            9 => a[0] as i64,
+            // close, dup2, memfd_create, pipe2, ftruncate
+            3 | 33 | 319 | 77 => 0,
+            22 | 293 => 0,
+            24 => 0,
+            60 | 231 => {
+                d.verdict = Some(Verdict::Exit);
+                0
+            }
+            _ => {
+                d.verdict = Some(Verdict::Fault(format!("system call {nr} is not modelled")));
+                0
+            }
+        };
+        d
+    }
+
+    fn read(
+        &mut self,
+        fd: u64,
+        iov: &[(u64, u64)],
+        at: Option<u64>,
+        m: &mut impl Memory,
+        d: &mut Done,
+    ) -> i64 {
+        let total: u64 = iov.iter().map(|v| v.1).sum();
+        let data: Vec<u8> = match (fd, at) {
+            (FILE, Some(at)) => {
+                let from = (at as usize).min(self.file.len());
+                self.file[from..(from + total as usize).min(self.file.len())].to_vec()
+            }
+            (PIPE_READ, None) => {
+                if self.pipe.is_empty() && total > 0 {
+                    return EAGAIN;
+                }
+                let n = self.pipe.len().min(total as usize);
+                self.pipe.drain(..n).collect()
+            }
+            _ => return EBADF,
+        };
+        let mut left = &data[..];
+        for &(addr, len) in iov {
+            let (now, rest) = left.split_at(left.len().min(len as usize));
+            left = rest;
+            if now.is_empty() {
+                continue;
+            }
+            let Some(to) = m.bytes(addr, now.len()) else {
+                return EFAULT;
+            };
+            d.accesses.push(Access {
+                addr,
+                kind: AccessKind::Write,
+                old: to.to_vec(),
+                new: vec![],
+            });
+        }
+        // Old and new values are those before and after the call, also where vectors overlap.
+        let mut left = &data[..];
+        for a in &d.accesses {
+            let (now, rest) = left.split_at(a.old.len());
+            left = rest;
+            if let Some(to) = m.bytes(a.addr, now.len()) {
+                to.copy_from_slice(now);
+            }
+        }
+        for a in &mut d.accesses {
+            a.new = m.bytes(a.addr, a.old.len()).map_or(vec![], |b| b.to_vec());
+        }
+        data.len() as i64
+    }
+
+    fn write(
+        &mut self,
+        fd: u64,
+        iov: &[(u64, u64)],
+        at: Option<u64>,
+        m: &mut impl Memory,
+        d: &mut Done,
+    ) -> i64 {
+        let mut data = Vec::new();
+        for &(addr, len) in iov {
+            if len == 0 {
+                continue;
+            }
+            let Some(bytes) = m.bytes(addr, len as usize) else {
+                return EFAULT;
+            };
+            data.extend_from_slice(bytes);
+            d.accesses.push(Access {
+                addr,
+                kind: AccessKind::Read,
+                old: bytes.to_vec(),
+                new: bytes.to_vec(),
+            });
+        }
+        match (fd, at) {
+            (FILE, Some(at)) => {
+                let at = at as usize;
+                if self.file.len() < at + data.len() {
+                    self.file.resize(at + data.len(), 0);
+                }
+                self.file[at..at + data.len()].copy_from_slice(&data);
+            }
+            (PIPE_WRITE, None) => self.pipe.extend(&data),
+            _ => return EBADF,
+        }
+        data.len() as i64
+    }
+}
+
+fn vectors(at: u64, count: u64, m: &mut impl Memory) -> Option<Vec<(u64, u64)>> {
+    let bytes = m.bytes(at, count as usize * 16)?;
+    let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("8 bytes"));
+    Some(
+        (0..count as usize)
+            .map(|i| (word(2 * i), word(2 * i + 1)))
+            .collect(),
+    )
+}

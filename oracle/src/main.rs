@@ -1,0 +1,42 @@
+//! The oracle: runs generated programs under ulpf and on an independent machine, and compares every
+//! hit. `make soak` runs it for as long as told, `make test` a fixed slice.
+//!
+//! ```text
+//!   seed ─▶ generate ─▶ Program ─┬▶ judge (Unicorn with memory hooks, or single steps) ─▶ Expected ─┐
+//!                                └▶ ulpf server, hit ring ─▶ Actual ────────────────────────────────┴▶ compare
+//! ```
+
+mod asm;
+#[path = "../../engine/src/corpus.rs"]
+#[allow(dead_code, clippy::should_implement_trait)]
+mod corpus;
+mod generate;
+mod hits;
+mod kernel;
+mod minimise;
+mod program;
+mod soak;
+mod step;
+mod tracee;
+mod ulpf;
+mod unicorn;
+
+const USAGE: &str = "\
+oracle soak [SECONDS] [--seed N]   random programs until the time is up
+oracle slice                       the fixed cases and a fixed set of programs
+oracle case FILE…                  fixed cases
+oracle one unicorn|step SEED       one program, with what it makes
+
+--ulpf FILE                        the ulpf to judge (default: target/release/ulpf)
+";
+
+fn main() {
+    match soak::main(std::env::args().skip(1).collect()) {
+        Ok(true) => {}
+        Ok(false) => std::process::exit(1),
+        Err(e) => {
+            eprintln!("oracle: {e:#}\n\n{USAGE}");
+            std::process::exit(2);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A program to judge: code, constants, memory contents and the watches of each epoch; as an ELF file
+//! for the kernel, as text for a fixed case.
+//!
+//! ```text
+//! 0x0040_0000  code        read, execute; starts at its first byte
+//! 0x0f00_0000  control     read, write: loop counters, then constants; never watched
+//! 0x1000_0000  arena 0     private file mapping (a data segment)
+//! 0x1800_0000  arena 1     private anonymous memory, mapped by the program
+//! 0x2000_0000  arena 2     shared anonymous memory, mapped by the program
+//! 0x2800_0000  contents    what arenas 1 and 2 are filled with
+//! ```
+//! `int3` ends an epoch: the harness changes the watches there.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt::Write;
+use ulpf_lib::WatchKind;
+
+pub const CODE: u64 = 0x40_0000;
+pub const CONTROL: u64 = 0x0f00_0000;
+pub const CONTROL_LEN: usize = 0x1000;
+pub const CONSTANTS: u64 = CONTROL + CONTROL_LEN as u64;
+pub const ARENAS: [u64; 3] = [0x1000_0000, 0x1800_0000, 0x2000_0000];
+/// Pages of an arena; the outer ones are there for accesses that stray.
+pub const ARENA_PAGES: usize = 6;
+pub const ARENA_LEN: usize = ARENA_PAGES * 4096;
+pub const CONTENTS: u64 = 0x2800_0000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch {
+    pub addr: u64,
+    pub len: u64,
+    pub kind: WatchKind,
+}
+
+impl Watch {
+    pub fn letter(&self) -> &'static str {
+        match self.kind {
+            WatchKind::Write => "w",
+            WatchKind::Read => "r",
+            WatchKind::Access => "rw",
+        }
+    }
+}
+
+/// Who is asked for the truth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judge {
+    /// Unicorn, with memory hooks.
+    Unicorn,
+    /// The processor, one instruction at a time.
+    Step,
+}
+
+#[derive(Clone)]
+pub struct Program {
+    pub judge: Judge,
+    pub memory_seed: u64,
+    pub code: Vec<u8>,
+    pub constants: Vec<u8>,
+    /// Armed at each marker in turn.
+    pub epochs: Vec<Vec<Watch>>,
+}
+
+/// The arena and offset of an address.
+pub fn arena_of(addr: u64) -> Option<(usize, usize)> {
+    ARENAS
+        .iter()
+        .position(|a| (*a..*a + ARENA_LEN as u64).contains(&addr))
+        .map(|n| (n, (addr - ARENAS[n]) as usize))
+}
+
+/// What an arena holds at first.
+pub fn contents(seed: u64, arena: usize) -> Vec<u8> {
+    let mut state = seed ^ (arena as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut out = Vec::with_capacity(ARENA_LEN);
+    while out.len() < ARENA_LEN {
+        // splitmix64
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        // Small numbers and zeros are frequent in real memory, and make silent stores.
+        let word = match z & 7 {
+            0 => 0,
+            1 => z >> 56,
+            _ => z,
+        };
+        out.extend(word.to_le_bytes());
+    }
+    out
+}
+
+impl Program {
+    pub fn control(&self) -> Vec<u8> {
+        let mut v = vec![0; CONTROL_LEN];
+        v.extend(&self.constants);
+        v.resize(v.len().next_multiple_of(4096).max(0x2000), 0);
+        v
+    }
+
+    /// A static executable without sections.
+    pub fn elf(&self) -> Vec<u8> {
+        const EXEC: u32 = 5;
+        const DATA: u32 = 6;
+        const READ: u32 = 4;
+        let mut inside = contents(self.memory_seed, 1);
+        inside.extend(contents(self.memory_seed, 2));
+        let segments = [
+            (CODE, EXEC, self.code.clone()),
+            (CONTROL, DATA, self.control()),
+            (ARENAS[0], DATA, contents(self.memory_seed, 0)),
+            (CONTENTS, READ, inside),
+        ];
+        let mut out = Vec::new();
+        out.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+        out.extend(2u16.to_le_bytes());
+        out.extend(62u16.to_le_bytes());
+        out.extend(1u32.to_le_bytes());
+        out.extend(CODE.to_le_bytes());
+        out.extend(64u64.to_le_bytes());
+        out.extend(0u64.to_le_bytes());
+        out.extend(0u32.to_le_bytes());
+        for half in [64u16, 56, segments.len() as u16, 64, 0, 0] {
+            out.extend(half.to_le_bytes());
+        }
+        let mut at = 4096u64;
+        for (addr, flags, bytes) in &segments {
+            out.extend(1u32.to_le_bytes());
+            out.extend(flags.to_le_bytes());
+            let len = bytes.len() as u64;
+            for word in [at, *addr, *addr, len, len, 4096] {
+                out.extend(word.to_le_bytes());
+            }
+            at += len.next_multiple_of(4096);
+        }
+        for (_, _, bytes) in &segments {
+            out.resize(out.len().next_multiple_of(4096), 0);
+            out.extend(bytes);
+        }
+        out
+    }
+
+    /// The form in `cases/`.
+    pub fn text(&self, comment: &str) -> String {
+        let mut s = String::new();
+        for line in comment.lines() {
+            let _ = writeln!(s, "# {line}");
+        }
+        let _ = writeln!(s, "judge {:?}\nmemory {:#x}", self.judge, self.memory_seed);
+        for (name, bytes) in [("code", &self.code), ("constants", &self.constants)] {
+            for line in bytes.chunks(32) {
+                let _ = write!(s, "{name} ");
+                for b in line {
+                    let _ = write!(s, "{b:02x}");
+                }
+                let _ = writeln!(s);
+            }
+        }
+        for watches in &self.epochs {
+            let _ = write!(s, "epoch");
+            for w in watches {
+                let _ = write!(s, " {:#x}:{}:{}", w.addr, w.len, w.letter());
+            }
+            let _ = writeln!(s);
+        }
+        s
+    }
+
+    pub fn parse(text: &str) -> Result<Program> {
+        let mut p = Program {
+            judge: Judge::Unicorn,
+            memory_seed: 0,
+            code: vec![],
+            constants: vec![],
+            epochs: vec![],
+        };
+        for line in text.lines() {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match word {
+                "" | "#" => {}
+                "judge" if rest == "Step" => p.judge = Judge::Step,
+                "judge" => ensure!(rest == "Unicorn", "no such judge: {rest}"),
+                "memory" => p.memory_seed = number(rest)?,
+                "code" => p.code.extend(hex(rest)?),
+                "constants" => p.constants.extend(hex(rest)?),
+                "epoch" => p
+                    .epochs
+                    .push(rest.split_whitespace().map(watch).collect::<Result<_>>()?),
+                _ => bail!("not understood: {line}"),
+            }
+        }
+        Ok(p)
+    }
+}
+
+fn number(s: &str) -> Result<u64> {
+    let hex = s.strip_prefix("0x").context("addresses start with 0x")?;
+    Ok(u64::from_str_radix(hex, 16)?)
+}
+
+fn hex(s: &str) -> Result<Vec<u8>> {
+    ensure!(s.len() % 2 == 0 && s.is_ascii(), "not hex: {s}");
+    (0..s.len() / 2)
+        .map(|i| Ok(u8::from_str_radix(&s[2 * i..2 * i + 2], 16)?))
+        .collect()
+}
+
+fn watch(s: &str) -> Result<Watch> {
+    let mut parts = s.split(':');
+    let mut next = || parts.next().context("a watch is ADDR:LEN:KIND");
+    Ok(Watch {
+        addr: number(next()?)?,
+        len: next()?.parse()?,
+        kind: match next()? {
+            "w" => WatchKind::Write,
+            "r" => WatchKind::Read,
+            "rw" => WatchKind::Access,
+            other => bail!("no such kind: {other}"),
+        },
+    })
+}

@@ -1,0 +1,304 @@
+//! The judge that knows nothing of ulpf: Unicorn with hooks on every memory access. No decoder says
+//! what an instruction touches; the hooks do. Unicorn touches wide operands in pieces, which are put
+//! together again: what one instruction reads in one piece of address space is one access, likewise
+//! what it writes, and an instruction that reads, changes and writes one operand makes one access.
+//! A string instruction's accesses are those of one iteration, each by itself.
+
+use crate::hits::{Access, Expected, Recorder};
+use crate::kernel::{Kernel, Memory, Verdict};
+use crate::program::*;
+use anyhow::{Result, anyhow, bail};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
+use std::collections::HashMap;
+use ulpf_lib::AccessKind;
+use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot};
+use unicorn_engine::{RegisterX86 as R, Unicorn, X86Insn};
+
+/// One hook call.
+struct Piece {
+    addr: u64,
+    len: u64,
+    write: bool,
+    old: [u8; 16],
+}
+
+/// What putting pieces together needs to know about an instruction.
+#[derive(Clone, Copy)]
+struct Nature {
+    string: bool,
+    /// One operand is read and written.
+    modifies: bool,
+}
+
+struct Machine {
+    arenas: [Vec<u8>; 3],
+    control: Vec<u8>,
+    code: Vec<u8>,
+    contents: Vec<u8>,
+    natures: HashMap<u64, Nature>,
+    pieces: Vec<Piece>,
+    pc: u64,
+    recorder: Recorder,
+    epochs: Vec<Vec<Watch>>,
+    next_epoch: usize,
+    kernel: Kernel,
+    end: Option<Verdict>,
+    limit: u64,
+}
+
+impl Memory for Machine {
+    fn bytes(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
+        let (n, at) = arena_of(addr).unwrap_or((3, addr.checked_sub(CONTROL)? as usize));
+        let region = match n {
+            3 => &mut self.control,
+            n => &mut self.arenas[n],
+        };
+        region.get_mut(at..at.checked_add(len)?)
+    }
+}
+
+impl Machine {
+    fn nature(&mut self, pc: u64) -> Nature {
+        let code = &self.code;
+        *self.natures.entry(pc).or_insert_with(|| {
+            let bytes = &code[(pc - CODE) as usize..];
+            let i = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode();
+            let mut factory = InstructionInfoFactory::new();
+            let modifies = factory
+                .info(&i)
+                .used_memory()
+                .iter()
+                .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite));
+            Nature {
+                string: i.is_string_instruction(),
+                modifies,
+            }
+        })
+    }
+
+    fn touch(&mut self, addr: u64, len: u64, write: bool) {
+        if arena_of(addr).is_none() && arena_of(addr + len - 1).is_none() {
+            return;
+        }
+        let mut old = [0; 16];
+        if let Some(now) = self.bytes(addr, len as usize) {
+            old[..len as usize].copy_from_slice(now);
+        }
+        self.pieces.push(Piece {
+            addr,
+            len,
+            write,
+            old,
+        });
+    }
+
+    /// The instruction at `self.pc` is done.
+    fn finish(&mut self) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        let nature = self.nature(self.pc);
+        let pieces = std::mem::take(&mut self.pieces);
+        let mut spans: Vec<(u64, u64, AccessKind)> = Vec::new();
+        for write in [false, true] {
+            let kind = if write {
+                AccessKind::Write
+            } else {
+                AccessKind::Read
+            };
+            let mut own: Vec<_> = pieces
+                .iter()
+                .filter(|p| p.write == write)
+                .map(|p| (p.addr, p.addr + p.len))
+                .collect();
+            if !nature.string {
+                own.sort();
+                own.dedup_by(|next, last| {
+                    let joined = next.0 <= last.1;
+                    if joined {
+                        last.1 = last.1.max(next.1);
+                    }
+                    joined
+                });
+            }
+            for (from, to) in own {
+                let read = (from, to, AccessKind::Read);
+                match spans.iter().position(|s| *s == read) {
+                    Some(n) if write && nature.modifies => spans[n].2 = AccessKind::ReadWrite,
+                    _ => spans.push((from, to, kind)),
+                }
+            }
+        }
+        let mut accesses = Vec::with_capacity(spans.len());
+        for (from, to, kind) in spans {
+            if self.recorder.watched_page(from, to - from) {
+                self.recorder.out.accesses += 1;
+            }
+            if !self.recorder.any_overlap(from, to - from) {
+                continue;
+            }
+            let Some(new) = self.bytes(from, (to - from) as usize) else {
+                continue;
+            };
+            let new = new.to_vec();
+            // A byte's value before the instruction is what its first piece saw.
+            let mut old = new.clone();
+            for p in pieces.iter().rev() {
+                for i in 0..p.len {
+                    if let Some(at) = (p.addr + i).checked_sub(from)
+                        && let Some(byte) = old.get_mut(at as usize)
+                    {
+                        *byte = p.old[i as usize];
+                    }
+                }
+            }
+            accesses.push(Access {
+                addr: from,
+                kind,
+                old,
+                new,
+            });
+        }
+        if !accesses.is_empty() {
+            self.recorder.group(self.pc, None, &accesses);
+        }
+        self.pieces = pieces;
+        self.pieces.clear();
+    }
+}
+
+const RW: Prot = Prot(3);
+
+/// `Err` when the program cannot be judged (it faults, or never ends).
+pub fn judge(p: &Program) -> Result<Expected> {
+    let mut contents_of = contents(p.memory_seed, 1);
+    contents_of.extend(contents(p.memory_seed, 2));
+    contents_of.resize(contents_of.len().next_multiple_of(4096), 0);
+    let mut code = p.code.clone();
+    code.resize(code.len().next_multiple_of(4096) + 4096, 0xcc);
+    let machine = Box::new(Machine {
+        // 1 and 2 are empty until the program fills them; it does so before the first marker.
+        arenas: [
+            contents(p.memory_seed, 0),
+            vec![0; ARENA_LEN],
+            vec![0; ARENA_LEN],
+        ],
+        control: p.control(),
+        code,
+        contents: contents_of,
+        natures: HashMap::new(),
+        pieces: vec![],
+        pc: 0,
+        recorder: Recorder::new(),
+        epochs: p.epochs.clone(),
+        next_epoch: 0,
+        kernel: Kernel::default(),
+        end: None,
+        limit: 4_000_000,
+    });
+    let mut uc = Unicorn::new_with_data(Arch::X86, Mode::MODE_64, machine)
+        .map_err(|e| anyhow!("unicorn: {e:?}"))?;
+    map(&mut uc).map_err(|e| anyhow!("unicorn: {e:?}"))?;
+    let fail = |e| anyhow!("unicorn: {e:?}");
+    uc.add_code_hook(CODE, CODE + (1 << 24), |uc, pc, _| {
+        let m = uc.get_data_mut();
+        m.finish();
+        m.pc = pc;
+        m.recorder.out.instructions += 1;
+        if m.recorder.out.instructions > m.limit {
+            m.end = Some(Verdict::Stuck);
+            let _ = uc.emu_stop();
+        }
+    })
+    .map_err(fail)?;
+    uc.add_mem_hook(
+        HookType::MEM_READ | HookType::MEM_WRITE,
+        CONTROL,
+        0x3000_0000,
+        |uc, kind, addr, len, _| {
+            let m = uc.get_data_mut();
+            m.touch(addr, len as u64, kind == MemType::WRITE);
+            true
+        },
+    )
+    .map_err(fail)?;
+    uc.add_intr_hook(|uc, number| {
+        let m = uc.get_data_mut();
+        m.finish();
+        if number != 3 {
+            m.end = Some(Verdict::Fault(format!("exception {number}")));
+            let _ = uc.emu_stop();
+            return;
+        }
+        // The last marker, before the end, begins no epoch.
+        if let Some(w) = m.epochs.get(m.next_epoch) {
+            m.recorder.epoch(&w.clone());
+        }
+        m.next_epoch += 1;
+    })
+    .map_err(fail)?;
+    uc.add_insn_sys_hook(X86Insn::SYSCALL, 1, 0, syscall)
+        .map_err(fail)?;
+    uc.reg_write(R::EFLAGS, 0x202).map_err(fail)?;
+    // OSFXSR, OSXMMEXCPT: SSE is usable; the x87 unit too.
+    let cr4 = uc.reg_read(R::CR4).map_err(fail)?;
+    uc.reg_write(R::CR4, cr4 | 0x600).map_err(fail)?;
+    let run = uc.emu_start(CODE, u64::MAX, 0, 0);
+    let m = uc.get_data_mut();
+    match (m.end.take(), run) {
+        (Some(Verdict::Exit), _) => Ok(std::mem::take(&mut m.recorder.out)),
+        (Some(Verdict::Stuck), _) => bail!("does not end"),
+        (Some(Verdict::Fault(why)), _) => bail!("{why} at {:#x}", m.pc),
+        (_, run) => bail!("unicorn: {run:?}\n{}", crate::soak::listing(p, Some(m.pc))),
+    }
+}
+
+fn map(uc: &mut Unicorn<Box<Machine>>) -> Result<(), unicorn_engine::uc_error> {
+    let m = uc.get_data_mut();
+    let mut regions = vec![
+        (CODE, m.code.as_mut_ptr(), m.code.len(), Prot(5)),
+        (CONTROL, m.control.as_mut_ptr(), m.control.len(), RW),
+        (CONTENTS, m.contents.as_mut_ptr(), m.contents.len(), RW),
+    ];
+    for (n, a) in m.arenas.iter_mut().enumerate() {
+        regions.push((ARENAS[n], a.as_mut_ptr(), a.len(), RW));
+    }
+    for (addr, ptr, len, prot) in regions {
+        // SAFETY: the vectors live in the machine's data, are never resized, and outlive it.
+        unsafe { uc.mem_map_ptr(addr, len as u64, prot, ptr.cast())? };
+    }
+    Ok(())
+}
+
+fn syscall(uc: &mut Unicorn<Box<Machine>>) {
+    let get = |uc: &Unicorn<Box<Machine>>, r: R| uc.reg_read(r).unwrap_or(0);
+    let nr = get(uc, R::RAX);
+    let args = [R::RDI, R::RSI, R::RDX, R::R10, R::R8, R::R9].map(|r| get(uc, r));
+    let m = uc.get_data_mut();
+    m.pieces.clear();
+    let pc = m.pc;
+    // The segment bases are registers here.
+    if nr == 158 {
+        let base = match args[0] {
+            0x1001 => R::GS_BASE,
+            _ => R::FS_BASE,
+        };
+        let _ = uc.reg_write(base, args[1]);
+        let _ = uc.reg_write(R::RAX, 0);
+        return;
+    }
+    let mut kernel = std::mem::take(&mut m.kernel);
+    let done = kernel.call(nr, &args, m.as_mut());
+    m.kernel = kernel;
+    for a in &done.accesses {
+        if m.recorder.watched_page(a.addr, a.old.len() as u64) {
+            m.recorder.out.accesses += 1;
+        }
+    }
+    m.recorder.group(pc, Some(nr as u32), &done.accesses);
+    if let Some(v) = done.verdict {
+        m.end = Some(v);
+        let _ = uc.emu_stop();
+    }
+    let _ = uc.reg_write(R::RAX, done.result as u64);
+}
