@@ -1,9 +1,10 @@
 /* exec: a process that becomes the same program again, from leg to leg, and then another one.
  *
- *   relay LEG [thread|missing|PROGRAM]
+ *   relay LEG [thread|wait|PROGRAM]
  *
  * LEG counts down. On the way: a failing exec, which must change nothing. With `thread` another
- * thread than the first calls exec; at the end PROGRAM is executed, if there is one. */
+ * thread than the first calls exec; with `wait` the start is given by a line on stdin; at the end
+ * PROGRAM is executed, if there is one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -39,6 +40,10 @@ int main(int argc, char **argv)
 	const char *what = argc > 2 ? argv[2] : "";
 	pthread_t thread;
 
+	if (strcmp(what, "wait") == 0) {
+		getchar();
+		argv[2] = "";
+	}
 	arguments = argv;
 	leg = argc > 1 ? atoi(argv[1]) : 1;
 	ready();

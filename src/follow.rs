@@ -17,7 +17,15 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 /// Offers the stub to follow its program; it asks for nothing without.
-pub const OFFER: &[u8] = b"QUlpfFollow:exec";
+pub fn offer(fork: bool, vfork: bool) -> Vec<u8> {
+    let mut text = String::from("QUlpfFollow:exec");
+    for (wanted, what) in [(fork, ";fork"), (vfork, ";vfork")] {
+        if wanted {
+            text.push_str(what);
+        }
+    }
+    text.into_bytes()
+}
 
 /// Every notification of the stub to us begins like this.
 const OURS: &[u8] = b"Ulpf";

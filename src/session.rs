@@ -75,6 +75,11 @@ pub async fn attach(pid: i32) -> Result<Session, StartError> {
     blocking(move || inject::attach(pid)).await
 }
 
+/// Takes hold of a forked child that waits for it; it rests where it returns from fork.
+pub async fn take_child(child: inject::follow::Child) -> Result<Session, StartError> {
+    blocking(move || inject::follow::child(child)).await
+}
+
 async fn blocking(
     work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static,
 ) -> Result<Session, StartError> {

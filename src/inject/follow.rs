@@ -105,6 +105,72 @@ pub fn exec(mut request: Exec) -> Followed {
     })
 }
 
+/// A forked child that waits in the remains of its parent's stub, which has already taken everything
+/// of ours out of it.
+pub struct Child {
+    /// As we see it, and as it sees itself.
+    pub pid: i32,
+    pub number: i32,
+    /// To the parent's stub, which lets the child go on.
+    pub parent: UnixStream,
+}
+
+/// Puts a stub of its own into a forked child. It rests where it returns from fork.
+pub fn child(mut child: Child) -> Result<Injected, StartError> {
+    let step = |e| StartError::step("take hold of the forked child", e);
+    let image = stub_image()?;
+    let pidfd = sys::pidfd_open(child.pid).map_err(step)?;
+    let since = Clocks::now();
+    let thread = Tracee::seize_quietly(child.pid, libc::PTRACE_O_TRACESYSGOOD).map_err(step)?;
+    let result = thread
+        .interrupt()
+        .and_then(|()| return_from_fork(&thread, &mut child))
+        .map_err(step)
+        .and_then(|()| {
+            let thread = Tracee::adopt(child.pid);
+            load::load(child.pid, &mut [thread], image, 0)
+        });
+    match result {
+        Ok(loaded) => finish(child.pid, loaded, pidfd, since, false, Vec::new()),
+        Err(error) => {
+            let _ = thread.detach(0);
+            Err(error)
+        }
+    }
+}
+
+/// From the wait inside our handler to the program's own code: the end of the handler's sigreturn.
+fn return_from_fork(thread: &Tracee, child: &mut Child) -> io::Result<()> {
+    const ENOSYS: i64 = -38; // what rax holds at the entry to a system call
+    let mut released = false;
+    let mut signal = 0;
+    loop {
+        let stop = thread.wait()?;
+        match stop {
+            Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
+                released = true;
+                let go = format!("vUlpfForkGo;{:x}", child.number);
+                child.parent.write_all(&crate::rsp::frame(go.as_bytes()))?;
+            }
+            Stop::Syscall => {
+                let regs = thread.regs()?;
+                if regs.orig_rax as i64 == libc::SYS_rt_sigreturn && regs.rax as i64 == ENOSYS {
+                    break;
+                }
+            }
+            Stop::Signal(number) => signal = number,
+            Stop::Exited(_) | Stop::Killed(_) => return Err(io::ErrorKind::NotFound.into()),
+            Stop::Event(_) => {}
+        }
+        thread.cont_syscall(std::mem::take(&mut signal))?;
+    }
+    thread.cont_syscall(0)?;
+    match thread.wait()? {
+        Stop::Syscall => Ok(()),
+        other => Err(io::Error::other(format!("{other:?} instead of its return"))),
+    }
+}
+
 enum Outcome {
     /// At PTRACE_EVENT_EXEC.
     Executed,

@@ -193,6 +193,19 @@ pub fn thread_numbered(pid: i32, own: i32) -> Option<i32> {
         .find(|&t| last(t) == Some(own))
 }
 
+/// The number that we know a process by, from the one that it has for itself (in a container) and
+/// its parent's.
+pub fn child_numbered(parent: i32, own: i32) -> Option<i32> {
+    let is_it = |pid: i32| {
+        own_number(pid) == Some(own)
+            && Status::of(pid).is_ok_and(|s| s.number("PPid") == Some(parent))
+    };
+    if is_it(own) || own_number(parent) == Some(parent) {
+        return Some(own);
+    }
+    all().ok()?.into_iter().find(|&pid| is_it(pid))
+}
+
 /// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
 pub fn zombie_status(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

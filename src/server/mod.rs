@@ -21,7 +21,9 @@ mod client;
 mod host_io;
 mod listen;
 pub mod options;
+mod processes;
 mod requests;
+mod running;
 mod target;
 mod watches;
 
@@ -32,6 +34,7 @@ use client::{Client, Input};
 use host_io::HostIo;
 use listen::Listener;
 use options::{Options, Target as Wanted};
+use processes::Unborn;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -65,15 +68,22 @@ struct Server {
     extended: bool,
     /// The debugger understands `p1.2`, `;process:`.
     multiprocess: bool,
-    /// The debugger wants to hear of exec.
+    /// The debugger wants to hear of exec, fork, vfork.
     exec_events: bool,
+    fork_events: bool,
+    vfork_events: bool,
     /// The debugger's last qSupported, for the stubs of programs that are started later.
     supported: Option<Vec<u8>>,
     /// Settings that outlive a program: packet up to its `:` → packet.
     sticky: BTreeMap<Vec<u8>, Vec<u8>>,
     /// What qSupported has announced.
     packet_size: usize,
-    target: Option<Target>,
+    /// The first one is the one that packets are for (see [`processes`]).
+    targets: Vec<Target>,
+    /// Forked children that the debugger has heard of and has not decided about.
+    unborn: Vec<Unborn>,
+    /// The debugger has selected this one of them.
+    chosen: Option<i32>,
     host_io: HostIo,
     stdio: bool,
     terminal: Terminal,
@@ -135,10 +145,14 @@ impl Bound {
             extended: false,
             multiprocess: false,
             exec_events: false,
+            fork_events: false,
+            vfork_events: false,
             supported: None,
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
-            target: None,
+            targets: Vec::new(),
+            unborn: Vec::new(),
+            chosen: None,
             host_io: HostIo::default(),
             stdio,
             terminal,
@@ -208,7 +222,7 @@ impl Server {
             };
             self.host_io = HostIo::default();
             self.multiprocess = false;
-            self.exec_events = false;
+            (self.exec_events, self.fork_events, self.vfork_events) = (false, false, false);
             let outcome = self.connection(&mut client).await;
             drop(client);
             match outcome {
@@ -216,11 +230,13 @@ impl Server {
                 quit => return quit,
             }
             // A program that runs without anybody to hear of its stops would hang at the first one.
-            if let Some(target) = &mut self.target {
+            for target in &mut self.targets {
                 target.stop().await;
+                target.pending = None;
             }
+            self.release_children().await;
             self.take_terminal();
-            if self.options.once || self.stdio || (!self.extended && self.target.is_none()) {
+            if self.options.once || self.stdio || (!self.extended && self.targets.is_empty()) {
                 return Outcome::Quit(0);
             }
             self.say(
@@ -249,7 +265,7 @@ impl Server {
                 Input::Gone => return Outcome::Closed,
                 // The program has stopped meanwhile; what that means is for the stub to say.
                 Input::Interrupt => {
-                    if let Some(target) = &mut self.target {
+                    if let Some(target) = self.targets.first_mut() {
                         let _ = target.interrupt().await;
                     }
                 }
@@ -262,64 +278,42 @@ impl Server {
         }
     }
 
-    /// Sends a packet to the stub and its replies to the debugger, to the last one.
-    async fn relay(
-        &mut self,
-        client: &mut Client,
-        packet: &[u8],
-        resumes: bool,
-    ) -> Option<Outcome> {
-        let Some(target) = &mut self.target else {
+    /// Sends a packet to the stub in front and its replies to the debugger, to the last one. The
+    /// program does not run meanwhile.
+    async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        let Some(target) = self.targets.first_mut() else {
             let _ = client.send(b"E01").await;
             return None;
         };
         if let Some(why) = target.lost.clone() {
-            let ended = target.exit.now();
-            let reply = match ended {
-                Some(ending) if resumes || packet == b"?" => self.ended(ending),
+            let reply = match target.exit.now() {
+                Some(ending) if packet == b"?" => self.ended(ending),
                 _ => why,
             };
             let _ = client.send(error_for(packet, reply.as_bytes())).await;
             return None;
-        }
-        let shared = self.terminal == Terminal::Shared && target.launched;
-        // Before it runs: it may read at once.
-        if resumes && shared {
-            foreground::to_program(target.pid);
         }
         // The program may have been killed while it was stopped.
         if target.exit.now().is_none() {
             // An error shows as end of file below.
             let _ = target.send(packet).await;
         }
-        target.running = resumes;
-        if resumes {
-            target.greeting = greeting(&self.supported, &self.sticky);
-        }
         loop {
             tokio::select! {
                 biased;
                 news = target.news() => match news {
                     News::Reply(reply) => {
-                        let more = target::is_output(&reply);
-                        if !more {
-                            target.running = false;
-                            if resumes && shared {
-                                foreground::to_debugger();
-                            }
-                        }
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }
-                        let reply = if resumes { shape_stop(reply, &self.options.disabled) } else { reply };
                         let _ = client.send(&reply).await;
-                        if !more {
+                        if !target::is_output(&reply) {
                             return None;
                         }
                     }
                     News::Notification(text) => { let _ = client.notify(&text).await; }
                     News::Ended(ending) => {
-                        if resumes || packet == b"?" {
+                        if packet == b"?" {
                             let _ = client.send(self.ended(ending).as_bytes()).await;
                         } else {
                             // The next resume will tell.
@@ -327,31 +321,11 @@ impl Server {
                         }
                         return None;
                     }
-                    News::Executed(program) => {
-                        if !self.exec_events {
-                            // As gdbserver: nobody is told, it goes on.
-                            let _ = target.send(b"vCont;c").await;
-                            continue;
-                        }
-                        target.running = false;
-                        if resumes && shared {
-                            foreground::to_debugger();
-                        }
-                        let stop = target.request(b"?").await.unwrap_or_default();
-                        let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
-                        let _ = client.send(&stop).await;
-                        return None;
-                    }
-                    News::Replaced(_) | News::StubLost => {
+                    News::Executed(_) | News::Replaced(_) | News::StubLost => {
                         let why = target.lost.clone().unwrap_or_default();
                         message!("ulpf server: {}", why.trim_start_matches("E."));
-                        if !(target.is_replaced() && resumes) {
-                            let _ = client.send(error_for(packet, why.as_bytes())).await;
-                            return None;
-                        }
-                        // It goes on, so its end is the reply; until then the user should know.
-                        let text = format!("{}\n", why.trim_start_matches("E."));
-                        let _ = client.send(format!("O{}", rsp::to_hex(text.as_bytes())).as_bytes()).await;
+                        let _ = client.send(error_for(packet, why.as_bytes())).await;
+                        return None;
                     }
                 },
                 input = client.next_urgent() => match input {
@@ -364,7 +338,7 @@ impl Server {
 
     /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
     fn ended(&mut self, ending: Ending) -> String {
-        let pid = self.target.take().map_or(0, |t| t.number);
+        let pid = self.take_front().map_or(0, |t| t.number);
         self.take_terminal();
         let (letter, number) = match ending {
             Ending::Exited(status) => {
@@ -449,25 +423,25 @@ impl Server {
             message!("{warning}");
         }
         let mut target = Target::new(session);
-        for packet in greeting(&self.supported, &self.sticky) {
+        for packet in greeting(self) {
             let _ = target.request(&packet).await;
         }
-        self.target = Some(target);
+        self.targets.push(target);
     }
 
     /// The end of the server: what was started is killed, what was attached to goes on.
     async fn leave(&mut self) {
         self.take_terminal();
-        let Some(mut target) = self.target.take() else {
-            return;
-        };
-        if target.exit.now().is_some() {
-            return;
-        }
-        if target.launched {
-            self.say(&format!("Killing process(es): {}", target.pid));
-            target.kill().await;
-        } else {
+        self.release_children().await;
+        while let Some(mut target) = self.take_front() {
+            if target.exit.now().is_some() {
+                continue;
+            }
+            if target.launched {
+                self.say(&format!("Killing process(es): {}", target.pid));
+                target.kill().await;
+                continue;
+            }
             self.say(&format!("Detaching process(es): {}", target.pid));
             if !target.detach().await {
                 message!(
@@ -477,15 +451,19 @@ impl Server {
             }
         }
     }
+
+    /// The process that packets are for; another one comes to the front.
+    fn take_front(&mut self) -> Option<Target> {
+        (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))
+    }
 }
 
 /// What a stub is told before anything else: that we follow its program, and what the debugger has
 /// said so far.
-fn greeting(supported: &Option<Vec<u8>>, sticky: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
-    let offer = crate::follow::OFFER.to_vec();
-    std::iter::once(offer)
-        .chain(supported.iter().cloned())
-        .chain(sticky.values().cloned())
+fn greeting(server: &Server) -> Vec<Vec<u8>> {
+    std::iter::once(server.offer())
+        .chain(server.supported.iter().cloned())
+        .chain(server.sticky.values().cloned())
         .collect()
 }
 

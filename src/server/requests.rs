@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::processes::Addressed;
 use super::watches;
 use super::{Outcome, PACKET_SIZE, Server, report, shape_stop};
 use crate::rsp;
@@ -20,6 +21,8 @@ const OWN_FEATURES: &[&str] = &[
     "QDisableRandomization+",
     "multiprocess+",
     "exec-events+",
+    "fork-events+",
+    "vfork-events+",
 ];
 
 /// What a stub will be able to do, for a debugger that connects before there is one. It asks once per
@@ -72,8 +75,18 @@ impl Server {
             let _ = client.send(TOO_LONG).await;
             return None;
         }
-        if let Some(target) = self.target.as_mut().filter(|t| t.lost.is_none()) {
-            if target.watches.settles(packet) {
+        match self.address(client, packet).await {
+            Addressed::Serve => {}
+            Addressed::Reply(reply) => {
+                let _ = client.send(&reply).await;
+                return None;
+            }
+            Addressed::Done(outcome) => return outcome,
+        }
+        if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
+            // A forked child comes without the watches that the debugger takes away from it.
+            let came_without = target.inherits && watches::removes(packet);
+            if target.watches.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
@@ -122,12 +135,16 @@ impl Server {
                 return None;
             }
             _ if self.is_disabled(packet) => Vec::new(),
-            _ if self.target.is_some() => {
-                let resumes =
-                    starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S'));
-                let outcome = self.relay(client, packet, resumes).await;
+            _ if !self.targets.is_empty() => {
+                if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
+                    return self.resume(client, packet).await;
+                }
+                let outcome = self.relay(client, packet).await;
                 if STICKY.iter().any(|s| starts(s)) {
                     self.remember(packet);
+                    for target in self.targets.iter_mut().skip(1) {
+                        let _ = target.request(packet).await;
+                    }
                 }
                 return outcome;
             }
@@ -160,8 +177,15 @@ impl Server {
         };
         self.multiprocess = can(b"multiprocess+");
         self.exec_events = can(b"exec-events+");
+        // Which process a packet is for can only be said with their numbers.
+        self.fork_events = self.multiprocess && can(b"fork-events+");
+        self.vfork_events = self.multiprocess && can(b"vfork-events+");
         self.supported = Some(packet.into());
-        let stub = match &mut self.target {
+        let offer = self.offer();
+        for target in &mut self.targets {
+            let _ = target.request(&offer).await;
+        }
+        let stub = match self.targets.first_mut() {
             Some(target) => target
                 .request(packet)
                 .await
@@ -188,9 +212,14 @@ impl Server {
         features.join(";").into_bytes()
     }
 
-    fn attached(&self, packet: &[u8]) -> Vec<u8> {
+    /// What we follow for this debugger.
+    pub(super) fn offer(&self) -> Vec<u8> {
+        crate::follow::offer(self.fork_events, self.vfork_events)
+    }
+
+    pub(super) fn attached(&self, packet: &[u8]) -> Vec<u8> {
         let asked = packet.strip_prefix(b"qAttached:").map(rsp::hex_number);
-        match (&self.target, asked) {
+        match (self.targets.first(), asked) {
             (None, _) | (_, Some(None)) => b"E01".into(),
             (Some(t), Some(Some(pid))) if pid != t.number as u64 => b"E01".into(),
             (Some(t), _) => if t.launched { b"0" } else { b"1" }.into(),
@@ -250,12 +279,12 @@ impl Server {
             }
             b"help" => {
                 let _ = client.send(output(HELP).as_bytes()).await;
-                if self.target.is_some() {
-                    return self.relay(client, packet, false).await;
+                if !self.targets.is_empty() {
+                    return self.relay(client, packet).await;
                 }
                 let _ = client.send(b"OK").await;
             }
-            _ if self.target.is_some() => return self.relay(client, packet, false).await,
+            _ if !self.targets.is_empty() => return self.relay(client, packet).await,
             _ => {
                 let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
                 let _ = client.send(b"E01").await;
@@ -283,9 +312,7 @@ impl Server {
         } else {
             return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
         }
-        if let Some(mut old) = self.target.take() {
-            old.kill().await;
-        }
+        self.kill_everybody().await;
         match self.start().await {
             Ok(()) => self.first_stop().await,
             Err(error) => {
@@ -301,7 +328,7 @@ impl Server {
         let Some(pid) = pid.filter(|&p| p > 0) else {
             return b"E01".into();
         };
-        if self.target.is_some() {
+        if !self.targets.is_empty() {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {
@@ -314,7 +341,7 @@ impl Server {
     }
 
     async fn first_stop(&mut self) -> Vec<u8> {
-        let Some(target) = &mut self.target else {
+        let Some(target) = self.targets.first_mut() else {
             return b"E01".into();
         };
         match target.request(b"?").await {
@@ -325,26 +352,33 @@ impl Server {
 
     async fn kill_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid = rsp::hex_number(&packet[b"vKill;".len()..]);
-        match &mut self.target {
+        match self.targets.first_mut() {
             // 42000 is what GDB calls the process while it has not learnt its number.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
-                self.target = None;
+                self.take_front();
                 b"OK".into()
             }
             _ => b"E01".into(),
         }
     }
 
+    async fn kill_everybody(&mut self) {
+        for child in std::mem::take(&mut self.unborn) {
+            self.let_go(&child, true).await;
+        }
+        while let Some(mut target) = self.take_front() {
+            target.kill().await;
+        }
+    }
+
     /// `k` has no reply.
     async fn kill_all(&mut self, client: &mut Client) -> Option<Outcome> {
-        match self.target.take() {
-            Some(mut target) => {
-                self.say("Killing all inferiors");
-                target.kill().await;
-            }
-            None => self.say("No process to kill"),
+        match self.targets.is_empty() {
+            false => self.say("Killing all inferiors"),
+            true => self.say("No process to kill"),
         }
+        self.kill_everybody().await;
         let _ = client;
         if self.extended {
             None
@@ -356,9 +390,7 @@ impl Server {
     /// `R` has no reply; the debugger asks with `?` next.
     async fn restart(&mut self) {
         self.say("ulpf server restarting");
-        if let Some(mut target) = self.target.take() {
-            target.kill().await;
-        }
+        self.kill_everybody().await;
         if self.program.is_some() {
             if let Err(error) = self.start().await {
                 report(&error, "ulpf server: ");
@@ -369,8 +401,8 @@ impl Server {
     async fn detach(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
         let pid = packet.strip_prefix(b"D;").map(rsp::hex_number);
         let Some(target) = self
-            .target
-            .as_mut()
+            .targets
+            .first_mut()
             .filter(|t| pid.is_none_or(|p| p == Some(t.number as u64)))
         else {
             let _ = client.send(b"E01").await;
@@ -388,9 +420,9 @@ impl Server {
             let _ = client.send(b"E01").await;
             return None;
         }
-        self.target = None;
+        self.take_front();
         let _ = client.send(b"OK").await;
-        if self.extended {
+        if self.extended || !self.targets.is_empty() {
             return None;
         }
         // As gdbserver: stay until the child is gone, for its terminal and its parent's sake.

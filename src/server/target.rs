@@ -42,6 +42,10 @@ pub struct Target {
     pub watches: LazyWatches,
     /// What a new stub of this program has to be told first.
     pub greeting: Vec<Vec<u8>>,
+    /// A stop that was met while another process's was reported.
+    pub pending: Option<Vec<u8>>,
+    /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
+    pub inherits: bool,
     replaced: bool,
     follower: Follower,
     /// What the program executes without being followed, and why it is not.
@@ -72,6 +76,8 @@ impl Target {
             lost: None,
             watches: LazyWatches::default(),
             greeting: Vec::new(),
+            pending: None,
+            inherits: false,
             replaced: false,
             follower,
             unfollowed: None,
@@ -83,6 +89,11 @@ impl Target {
             queue: VecDeque::new(),
             pidfd,
         }
+    }
+
+    /// Another handle of the control channel, to send by.
+    pub fn channel(&self) -> Option<std::os::unix::net::UnixStream> {
+        Some(self.control.as_fd().try_clone_to_owned().ok()?.into())
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
@@ -257,20 +268,25 @@ impl Target {
         if !self.running {
             return self.lost.is_none() && self.exit.now().is_none();
         }
-        if self.interrupt().await.is_err() {
+        if self.send(b"vUlpfHalt").await.is_err() {
             return false;
         }
         loop {
             match tokio::time::timeout(Duration::from_secs(10), self.news()).await {
                 // Console output of the program, not its stop.
                 Ok(News::Reply(reply)) if is_output(&reply) => {}
-                Ok(News::Reply(_)) => {
+                Ok(News::Reply(reply)) => {
                     self.running = false;
+                    if !reply.starts_with(b"T02") {
+                        self.pending = Some(reply);
+                    }
                     return true;
                 }
                 Ok(News::Notification(_)) => {}
-                Ok(News::Executed(_)) => {
+                Ok(News::Executed(program)) => {
                     self.running = false;
+                    let stop = self.request(b"?").await.unwrap_or_default();
+                    self.pending = Some(super::exec_stop(&stop, &program));
                     return true;
                 }
                 Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) | Err(_) => return false,

@@ -103,7 +103,7 @@ fn settings_are_taken_or_refused() {
 fn features_are_the_servers_and_the_stubs() {
     let answer = replies(&["qSupported:multiprocess+"]).remove(0);
     for feature in [
-        "PacketSize=4000",
+        "PacketSize=10000",
         "QStartNoAckMode+",
         "multiprocess+",
         "swbreak+",

@@ -82,6 +82,10 @@ impl LazyWatches {
     }
 }
 
+pub fn removes(packet: &[u8]) -> bool {
+    watch(packet).is_some_and(|(insert, _)| !insert)
+}
+
 /// Does a packet have to find the stub's watches as the debugger believes them to be?
 pub fn needs_them(packet: &[u8]) -> bool {
     let runs = matches!(

@@ -45,8 +45,8 @@ pub struct Global {
     pub brk: AtomicU64,
     /// Thread that is inside exec, or 0.
     pub exec_pending: AtomicU32,
-    /// The command follows the program through exec (see `control/follow.rs`).
-    pub follows_exec: AtomicBool,
+    /// What the command follows: `follows::` bits (see `control/follow.rs`).
+    pub follows: AtomicU32,
     /// The command's word to the thread that waits to exec; 0: not given yet.
     pub exec_word: AtomicU32,
     pub shared: AtomicPtr<SharedHeader>,
@@ -66,6 +66,16 @@ struct Cells {
     guards: UnsafeCell<Option<Box<Guards>>>,
     watches: UnsafeCell<Watches>,
 }
+
+/// Bits of `Global::follows`.
+pub mod follows {
+    pub const EXEC: u32 = 1;
+    pub const FORK: u32 = 2;
+    pub const VFORK: u32 = 4;
+}
+
+/// In `Global::fork_go`: nobody is left who follows children.
+pub const EVERYBODY: u32 = u32::MAX;
 
 /// A software breakpoint that is in place.
 pub struct Breakpoint {
@@ -124,7 +134,7 @@ static mut GLOBAL: Global = Global {
     pass_signals: AtomicU64::new(0),
     brk: AtomicU64::new(0),
     exec_pending: AtomicU32::new(0),
-    follows_exec: AtomicBool::new(false),
+    follows: AtomicU32::new(0),
     exec_word: AtomicU32::new(0),
     shared: AtomicPtr::new(null_mut()),
     fork_word: AtomicPtr::new(null_mut()),
@@ -266,6 +276,14 @@ impl Global {
     pub fn fork_done(&self) -> &'static AtomicU32 {
         // SAFETY: mapped at boot for good.
         unsafe { &*self.fork_word.load(Relaxed) }
+    }
+    /// Another word there: the process id of the forked child that may go on, or [`EVERYBODY`].
+    pub fn fork_go(&self) -> &'static AtomicU32 {
+        // SAFETY: as above; the page has room for many words.
+        unsafe { &*self.fork_word.load(Relaxed).add(1) }
+    }
+    pub fn follows(&self, what: u32) -> bool {
+        self.follows.load(SeqCst) & what != 0
     }
     /// Does memory that a call has just made accessible lie under a watch?
     pub fn watch_in_new_memory(&self, nr: u64, a: &[u64; 6], result: u64) -> bool {

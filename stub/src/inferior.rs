@@ -26,12 +26,21 @@ pub enum StopReason {
     /// A requested single step (or range step) is complete.
     Stepped,
     /// `addr` lies inside the watched range; PC is after the instruction.
-    Watch { kind: WatchKind, addr: TargetAddr },
+    Watch {
+        kind: WatchKind,
+        addr: TargetAddr,
+    },
     /// A signal is about to be delivered to the thread (Linux numbering). It is delivered when the
     /// thread is resumed with `Resume::signal == Some(signo)`, and discarded when with `None`.
     Signal(i32),
     /// The debugger's interrupt request (0x03) was served.
     Interrupted,
+    /// The thread has made a child process, which waits; a vfork child shares our memory.
+    Forked {
+        child: Tid,
+        vfork: bool,
+    },
+    VforkDone,
 }
 
 /// How one thread goes on.
@@ -113,8 +122,10 @@ pub trait Inferior {
     fn resume(&mut self, action: &dyn Fn(Tid) -> Resume);
     /// Asks for a stop (0x03); a [`Stop`] with `Interrupted` follows unless another comes first.
     fn interrupt(&mut self);
-    /// The command offers to follow the program through exec.
-    fn follow_exec(&mut self, _on: bool) {}
+    /// What the command offers to follow: a list of `exec`, `fork`, `vfork`.
+    fn follow(&mut self, _what: &[u8]) {}
+    /// A forked child that waits may go on.
+    fn release_child(&mut self, _child: Tid) {}
     /// The command's word to a thread that waits to exec (`vUlpfExec;…`).
     fn exec_word(&mut self, _word: &[u8]) {}
     /// Takes everything of ours away and lets the program go on.

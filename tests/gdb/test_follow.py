@@ -74,18 +74,21 @@ class Exec(Case):
 
     def test_attached(self):
         """The same for a process that somebody else has started."""
-        program = subprocess.Popen([example("relay"), "300"], stdout=subprocess.DEVNULL)
+        program = subprocess.Popen([example("relay"), "20", "wait"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL)
         self.addCleanup(lambda: (program.kill(), program.wait()))
         server = self.serve(options=("--attach", str(program.pid)), wait=True)
         gdb = self.gdb()
         gdb.server = server
         gdb(f"file {example('relay')}")
         gdb(f"target remote {server.target}")
-        gdb("break ready if leg == 280")
+        gdb("break ready if leg == 10")
+        program.stdin.write(b"go\n")
+        program.stdin.close()
         self.assertSays(gdb("continue", 60), r"is executing new program: .*/relay", r"Breakpoint 1, ready")
         gdb("delete")
         gdb("watch baton")
-        self.assertSays(gdb("continue"), r"New value = 290")
+        self.assertSays(gdb("continue"), r"New value = 20")
         self.assertSays(gdb("detach"), r"detached")
         self.assertEqual(server.wait(), 0)
         self.assertEqual(program.wait(60), 11)
@@ -125,3 +128,108 @@ class Exec(Case):
         pid = int(gdb.server.program_pid)
         self.assertSays(gdb("kill"), r"killed")
         self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{pid}/exe")))
+
+
+class Fork(Case):
+    OUTPUT = "children: count 3, codes 3 4 5 6 -6"
+
+    def test_catch_fork(self):
+        """The parent stays with gdb; the child that it lets go runs as if nobody had been there."""
+        gdb = self.session("children")
+        gdb("watch shared_count")
+        gdb("catch fork")
+        self.assertSays(gdb("continue"), r"Catchpoint 3 \(forked process \d+\)")
+        self.assertSays(gdb("info inferiors"), r"\* 1 ")
+        self.assertSays(gdb("continue"), r"Detaching after fork", r"New value = 2")
+        self.assertSays(gdb("continue"), r"Catchpoint 3 \(forked process \d+\)")
+        self.assertSays(gdb("continue"), r"New value = 3")
+        gdb("delete")
+        self.assertExits(gdb, 0, self.OUTPUT)
+
+    def test_child(self):
+        """`set follow-fork-mode child`: the watch counts the child's stores, and the parent goes on alone."""
+        gdb = self.session("children")
+        gdb("watch shared_count")
+        gdb("set follow-fork-mode child")
+        self.assertSays(gdb("continue"), r"Attaching after .* fork to child", r"Inferior 1 .* detached",
+                        r"atchpoint 2: shared_count", r"New value = 2")
+        self.assertSays(gdb("continue"), r"New value = 3")
+        gdb("delete")
+        self.assertSays(gdb("continue"), r"Inferior 2 .* exited with code 03")
+
+    def test_both(self):
+        """`set detach-on-fork off`: two inferiors, each with its memory, watches and threads."""
+        gdb = self.session("children", extended=True)
+        gdb("set detach-on-fork off")
+        gdb("catch fork")
+        self.assertSays(gdb("continue"), r"Catchpoint 2 \(forked process (\d+)\)")
+        self.assertSays(gdb("next"), r"New inferior 2")
+        self.assertSays(gdb("info inferiors"), r"\* 1 +process", r"  2 +process")
+        self.assertSays(gdb("inferior 2"), r"Switching to inferior 2")
+        self.assertSays(gdb("info threads"), r"  1\.1 +Thread", r"\* 2\.1 +Thread")
+        gdb("up 3")
+        gdb("watch shared_count")
+        self.assertSays(gdb("continue"), r"Thread 2\.1 .* hit Hardware watchpoint 3: shared_count", r"New value = 2")
+        self.assertEqual(gdb.value("shared_count"), 2)
+        self.assertSays(gdb("inferior 1"), r"Switching to inferior 1")
+        gdb("up 3")
+        self.assertEqual(gdb.value("shared_count"), 1)
+        gdb("delete")
+        gdb("inferior 2")
+        self.assertSays(gdb("continue"), r"Inferior 2 .* exited with code 03")
+        gdb("inferior 1")
+        gdb("set detach-on-fork on")
+        self.assertSays(gdb("continue"), r"Inferior 1 .* exited normally")
+        self.assertIn(self.OUTPUT, gdb.server.stdout())
+
+    def test_kill_the_child(self):
+        gdb = self.session("children", extended=True)
+        gdb("set detach-on-fork off")
+        gdb("catch fork")
+        gdb("continue")
+        self.assertSays(gdb("next"), r"New inferior 2")
+        gdb("kill inferiors 2")
+        self.assertSays(gdb("info inferiors"), r"  2 +<null>")
+        gdb("inferior 1")
+        gdb("delete")
+        gdb("set detach-on-fork on")
+        self.assertSays(gdb("continue"), r"Inferior 1 .* exited normally")
+        self.assertIn("children: count 3, codes -9 4 5 6 -6", gdb.server.stdout())
+
+    def test_both_run(self):
+        """`set schedule-multiple on`: both run at once, and a stop of one stops the other."""
+        gdb = self.session("children", extended=True)
+        gdb("set detach-on-fork off")
+        gdb("set schedule-multiple on")
+        gdb("tbreak _exit")
+        self.assertSays(gdb("continue"), r"New inferior 2", r"Thread 2\.1 .* hit (Temporary b|B)reakpoint")
+        self.assertSays(gdb("continue"), r"Inferior 2 .* exited with code 03")
+        self.assertSays(gdb("inferior 1"), r"Switching to inferior 1")
+        gdb("set detach-on-fork on")
+        self.assertSays(gdb("continue"), r"Inferior 1 .* exited normally")
+        self.assertIn(self.OUTPUT, gdb.server.stdout())
+
+    def test_catch_vfork(self):
+        """vfork and posix_spawn: the child shares our memory until its exec, and gdb is told of both."""
+        gdb = self.session("children")
+        gdb("watch shared_count if shared_count == 3")
+        gdb("catch vfork")
+        for _ in range(3):
+            self.assertSays(gdb("continue"), r"Catchpoint 3 \(vforked process \d+\)")
+        self.assertSays(gdb("continue"), r"New value = 3")
+        gdb("delete")
+        self.assertExits(gdb, 0, self.OUTPUT)
+
+    def test_a_client_that_leaves_the_child_undecided(self):
+        """The child does not wait for somebody who has gone."""
+        server = self.serve("children", options=("--multi",))
+        rsp = Rsp(server.target)
+        rsp("qSupported:multiprocess+;fork-events+")
+        self.assertRegex(rsp("vCont;c"), rb"T05.*fork:p")
+        rsp.close()
+        server.wait_for(r"reopen the connection")
+        rsp = Rsp(server.target)
+        self.addCleanup(rsp.close)
+        rsp("qSupported:multiprocess+")
+        self.assertRegex(rsp("vCont;c"), rb"W00")
+        self.assertIn(self.OUTPUT, server.stdout())

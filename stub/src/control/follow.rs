@@ -13,6 +13,11 @@
 //!   goes on ◀──────────── ◀───────────── vUlpfExec;over
 //! ```
 //! The command offers this with `QUlpfFollow:exec`; without that nothing is asked.
+//!
+//! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
+//! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
+//! Its parent stops and reports it. A vfork child reports itself before it runs; it has no memory of
+//! its own, so there is nothing to be put into it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -20,8 +25,11 @@ use core::sync::atomic::Ordering::*;
 use super::{Control, reader, send_all};
 use crate::g;
 use crate::gdb::packet;
+use crate::global::{EVERYBODY, follows};
 use crate::runtime::park::futex_wake;
 use crate::runtime::thread::{Request, Thread};
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
 
 /// Values of `Global::exec_word`.
 const FOLLOWED: u32 = 1;
@@ -41,6 +49,47 @@ pub enum Exec {
     Failed,
     /// The process runs another image.
     Over,
+}
+
+/// `exec;fork;vfork`, or less.
+pub fn set(what: &[u8]) {
+    let bits = what.split(|b| *b == b';').fold(0, |bits, w| {
+        bits | match w {
+            b"exec" => follows::EXEC,
+            b"fork" => follows::FORK,
+            b"vfork" => follows::VFORK,
+            _ => 0,
+        }
+    });
+    g().follows.store(bits, SeqCst);
+}
+
+/// Lets a forked child go on that waits for it.
+pub fn release_child(child: i32) {
+    let word = g().fork_go();
+    // Another one may not have taken note yet; one that was killed never will.
+    for _ in 0..2000 {
+        if word.load(SeqCst) == 0 {
+            break;
+        }
+        let tick = [0u64, 1_000_000];
+        // SAFETY: sleeps a millisecond.
+        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+    }
+    word.store(child as u32, SeqCst);
+    wake_children();
+}
+
+/// Nobody follows children any more.
+pub fn release_everybody() {
+    g().follows.store(0, SeqCst);
+    g().fork_go().store(EVERYBODY, SeqCst);
+    wake_children();
+}
+
+fn wake_children() {
+    // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
+    let _ = unsafe { sys!(k::__NR_futex, g().fork_go() as *const _, 1, i32::MAX) };
 }
 
 impl Control {

@@ -290,6 +290,21 @@ impl Control {
                 Event::Stepped => StopReason::Stepped,
                 Event::Watch { kind, addr, .. } => StopReason::Watch { kind, addr },
                 Event::Signal(n) => StopReason::Signal(n),
+                Event::Forked { child } => StopReason::Forked {
+                    child,
+                    vfork: false,
+                },
+                Event::Vforked { parent } => {
+                    i.event = Event::None;
+                    return Some(Stop {
+                        tid: parent,
+                        reason: StopReason::Forked {
+                            child: t.tid(),
+                            vfork: true,
+                        },
+                    });
+                }
+                Event::VforkDone => StopReason::VforkDone,
             };
             if t.tgid() != g().pid.load(Relaxed) {
                 // A vfork child shares our memory, not our debugger.
@@ -690,7 +705,9 @@ impl Inferior for Control {
             } else {
                 Resume::Continue { signal: None }
             };
-            if how != Resume::Hold {
+            // One that was let go a moment ago may have met something already.
+            let met = t.state() == State::Parked && t.inner().event != Event::None;
+            if how != Resume::Hold && !met {
                 world::release(t, how);
             }
         }
@@ -702,8 +719,12 @@ impl Inferior for Control {
         notify();
     }
 
-    fn follow_exec(&mut self, on: bool) {
-        g().follows_exec.store(on, SeqCst);
+    fn follow(&mut self, what: &[u8]) {
+        follow::set(what);
+    }
+
+    fn release_child(&mut self, child: Tid) {
+        follow::release_child(child);
     }
 
     fn exec_word(&mut self, word: &[u8]) {
@@ -739,6 +760,7 @@ impl Inferior for Control {
         self.drop_all_watches();
         self.sites.remove_all();
         self.detached = true;
+        follow::release_everybody();
         for t in g().threads.iter() {
             t.inner().leaving = true;
             world::pull_out(t);

@@ -75,12 +75,22 @@ pub fn stop_reply(
         packet::push_num(reply, u64::from(core));
         reply.push(b';');
     }
+    match stop.reason {
+        StopReason::Forked { child, vfork } => {
+            let name: &[u8] = if vfork { b"vfork:" } else { b"fork:" };
+            reply.extend_from_slice(name);
+            thread_id(reply, child, child, client.features.multiprocess);
+            reply.push(b';');
+        }
+        StopReason::VforkDone => reply.extend_from_slice(b"vforkdone:;"),
+        _ => {}
+    }
     if client.lldb {
         let reason: &[u8] = match stop.reason {
             StopReason::Breakpoint => b"reason:breakpoint;",
             StopReason::Stepped => b"reason:trace;",
             // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { .. } => b"",
+            StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::VforkDone => b"",
             StopReason::Signal(_) | StopReason::Interrupted => b"reason:signal;",
         };
         reply.extend_from_slice(reason);

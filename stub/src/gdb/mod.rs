@@ -282,6 +282,8 @@ impl GdbSession {
             },
             StopReason::Signal(n) => signal(n),
             StopReason::Interrupted => signal(SIGINT),
+            // `amend.rs` says which.
+            StopReason::Forked { .. } | StopReason::VforkDone => signal(SIGTRAP),
         })
     }
 

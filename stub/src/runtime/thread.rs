@@ -26,7 +26,7 @@ use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
 use crate::control::heap::Mapped;
-use crate::inferior::Resume;
+use crate::inferior::{Resume, Tid};
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
@@ -63,6 +63,16 @@ pub enum Event {
         access: AccessKind,
     },
     Signal(i32),
+    /// The thread has forked; the child waits (see `control/follow.rs`).
+    Forked {
+        child: i32,
+    },
+    /// The thread is a vfork child that has not run yet.
+    Vforked {
+        parent: i32,
+    },
+    /// The thread's vfork child has its own memory, or has ended.
+    VforkDone,
 }
 
 /// What one instruction or system call is to be reported for, one stop after the other.
@@ -186,6 +196,8 @@ pub struct Inner {
     pub actions: *const ActionTable,
     /// Address that the kernel clears at exit (set_tid_address, CLONE_CHILD_CLEARTID).
     pub clear_tid: u64,
+    /// A vfork child that is to report itself: the thread that has made it.
+    pub vfork_parent: Tid,
     /// Signals that arrived while our own code ran.
     pub deferred: [SigInfo; DEFERRED],
     pub deferred_len: usize,
@@ -425,6 +437,7 @@ impl Registry {
                 },
                 actions: &raw const crate::g().actions,
                 clear_tid: 0,
+                vfork_parent: 0,
                 deferred: [SigInfo::zeroed(); DEFERRED],
                 deferred_len: 0,
                 stepping: false,

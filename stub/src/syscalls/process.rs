@@ -13,6 +13,7 @@ use ulpf_lib::sys;
 
 use super::{Args, Outcome, RESTART, raw};
 use crate::g;
+use crate::global::{EVERYBODY, follows};
 use crate::runtime::asm::ulpf_clone;
 use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
@@ -112,6 +113,11 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
         }
     };
     ci.actions = i.actions;
+    let followed = flags & CLONE_VFORK != 0
+        && flags & CLONE_THREAD == 0
+        && g().follows(follows::VFORK)
+        && t.tgid() == g().pid.load(Relaxed);
+    ci.vfork_parent = if followed { t.tid() } else { 0 };
     if flags & CLONE_SIGHAND == 0 {
         let table = crate::arena::c_zeroed(size_of::<ActionTable>()) as *mut ActionTable;
         if table.is_null() {
@@ -164,6 +170,9 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     } else {
         if flags & CLONE_VFORK != 0 {
             child.set_state(State::Dead); // it has exec'ed or exited
+        }
+        if followed && result > 0 {
+            t.inner().pending.push(Event::VforkDone);
         }
     }
     Outcome::Value(result)
@@ -258,6 +267,10 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     if !free || g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
     }
+    let parent = t.inner().vfork_parent;
+    if parent != 0 {
+        park(t, uc, Event::Vforked { parent });
+    }
 }
 
 /// Sends all system calls of the calling thread here, except our own.
@@ -268,7 +281,8 @@ pub fn enable_dispatch() -> i64 {
 }
 
 fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
-    let tidy = g().guarded() || g().has_breakpoints();
+    let followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
+    let tidy = followed || g().guarded() || g().has_breakpoints();
     if tidy {
         request(t, uc, Request::ForkBegin);
     }
@@ -282,6 +296,8 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         args[0] &= !CLONE_CHILD_SETTID;
         own_tid_at = a[3];
     }
+    // SAFETY: asks for our number, by which the child will know us.
+    let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
     let result = raw(nr, &args);
     if result == 0 {
         in_child(t, uc);
@@ -293,7 +309,14 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         done.store(1, SeqCst);
         // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
         let _ = unsafe { sys!(k::__NR_futex, done as *const _, 1, i32::MAX) };
+        if followed {
+            wait_to_be_taken(parent);
+        }
         return Outcome::Value(0);
+    }
+    if followed && result > 0 {
+        let child = result as i32;
+        t.inner().pending.push(Event::Forked { child });
     }
     if tidy {
         if result > 0 {
@@ -322,6 +345,28 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         request(t, uc, Request::End);
     }
     Outcome::Value(result)
+}
+
+/// The forked child: waits until the command has decided about it, or until there is nobody left who
+/// could. When it is to be followed, the command watches it return from our handler.
+fn wait_to_be_taken(parent: u64) {
+    let go = g().fork_go();
+    // SAFETY: asks for the child's own number.
+    let me = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0) as u32;
+    // SAFETY: asks who our parent is; another one when the one that forked has ended.
+    while unsafe { sys!(k::__NR_getppid) } == Ok(parent) {
+        let seen = go.load(SeqCst);
+        if seen == EVERYBODY {
+            return;
+        }
+        if seen == me {
+            go.store(0, SeqCst);
+            return;
+        }
+        let tick = [0u64, 200_000_000];
+        // SAFETY: a live word in shared memory; waits at most 200 ms.
+        let _ = unsafe { sys!(k::__NR_futex, go as *const _, 0, seen, tick.as_ptr()) };
+    }
 }
 
 /// The forked child: takes everything of ours away.
@@ -364,7 +409,7 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     let in_program = t.tgid() == g().pid.load(Relaxed);
-    let followed = in_program && g().follows_exec.load(SeqCst) && {
+    let followed = in_program && g().follows(follows::EXEC) && {
         let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
         ask_to_be_followed(t, uc, args[path_at], dir)
     };

@@ -90,8 +90,26 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             None => Served::error(),
         },
         b"QUlpfFollow" => {
-            inf.follow_exec(rest == b"exec");
+            inf.follow(rest);
             Served::Ok
+        }
+        // Without a reply for whoever cannot wait for one.
+        b"vUlpfFork" | b"vUlpfForkGo" => {
+            let child = packet::hex_u64(rest).and_then(|n| Tid::try_from(n).ok());
+            if let Some(child) = child {
+                inf.release_child(child);
+            }
+            match name {
+                b"vUlpfForkGo" => Served::Silent,
+                _ => Served::ok_or_error(child.is_some()),
+            }
+        }
+        // As an interrupt, but for a stop that nobody asked for: one that it crosses is as good.
+        b"vUlpfHalt" => {
+            if session.event == Event::Running {
+                inf.interrupt();
+            }
+            Served::Silent
         }
         b"vUlpfExec" => {
             inf.exec_word(rest);

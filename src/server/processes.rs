@@ -1,0 +1,344 @@
+//! Several processes behind one connection: a debugger that follows forks addresses each by its
+//! number. Whoever a packet is for is brought to the front of the list, where everything else finds it.
+//!
+//! A forked child waits, unwatched and without a stub, until the debugger wants something of it (see
+//! `stub/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
+//! if nobody had been there. Otherwise it gets a stub of its own (`bear`).
+#![forbid(unsafe_code)]
+
+use super::client::Client;
+use super::target::Target;
+use super::{Outcome, Server, greeting, report};
+use crate::inject::{follow::Child, process, sys};
+use crate::rsp;
+use crate::session;
+
+/// A child that has been reported and has no stub.
+pub(super) struct Unborn {
+    /// As the debugger knows them.
+    pub number: i32,
+    pub parent: i32,
+    pub vfork: bool,
+}
+
+/// What is left to do for a packet.
+pub(super) enum Addressed {
+    /// Serve it; who it is for is in front.
+    Serve,
+    Reply(Vec<u8>),
+    Done(Option<Outcome>),
+}
+
+/// The process that `pPID.TID` names; negative: all.
+pub(super) fn process_of(thread: &[u8]) -> Option<i64> {
+    let text = thread.strip_prefix(b"p")?;
+    let pid = text.split(|&b| b == b'.').next()?;
+    if pid == b"-1" {
+        return Some(-1);
+    }
+    rsp::hex_number(pid).map(|n| n as i64)
+}
+
+/// The child in a stop reply `T05…fork:pPID.TID;…`: its number, and whether it is a vfork child.
+fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
+    let fields = stop.strip_prefix(b"T")?.get(2..)?;
+    fields.split(|&b| b == b';').find_map(|field| {
+        let (name, value) = field.split_at(field.iter().position(|&b| b == b':')?);
+        let vfork = match name {
+            b"fork" => false,
+            b"vfork" => true,
+            _ => return None,
+        };
+        let number = i32::try_from(process_of(&value[1..])?).ok()?;
+        Some((number, vfork))
+    })
+}
+
+impl Server {
+    pub(super) fn bring_forward(&mut self, number: i32) -> bool {
+        match self.targets.iter().position(|t| t.number == number) {
+            Some(at) => {
+                self.targets.swap(0, at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes note of a child that a stop reports.
+    pub(super) fn note_child(&mut self, stop: &[u8]) {
+        let parent = self.targets.first().map_or(0, |t| t.number);
+        if let Some((number, vfork)) = child_in(stop) {
+            self.unborn.push(Unborn {
+                number,
+                parent,
+                vfork,
+            });
+        }
+    }
+
+    /// Finds out who a packet is for. Nothing to do as long as there is one process.
+    pub(super) async fn address(&mut self, client: &mut Client, packet: &[u8]) -> Addressed {
+        if self.targets.len() + self.unborn.len() < 2 {
+            return Addressed::Serve;
+        }
+        let starts = |p: &str| packet.starts_with(p.as_bytes());
+        match packet {
+            [b'H', b'g' | b'c', thread @ ..] => {
+                let Some(number) = process_of(thread).filter(|&n| n > 0) else {
+                    return self.chosen().await;
+                };
+                let number = number as i32;
+                self.chosen = None;
+                if self.unborn.iter().any(|u| u.number == number) {
+                    self.chosen = Some(number);
+                    return Addressed::Reply(b"OK".into());
+                }
+                match self.bring_forward(number) {
+                    true => Addressed::Serve,
+                    false => Addressed::Reply(b"E01".into()),
+                }
+            }
+            [b'T', thread @ ..] => {
+                let Some(number) = process_of(thread) else {
+                    return Addressed::Serve;
+                };
+                if self.unborn.iter().any(|u| i64::from(u.number) == number) {
+                    return Addressed::Reply(b"OK".into());
+                }
+                self.aside(client, packet, number as i32).await
+            }
+            _ if starts("qThreadExtraInfo,") => match process_of(&packet[17..]) {
+                Some(number) => self.aside(client, packet, number as i32).await,
+                None => Addressed::Serve,
+            },
+            _ if starts("qXfer:exec-file:read:") || starts("qAttached:") => {
+                let at = packet.iter().rposition(|&b| b == b':').unwrap_or(0);
+                let number = match starts("qAttached:") {
+                    true => &packet[at + 1..],
+                    false => packet[..at]
+                        .split(|&b| b == b':')
+                        .next_back()
+                        .unwrap_or(b""),
+                };
+                match rsp::hex_number(number) {
+                    Some(number) => self.aside(client, packet, number as i32).await,
+                    None => self.chosen().await,
+                }
+            }
+            _ if starts("D;") || starts("vKill;") => {
+                let at = packet.iter().position(|&b| b == b';').unwrap_or(0) + 1;
+                let number = rsp::hex_number(&packet[at..]).map_or(0, |n| n as i32);
+                if let Some(place) = self.unborn.iter().position(|u| u.number == number) {
+                    let child = self.unborn.remove(place);
+                    self.chosen = None;
+                    self.say(&format!("Detaching from process {}", child.number));
+                    self.let_go(&child, starts("vKill;")).await;
+                    return Addressed::Reply(b"OK".into());
+                }
+                // Its children are not to go with it.
+                self.bear_children_of(number).await;
+                match self.bring_forward(number) {
+                    true => Addressed::Serve,
+                    false => Addressed::Reply(b"E01".into()),
+                }
+            }
+            // Removing what was copied with the memory: it is not there.
+            [b'z', ..] if self.chosen.is_some() => Addressed::Reply(b"OK".into()),
+            b"qfThreadInfo" => Addressed::Reply(self.thread_list().await),
+            b"qsThreadInfo" => Addressed::Reply(b"l".into()),
+            _ if starts("qXfer:threads:read::") => Addressed::Reply(self.threads(packet).await),
+            _ if starts("vCont;") || starts("vFile:") || starts("Q") || packet == b"k" => {
+                Addressed::Serve
+            }
+            _ => self.chosen().await,
+        }
+    }
+
+    /// A packet for the chosen process: if that is a child without a stub, it needs one now.
+    async fn chosen(&mut self) -> Addressed {
+        let Some(number) = self.chosen.take() else {
+            return Addressed::Serve;
+        };
+        self.bear(number).await;
+        match self.bring_forward(number) {
+            true => Addressed::Serve,
+            false => Addressed::Reply(b"E01".into()),
+        }
+    }
+
+    /// Serves a packet for another process than the chosen one.
+    async fn aside(&mut self, client: &mut Client, packet: &[u8], number: i32) -> Addressed {
+        if self.unborn.iter().any(|u| u.number == number) {
+            self.bear(number).await;
+        }
+        let before = self.targets.first().map(|t| t.number);
+        if !self.bring_forward(number) {
+            return Addressed::Reply(b"E01".into());
+        }
+        if packet.starts_with(b"qAttached") {
+            let reply = self.attached(packet);
+            before.map(|n| self.bring_forward(n));
+            return Addressed::Reply(reply);
+        }
+        let outcome = self.relay(client, packet).await;
+        before.map(|n| self.bring_forward(n));
+        Addressed::Done(outcome)
+    }
+
+    fn parent_of(&mut self, child: &Unborn) -> Option<&mut Target> {
+        self.targets.iter_mut().find(|t| t.number == child.parent)
+    }
+
+    /// The child goes on alone (or ends).
+    pub(super) async fn let_go(&mut self, child: &Unborn, kill: bool) {
+        let Some(parent) = self.parent_of(child) else {
+            return; // its wait has ended with its parent
+        };
+        if kill {
+            if let Some(pid) = process::child_numbered(parent.pid, child.number) {
+                let _ = sys::kill(pid, 9);
+            }
+        }
+        if !child.vfork {
+            let go = format!("vUlpfFork;{:x}", child.number);
+            let _ = parent.request(go.as_bytes()).await;
+        }
+    }
+
+    /// Gives a waiting child a stub; it becomes the last of the processes.
+    async fn bear(&mut self, number: i32) {
+        let Some(place) = self.unborn.iter().position(|u| u.number == number) else {
+            return;
+        };
+        let child = self.unborn.remove(place);
+        if child.vfork {
+            return;
+        }
+        let Some(parent) = self.parent_of(&child) else {
+            return;
+        };
+        let pid = process::child_numbered(parent.pid, number).unwrap_or(number);
+        let Some(channel) = parent.channel() else {
+            return;
+        };
+        let request = Child {
+            pid,
+            number,
+            parent: channel,
+        };
+        match session::take_child(request).await {
+            Ok(session) => {
+                let mut target = Target::new(session);
+                target.inherits = true;
+                for packet in greeting(self) {
+                    let _ = target.request(&packet).await;
+                }
+                self.targets.push(target);
+            }
+            Err(error) => {
+                message!("ulpf server: process {number} was forked and is not followed:");
+                report(&error, "ulpf server: ");
+                self.let_go(&child, false).await;
+            }
+        }
+    }
+
+    pub(super) async fn bear_all(&mut self) {
+        self.chosen = None;
+        while let Some(number) = self.unborn.first().map(|u| u.number) {
+            self.bear(number).await;
+        }
+    }
+
+    async fn bear_children_of(&mut self, parent: i32) {
+        let theirs = |u: &&Unborn| u.parent == parent;
+        while let Some(number) = self.unborn.iter().find(theirs).map(|u| u.number) {
+            self.bear(number).await;
+        }
+    }
+
+    /// Nobody is there to decide about them.
+    pub(super) async fn release_children(&mut self) {
+        self.chosen = None;
+        for child in std::mem::take(&mut self.unborn) {
+            self.let_go(&child, false).await;
+        }
+    }
+
+    /// `m` and the threads of all processes.
+    async fn thread_list(&mut self) -> Vec<u8> {
+        let mut list = b"m".to_vec();
+        for target in &mut self.targets {
+            let mut packet: &[u8] = b"qfThreadInfo";
+            while let Some([b'm', threads @ ..]) = target.request(packet).await.as_deref() {
+                if list.len() > 1 {
+                    list.push(b',');
+                }
+                list.extend_from_slice(threads);
+                packet = b"qsThreadInfo";
+            }
+        }
+        for child in &self.unborn {
+            list.extend(format!(",p{0:x}.{0:x}", child.number).bytes());
+        }
+        list
+    }
+
+    /// A piece of `<threads>…</threads>` with the threads of all processes.
+    async fn threads(&mut self, packet: &[u8]) -> Vec<u8> {
+        let mut all = b"<threads>\n".to_vec();
+        for target in &mut self.targets {
+            let mut text = Vec::new();
+            loop {
+                let ask = format!("qXfer:threads:read::{:x},{:x}", text.len(), 0x3000);
+                match target.request(ask.as_bytes()).await.as_deref() {
+                    Some([b'm', part @ ..]) if !part.is_empty() => text.extend(rsp::unescape(part)),
+                    Some([b'l', part @ ..]) => {
+                        text.extend(rsp::unescape(part));
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+            let text = String::from_utf8_lossy(&text);
+            let inner = text.trim().trim_start_matches("<threads>");
+            all.extend(inner.trim_end_matches("</threads>").bytes());
+        }
+        for child in &self.unborn {
+            all.extend(format!("<thread id=\"p{0:x}.{0:x}\"/>\n", child.number).bytes());
+        }
+        all.extend(b"</threads>\n");
+        let range = packet.rsplit(|&b| b == b':').next().unwrap_or(b"");
+        let mut numbers = range.split(|&b| b == b',').map(rsp::hex_number);
+        let (Some(Some(offset)), Some(Some(len))) = (numbers.next(), numbers.next()) else {
+            return b"E01".into();
+        };
+        let rest = all.get(offset as usize..).unwrap_or_default();
+        let piece = &rest[..rest.len().min(len as usize)];
+        let last = piece.len() == rest.len();
+        [if last { b"l" } else { b"m" }, &rsp::escape(piece)[..]].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_in_stops() {
+        assert_eq!(
+            child_in(b"T05fork:p1f.1f;thread:p10.10;"),
+            Some((31, false))
+        );
+        assert_eq!(
+            child_in(b"T05thread:p10.10;core:1;vfork:p2.2;"),
+            Some((2, true))
+        );
+        assert_eq!(child_in(b"T05vforkdone:;"), None);
+        assert_eq!(child_in(b"W00"), None);
+        assert_eq!(process_of(b"p10.-1"), Some(16));
+        assert_eq!(process_of(b"p-1.-1"), Some(-1));
+        assert_eq!(process_of(b"-1"), None);
+    }
+}

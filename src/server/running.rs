@@ -1,0 +1,218 @@
+//! Letting processes run, until one of them has something to report. As a rule there is one; a
+//! debugger that follows children may have several. It is told of one stop at a time, and then all of
+//! them rest; what another one had to report meanwhile waits for the next resume.
+#![forbid(unsafe_code)]
+
+use super::client::{Client, Input};
+use super::target::{self, News, Target};
+use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
+use crate::inject::foreground;
+use crate::rsp;
+use std::future::Future;
+use std::task::Poll;
+
+/// The next news of any process that runs: the process's number, and what it is.
+async fn news_of(targets: &mut [Target]) -> (i32, News) {
+    let mut all: Vec<_> = targets
+        .iter_mut()
+        .filter(|t| t.running)
+        .map(|t| {
+            let number = t.number;
+            Box::pin(async move { (number, t.news().await) })
+        })
+        .collect();
+    std::future::poll_fn(|cx| {
+        for one in &mut all {
+            if let Poll::Ready(news) = one.as_mut().poll(cx) {
+                return Poll::Ready(news);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The actions of `vCont` that concern process `number`; `None`: none does.
+pub(super) fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
+    let Some(actions) = packet.strip_prefix(b"vCont;") else {
+        return Some(packet.into());
+    };
+    let concerns = |action: &&[u8]| {
+        let Some(at) = action.iter().position(|&b| b == b':') else {
+            return true;
+        };
+        match super::processes::process_of(&action[at + 1..]) {
+            Some(process) => process <= 0 || process == i64::from(number),
+            None => true,
+        }
+    };
+    let mine: Vec<&[u8]> = actions.split(|&b| b == b';').filter(concerns).collect();
+    (!mine.is_empty()).then(|| [b"vCont;", &mine.join(&b';')[..]].concat())
+}
+
+impl Server {
+    /// Serves a packet that lets processes run; the reply is a stop.
+    pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        self.bear_all().await;
+        if let Some(reply) = self.due(packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
+        let shared = self.terminal == Terminal::Shared && self.targets.iter().any(|t| t.launched);
+        if shared {
+            // Before it runs: it may read at once.
+            foreground::to_program(
+                self.targets
+                    .iter()
+                    .find(|t| t.launched)
+                    .map_or(0, |t| t.pid),
+            );
+        }
+        let greeting = greeting(self);
+        let several = self.targets.len() > 1;
+        for target in &mut self.targets {
+            let mine = match several {
+                true => actions_for(packet, target.number),
+                false => Some(packet.to_vec()),
+            };
+            let Some(mine) = mine else { continue };
+            target.settle_watches().await;
+            target.inherits = false;
+            // It may have been killed while it was stopped.
+            if target.exit.now().is_none() {
+                // An error shows as end of file later.
+                let _ = target.send(&mine).await;
+            }
+            target.running = true;
+            target.greeting.clone_from(&greeting);
+        }
+        let outcome = self.run_on(client).await;
+        if shared && outcome.is_none() {
+            foreground::to_debugger();
+        }
+        outcome
+    }
+
+    /// Until a process stops or ends.
+    async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
+        loop {
+            let (number, news) = tokio::select! {
+                biased;
+                news = news_of(&mut self.targets) => news,
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => {
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.running) {
+                            let _ = target.interrupt().await;
+                        }
+                        continue;
+                    }
+                    _ => return Some(Outcome::Closed),
+                },
+            };
+            match news {
+                News::Reply(reply) if target::is_output(&reply) => {
+                    let _ = client.send(&reply).await;
+                }
+                News::Reply(reply) => {
+                    self.come_to_rest(number).await;
+                    self.note_child(&reply);
+                    let _ = client
+                        .send(&shape_stop(reply, &self.options.disabled))
+                        .await;
+                    return None;
+                }
+                News::Notification(text) => drop(client.notify(&text).await),
+                News::Ended(ending) => {
+                    self.come_to_rest(number).await;
+                    let reply = self.ended(ending);
+                    let _ = client.send(reply.as_bytes()).await;
+                    return None;
+                }
+                News::Executed(program) => {
+                    let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                        continue;
+                    };
+                    if !self.exec_events {
+                        // As gdbserver: nobody is told, it goes on.
+                        let _ = target.send(b"vCont;c").await;
+                        continue;
+                    }
+                    target.running = false;
+                    let stop = target.request(b"?").await.unwrap_or_default();
+                    self.come_to_rest(number).await;
+                    let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
+                    let _ = client.send(&stop).await;
+                    return None;
+                }
+                News::Replaced(_) | News::StubLost => {
+                    let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                        continue;
+                    };
+                    let why = target.lost.clone().unwrap_or_default();
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    if !target.is_replaced() {
+                        self.come_to_rest(number).await;
+                        let _ = client.send(why.as_bytes()).await;
+                        return None;
+                    }
+                    // It goes on, so its end is the reply; until then the user should know.
+                    let text = format!("{}\n", why.trim_start_matches("E."));
+                    let text = format!("O{}", rsp::to_hex(text.as_bytes()));
+                    let _ = client.send(text.as_bytes()).await;
+                }
+            }
+        }
+    }
+
+    /// A stop of process `number` is about to be reported: it is in front, and all others rest.
+    async fn come_to_rest(&mut self, number: i32) {
+        self.bring_forward(number);
+        for (place, target) in self.targets.iter_mut().enumerate() {
+            if place == 0 {
+                target.running = false;
+            } else if target.running && !target.is_replaced() {
+                target.stop().await;
+                target.running = false;
+            }
+        }
+    }
+
+    /// What a process that is to be resumed has reported already, or can only report.
+    async fn due(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let concerned = |t: &&mut Target| actions_for(packet, t.number).is_some();
+        let mut waiting = self.targets.iter_mut().filter(concerned);
+        if let Some(target) = waiting.find(|t| t.pending.is_some()) {
+            let (number, reply) = (target.number, target.pending.take()?);
+            self.bring_forward(number);
+            self.note_child(&reply);
+            return Some(shape_stop(reply, &self.options.disabled));
+        }
+        let target = self.targets.first()?;
+        let why = target.lost.clone()?;
+        Some(match target.exit.now() {
+            Some(ending) => self.ended(ending).into_bytes(),
+            None if target.is_replaced() && target.running => return None,
+            None => why.into_bytes(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_go_to_whom_they_name() {
+        let of = |packet: &[u8], number| {
+            actions_for(packet, number).map(|p| String::from_utf8(p).unwrap())
+        };
+        assert_eq!(of(b"vCont;c:p10.-1", 16).unwrap(), "vCont;c:p10.-1");
+        assert_eq!(of(b"vCont;c:p10.-1", 17), None);
+        assert_eq!(
+            of(b"vCont;s:p10.11;c:p11.-1;c", 16).unwrap(),
+            "vCont;s:p10.11;c"
+        );
+        assert_eq!(of(b"vCont;c:p-1.-1", 16).unwrap(), "vCont;c:p-1.-1");
+        assert_eq!(of(b"c", 16).unwrap(), "c");
+    }
+}
