@@ -26,6 +26,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::signals;
 use crate::runtime::thread::{Call, Event, Events, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
+use crate::syscalls::scratch::Kept;
 
 /// Bytes for generated code.
 const CODE: usize = 16 << 20;
@@ -329,6 +330,7 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
             len: a.len,
             kind: a.kind,
             old,
+            kept: None,
             syscall: None,
         };
         hits(t, uc, &cause, &mut stops);
@@ -344,6 +346,8 @@ struct Cause<'a> {
     kind: AccessKind,
     /// What stood there before, if known.
     old: Option<&'a [u8]>,
+    /// The same, for a system call.
+    kept: Option<&'a Kept>,
     syscall: Option<&'a Call>,
 }
 
@@ -380,6 +384,7 @@ pub fn register_hit(
         len: touch.len,
         kind: touch.kind,
         old: old.get(from..from + touch.len as usize),
+        kept: None,
         syscall: None,
     };
     hit(t, uc, &cause, id, range, kind)
@@ -397,8 +402,12 @@ fn hit(
     let end = (c.addr.0 + c.len).min(range.end().0);
     let len = end - start;
     let at = (start - c.addr.0) as usize;
-    let old = c.old.and_then(|o| o.get(at..at + len as usize));
-    let silent = c.kind.writes() && old.is_some_and(|o| unchanged(start, o));
+    let old = match c.kept {
+        Some(kept) => kept.get(start, len),
+        None => c.old.and_then(|o| o.get(at..at + len as usize)),
+    };
+    let whole = old.filter(|o| o.len() as u64 == len);
+    let silent = c.kind.writes() && whole.is_some_and(|o| unchanged(start, o));
     let attributes = g().attributes(id);
     let id = attributes.group.unwrap_or(id);
     if let Some(n) = g().counters(id) {
@@ -560,14 +569,15 @@ pub fn kernel_access(
     addr: TargetAddr,
     len: u64,
     kind: AccessKind,
-    old: Option<&[u8]>,
+    kept: &Kept,
 ) {
     let cause = Cause {
         pc: uc.gprs.rip.wrapping_sub(2),
         addr,
         len,
         kind,
-        old,
+        old: None,
+        kept: Some(kept),
         syscall: Some(call),
     };
     let i = t.inner();

@@ -180,37 +180,10 @@ impl Control {
         }
     }
 
-    /// Opens (or closes again) the guarded pages of a range for one step.
+    /// Opens (or closes again) the guarded pages of a range for one step or one system call.
     pub fn open_pages(&mut self, start: u64, end: u64, open: bool) {
-        let map = &g().page_map;
-        let (mut at, end) = (start & !4095, end.next_multiple_of(4096));
-        let pages: Vec<u64> = if end - at <= 64 << 12 {
-            let mut v = Vec::new();
-            while at < end {
-                v.push(at);
-                at += 4096;
-            }
-            v
-        } else {
-            // Everything: the instruction's addresses are not known.
-            self.staged
-                .list()
-                .pages()
-                .flat_map(|r| (r.start.0..r.end.0).step_by(4096))
-                .collect()
-        };
-        for p in pages {
-            let e = map.entry(TargetAddr(p));
-            let Some(guard) = e.guard() else { continue };
-            let prot = e.prot() as u64;
-            let prot = match (open, guard) {
-                (true, _) => prot,
-                (false, ulpf_lib::pages::Guard::NoWrite) => prot & !2,
-                (false, ulpf_lib::pages::Guard::NoAccess) => 0,
-            };
-            // SAFETY: a page of the program's that we guard.
-            let _ = unsafe { sys!(k::__NR_mprotect, p, 4096, prot) };
-        }
+        // SAFETY: the world rests.
+        unsafe { g().guards_mut() }.open(TargetAddr(start), end - start, open);
     }
 
     pub fn drop_all_watches(&mut self) {

@@ -626,6 +626,25 @@ pub fn deliver_deferred(t: &'static Thread, uc: &mut UContext) {
 
 // ---- handlers ----------------------------------------------------------------------------------
 
+/// A handler begins with the program's alignment-check flag, which our code was not written for.
+#[inline(always)]
+fn clear_ac() {
+    // SAFETY: the flag only concerns our own accesses; the program's is in its frame.
+    unsafe {
+        core::arch::asm!(
+            "pushfq",
+            "test dword ptr [rsp], 0x40000",
+            "jz 2f",
+            "and dword ptr [rsp], 0xfffbffff",
+            "popfq",
+            "jmp 3f",
+            "2:",
+            "lea rsp, [rsp + 8]",
+            "3:",
+        )
+    };
+}
+
 fn ours(rip: u64) -> bool {
     let (base, end) = g().image;
     (rip >= base && rip < end) || fault::is_thunk(rip)
@@ -665,6 +684,7 @@ const IRET_FRAME: u64 = 40;
 const UC_FP_XSTATE: u64 = 1;
 
 extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
     let t = Thread::current();
     if info.by_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
         return;
@@ -680,6 +700,7 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
 }
 
 extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
     let t = Thread::current();
     if let Some(left) = sites::leave(uc) {
         left.again(uc);
@@ -694,6 +715,7 @@ extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
 }
 
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
     let t = Thread::current();
     sites::leave(uc);
     let rip = uc.gprs.rip;
@@ -733,6 +755,7 @@ const TRAP_TRACE: i32 = 2;
 const SI_KERNEL: i32 = 0x80;
 
 extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
     let t = Thread::current();
     let i = t.inner();
     if info.code == TRAP_TRACE {
@@ -846,6 +869,7 @@ pub fn step_done(t: &'static Thread, uc: &mut UContext) {
 const SYS_USER_DISPATCH: i32 = 2;
 
 extern "C" fn on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
     let t = Thread::current();
     sites::leave(uc);
     if info.code == SYS_USER_DISPATCH {

@@ -30,8 +30,8 @@ use crate::inferior::{Resume, Tid};
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
-/// Old values of one access are kept here while it is executed.
-pub const SCRATCH: usize = 16 << 10;
+/// Old values of one access, and what a system call needs beside the program's memory.
+pub const SCRATCH: usize = 48 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

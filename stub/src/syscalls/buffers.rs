@@ -3,401 +3,229 @@
 //! alias, so the call's table entry tells what was touched).
 
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr};
 
-use super::Args;
-use super::table::{self, Dir, Len};
+use super::scratch::{Kept, Scratch};
+use super::table::{self, Buf, Dir, Len, Memory};
+use super::{Args, EINTR, vectors};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::{Call, SCRATCH, Thread};
+use crate::runtime::thread::{Call, Thread};
 use crate::{fault, g};
 
 const PATH_MAX: usize = 4096;
-const IOV_MAX: u64 = 1024;
-/// Old values of watched output buffers, kept in the thread's scratch area.
-const OLD_ROOM: usize = 8 << 10;
+const EINPROGRESS: i64 = -115;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct IoVec {
-    base: u64,
-    len: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MsgHdr {
-    name: u64,
-    namelen: u64,
-    iov: u64,
-    iovlen: u64,
-    control: u64,
-    controllen: u64,
-    flags: u64,
-}
-
-/// Room for redirected vectors and old values; lives for one call.
-pub struct Scratch {
-    iov: *mut IoVec,
-    msg: MsgHdr,
-    old: *mut u8,
-    old_used: usize,
-    /// Output buffers that overlap a watch: address, length, offset of the old bytes in `old`
-    /// (`usize::MAX`: no room).
-    watched: [(u64, u64, usize); 8],
-    watched_len: usize,
-    /// Buffers that the kernel gets a copy of: address, copy, length.
-    bounced: [(u64, u64, u64); 8],
-    bounced_len: usize,
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        for (_, copy, len) in self.bounced.iter().take(self.bounced_len) {
-            // SAFETY: our own mapping.
-            let _ = unsafe { sys!(k::__NR_munmap, *copy, *len) };
-        }
-    }
-}
-
-impl Scratch {
-    /// A copy of a buffer that is not in one piece; `None` when it is not readable (then the kernel
-    /// gets the original and says so) or too many are needed.
-    fn bounce(&mut self, addr: u64, len: u64) -> Option<u64> {
-        let slot = self.bounced.get_mut(self.bounced_len)?;
-        let copy = crate::arena::map_anonymous(len as usize);
-        if copy.is_null() {
-            return None;
-        }
-        // SAFETY: `len` bytes just mapped.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(copy, len as usize) };
-        *slot = (addr, copy as u64, len);
-        self.bounced_len += 1;
-        (memory::read(addr, bytes) == bytes.len()).then_some(copy as u64)
-    }
-
-    /// The kernel has written `[addr, addr + len)`: what went into a copy goes where it belongs.
-    fn written(&self, addr: u64, len: u64) {
-        for (from, copy, size) in self.bounced.iter().take(self.bounced_len) {
-            if addr >= *from && addr + len <= from + size {
-                // SAFETY: within the copy.
-                let bytes = unsafe {
-                    core::slice::from_raw_parts((copy + (addr - from)) as *const u8, len as usize)
-                };
-                memory::write(addr, bytes);
-            }
-        }
-    }
-
-    pub fn new(t: &Thread) -> Scratch {
-        let base = t.scratch();
-        Scratch {
-            iov: base as *mut IoVec,
-            msg: MsgHdr {
-                name: 0,
-                namelen: 0,
-                iov: 0,
-                iovlen: 0,
-                control: 0,
-                controllen: 0,
-                flags: 0,
-            },
-            old: base.wrapping_add(SCRATCH - OLD_ROOM),
-            old_used: 0,
-            watched: [(0, 0, 0); 8],
-            watched_len: 0,
-            bounced: [(0, 0, 0); 8],
-            bounced_len: 0,
-        }
-    }
-    /// How many vectors fit before the old values.
-    const VECTORS: u64 = ((SCRATCH - OLD_ROOM) / size_of::<IoVec>()) as u64;
-}
-
-fn length(a: &Args, len: Len) -> Option<u64> {
+/// The length of a buffer before the call.
+pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
     let arg = |n: u8| a.get(n as usize).copied().unwrap_or(0);
-    Some(match len {
+    match len {
         Len::Fixed(n) => n as u64,
         Len::Arg(n) => arg(n),
-        Len::ArgTimes(n, size) => arg(n).checked_mul(size as u64)?,
+        Len::ArgTimes(n, size) => arg(n).saturating_mul(size as u64),
+        Len::ArgAnd(n, more) => arg(n).saturating_add(more as u64),
         Len::FdSet(n) => (arg(n) as u32 as u64).div_ceil(64) * 8,
+        Len::Pages(n) => arg(n).div_ceil(ulpf_lib::PAGE_SIZE),
         Len::Deref(n) => memory::get::<u32>(arg(n)).unwrap_or(0) as u64,
-        Len::Str => return None,
-    })
+        Len::OwnSize => memory::get::<u32>(addr).unwrap_or(4).clamp(4, 4096) as u64,
+        Len::Str => memory::strlen(addr, PATH_MAX).map_or(0, |n| n as u64 + 1),
+    }
 }
 
-/// The alias of the whole buffer, if all of it has moved. The program's own protection still counts:
-/// what it may not touch the kernel gets by its primary address, and refuses.
-fn contiguous(addr: u64, len: u64) -> Option<ulpf_lib::AliasAddr> {
-    let map = &g().page_map;
-    map.open(TargetAddr(addr), len, true)
-        .or_else(|| map.open(TargetAddr(addr), len, false))
+/// A call's own list of buffers.
+pub struct List {
+    one: [Buf; 1],
+    fixed: Option<&'static [Buf]>,
 }
 
-/// Where the kernel may touch `[addr, addr + len)` in the program's stead: there, in the alias, or, for
-/// a buffer of which only a part has moved, in a copy.
-fn place(addr: u64, len: u64, s: &mut Scratch) -> u64 {
-    if addr == 0 || len == 0 {
-        return addr;
+impl List {
+    pub fn of(m: Memory) -> List {
+        let none = table::b(0, Dir::In, Len::Fixed(0));
+        match m {
+            Memory::Buffers(fixed) => List {
+                one: [none],
+                fixed: Some(fixed),
+            },
+            Memory::One(one) => List {
+                one: [one],
+                fixed: None,
+            },
+            _ => List {
+                one: [none],
+                fixed: Some(&[]),
+            },
+        }
     }
-    let Some(end) = addr.checked_add(len) else {
-        return addr;
-    };
-    if !g().touches(addr, end) {
-        return addr;
+    pub fn iter(&self) -> core::slice::Iter<'_, Buf> {
+        self.fixed.unwrap_or(&self.one).iter()
     }
-    if let Some(alias) = contiguous(addr, len) {
-        return alias.0;
-    }
-    s.bounce(addr, len).unwrap_or(addr)
 }
 
-fn vectors(at: u64, count: u64, s: &mut Scratch) -> Option<u64> {
-    if count == 0 || count > IOV_MAX.min(Scratch::VECTORS) {
-        return None;
-    }
-    for n in 0..count {
-        let mut v = memory::get::<IoVec>(at.wrapping_add(n * 16))?;
-        v.base = place(v.base, v.len, s);
-        // SAFETY: n < VECTORS.
-        unsafe { s.iov.add(n as usize).write(v) };
-    }
-    Some(s.iov as u64)
-}
-
-/// Rewrites pointer arguments that lead to guarded memory.
-pub fn redirect(nr: u64, a: &mut Args, ours: u32, s: &mut Scratch) {
-    if table::addresses_only(nr) {
-        return;
-    }
+/// Rewrites pointer arguments that lead to guarded memory. `a`: what the program has passed; `to`: what
+/// the kernel will get; `ours` marks arguments that already point to our memory.
+pub fn redirect(nr: u64, list: &List, a: &Args, to: &mut Args, ours: u32, s: &mut Scratch) {
     if nr == k::__NR_futex as u64 {
         // Waiters and wakers must agree: both words move as soon as their pages have moved.
         for n in [0usize, 4] {
             if n == 0 || matches!(a[1] & 127, 3..=5 | 11 | 12) {
-                a[n] = place(a[n], 4, s);
+                to[n] = word(a[n]);
             }
         }
-        if a[3] > 4095 && matches!(a[1] & 127, 0 | 6 | 9 | 11 | 13) {
-            a[3] = place(a[3], 16, s);
+        if ours & 8 == 0 && a[3] > 4095 && matches!(a[1] & 127, 0 | 6 | 9 | 11 | 13) {
+            to[3] = s.place(a[3], 16, AccessKind::Read, false);
         }
         return;
     }
-    let Some(bufs) = table::buffers(nr) else {
-        // Not listed: any argument that points into moved memory goes through the alias. Pages
-        // next to guarded ones are moved, too, so a structure of up to a page stays in one piece.
-        for (n, v) in a.iter_mut().enumerate() {
-            if ours & (1 << n) == 0
-                && *v > 4095
-                && let Some(alias) = g().alias_of(*v)
-            {
-                *v = alias.0;
-            }
-        }
+    if vectors::split_large(nr, a, to, s) {
         return;
-    };
-    let original = *a;
-    for b in bufs {
+    }
+    for b in list.iter() {
         let n = b.arg as usize;
-        let Some(&addr) = original.get(n) else {
-            continue;
-        };
+        let Some(&addr) = a.get(n) else { continue };
         if addr == 0 || ours & (1 << n) != 0 {
             continue;
         }
-        let to = match (b.dir, b.len) {
-            (Dir::IovIn | Dir::IovOut, len) => {
-                let count = length(&original, len).unwrap_or(0);
-                vectors(addr, count, s).unwrap_or(addr)
+        let len = length(a, addr, b.len);
+        let place = match b.dir {
+            Dir::IovIn | Dir::IovOut => vectors::redirect(addr, len, b.dir, s),
+            Dir::MsgIn | Dir::MsgOut | Dir::MMsgIn | Dir::MMsgOut => {
+                vectors::messages(addr, len, b.dir, s)
             }
-            (Dir::MsgIn | Dir::MsgOut, _) => message(addr, s).unwrap_or(addr),
-            (_, Len::Str) => match memory::strlen(addr, PATH_MAX) {
-                Some(len) => place(addr, len as u64 + 1, s),
-                None => addr,
-            },
-            (_, len) => place(addr, length(&original, len).unwrap_or(0), s),
+            Dir::WaitV => vectors::waiters(addr, len, s),
+            Dir::In | Dir::InRet => Some(s.place(addr, len, AccessKind::Read, false)),
+            Dir::Out => Some(s.place(addr, len, AccessKind::Write, true)),
+            Dir::InOut => Some(s.place(addr, len, AccessKind::ReadWrite, true)),
+            Dir::OutRet | Dir::OutRetTimes(_) | Dir::OutRetAfter(_) => {
+                Some(s.place(addr, len, AccessKind::Write, false))
+            }
         };
-        if let Some(v) = a.get_mut(n) {
-            *v = to;
+        if let (Len::Deref(_), true) = (b.len, s.room_before == 0) {
+            s.room_before = len;
         }
+        if let (Some(v), Some(p)) = (to.get_mut(n), place) {
+            *v = p;
+        }
+    }
+    vectors::remote(nr, a, to, s);
+    if let Some(n) = s.vector_count {
+        to[2] = n;
     }
 }
 
-fn message(at: u64, s: &mut Scratch) -> Option<u64> {
-    let mut m = memory::get::<MsgHdr>(at)?;
-    if m.iovlen > 0 {
-        m.iov = vectors(m.iov, m.iovlen, s)?;
-    }
-    m.name = place(m.name, m.namelen & 0xffff_ffff, s);
-    m.control = place(m.control, m.controllen, s);
-    s.msg = m;
-    Some(&raw const s.msg as u64)
+/// A futex word: where the kernel finds it.
+pub fn word(addr: u64) -> u64 {
+    g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
-fn keep_old(s: &mut Scratch, addr: u64, len: u64) {
-    if addr == 0 || len == 0 || !g().watchlist().any_overlap(TargetAddr(addr), len) {
-        return;
+/// Everything that a call touches: before it (`result` is `None`) at most, after it in fact.
+pub fn spans(
+    nr: u64,
+    list: &List,
+    a: &Args,
+    result: Option<i64>,
+    room_before: u64,
+    f: &mut dyn FnMut(u64, u64, AccessKind),
+) {
+    use AccessKind::*;
+    if let Some(r) = result.filter(|r| *r < 0) {
+        return after_an_error(nr, a, r, f);
     }
-    let n = len as usize;
-    let mut at = usize::MAX;
-    if s.old_used + n <= OLD_ROOM {
-        // SAFETY: checked against the room.
-        let to = unsafe { core::slice::from_raw_parts_mut(s.old.add(s.old_used), n) };
-        if memory::read(addr, to) == n {
-            at = s.old_used;
-            s.old_used += n;
-        }
-    }
-    if let Some(slot) = s.watched.get_mut(s.watched_len) {
-        *slot = (addr, len, at);
-        s.watched_len += 1;
-    }
-}
-
-/// Saves the old contents of output buffers that overlap watches.
-pub fn before(nr: u64, a: &Args, ours: u32, s: &mut Scratch) {
-    for b in table::buffers(nr).unwrap_or(&[]) {
-        let Some(&addr) = a.get(b.arg as usize) else {
-            continue;
-        };
-        if ours & (1 << b.arg) != 0 {
-            continue;
-        }
-        match b.dir {
-            Dir::Out | Dir::OutRet | Dir::OutRetTimes(_) | Dir::InOut => {
-                keep_old(s, addr, length(a, b.len).unwrap_or(0));
-            }
-            Dir::IovOut => {
-                let count = length(a, b.len).unwrap_or(0).min(IOV_MAX);
-                for n in 0..count {
-                    if let Some(v) = memory::get::<IoVec>(addr.wrapping_add(n * 16)) {
-                        keep_old(s, v.base, v.len);
-                    }
-                }
-            }
-            Dir::MsgOut => {
-                if let Some(m) = memory::get::<MsgHdr>(addr) {
-                    for n in 0..m.iovlen.min(IOV_MAX) {
-                        if let Some(v) = memory::get::<IoVec>(m.iov.wrapping_add(n * 16)) {
-                            keep_old(s, v.base, v.len);
-                        }
-                    }
-                }
-            }
+    if nr == k::__NR_futex as u64 {
+        match a[1] & 127 {
+            0 | 4 | 9 | 11 => f(a[0], 4, Read),
+            5 => f(a[4], 4, ReadWrite),
+            6..=8 | 13 => f(a[0], 4, ReadWrite),
             _ => {}
         }
-    }
-}
-
-/// Reports what the kernel wrote and read.
-pub fn after(
-    t: &'static Thread,
-    uc: &mut UContext,
-    nr: u64,
-    a: &Args,
-    result: i64,
-    s: &mut Scratch,
-) {
-    if result < 0 {
         return;
     }
-    let call = &Call {
-        nr,
-        args: *a,
-        result,
-    };
-    let mut left = result as u64;
-    for b in table::buffers(nr).unwrap_or(&[]) {
-        let Some(&addr) = a.get(b.arg as usize) else {
+    let done = result.map(|r| r as u64);
+    for b in list.iter() {
+        let Some(&addr) = a.get(b.arg as usize).filter(|p| **p != 0) else {
             continue;
         };
-        if addr == 0 {
-            continue;
+        let mut len = length(a, addr, b.len);
+        if let (Len::Deref(_), true) = (b.len, result.is_some()) {
+            len = len.min(room_before); // the kernel says how much there would have been
         }
+        let times = |n: u32| done.map_or(len, |r| r.saturating_mul(n as u64).min(len));
         match b.dir {
-            Dir::In => {
-                let len = match b.len {
-                    Len::Str => memory::strlen(addr, PATH_MAX).map_or(0, |n| n as u64 + 1),
-                    l => length(a, l).unwrap_or(0),
-                };
-                hit(t, uc, call, addr, len, AccessKind::Read, s);
+            Dir::In => f(addr, len, Read),
+            Dir::InRet => f(addr, times(1), Read),
+            Dir::Out => f(addr, len, Write),
+            Dir::InOut => f(addr, len, ReadWrite),
+            Dir::OutRet => f(addr, times(1), Write),
+            Dir::OutRetTimes(n) => f(addr, times(n), Write),
+            Dir::OutRetAfter(n) => f(addr, done.unwrap_or(len).saturating_add(n as u64), Write),
+            Dir::IovIn => vectors::spans(addr, len, done, Read, f),
+            Dir::IovOut => vectors::spans(addr, len, done, Write, f),
+            Dir::MsgIn | Dir::MsgOut | Dir::MMsgIn | Dir::MMsgOut => {
+                vectors::message_spans(addr, len, b.dir, done, f)
             }
-            Dir::IovIn => {
-                for n in 0..length(a, b.len).unwrap_or(0).min(IOV_MAX) {
-                    if let Some(v) = memory::get::<IoVec>(addr.wrapping_add(n * 16)) {
-                        hit(t, uc, call, v.base, v.len.min(left), AccessKind::Read, s);
-                        left = left.saturating_sub(v.len);
-                    }
-                }
-            }
-            Dir::MsgIn => {
-                if let Some(m) = memory::get::<MsgHdr>(addr) {
-                    for n in 0..m.iovlen.min(IOV_MAX) {
-                        if let Some(v) = memory::get::<IoVec>(m.iov.wrapping_add(n * 16)) {
-                            hit(t, uc, call, v.base, v.len.min(left), AccessKind::Read, s);
-                            left = left.saturating_sub(v.len);
-                        }
-                    }
-                }
-            }
-            Dir::Out | Dir::InOut => {
-                let kind = if b.dir == Dir::Out {
-                    AccessKind::Write
-                } else {
-                    AccessKind::ReadWrite
-                };
-                hit(t, uc, call, addr, length(a, b.len).unwrap_or(0), kind, s);
-            }
-            Dir::OutRet => hit(t, uc, call, addr, result as u64, AccessKind::Write, s),
-            Dir::OutRetTimes(n) => hit(
-                t,
-                uc,
-                call,
-                addr,
-                result as u64 * n as u64,
-                AccessKind::Write,
-                s,
-            ),
-            Dir::IovOut | Dir::MsgOut => {
-                let (iov, count) = if b.dir == Dir::IovOut {
-                    (addr, length(a, b.len).unwrap_or(0))
-                } else {
-                    memory::get::<MsgHdr>(addr).map_or((0, 0), |m| (m.iov, m.iovlen))
-                };
-                for n in 0..count.min(IOV_MAX) {
-                    if let Some(v) = memory::get::<IoVec>(iov.wrapping_add(n * 16)) {
-                        hit(t, uc, call, v.base, v.len.min(left), AccessKind::Write, s);
-                        left = left.saturating_sub(v.len);
-                    }
-                }
-            }
+            Dir::WaitV => vectors::waiter_spans(addr, len, f),
         }
     }
 }
 
-fn hit(
+/// What a call has touched although it failed.
+fn after_an_error(nr: u64, a: &Args, result: i64, f: &mut dyn FnMut(u64, u64, AccessKind)) {
+    let mut span = |n: usize, len, kind| {
+        if let Some(&addr) = a.get(n).filter(|p| **p != 0) {
+            f(addr, len, kind);
+        }
+    };
+    match (nr as u32, result) {
+        // The rest of the time.
+        (k::__NR_nanosleep, EINTR) => span(1, 16, AccessKind::Write),
+        (k::__NR_clock_nanosleep, EINTR) if a[1] & 1 == 0 => span(3, 16, AccessKind::Write),
+        (k::__NR_select | k::__NR_pselect6, EINTR) => span(4, 16, AccessKind::ReadWrite),
+        (k::__NR_ppoll, EINTR) => span(2, 16, AccessKind::ReadWrite),
+        (k::__NR_connect, EINPROGRESS) => span(1, a[2], AccessKind::Read),
+        _ => {}
+    }
+}
+
+/// Saves the old contents of what a call may write and somebody watches.
+pub fn before(nr: u64, list: &List, a: &Args, s: &mut Scratch) {
+    spans(nr, list, a, None, 0, &mut |addr, len, kind| {
+        if kind.writes() {
+            s.keep(addr, len);
+        }
+    });
+}
+
+/// Puts copies back and reports what the kernel wrote and read.
+pub fn after(t: &'static Thread, uc: &mut UContext, list: &List, call: &Call, s: &mut Scratch) {
+    vectors::give_back(list, call, s);
+    let room = s.room_before;
+    spans(
+        call.nr,
+        list,
+        &call.args,
+        Some(call.result),
+        room,
+        &mut |addr, len, kind| {
+            if kind.writes() {
+                s.written(addr, len);
+            }
+            hit(t, uc, call, addr, len, kind, &s.kept);
+        },
+    );
+}
+
+pub fn hit(
     t: &'static Thread,
-    uc: &mut UContext,
+    uc: &UContext,
     call: &Call,
     addr: u64,
     len: u64,
     kind: AccessKind,
-    s: &Scratch,
+    kept: &Kept,
 ) {
-    if kind.writes() {
-        s.written(addr, len);
-    }
-    if len == 0 || !g().watchlist().any_overlap(TargetAddr(addr), len) {
+    if len == 0 || addr.checked_add(len).is_none() {
         return;
     }
-    let old = s
-        .watched
-        .iter()
-        .take(s.watched_len)
-        .find(|w| addr >= w.0 && addr + len <= w.0 + w.1 && w.2 != usize::MAX);
-    // SAFETY: recorded by `keep_old`, within the scratch area.
-    let old = old.map(|w| unsafe {
-        core::slice::from_raw_parts(s.old.add(w.2 + (addr - w.0) as usize), len as usize)
-    });
-    fault::kernel_access(t, uc, call, TargetAddr(addr), len, kind, old);
+    if g().watchlist().any_overlap(TargetAddr(addr), len) {
+        fault::kernel_access(t, uc, call, TargetAddr(addr), len, kind, kept);
+    }
 }

@@ -6,11 +6,15 @@
 //! world need not interrupt it at all.
 
 mod buffers;
+mod commands;
+mod opened;
 pub mod process;
+pub mod scratch;
 pub mod sites;
 pub mod sites_code;
 pub mod table;
 mod timeout;
+mod vectors;
 
 use core::sync::atomic::Ordering::*;
 
@@ -24,7 +28,11 @@ use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall};
 use crate::runtime::signals;
-use crate::runtime::thread::{Events, OwnStepKind, Request, Thread};
+use crate::runtime::thread::{Call, Events, OwnStepKind, Request, Thread};
+
+use buffers::List;
+use scratch::Scratch;
+use table::Memory;
 
 pub const EINTR: i64 = -4;
 const ENOSYS: i64 = -38;
@@ -105,7 +113,9 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_rt_sigsuspend => Value(with_mask(t, uc, nr, a, 0, None)),
         k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
         k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
-        k::__NR_pselect6 => Value(pselect6(t, uc, nr, a)),
+        k::__NR_pselect6 | k::__NR_io_pgetevents => Value(with_mask_pair(t, uc, nr, a)),
+        k::__NR_rt_sigtimedwait => Value(with_signal_set(t, uc, nr, a, 0)),
+        k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
         k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
             process::clone(t, uc, nr, a)
         }
@@ -159,81 +169,148 @@ fn with_mask(
     at: usize,
     mut mask: Option<u64>,
 ) -> i64 {
-    let mut args = *a;
-    if let Some(p) = args.get_mut(at).filter(|p| **p != 0) {
+    let mut given = *a;
+    if let Some(p) = given.get_mut(at).filter(|p| **p != 0) {
         let Some(m) = memory::get::<u64>(*p) else {
             return EFAULT;
         };
         let slot = mask.insert(m & !signals::HIDDEN);
         *p = slot as *const u64 as u64;
-        return call(t, uc, nr, &args, 1 << at);
+        return call(t, uc, nr, a, &given, 1 << at);
     }
-    call(t, uc, nr, &args, 0)
+    call(t, uc, nr, a, &given, 0)
 }
 
-fn pselect6(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+/// The sixth argument of pselect6 and io_pgetevents points to a mask's address and size.
+fn with_mask_pair(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if a[5] == 0 {
-        return call(t, uc, nr, a, 0);
+        return call(t, uc, nr, a, a, 0);
     }
     let Some([mask_at, size]) = memory::get::<[u64; 2]>(a[5]) else {
         return EFAULT;
     };
     if mask_at == 0 {
-        return call(t, uc, nr, a, 0);
+        return call(t, uc, nr, a, a, 0);
     }
     let Some(m) = memory::get::<u64>(mask_at) else {
         return EFAULT;
     };
     let mask = m & !signals::HIDDEN;
     let pair = [&mask as *const u64 as u64, size];
-    let mut args = *a;
-    args[5] = pair.as_ptr() as u64;
-    call(t, uc, nr, &args, 1 << 5)
+    let mut given = *a;
+    given[5] = pair.as_ptr() as u64;
+    call(t, uc, nr, a, &given, 1 << 5)
+}
+
+/// Waiting for signals, or a descriptor for them: the park signal stays ours.
+fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
+    let mut given = *a;
+    let Some(m) = memory::get::<u64>(a[at]) else {
+        return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
+    };
+    let set = m & !signals::bit(ulpf_lib::boot::PARK_SIGNAL);
+    given[at] = &set as *const u64 as u64;
+    call(t, uc, nr, a, &given, 1 << at)
 }
 
 fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    call(t, uc, nr, a, 0)
+    call(t, uc, nr, a, a, 0)
 }
 
-/// Makes the call with guarded buffers redirected; `ours` marks arguments that point to our memory.
-fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, mut ours: u32) -> i64 {
+/// Makes the call with guarded buffers redirected. `a`: what the program has passed; `given`: the same,
+/// with the arguments marked in `ours` pointing to our memory.
+fn call(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    given: &Args,
+    mut ours: u32,
+) -> i64 {
     let mut timeout = timeout::Timeout::of(nr, a);
     let mut again = false;
     loop {
-        let mut scratch = buffers::Scratch::new(t);
-        let mut args = *a;
+        let mut args = *given;
         if let (true, Some(time)) = (again, &mut timeout) {
             ours |= time.shorten(&mut args);
         }
-        if g().watches_kernel() {
-            buffers::redirect(nr, &mut args, ours, &mut scratch);
-            buffers::before(nr, a, ours, &mut scratch);
-        }
-        t.kicked.store(false, SeqCst);
-        let result = if table::quick(nr) {
-            raw(nr, &args)
-        } else {
-            blocking(t, uc, nr, &args)
-        };
-        if result == ABANDONED || t.inner().leaving {
-            return if result == EINTR && t.kicked.load(SeqCst) {
-                RESTART
-            } else {
-                result
-            };
-        }
-        if t.inner().deferred_len == 0
-            && t.kicked.load(SeqCst)
-            && (result == RESTART || result == EINTR)
-        {
+        // Rechecked for every attempt: watches come and go while a call waits.
+        if !g().watches_kernel() {
+            t.kicked.store(false, SeqCst);
+            let result = attempt(t, uc, nr, &args);
+            if !interrupted_by_us(t, result) {
+                return finished(t, &timeout, again, nr, a, result);
+            }
             again = true;
-            continue; // interrupted by us alone
+            continue;
         }
-        if g().watches_kernel() {
-            buffers::after(t, uc, nr, a, result, &mut scratch);
+        let memory = table::memory(nr, a);
+        if opened::needed(memory, a) {
+            return opened::call(t, uc, nr, a, given);
         }
+        let mut scratch = Scratch::new(t);
+        let list = List::of(memory);
+        buffers::redirect(nr, &list, a, &mut args, ours, &mut scratch);
+        buffers::before(nr, &list, a, &mut scratch);
+        t.kicked.store(false, SeqCst);
+        let result = attempt(t, uc, scratch.instead.unwrap_or(nr), &args);
+        if interrupted_by_us(t, result) {
+            again = true;
+            continue;
+        }
+        let result = finished(t, &timeout, again, nr, a, result);
+        if result == RESTART || result == ABANDONED || t.inner().leaving {
+            return result;
+        }
+        if result == EFAULT
+            && g().guarded()
+            && !table::consumes(nr)
+            && !matches!(memory, Memory::Addresses)
+        {
+            drop(scratch);
+            return opened::call(t, uc, nr, a, given);
+        }
+        let call = Call {
+            nr,
+            args: *a,
+            result,
+        };
+        buffers::after(t, uc, &list, &call, &mut scratch);
         return result;
     }
+}
+
+fn attempt(t: &'static Thread, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
+    if table::quick(nr) {
+        raw(nr, args)
+    } else {
+        blocking(t, uc, nr, args)
+    }
+}
+
+/// Nothing but we made the call end: it is made again.
+fn interrupted_by_us(t: &Thread, result: i64) -> bool {
+    !t.inner().leaving
+        && t.inner().deferred_len == 0
+        && t.kicked.load(SeqCst)
+        && (result == RESTART || result == EINTR)
+}
+
+fn finished(
+    t: &Thread,
+    timeout: &Option<timeout::Timeout>,
+    again: bool,
+    nr: u64,
+    a: &Args,
+    result: i64,
+) -> i64 {
+    if t.inner().leaving && result == EINTR && t.kicked.load(SeqCst) {
+        return RESTART;
+    }
+    if let (true, Some(time)) = (again && result != ABANDONED, timeout) {
+        time.give_back(nr, a);
+    }
+    result
 }
 
 /// One call under the program's signal mask.

@@ -69,6 +69,14 @@ impl Timeout {
         })
     }
 
+    /// The kernel has put what is left into our copy; the program finds it in its own.
+    pub fn give_back(&self, nr: u64, a: &Args) {
+        let updates = matches!(nr as u32, k::__NR_select | k::__NR_pselect6 | k::__NR_ppoll);
+        if updates && let Some(&at) = a.get(self.at) {
+            memory::put(at, &self.rest);
+        }
+    }
+
     /// Rewrites the argument for another attempt; answers which argument is ours now.
     pub fn shorten(&mut self, a: &mut Args) -> u32 {
         let left = self

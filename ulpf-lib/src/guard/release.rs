@@ -229,6 +229,17 @@ impl Guards {
         Ok(())
     }
 
+    /// Lifts the guards of `[addr, addr + len)` for one step or one system call, or sets them again.
+    pub fn open(&self, addr: TargetAddr, len: u64, open: bool) {
+        let (from, to) = pages(addr, len);
+        for (s, e, moved) in self.moved.within(from, to) {
+            if moved.effective() != moved.prot {
+                let prot = if open { moved.prot } else { moved.effective() };
+                let _ = os::protect(s, e - s, prot);
+            }
+        }
+    }
+
     /// Before a fork, on the stub's task: notes what the child will have to copy. The program stays
     /// parked until the child has called [`Guards::privatize_in_child`].
     pub fn prepare_fork(&mut self) {
