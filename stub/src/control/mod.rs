@@ -14,6 +14,7 @@ mod placement;
 mod reader;
 mod sites;
 pub mod text;
+mod trampolines;
 mod watches;
 mod world;
 

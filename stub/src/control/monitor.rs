@@ -22,6 +22,7 @@ ulpf placement [auto|guard|debug-register]
 ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
+ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
 
@@ -47,6 +48,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "unwatch" => unwatch(c, &mut w, out),
             "placement" => placement(c, &mut w, out),
             "stats" => stats(c, out),
+            "sites" => c.sites.list(out),
             "patch-syscalls" => patch_syscalls(c, &mut w, out),
             "why" => why(c, out),
             "help" | "" => {

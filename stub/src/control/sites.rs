@@ -10,38 +10,31 @@
 //!              e9 XX | 48 3d 00 f0 ff ff   jmp whose displacement is 0x003d48XX: the next instruction
 //!                                          is unchanged, and the trampoline goes where that leads
 //! ```
-//! (The second is E9Patch's punning: Duck, Gao, Roychoudhury, PLDI 2020.) Where neither works the site
-//! stays as it is.
+//! (The second is E9Patch's punning: Duck, Gao, Roychoudhury, PLDI 2020. With a prefix before the e9 the
+//! displacement begins a byte later and leads elsewhere.) `xor eax, eax; syscall`, how libc calls
+//! read, can also be punned at the xor. Where nothing works the site stays as it is.
 
 use alloc::vec::Vec;
+use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Decoder;
-use ulpf_lib::TargetAddr;
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
 use ulpf_lib::sys;
 
+use super::trampolines::{self, Trampolines};
 use super::{Control, text};
 use crate::g;
 use crate::syscalls::sites::{self, FILTER, KNOWN, SEEN_SITES, SLOW, Seen, Site};
-use crate::syscalls::sites_code::{self, Code, MAX_NUMBERS, Plan, SLOT, SLOTS};
+use crate::syscalls::sites_code::{Code, MAX_NUMBERS, Plan, SLOT, SLOTS};
 
-const PAGE: u64 = 4096;
-/// Bytes of a trampoline: jmp [rip+0] and its target.
-const TRAMPOLINE: u64 = 14;
-/// Trampolines lie on multiples of this.
-const CELL: u64 = 16;
-/// How far a jump reaches, less a little.
-const REACH: u64 = (1 << 31) - (1 << 16);
 const LOOK_BACK: u64 = 48;
 
 /// What the stub's task alone knows.
-#[derive(Default)]
 pub struct Sites {
-    /// Cells in use of each page in `Table::near`.
-    cells: Vec<[u64; 4]>,
+    trampolines: Trampolines,
     bmi2: bool,
     pub refused: u64,
 }
@@ -57,7 +50,7 @@ enum Not {
 impl Sites {
     pub fn new() -> Sites {
         Sites {
-            cells: alloc::vec![[0; 4]; sites::NEAR_PAGES],
+            trampolines: Trampolines::new(),
             // CPUID 7: EBX bit 8.
             bmi2: core::arch::x86_64::__cpuid_count(7, 0).ebx >> 8 & 1 != 0,
             refused: 0,
@@ -107,7 +100,7 @@ impl Sites {
         let mut site = self.place(insn, &met, maps)?;
         let written = self.fill(index, &mut site, &met);
         if written.is_err() {
-            self.free_cell(site.trampoline);
+            self.trampolines.free(site.trampoline);
             return written;
         }
         if let Some(slot) = table.sites.get_mut(index) {
@@ -117,7 +110,7 @@ impl Sites {
             };
         }
         sites::SOME.store(true, SeqCst);
-        if jump(&site).is_err() {
+        if write_jump(&site).is_err() {
             self.remove(index);
             return Err(Not::Ever);
         }
@@ -147,6 +140,7 @@ impl Sites {
             slow,
             next: site.next(),
             mov: site.mov,
+            xor: site.xor(),
             numbers: numbers.get(..n).unwrap_or(&[]),
             near: FILTER.near.as_ptr() as u64,
             wide: FILTER.wide.as_ptr() as u64,
@@ -167,11 +161,8 @@ impl Sites {
         };
         let code = self.code(site, slow, numbers)?;
         site.marks = code.marks;
-        let mut jump = [0u8; TRAMPOLINE as usize];
-        jump[..2].copy_from_slice(&[0xff, 0x25]);
-        jump[6..].copy_from_slice(&slot(index).to_le_bytes());
         text::write_raw(slot(index), &code.bytes)
-            .and_then(|()| text::write_raw(site.trampoline, &jump))
+            .and_then(|()| self.trampolines.write(site.trampoline, slot(index)))
             .map_err(|_| Not::Ever)
     }
 
@@ -201,140 +192,76 @@ impl Sites {
         if bytes.get(at..at + 2) != Some(&[0x0f, 0x05]) {
             return Err(Not::Ever);
         }
-        let mut site = Site { insn, ..Site::FREE };
-        if let Some((size, nr)) = number_before(bytes, at, from)
-            && met == [nr as u16]
-            && free(insn - size as u64, insn)
-            && let Some(t) = self.near_cell(insn - size as u64, maps)
-        {
-            site.start = insn - size as u64;
-            site.len = size;
-            site.end = insn;
-            site.mov = Some(nr);
-            site.trampoline = t;
+        let before = number_before(bytes, at, from).filter(|b| met == [b.1 as u16]);
+        let mut ways: Vec<Way> = Vec::new();
+        if let Some((size, nr)) = before.filter(|b| b.0 >= 5) {
+            ways.push(Way {
+                start: at - size as usize,
+                mov: Some(nr),
+                len: size,
+                shape: Shape::Near,
+            });
         } else {
-            if !free(insn, insn + 5) {
-                return Err(Not::Now);
+            for prefix in [false, true] {
+                ways.push(Way {
+                    start: at,
+                    mov: None,
+                    len: 2,
+                    shape: Shape::Punned { prefix },
+                });
             }
-            let tail = bytes.get(at + 2..at + 5).ok_or(Not::Ever)?;
-            site.start = insn;
-            site.len = 2;
-            site.end = insn + 5;
-            site.trampoline = self.punned_cell(insn, tail, maps).ok_or(Not::Ever)?;
-        }
-        let first = (site.start - from) as usize;
-        let n = site.len as usize;
-        if let (Some(to), Some(original)) =
-            (site.original.get_mut(..n), bytes.get(first..first + n))
-        {
-            to.copy_from_slice(original);
-        }
-        Ok(site)
-    }
-
-    // ---- trampolines ---------------------------------------------------------------------------
-
-    /// A cell that a jump at `from` reaches.
-    fn near_cell(&mut self, from: u64, maps: &Snapshot) -> Option<u64> {
-        for (n, &page) in sites::table().near.iter().enumerate() {
-            if page != 0 && page.abs_diff(from) < REACH {
-                for c in 0..PAGE / CELL {
-                    if self.take_cell(n, page + c * CELL) {
-                        return Some(page + c * CELL);
-                    }
+            if let Some((2, nr)) = before {
+                for prefix in [false, true] {
+                    ways.push(Way {
+                        start: at - 2,
+                        mov: Some(nr),
+                        len: 2,
+                        shape: Shape::Punned { prefix },
+                    });
                 }
             }
         }
-        // The first gap below, so that the program break has its way upwards; then above.
-        let here = maps.index(from);
-        let below = (0..=here).rev().filter_map(|n| {
-            let end = maps.vmas.get(n)?.start;
-            let start = n
-                .checked_sub(1)
-                .map_or(Some(0x1_0000), |m| Some(maps.vmas.get(m)?.end))?;
-            (start + 3 * PAGE <= end)
-                .then(|| (end - 2 * PAGE).min(end - (end - start) / 64) & !(PAGE - 1))
-        });
-        let above = (here..maps.vmas.len().saturating_sub(1)).filter_map(|n| {
-            let (start, end) = (maps.vmas.get(n)?.end, maps.vmas.get(n + 1)?.start);
-            (start + 3 * PAGE <= end).then_some(((start + end) / 2) & !(PAGE - 1))
-        });
-        let page = below
-            .chain(above)
-            .filter(|p| p.abs_diff(from) < REACH && quiet(*p, maps))
-            .take(8)
-            .find(|&p| self.new_page(p).is_some())?;
-        let n = sites::table().near.iter().position(|p| *p == page)?;
-        self.take_cell(n, page).then_some(page)
-    }
-
-    /// A cell where the jump `e9 XX tail` at `insn` leads, for some XX.
-    fn punned_cell(&mut self, insn: u64, tail: &[u8], maps: &Snapshot) -> Option<u64> {
-        let [b1, b2, b3] = *tail else { return None };
-        let low = i32::from_le_bytes([0, b1, b2, b3]) as i64;
-        let first = insn.checked_add(5)?.checked_add_signed(low)?;
-        let mut at = first.next_multiple_of(CELL);
-        while at <= first + 255 {
-            let page = at & !(PAGE - 1);
-            if page < 0x1_0000 || at >= ulpf_lib::addr::USER_END - PAGE {
-                return None;
-            }
-            let known = sites::table().near.iter().position(|p| *p == page);
-            let n = match known {
-                Some(n) => Some(n),
-                None if maps.at(page).is_none() && quiet(page, maps) => self.new_page(page),
-                None => None,
+        let mut not = Not::Ever;
+        for w in ways {
+            let mut site = Site {
+                insn,
+                start: from + w.start as u64,
+                len: w.len,
+                mov: w.mov,
+                ..Site::FREE
             };
-            if n.is_some_and(|n| self.take_cell(n, at)) {
-                return Some(at);
+            let jump = match w.shape {
+                Shape::Near => {
+                    site.end = insn;
+                    self.trampolines
+                        .near(site.start, maps)
+                        .map(|t| (t, trampolines::jump(site.start, t)))
+                }
+                Shape::Punned { prefix } => {
+                    site.end = site.start + 5 + prefix as u64;
+                    let tail = bytes.get(w.start + 2..w.start + 6).unwrap_or(&[]);
+                    self.trampolines.punned(site.start, tail, prefix, maps)
+                }
+            };
+            let Some((trampoline, patched)) = jump else {
+                continue;
+            };
+            if !free(site.start, site.end) {
+                self.trampolines.free(trampoline);
+                not = Not::Now;
+                continue;
             }
-            at += CELL;
+            site.trampoline = trampoline;
+            site.patched = patched;
+            let n = w.len as usize;
+            if let (Some(to), Some(original)) =
+                (site.original.get_mut(..n), bytes.get(w.start..w.start + n))
+            {
+                to.copy_from_slice(original);
+            }
+            return Ok(site);
         }
-        None
-    }
-
-    fn new_page(&mut self, page: u64) -> Option<usize> {
-        // SAFETY: the world rests.
-        let table = unsafe { sites::table_mut() };
-        let n = table.near.iter().position(|p| *p == 0)?;
-        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
-        // SAFETY: a page where nothing is.
-        let got = unsafe { sys!(k::__NR_mmap, page, PAGE, 5, flags, -1i64, 0) }.ok()?;
-        if got != page {
-            // SAFETY: just mapped, by a kernel that does not know the flag.
-            let _ = unsafe { sys!(k::__NR_munmap, got, PAGE) };
-            return None;
-        }
-        *table.near.get_mut(n)? = page;
-        *self.cells.get_mut(n)? = [0; 4];
-        // SAFETY: the stub's task, with the world at rest.
-        unsafe { g().guards_mut() }.exclude(TargetAddr(page), PAGE);
-        Some(n)
-    }
-
-    fn take_cell(&mut self, page: usize, at: u64) -> bool {
-        let cell = (at % PAGE / CELL) as usize;
-        let Some(word) = self.cells.get_mut(page).and_then(|c| c.get_mut(cell / 64)) else {
-            return false;
-        };
-        let bit = 1u64 << (cell % 64);
-        let free = *word & bit == 0;
-        *word |= bit;
-        free
-    }
-
-    fn free_cell(&mut self, at: u64) {
-        let page = sites::table()
-            .near
-            .iter()
-            .position(|p| *p == at & !(PAGE - 1));
-        let cell = (at % PAGE / CELL) as usize;
-        if let Some(word) = page
-            .and_then(|n| self.cells.get_mut(n))
-            .and_then(|c| c.get_mut(cell / 64))
-        {
-            *word &= !(1 << (cell % 64));
-        }
+        Err(not)
     }
 
     // ---- the way back --------------------------------------------------------------------------
@@ -348,7 +275,7 @@ impl Sites {
         let _ = text::write_raw(site.start, original);
         let (insn, trampoline) = (site.insn, site.trampoline);
         *site = Site::FREE;
-        self.free_cell(trampoline);
+        self.trampolines.free(trampoline);
         for s in &SEEN_SITES {
             if s.insn.load(Relaxed) == insn {
                 s.count.store(0, Relaxed);
@@ -368,7 +295,7 @@ impl Sites {
             };
             let meets = |from: u64, to: u64| from < end && start < to;
             if s.in_place
-                && (meets(s.start, s.end) || meets(s.trampoline, s.trampoline + TRAMPOLINE))
+                && (meets(s.start, s.end) || meets(s.trampoline, s.trampoline + trampolines::LEN))
             {
                 self.remove(n);
             }
@@ -386,12 +313,7 @@ impl Sites {
                 s.done.iter().for_each(|w| w.store(0, Relaxed));
             }
         }
-        // SAFETY: the world rests.
-        for p in unsafe { sites::table_mut() }.near.iter_mut() {
-            if *p < end && start < *p + PAGE {
-                *p = 0;
-            }
-        }
+        self.trampolines.forget(start, end);
     }
 
     pub fn remove_all(&mut self) {
@@ -400,15 +322,38 @@ impl Sites {
                 self.remove(n);
             }
         }
-        // SAFETY: the world rests.
-        for p in unsafe { sites::table_mut() }.near.iter_mut() {
-            let page = core::mem::take(p);
-            if page != 0 {
-                // SAFETY: our own page, which nothing leads to any more.
-                let _ = unsafe { sys!(k::__NR_munmap, page, PAGE) };
-            }
-        }
+        self.trampolines.unmap();
         sites::SOME.store(false, SeqCst);
+    }
+
+    /// One line a site: address, how it is patched, signals since, numbers (those in brackets go to
+    /// dispatch).
+    pub fn list(&self, out: &mut dyn Write) {
+        for s in &SEEN_SITES {
+            let at = s.insn.load(Relaxed);
+            if at == 0 {
+                continue;
+            }
+            let site = sites::table()
+                .sites
+                .iter()
+                .find(|x| x.in_place && x.insn == at);
+            let how = match site {
+                Some(x) if x.mov.is_some() => "near jump",
+                Some(_) => "punned jump",
+                None if s.refused.load(Relaxed) => "not patched",
+                None => "not yet patched",
+            };
+            let _ = write!(out, "{at:#x} {how}, {} signals,", s.signals.load(Relaxed));
+            for nr in 0..KNOWN as u64 {
+                if sites::has(&s.done, nr) {
+                    let _ = write!(out, " {nr}");
+                } else if sites::has(&s.met, nr) {
+                    let _ = write!(out, " ({nr})");
+                }
+            }
+            let _ = out.write_str("\n");
+        }
     }
 
     pub fn in_place(&self) -> usize {
@@ -442,12 +387,25 @@ fn slot(index: usize) -> u64 {
     sites::slots_base() + (index * SLOT) as u64
 }
 
-/// Writes the jump.
-fn jump(site: &Site) -> Result<(), sys::Errno> {
-    let distance = (site.trampoline.wrapping_sub(site.start + 5) as i32).to_le_bytes();
-    let mut bytes = [0xe9, 0, 0, 0, 0, 0xcc, 0xcc, 0xcc];
-    bytes[1..5].copy_from_slice(&distance);
-    text::write_raw(site.start, bytes.get(..site.len as usize).unwrap_or(&[]))
+#[derive(Clone, Copy)]
+enum Shape {
+    Near,
+    Punned { prefix: bool },
+}
+
+/// One way to patch a site; `start` counts in the bytes around it.
+struct Way {
+    start: usize,
+    len: u8,
+    mov: Option<u32>,
+    shape: Shape,
+}
+
+fn write_jump(site: &Site) -> Result<(), sys::Errno> {
+    text::write_raw(
+        site.start,
+        site.patched.get(..site.len as usize).unwrap_or(&[]),
+    )
 }
 
 /// `syscall`, outside the image and so dispatched; then the way to the next instruction.
@@ -493,38 +451,16 @@ fn ours(start: u64, end: u64) -> bool {
     g().alias_of(start).is_some() || g().alias_of(end).is_some()
 }
 
-/// A page where a mapping of ours is in nobody's way: not where the break or a stack will grow.
-fn quiet(page: u64, maps: &Snapshot) -> bool {
-    const ROOM: u64 = 64 << 20;
-    let brk = g().brk.load(Relaxed);
-    let at = maps.index(page);
-    let below = at
-        .checked_sub(1)
-        .and_then(|n| maps.vmas.get(n))
-        .map_or(0, |v| v.end);
-    if page >= brk && below <= brk.next_multiple_of(PAGE) {
-        return false;
-    }
-    !maps
-        .vmas
-        .get(at)
-        .is_some_and(|v| v.kind == VmaKind::Stack && v.start - page < ROOM)
-}
-
 /// The instruction that ends at `at` loads eax with a constant: its length and the constant.
 fn number_before(bytes: &[u8], at: usize, base: u64) -> Option<(u8, u32)> {
-    let constant = |from: usize| {
-        Some(u32::from_le_bytes(
-            bytes.get(from..from + 4)?.try_into().ok()?,
-        ))
-    };
-    let nr = constant(at.checked_sub(4)?)?;
-    let opcode = at.checked_sub(5).and_then(|n| bytes.get(n));
-    let size = if at >= 7 && bytes.get(at - 7..at - 4) == Some(&[0x48, 0xc7, 0xc0]) && nr >> 31 == 0
-    {
-        7 // mov rax, imm32
-    } else if opcode == Some(&0xb8) {
-        5 // mov eax, imm32
+    let before = |n: usize| bytes.get(at.checked_sub(n)?..at);
+    let constant = || Some(u32::from_le_bytes(before(4)?.try_into().ok()?));
+    let (size, nr) = if before(7)?.starts_with(&[0x48, 0xc7, 0xc0]) {
+        (7, constant()?) // mov rax, imm32
+    } else if before(5)?.starts_with(&[0xb8]) {
+        (5, constant()?) // mov eax, imm32
+    } else if before(2)? == sites::XOR_EAX {
+        (2, 0)
     } else {
         return None;
     };
@@ -559,5 +495,3 @@ fn begins_instruction(bytes: &[u8], at: usize, base: u64) -> bool {
 fn length(decoder: &Decoder, pc: u64, code: &[u8]) -> Option<usize> {
     decoder.decode(pc, code).ok().map(|i| i.len as usize)
 }
-
-const _: () = assert!(sites_code::SLOT.is_multiple_of(16) && TRAMPOLINE <= CELL);

@@ -695,22 +695,27 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     raise(t, uc, sig, info);
     if let Some(l) = left {
-        l.again(uc); // nobody has handled the signal
+        l.rewind(uc); // nobody has handled the signal
+        l.again(t, uc);
     }
 }
 
 extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = Thread::current();
-    if let Some(left) = sites::leave(uc) {
-        left.again(uc);
-    }
+    let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
         return interrupted_ourselves(t, uc, None);
     }
+    if let Some(l) = left {
+        l.rewind(uc);
+    }
     if g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
+    }
+    if let Some(l) = left {
+        l.again(t, uc);
     }
 }
 

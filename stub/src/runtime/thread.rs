@@ -210,6 +210,8 @@ pub struct Inner {
     pub leaving: bool,
     /// Our handler runs under the program's own mask (see [`super::signals::close`]).
     pub open: bool,
+    /// When the call in progress was first made, if not just now (0).
+    pub begun: u64,
     /// Hits by the kernel, to be reported when the system call is complete.
     pub pending: Events,
     /// The system call that made the hit which is being reported.
@@ -445,6 +447,7 @@ impl Registry {
                 own_step: None,
                 leaving: false,
                 open: false,
+                begun: 0,
                 pending: Events::none(),
                 call: None,
                 reconsider: 0,

@@ -229,6 +229,12 @@ fn call(
 ) -> i64 {
     let mut timeout = timeout::Timeout::of(nr, a);
     let mut again = false;
+    let begun = core::mem::take(&mut t.inner().begun);
+    if let (Some(time), true) = (&mut timeout, begun != 0) {
+        // A slot has made the first attempt.
+        time.begun = begun;
+        again = true;
+    }
     loop {
         let mut args = *given;
         if let (true, Some(time)) = (again, &mut timeout) {

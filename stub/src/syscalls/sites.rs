@@ -27,6 +27,8 @@ pub const NEAR_PAGES: usize = 64;
 /// Bytes of the slow way of one site whose own `syscall` is gone.
 pub const SLOW: u64 = 16;
 
+pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
+
 /// A patched site. Written by the stub's task while the world rests.
 #[derive(Clone, Copy)]
 pub struct Site {
@@ -35,6 +37,7 @@ pub struct Site {
     pub start: u64,
     pub len: u8,
     pub original: [u8; 8],
+    pub patched: [u8; 8],
     /// End of what must not change while the patch is there (the bytes that complete a punned jump).
     pub end: u64,
     /// The `syscall` instruction.
@@ -51,12 +54,17 @@ impl Site {
         start: 0,
         len: 0,
         original: [0; 8],
+        patched: [0; 8],
         end: 0,
         insn: 0,
         trampoline: 0,
         mov: None,
         marks: [Code::EMPTY; sites_code::MAX_MARKS],
     };
+    /// The instruction before `syscall` is `xor eax, eax`.
+    pub fn xor(&self) -> bool {
+        self.mov.is_some() && self.original[0] == XOR_EAX[0]
+    }
     pub fn next(&self) -> u64 {
         self.insn + 2
     }
@@ -155,6 +163,8 @@ pub type Numbers = [AtomicU64; KNOWN / 64];
 pub struct Seen {
     pub insn: AtomicU64,
     pub count: AtomicU32,
+    /// All calls from here that dispatch has served.
+    pub signals: AtomicU32,
     /// It stays as it is.
     pub refused: AtomicBool,
     /// Numbers it was used with, and those of them that its slot makes, or will never make.
@@ -166,6 +176,7 @@ pub static SEEN_SITES: [Seen; SEEN] = [const {
     Seen {
         insn: AtomicU64::new(0),
         count: AtomicU32::new(0),
+        signals: AtomicU32::new(0),
         refused: AtomicBool::new(false),
         met: [const { AtomicU64::new(0) }; KNOWN / 64],
         done: [const { AtomicU64::new(0) }; KNOWN / 64],
@@ -204,10 +215,14 @@ fn seen(insn: u64) -> Option<&'static Seen> {
 
 /// Dispatch has served a call; the context is complete. Has its site become worth a patch?
 pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
-    if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) || sites_code::class(nr).is_none() {
+    if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) {
         return;
     }
     let Some(s) = seen(insn) else { return };
+    s.signals.fetch_add(1, Relaxed);
+    if sites_code::class(nr).is_none() {
+        return;
+    }
     if s.refused.load(Relaxed) || has(&s.done, nr) {
         return;
     }
@@ -237,37 +252,71 @@ pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
 pub struct Left {
     nr: u16,
     insn: u64,
-    /// The call says EINTR, and may be made again.
+    /// The call says EINTR because of the signal that has just come, and may be made again.
     interrupted: bool,
+    /// When a call with a time-out began (CLOCK_MONOTONIC), or 0.
+    begun: u64,
 }
 
 impl Left {
-    /// Makes an interrupted call again, unless the context has gone elsewhere meanwhile (a handler of
-    /// the program's is entered).
-    pub fn again(&self, uc: &mut UContext) {
+    fn nothing(site: &Site) -> Left {
+        Left {
+            nr: 0,
+            insn: site.insn,
+            interrupted: false,
+            begun: 0,
+        }
+    }
+
+    /// A signal that the program does not handle has interrupted the call: the context goes back before
+    /// it, for as long as the thread may have to rest.
+    pub fn rewind(&self, uc: &mut UContext) {
         if self.interrupted && uc.gprs.rip == self.insn + 2 && uc.gprs.rax == EINTR as u64 {
             uc.gprs.rip = self.insn;
             uc.gprs.rax = self.nr as u64;
         }
     }
-}
 
-fn turn(uc: &mut UContext, r: Option<Reg>) {
-    match r {
-        Some(Reg::Rdx) => uc.gprs.rdx = uc.gprs.rdx.rotate_left(32),
-        Some(Reg::R10) => uc.gprs.r10 = uc.gprs.r10.rotate_left(32),
-        _ => {}
+    /// Makes the call again, by dispatch, which knows how to wait only for the rest of the time and
+    /// need not be interrupted for another stop; unless the context has gone elsewhere meanwhile.
+    pub fn again(&self, t: &'static Thread, uc: &mut UContext) {
+        if self.interrupted
+            && uc.gprs.rip == self.insn
+            && uc.gprs.rax == self.nr as u64
+            && !t.inner().leaving
+        {
+            uc.gprs.rip = self.insn + 2;
+            t.inner().begun = self.begun;
+            super::dispatch(t, uc);
+            t.inner().begun = 0;
+        }
     }
 }
 
-fn argument(uc: &UContext, r: Reg) -> u64 {
+/// The register's upper half goes; what it said, as a time.
+fn unstamp(uc: &mut UContext, r: Option<Reg>) -> u64 {
+    let Some(reg) = r.map(|r| argument_mut(uc, r)) else {
+        return 0;
+    };
+    let then = (*reg >> 32) as u32;
+    *reg &= 0xffff_ffff;
+    // SAFETY: reads the time-stamp counter.
+    let now = (unsafe { core::arch::x86_64::_rdtsc() } >> sites_code::STAMP_SHIFT) as u32;
+    // Rather one unit too little: no wait is to end early.
+    let ticks = (now.wrapping_sub(then) as u64).saturating_sub(1) << sites_code::STAMP_SHIFT;
+    let mult = g().header().map_or(0, |h| h.tsc_mult);
+    let nanos = ((ticks as u128 * mult as u128) >> 32) as u64;
+    super::timeout::now().saturating_sub(nanos).max(1)
+}
+
+fn argument_mut(uc: &mut UContext, r: Reg) -> &mut u64 {
     match r {
-        Reg::Rdx => uc.gprs.rdx,
-        Reg::R10 => uc.gprs.r10,
-        Reg::Rsi => uc.gprs.rsi,
-        Reg::Rdi => uc.gprs.rdi,
-        Reg::R8 => uc.gprs.r8,
-        Reg::R9 => uc.gprs.r9,
+        Reg::Rdx => &mut uc.gprs.rdx,
+        Reg::R10 => &mut uc.gprs.r10,
+        Reg::Rsi => &mut uc.gprs.rsi,
+        Reg::Rdi => &mut uc.gprs.rdi,
+        Reg::R8 => &mut uc.gprs.r8,
+        Reg::R9 => &mut uc.gprs.r9,
     }
 }
 
@@ -284,50 +333,34 @@ pub fn leave(uc: &mut UContext) -> Option<Left> {
     }
     if let Some(site) = at_trampoline(rip) {
         uc.gprs.rip = site.start;
-        return Some(Left {
-            nr: 0,
-            insn: site.insn,
-            interrupted: false,
-        });
+        return Some(Left::nothing(site));
     }
     leave_slow(uc)
 }
 
 fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
-    let mut left = Left {
-        nr: 0,
-        insn: site.insn,
-        interrupted: false,
-    };
+    let mut left = Left::nothing(site);
     let mark = site.marks.iter().find(|m| at < m.end);
     match mark.map_or(Phase::Mov, |m| m.phase) {
         Phase::Mov => uc.gprs.rip = site.start,
-        Phase::Before { turned } => {
-            turn(uc, turned);
+        Phase::Before { stamped } => {
+            unstamp(uc, stamped);
             uc.gprs.rip = site.insn;
         }
-        Phase::Again { nr } => {
-            uc.gprs.rip = site.insn;
+        Phase::Lost { nr } => {
+            uc.gprs.rdx = uc.gprs.r11;
             uc.gprs.rax = nr as u64;
+            uc.gprs.rip = site.insn;
         }
-        Phase::After {
-            nr,
-            turned,
-            timeout,
-        } => {
-            turn(uc, turned);
-            let waits = timeout.is_some_and(|r| argument(uc, r) != 0);
-            if waits && uc.gprs.rax == 0 {
-                uc.gprs.rip = site.insn;
-                uc.gprs.rax = nr as u64;
-            } else {
-                uc.gprs.rip = site.next();
-                uc.gprs.rcx = site.next();
-                uc.gprs.r11 = uc.gprs.rflags;
-                left.nr = nr;
-                left.interrupted = uc.gprs.rax == EINTR as u64
-                    && sites_code::class(nr as u64).is_some_and(|c| c.restart);
-            }
+        Phase::After { nr, stamped, just } => {
+            left.begun = unstamp(uc, stamped);
+            uc.gprs.rip = site.next();
+            uc.gprs.rcx = site.next();
+            uc.gprs.r11 = uc.gprs.rflags;
+            left.nr = nr;
+            left.interrupted = just
+                && uc.gprs.rax == EINTR as u64
+                && sites_code::class(nr as u64).is_some_and(|c| c.restart);
         }
     }
     left
@@ -346,11 +379,7 @@ fn leave_slow(uc: &mut UContext) -> Option<Left> {
     } else {
         site.next()
     };
-    Some(Left {
-        nr: 0,
-        insn: site.insn,
-        interrupted: false,
-    })
+    Some(Left::nothing(site))
 }
 
 fn at_trampoline(rip: u64) -> Option<&'static Site> {
@@ -380,6 +409,10 @@ pub fn step(uc: &mut UContext) -> Stepped {
     };
     match site.mov {
         Some(nr) => {
+            if site.xor() {
+                // CF, SF, OF, AF clear; ZF, PF set.
+                uc.gprs.rflags = (uc.gprs.rflags & !0x891) | 0x44;
+            }
             uc.gprs.rax = nr as u64;
             uc.gprs.rip = site.insn;
             Stepped::Mov

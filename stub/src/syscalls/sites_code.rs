@@ -50,9 +50,9 @@ enum Check {
 
 pub struct Class {
     checks: &'static [Check],
-    /// The argument with a time-out in milliseconds. The slot calls with a time-out of zero (the
-    /// register's halves change places, so nothing is lost); only a call that would wait takes the
-    /// slow way, where interruptions of ours shorten its time.
+    /// The argument with a relative time-out, an int. The slot keeps the time at which it called in the
+    /// upper half, which the kernel does not look at: should we interrupt the call, what is left of
+    /// its time can be told.
     timeout: Option<Reg>,
     /// Interrupted, it may be made again as if nothing had happened.
     pub restart: bool,
@@ -152,18 +152,20 @@ pub fn class(nr: u64) -> Option<Class> {
 pub enum Phase {
     /// Nothing has happened: at the first patched byte.
     Mov,
-    /// At the `syscall` instruction; the register has its halves exchanged.
-    Before { turned: Option<Reg> },
-    /// Behind the `syscall` instruction, or, after a call with its time-out at zero that found
-    /// nothing, before it.
+    /// At the `syscall` instruction; the register has a time in its upper half.
+    Before { stamped: Option<Reg> },
+    /// The same, with rax lost and rdx in r11.
+    Lost { nr: u16 },
+    /// Behind the `syscall` instruction; `just`: nothing has been carried out since.
     After {
         nr: u16,
-        turned: Option<Reg>,
-        timeout: Option<Reg>,
+        stamped: Option<Reg>,
+        just: bool,
     },
-    /// Before the `syscall` instruction, with rax lost.
-    Again { nr: u16 },
 }
+
+/// The time in a register's upper half counts TSC ticks shifted so far: about half a millisecond.
+pub const STAMP_SHIFT: u8 = 20;
 
 /// Instructions that begin before `end`, and after the mark before, are in `phase`.
 #[derive(Clone, Copy)]
@@ -179,6 +181,8 @@ pub struct Plan<'a> {
     pub next: u64,
     /// The constant of the instruction before `syscall` that the patch has replaced.
     pub mov: Option<u32>,
+    /// It is `xor eax, eax`.
+    pub xor: bool,
     pub numbers: &'a [u16],
     /// Tables of pages that are ours, see `sites::Filter`.
     pub near: u64,
@@ -260,17 +264,36 @@ impl Code {
             by,
         ]);
     }
-    /// Exchanges the halves of a register.
-    fn turn(&mut self, r: Reg) {
+    /// Puts the time into the upper half of a register, which is zero. rcx, r11 and flags as ever.
+    fn stamp(&mut self, r: Reg, nr: u16) {
+        self.emit(&[0x49, 0x89, 0xd3]); // mov r11, rdx
+        self.emit(&[0x0f, 0x31]); // rdtsc
+        self.mark(Phase::Before { stamped: None });
+        self.emit(&[0xc4, 0xe3, 0xfb, 0xf0, 0xca, 32]); // rorx rcx, rdx, 32
+        self.emit(&[0x48, 0x8d, 0x0c, 0x01]); // lea rcx, [rcx+rax]
+        self.emit(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, STAMP_SHIFT]); // rorx rcx, rcx, 20
+        self.emit(&[0x89, 0xc9]); // mov ecx, ecx
+        self.emit(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, 32]); // rorx rcx, rcx, 32
+        self.emit(&[0x4c, 0x89, 0xda]); // mov rdx, r11
+        self.emit(&[0xb8]); // mov eax, nr
+        self.emit(&(nr as u32).to_le_bytes());
         let (high, low) = (r as u8 >= 8, r as u8 & 7);
+        // lea reg, [reg+rcx]
         self.emit(&[
-            0xc4,
-            if high { 0x43 } else { 0xe3 },
-            0xfb,
-            0xf0,
-            0xc0 | low << 3 | low,
-            32,
+            if high { 0x4d } else { 0x48 },
+            0x8d,
+            0x04 | low << 3,
+            low | 1 << 3,
         ]);
+        self.mark(Phase::Lost { nr });
+    }
+    /// Takes it out again: mov of the lower half.
+    fn unstamp(&mut self, r: Reg) {
+        let (high, low) = (r as u8 >= 8, r as u8 & 7);
+        if high {
+            self.emit(&[0x45]);
+        }
+        self.emit(&[0x89, 0xc0 | low << 3 | low]);
     }
     /// rcx = reg >> by
     fn shrx_rcx(&mut self, r: Reg, by: u8) {
@@ -308,48 +331,41 @@ impl Code {
         }
         if let Some(r) = class.timeout {
             self.check(Int(r), p);
-            self.turn(r);
         }
-        self.mark(Phase::Before { turned: None });
+        self.mark(Phase::Before { stamped: None });
+        if let Some(r) = class.timeout {
+            self.stamp(r, nr);
+        }
         // The mark's end is where the next instruction begins: at `syscall` nothing has happened yet.
         self.emit(&[0x0f, 0x05]);
         self.mark(Phase::Before {
-            turned: class.timeout,
+            stamped: class.timeout,
         });
+        let just = Phase::After {
+            nr,
+            stamped: class.timeout,
+            just: true,
+        };
         let Some(r) = class.timeout else {
             self.mov_rcx(p.next);
+            self.mark(just);
             self.emit(&[0xff, 0xe1]); // jmp rcx
             self.mark(Phase::After {
                 nr,
-                turned: None,
-                timeout: None,
+                stamped: None,
+                just: false,
             });
             return;
         };
-        self.turn(r);
-        self.mark(Phase::After {
-            nr,
-            turned: Some(r),
-            timeout: Some(r),
-        });
-        self.mov_rcx_reg(0);
-        self.emit(&[0xe3, 12]); // jrcxz: nothing has come
-        let out = self.len;
+        self.unstamp(r);
+        self.mark(just);
         self.mov_rcx(p.next);
         self.emit(&[0xff, 0xe1]);
-        self.mov_rcx_reg(r as u8);
-        let back = out as i64 - (self.len as i64 + 2);
-        self.emit(&[0xe3, back as u8]); // jrcxz: it was not to wait
         self.mark(Phase::After {
             nr,
-            turned: None,
-            timeout: Some(r),
+            stamped: None,
+            just: false,
         });
-        self.emit(&[0xb8]);
-        self.emit(&(nr as u32).to_le_bytes());
-        self.mark(Phase::Again { nr });
-        self.jump_slow();
-        self.mark(Phase::Before { turned: None });
     }
 
     /// `None`: it does not fit, or no number is of a kind that needs nothing of us.
@@ -367,8 +383,12 @@ impl Code {
             class(nr as u64).filter(|k| p.bmi2 || (k.checks.is_empty() && k.timeout.is_none()))
         };
         if let Some(nr) = p.mov {
-            c.emit(&[0xb8]);
-            c.emit(&nr.to_le_bytes());
+            if p.xor {
+                c.emit(&[0x31, 0xc0]); // xor eax, eax, as the original
+            } else {
+                c.emit(&[0xb8]);
+                c.emit(&nr.to_le_bytes());
+            }
             c.mark(Phase::Mov);
             c.call(nr as u16, &usable(nr as u16)?, p);
         } else {
@@ -390,7 +410,7 @@ impl Code {
         let slow = c.len;
         c.emit(&[0xff, 0x25, 0, 0, 0, 0]);
         c.emit(&p.slow.to_le_bytes());
-        c.mark(Phase::Before { turned: None });
+        c.mark(Phase::Before { stamped: None });
         let jumps = c.to_slow;
         for &at in jumps.iter().take(c.to_slow_len) {
             let at = at as usize;

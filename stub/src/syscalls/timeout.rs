@@ -20,11 +20,11 @@ pub struct Timeout {
     at: usize,
     unit: Unit,
     total_ns: u64,
-    begun: u64,
+    pub begun: u64,
     rest: [u64; 2],
 }
 
-fn now() -> u64 {
+pub fn now() -> u64 {
     let mut t = [0u64; 2];
     // SAFETY: fills `t`.
     let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
