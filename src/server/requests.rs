@@ -32,6 +32,7 @@ const STUB_FEATURES: &[&str] = &[
     "hwbreak+",
     "vContSupported+",
     "QPassSignals+",
+    "QCatchSyscalls+",
     "QProgramSignals+",
     "ConditionalBreakpoints+",
     "augmented-libraries-svr4-read+",

@@ -41,6 +41,11 @@ pub enum StopReason {
         vfork: bool,
     },
     VforkDone,
+    /// A system call that is caught.
+    Syscall {
+        nr: u64,
+        entry: bool,
+    },
 }
 
 /// How one thread goes on.
@@ -114,6 +119,9 @@ pub trait Inferior {
     /// from what is armed (GDB removes and inserts every watch at every stop).
     fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal>;
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool;
+
+    /// System calls to stop at, before and after them: none, all (an empty list), or these.
+    fn set_catch_syscalls(&mut self, _on: bool, _numbers: &[u64]) {}
 
     /// Signals (bit n-1 = signal n, Linux numbering) that are delivered without a stop.
     fn set_pass_signals(&mut self, mask: u64);

@@ -59,6 +59,8 @@ pub struct Control {
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
+    /// Sites were patched until a system call was to be caught.
+    patched_before: bool,
     heap: heap::Heap,
     detached: bool,
     exec: follow::Exec,
@@ -87,6 +89,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         shadows: Vec::new(),
         last_refusal: None,
         notices: Default::default(),
+        patched_before: false,
         heap: heap::Heap::default(),
         detached: false,
         exec: follow::Exec::None,
@@ -291,6 +294,7 @@ impl Control {
                 Event::Stepped => StopReason::Stepped,
                 Event::Watch { kind, addr, .. } => StopReason::Watch { kind, addr },
                 Event::Signal(n) => StopReason::Signal(n),
+                Event::Syscall { nr, entry } => StopReason::Syscall { nr, entry },
                 Event::Forked { child } => StopReason::Forked {
                     child,
                     vfork: false,
@@ -667,6 +671,20 @@ impl Inferior for Control {
 
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
         self.staged.remove(range, kind).is_some()
+    }
+
+    fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
+        use crate::syscalls::{catch, sites};
+        // A patched site would make the call without a word.
+        match (on, catch::active()) {
+            (true, false) => {
+                self.patched_before = sites::ENABLED.load(SeqCst);
+                self.enable_sites(false);
+            }
+            (false, true) if self.patched_before => self.enable_sites(true),
+            _ => {}
+        }
+        catch::set(on, numbers);
     }
 
     fn set_pass_signals(&mut self, mask: u64) {

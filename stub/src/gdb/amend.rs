@@ -28,7 +28,7 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
     }
     all.extend_from_slice(
         concat!(
-            ";QStartNoAckMode+;QPassSignals+;QProgramSignals+;ConditionalBreakpoints+",
+            ";QStartNoAckMode+;QPassSignals+;QCatchSyscalls+;QProgramSignals+;ConditionalBreakpoints+",
             ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
             ";qXfer:siginfo:read+;qXfer:siginfo:write+",
             ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
@@ -83,6 +83,16 @@ pub fn stop_reply(
             reply.push(b';');
         }
         StopReason::VforkDone => reply.extend_from_slice(b"vforkdone:;"),
+        StopReason::Syscall { nr, entry } => {
+            let name: &[u8] = if entry {
+                b"syscall_entry:"
+            } else {
+                b"syscall_return:"
+            };
+            reply.extend_from_slice(name);
+            packet::push_num(reply, nr);
+            reply.push(b';');
+        }
         _ => {}
     }
     if client.lldb {
@@ -91,7 +101,9 @@ pub fn stop_reply(
             StopReason::Stepped => b"reason:trace;",
             // LLDB makes its own "watchpoint" out of the watch: pair.
             StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::VforkDone => b"",
-            StopReason::Signal(_) | StopReason::Interrupted => b"reason:signal;",
+            StopReason::Signal(_) | StopReason::Interrupted | StopReason::Syscall { .. } => {
+                b"reason:signal;"
+            }
         };
         reply.extend_from_slice(reason);
         if client.threads_in_stop {

@@ -283,7 +283,9 @@ impl GdbSession {
             StopReason::Signal(n) => signal(n),
             StopReason::Interrupted => signal(SIGINT),
             // `amend.rs` says which.
-            StopReason::Forked { .. } | StopReason::VforkDone => signal(SIGTRAP),
+            StopReason::Forked { .. } | StopReason::VforkDone | StopReason::Syscall { .. } => {
+                signal(SIGTRAP)
+            }
         })
     }
 

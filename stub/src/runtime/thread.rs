@@ -63,6 +63,11 @@ pub enum Event {
         access: AccessKind,
     },
     Signal(i32),
+    /// A system call that the debugger catches.
+    Syscall {
+        nr: u64,
+        entry: bool,
+    },
     /// The thread has forked; the child waits (see `control/follow.rs`).
     Forked {
         child: i32,
@@ -216,6 +221,8 @@ pub struct Inner {
     pub pending: Events,
     /// The system call that made the hit which is being reported.
     pub call: Option<Call>,
+    /// Where a caught system call returns to that is to be made again, or 0.
+    pub caught: u64,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
     pub reconsider: u64,
     /// What a call has done to the mappings, for the stub's task.
@@ -450,6 +457,7 @@ impl Registry {
                 begun: 0,
                 pending: Events::none(),
                 call: None,
+                caught: 0,
                 reconsider: 0,
                 mapped: Mapped::default(),
             })

@@ -6,6 +6,7 @@
 //! world need not interrupt it at all.
 
 mod buffers;
+pub mod catch;
 mod commands;
 mod opened;
 pub mod process;
@@ -57,6 +58,10 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         // The breakpoint stood on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
+    if !catch::enter(t, uc, nr) {
+        i.orig_rax = -1;
+        return;
+    }
     let args = [
         uc.gprs.rdi,
         uc.gprs.rsi,
@@ -67,9 +72,12 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     ];
     if nr == k::__NR_rt_sigreturn as u64 {
         signals::sigreturn(t, uc);
+        catch::leave(t, insn + 2, nr, false);
     } else {
         let result = emulate(t, uc, nr, &args);
+        let again = matches!(result, Outcome::Value(RESTART));
         finish(t, uc, nr, result);
+        catch::leave(t, insn + 2, nr, again);
     }
     i.orig_rax = -1;
     sites::note(t, uc, insn, nr);

@@ -89,6 +89,20 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             }
             None => Served::error(),
         },
+        b"QCatchSyscalls" => {
+            let (on, list) = match rest {
+                [b'0' | b'1'] => (rest == b"1", Some(Vec::new())),
+                [b'1', b';', list @ ..] => (true, packet::number_list(list)),
+                _ => (false, None),
+            };
+            match list {
+                Some(list) => {
+                    inf.set_catch_syscalls(on, &list);
+                    Served::Ok
+                }
+                None => Served::error(),
+            }
+        }
         b"QUlpfFollow" => {
             inf.follow(rest);
             Served::Ok
