@@ -41,8 +41,10 @@ class Packets(Case):
         rsp.no_ack()
         rsp("qSupported:multiprocess+;vContSupported+;swbreak+")
         rsp.raw(b"\x03")
-        self.assertRegex(rsp("vCont;s"), rb"^T0[25]")
-        self.assertRegex(rsp("vCont;c"), rb"^T02")
+        stop = rsp("vCont;s")
+        if stop.startswith(b"T05"):
+            stop = rsp("vCont;c")
+        self.assertRegex(stop, rb"^T02")
 
     def test_no_ack_mode(self):
         rsp = self.client()
