@@ -7,7 +7,6 @@
 #include <time.h>
 
 long *watched; /* watch -l *watched */
-char text[64] __attribute__((aligned(64)));
 
 __attribute__((noinline)) void ready(void)
 {
@@ -30,6 +29,7 @@ __attribute__((noinline)) static long both(long *pair)
 int main(int argc, char **argv)
 {
 	long rounds = argc > 1 ? atol(argv[1]) : 100000, every = argc > 2 ? atol(argv[2]) : 10000;
+	long often = argc > 3 ? atol(argv[3]) : 0; /* stores in a row to the one that is watched */
 	volatile long seldom[4] = { 0, 0, 0, 0 }; /* the one to watch, and its neighbours */
 	volatile long busy = 0;
 	struct timespec from, to;
@@ -47,6 +47,8 @@ int main(int argc, char **argv)
 			seldom[0] = seldom[0]; /* silent */
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
+	for (long i = 0; i < often; i++)
+		seldom[0]++;
 	pthread_create(&thread, NULL, elsewhere, (void *)&seldom[0]);
 	pthread_join(thread, NULL);
 	pair = both((long *)seldom);

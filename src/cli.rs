@@ -44,7 +44,8 @@ struct Words {
 #[derive(Debug, Args)]
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] PROGRAM [ARGS]...")]
 struct GdbArgs {
-    /// GDB's own options (-x FILE, -ex COMMAND, …), then the program and its arguments
+    /// GDB's own options (-x FILE, -ex COMMAND, …) and --placement=auto|guard|debug-register, then the
+    /// program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -80,7 +81,10 @@ fn server(words: Vec<OsString>) -> i32 {
             eprint!("{text}");
             1
         }
-        Parsed::Serve(options) => run(crate::server::serve(*options)),
+        Parsed::Serve(options) => {
+            options.placement.choose();
+            run(crate::server::serve(*options))
+        }
     }
 }
 

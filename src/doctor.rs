@@ -251,21 +251,45 @@ fn stub() -> Finding {
 }
 
 fn debug_registers() -> Finding {
-    match sys::probe::debug_register() {
-        Ok(()) => ok(
-            "debug registers",
-            "available to ordinary users through perf events",
-        ),
-        Err(e) => lacks(
+    const WITHOUT: &str = "Not needed: every watch can live on a guarded page. A small one on a busy page would cost less in a debug register.";
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let paranoid = paranoid.trim();
+    let no = |why: String, advice: &str| {
+        lacks(
             Level::Note,
             "debug registers",
-            format!(
-                "not available ({})",
-                e.raw_os_error()
-                    .map_or_else(|| e.to_string(), crate::errno_text)
-            ),
-            "Not needed. (kernel.perf_event_paranoid at 2 or below, and a machine that has them, would offer four of them.)",
+            format!("not available: {why}"),
+            format!("{WITHOUT} {advice}"),
+        )
+    };
+    let (free, failure) = sys::probe::debug_registers();
+    let Some(e) = failure.filter(|_| free == 0) else {
+        return ok(
+            "debug registers",
+            format!("{free} free, through perf events (kernel.perf_event_paranoid is {paranoid})"),
+        );
+    };
+    match e.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) if paranoid.parse().is_ok_and(|n: i32| n > 2) => no(
+            format!("kernel.perf_event_paranoid is {paranoid}"),
+            "To have it: sudo sysctl kernel.perf_event_paranoid=2",
         ),
+        Some(libc::EACCES | libc::EPERM) => no(
+            format!(
+                "perf_event_open is forbidden, though kernel.perf_event_paranoid is {paranoid}"
+            ),
+            "A container's seccomp filter is likely: Docker needs --cap-add=PERFMON, or --security-opt seccomp=unconfined.",
+        ),
+        Some(libc::EINVAL | libc::E2BIG) => no(
+            "the kernel has no synchronous perf breakpoints".into(),
+            "Linux 5.13 or later has them.",
+        ),
+        Some(libc::ENOSPC) => no(
+            "all are in use".into(),
+            "Another debugger or perf has them.",
+        ),
+        Some(n) => no(crate::errno_text(n), "Some virtual machines have none."),
+        None => no(e.to_string(), ""),
     }
 }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::inject::{foreground, sys};
+use crate::placement::Placement;
 use crate::server::{self, Terminal, options::Options};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -77,7 +78,15 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
 }
 
 async fn open(words: &[OsString]) -> Result<i32, String> {
-    let (gdb_options, program) = split(words);
+    let (options, program) = split(words);
+    // The one option of ours.
+    const PLACEMENT: &[u8] = b"--placement=";
+    let (ours, gdb_options): (Vec<_>, Vec<_>) = options
+        .iter()
+        .partition(|w| w.as_bytes().starts_with(PLACEMENT));
+    if let Some(word) = ours.last() {
+        Placement::parse(&word.to_string_lossy()[PLACEMENT.len()..])?.choose();
+    }
     let Some((program, args)) = program.split_first() else {
         return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
     };

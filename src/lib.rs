@@ -7,6 +7,7 @@ mod doctor;
 pub mod follow;
 mod gdb;
 pub mod inject;
+pub mod placement;
 pub mod rsp;
 pub mod run;
 pub mod server;

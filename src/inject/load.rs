@@ -108,7 +108,7 @@ fn start(
     let args = BootArgs {
         magic: BOOT_MAGIC,
         version: BOOT_VERSION,
-        flags,
+        flags: flags | crate::placement::boot_flags(),
         image_base: base,
         image_len: image.len,
         control_fd: channel.theirs,

@@ -333,7 +333,19 @@ pub mod probe {
     }
 
     /// A hardware breakpoint on a variable of ours that signals synchronously.
-    pub fn debug_register() -> io::Result<()> {
+    /// How many debug registers can be had at once, and why not more.
+    pub fn debug_registers() -> (usize, Option<io::Error>) {
+        let mut held = Vec::new();
+        loop {
+            match debug_register() {
+                Ok(fd) if held.len() < 8 => held.push(fd),
+                Ok(_) => return (held.len(), None),
+                Err(e) => return (held.len(), Some(e)),
+            }
+        }
+    }
+
+    fn debug_register() -> io::Result<OwnedFd> {
         static VARIABLE: u64 = 0;
         // struct perf_event_attr, version 7 (128 bytes), as 16 words.
         let mut attr = [0u64; 16];
@@ -354,9 +366,8 @@ pub mod probe {
                 -1,
                 8,
             ))?;
-            drop(OwnedFd::from_raw_fd(fd as i32));
+            Ok(OwnedFd::from_raw_fd(fd as i32))
         }
-        Ok(())
     }
 
     pub fn protection_key() -> io::Result<()> {

@@ -68,6 +68,7 @@ enum Target {
 }
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
+    options.placement.choose();
     let launched = matches!(target, Target::Launch(_));
     match watch(options, target) {
         Ok(Ending::Exited(status)) => status,

@@ -1,5 +1,6 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
+use crate::placement::Placement;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,6 +76,10 @@ pub struct WatchArgs {
     /// Set the watches when this function is first reached, instead of at the program's entry
     #[arg(long, value_name = "FUNCTION")]
     pub at: Option<String>,
+
+    /// Where the watches live
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
+    pub placement: Placement,
 
     /// Go on with the other watches when some are refused
     #[arg(long)]

@@ -21,6 +21,10 @@ pub struct Row {
     pub hits: u64,
     pub silent: u64,
     pub false_positives: u64,
+    /// In a debug register at the end.
+    pub register: bool,
+    /// Hits that a debug register has reported.
+    pub traps: u64,
     /// Why it was not watched.
     pub refused: Option<String>,
 }
@@ -57,6 +61,8 @@ impl Summary {
                 row.hits += counters.hits.load(Relaxed);
                 row.silent += counters.silent.load(Relaxed);
                 row.false_positives += counters.false_positives.load(Relaxed);
+                row.traps += counters.traps.load(Relaxed);
+                row.register = counters.placement.load(Relaxed) != 0;
             }
             row.refused = match &watch.armed {
                 Armed::No(problem) => Some(problem.to_string()),
@@ -109,17 +115,18 @@ impl Summary {
                 .max(6);
             let _ = writeln!(
                 out,
-                "{:>12} {:>10} {:>10}  kind  {:<14} {:>width$}  watch",
-                "hits", "silent", "false", "address", "length"
+                "{:>12} {:>10} {:>10}  kind  {:<8}  {:<14} {:>width$}  watch",
+                "hits", "silent", "false", "place", "address", "length"
             );
             for r in rows {
                 let _ = writeln!(
                     out,
-                    "{:>12} {:>10} {:>10}  {:<4}  {:<14} {:>width$}  {}",
+                    "{:>12} {:>10} {:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
                     r.hits,
                     r.silent,
                     r.false_positives,
                     r.kind,
+                    if r.register { "register" } else { "guard" },
                     if r.len == 0 {
                         "-".into()
                     } else {
@@ -175,7 +182,7 @@ impl Summary {
         for (i, r) in self.rows.iter().enumerate() {
             let _ = write!(
                 out,
-                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"false_positives\":{}",
+                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"false_positives\":{},\"placement\":\"{}\",\"traps\":{}",
                 if i > 0 { "," } else { "" },
                 r.number,
                 Quoted(&r.name),
@@ -184,7 +191,13 @@ impl Summary {
                 r.len,
                 r.hits,
                 r.silent,
-                r.false_positives
+                r.false_positives,
+                if r.register {
+                    "debug-register"
+                } else {
+                    "guard"
+                },
+                r.traps
             );
             if let Some(why) = &r.refused {
                 let _ = write!(out, ",\"refused\":{}", Quoted(why));
@@ -243,9 +256,9 @@ mod tests {
         assert_eq!(
             s.text(false),
             "ulpf: 3 hits on 2 watches, 1 silent store, 2 false positives in 0.250 s\n\
-             \x20       hits     silent      false  kind  address        length  watch\n\
-             \x20          0          0          0  w     0x404040            4  v[0]\n\
-             \x20          3          1          0  w     0x404044            4  v[1]\n\
+             \x20       hits     silent      false  kind  place     address        length  watch\n\
+             \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
+             \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
              ulpf: 5 faults, 0 the slow way, 9 system calls\n"
         );
         s.lost = 1;

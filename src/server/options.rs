@@ -4,6 +4,7 @@
 //! mistake are gdbserver's, which no general parser gives.
 #![forbid(unsafe_code)]
 
+use crate::placement::Placement;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -46,6 +47,10 @@ Other options:
                         on UNIX-like systems.
   --backend NAME        How watchpoints are served: signal (page guards in the
                         program, the only one so far) or auto.  (default: auto)
+  --placement WHERE     Where watches live: guard (guarded pages),
+                        debug-register (up to four small ones), or auto: guarded
+                        pages, and debug registers where they cost less.
+                        (default: auto)
 
 Debug options:
 
@@ -96,6 +101,7 @@ pub struct Options {
     pub keep_randomization: bool,
     pub disabled: Disabled,
     pub remote_debug: bool,
+    pub placement: Placement,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,6 +163,19 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 },
                 None => return usage_error(),
             },
+            "--placement" => match args.next() {
+                Some(word) => match Placement::parse(&word.to_string_lossy()) {
+                    Ok(placement) => o.placement = placement,
+                    Err(why) => return Parsed::Refuse(why),
+                },
+                None => return usage_error(),
+            },
+            _ if text.starts_with("--placement=") => {
+                match Placement::parse(&text["--placement=".len()..]) {
+                    Ok(placement) => o.placement = placement,
+                    Err(why) => return Parsed::Refuse(why),
+                }
+            }
             "--selftest" => {
                 return Parsed::Refuse(
                     "Selftests are not part of ulpf server; its tests run with `make test`.\n"
@@ -244,7 +263,8 @@ fn backend(name: &str) -> Result<(), String> {
     match name {
         "signal" | "auto" => Ok(()),
         "device" => Err("The backend \"device\" needs the ulpf kernel module, which this version does not serve. Use --backend signal.\n".into()),
-        "debug-registers" | "pkeys" => Err(format!("The backend \"{name}\" is not part of this version. Use --backend signal.\n")),
+        "debug-registers" => Err("Debug registers are a placement, not a backend. Use --placement debug-register.\n".into()),
+        "pkeys" => Err("The backend \"pkeys\" is not part of this version. Use --backend signal.\n".into()),
         _ => Err(format!("There is no backend \"{name}\". Use signal or auto.\n")),
     }
 }
@@ -299,6 +319,14 @@ mod tests {
     }
 
     #[test]
+    fn placement_is_a_word_of_its_own_or_not() {
+        assert_eq!(serve("--placement=guard :0 x").placement, Placement::Guard);
+        let o = serve("--placement debug-register --once :0 x");
+        assert!(o.once && o.placement == Placement::DebugRegister);
+        assert_eq!(serve(":0 x").placement, Placement::Auto);
+    }
+
+    #[test]
     fn wrapper_ends_at_two_dashes() {
         let o = serve("--wrapper env A=1 -- :0 prog");
         assert_eq!(o.wrapper, ["env", "A=1"]);
@@ -319,6 +347,7 @@ mod tests {
             "--attach 1 :0 2",
             "--backend device :0 x",
             "--bogus :0 x",
+            "--placement here :0 x",
         ] {
             let words = line
                 .split(' ')

@@ -1,10 +1,18 @@
 //! Which instruction was it? A debug register traps behind the access; hits name the access itself.
 //!
-//! x86 cannot be read backwards, so the instruction is searched: of all that end at the PC behind it, the
-//! one that explains the match with the registers of the moment. Those that an instruction changes are
-//! turned back first (the stack pointer of a push, the pointers of a string instruction). Two may
-//! explain it, when the bytes before an instruction look like a prefix of it; the longer one is taken.
-//! A call has left its return address on the stack, which tells where it was.
+//! x86 cannot be read backwards, so the instruction is searched among those that end at the PC behind it.
+//! Reading forwards falls into step with the true instructions within a few of them, wherever it
+//! begins; so code is read from each of the bytes before, and each beginning votes for the length of the
+//! instruction that it ends with:
+//!
+//! ```text
+//!   … 8b 45 f8 | 48 89 45 e8 | after        from 8b, 45, 48, …: four bytes  ✓✓✓
+//!                  89 45 e8 | after        from 89: three                  ✓
+//! ```
+//! The best that explains the match with the registers of the moment is taken. Those that an instruction
+//! changes are turned back first (the stack pointer of a push, the pointers of a string instruction); a
+//! load that has overwritten its own address explains a read. A call has left its return address on the
+//! stack, which tells where it was. A return is gone: its hit names the place it returned to.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -44,33 +52,50 @@ pub fn touched(
     let known = slot.map_or(0, |s| s.load(Relaxed));
     let known = (known >> 8 == after).then(|| after.wrapping_sub(known & 0xff));
     if let Some(pc) = pc.or(known)
-        && let Some(touch) = look.at(pc, after)
+        && let Some(touch) = look.at(pc, after).or_else(|| look.lost_address(pc, after))
     {
         return touch;
     }
-    for len in (1..=15u64).rev() {
-        if let Some(touch) = look.at(after.wrapping_sub(len), after) {
-            if let Some(s) = slot {
-                s.store(after << 8 | len, Relaxed);
-            }
-            return touch;
-        }
-    }
-    // A string instruction that is not through yet; a call.
-    if let Some(touch) = look.at(after, after).or_else(|| look.call(after)) {
-        return touch;
-    }
-    Touch {
-        pc: pc.unwrap_or(after),
+    let whole = |pc: u64, kind: AccessKind| Touch {
+        pc,
         addr: range.start,
         len: range.len,
-        kind: if look.writes {
-            AccessKind::Write
-        } else {
-            AccessKind::ReadWrite
-        },
+        kind,
+    };
+    let candidates = look.candidates(after);
+    let mut found = candidates
+        .iter()
+        .find_map(|len| look.at(after.wrapping_sub(*len), after));
+    if found.is_none() {
+        // A string instruction that is not through yet; a call.
+        found = look.at(after, after).or_else(|| look.call(after));
+    }
+    if found.is_none() && !look.writes {
+        if look.returned(after) {
+            return whole(after, AccessKind::Read);
+        }
+        found = candidates
+            .iter()
+            .find_map(|len| look.lost_address(after.wrapping_sub(*len), after));
+    }
+    match found {
+        Some(touch) => {
+            let len = after.wrapping_sub(touch.pc);
+            if let Some(s) = slot.filter(|_| (1..=15).contains(&len)) {
+                s.store(after << 8 | len, Relaxed);
+            }
+            touch
+        }
+        None if look.writes => whole(pc.unwrap_or(after), AccessKind::Write),
+        None => whole(pc.unwrap_or(after), AccessKind::ReadWrite),
     }
 }
+
+/// Bytes before the PC that are read for votes.
+const BEFORE: usize = 64;
+
+/// Lengths from 1 to 15, the likeliest first.
+type Candidates = [u64; 15];
 
 struct Look {
     /// Behind the instruction.
@@ -87,6 +112,62 @@ impl Look {
         let mut bytes = [0u8; 15];
         let n = memory::read(pc, &mut bytes);
         fault::decode(pc, bytes.get(..n)?)
+    }
+
+    /// How long the instruction that ends at `end` may be.
+    fn candidates(&self, end: u64) -> Candidates {
+        let mut bytes = [0u8; BEFORE + 15];
+        let mut start = end.wrapping_sub(BEFORE as u64);
+        // The page before may not be there.
+        if memory::read(start, bytes.get_mut(..1).unwrap_or(&mut [])) == 0 {
+            start = end & !(ulpf_lib::PAGE_SIZE - 1);
+        }
+        let before = end.wrapping_sub(start) as usize;
+        let n = memory::read(start, bytes.get_mut(..before + 15).unwrap_or(&mut []));
+        // Length of the last instruction when reading begins at each byte; 0: `end` is not met.
+        let mut last = [0u8; BEFORE];
+        let mut votes = [0u32; 16];
+        for at in (0..before).rev() {
+            let code = bytes.get(at..n.min(at + 15)).unwrap_or(&[]);
+            let Some(insn) = fault::decode(start + at as u64, code) else {
+                continue;
+            };
+            let next = at + insn.len as usize;
+            let ends_with = match next.cmp(&before) {
+                core::cmp::Ordering::Equal => insn.len,
+                core::cmp::Ordering::Less => last.get(next).copied().unwrap_or(0),
+                core::cmp::Ordering::Greater => 0,
+            };
+            if let (Some(l), Some(v)) = (last.get_mut(at), votes.get_mut(ends_with as usize)) {
+                *l = ends_with;
+                *v += 1;
+            }
+        }
+        let mut order: Candidates = core::array::from_fn(|i| 15 - i as u64);
+        // Stable: of equals the longer one, whose prefix the shorter one lacks.
+        insertion_sort(&mut order, |len| {
+            votes.get(*len as usize).copied().unwrap_or(0)
+        });
+        order
+    }
+
+    /// Has a `ret` read the range?
+    fn returned(&self, after: u64) -> bool {
+        let at = self.gprs.rsp.wrapping_sub(8);
+        self.range.overlaps(TargetAddr(at), 8) && memory::get::<u64>(at) == Some(after)
+    }
+
+    /// A load at `pc` that has overwritten a register of its own address.
+    fn lost_address(&self, pc: u64, after: u64) -> Option<Touch> {
+        let insn = self.decode(pc)?;
+        let ends = pc.wrapping_add(insn.len.into()) == after;
+        let reads = insn.class == Class::Plain && insn.layout.has_mem() && insn.mem.kind.reads();
+        (ends && reads && !self.writes).then_some(Touch {
+            pc,
+            addr: self.range.start,
+            len: self.range.len.min(insn.mem.size.into()).max(1),
+            kind: insn.mem.kind,
+        })
     }
 
     /// The access of the instruction at `pc`, if it ends at `after` (or repeats there) and touches
@@ -107,7 +188,7 @@ impl Look {
             return None;
         }
         let back = memory::get::<u64>(rsp)?;
-        for len in 2..=15u64 {
+        for len in self.candidates(back) {
             let Some(insn) = self.decode(back.wrapping_sub(len)) else {
                 continue;
             };
@@ -159,6 +240,20 @@ impl Look {
             }
         }
         found
+    }
+}
+
+/// Largest key first; equals keep their order. (The library's sort may allocate.)
+fn insertion_sort(list: &mut Candidates, key: impl Fn(&u64) -> u32) {
+    for i in 1..list.len() {
+        let mut at = i;
+        while at > 0
+            && let [.., a, b] = list.get(..=at).unwrap_or(&[])
+            && key(a) < key(b)
+        {
+            list.swap(at - 1, at);
+            at -= 1;
+        }
     }
 }
 

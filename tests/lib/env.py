@@ -1,5 +1,6 @@
 """Where things are, and what this machine has."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -37,6 +38,24 @@ def find_tool(*names):
 def needs(*names):
     """Skips a test when none of the programs is there; the reason names the first."""
     return unittest.skipUnless(find_tool(*names), f"{names[0]} is not installed")
+
+
+def debug_registers():
+    """Why watches cannot live in debug registers here, or None."""
+    said = subprocess.run([ULPF, "doctor"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    line = next((l for l in said.splitlines() if "debug registers" in l), "debug registers not mentioned by ulpf doctor")
+    return None if line.startswith("ok") else line.split("debug registers", 1)[1].strip()
+
+
+def needs_registers(test):
+    """Skips where the kernel gives no debug registers (perf events); asked when the test is about to run."""
+    @functools.wraps(test)
+    def run(self):
+        why = debug_registers()
+        if why:
+            self.skipTest(f"debug registers: {why}")
+        test(self)
+    return run
 
 
 ulpf_only = unittest.skipIf(STAND_IN, "only ulpf can do this; another server is standing in")

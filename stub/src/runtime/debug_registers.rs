@@ -114,6 +114,18 @@ pub fn set(
     ACTIVE.store(any, SeqCst);
 }
 
+/// Would an access of ours match?
+#[inline]
+pub fn would_match(addr: u64, len: u64, write: bool) -> bool {
+    active()
+        && REGISTERS
+            .iter()
+            .filter_map(Slot::watch)
+            .any(|(_, r, kind)| {
+                (write || kind == WatchKind::Access) && r.overlaps(TargetAddr(addr), len)
+            })
+}
+
 /// The debugger may have written anything (stub's task, world at rest).
 pub fn look_all(read: impl Fn(u64, &mut [u8]) -> usize) {
     for s in REGISTERS.iter().filter(|s| s.watch().is_some()) {

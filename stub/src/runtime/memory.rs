@@ -1,9 +1,12 @@
 //! Reading and writing the program's memory from inside a handler: guards are bypassed through the
 //! alias, and an address that is not there ends the copy instead of the program.
 
-use ulpf_lib::PAGE_SIZE;
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use super::asm::ulpf_copy;
+use super::debug_registers;
 use crate::g;
 
 /// Largest piece at `addr` that lies in one page.
@@ -16,14 +19,32 @@ fn reachable(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
+/// Lets the kernel copy, whose accesses match no debug register of ours: reading the watched value in the
+/// handler of its trap would trap again. How many bytes were not copied.
+fn by_kernel(nr: u32, ours: u64, theirs: u64, n: usize) -> usize {
+    let (ours, theirs) = ([ours, n as u64], [theirs, n as u64]);
+    // SAFETY: our own process's memory on both sides; both vectors live until the call is done.
+    let copied = unsafe {
+        sys!(k::__NR_getpid).and_then(|pid| sys!(nr, pid, ours.as_ptr(), 1, theirs.as_ptr(), 1, 0))
+    };
+    n - copied.unwrap_or(0) as usize
+}
+
 /// Copies from the program; returns how many bytes were readable.
 pub fn read(addr: u64, to: &mut [u8]) -> usize {
     let mut done = 0;
     while done < to.len() {
         let at = addr.wrapping_add(done as u64);
         let n = piece(at, to.len() - done);
-        // SAFETY: the destination is ours; a fault at the source ends the copy.
-        let left = unsafe { ulpf_copy(to.as_mut_ptr().add(done), reachable(at) as *const u8, n) };
+        let from = reachable(at);
+        // SAFETY: the destination is ours, `n` bytes are left of it.
+        let to = unsafe { to.as_mut_ptr().add(done) };
+        let left = if debug_registers::would_match(from, n as u64, false) {
+            by_kernel(k::__NR_process_vm_readv, to as u64, from, n)
+        } else {
+            // SAFETY: a fault at the source ends the copy.
+            unsafe { ulpf_copy(to, from as *const u8, n) }
+        };
         done += n - left;
         if left != 0 {
             break;
@@ -38,8 +59,18 @@ pub fn write(addr: u64, from: &[u8]) -> usize {
     while done < from.len() {
         let at = addr.wrapping_add(done as u64);
         let n = piece(at, from.len() - done);
-        // SAFETY: the source is ours; a fault at the destination ends the copy.
-        let left = unsafe { ulpf_copy(reachable(at) as *mut u8, from.as_ptr().add(done), n) };
+        let to = reachable(at);
+        // SAFETY: the source is ours, `n` bytes are left of it.
+        let from = unsafe { from.as_ptr().add(done) };
+        let left = if debug_registers::would_match(to, n as u64, true) {
+            by_kernel(k::__NR_process_vm_writev, from as u64, to, n)
+        } else {
+            // SAFETY: a fault at the destination ends the copy.
+            unsafe { ulpf_copy(to as *mut u8, from, n) }
+        };
+        if debug_registers::active() {
+            debug_registers::written(TargetAddr(at), n as u64);
+        }
         done += n - left;
         if left != 0 {
             break;

@@ -1,0 +1,59 @@
+//! Where watches live, as far as the user decides: `--placement`. The stub is told when it is loaded.
+#![forbid(unsafe_code)]
+
+use clap::ValueEnum;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use ulpf_lib::boot::{BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// Guarded pages; debug registers where they cost less
+    #[default]
+    Auto,
+    /// Guarded pages only
+    Guard,
+    /// Debug registers only: up to four watches of 1, 2, 4 or 8 aligned bytes
+    DebugRegister,
+}
+
+/// One command serves one user's wish, in every program and image that it follows.
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+
+impl Placement {
+    pub fn parse(word: &str) -> Result<Placement, String> {
+        <Placement as ValueEnum>::from_str(word, false).map_err(|_| {
+            format!("There is no placement \"{word}\". Use auto, guard or debug-register.\n")
+        })
+    }
+
+    /// For all programs from now on.
+    pub fn choose(self) {
+        let flags = match self {
+            Placement::Auto => 0,
+            Placement::Guard => BOOT_PLACE_GUARD,
+            Placement::DebugRegister => BOOT_PLACE_REGISTER,
+        };
+        FLAGS.store(flags, Relaxed);
+    }
+}
+
+/// What the stub is to know of it (`BootArgs::flags`).
+pub fn boot_flags() -> u32 {
+    FLAGS.load(Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(Placement::parse("auto"), Ok(Placement::Auto));
+        assert_eq!(Placement::parse("guard"), Ok(Placement::Guard));
+        assert_eq!(
+            Placement::parse("debug-register"),
+            Ok(Placement::DebugRegister)
+        );
+        assert!(Placement::parse("register").is_err());
+    }
+}
