@@ -24,6 +24,9 @@ const CELL: u64 = 16;
 /// How far a jump reaches, less a little.
 const REACH: u64 = (1 << 31) - (1 << 16);
 
+/// Most room that is left between them and the code: the kernel puts new mappings there.
+const ASIDE: u64 = 256 << 20;
+
 /// The pages are those of `sites::Table::near`.
 pub struct Trampolines {
     /// Cells in use of each page.
@@ -63,7 +66,7 @@ impl Trampolines {
                 .checked_sub(1)
                 .map_or(Some(0x1_0000), |m| Some(maps.vmas.get(m)?.end))?;
             (start + 3 * PAGE <= end)
-                .then(|| (end - 2 * PAGE).min(end - (end - start) / 64) & !(PAGE - 1))
+                .then(|| (end - ((end - start) / 64).clamp(2 * PAGE, ASIDE)) & !(PAGE - 1))
         });
         let above = (here..maps.vmas.len().saturating_sub(1)).filter_map(|n| {
             let (start, end) = (maps.vmas.get(n)?.end, maps.vmas.get(n + 1)?.start);

@@ -343,8 +343,10 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
     let mark = site.marks.iter().find(|m| at < m.end);
     match mark.map_or(Phase::Mov, |m| m.phase) {
         Phase::Mov => uc.gprs.rip = site.start,
-        Phase::Before { stamped } => {
+        Phase::Before => uc.gprs.rip = site.insn,
+        Phase::Call { nr, stamped } => {
             unstamp(uc, stamped);
+            uc.gprs.rax = nr as u64;
             uc.gprs.rip = site.insn;
         }
         Phase::Lost { nr } => {

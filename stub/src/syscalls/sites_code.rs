@@ -152,8 +152,11 @@ pub fn class(nr: u64) -> Option<Class> {
 pub enum Phase {
     /// Nothing has happened: at the first patched byte.
     Mov,
-    /// At the `syscall` instruction; the register has a time in its upper half.
-    Before { stamped: Option<Reg> },
+    /// At the `syscall` instruction.
+    Before,
+    /// The same; the register has a time in its upper half. (rax is not always the number: the kernel
+    /// may have prepared restart_syscall(2), which a handler makes impossible.)
+    Call { nr: u16, stamped: Option<Reg> },
     /// The same, with rax lost and rdx in r11.
     Lost { nr: u16 },
     /// Behind the `syscall` instruction; `just`: nothing has been carried out since.
@@ -268,7 +271,7 @@ impl Code {
     fn stamp(&mut self, r: Reg, nr: u16) {
         self.emit(&[0x49, 0x89, 0xd3]); // mov r11, rdx
         self.emit(&[0x0f, 0x31]); // rdtsc
-        self.mark(Phase::Before { stamped: None });
+        self.mark(Phase::Before);
         self.emit(&[0xc4, 0xe3, 0xfb, 0xf0, 0xca, 32]); // rorx rcx, rdx, 32
         self.emit(&[0x48, 0x8d, 0x0c, 0x01]); // lea rcx, [rcx+rax]
         self.emit(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, STAMP_SHIFT]); // rorx rcx, rcx, 20
@@ -332,13 +335,14 @@ impl Code {
         if let Some(r) = class.timeout {
             self.check(Int(r), p);
         }
-        self.mark(Phase::Before { stamped: None });
+        self.mark(Phase::Before);
         if let Some(r) = class.timeout {
             self.stamp(r, nr);
         }
         // The mark's end is where the next instruction begins: at `syscall` nothing has happened yet.
         self.emit(&[0x0f, 0x05]);
-        self.mark(Phase::Before {
+        self.mark(Phase::Call {
+            nr,
             stamped: class.timeout,
         });
         let just = Phase::After {
@@ -410,7 +414,7 @@ impl Code {
         let slow = c.len;
         c.emit(&[0xff, 0x25, 0, 0, 0, 0]);
         c.emit(&p.slow.to_le_bytes());
-        c.mark(Phase::Before { stamped: None });
+        c.mark(Phase::Before);
         let jumps = c.to_slow;
         for &at in jumps.iter().take(c.to_slow_len) {
             let at = at as usize;
