@@ -257,7 +257,12 @@ impl Control {
             let stop = loop {
                 tokio::select! {
                     packet = self.client.recv() => match packet {
-                        Ok(packet) => if let Some(stop) = stop_of(&packet) { break stop },
+                        Ok(packet) => match stop_of(&packet) {
+                            Some(stop) => break stop,
+                            None => if let Some(text) = console(&packet) {
+                                let _ = events.send(Event::Notice(text));
+                            },
+                        },
                         Err(e) if is_end(&e) => return Ok(None),
                         Err(e) => return Err(e.into()),
                     },
@@ -398,6 +403,12 @@ fn pass_on(signal: u8, thread: &str) -> String {
         (_, "") => format!("vCont;C{signal:02x}"),
         _ => format!("vCont;C{signal:02x}:{thread};c"),
     }
+}
+
+/// What the stub has to say to the user.
+fn console(packet: &[u8]) -> Option<String> {
+    let text = rsp::from_hex(packet.strip_prefix(b"O")?)?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Reads a stop reply; `None` for packets that are none (console output).

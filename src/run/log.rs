@@ -10,7 +10,7 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::clock::Clock;
-use super::format::{Formatter, Look};
+use super::format::{Formatter, Look, Quoted};
 use super::output::Output;
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
@@ -32,6 +32,8 @@ pub enum Event {
     NoMoreHits,
     /// The program is stopped after its list of libraries has changed. Answer what to arm.
     Libraries(tokio::sync::oneshot::Sender<Changes>),
+    /// Lines of the stub's for the user.
+    Notice(String),
     /// Outcome of arming the watch of that number.
     Armed(usize, Armed),
     /// The program has ended (or was detached from).
@@ -132,6 +134,7 @@ impl Log {
                     self.refresh();
                     let _ = reply.send((self.pending)(&self.program, &mut self.watches));
                 }
+                Event::Notice(lines) => self.notice(&lines, &mut text),
                 Event::Armed(number, armed) => {
                     if let Armed::Yes(id) = armed {
                         self.by_id.entry(id).or_insert(number);
@@ -175,6 +178,15 @@ impl Log {
         if let Some(watched) = &self.watches[number].watched {
             self.formatter
                 .hit(text, hit, nanos, number, watched, &self.program);
+        }
+    }
+
+    fn notice(&mut self, lines: &str, text: &mut String) {
+        for line in lines.lines() {
+            let _ = match self.output.look {
+                Look::Json => writeln!(text, "{{\"type\":\"notice\",\"text\":{}}}", Quoted(line)),
+                _ => writeln!(text, "            ({line})"),
+            };
         }
     }
 

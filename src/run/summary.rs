@@ -27,6 +27,8 @@ pub struct Row {
     pub traps: u64,
     /// Why it was not watched.
     pub refused: Option<String>,
+    /// Its memory was gone at the end.
+    pub gone: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -61,6 +63,7 @@ impl Summary {
                 row.hits += counters.hits.load(Relaxed);
                 row.silent += counters.silent.load(Relaxed);
                 row.false_positives += counters.false_positives.load(Relaxed);
+                row.gone = counters.gone.load(Relaxed) != 0;
                 row.traps += counters.traps.load(Relaxed);
                 row.register = counters.placement.load(Relaxed) != 0;
             }
@@ -156,6 +159,13 @@ impl Summary {
         {
             let _ = writeln!(out, "ulpf: `{}` was not watched: {why}", row.name);
         }
+        for row in self.rows.iter().filter(|r| r.gone) {
+            let _ = writeln!(
+                out,
+                "ulpf: the memory of `{}` was gone at the end",
+                row.name
+            );
+        }
         if self.lost > 0 {
             let _ = writeln!(
                 out,
@@ -199,6 +209,9 @@ impl Summary {
                 },
                 r.traps
             );
+            if r.gone {
+                out.push_str(",\"gone\":true");
+            }
             if let Some(why) = &r.refused {
                 let _ = write!(out, ",\"refused\":{}", Quoted(why));
             }

@@ -105,6 +105,8 @@ pub struct Counters {
     pub traps: AtomicU64,
     /// Where the watch is now: 0 guarded page, 1 debug register.
     pub placement: AtomicU64,
+    /// 1 while the program has no memory at (a part of) the watched range.
+    pub gone: AtomicU64,
 }
 
 impl SharedHeader {

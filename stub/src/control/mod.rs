@@ -15,6 +15,7 @@ mod reader;
 mod sites;
 pub mod text;
 mod trampolines;
+mod vanished;
 mod watches;
 mod world;
 
@@ -59,8 +60,10 @@ pub struct Control {
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
+    vanished: vanished::Vanished,
     /// Sites were patched until a system call was to be caught.
     patched_before: bool,
+    told_of_io_uring: bool,
     heap: heap::Heap,
     detached: bool,
     exec: follow::Exec,
@@ -89,7 +92,9 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         shadows: Vec::new(),
         last_refusal: None,
         notices: Default::default(),
+        vanished: Default::default(),
         patched_before: false,
+        told_of_io_uring: false,
         heap: heap::Heap::default(),
         detached: false,
         exec: follow::Exec::None,
@@ -224,6 +229,15 @@ impl Control {
 
     /// Console lines, while the debugger waits for a stop.
     fn tell(&mut self, session: &mut GdbSession) {
+        use crate::syscalls::IO_URING;
+        if self.running && !self.told_of_io_uring && IO_URING.load(SeqCst) {
+            self.told_of_io_uring = true;
+            self.notices.push(
+                "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \
+                 watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n"
+                    .into(),
+            );
+        }
         if self.running {
             let fd = self.fd;
             for text in self.notices.take() {
@@ -422,6 +436,7 @@ impl Control {
                 false
             }
             Request::Rearm => {
+                self.vanished.call = u64::try_from(t.inner().orig_rax).ok();
                 self.follow_heap(t);
                 self.apply_guards();
                 false
@@ -443,6 +458,7 @@ impl Control {
         match what {
             Request::ReleaseBegin { .. } => {
                 if let Some(t) = t {
+                    self.vanished.call = u64::try_from(t.inner().orig_rax).ok();
                     self.follow_heap(t);
                 }
                 self.apply_guards();

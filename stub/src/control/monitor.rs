@@ -274,7 +274,7 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         };
         let _ = write!(
             out,
-            ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}}}",
+            ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}{}}}",
             n.hits.load(Relaxed),
             n.silent.load(Relaxed),
             n.false_positives.load(Relaxed),
@@ -285,6 +285,11 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
                 "guard"
             },
             n.traps.load(Relaxed),
+            if n.gone.load(Relaxed) != 0 {
+                ",\"gone\":true"
+            } else {
+                ""
+            },
         );
         first = false;
     }

@@ -148,6 +148,7 @@ impl Control {
         g().moved.store(some, SeqCst);
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
         self.refresh_filter();
+        self.note_vanished();
         self.kick_system_calls();
     }
 

@@ -44,6 +44,9 @@ pub const RESTART: i64 = -512;
 /// The debugger has sent the thread elsewhere: leave the context alone.
 pub const ABANDONED: i64 = -513;
 
+/// The program has asked for io_uring, and got ENOSYS.
+pub static IO_URING: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
 pub type Args = [u64; 6];
 
 pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
@@ -146,7 +149,12 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             raw(nr, a)
         }),
         // Its kernel threads would access guarded memory behind our back.
-        k::__NR_io_uring_setup => Value(ENOSYS),
+        k::__NR_io_uring_setup => {
+            if !IO_URING.swap(true, SeqCst) {
+                park::notify(); // the user hears of it once
+            }
+            Value(ENOSYS)
+        }
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
         k::__NR_mmap
         | k::__NR_munmap
@@ -419,12 +427,33 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
 fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let result = match affected(nr, a) {
         Some((start, end)) => {
+            // What is replaced, or discarded, changes under its watches without any store.
+            let replaces = match nr as u32 {
+                k::__NR_mmap => true,
+                k::__NR_madvise => matches!(a[2], 4 | 24), // DONTNEED, DONTNEED_LOCKED
+                _ => false,
+            };
+            let mut scratch = Scratch::new(t);
+            if replaces {
+                scratch.keep(start, end - start);
+            }
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = raw(nr, a);
             if r >= 0 {
                 t.inner().mapped = Mapped::by(nr, a, r as u64);
             }
             park::request(t, uc, Request::End);
+            if replaces && r >= 0 {
+                let call = Call {
+                    nr,
+                    args: *a,
+                    result: r,
+                };
+                for (addr, len) in scratch.kept.parts() {
+                    let kind = ulpf_lib::AccessKind::Write;
+                    buffers::hit(t, uc, &call, addr, len, kind, &scratch.kept);
+                }
+            }
             r
         }
         None => {

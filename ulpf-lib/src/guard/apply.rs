@@ -52,6 +52,7 @@ impl Guards {
         let mut wanted: Vec<PageRun> = wanted.into_iter().collect();
         let mut unarmed = Vec::new();
         self.pending.clear();
+        self.unmapped.clear();
         if wanted.iter().any(|r| !self.settled(r)) {
             self.snapshot = None;
             match self
@@ -202,7 +203,11 @@ impl Guards {
             };
             match piece {
                 Piece::Moved => {}
-                Piece::Latent | Piece::No(Why::Unmapped) => self.pending.insert(at, end, run.guard),
+                Piece::Latent => self.pending.insert(at, end, run.guard),
+                Piece::No(Why::Unmapped) => {
+                    self.pending.insert(at, end, run.guard);
+                    self.unmapped.insert(at, end, ());
+                }
                 Piece::Movable { prot, origin } => match self.keep_stack_growing(at) {
                     Ok(()) => push(
                         moves,

@@ -122,6 +122,8 @@ pub struct Guards {
     /// Wanted, but neither moved nor guarded: the program's own protection does it for now, or
     /// there is no memory (any more).
     pending: Runs<Guard>,
+    /// Those of them where the program has no memory.
+    unmapped: Runs<()>,
     /// Alias windows of moved private memory, and duplicates of shared mappings, by address.
     windows: BTreeMap<u64, Window>,
     dups: BTreeMap<u64, Window>,
@@ -159,6 +161,7 @@ impl Guards {
             strict: false,
             moved: Runs::new(),
             pending: Runs::new(),
+            unmapped: Runs::new(),
             windows: BTreeMap::new(),
             dups: BTreeMap::new(),
             excluded,
@@ -257,6 +260,11 @@ impl Guards {
     pub fn moved_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let dups = self.dups.iter().map(|(&s, w)| (s, s + w.len));
         self.moved.iter().map(|(s, e, _)| (s, e)).chain(dups)
+    }
+
+    /// Where guards are wanted and the program has no memory, as [`Guards::apply`] has found it.
+    pub fn unmapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.unmapped.iter().map(|(s, e, ())| (s, e))
     }
 
     /// Moved pages, for statistics.

@@ -1,0 +1,47 @@
+"""Watched memory that goes away, is replaced, discarded, moved, and comes back."""
+
+import re
+
+from lib.cases import Case
+from lib.env import bare, example, ulpf_only
+from command.test_watching import Json, run
+
+
+@ulpf_only
+class VanishedMemory(Case):
+    def expected(self):
+        # A kernel may have io_uring; with ulpf nobody has.
+        status, out = bare(example("vanish"))
+        return status, re.sub(r"(io_uring) there", r"\1 refused", out)
+
+    def test_gdb_is_told(self):
+        gdb = self.session("vanish")
+        gdb("watch -l *number")
+        at = gdb.value("number")
+        watch = rf"ulpf: the watch on 8 bytes at {at:#x}: "
+        out = gdb("continue")
+        self.assertSays(out, watch + r"its memory is gone \(munmap\)", watch + r"its memory is back \(mmap\); it is armed again")
+        self.assertChange(out, 2, "-location *number", 1, 2)
+        out = gdb("continue")
+        self.assertSays(out, rf"ulpf: {at:#x} written by mmap\(")
+        self.assertChange(out, 2, "-location *number", 2, 0)
+        self.assertChange(gdb("continue"), 2, "-location *number", 0, 3)
+        out = gdb("continue")
+        self.assertSays(out, rf"ulpf: {at:#x} written by madvise\(")
+        self.assertChange(out, 2, "-location *number", 3, 0)
+        for old, new in (0, 4), (4, 5):
+            self.assertChange(gdb("continue"), 2, "-location *number", old, new)
+        out = gdb("continue")
+        self.assertSays(out, watch + r"its memory is gone \(mremap\)", watch + r"its memory is back \(mremap\)")
+        self.assertChange(out, 2, "-location *number", 5, 6)
+        out = self.assertExits(gdb, 0, self.expected()[1])
+        self.assertEqual(out.count("asked for io_uring"), 1, out)
+
+    def test_the_log_is_told(self):
+        status, out, err = run(["*number:8"], "vanish", options=["--at", "ready"])
+        self.assertEqual((status, out), self.expected())
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"2 → 0 .*by mmap\(",
+                        r"3 → 0 .*by madvise\(", r"5 → 6", r"memory of `\*number:8` was gone at the end")
+        said = Json(["*number:8"], "vanish", options=["--at", "ready"])
+        self.assertTrue(said.summary["watches"][0]["gone"])
+        self.assertEqual(said.summary["watches"][0]["hits"], 7)
