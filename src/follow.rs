@@ -38,6 +38,8 @@ pub struct Follower {
     pidfd: Arc<OwnedFd>,
     task: Option<JoinHandle<Followed>>,
     failed: Arc<AtomicBool>,
+    /// Only if it executes the file again that it runs already.
+    same_only: bool,
 }
 
 /// How an exec went.
@@ -64,7 +66,14 @@ impl Follower {
             pidfd: session.pidfd(),
             task: None,
             failed: Arc::default(),
+            same_only: false,
         }
+    }
+
+    /// Follows the program into itself only.
+    pub fn into_itself_only(mut self) -> Follower {
+        self.same_only = true;
+        self
     }
 
     pub fn is_busy(&self) -> bool {
@@ -104,6 +113,7 @@ impl Follower {
             tid: process::thread_numbered(self.pid, tid).unwrap_or(tid),
             file: follow::file_of(self.pid, dir, &path),
             launched: self.launched,
+            same_only: self.same_only,
             pidfd: self.pidfd.try_clone()?,
             stub: control.as_fd().try_clone_to_owned()?.into(),
             failed: self.failed.clone(),

@@ -242,7 +242,14 @@ pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
 pub struct Client {
     stream: UnixStream,
     decoder: Decoder,
-    ready: std::collections::VecDeque<Vec<u8>>,
+    ready: std::collections::VecDeque<Received>,
+}
+
+/// What a stub says.
+#[derive(Debug)]
+pub enum Received {
+    Packet(Vec<u8>),
+    Notification(Vec<u8>),
 }
 
 impl Client {
@@ -263,12 +270,25 @@ impl Client {
         self.stream.write_all(&[INTERRUPT]).await
     }
 
-    /// The next packet, runs expanded. Safe to cancel. End of file (the stub has gone, as a rule
-    /// because the program has) is `UnexpectedEof`.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// The next packet; see [`Client::next`].
     pub async fn recv(&mut self) -> io::Result<Vec<u8>> {
         loop {
-            if let Some(packet) = self.ready.pop_front() {
+            if let Received::Packet(packet) = self.next().await? {
                 return Ok(packet);
+            }
+        }
+    }
+
+    /// The next packet, runs expanded, or notification. Safe to cancel. End of file (the stub has
+    /// gone, as a rule because the program has) is `UnexpectedEof`.
+    pub async fn next(&mut self) -> io::Result<Received> {
+        loop {
+            if let Some(received) = self.ready.pop_front() {
+                return Ok(received);
             }
             let mut buf = [0; 4096];
             let n = self.stream.read(&mut buf).await?;
@@ -276,10 +296,12 @@ impl Client {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let ready = &mut self.ready;
-            self.decoder.feed(&buf[..n], |e| {
-                if let Event::Packet(p) = e {
-                    ready.push_back(expand_runs(&p).unwrap_or(p));
+            self.decoder.feed(&buf[..n], |e| match e {
+                Event::Packet(p) => {
+                    ready.push_back(Received::Packet(expand_runs(&p).unwrap_or(p)));
                 }
+                Event::Notification(p) => ready.push_back(Received::Notification(p)),
+                _ => {}
             });
         }
     }

@@ -24,6 +24,8 @@ pub struct Exec {
     /// What it is about to execute, as we can look at it.
     pub file: PathBuf,
     pub launched: bool,
+    /// Only if the file is the one that it runs already.
+    pub same_only: bool,
     pub pidfd: OwnedFd,
     /// To the stub that dies.
     pub stub: UnixStream,
@@ -55,6 +57,10 @@ pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() {
         return start.into();
     }
+    // Not our own self.
+    if let Ok(rest) = path.strip_prefix("/proc/self") {
+        return Path::new(&format!("/proc/{pid}")).join(rest);
+    }
     Path::new(&start).join(path.strip_prefix("/").unwrap_or(path))
 }
 
@@ -66,6 +72,10 @@ pub fn exec(mut request: Exec) -> Followed {
             "{} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it.",
             own_path(&request.file)
         ));
+    }
+    if request.same_only && !process::runs(request.pid, &request.file) {
+        let _ = request.tell("alone");
+        return request.not("it is another program.".into());
     }
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEEXEC

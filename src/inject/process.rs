@@ -141,6 +141,13 @@ pub fn executable(pid: i32) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
+/// The process runs this very file.
+pub fn runs(pid: i32, file: &std::path::Path) -> bool {
+    let id = |path: &std::path::Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let own = id(std::path::Path::new(&format!("/proc/{pid}/exe")));
+    own.is_some() && own == id(file)
+}
+
 /// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
 /// the kernel does not let it where a tracer without privileges looks on.
 pub fn loses_privileges(pid: i32) -> bool {

@@ -6,7 +6,8 @@
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
 use super::watches::{Armed, Changes};
-use crate::rsp::{self, Client};
+use crate::follow::{Done, Follower};
+use crate::rsp::{self, Client, Received};
 use crate::session::{Ending, Exit, Session};
 use crate::symbols::Problem;
 use anyhow::{Context, Result, anyhow, bail};
@@ -14,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -24,15 +26,35 @@ const INTERRUPT: u8 = 2;
 const BATCH: usize = 16 << 10;
 
 pub struct Control {
-    client: Client,
+    pub(super) client: Client,
     pub pid: i32,
     exit: Exit,
     pidfd: Arc<OwnedFd>,
     signals: Signals,
     launched: bool,
+    pub(super) on_signal: OnSignal,
     /// What the process executed when we came.
     executable: Option<PathBuf>,
+    follower: Follower,
+    /// Children are watched, too.
+    pub follows_forks: bool,
+    pub(super) is_child: bool,
+    /// Its number in the log.
+    pub(super) life: usize,
 }
+
+/// What a signal to ourselves means for a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnSignal {
+    /// The program gets it, too.
+    Forward,
+    /// We let go of the process.
+    Leave,
+    /// It is its parent's business, until the first process has ended: then as `Leave`.
+    Nothing,
+}
+
+static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Signals to ourselves. The terminal sends its own to the program as well.
 struct Signals {
@@ -49,12 +71,15 @@ enum Stop {
         signal: u8,
         thread: String,
     },
+    /// The thread has forked this child, which waits.
+    Forked(i32),
     Gone,
 }
 
 impl Control {
     pub fn new(session: Session) -> Result<Control> {
         let pidfd = session.pidfd();
+        let follower = Control::follower(&session);
         let signals = Signals {
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
@@ -68,6 +93,14 @@ impl Control {
             pidfd,
             signals,
             launched: session.launched,
+            on_signal: match session.launched {
+                true => OnSignal::Forward,
+                false => OnSignal::Leave,
+            },
+            follower,
+            follows_forks: false,
+            is_child: false,
+            life: 0,
             executable: executable(session.pid),
         })
     }
@@ -96,6 +129,7 @@ impl Control {
             self.client.send(resume.as_bytes()).await?;
             match self.stopped().await? {
                 Stop::Gone => return Ok(false),
+                Stop::Forked(_) => resume = "vCont;c".into(),
                 Stop::Signal { signal: TRAP, .. } if self.register(16).await? == Some(addr) => {
                     break;
                 }
@@ -201,14 +235,17 @@ impl Control {
             Ok(None) => self.ended().await,
             Err(_) => self.exit.now().unwrap_or(Ending::Unknown),
         };
-        let _ = events.send(Event::Ended(ending));
+        if !self.is_child {
+            FIRST_HAS_ENDED.store(true, Ordering::Relaxed);
+        }
+        let _ = events.send(Event::Ended(self.life));
         result.map(|_| ending)
     }
 
     async fn ended(&mut self) -> Ending {
         // The control channel ends a moment before the process does; or the program has become
         // another one, and the stub went with the memory it lived in.
-        if let Some(program) = self.another_program() {
+        if let (Some(program), false) = (self.another_program(), self.is_child) {
             say!(
                 "the program has executed {program}; its watches ended there. To watch that one, run it directly."
             );
@@ -217,12 +254,17 @@ impl Control {
             exit,
             signals,
             pidfd,
+            on_signal,
             ..
         } = self;
         loop {
             tokio::select! {
                 ending = exit.wait() => return ending,
-                number = signals.next() => forward(pidfd, number),
+                number = signals.next() => match on_signal {
+                    OnSignal::Forward => forward(pidfd, number),
+                    OnSignal::Leave => return Ending::Unknown,
+                    OnSignal::Nothing => {}
+                },
             }
         }
     }
@@ -250,33 +292,56 @@ impl Control {
         }
         let mut resume = String::from("vCont;c");
         let mut leaving = false;
-        loop {
+        let mut eof = false;
+        self.offer().await?;
+        'run: loop {
             if !leaving || !resume.is_empty() {
                 self.client.send(resume.as_bytes()).await?;
             }
             let stop = loop {
                 tokio::select! {
-                    packet = self.client.recv() => match packet {
-                        Ok(packet) => match stop_of(&packet) {
-                            Some(stop) => break stop,
-                            None => if let Some(text) = console(&packet) {
+                    received = self.client.next(), if !eof => match received {
+                        Ok(Received::Packet(packet)) => {
+                            if let Some(stop) = stop_of(&packet) {
+                                break stop;
+                            }
+                            if let Some(text) = console(&packet) {
                                 let _ = events.send(Event::Notice(text));
-                            },
-                        },
+                            }
+                        }
+                        Ok(Received::Notification(text)) => {
+                            self.follower.notified(&text, self.client.stream());
+                        }
+                        Err(e) if is_end(&e) && self.follower.is_busy() => eof = true,
                         Err(e) if is_end(&e) => return Ok(None),
                         Err(e) => return Err(e.into()),
                     },
+                    done = self.follower.done(), if self.follower.is_busy() => match done {
+                        Done::Into(session) => {
+                            self.again(*session, events).await?;
+                            (eof, library_event) = (false, None);
+                            resume = "vCont;c".into();
+                            continue 'run;
+                        }
+                        Done::Failed | Done::Not { .. } if !eof => {}
+                        _ => return Ok(None),
+                    },
                     _ = self.exit.wait() => return Ok(None),
-                    number = self.signals.next() => {
-                        if self.launched {
-                            forward(&self.pidfd, number);
-                        } else {
+                    number = self.signals.next() => match self.on_signal {
+                        OnSignal::Forward => forward(&self.pidfd, number),
+                        OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
+                        OnSignal::Leave | OnSignal::Nothing => {
                             leaving = true;
                             self.client.interrupt().await?;
                         }
-                    }
+                    },
                 }
             };
+            if let Stop::Forked(child) = stop {
+                self.forked(child, events).await?;
+                resume = "vCont;c".into();
+                continue;
+            }
             let Stop::Signal { signal, thread } = stop else {
                 return Ok(None);
             };
@@ -313,11 +378,11 @@ impl Control {
         }
         let (reply, answer) = tokio::sync::oneshot::channel();
         events
-            .send(Event::Libraries(reply))
+            .send(Event::Libraries(self.life, reply))
             .map_err(|_| anyhow!("the log has ended"))?;
         let changes = answer.await?;
         for (number, armed) in self.change(&changes).await? {
-            let _ = events.send(Event::Armed(number, armed));
+            let _ = events.send(Event::Armed(self.life, number, armed));
         }
         Ok(())
     }
@@ -331,7 +396,7 @@ impl Control {
         let stop = self.stopped().await?;
         self.breakpoint(b'Z', addr).await?;
         Ok(match stop {
-            Stop::Signal { signal: TRAP, .. } | Stop::Gone => "vCont;c".into(),
+            Stop::Signal { signal: TRAP, .. } | Stop::Forked(_) | Stop::Gone => "vCont;c".into(),
             Stop::Signal { signal, thread } => pass_on(signal, &thread),
         })
     }
@@ -417,6 +482,10 @@ fn stop_of(packet: &[u8]) -> Option<Stop> {
         [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
             let signal = rsp::hex_digit(*high)? << 4 | rsp::hex_digit(*low)?;
             let fields = std::str::from_utf8(rest).unwrap_or("");
+            if let Some(child) = fields.split(';').find_map(|f| f.strip_prefix("fork:")) {
+                let number = child.split('.').next_back()?;
+                return Some(Stop::Forked(i32::from_str_radix(number, 16).ok()?));
+            }
             let thread = fields
                 .split(';')
                 .find_map(|f| f.strip_prefix("thread:"))
@@ -462,7 +531,7 @@ mod tests {
                 assert_eq!((signal, thread.as_str()), (11, "p12.34"));
                 assert_eq!(pass_on(signal, &thread), "vCont;C0b:p12.34;c");
             }
-            Stop::Gone => panic!(),
+            _ => panic!(),
         }
         assert!(matches!(
             stop_of(b"S05"),

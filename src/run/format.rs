@@ -53,12 +53,14 @@ impl Formatter {
         self.places.clear();
     }
 
-    /// Appends the line (and the lines of the backtrace). `nanos`: since the program's start;
+    /// Appends the line (and the lines of the backtrace). `pid`: if it is to be named; `nanos`: since the program's start;
     /// `number`: of the watch in the order given by the user.
+    #[allow(clippy::too_many_arguments)]
     pub fn hit(
         &mut self,
         out: &mut String,
         hit: &HitRecord,
+        pid: Option<i32>,
         nanos: u64,
         number: usize,
         watch: &Watched,
@@ -85,6 +87,7 @@ impl Formatter {
             Look::Json => self.json(
                 out,
                 hit,
+                pid,
                 number,
                 watch,
                 program,
@@ -110,7 +113,8 @@ impl Formatter {
                 let _ = write!(
                     out,
                     "{dim}{seconds:>4}.{micros:06} [{}]{end} {colour}{verb:<6}{end} {bold}{}{end}: ",
-                    hit.tid, named.text
+                    Who(pid, hit.tid),
+                    named.text
                 );
                 let _ = match () {
                     _ if verb == "read" => out.write_str(&self.new),
@@ -137,6 +141,7 @@ impl Formatter {
         &mut self,
         out: &mut String,
         hit: &HitRecord,
+        pid: Option<i32>,
         number: usize,
         watch: &Watched,
         program: &Program,
@@ -145,12 +150,11 @@ impl Formatter {
         (seconds, micros): (u64, u64),
         used: usize,
     ) -> std::fmt::Result {
-        write!(
-            out,
-            "{{\"type\":\"hit\",\"time\":{seconds}.{micros:06},\"tid\":{},\"watch\":{}",
-            hit.tid,
-            number + 1
-        )?;
+        write!(out, "{{\"type\":\"hit\",\"time\":{seconds}.{micros:06}")?;
+        if let Some(pid) = pid {
+            write!(out, ",\"pid\":{pid}")?;
+        }
+        write!(out, ",\"tid\":{},\"watch\":{}", hit.tid, number + 1)?;
         write!(
             out,
             ",\"spec\":{},\"name\":{}",
@@ -238,6 +242,18 @@ impl Formatter {
         });
         self.places.insert(key, place.clone());
         place
+    }
+}
+
+/// The thread, with its process where there are several.
+struct Who(Option<i32>, u32);
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "{pid}/{}", self.1),
+            None => write!(f, "{}", self.1),
+        }
     }
 }
 
@@ -364,6 +380,7 @@ mod tests {
         Formatter::new(look).hit(
             &mut out,
             hit,
+            None,
             1_002_003_004,
             0,
             &watch(),

@@ -5,19 +5,23 @@
 //!   Control::run (task) ──Event─┴──▶ Log::follow (the main thread) ──▶ stderr, FILE
 //! ```
 //!
+//! With `--follow` there are several processes, and exec begins a new life of one: each life has a
+//! ring, symbols and watches of its own.
+//!
 //! Hits that the ring lost are counted, shown where they happened, and repeated in the summary. The
 //! main thread owns the symbols, which is why libraries that appear later are resolved here. What
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::clock::Clock;
+use super::control::Control;
+use super::follow::{Again, Forked, Ready};
 use super::format::{Formatter, Look, Quoted};
 use super::output::Output;
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
-use super::watches::{Armed, Changes, Watch};
+use super::watches::{self, Armed, Changes, Watch};
 use crate::inject::SharedArea;
-use crate::session::Ending;
-use crate::symbols::Program;
+use crate::symbols::{Program, Spec};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -25,131 +29,98 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 use ulpf_lib::ring::{HitRecord, hit_flags};
 
-/// What reaches the log.
+/// What reaches the log. Numbers are those of lives.
 pub enum Event {
-    Hits(Batch),
+    Hits(usize, Batch),
     /// The ring has been read to its end.
     NoMoreHits,
-    /// The program is stopped after its list of libraries has changed. Answer what to arm.
-    Libraries(tokio::sync::oneshot::Sender<Changes>),
+    /// The process is stopped after its list of libraries has changed. Answer what to arm.
+    Libraries(usize, tokio::sync::oneshot::Sender<Changes>),
     /// Lines of the stub's for the user.
     Notice(String),
     /// Outcome of arming the watch of that number.
-    Armed(usize, Armed),
-    /// The program has ended (or was detached from).
-    Ended(Ending),
+    Armed(usize, usize, Armed),
+    Forked(Box<Forked>),
+    Again(Again),
+    Ready(Ready),
+    /// The process has ended, or was detached from; or has executed itself again.
+    Ended(usize),
 }
 
-/// Resolves what waits for a library, among all watches.
-pub type Pending = Box<dyn FnMut(&Program, &mut Vec<Watch>) -> Changes>;
+/// What the log needs to begin with a process, and to know about the others.
+pub struct Plan {
+    pub specs: Vec<Spec>,
+    /// `watches::how`.
+    pub how: String,
+    /// `--at`
+    pub at: Option<String>,
+    /// Children are watched as well: lines name the process.
+    pub follow: bool,
+}
 
-pub struct Log {
-    shared: SharedArea,
-    clock: Clock,
-    pid: i32,
+/// A process from its start, its fork or its last exec to its end.
+pub struct Life {
+    pub pid: i32,
+    /// The process that it was forked from.
+    pub parent: Option<i32>,
+    /// It has executed itself.
+    pub after_exec: bool,
+    pub shared: SharedArea,
     program: Program,
     /// All watches, in the order given.
     pub watches: Vec<Watch>,
     formatter: Formatter,
-    pub output: Output,
-    pending: Pending,
     by_id: HashMap<u32, usize>,
     pub lost: u64,
     last_refresh: Option<Instant>,
+    flow: Flow,
+}
+
+pub struct Log {
+    clock: Clock,
+    plan: Plan,
+    pub lives: Vec<Life>,
+    pub output: Output,
+    runtime: tokio::runtime::Handle,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    readers: Vec<std::thread::JoinHandle<()>>,
 }
 
 /// Lines are handed to the system in pieces of about this size.
 const CHUNK: usize = 64 << 10;
 
-impl Log {
-    pub fn new(
-        shared: SharedArea,
+impl Life {
+    fn new(
         pid: i32,
+        shared: SharedArea,
         program: Program,
         watches: Vec<Watch>,
-        clock: Clock,
-        output: Output,
-        pending: Pending,
-    ) -> Log {
-        let mut by_id = HashMap::new();
-        for (number, watch) in watches.iter().enumerate() {
-            if let Armed::Yes(id) = watch.armed {
-                by_id.entry(id).or_insert(number);
-            }
-        }
-        let formatter = Formatter::new(output.look);
-        Log {
-            shared,
-            clock,
+        look: Look,
+    ) -> Life {
+        let mut life = Life {
             pid,
+            parent: None,
+            after_exec: false,
+            shared,
             program,
             watches,
-            formatter,
-            output,
-            pending,
-            by_id,
+            formatter: Formatter::new(look),
+            by_id: HashMap::new(),
             lost: 0,
             last_refresh: None,
+            flow: Flow::default(),
+        };
+        for number in 0..life.watches.len() {
+            life.know(number);
         }
+        life
     }
 
-    /// Writes hits until the program has ended and the ring is empty. `sender` is a sender of
-    /// `events`, for the reader of the ring.
-    pub fn follow(&mut self, sender: Sender<Event>, events: &Receiver<Event>) -> Ending {
-        let flow = Flow::default();
-        let (source, reader_flow) = (self.shared.clone(), flow.clone());
-        let reader = std::thread::spawn(move || {
-            ring::read(&source, &reader_flow, |batch| {
-                sender.send(Event::Hits(batch)).is_ok()
-            });
-            let _ = sender.send(Event::NoMoreHits);
-        });
-        let mut text = String::with_capacity(2 * CHUNK);
-        let mut ending = Ending::Unknown;
-        loop {
-            let event = match events.try_recv() {
-                Ok(event) => event,
-                Err(TryRecvError::Empty) => {
-                    // Nothing to do: let people see what there is.
-                    self.output.write(&mut text);
-                    match events.recv() {
-                        Ok(event) => event,
-                        Err(_) => break,
-                    }
-                }
-                Err(TryRecvError::Disconnected) => break,
-            };
-            match event {
-                Event::Hits(batch) => {
-                    self.lose(batch.lost, &mut text);
-                    for hit in &batch.hits {
-                        self.hit(hit, &mut text);
-                        if text.len() >= CHUNK {
-                            self.output.write(&mut text);
-                        }
-                    }
-                }
-                Event::NoMoreHits => break,
-                Event::Libraries(reply) => {
-                    self.refresh();
-                    let _ = reply.send((self.pending)(&self.program, &mut self.watches));
-                }
-                Event::Notice(lines) => self.notice(&lines, &mut text),
-                Event::Armed(number, armed) => {
-                    if let Armed::Yes(id) = armed {
-                        self.by_id.entry(id).or_insert(number);
-                    }
-                    self.watches[number].armed = armed;
-                }
-                Event::Ended(how) => {
-                    ending = how;
-                    flow.finish.store(true, Ordering::Release);
-                }
-            }
+    fn know(&mut self, number: usize) {
+        if let Armed::Yes(id) = self.watches[number].armed {
+            self.by_id.entry(id).or_insert(number);
         }
-        self.output.write(&mut text);
-        let _ = reader.join();
-        ending
     }
 
     fn refresh(&mut self) {
@@ -158,26 +129,199 @@ impl Log {
         }
         self.last_refresh = Some(Instant::now());
     }
+}
 
-    fn hit(&mut self, hit: &HitRecord, text: &mut String) {
+impl Log {
+    pub fn new(clock: Clock, plan: Plan, output: Output, runtime: tokio::runtime::Handle) -> Log {
+        let (sender, events) = std::sync::mpsc::channel();
+        Log {
+            clock,
+            plan,
+            lives: Vec::new(),
+            output,
+            runtime,
+            sender,
+            events,
+            readers: Vec::new(),
+        }
+    }
+
+    /// For whoever has something to tell.
+    pub fn sender(&self) -> Sender<Event> {
+        self.sender.clone()
+    }
+
+    /// Begins with a process; its number.
+    pub fn begin(
+        &mut self,
+        pid: i32,
+        shared: SharedArea,
+        program: Program,
+        watches: Vec<Watch>,
+    ) -> usize {
+        let life = Life::new(pid, shared, program, watches, self.output.look);
+        let (number, sender) = (self.lives.len(), self.sender.clone());
+        let (source, flow) = (life.shared.clone(), life.flow.clone());
+        self.lives.push(life);
+        self.readers.push(std::thread::spawn(move || {
+            ring::read(&source, &flow, |batch| {
+                sender.send(Event::Hits(number, batch)).is_ok()
+            });
+            let _ = sender.send(Event::NoMoreHits);
+        }));
+        number
+    }
+
+    /// Writes hits until all processes have ended and their rings are empty.
+    pub fn follow(&mut self) {
+        let mut text = String::with_capacity(2 * CHUNK);
+        let mut done = 0;
+        while done < self.lives.len() {
+            let event = match self.events.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Empty) => {
+                    // Nothing to do: let people see what there is.
+                    self.output.write(&mut text);
+                    match self.events.recv() {
+                        Ok(event) => event,
+                        Err(_) => break,
+                    }
+                }
+                Err(TryRecvError::Disconnected) => break,
+            };
+            match event {
+                Event::Hits(life, batch) => {
+                    self.lose(life, batch.lost, &mut text);
+                    for hit in &batch.hits {
+                        self.hit(life, hit, &mut text);
+                        if text.len() >= CHUNK {
+                            self.output.write(&mut text);
+                        }
+                    }
+                }
+                Event::NoMoreHits => done += 1,
+                Event::Libraries(life, reply) => {
+                    let how = &self.plan.how;
+                    let life = &mut self.lives[life];
+                    life.refresh();
+                    let (program, watches) = (&life.program, &mut life.watches);
+                    let changes = watches::follow_libraries(watches, program, life.pid, how);
+                    let _ = reply.send(changes);
+                }
+                Event::Notice(lines) => self.notice(&lines, &mut text),
+                Event::Armed(life, number, armed) => {
+                    let life = &mut self.lives[life];
+                    life.watches[number].armed = armed;
+                    life.know(number);
+                }
+                Event::Forked(forked) => self.forked(*forked, &mut text),
+                Event::Again(again) => self.again(again, &mut text),
+                Event::Ready(ready) => self.ready(ready),
+                Event::Ended(life) => {
+                    self.lives[life].flow.finish.store(true, Ordering::Release);
+                }
+            }
+        }
+        self.output.write(&mut text);
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+    }
+
+    /// A child begins with its parent's watches.
+    fn forked(&mut self, forked: Forked, text: &mut String) {
+        let parent = &self.lives[forked.parent];
+        let (program, from) = (parent.program.forked(), parent.pid);
+        let (watches, changes) = watches::inherit(&parent.watches, &self.plan.how);
+        let (pid, shared) = (forked.session.pid, forked.session.shared.clone());
+        let life = self.begin(pid, shared, program, watches);
+        self.lives[life].parent = Some(from);
+        // Numbers are the parent's until its own stub has given others.
+        self.lives[life].by_id.clear();
+        if self.output.look == Look::Json {
+            let _ = writeln!(
+                text,
+                "{{\"type\":\"fork\",\"pid\":{pid},\"parent\":{from}}}"
+            );
+        }
+        let events = self.sender();
+        let _entered = self.runtime.enter();
+        match Control::of_child(forked, life) {
+            Ok(control) => drop(self.runtime.spawn(async move {
+                if let Err(error) = control.run_child(changes, events.clone()).await {
+                    say!("child {pid}: {error:#}");
+                    let _ = events.send(Event::Ended(life));
+                }
+            })),
+            Err(error) => {
+                say!("child {pid}: {error:#}");
+                let _ = events.send(Event::Ended(life));
+            }
+        }
+    }
+
+    /// The same program from its beginning.
+    fn again(&mut self, again: Again, text: &mut String) {
+        let before = &self.lives[again.before];
+        let (pid, parent) = (before.pid, before.parent);
+        let program = Program::of_process(pid).unwrap_or_default();
+        let at = self
+            .plan
+            .at
+            .as_ref()
+            .and_then(|name| program.function(name));
+        let life = self.begin(pid, again.shared, program, Vec::new());
+        (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
+        if self.output.look == Look::Json {
+            let _ = writeln!(text, "{{\"type\":\"exec\",\"pid\":{pid}}}");
+        }
+        let before = &self.lives[again.before];
+        before.flow.finish.store(true, Ordering::Release);
+        let _ = again.reply.send((life, at));
+    }
+
+    fn ready(&mut self, ready: Ready) {
+        let life = &mut self.lives[ready.life];
+        life.refresh();
+        let specs = self.plan.specs.clone();
+        let (watches, changes) =
+            watches::resolve_all(specs, &life.program, &ready.memory, &self.plan.how);
+        for watch in &watches {
+            if let Armed::No(problem) = &watch.armed {
+                if !changes
+                    .arm
+                    .iter()
+                    .any(|(n, _)| watches[*n].spec.text == watch.spec.text)
+                {
+                    say!("after exec: {problem}");
+                }
+            }
+        }
+        life.watches = watches;
+        let _ = ready.reply.send(changes);
+    }
+
+    fn hit(&mut self, life: usize, hit: &HitRecord, text: &mut String) {
         if self.output.quiet || self.output.changes_only && hit.flags & hit_flags::SILENT != 0 {
             return;
         }
+        let life = &mut self.lives[life];
         // Watches of somebody else (a debugger) share the ring.
-        let Some(&number) = self.by_id.get(&hit.watch) else {
+        let Some(&number) = life.by_id.get(&hit.watch) else {
             return;
         };
-        if self.program.module_at(hit.pc).is_none()
-            && self
+        if life.program.module_at(hit.pc).is_none()
+            && life
                 .last_refresh
                 .is_none_or(|t| t.elapsed() > Duration::from_millis(200))
         {
-            self.refresh();
+            life.refresh();
         }
         let nanos = self.clock.nanos(hit.time);
-        if let Some(watched) = &self.watches[number].watched {
-            self.formatter
-                .hit(text, hit, nanos, number, watched, &self.program);
+        let pid = self.plan.follow.then_some(life.pid);
+        if let Some(watched) = &life.watches[number].watched {
+            life.formatter
+                .hit(text, hit, pid, nanos, number, watched, &life.program);
         }
     }
 
@@ -190,8 +334,8 @@ impl Log {
         }
     }
 
-    fn lose(&mut self, n: u64, text: &mut String) {
-        self.lost += n;
+    fn lose(&mut self, life: usize, n: u64, text: &mut String) {
+        self.lives[life].lost += n;
         if n == 0 || self.output.quiet {
             return;
         }

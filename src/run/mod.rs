@@ -15,6 +15,7 @@ macro_rules! say {
 
 mod clock;
 mod control;
+mod follow;
 mod format;
 mod log;
 mod memory;
@@ -198,45 +199,47 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         return Err(told());
     }
     let pending = watches.iter().any(|w| matches!(w.armed, Armed::Pending(_)));
-    let how = watches::how(options);
-    let follow = move |program: &Program, watches: &mut Vec<Watch>| {
-        watches::follow_libraries(watches, program, pid, &how)
+    let plan = log::Plan {
+        specs: watches.iter().map(|w| w.spec.clone()).collect(),
+        how: watches::how(options),
+        at: options.at.clone(),
+        follow: options.follow,
     };
-    let mut log = Log::new(
-        shared.clone(),
-        pid,
-        program,
-        watches,
-        started.clock(),
-        output,
-        Box::new(follow),
-    );
-    let (send, receive) = std::sync::mpsc::channel();
-    let task = runtime.spawn(control.run(send.clone(), pending));
-    let mut ending = log.follow(send, &receive);
+    let mut log = Log::new(started.clock(), plan, output, runtime.handle().clone());
+    control.follows_forks = options.follow;
+    log.begin(pid, shared, program, watches);
+    let task = runtime.spawn(control.run(log.sender(), pending));
+    log.follow();
     let control = runtime.block_on(task);
-    if let Ok(Ok(known)) = &control {
-        ending = *known;
-    }
-    let summary = Summary::read(
-        &log.watches,
-        &shared,
-        log.lost,
-        started.elapsed().as_secs_f64(),
-    );
+    let seconds = started.elapsed().as_secs_f64();
+    let several = options.follow || log.lives.len() > 1;
+    let summaries: Vec<Summary> = log
+        .lives
+        .iter()
+        .map(|life| Summary {
+            process: several.then_some((life.pid, life.parent)),
+            after_exec: life.after_exec,
+            ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
+        })
+        .collect();
     if let Look::Json = log.output.look {
-        log.output.write(&mut summary.json());
+        for summary in &summaries {
+            log.output.write(&mut summary.json());
+        }
     }
     if let Some(error) = log.output.broken() {
         say!("the log is incomplete: {error}");
     }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
-        let _ = stderr().write_all(summary.text(options.summary).as_bytes());
+        for summary in &summaries {
+            let _ = stderr().write_all(summary.text(options.summary).as_bytes());
+        }
     }
-    if let Ok(Err(error)) = control {
-        return Err(error.context("the program could not be followed to its end"));
+    match control {
+        Ok(Ok(ending)) => Ok(ending),
+        Ok(Err(error)) => Err(error.context("the program could not be followed to its end")),
+        Err(error) => Err(error.into()),
     }
-    Ok(ending)
 }
 
 type Ready = (Program, Vec<Watch>, Changes);

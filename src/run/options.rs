@@ -81,6 +81,10 @@ pub struct WatchArgs {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
     pub placement: Placement,
 
+    /// Watch the children that the program forks, too, until the last one has ended
+    #[arg(short, long)]
+    pub follow: bool,
+
     /// Go on with the other watches when some are refused
     #[arg(long)]
     pub keep_going: bool,

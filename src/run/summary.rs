@@ -40,6 +40,9 @@ pub struct Summary {
     pub slow: u64,
     pub syscalls: u64,
     pub seconds: f64,
+    /// Where there are several: the process, and the one that it was forked from.
+    pub process: Option<(i32, Option<i32>)>,
+    pub after_exec: bool,
 }
 
 impl Summary {
@@ -84,6 +87,8 @@ impl Summary {
             slow: header.slow.load(Relaxed),
             syscalls: header.syscalls.load(Relaxed),
             seconds,
+            process: None,
+            after_exec: false,
         }
     }
 
@@ -94,7 +99,13 @@ impl Summary {
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
         let _ = writeln!(
             out,
-            "ulpf: {} on {}, {}, {} in {:.3} s",
+            "ulpf: {}{} on {}, {}, {} in {:.3} s",
+            match self.process {
+                None => String::new(),
+                Some((pid, _)) if self.after_exec => format!("process {pid} after exec: "),
+                Some((pid, None)) => format!("process {pid}: "),
+                Some((pid, Some(parent))) => format!("process {pid}, forked by {parent}: "),
+            },
             count(hits, "hit"),
             count(self.rows.len() as u64, "watch"),
             count(silent, "silent store"),
@@ -186,8 +197,15 @@ impl Summary {
     /// One JSON line.
     pub fn json(&self) -> String {
         let mut out = format!(
-            "{{\"type\":\"summary\",\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"watches\":[",
-            self.seconds, self.lost, self.faults, self.false_positives, self.slow, self.syscalls
+            "{{\"type\":\"summary\",{}\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"watches\":[",
+            self.process
+                .map_or(String::new(), |(pid, _)| format!("\"pid\":{pid},")),
+            self.seconds,
+            self.lost,
+            self.faults,
+            self.false_positives,
+            self.slow,
+            self.syscalls
         );
         for (i, r) in self.rows.iter().enumerate() {
             let _ = write!(

@@ -68,16 +68,33 @@ pub fn resolve_all(
     (watches, changes)
 }
 
+/// The watches of a process that has been forked from one with these; `armed` are settled later.
+pub fn inherit(watches: &[Watch], how: &str) -> (Vec<Watch>, Changes) {
+    let mut inherited = watches.to_vec();
+    let mut changes = Changes::default();
+    for (number, watch) in inherited.iter_mut().enumerate() {
+        watch.past.clear();
+        if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched) {
+            changes.arm.push((number, command(watched, how)));
+        }
+    }
+    (inherited, changes)
+}
+
+/// How the stub is told to watch.
+fn command(watched: &Watched, how: &str) -> String {
+    let kind = kind(watched.kind);
+    match watched.heap {
+        true => format!("ulpf watch heap {kind}{how}"),
+        false => format!("ulpf watch {:#x} {} {kind}{how}", watched.addr, watched.len),
+    }
+}
+
 /// Resolves one watch; the command that arms it.
 fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: &str) -> Option<String> {
     match program.resolve(&watch.spec, memory) {
         Ok(watched) => {
-            let kind = kind(watched.kind);
-            let command = if watched.heap {
-                format!("ulpf watch heap {kind}{how}")
-            } else {
-                format!("ulpf watch {:#x} {} {kind}{how}", watched.addr, watched.len)
-            };
+            let command = command(&watched, how);
             watch.watched = Some(watched);
             Some(command)
         }

@@ -55,6 +55,14 @@ impl Program {
         Ok(program)
     }
 
+    /// The same objects, for a process that was forked.
+    pub fn forked(&self) -> Program {
+        Program {
+            modules: self.modules.clone(),
+            ..Program::default()
+        }
+    }
+
     /// Adds what was loaded since, drops what is gone. `true` when something changed.
     pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;

@@ -1,0 +1,137 @@
+//! Children of the program, and its own next lives: `ulpf run --follow`, and exec.
+//!
+//! A forked child gets a stub of its own and its parent's watches. Its hits come through a ring of its
+//! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
+//! something else in another one.
+
+use super::control::{Control, OnSignal};
+use super::log::Event;
+use super::memory::{Auxv, ProcessMemory};
+use super::watches::Changes;
+use crate::follow::Follower;
+use crate::inject::{SharedArea, follow::Child, process};
+use crate::rsp::Client;
+use crate::session::{self, Session};
+use anyhow::{Context, Result, anyhow};
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+
+/// A forked child, at rest where it returns from fork.
+pub struct Forked {
+    /// Number of its parent in the log.
+    pub parent: usize,
+    pub session: Session,
+    pub on_signal: OnSignal,
+}
+
+/// The program has executed itself again, and rests at its entry.
+pub struct Again {
+    /// Its number in the log up to now.
+    pub before: usize,
+    pub shared: SharedArea,
+    /// Its new number, and where it is to run before its watches are resolved.
+    pub reply: tokio::sync::oneshot::Sender<(usize, Option<u64>)>,
+}
+
+/// It has come there.
+pub struct Ready {
+    pub life: usize,
+    pub memory: ProcessMemory,
+    pub reply: tokio::sync::oneshot::Sender<Changes>,
+}
+
+impl Control {
+    /// The controller of a child.
+    pub fn of_child(forked: Forked, life: usize) -> Result<Control> {
+        let mut control = Control::new(forked.session)?;
+        control.on_signal = forked.on_signal;
+        control.follows_forks = true;
+        control.is_child = true;
+        control.life = life;
+        Ok(control)
+    }
+
+    /// Arms what a child inherits, and lets it run.
+    pub async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
+        self.greet().await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(self.life, number, armed));
+        }
+        self.run(events, false).await.map(drop)
+    }
+
+    /// Tells the stub what we follow.
+    pub(super) async fn offer(&mut self) -> Result<()> {
+        let offer = crate::follow::offer(self.follows_forks, false);
+        self.client.request(&offer).await?;
+        Ok(())
+    }
+
+    /// The thread that has just stopped has made child `number`.
+    pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<()> {
+        let pid = process::child_numbered(self.pid, number).unwrap_or(number);
+        let child = Child {
+            pid,
+            number,
+            parent: self.client.stream().as_fd().try_clone_to_owned()?.into(),
+        };
+        match session::take_child(child).await {
+            Ok(session) => {
+                let forked = Forked {
+                    parent: self.life,
+                    session,
+                    on_signal: match self.on_signal {
+                        OnSignal::Leave => OnSignal::Leave,
+                        _ => OnSignal::Nothing,
+                    },
+                };
+                let _ = events.send(Event::Forked(Box::new(forked)));
+            }
+            Err(error) => {
+                say!("child {pid} is not watched: {error}");
+                let go = format!("vUlpfFork;{number:x}");
+                self.client.request(go.as_bytes()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same program again, from its beginning: its watches are resolved anew.
+    pub(super) async fn again(&mut self, session: Session, events: &Sender<Event>) -> Result<()> {
+        let gone = || anyhow!("the log has ended");
+        self.client = Client::new(session.control);
+        self.greet().await?;
+        let entry = Auxv::of(self.pid)?
+            .entry()
+            .context("the kernel did not say where the program starts")?;
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let again = Again {
+            before: self.life,
+            shared: session.shared,
+            reply,
+        };
+        let there = self.run_to(entry).await?;
+        events.send(Event::Again(again)).map_err(|_| gone())?;
+        let (life, at) = answer.await?;
+        self.life = life;
+        if !there || matches!(at, Some(at) if !self.run_to(at).await?) {
+            return Ok(()); // its end shows soon
+        }
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let ready = Ready {
+            life,
+            memory: self.memory().await?,
+            reply,
+        };
+        events.send(Event::Ready(ready)).map_err(|_| gone())?;
+        let changes = answer.await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(life, number, armed));
+        }
+        self.offer().await
+    }
+
+    pub(super) fn follower(session: &Session) -> Follower {
+        Follower::of(session).into_itself_only()
+    }
+}

@@ -1,0 +1,82 @@
+"""`ulpf run --follow`, and exec under `ulpf run`."""
+
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from lib.env import PATIENCE, ULPF, example, ulpf_only
+from lib.rsp import wait_until
+
+sys.path.insert(0, os.path.dirname(__file__))
+from test_watching import Json, run  # noqa: E402
+
+
+@ulpf_only
+class Follow(unittest.TestCase):
+    OUTPUT = "children: count 3, codes 3 4 5 6 -6\n"
+
+    def test_children(self):
+        """Each hit names its process; parent and child count on their own, in their own memory."""
+        said = Json(["shared_count"], "children", options=("--follow",))
+        self.assertEqual((said.status, said.out), (0, self.OUTPUT))
+        forks = [line for line in said.lines if line["type"] == "fork"]
+        self.assertEqual(len(forks), 2)
+        parent, child = forks[0]["parent"], forks[0]["pid"]
+        of = {pid: [(h["old"], h["new"]) for h in said.hits if h["pid"] == pid] for pid in (parent, child)}
+        self.assertEqual(of[parent], [("1", "2"), ("2", "3")])
+        self.assertEqual(of[child], [(str(n), str(n + 1)) for n in range(1, 1001)])
+        counts = {line["pid"]: line["watches"][0]["hits"] for line in said.lines if line["type"] == "summary"}
+        self.assertEqual(counts, {parent: 2, child: 1000, forks[1]["pid"]: 0})
+
+    def test_in_words(self):
+        status, out, err = run(["shared_count"], "children", options=("--follow",))
+        self.assertEqual((status, out), (0, self.OUTPUT))
+        self.assertRegex(err, r"\[(\d+)/\1\] write  shared_count: 1000 → 1001")
+        self.assertRegex(err, r"ulpf: process \d+: 2 hits on 1 watch")
+        self.assertRegex(err, r"ulpf: process \d+, forked by \d+: 1000 hits on 1 watch")
+
+    def test_without_follow_children_are_left_alone(self):
+        said = Json(["shared_count"], "children")
+        self.assertEqual((said.status, said.out), (0, self.OUTPUT))
+        self.assertEqual(said.changes(), [("shared_count", "1", "2"), ("shared_count", "2", "3")])
+        self.assertNotIn("pid", said.hits[0])
+
+    def test_generations(self):
+        """Children of children; the run ends with the last one, with the first one's status."""
+        said = Json(["depth"], "family", "4", options=("--follow",))
+        self.assertEqual(said.status, 4)
+        self.assertEqual(sorted(h["new"] for h in said.hits), ["0", "1", "2", "3", "4"])
+        self.assertEqual(len({h["pid"] for h in said.hits}), 5)
+
+    def test_the_same_program_again(self):
+        """After exec names mean the same only in the same program: its watches are set again there."""
+        said = Json(["baton"], "relay", "3")
+        self.assertEqual(said.status, 11)
+        self.assertEqual([(h["old"], h["new"]) for h in said.hits],
+                         [("0", "13"), ("13", "14"), ("0", "12"), ("12", "13"),
+                          ("0", "11"), ("11", "12"), ("0", "10"), ("10", "11")])
+        self.assertEqual([line["type"] for line in said.lines if line["type"] == "exec"], ["exec"] * 3)
+
+    def test_at_a_function_again(self):
+        said = Json(["baton"], "relay", "1", options=("--at", "ready"))
+        self.assertEqual([h["new"] for h in said.hits], ["11", "12", "10", "11"])
+
+    def test_another_program(self):
+        status, out, _ = run(["baton"], "relay", "0", "/bin/true")
+        self.assertEqual((status, out), (0, "relay: leg 0, baton 11\n"))
+
+    def test_terminated(self):
+        """SIGTERM reaches the program, and ours is its end; a child that was forked is still waited for,
+        until we are told again: then it goes on without us."""
+        process = subprocess.Popen([ULPF, "run", "--follow", "--watch", "depth", "--", example("family"), "1", "sleep"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))
+        child = int(process.stdout.readline())
+        self.addCleanup(lambda: os.path.exists(f"/proc/{child}") and os.kill(child, signal.SIGKILL))
+        process.send_signal(signal.SIGTERM)
+        self.assertFalse(wait_until(lambda: process.poll() is not None, 1), "it waits for the child")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20 * PATIENCE), -signal.SIGTERM)
+        os.kill(child, 0)
