@@ -69,7 +69,7 @@ class Run(unittest.TestCase):
         self.assertRegex(err, r"\n? +0\.\d{6} \[\d+\] write  a: 10 → 11  4 bytes  main\+0x[0-9a-f]+ at five\.c:\d+\n")
         self.assertIn("write  b: 21 (unchanged)", err)
         self.assertIn("ulpf: 4 hits on 2 watches, 1 silent store", err)
-        self.assertRegex(err, r"\n +2 +1 +\d+  w +0x[0-9a-f]+ +4  b\n")
+        self.assertRegex(err, r"\n +2 +1 +\d+  w +guard +0x[0-9a-f]+ +4  b\n")
         self.assertNotIn("\x1b", err)
 
     def test_every_kind_of_executable(self):
