@@ -25,6 +25,7 @@ mod processes;
 mod requests;
 mod running;
 mod target;
+mod watchdog;
 mod watches;
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
@@ -293,16 +294,38 @@ impl Server {
             let _ = client.send(error_for(packet, reply.as_bytes())).await;
             return None;
         }
+        if let Some(why) = target.still_hangs(watchdog::AGAIN).await {
+            // Registers are there, but nobody knows them.
+            let unknown = "x".repeat(target.registers_len);
+            let reply = match packet {
+                b"g" if !unknown.is_empty() => unknown.as_bytes(),
+                _ => error_for(packet, why.as_bytes()),
+            };
+            let _ = client.send(reply).await;
+            return None;
+        }
         // The program may have been killed while it was stopped.
         if target.exit.now().is_none() {
             // An error shows as end of file below.
             let _ = target.send(packet).await;
         }
+        let patience = watchdog::patience(packet);
+        let late = tokio::time::sleep(patience);
+        tokio::pin!(late);
         loop {
             tokio::select! {
                 biased;
+                () = &mut late => {
+                    let why = target.hangs(patience);
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    let _ = client.send(error_for(packet, why.as_bytes())).await;
+                    return None;
+                }
                 news = target.news() => match news {
                     News::Reply(reply) => {
+                        if packet == b"g" && let Some(all) = rsp::expand_runs(&reply) {
+                            target.registers_len = all.len();
+                        }
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }

@@ -5,11 +5,13 @@
 
 use super::client::{Client, Input};
 use super::target::{self, News, Target};
+use super::watchdog;
 use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
 use crate::inject::foreground;
 use crate::rsp;
 use std::future::Future;
 use std::task::Poll;
+use tokio::time::Instant;
 
 /// The next news of any process that runs: the process's number, and what it is.
 async fn news_of(targets: &mut [Target]) -> (i32, News) {
@@ -95,15 +97,28 @@ impl Server {
 
     /// Until a process stops or ends.
     async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
+        // When an interrupt that was asked for is overdue.
+        let mut overdue: Option<Instant> = None;
         loop {
+            let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::PATIENCE);
             let (number, news) = tokio::select! {
                 biased;
+                () = tokio::time::sleep_until(limit), if overdue.is_some() => {
+                    // What runs on unwatched cannot be stopped, and the user knows.
+                    let asked = self.targets.iter().find(|t| t.running && !t.is_replaced());
+                    match asked.map(|t| t.number) {
+                        Some(number) => return self.no_stop(client, number).await,
+                        None => overdue = None,
+                    }
+                    continue;
+                }
                 news = news_of(&mut self.targets) => news,
                 input = client.next_urgent() => match input {
                     Input::Interrupt => {
                         if let Some(target) = self.targets.iter_mut().find(|t| t.running) {
                             let _ = target.interrupt().await;
                         }
+                        overdue.get_or_insert(limit);
                         continue;
                     }
                     _ => return Some(Outcome::Closed),
@@ -162,6 +177,27 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The interrupt that the debugger has asked for does not come about: it gets its prompt back all the
+    /// same, and knows why nothing else works.
+    async fn no_stop(&mut self, client: &mut Client, number: i32) -> Option<Outcome> {
+        self.bring_forward(number);
+        let target = self.targets.first_mut()?;
+        let why = target.hangs(watchdog::PATIENCE);
+        target.running = false;
+        let text = why.trim_start_matches("E.");
+        message!("ulpf server: {text}");
+        let text = format!("O{}", rsp::to_hex(format!("{text}\n").as_bytes()));
+        let _ = client.send(text.as_bytes()).await;
+        let stop = if self.multiprocess {
+            format!("T02thread:p{number:x}.{number:x};")
+        } else {
+            format!("T02thread:{number:x};")
+        };
+        let _ = client.send(stop.as_bytes()).await;
+        self.come_to_rest(number).await;
+        None
     }
 
     /// A stop of process `number` is about to be reported: it is in front, and all others rest.

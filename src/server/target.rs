@@ -1,6 +1,7 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::watchdog;
 use super::watches::{self, LazyWatches};
 use crate::follow::{Done, Follower};
 use crate::inject::process;
@@ -54,6 +55,10 @@ pub struct Target {
     eof: bool,
     /// Replies to greetings, which are nobody's business.
     unread: usize,
+    /// The stub owes answers that nobody waits for any more; why, for the debugger.
+    hung: Option<String>,
+    /// Digits of the last answer to `g`.
+    pub registers_len: usize,
     /// An interrupt request went to a stub that was about to end.
     interrupt_due: bool,
     control: UnixStream,
@@ -83,6 +88,8 @@ impl Target {
             unfollowed: None,
             eof: false,
             unread: 0,
+            hung: None,
+            registers_len: 0,
             interrupt_due: false,
             control: session.control,
             decoder: Decoder::default(),
@@ -213,7 +220,7 @@ impl Target {
                     let (queue, unread) = (&mut self.queue, &mut self.unread);
                     let mut notes = Vec::new();
                     self.decoder.feed(&buf[..n], |e| match e {
-                        Event::Packet(_) if *unread > 0 => *unread -= 1,
+                        Event::Packet(p) if *unread > 0 => *unread -= usize::from(!is_output(&p)),
                         Event::Packet(p) => queue.push_back(News::Reply(p)),
                         Event::Notification(p) => notes.push(p),
                         _ => {}
@@ -237,6 +244,7 @@ impl Target {
                 .await
                 .ok()?
             {
+                News::Reply(reply) if is_output(&reply) => {}
                 News::Reply(reply) => return Some(reply),
                 News::Notification(_) => {}
                 News::Ended(_) | News::Replaced(_) | News::StubLost | News::Executed(_) => {
@@ -292,6 +300,28 @@ impl Target {
                 Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) | Err(_) => return false,
             }
         }
+    }
+
+    /// The stub has not answered for so long: its answer is not waited for any more. What to say.
+    pub fn hangs(&mut self, waited: Duration) -> String {
+        let why = format!("E.{}", watchdog::report(self.pid, self.stub_pid, waited));
+        self.unread += 1;
+        self.hung = Some(why.clone());
+        why
+    }
+
+    /// Gives a stub that owes answers a little time for them. `Some`: it still does not answer.
+    pub async fn still_hangs(&mut self, time: Duration) -> Option<String> {
+        let why = self.hung.clone()?;
+        let end = tokio::time::Instant::now() + time;
+        while self.unread > 0 && self.exit.now().is_none() && self.lost.is_none() && !self.eof {
+            match tokio::time::timeout_at(end, self.control.readable()).await {
+                Ok(_) => self.eof = !self.drain(),
+                Err(_) => return Some(why),
+            }
+        }
+        self.hung = None;
+        None
     }
 
     pub fn is_replaced(&self) -> bool {

@@ -230,7 +230,7 @@ impl Global {
             .unwrap_or_default()
     }
     pub fn has_watches(&self) -> bool {
-        self.watching.load(Relaxed)
+        self.watching.load(Relaxed) || self.heap_watched.load(Relaxed)
     }
     pub fn breakpoints(&self) -> &Vec<Breakpoint> {
         // SAFETY: see the head of this file.

@@ -45,6 +45,14 @@ class Heap(unittest.TestCase):
         self.assertEqual(set(seen), HEAP)
         self.assertEqual(ended, bare(example("allocations")))
 
+    def test_no_heap_yet(self):
+        """A static program has not even a program break when the watch is set."""
+        with tempfile.NamedTemporaryFile() as log:
+            subprocess.run([ULPF, "run", "-q", "--json", "-l", log.name, "-w", "heap", "--", example("five_static")],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * PATIENCE)
+            summary = json.loads(log.read().decode().splitlines()[-1])
+        self.assertGreater(summary["watches"][0]["hits"], 20, summary)
+
     def test_beside_another_watch(self):
         _, seen, records = marks("-w", "data", "-w", "heap")
         self.assertEqual(set(seen), HEAP | {100})

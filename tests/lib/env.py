@@ -20,6 +20,9 @@ GDB = os.environ.get("GDB", "/usr/bin/gdb")
 # Machines differ; a limit that is hit on a slow one says nothing. Raise all of them at once.
 PATIENCE = float(os.environ.get("ULPF_TEST_PATIENCE", "1"))
 
+# tests/run --long: large workloads, whole test-suites.
+LONG = os.environ.get("ULPF_TEST_LONG") == "1"
+
 
 def example(name):
     """Path of an example program (built by examples/Makefile)."""

@@ -16,6 +16,7 @@ mod sites;
 pub mod text;
 mod trampolines;
 mod vanished;
+mod watchdog;
 mod watches;
 mod world;
 
@@ -65,6 +66,8 @@ pub struct Control {
     patched_before: bool,
     told_of_io_uring: bool,
     heap: heap::Heap,
+    /// Since the holder went on alone.
+    holding: Option<watchdog::Watchdog>,
     detached: bool,
     exec: follow::Exec,
     sites: sites::Sites,
@@ -96,6 +99,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         patched_before: false,
         told_of_io_uring: false,
         heap: heap::Heap::default(),
+        holding: None,
         detached: false,
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
@@ -214,10 +218,18 @@ impl Control {
             if pause && self.exec_happened() {
                 return;
             }
+            if let (Some((t, _)), Some(dog)) = (self.holder, &mut self.holding)
+                && dog.barks()
+            {
+                watchdog::holder_runs(t);
+            }
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];
+                let second = [1u64, 0];
                 let timeout = if pause {
                     tick.as_ptr()
+                } else if self.holder.is_some() {
+                    second.as_ptr()
                 } else {
                     core::ptr::null()
                 };
@@ -397,6 +409,7 @@ impl Control {
             }
             if self.begin(t, what) {
                 self.holder = Some((t, what));
+                self.holding = Some(watchdog::Watchdog::new());
                 world::answer(t);
                 return;
             }

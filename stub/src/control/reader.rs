@@ -27,7 +27,7 @@ static PIPE: Pipe = Pipe {
     written: AtomicUsize::new(0),
     taken: AtomicUsize::new(0),
 };
-static CONTROL: AtomicI32 = AtomicI32::new(-1);
+pub static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
 /// 1 while the program runs: then this thread reads the socket. While it is stopped the main loop
 /// does so itself, which spares two context switches for each of a debugger's many packets.

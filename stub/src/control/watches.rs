@@ -202,6 +202,7 @@ impl Control {
         }
         g().moved.store(false, SeqCst);
         g().watching.store(false, SeqCst);
+        g().heap_watched.store(false, SeqCst);
         self.refresh_filter();
         self.kick_system_calls();
     }

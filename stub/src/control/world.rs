@@ -6,6 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::sys;
 
+use super::watchdog::Watchdog;
 use crate::g;
 use crate::inferior::Resume;
 use crate::runtime::park::futex_wake;
@@ -47,6 +48,7 @@ pub fn stop(except: Option<&Thread>) -> bool {
     g().world.store(1, SeqCst);
     let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
     let mut rounds = 0u32;
+    let mut watchdog = Watchdog::new();
     loop {
         let seen = g().event.load(SeqCst);
         let mut pending = false;
@@ -65,6 +67,10 @@ pub fn stop(except: Option<&Thread>) -> bool {
         }
         if g().threads.iter().next().is_none() || super::program_is_dead() {
             return false;
+        }
+        if watchdog.barks() {
+            let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
+            super::watchdog::threads_run(waiting, except);
         }
         wait_a_little(seen);
         rounds += 1;

@@ -1,0 +1,230 @@
+"""Bounded stress: nothing is lost, nothing hangs, while everything happens at once.
+
+None of these is timed: the counts are exact, and a hang is what the runner's limit finds.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+from lib.cases import Case
+from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.rsp import wait_until
+
+
+def counted(spec, *program, meanwhile=None):
+    """(status, stdout, hits) of a run that only counts; `meanwhile(pid of the program)` happens to it."""
+    with tempfile.NamedTemporaryFile() as log:
+        with subprocess.Popen([ULPF, "run", "-q", "--no-summary", "--json", "--log", log.name, *[w for s in spec for w in ("-w", s)], "--",
+                               example(program[0]), *program[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+            try:
+                if meanwhile:
+                    meanwhile(run, log.name)
+                out = run.communicate(timeout=150 * PATIENCE)[0].decode()
+            finally:
+                if run.poll() is None:
+                    run.kill()
+        summary = json.loads(open(log.name).read().splitlines()[-1])
+    return run.returncode, out, {w["spec"]: w["hits"] for w in summary["watches"]}
+
+
+def pid_of(log):
+    """The program's id stands in the first line of the log."""
+    text = []
+    assert wait_until(lambda: text.append(open(log).readline()) or text[-1].endswith("\n"), 30)
+    return json.loads(text[-1])["pid"]
+
+
+@ulpf_only
+class Stress(Case):
+    limit = 200
+
+    def test_watches_come_and_go_while_16_threads_store(self):
+        """A real debugger sets and deletes watches on the neighbours; the watch that stays counts every store."""
+        stores = 40000
+        gdb = self.session("threads16", str(stores))
+        gdb("monitor ulpf placement guard")  # in debug registers most stores would not be seen at all
+        said = gdb("monitor ulpf watch %#x 1 w" % gdb.address("cells[3]"))
+        gdb("break _exit")
+        deleted = 0
+        for round in range(60):
+            cell = (round * 7) % 16
+            if cell == 3:
+                continue
+            gdb(f"watch cells[{cell}]")
+            number = gdb.value("$bpnum")
+            out = gdb("continue", 60)
+            if "_exit" in out:
+                break
+            self.assertSays(out, rf"hit Hardware watchpoint {number}: cells\[{cell}\]")
+            self.assertEqual(gdb.value("index"), cell)
+            gdb(f"delete {number}")
+            deleted += 1
+        else:
+            self.assertSays(gdb("continue", 120), r"_exit")
+        self.assertGreater(deleted, 10)
+        stats = json.loads(gdb("monitor ulpf stats").strip())
+        mine = [w["hits"] for w in stats["watches"] if w["id"] == json.loads(said.strip())["watch"]]
+        self.assertEqual(mine, [stores])
+        # Memory is as if nobody had looked: each cell holds its last store.
+        self.assertExits(gdb, 0)
+        self.assertEqual(gdb.server.stdout(), bare(example("threads16"), str(stores))[1])
+
+    def test_200_threads(self):
+        status, out, hits = counted(["count"], "comers")
+        self.assertEqual((status, out), bare(example("comers")))
+        self.assertEqual(hits["count"], 20 * sum(range(1, 11)))
+
+    def test_200_threads_under_gdb(self):
+        gdb = self.session("comers")
+        gdb("watch count if count > 300")
+        for _ in range(3):
+            out = gdb("continue", 90)
+            self.assertGreater(int(re.search(r"New value = (\d+)", out).group(1)), 300, out)
+        gdb("delete")
+        self.assertExits(gdb, 0, "comers: 200 threads, count 1100")
+
+    def test_exec_and_exit_while_others_are_at_it(self):
+        """One thread executes or ends the program while four others fault all the time."""
+        for how, last, code in ("exec", "comers: executed", 0), ("exit", "count 1100", 5):
+            for watch in "count", "count:rw":
+                with self.subTest(how=how, watch=watch):
+                    status, out, hits = counted([watch], "comers", how)
+                    self.assertIn(last, out)
+                    self.assertEqual(status, code, out)
+                    self.assertGreater(hits[watch], 1100)
+
+    def test_exit_and_exec_while_parked(self):
+        """The program is killed, or made to exit, while all its threads rest."""
+        gdb = self.session("comers", "exec")
+        gdb("watch spinning")
+        self.assertSays(gdb("continue", 60), r"watchpoint 2: spinning")
+        self.assertSays(gdb("info threads"), r"comers")
+        os.kill(gdb.server.program_pid, signal.SIGKILL)
+        self.assertSays(gdb("continue", 30), r"terminated with signal SIGKILL|exited|ended")
+
+    def test_signal_storm(self):
+        """Alarms and a profiler's signals at 1 kHz, 2,000 queued signals in order, 4 threads that store."""
+        stores = 20000
+        status, out, hits = counted([f"cells[{n}][0]" for n in range(4)], "storm", str(stores))
+        self.assertEqual(status, 0)
+        self.assertEqual(out, f"storm: 2000 queued, 0 out of order, alarms seen, profiles seen, sum {4 * stores}\n")
+        self.assertEqual(set(hits.values()), {stores}, hits)
+
+    def test_signal_storm_under_gdb(self):
+        """The same with a debugger that stops at watches now and then."""
+        gdb = self.session("storm", "2000")
+        gdb("handle all nostop noprint pass")
+        gdb("watch cells[1][0] if cells[1][0] % 400 == 0")
+        for value in 400, 800, 1200, 1600, 2000:
+            self.assertSays(gdb("continue", 60), rf"New value = {value}")
+        gdb("delete")
+        self.assertExits(gdb, 0, "storm: 2000 queued, 0 out of order, alarms seen, profiles seen, sum 8000")
+
+    def test_stopped_and_continued_from_outside(self):
+        """kill -STOP and -CONT, again and again: the program goes on as before, and every store is counted."""
+        stores = 5000
+
+        def stop_and_go(run, log):
+            pid = pid_of(log)
+            for _ in range(25):
+                if run.poll() is not None:
+                    return
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(0.01)
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    return
+                time.sleep(0.01)
+
+        status, out, hits = counted(["cells[3]"], "threads16", str(stores), meanwhile=stop_and_go)
+        self.assertEqual((status, out), bare(example("threads16"), str(stores)))
+        self.assertEqual(hits["cells[3]"], stores)
+
+
+@ulpf_only
+class Watchdog(Case):
+    """What does not come to rest is named, and the debugger gets an answer."""
+
+    limit = 180
+
+    def state(self, pid):
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(") ", 1)[1][0]
+
+    def test_a_stopped_program_is_named(self):
+        gdb = self.session("threads16", "4000000000")  # busy: what rests in a system call needs no help
+        pid = gdb.server.program_pid
+        gdb.send("continue")
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: self.state(pid) == "T", 10))
+        gdb.interrupt()
+        out = gdb.answer(60)
+        self.assertSays(out, rf"does not come to rest", rf"thread \d+ \(threads16\) is stopped by a signal \(T\): kill -CONT {pid}")
+        # gdb has its prompt back although the program cannot come to rest; once it can, all is well.
+        self.assertSays(out, rf"Process {pid} has not answered for \d+ s: .*kill -CONT {pid}")
+        os.kill(pid, signal.SIGCONT)
+        self.assertTrue(wait_until(lambda: "rip" in gdb("info registers rip"), 30), gdb.transcript)
+        gdb("kill")
+
+    def test_sigcont_in_time(self):
+        gdb = self.session("threads16", "4000000000")  # busy: what rests in a system call needs no help
+        pid = gdb.server.program_pid
+        gdb.send("continue")
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: self.state(pid) == "T", 10))
+        gdb.interrupt()
+        time.sleep(1)
+        os.kill(pid, signal.SIGCONT)
+        self.assertSays(gdb.answer(30), r"SIGINT|Interrupt|stopped")
+        self.assertSays(gdb("info threads"), r"Thread")
+        gdb("kill")
+
+    def test_a_hung_stub_does_not_hang_gdb(self):
+        gdb = self.session("five")
+        pid = gdb.server.program_pid
+        stub = [int(p) for p in os.listdir("/proc") if p.isdigit() and self.is_stub(p, pid)]
+        self.assertEqual(len(stub), 1)
+        os.kill(stub[0], signal.SIGSTOP)
+        out = gdb("x/2x $sp-3000", 60)
+        self.assertSays(out, r"Cannot access memory")
+        self.assertSays(gdb.server.said, rf"Process {pid} has not answered for \d+ s: the stub's task {stub[0]} is stopped by a signal")
+        os.kill(stub[0], signal.SIGCONT)
+        # It answers again, and its late answer is nobody's.
+        self.assertEqual(gdb.value("a"), 10)
+        os.kill(stub[0], signal.SIGSTOP)
+        self.assertSays(gdb("kill", 60), r"killed")
+        self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 20))
+
+    def is_stub(self, pid, program):
+        """A task of ours that shares the program's memory."""
+        try:
+            with open(f"/proc/{pid}/comm") as comm:
+                if comm.read() != "ulpf-stub\n":
+                    return False
+            base = os.readlink(f"/proc/{pid}/exe")
+            return base == os.readlink(f"/proc/{program}/exe") and self.maps(pid) == self.maps(program)
+        except OSError:
+            return False
+
+    def maps(self, pid):
+        with open(f"/proc/{pid}/maps") as maps:
+            return [line.split()[0] for line in maps if "memfd:ulpf-shared" in line and line] + [os.stat(f"/proc/{pid}/maps").st_uid]
+
+    def test_a_vfork_parent_rests(self):
+        """Its child sleeps; the parent is inside the kernel and cannot be moved, but the debugger has its prompt."""
+        gdb = self.session("/usr/bin/python3", "-c",
+                           "import subprocess, time\nfor i in range(3): subprocess.run(['/bin/sleep', '0.3'])\nprint('slept')", stop=None)
+        gdb.send("continue")
+        time.sleep(0.7)
+        gdb.interrupt()
+        self.assertSays(gdb.answer(30), r"SIGINT|Interrupt|stopped|exited")
+        if "exited" not in gdb.transcript:
+            self.assertExits(gdb, 0, "slept")
