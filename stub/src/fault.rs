@@ -35,8 +35,9 @@ const MAX_REPEATS: u32 = 1 << 16;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
-/// False positives of a page before its watches are considered for another place.
-const FIRST_LOOK: u64 = 1024;
+/// False positives of a page before its watches are considered for another place. What follows is up
+/// to the stub's task (`Counters::look_at`).
+pub const FIRST_LOOK: u64 = 1024;
 
 /// Instruction addresses that are remembered.
 const SITES: usize = 1 << 16;
@@ -554,8 +555,7 @@ fn count_false_positive(t: &Thread, at: TargetAddr) {
     let first = first.map(|id| g().attributes(id).group.unwrap_or(id));
     if let Some(n) = first.and_then(|id| g().counters(id)) {
         let before = n.false_positives.fetch_add(1, Relaxed);
-        // Looks at a page are rare, and rarer the longer it stays as it is.
-        if before >= FIRST_LOOK && before.is_power_of_two() {
+        if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
             t.inner().reconsider = at.page().0;
         }
     }

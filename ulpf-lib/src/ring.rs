@@ -107,6 +107,8 @@ pub struct Counters {
     pub placement: AtomicU64,
     /// 1 while the program has no memory at (a part of) the watched range.
     pub gone: AtomicU64,
+    /// False positives at which the stub looks whether the watch is in the right place; 0: not yet set.
+    pub look_at: AtomicU64,
 }
 
 impl SharedHeader {

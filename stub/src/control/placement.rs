@@ -10,8 +10,10 @@
 //!         FAULT × false positives ≥ 1/8 of the time, and ≥ 2 × TRAP × hits;
 //!         every watch of the page fits one of the registers that are free
 //!   guard ◀────────────────────────────────────────────────── register
-//!         every 64 hits: TRAP × hits takes a larger part of the time than the faults did
+//!         TRAP × hits ≥ 1/8 of the time: a trial of 1024 false positives
 //! ```
+//! How many faults a guard would cost cannot be seen while there is none. So a register that is hit often
+//! goes on trial; if it comes back, the next trial is after twice as many hits.
 //! What the user forces stays where it was put. Everything here runs on the stub's task with the world
 //! at rest.
 
@@ -30,6 +32,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::perf::{self, Ring};
 use super::watches::{read_file, refusal};
 use super::{Control, text};
+use crate::fault::FIRST_LOOK;
 use crate::g;
 use crate::global::Wish;
 use crate::inferior::Refusal;
@@ -42,6 +45,9 @@ const FAULT: u64 = 5_500;
 const TRAP: u64 = 50_000;
 /// Less than this part of the time is not worth a register.
 const WORTH: f64 = 1.0 / 8.0;
+
+/// Hits in a register before the second trial of a guard.
+const TRIAL: u64 = 128;
 
 /// See the head of the file.
 #[derive(Default)]
@@ -67,8 +73,6 @@ struct Held {
     /// When the register was last looked at, and its hits then.
     since: u64,
     hits: u64,
-    /// Part of the time that the guard took before.
-    guard_cost: f64,
 }
 
 /// What a program thread has of ours in the kernel.
@@ -87,6 +91,8 @@ struct Look {
     at: u64,
     false_positives: u64,
     hits: u64,
+    /// Hits in a register before the next trial of a guard.
+    patience: u64,
 }
 
 fn now() -> u64 {
@@ -370,7 +376,7 @@ impl Control {
                     self.placement.release(n);
                 }
             }
-            if let Err(e) = self.hold(*id, range, kind, 0.0) {
+            if let Err(e) = self.hold(*id, range, kind) {
                 let (why, todo) = words(e);
                 let text = format!(
                     "ulpf: {} bytes at {}: not in a debug register but on a guarded page: {why}; {todo}\n",
@@ -382,20 +388,13 @@ impl Control {
         self.placement.forced = forced;
     }
 
-    fn hold(
-        &mut self,
-        id: WatchId,
-        range: WatchRange,
-        kind: WatchKind,
-        guard_cost: f64,
-    ) -> Result<(), Errno> {
+    fn hold(&mut self, id: WatchId, range: WatchRange, kind: WatchKind) -> Result<(), Errno> {
         self.placement.hold(Held {
             id,
             range,
             kind,
             since: now(),
             hits: hits(id),
-            guard_cost,
         })
     }
 
@@ -423,7 +422,7 @@ impl Control {
         let here = self.watches_on(page);
         let Some(here) = here else { return };
         let changed = if here.iter().any(|w| self.placement.in_register(w.0)) {
-            self.consider_guard(&here)
+            self.consider_guard(page, &here)
         } else {
             self.consider_registers(page, &here)
         };
@@ -455,6 +454,12 @@ impl Control {
         let Some((first, ..)) = here.first() else {
             return false;
         };
+        let counters = g().counters(*first);
+        let false_positives = counters.map_or(0, |n| n.false_positives.load(Relaxed));
+        // The longer a page stays as it is, the rarer it is looked at.
+        if let Some(n) = counters {
+            n.look_at.store(2 * false_positives, Relaxed);
+        }
         let movable = |w: &(WatchId, WatchRange, WatchKind)| {
             fits(w.1, w.2) && g().attributes(w.0).wish == Wish::Auto
         };
@@ -466,10 +471,9 @@ impl Control {
         }
         let look = Look {
             at: now(),
-            false_positives: g()
-                .counters(*first)
-                .map_or(0, |n| n.false_positives.load(Relaxed)),
+            false_positives,
             hits: here.iter().map(|w| hits(w.0)).sum(),
+            patience: self.placement.pages.get(&page).map_or(0, |l| l.patience),
         };
         let Some(last) = self.placement.pages.insert(page, look) else {
             return false; // nothing to compare with yet
@@ -482,7 +486,7 @@ impl Control {
             return false;
         }
         for (id, range, kind) in here {
-            if let Err(e) = self.hold(*id, *range, *kind, cost) {
+            if let Err(e) = self.hold(*id, *range, *kind) {
                 // All or none: the others alone would save no fault.
                 for (id, ..) in here {
                     if let Some(n) = self.placement.slot_of(*id) {
@@ -499,29 +503,49 @@ impl Control {
         true
     }
 
-    fn consider_guard(&mut self, here: &[(WatchId, WatchRange, WatchKind)]) -> bool {
-        let mut dear = false;
+    fn consider_guard(&mut self, page: u64, here: &[(WatchId, WatchRange, WatchKind)]) -> bool {
+        let Some(look) = self.placement.pages.get_mut(&page) else {
+            return false; // forced
+        };
         let time = now();
+        let ours = |id: WatchId| here.iter().any(|w| w.0 == id);
+        let forced = &self.placement.forced;
+        let mut dear = false;
         for held in self.placement.held.iter_mut().flatten() {
-            if !here.iter().any(|w| w.0 == held.id) || self.placement.forced.contains(&held.id) {
+            if !ours(held.id) || forced.contains(&held.id) {
                 continue;
             }
             let count = hits(held.id);
-            let traps = count.saturating_sub(held.hits) * TRAP;
-            let cost = traps as f64 / time.saturating_sub(held.since).max(1) as f64;
-            dear |= cost > held.guard_cost.max(WORTH);
+            let traps = count.saturating_sub(held.hits);
+            if traps < look.patience {
+                continue;
+            }
+            let cost = (traps * TRAP) as f64 / time.saturating_sub(held.since).max(1) as f64;
+            dear |= cost >= WORTH;
             (held.since, held.hits) = (time, count);
         }
-        if dear {
-            for (id, ..) in here {
-                if let Some(n) = self.placement.slot_of(*id)
-                    && !self.placement.forced.contains(id)
-                {
-                    self.placement.release(n);
-                }
+        if !dear {
+            return false;
+        }
+        let first = here.first().and_then(|w| g().counters(w.0));
+        let false_positives = first.map_or(0, |n| n.false_positives.load(Relaxed));
+        *look = Look {
+            at: time,
+            false_positives,
+            hits: here.iter().map(|w| hits(w.0)).sum(),
+            patience: (2 * look.patience).max(TRIAL),
+        };
+        if let Some(n) = first {
+            n.look_at.store(false_positives + FIRST_LOOK, Relaxed);
+        }
+        for (id, ..) in here {
+            if let Some(n) = self.placement.slot_of(*id)
+                && !self.placement.forced.contains(id)
+            {
+                self.placement.release(n);
             }
         }
-        dear
+        true
     }
 
     /// For `monitor ulpf placement`.
