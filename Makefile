@@ -13,7 +13,7 @@ DEMO_PACKAGES  := gdb sqlite3
 # The last two build Unicorn, the oracle's machine.
 TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go
+EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
 build: need-build
 	$(CARGO) build --release

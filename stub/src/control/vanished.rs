@@ -29,7 +29,9 @@ impl Control {
                 TargetAddr(start),
                 end - start,
                 &mut |id, range, _| {
-                    gone.insert(id.0, range);
+                    if !self.heap.has_member(id) {
+                        gone.insert(id.0, range);
+                    }
                 },
             );
         }
