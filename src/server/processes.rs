@@ -213,6 +213,9 @@ impl Server {
         };
         let child = self.unborn.remove(place);
         if child.vfork {
+            message!(
+                "ulpf server: process {number} is a vfork child: it shares its parent's memory and cannot be followed. Select the parent (inferior 1) and go on there, with `set follow-fork-mode parent`."
+            );
             return;
         }
         let Some(parent) = self.parent_of(&child) else {

@@ -97,3 +97,27 @@ class Session(Case):
         self.assertSays(answers[7], r"libc.so.6")
         self.assertSays(answers[9], r"exited with status = 0")
         self.assertEqual(server.wait(), 0)
+
+    def test_children(self):
+        """LLDB hears of fork, vfork and its end, lets the children go, and stops for its watch only."""
+        debugger = find_tool("lldb-19")
+        if not debugger:
+            self.skipTest("lldb-19 is not installed")
+        server = self.serve("children")
+        answers, _ = lldb(debugger, [
+            f"target create {example('children')}",
+            f"gdb-remote {server.port}",
+            "breakpoint set --name ready",
+            "continue",
+            "watchpoint set variable shared_count",
+            "process continue",
+            "thread list",
+            "process continue",
+            "watchpoint delete 1",
+            "process continue",
+        ])
+        self.assertSays(answers[5] + answers[6], r"stop reason = watchpoint 1")
+        self.assertSays(answers[7], r"stop reason = watchpoint 1")
+        self.assertSays(answers[9], r"exited with status = 0")
+        self.assertEqual(server.wait(), 0)
+        self.assertIn("children: count 3, codes 3 4 5 6 -6", server.stdout())

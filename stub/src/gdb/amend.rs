@@ -100,7 +100,8 @@ pub fn stop_reply(
             StopReason::Breakpoint => b"reason:breakpoint;",
             StopReason::Stepped => b"reason:trace;",
             // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { .. } | StopReason::Forked { .. } | StopReason::VforkDone => b"",
+            StopReason::Watch { .. } | StopReason::Forked { .. } => b"",
+            StopReason::VforkDone => b"reason:vforkdone;",
             StopReason::Signal(_) | StopReason::Interrupted | StopReason::Syscall { .. } => {
                 b"reason:signal;"
             }
