@@ -191,7 +191,6 @@ bitcount bits
 xadd stream 1-1 field value
 xlen stream
 eval 'local t = {} for i = 1, 50 do t[i] = i * i end return t' 0
-dbsize
 """
 
 
