@@ -154,6 +154,7 @@ impl Bench {
                 return Ok(true);
             }
         };
+        let mut hangs = false;
         match self.run(&program) {
             Verdict::Same { expected, hits } => {
                 totals.programs += 1;
@@ -170,11 +171,19 @@ impl Bench {
                     print!("{}", listing(&program, Some(h.pc)));
                 }
             }
-            Verdict::Broken(e) => println!("{judge:?} {seed}: {e:#}"),
+            Verdict::Broken(e) => {
+                println!("{judge:?} {seed}: {e:#}");
+                hangs = format!("{e:#}").contains("hangs");
+            }
         }
         totals.programs += 1;
         totals.differences += 1;
-        self.keep(plan)?;
+        if hangs {
+            // Too slow to be made smaller.
+            println!("seed kept: {judge:?} {seed}");
+        } else {
+            self.keep(plan)?;
+        }
         Ok(false)
     }
 

@@ -194,6 +194,13 @@ fn accesses(
     vectors: &dyn Fn() -> Result<Vectors>,
 ) -> Result<Spans> {
     let mut out: Spans = Vec::new();
+    if matches!(
+        i.mnemonic(),
+        Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb
+    ) {
+        // iced calls it a read.
+        return Ok(out);
+    }
     let string = i.is_string_instruction();
     let counted = i.has_rep_prefix() || i.has_repne_prefix();
     if string && counted {

@@ -217,7 +217,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let n = memory::read(pc, &mut bytes);
     let code = bytes.get(..n).unwrap_or(&[]);
     let Ok(site) = engine().thunks.site(&engine().decoder, pc, code) else {
-        return slow(t, uc, None, fault_at);
+        return slow(t, uc, None, fault_at, None);
     };
     let (fs_base, gs_base) = park::bases(t);
     // SAFETY: the frame's own image.
@@ -232,7 +232,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     if list.overflowed() || !site.insn.accesses_known() {
-        return slow(t, uc, None, fault_at);
+        return slow(t, uc, None, fault_at, None);
     }
     // An empty list is right, too: `clflush` faults as a load does and touches nothing.
     let watched = list
@@ -246,8 +246,9 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
         // The debugger's trap flag is not the program's: `pushf` must not store it.
         cpu.gprs.rflags &= !0x100;
     }
+    let probe = site.insn.probe(&cpu);
     match engine().thunks.execute(site, &mut cpu, &Pages) {
-        Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at),
+        Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at, probe),
         Outcome::Fault(what) => Step::Fault(what),
         done => {
             if !watched {
@@ -593,6 +594,7 @@ fn slow(
     uc: &mut UContext,
     list: Option<&AccessList>,
     fault_at: TargetAddr,
+    probe: Option<u64>,
 ) -> Step {
     if let Some(h) = g().header() {
         h.slow.fetch_add(1, Relaxed);
@@ -603,6 +605,11 @@ fn slow(
         for a in l.iter() {
             start = start.min(a.addr.0);
             end = end.max(a.addr.0.saturating_add(a.len));
+        }
+        // Written twice, an operand would have lost its old value.
+        if let Some(p) = probe {
+            start = start.min(p);
+            end = end.max(p.saturating_add(8));
         }
         kept = *l;
     } else {
@@ -630,9 +637,11 @@ fn slow(
 /// Asks for a world in which this thread may make one step alone, and makes it.
 pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, what: Request) {
     request(t, uc, what);
+    // A step that meets another guarded page begins anew, with that page open as well.
+    let mask = t.inner().own_step.map_or(uc.sigmask, |s| s.mask);
     t.inner().own_step = Some(OwnStep {
         kind,
-        mask: uc.sigmask,
+        mask,
         pc: uc.gprs.rip,
     });
     uc.sigmask |= signals::HANDLER_MASK;

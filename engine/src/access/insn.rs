@@ -342,6 +342,17 @@ impl Insn {
         (u16::from_le_bytes([at(0), at(1)]), at(2) & 31)
     }
 
+    /// What the instruction touches to see whether it may, without reading or writing data there: the
+    /// new top of the stack of `enter`.
+    pub fn probe(&self, cpu: &Cpu) -> Option<u64> {
+        if self.class != Class::Enter {
+            return None;
+        }
+        let (bytes, level) = self.enter_operands();
+        let pushed = self.stack_size() * (u64::from(level) + 1);
+        Some(cpu.gprs.rsp.wrapping_sub(pushed).wrapping_sub(bytes.into()))
+    }
+
     /// The accesses with the present registers, in the order of the instruction's description.
     /// Of a repeated string instruction: those of one iteration.
     pub fn accesses(&self, cpu: &Cpu, out: &mut AccessList) {

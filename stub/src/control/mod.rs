@@ -57,6 +57,8 @@ pub struct Control {
     current: Tid,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
+    /// Pages that the holder has asked for since, because its step met another guarded page.
+    opened_since: Vec<(u64, u64)>,
     /// Registers shown for threads that rest in a system call: (thread, as they are, as shown).
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
@@ -92,6 +94,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         interrupt: true,
         current: pid,
         holder: None,
+        opened_since: Vec::new(),
         shadows: Vec::new(),
         last_refusal: None,
         notices: Default::default(),
@@ -387,6 +390,14 @@ impl Control {
                     self.holder = None;
                     self.let_world_go();
                     world::answer(t);
+                } else if t.state() == State::Requesting
+                    && let Request::OpenBegin { start, end } = t.inner().request
+                {
+                    // The world rests for it already; its `End` closes these, too.
+                    self.open_pages(start, end, true);
+                    self.opened_since.push((start, end));
+                    world::answer(t);
+                    return;
                 } else {
                     return;
                 }
@@ -468,6 +479,9 @@ impl Control {
 
     /// `t` has made its `End`, or is gone (`None`).
     fn finish(&mut self, t: Option<&Thread>, what: Request) {
+        for (start, end) in core::mem::take(&mut self.opened_since) {
+            self.open_pages(start, end, false);
+        }
         match what {
             Request::ReleaseBegin { .. } => {
                 if let Some(t) = t {
