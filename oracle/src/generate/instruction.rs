@@ -427,11 +427,21 @@ impl Gen<'_> {
                 v
             }
         };
+        // What lies there has been prepared.
+        let special = matches!(
+            i.mnemonic(),
+            Mnemonic::Div
+                | Mnemonic::Idiv
+                | Mnemonic::Ldmxcsr
+                | Mnemonic::Vldmxcsr
+                | Mnemonic::Fldcw
+        );
+        let exact = aligned || special;
         match (base, index) {
             (None, None) => true,
             (Some(b), Some(x)) if b == x => {
                 let v = at.wrapping_sub(disp);
-                if (v as i64) < 0 || aligned && v % (1 + scale) != 0 {
+                if (v as i64) < 0 || exact && v % (1 + scale) != 0 {
                     return false;
                 }
                 let v = dress(self, v / (1 + scale));
@@ -440,7 +450,7 @@ impl Gen<'_> {
             }
             (None, Some(x)) => {
                 let v = at.wrapping_sub(disp);
-                if (v as i64) < 0 || aligned && v % scale != 0 {
+                if (v as i64) < 0 || exact && v % scale != 0 {
                     return false;
                 }
                 let v = dress(self, v / scale);
@@ -463,14 +473,6 @@ impl Gen<'_> {
                 let wanders = flat
                     && !narrow
                     && i32::try_from(minus as i64).is_ok_and(|m| m.unsigned_abs() < 1 << 24);
-                let special = matches!(
-                    i.mnemonic(),
-                    Mnemonic::Div
-                        | Mnemonic::Idiv
-                        | Mnemonic::Ldmxcsr
-                        | Mnemonic::Vldmxcsr
-                        | Mnemonic::Fldcw
-                );
                 if wanders && !special && b != RSP && self.rng.chance(3) {
                     let align = if aligned { 64 } else { 1 << self.rng.below(4) };
                     self.wandering(b, align, minus);

@@ -31,7 +31,9 @@ impl Kept {
             .parts
             .iter()
             .take(self.len)
-            .find(|p| addr >= p.0 && addr < p.0 + p.1)?;
+            .filter(|p| addr >= p.0 && addr < p.0 + p.1)
+            // Vectors may overlap: the part that reaches furthest.
+            .max_by_key(|p| p.0 + p.1)?;
         let skip = addr - at;
         // SAFETY: recorded by `keep`, within the scratch area.
         Some(unsafe {
