@@ -76,7 +76,7 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
                     else {
                         bail!("ran away to {pc:#x}")
                     };
-                    let i = Decoder::with_ip(64, code, pc, dialect()).decode();
+                    let i = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
                     decoded.insert(pc, i);
                     i
                 }
@@ -177,11 +177,8 @@ fn ensure_explained(t: &Tracee, shadow: &Shadow) -> Result<()> {
 }
 
 /// The two makers define a few instructions differently.
-fn dialect() -> u32 {
-    match std::arch::x86_64::__cpuid(0).ecx {
-        0x444d_4163 | 0x656e_6975 => DecoderOptions::AMD,
-        _ => DecoderOptions::NONE,
-    }
+fn amd() -> bool {
+    matches!(std::arch::x86_64::__cpuid(0).ecx, 0x444d_4163 | 0x656e_6975)
 }
 
 type Spans = Vec<(u64, u64, AccessKind)>;
@@ -235,6 +232,9 @@ fn accesses(
             .unwrap_or(0)
         };
         let mut size = m.memory_size().size() as u64;
+        if i.code() == Code::Movsxd_r16_rm16 && amd() {
+            size = 4;
+        }
         if string && counted {
             // iced leaves the number of iterations open; one at a time is made.
             size = i.memory_size().size() as u64;

@@ -68,7 +68,9 @@ impl Drop for Session {
 impl Session {
     fn start(ulpf: &Path, elf: &Path) -> Result<Session> {
         let mut server = Command::new(ulpf)
-            .args(["server", "--once", "--no-startup-with-shell", "-"])
+            // On guarded pages: a debug register traps behind the access, with less to tell.
+            .args(["server", "--once", "--no-startup-with-shell"])
+            .args(["--placement=guard", "-"])
             .arg(elf)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -509,6 +509,10 @@ impl Gen<'_> {
                 0xc0 | (r & 7) << 3 | r & 7,
             ]);
         }
+        if i.mnemonic() == Cmpxchg && i.op1_register().size() == 4 {
+            // When the values are equal, Unicorn writes the upper half of rax, too.
+            self.asm.put(&[0x89, 0xc0]);
+        }
         let name = format!("{:?}", i.mnemonic());
         if name.starts_with('F') || (0..i.op_count()).any(|n| i.op_register(n).is_mm()) {
             self.asm.put(&[0xdb, 0xe3]);
