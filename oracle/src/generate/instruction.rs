@@ -174,6 +174,8 @@ fn unicorn_knows(code: Code) -> bool {
         // It does not know the second encoding of test.
         | Code::Test_rm8_imm8_F6r1 | Code::Test_rm16_imm16_F7r1 | Code::Test_rm32_imm32_F7r1
         | Code::Test_rm64_imm32_F7r1
+        // It takes the lengths from the lower halves.
+        | Code::Pcmpestrm64_xmm_xmmm128_imm8 | Code::Pcmpestri64_xmm_xmmm128_imm8
         // Counts above 16 are undefined.
         | Code::Shld_rm16_r16_imm8 | Code::Shld_rm16_r16_CL | Code::Shrd_rm16_r16_imm8
         | Code::Shrd_rm16_r16_CL
@@ -508,6 +510,11 @@ impl Gen<'_> {
                 0x89,
                 0xc0 | (r & 7) << 3 | r & 7,
             ]);
+        }
+        if matches!(i.mnemonic(), Pcmpestri | Pcmpestrm) {
+            // Lengths are cut otherwise: neither flags nor the index are to be trusted.
+            self.asm.mov(RCX, 7);
+            self.asm.define_flags(7);
         }
         if i.mnemonic() == Cmpxchg && i.op1_register().size() == 4 {
             // When the values are equal, Unicorn writes the upper half of rax, too.
