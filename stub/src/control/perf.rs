@@ -97,7 +97,7 @@ impl Ring {
         let at = unsafe {
             sys!(
                 k::__NR_mmap,
-                ulpf_lib::guard::OUR_PLACE,
+                ulpf_lib::guard::our_place(RING_LEN),
                 RING_LEN,
                 k::PROT_READ | k::PROT_WRITE,
                 k::MAP_SHARED,
