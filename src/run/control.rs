@@ -14,9 +14,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
@@ -53,6 +55,9 @@ pub enum OnSignal {
     /// It is its parent's business, until the first process has ended: then as `Leave`.
     Nothing,
 }
+
+/// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
+const STUB_GONE: Duration = Duration::from_secs(2);
 
 static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -251,15 +256,32 @@ impl Control {
             );
         }
         let Control {
+            pid,
             exit,
             signals,
             pidfd,
             on_signal,
+            launched,
             ..
         } = self;
+        let mut doubt = pin!(tokio::time::sleep(STUB_GONE));
+        let mut told = false;
         loop {
             tokio::select! {
                 ending = exit.wait() => return ending,
+                () = &mut doubt, if !told => {
+                    told = true;
+                    if has_stub(*pid) {
+                        say!(
+                            "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it{}; please report this as a bug of ulpf.",
+                            if *launched { ": it is killed" } else { ". Kill it and start it again" }
+                        );
+                        if !*launched {
+                            return Ending::Unknown;
+                        }
+                        forward(pidfd, Some(libc::SIGKILL));
+                    }
+                }
                 number = signals.next() => match on_signal {
                     OnSignal::Forward => forward(pidfd, number),
                     OnSignal::Leave => return Ending::Unknown,
@@ -446,6 +468,11 @@ impl Signals {
 
 fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Is the memory of a stub still there? (It goes with the program, also at exec.)
+fn has_stub(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|m| m.contains("/memfd:ulpf-"))
 }
 
 fn forward(pidfd: &OwnedFd, number: Option<i32>) {

@@ -205,6 +205,28 @@ class Endings(unittest.TestCase):
         self.assertGreater(len(hits), 10)
         self.assertIn(lines[-1]["watches"][0]["hits"] - len(hits), (0, 1))
 
+    def test_a_dead_stub_is_no_silence(self):
+        """Without its stub the program could wait for ever, and we with it."""
+        process = subprocess.Popen([ULPF, "run", "--quiet", "-w", "other_rounds", "--", example("spin")], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        process.stdout.readline()
+        program = int(subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.PIPE).stdout)
+
+        def memory(pid):
+            try:
+                with open(f"/proc/{pid}/maps") as maps:
+                    return maps.read()
+            except OSError:
+                return None  # a zombie of another run
+        named = subprocess.run(["pgrep", "-x", "ulpf-stub"], stdout=subprocess.PIPE).stdout.split()
+        stubs = [int(p) for p in named if memory(int(p)) == memory(program)]
+        self.assertEqual(len(stubs), 1)
+        os.kill(stubs[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=30 * PATIENCE)
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.assertIn(f"the watchpoint stub in process {program} has ended unexpectedly".encode(), err)
+        self.assertIn(b" hits on 1 watch", err)
+
     def test_signals_reach_the_program(self):
         expected = bare(example("signals"))
         status, out, _ = run(["ticks"], "signals", options=["--quiet"])
