@@ -28,8 +28,11 @@ def counted(spec, *program, meanwhile=None):
             finally:
                 if run.poll() is None:
                     run.kill()
-        summary = json.loads(open(log.name).read().splitlines()[-1])
-    return run.returncode, out, {w["spec"]: w["hits"] for w in summary["watches"]}
+        lines = [json.loads(line) for line in open(log.name)]
+    hits = {}
+    for watch in (w for line in lines if line["type"] == "summary" for w in line["watches"]):
+        hits[watch["spec"]] = hits.get(watch["spec"], 0) + watch["hits"]  # each life after an exec has its own
+    return run.returncode, out, hits
 
 
 def pid_of(log):
