@@ -27,6 +27,8 @@ class Programs(Case):
         server = self.serve(*program, stdin=stdin or subprocess.DEVNULL, cwd=cwd, env=env, options=["--no-startup-with-shell"])
         gdb = self.gdb()
         gdb("handle all nostop noprint pass\nhandle SIGINT nostop noprint pass")
+        # gdb would stop at each of thousands of forks, and set all its watches again (gdb.test_follow does that).
+        gdb("set remote fork-event-feature-packet off\nset remote vfork-event-feature-packet off")
         gdb(f"target remote {server.target}")
         gdb(f"source {IN_GDB}")
         gdb(f"break {stop}")
