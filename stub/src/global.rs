@@ -313,7 +313,10 @@ impl Global {
 
 impl Breakpoint {
     /// Evaluates the conditions on the thread that has hit the breakpoint.
-    pub fn wants_stop(&self, _t: &Thread, uc: &UContext) -> bool {
+    pub fn wants_stop(&self, t: &Thread, uc: &UContext) -> bool {
+        if t.tgid() != g().pid.load(Relaxed) {
+            return false; // a vfork child: not the process that is debugged
+        }
         if !g().debugger.load(Relaxed) {
             return true;
         }

@@ -227,6 +227,15 @@ class Fork(Case):
         gdb("delete")
         self.assertExits(gdb, 0, self.OUTPUT)
 
+    def test_a_breakpoint_is_not_the_vfork_childs(self):
+        """It shares our memory and so our breakpoints, but is not the process that is debugged."""
+        gdb = self.session("children")
+        gdb("break _exit")
+        self.assertSays(gdb("continue"), r"Breakpoint 2[.,].*_exit")
+        self.assertEqual(gdb.value("shared_count"), 3)
+        self.assertIn(self.OUTPUT, gdb.server.stdout())
+        self.assertExits(gdb, 0, self.OUTPUT)
+
     def test_a_client_that_leaves_the_child_undecided(self):
         """The child does not wait for somebody who has gone."""
         server = self.serve("children", options=("--multi",))

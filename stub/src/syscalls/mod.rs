@@ -125,9 +125,6 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
         k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
         k::__NR_pselect6 | k::__NR_io_pgetevents => Value(with_mask_pair(t, uc, nr, a)),
-        // The rest of the time is written when we interrupt a sleep, too: the program must not see that.
-        k::__NR_nanosleep if a[1] != 0 => Value(with_rest(t, uc, nr, a, 1)),
-        k::__NR_clock_nanosleep if a[3] != 0 && a[1] & 1 == 0 => Value(with_rest(t, uc, nr, a, 3)),
         k::__NR_rt_sigtimedwait => Value(with_signal_set(t, uc, nr, a, 0)),
         k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
         k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
@@ -232,20 +229,6 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
     call(t, uc, nr, a, &given, 1 << at)
 }
 
-/// A sleep whose argument `at` is where the rest of the time goes if a signal ends it.
-fn with_rest(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
-    let mut rest = [0u64; 2];
-    let mut given = *a;
-    given[at] = rest.as_mut_ptr() as u64;
-    let result = call(t, uc, nr, a, &given, 1 << at);
-    // SAFETY: the kernel has written it through the pointer above.
-    let rest = unsafe { core::ptr::read_volatile(&rest) };
-    if result == EINTR && !memory::put(a[at], &rest) {
-        return EFAULT;
-    }
-    result
-}
-
 fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     call(t, uc, nr, a, a, 0)
 }
@@ -270,8 +253,8 @@ fn call(
     }
     loop {
         let mut args = *given;
-        if let (true, Some(time)) = (again, &mut timeout) {
-            ours |= time.shorten(&mut args);
+        if let Some(time) = &mut timeout {
+            ours |= time.prepare(&mut args, again);
         }
         // Rechecked for every attempt: watches come and go while a call waits.
         if !g().watches_kernel() {
@@ -346,10 +329,10 @@ fn finished(
     if t.inner().leaving && result == EINTR && t.kicked.load(SeqCst) {
         return RESTART;
     }
-    if let (true, Some(time)) = (again && result != ABANDONED, timeout) {
-        time.give_back(nr, a);
+    match timeout {
+        Some(time) if result != ABANDONED && !time.give_back(nr, a, again, result) => EFAULT,
+        _ => result,
     }
-    result
 }
 
 /// One call under the program's signal mask.

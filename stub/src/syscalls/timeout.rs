@@ -1,10 +1,11 @@
 //! Relative time-outs of calls that we interrupt ourselves: the second attempt waits only for the
-//! rest, so that a stop of the world or a new watch never stretches a sleep.
+//! rest, so that a stop of the world or a new watch never stretches a sleep. What the kernel says of the
+//! rest goes to our memory first: the program must not see it when the interruption was ours.
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use super::Args;
+use super::{Args, EINTR};
 use crate::runtime::memory;
 
 #[derive(Clone, Copy)]
@@ -22,6 +23,9 @@ pub struct Timeout {
     total_ns: u64,
     pub begun: u64,
     rest: [u64; 2],
+    /// Argument for the rest of a sleep that a signal ends, and where the kernel puts it.
+    unslept_at: Option<usize>,
+    unslept: [u64; 2],
 }
 
 pub fn now() -> u64 {
@@ -66,19 +70,49 @@ impl Timeout {
             total_ns,
             begun: now(),
             rest: [0; 2],
+            unslept_at: match nr as u32 {
+                k::__NR_nanosleep => Some(1),
+                k::__NR_clock_nanosleep => Some(3),
+                _ => None,
+            }
+            .filter(|&n| a.get(n).is_some_and(|p| *p != 0)),
+            unslept: [0; 2],
         })
     }
 
-    /// The kernel has put what is left into our copy; the program finds it in its own.
-    pub fn give_back(&self, nr: u64, a: &Args) {
+    /// The kernel has put what is left into our copy; the program finds it in its own. `again`: the
+    /// time-out was ours, too. `false`: there is no such memory.
+    pub fn give_back(&self, nr: u64, a: &Args, again: bool, result: i64) -> bool {
         let updates = matches!(nr as u32, k::__NR_select | k::__NR_pselect6 | k::__NR_ppoll);
-        if updates && let Some(&at) = a.get(self.at) {
+        if again
+            && updates
+            && let Some(&at) = a.get(self.at)
+        {
             memory::put(at, &self.rest);
+        }
+        match self.unslept_at.and_then(|n| a.get(n)) {
+            Some(&at) if result == EINTR => {
+                // SAFETY: the kernel has written it through the pointer that `prepare` gave it.
+                let unslept = unsafe { core::ptr::read_volatile(&self.unslept) };
+                memory::put(at, &unslept)
+            }
+            _ => true,
         }
     }
 
-    /// Rewrites the argument for another attempt; answers which argument is ours now.
-    pub fn shorten(&mut self, a: &mut Args) -> u32 {
+    /// Rewrites arguments for an attempt, the first or another; answers which are ours now.
+    pub fn prepare(&mut self, a: &mut Args, again: bool) -> u32 {
+        let mut ours = if again { self.shorten(a) } else { 0 };
+        if let Some(n) = self.unslept_at
+            && let Some(p) = a.get_mut(n)
+        {
+            *p = self.unslept.as_mut_ptr() as u64;
+            ours |= 1 << n;
+        }
+        ours
+    }
+
+    fn shorten(&mut self, a: &mut Args) -> u32 {
         let left = self
             .total_ns
             .saturating_sub(now().saturating_sub(self.begun));
