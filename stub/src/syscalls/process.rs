@@ -167,13 +167,8 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
     };
     if result < 0 {
         child.set_state(State::Dead);
-    } else {
-        if flags & CLONE_VFORK != 0 {
-            child.set_state(State::Dead); // it has exec'ed or exited
-        }
-        if followed && result > 0 {
-            t.inner().pending.push(Event::VforkDone);
-        }
+    } else if followed && result > 0 {
+        t.inner().pending.push(Event::VforkDone);
     }
     Outcome::Value(result)
 }
@@ -193,17 +188,16 @@ fn make(
     if flags & CLONE_VFORK != 0 {
         enter_syscall(t, uc);
         if g().world.load(SeqCst) != 0 {
-            leave_syscall(t, uc);
+            // First, for who stops the world waits for a thread that starts.
             child.set_state(State::Dead);
+            leave_syscall(t, uc);
             return RESTART;
         }
     }
     // SAFETY: the child runs on its own block, see `ulpf_child`.
     let r = unsafe { ulpf_clone(args, child) };
     if flags & CLONE_VFORK != 0 {
-        if r > 0 {
-            child.set_state(State::Dead);
-        }
+        child.set_state(State::Dead); // it has exec'ed or exited, or never was
         leave_syscall(t, uc);
     }
     r
