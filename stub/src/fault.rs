@@ -14,7 +14,9 @@ use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
 use ulpf_lib::guard::Fault;
-use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags};
+use ulpf_lib::ring::{
+    Counters, HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags,
+};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
@@ -546,20 +548,24 @@ fn backtrace(uc: &UContext, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
 fn count_false_positive(t: &Thread, at: TargetAddr) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(1, Relaxed);
-    let mut first = None;
-    g().watchlist()
-        .for_each_overlap(at.page(), ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
-            if first.is_none() {
-                first = Some(id);
-            }
-        });
-    let first = first.map(|id| g().attributes(id).group.unwrap_or(id));
-    if let Some(n) = first.and_then(|id| g().counters(id)) {
+    if let Some(n) = page_counters(at.page()) {
         let before = n.false_positives.fetch_add(1, Relaxed);
         if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
             t.inner().reconsider = at.page().0;
         }
     }
+}
+
+/// Where the false positives of a page are counted: at its first watch.
+pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
+    let mut first = None;
+    g().watchlist()
+        .for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
+            if first.is_none() {
+                first = Some(id);
+            }
+        });
+    first.and_then(|id| g().counters(g().attributes(id).group.unwrap_or(id)))
 }
 
 /// The kernel has made an access for a system call.

@@ -191,6 +191,19 @@ class Refusals(PlacementCase):
 
 @ulpf_only
 class Choice(PlacementCase):
+    def test_a_page_with_many_watches_is_seldom_looked_at(self):
+        """Each look stops the world: there must not be one for every false positive."""
+        gdb = self.hotlocal("50000", "50000", placement="auto")
+        for number in range(8):
+            gdb(f"watch -l *((char *)watched + {number})")
+        self.assertSays(gdb("continue"), r"watchpoint 2: ", r"Old value = 0", r"New value = 1")
+        self.assertGreater(self.stats(gdb)["faults"], 50000)
+        state = json.loads(re.search(r"{.*}", gdb("monitor ulpf placement")).group())
+        self.assertGreater(state["looks"], 0)
+        self.assertLess(state["looks"], 12)
+        gdb("delete")
+        self.assertExits(gdb)
+
     @needs_registers
     def test_a_busy_page_gives_its_watch_to_a_register(self):
         gdb = self.hotlocal("100000", "50000", placement="auto")

@@ -32,7 +32,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::perf::{self, Ring};
 use super::watches::{read_file, refusal};
 use super::{Control, text};
-use crate::fault::FIRST_LOOK;
+use crate::fault::{FIRST_LOOK, page_counters};
 use crate::g;
 use crate::global::Wish;
 use crate::inferior::Refusal;
@@ -63,6 +63,8 @@ pub struct Placement {
     unavailable: Option<Errno>,
     raised_files: bool,
     pub moves: u64,
+    /// How often the places of a page's watches were thought over.
+    looks: u64,
 }
 
 /// A debug register in use.
@@ -419,6 +421,12 @@ impl Control {
 
     /// The program has met a page often, or a register: is each of its watches where it belongs?
     pub fn reconsider(&mut self, page: u64) {
+        self.placement.looks += 1;
+        // The longer a page stays as it is, the rarer it is looked at: each look stops the world.
+        if let Some(n) = page_counters(TargetAddr(page)) {
+            n.look_at
+                .store(2 * n.false_positives.load(Relaxed), Relaxed);
+        }
         let here = self.watches_on(page);
         let Some(here) = here else { return };
         let changed = if here.iter().any(|w| self.placement.in_register(w.0)) {
@@ -451,15 +459,10 @@ impl Control {
     }
 
     fn consider_registers(&mut self, page: u64, here: &[(WatchId, WatchRange, WatchKind)]) -> bool {
-        let Some((first, ..)) = here.first() else {
+        let Some(counters) = page_counters(TargetAddr(page)) else {
             return false;
         };
-        let counters = g().counters(*first);
-        let false_positives = counters.map_or(0, |n| n.false_positives.load(Relaxed));
-        // The longer a page stays as it is, the rarer it is looked at.
-        if let Some(n) = counters {
-            n.look_at.store(2 * false_positives, Relaxed);
-        }
+        let false_positives = counters.false_positives.load(Relaxed);
         let movable = |w: &(WatchId, WatchRange, WatchKind)| {
             fits(w.1, w.2) && g().attributes(w.0).wish == Wish::Auto
         };
@@ -527,15 +530,15 @@ impl Control {
         if !dear {
             return false;
         }
-        let first = here.first().and_then(|w| g().counters(w.0));
-        let false_positives = first.map_or(0, |n| n.false_positives.load(Relaxed));
+        let counters = page_counters(TargetAddr(page));
+        let false_positives = counters.map_or(0, |n| n.false_positives.load(Relaxed));
         *look = Look {
             at: time,
             false_positives,
             hits: here.iter().map(|w| hits(w.0)).sum(),
             patience: (2 * look.patience).max(TRIAL),
         };
-        if let Some(n) = first {
+        if let Some(n) = counters {
             n.look_at.store(false_positives + FIRST_LOOK, Relaxed);
         }
         for (id, ..) in here {
@@ -558,9 +561,10 @@ impl Control {
         let used = SLOTS - self.placement.free();
         let why = self.placement.unavailable.map(|e| words(e).0);
         format!(
-            "{{\"placement\":\"{wish}\",\"registers\":{SLOTS},\"used\":{used},\"threads\":{},\"moves\":{},\"unavailable\":{}}}\n",
+            "{{\"placement\":\"{wish}\",\"registers\":{SLOTS},\"used\":{used},\"threads\":{},\"moves\":{},\"looks\":{},\"unavailable\":{}}}\n",
             self.placement.tasks.len(),
             self.placement.moves,
+            self.placement.looks,
             why.map_or("null".into(), |w| format!("\"{w}\"")),
         )
     }
