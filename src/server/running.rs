@@ -10,6 +10,7 @@ use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
 use crate::inject::foreground;
 use crate::rsp;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::task::Poll;
 use tokio::time::Instant;
 
@@ -32,6 +33,17 @@ async fn news_of(targets: &mut [Target]) -> (i32, News) {
         Poll::Pending
     })
     .await
+}
+
+/// Tells the user something while the debugger waits for a stop.
+async fn tell(client: &mut Client, text: &str) {
+    message!("ulpf server: {text}");
+    print(client, text).await;
+}
+
+async fn print(client: &mut Client, text: &str) {
+    let text = format!("O{}", rsp::to_hex(format!("{text}\n").as_bytes()));
+    let _ = client.send(text.as_bytes()).await;
 }
 
 /// The actions of `vCont` that concern process `number`; `None`: none does.
@@ -60,6 +72,13 @@ impl Server {
             let _ = client.send(&reply).await;
             return None;
         }
+        let mut numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
+        numbers.retain(|&n| actions_for(packet, n).is_some());
+        for number in numbers {
+            if let ControlFlow::Break(outcome) = self.settle(client, number).await {
+                return outcome;
+            }
+        }
         let shared = self.terminal == Terminal::Shared && self.targets.iter().any(|t| t.launched);
         if shared {
             // Before it runs: it may read at once.
@@ -78,7 +97,6 @@ impl Server {
                 false => Some(packet.to_vec()),
             };
             let Some(mine) = mine else { continue };
-            target.settle_watches().await;
             target.inherits = false;
             // It may have been killed while it was stopped.
             if target.exit.now().is_none() {
@@ -171,10 +189,36 @@ impl Server {
                         return None;
                     }
                     // It goes on, so its end is the reply; until then the user should know.
-                    let text = format!("{}\n", why.trim_start_matches("E."));
-                    let text = format!("O{}", rsp::to_hex(text.as_bytes()));
-                    let _ = client.send(text.as_bytes()).await;
+                    print(client, why.trim_start_matches("E.")).await;
                 }
+            }
+        }
+    }
+
+    /// Process `number` is about to run: its stub must have the watches that the debugger believes in.
+    /// One that does not answer is waited for, until the user has enough of it.
+    async fn settle(&mut self, client: &mut Client, number: i32) -> ControlFlow<Option<Outcome>> {
+        let mut told = false;
+        loop {
+            let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                return ControlFlow::Continue(());
+            };
+            let Some(why) = target.settle_watches().await else {
+                return ControlFlow::Continue(());
+            };
+            if !std::mem::replace(&mut told, true) {
+                tell(client, why.trim_start_matches("E.")).await;
+            }
+            tokio::select! {
+                biased;
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => {
+                        self.pretend_to_stop(client, number).await;
+                        return ControlFlow::Break(None);
+                    }
+                    _ => return ControlFlow::Break(Some(Outcome::Closed)),
+                },
+                () = target.answers() => {}
             }
         }
     }
@@ -182,14 +226,16 @@ impl Server {
     /// The interrupt that the debugger has asked for does not come about: it gets its prompt back all the
     /// same, and knows why nothing else works.
     async fn no_stop(&mut self, client: &mut Client, number: i32) -> Option<Outcome> {
-        self.bring_forward(number);
-        let target = self.targets.first_mut()?;
+        let target = self.targets.iter_mut().find(|t| t.number == number)?;
         let why = target.hangs(watchdog::PATIENCE);
         target.running = false;
-        let text = why.trim_start_matches("E.");
-        message!("ulpf server: {text}");
-        let text = format!("O{}", rsp::to_hex(format!("{text}\n").as_bytes()));
-        let _ = client.send(text.as_bytes()).await;
+        tell(client, why.trim_start_matches("E.")).await;
+        self.pretend_to_stop(client, number).await;
+        None
+    }
+
+    async fn pretend_to_stop(&mut self, client: &mut Client, number: i32) {
+        tell(client, watchdog::AFTERWARDS).await;
         let stop = if self.multiprocess {
             format!("T02thread:p{number:x}.{number:x};")
         } else {
@@ -197,7 +243,6 @@ impl Server {
         };
         let _ = client.send(stop.as_bytes()).await;
         self.come_to_rest(number).await;
-        None
     }
 
     /// A stop of process `number` is about to be reported: it is in front, and all others rest.
@@ -208,7 +253,6 @@ impl Server {
                 target.running = false;
             } else if target.running && !target.is_replaced() {
                 target.stop().await;
-                target.running = false;
             }
         }
     }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 /// Something from the program's side.
 #[derive(Debug, PartialEq, Eq)]
@@ -236,35 +238,62 @@ impl Target {
         }
     }
 
-    /// One request and its one reply; for our own requests, with nobody else's in flight.
+    /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
+    /// program or its stub has gone, or it does not answer (see [`Target::hangs`]).
     pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        if self.still_hangs(watchdog::AGAIN).await.is_some() {
+            return None;
+        }
         self.send(payload).await.ok()?;
+        let patience = watchdog::patience(payload);
+        match self.reply_by(Instant::now() + patience).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                self.hangs(patience);
+                None
+            }
+        }
+    }
+
+    /// The next reply that is no text to print. `Ok(None)`: there will be none.
+    async fn reply_by(&mut self, end: Instant) -> Result<Option<Vec<u8>>, Elapsed> {
         loop {
-            match tokio::time::timeout(Duration::from_secs(30), self.news())
-                .await
-                .ok()?
-            {
+            match tokio::time::timeout_at(end, self.news()).await? {
                 News::Reply(reply) if is_output(&reply) => {}
-                News::Reply(reply) => return Some(reply),
+                News::Reply(reply) => return Ok(Some(reply)),
                 News::Notification(_) => {}
                 News::Ended(_) | News::Replaced(_) | News::StubLost | News::Executed(_) => {
-                    return None;
+                    return Ok(None);
                 }
             }
         }
     }
 
-    /// Tells the stub of the watches that the debugger has taken away for good.
-    pub async fn settle_watches(&mut self) {
-        let overdue = self.watches.overdue();
-        for batch in overdue.chunks(watches::BATCH) {
+    /// Tells the stub of the watches that the debugger has taken away for good. `Some`: it does not
+    /// answer; what to say.
+    pub async fn settle_watches(&mut self) -> Option<String> {
+        if let Some(why) = self.still_hangs(watchdog::AGAIN).await {
+            return Some(why);
+        }
+        loop {
+            let batch = self.watches.overdue(watches::BATCH);
+            if batch.is_empty() {
+                return None;
+            }
             let frames: Vec<u8> = batch.iter().flat_map(|p| rsp::frame(p)).collect();
             if self.control.write_all(&frames).await.is_err() {
-                return; // its end shows with the next request
+                return None; // its end shows with the next request
             }
-            for _ in batch {
-                if !matches!(self.news().await, News::Reply(_)) {
-                    return;
+            let patience = watchdog::patience(&batch[0]);
+            let end = Instant::now() + patience;
+            for answered in 0..batch.len() {
+                match self.reply_by(end).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(_) => {
+                        self.unread += batch.len() - answered - 1;
+                        return Some(self.hangs(patience));
+                    }
                 }
             }
         }
@@ -276,15 +305,16 @@ impl Target {
         if !self.running {
             return self.lost.is_none() && self.exit.now().is_none();
         }
+        self.running = false;
         if self.send(b"vUlpfHalt").await.is_err() {
             return false;
         }
+        let end = Instant::now() + watchdog::PATIENCE;
         loop {
-            match tokio::time::timeout(Duration::from_secs(10), self.news()).await {
+            match tokio::time::timeout_at(end, self.news()).await {
                 // Console output of the program, not its stop.
                 Ok(News::Reply(reply)) if is_output(&reply) => {}
                 Ok(News::Reply(reply)) => {
-                    self.running = false;
                     if !reply.starts_with(b"T02") {
                         self.pending = Some(reply);
                     }
@@ -292,12 +322,16 @@ impl Target {
                 }
                 Ok(News::Notification(_)) => {}
                 Ok(News::Executed(program)) => {
-                    self.running = false;
                     let stop = self.request(b"?").await.unwrap_or_default();
                     self.pending = Some(super::exec_stop(&stop, &program));
                     return true;
                 }
-                Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) | Err(_) => return false,
+                Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) => return false,
+                // It stops when it can; nobody waits for the news of that.
+                Err(_) => {
+                    self.hangs(watchdog::PATIENCE);
+                    return false;
+                }
             }
         }
     }
@@ -313,15 +347,22 @@ impl Target {
     /// Gives a stub that owes answers a little time for them. `Some`: it still does not answer.
     pub async fn still_hangs(&mut self, time: Duration) -> Option<String> {
         let why = self.hung.clone()?;
-        let end = tokio::time::Instant::now() + time;
-        while self.unread > 0 && self.exit.now().is_none() && self.lost.is_none() && !self.eof {
-            match tokio::time::timeout_at(end, self.control.readable()).await {
-                Ok(_) => self.eof = !self.drain(),
-                Err(_) => return Some(why),
+        match tokio::time::timeout(time, self.answers()).await {
+            Ok(()) => None,
+            Err(_) => Some(why),
+        }
+    }
+
+    /// Until the stub has given the answers that it owes, or there is nobody to give them. Safe to
+    /// cancel.
+    pub async fn answers(&mut self) {
+        while self.unread > 0 && self.lost.is_none() && !self.eof {
+            tokio::select! {
+                ready = self.control.readable() => self.eof = ready.is_err() || !self.drain(),
+                _ = self.exit.wait() => break,
             }
         }
         self.hung = None;
-        None
     }
 
     pub fn is_replaced(&self) -> bool {

@@ -18,6 +18,9 @@ pub fn patience(packet: &[u8]) -> Duration {
 /// Once the stub is known not to answer.
 pub const AGAIN: Duration = Duration::from_millis(500);
 
+/// GDB keeps what it could not read.
+pub const AFTERWARDS: &str = "Registers are not known until it answers; after that, `maintenance flush register-cache` makes GDB read them again.";
+
 /// Why there is no answer: what the stub's task and the program's threads are doing.
 pub fn report(pid: i32, stub: i32, waited: Duration) -> String {
     let mut text = format!("Process {pid} has not answered for {} s", waited.as_secs());

@@ -69,14 +69,15 @@ impl LazyWatches {
         }
     }
 
-    /// The removals that the stub has to hear of now.
-    pub fn overdue(&mut self) -> Vec<Vec<u8>> {
+    /// The removals that the stub has to hear of now, at most so many of them.
+    pub fn overdue(&mut self, most: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
-        for (key, n) in std::mem::take(&mut self.removed) {
-            for _ in 0..n {
-                take_one(&mut self.armed, &key);
-                packets.push([b"z", &key[..]].concat());
-            }
+        while packets.len() < most
+            && let Some(key) = self.removed.keys().next().cloned()
+        {
+            take_one(&mut self.removed, &key);
+            take_one(&mut self.armed, &key);
+            packets.push([b"z", &key[..]].concat());
         }
         packets
     }
@@ -86,13 +87,10 @@ pub fn removes(packet: &[u8]) -> bool {
     watch(packet).is_some_and(|(insert, _)| !insert)
 }
 
-/// Does a packet have to find the stub's watches as the debugger believes them to be?
+/// Does a packet have to find the stub's watches as the debugger believes them to be? (What lets the
+/// program run sees to it itself; what ends it or lets it go has no use for them.)
 pub fn needs_them(packet: &[u8]) -> bool {
-    let runs = matches!(
-        packet.first(),
-        Some(b'v' | b'c' | b'C' | b's' | b'S' | b'D' | b'R')
-    );
-    (runs && !packet.starts_with(b"vFile")) || packet.starts_with(b"qRcmd")
+    packet.starts_with(b"qRcmd")
 }
 
 #[cfg(test)]
@@ -114,7 +112,7 @@ mod tests {
         for p in [b"z2,10,4", b"z4,20,8", b"Z2,10,4", b"Z4,20,8"] {
             assert!(w.settles(p));
         }
-        assert!(w.overdue().is_empty());
+        assert!(w.overdue(BATCH).is_empty());
     }
 
     #[test]
@@ -123,8 +121,8 @@ mod tests {
         assert!(w.settles(b"z2,10,4"));
         assert!(w.settles(b"z2,20,4"));
         assert!(w.settles(b"Z2,20,4"));
-        assert_eq!(w.overdue(), [b"z2,10,4".to_vec()]);
-        assert!(w.overdue().is_empty());
+        assert_eq!(w.overdue(BATCH), [b"z2,10,4".to_vec()]);
+        assert!(w.overdue(BATCH).is_empty());
         assert!(!w.settles(b"z2,10,4"), "gone: the stub answers");
         assert!(!w.settles(b"Z2,10,4"), "new again: the stub decides");
     }
@@ -136,7 +134,18 @@ mod tests {
         assert!(w.settles(b"z2,10,4"));
         assert!(!w.settles(b"z2,10,4"));
         assert!(w.settles(b"Z2,10,4"));
-        assert_eq!(w.overdue().len(), 1);
+        assert_eq!(w.overdue(BATCH).len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_told_yet_stays() {
+        let mut w = armed(&[b"Z2,10,4", b"Z2,20,4", b"Z2,20,4"]);
+        for p in [b"z2,10,4", b"z2,20,4", b"z2,20,4"] {
+            assert!(w.settles(p));
+        }
+        assert_eq!(w.overdue(2).len(), 2);
+        assert_eq!(w.overdue(2).len(), 1);
+        assert!(w.overdue(2).is_empty());
     }
 
     #[test]
@@ -144,6 +153,6 @@ mod tests {
         let mut w = LazyWatches::default();
         w.accepted(b"Z0,10,1");
         assert!(!w.settles(b"z0,10,1"));
-        assert!(w.overdue().is_empty());
+        assert!(w.overdue(BATCH).is_empty());
     }
 }

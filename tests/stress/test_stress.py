@@ -13,7 +13,7 @@ import time
 
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
-from lib.rsp import wait_until
+from lib.rsp import Rsp, wait_until
 
 
 def counted(spec, *program, meanwhile=None):
@@ -193,33 +193,98 @@ class Watchdog(Case):
     def test_a_hung_stub_does_not_hang_gdb(self):
         gdb = self.session("five")
         pid = gdb.server.program_pid
-        stub = [int(p) for p in os.listdir("/proc") if p.isdigit() and self.is_stub(p, pid)]
-        self.assertEqual(len(stub), 1)
-        os.kill(stub[0], signal.SIGSTOP)
+        stub = self.stub_of(pid)
+        os.kill(stub, signal.SIGSTOP)
         out = gdb("x/2x $sp-3000", 60)
         self.assertSays(out, r"Cannot access memory")
-        self.assertSays(gdb.server.said, rf"Process {pid} has not answered for \d+ s: the stub's task {stub[0]} is stopped by a signal")
-        os.kill(stub[0], signal.SIGCONT)
+        self.assertSays(gdb.server.said, rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
+        os.kill(stub, signal.SIGCONT)
         # It answers again, and its late answer is nobody's.
         self.assertEqual(gdb.value("a"), 10)
-        os.kill(stub[0], signal.SIGSTOP)
+        os.kill(stub, signal.SIGSTOP)
         self.assertSays(gdb("kill", 60), r"killed")
         self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 20))
 
-    def is_stub(self, pid, program):
-        """A task of ours that shares the program's memory."""
-        try:
-            with open(f"/proc/{pid}/comm") as comm:
-                if comm.read() != "ulpf-stub\n":
-                    return False
-            base = os.readlink(f"/proc/{pid}/exe")
-            return base == os.readlink(f"/proc/{program}/exe") and self.maps(pid) == self.maps(program)
-        except OSError:
-            return False
+    def test_a_hung_stub_with_watches_does_not_hang_gdb(self):
+        """gdb takes its watches away at each stop; what the stub has to hear of that does not keep gdb."""
+        gdb = self.session("five")
+        pid = gdb.server.program_pid
+        stub = self.stub_of(pid)
+        gdb("watch a")
+        self.assertChange(gdb("continue"), 2, "a", 10, 11)
+        os.kill(stub, signal.SIGSTOP)
+        self.assertSays(gdb("kill", 60), r"killed")
+        self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 20))
 
-    def maps(self, pid):
-        with open(f"/proc/{pid}/maps") as maps:
-            return [line.split()[0] for line in maps if "memfd:ulpf-shared" in line and line] + [os.stat(f"/proc/{pid}/maps").st_uid]
+    def test_a_resume_waits_for_a_hung_stub(self):
+        """It has to hear of a removal first. Once it answers the program runs; until then the user can interrupt."""
+        server = self.serve("spin")
+        stub = self.stub_of(server.program_pid)
+        client = Rsp(server.target, seconds=30)
+        client("qSupported:vContSupported+")
+        sp = int.from_bytes(bytes.fromhex(client("p7").decode()), "little")
+        watch = f"2,{sp + 64:x},4"
+        for interrupt in True, False:
+            self.assertEqual((client("Z" + watch), client("z" + watch)), (b"OK", b"OK"))
+            os.kill(stub, signal.SIGSTOP)
+            said = bytes.fromhex(client("vCont;c")[1:].decode()).decode()
+            self.assertRegex(said, rf"has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
+            if interrupt:
+                client.raw(b"\3")
+                self.assertRegex(bytes.fromhex(client.reply()[1:].decode()), b"Registers are not known until it answers")
+                self.assertRegex(client.reply(), rb"^T02")
+            os.kill(stub, signal.SIGCONT)
+            if interrupt:
+                self.assertEqual(client("p7"), sp.to_bytes(8, "little").hex().encode())
+        self.assertTrue(wait_until(lambda: "spin: up" in server.stdout()))
+        client.close()
+
+    def test_a_late_answer_is_nobodys(self):
+        """The server's own requests give up, too, and what comes later is not taken for another answer."""
+        server = self.serve("five")
+        pid = server.program_pid
+        stub = self.stub_of(pid)
+        client = Rsp(server.target, seconds=100)
+        features = client("qSupported:multiprocess+")
+        self.assertIn(b"PacketSize", features)
+        os.kill(stub, signal.SIGSTOP)
+        client("qSupported:multiprocess+")
+        os.kill(stub, signal.SIGCONT)
+        self.assertEqual(client("qSupported:multiprocess+"), features)
+        self.assertRegex(client("qC"), rb"^QC")
+        client.close()
+
+    def test_a_stop_that_comes_late_is_nobodys(self):
+        """The debugger vanishes while the program runs, and the stub does not bring it to rest in time."""
+        server = self.serve("spin")
+        pid = server.program_pid
+        stub = self.stub_of(pid)
+        client = Rsp(server.target)
+        client("qSupported:multiprocess+;vContSupported+")
+        client.raw(b"$vCont;c#a8")
+        self.assertTrue(wait_until(lambda: "spin: up" in server.stdout()))
+        os.kill(stub, signal.SIGSTOP)
+        client.close()
+        server.wait_for(r"(?s)Listening on port.*Listening on port", 60)
+        os.kill(stub, signal.SIGCONT)
+        client = Rsp(server.target, seconds=100)
+        self.assertIn(b"PacketSize", client("qSupported:multiprocess+;vContSupported+"))
+        self.assertRegex(client("?"), rb"^T02")
+        self.assertRegex(client("qC"), rb"^QC")
+        client.close()
+
+    def stub_of(self, program):
+        """The task of ours that shares the program's memory."""
+        stub, = [int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) != program and self.area(p) == self.area(program) is not None]
+        return stub
+
+    def area(self, pid):
+        """Which shared area is mapped there."""
+        try:
+            with open(f"/proc/{pid}/maps") as maps:
+                return next((line.split()[4] for line in maps if "memfd:ulpf-shared" in line), None)
+        except OSError:
+            return None
 
     def test_a_vfork_parent_rests(self):
         """Its child sleeps; the parent is inside the kernel and cannot be moved, but the debugger has its prompt."""
