@@ -155,6 +155,7 @@ class Watchdog(Case):
     """What does not come to rest is named, and the debugger gets an answer."""
 
     limit = 180
+    idle = True  # it waits for what the watchdogs wait for
 
     def state(self, pid):
         with open(f"/proc/{pid}/stat") as stat:
