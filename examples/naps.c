@@ -1,10 +1,12 @@
-/* Two seconds of waits of every sort, each of which knows how long it must take and how it must end. */
+/* Waits of every sort, each of which knows how long it must take and how it must end; for so many seconds,
+ * or until somebody sets "enough". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -14,6 +16,7 @@
 
 enum { MS = 1000000 };
 long watched[512];
+volatile long enough;
 static int data[2], silent[2], done;
 static long odd, early;
 
@@ -55,7 +58,7 @@ static void *feed(void *unused)
 	return unused;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	pthread_t thread;
 	long end;
@@ -64,9 +67,9 @@ int main(void)
 	if (pipe(data) || pipe(silent))
 		return 2;
 	ready();
-	end = now() + 2000L * MS;
+	end = now() + (argc > 1 ? atol(argv[1]) : 1) * 1000L * MS;
 	pthread_create(&thread, 0, feed, 0);
-	while (now() < end) {
+	while (now() < end && !enough) {
 		struct timespec t = { 0, 7 * MS };
 		struct timeval v = { 0, 7000 };
 		struct pollfd p = { silent[0], POLLIN, 0 };

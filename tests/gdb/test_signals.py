@@ -4,9 +4,10 @@ import os
 import signal
 import time
 
-from lib.cases import Case, line
+from lib.cases import SEEN, Case, line
 from lib.env import bare, example
 from lib.rsp import wait_until
+from lib.server import peek
 
 EXPECTED = bare(example("signals"))[1] if os.path.exists(example("signals")) else ""
 
@@ -111,10 +112,11 @@ class Delivery(Case):
 
 class Interrupts(Case):
     def interrupted(self):
-        gdb = self.session("spin", stop=None)
-        gdb.send("continue")
+        gdb = self.session("spin", stop=None, options=SEEN)
+        self.resume(gdb)
         self.assertTrue(wait_until(lambda: "spin: up" in gdb.server.stdout()))
-        time.sleep(0.3)
+        pid = gdb.server.program_pid
+        self.assertTrue(wait_until(lambda: any(peek(pid, "spin", "rounds")) and any(peek(pid, "spin", "other_rounds"))))
         gdb.interrupt()
         self.assertSays(gdb.answer(), r"received signal SIGINT")
         return gdb
@@ -129,8 +131,7 @@ class Interrupts(Case):
     def test_ctrl_c_again_and_again(self):
         gdb = self.interrupted()
         for _ in range(5):
-            gdb.send("continue")
-            time.sleep(0.1)
+            self.resume(gdb)
             gdb.interrupt()
             self.assertSays(gdb.answer(), r"received signal SIGINT")
         gdb("kill")
@@ -145,15 +146,21 @@ class Interrupts(Case):
 
     def test_sleep_is_not_cut_short(self):
         """A stop in nanosleep is no EINTR for the program: what was left is slept."""
-        gdb = self.session("/bin/sleep", "6", stop=None)
+        gdb = self.session("/bin/sleep", "6", stop=None, options=SEEN)
         start = time.monotonic()
-        for _ in range(3):
-            gdb.send("continue")
-            time.sleep(0.3)
+        for n in range(3):
+            self.resume(gdb)
+            self.assertTrue(wait_until(lambda: self.sleeps(gdb.server.program_pid)))
+            time.sleep(0.3)  # some of the six seconds
             gdb.interrupt()
             self.assertSays(gdb.answer(), r"SIGINT")
         self.assertExits(gdb)
         self.assertGreater(time.monotonic() - start, 5.9)
+    test_sleep_is_not_cut_short.idle = True
+
+    def sleeps(self, pid):
+        with open(f"/proc/{pid}/syscall") as call:
+            return call.read().split()[0] in ("35", "230")  # nanosleep, clock_nanosleep
 
 
 class Deaths(Case):
@@ -215,10 +222,9 @@ class Deaths(Case):
         self.assertEqual(gdb.value("$_siginfo.si_code"), 1)
 
     def test_killed_from_outside(self):
-        gdb = self.session("spin", stop="turn")
+        gdb = self.session("spin", stop="turn", options=SEEN)
         gdb("watch leave")
-        gdb.send("continue")
-        time.sleep(0.5)
+        self.resume(gdb)
         os.kill(gdb.server.program_pid, signal.SIGKILL)
         self.assertSays(gdb.answer(), r"Program terminated with signal SIGKILL")
         gdb.server.wait()

@@ -6,7 +6,12 @@ import unittest
 
 from .env import ROOT, example
 from .gdb import Gdb
+from .rsp import wait_until
 from .server import Server
+
+
+# A server that shows each packet: see resume().
+SEEN = ["--remote-debug"]
 
 
 def line(name, text):
@@ -66,6 +71,13 @@ class Case(unittest.TestCase):
                 gdb("up")  # into its caller, so that the caller's variables are in scope
         gdb.server = server
         return gdb
+
+    def resume(self, gdb, command="continue"):
+        """Resumes, and waits until the server has been told. (Before that, Ctrl-C is for gdb alone: "Quit".)"""
+        self.assertIn("--remote-debug", gdb.server.command, "the session needs options=SEEN")
+        before = gdb.server.said.count("vCont;c")
+        gdb.send(command)
+        self.assertTrue(wait_until(lambda: gdb.server.said.count("vCont;c") > before, 30), "gdb did not resume")
 
     def assertSays(self, text, *patterns):
         """The patterns appear in this order."""

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 
-from .env import PATIENCE, SERVER
+from .env import PATIENCE, SERVER, example
 
 
 class Server:
@@ -93,3 +93,29 @@ class Server:
         self._reader.join(2)
         self.process.stderr.close()
         self.dir.cleanup()
+
+
+def peek(pid, name, variable, size=8):
+    """What a variable of a running example holds (as bytes): the program is asked, no debugger."""
+    symbols = subprocess.run(["nm", example(name)], stdout=subprocess.PIPE, check=True).stdout.decode()
+    offset = int(re.search(rf"([0-9a-f]+) \w {variable}\n", symbols).group(1), 16)
+    with open(f"/proc/{pid}/maps") as maps:
+        base = int(next(l for l in maps if l.rstrip().endswith(f"/{name}")).split("-")[0], 16)
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        memory.seek(base + offset)
+        return memory.read(size)
+
+
+def stub_of(pid):
+    """The stub's task of a program: nobody's child, but it shares the program's memory."""
+    def area(pid):
+        try:
+            with open(f"/proc/{pid}/maps") as maps:
+                return next((line.split()[4] for line in maps if "memfd:ulpf-shared" in line), None)
+        except OSError:
+            return None
+    named = subprocess.run(["pgrep", "-x", "ulpf-stub"], stdout=subprocess.PIPE).stdout.split()
+    ours = [int(p) for p in named if area(int(p)) == area(pid) is not None]
+    if len(ours) != 1:
+        raise AssertionError(f"the stub's tasks of process {pid}: {ours}")
+    return ours[0]

@@ -11,9 +11,10 @@ import subprocess
 import tempfile
 import time
 
-from lib.cases import Case
-from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.cases import SEEN, Case
+from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
 from lib.rsp import Rsp, wait_until
+from lib.server import peek, stub_of
 
 
 def counted(spec, *program, meanwhile=None):
@@ -161,14 +162,25 @@ class Watchdog(Case):
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(") ", 1)[1][0]
 
-    def test_a_stopped_program_is_named(self):
-        gdb = self.session("threads16", "4000000000")  # busy: what rests in a system call needs no help
+    def interrupted_while_stopped(self):
+        """Ctrl-C for a program that somebody has stopped (SIGSTOP): it cannot come to rest."""
+        # Busy: what rests in a system call needs no help.
+        gdb = self.session("threads16", "4000000000", options=SEEN)
         pid = gdb.server.program_pid
-        gdb.send("continue")
-        time.sleep(0.3)
+        self.resume(gdb)
+        stored = bytearray(16)
+
+        def all_have_stored():
+            stored[:] = map(int.__or__, stored, peek(pid, "threads16", "cells", 16))
+            return all(stored)
+        self.assertTrue(wait_until(all_have_stored))
         os.kill(pid, signal.SIGSTOP)
         self.assertTrue(wait_until(lambda: self.state(pid) == "T", 10))
         gdb.interrupt()
+        return gdb, pid
+
+    def test_a_stopped_program_is_named(self):
+        gdb, pid = self.interrupted_while_stopped()
         out = gdb.answer(60)
         self.assertSays(out, rf"does not come to rest", rf"thread \d+ \(threads16\) is stopped by a signal \(T\): kill -CONT {pid}")
         # gdb has its prompt back although the program cannot come to rest; once it can, all is well.
@@ -178,13 +190,7 @@ class Watchdog(Case):
         gdb("kill")
 
     def test_sigcont_in_time(self):
-        gdb = self.session("threads16", "4000000000")  # busy: what rests in a system call needs no help
-        pid = gdb.server.program_pid
-        gdb.send("continue")
-        time.sleep(0.3)
-        os.kill(pid, signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: self.state(pid) == "T", 10))
-        gdb.interrupt()
+        gdb, pid = self.interrupted_while_stopped()
         time.sleep(1)
         os.kill(pid, signal.SIGCONT)
         self.assertSays(gdb.answer(30), r"SIGINT|Interrupt|stopped")
@@ -194,7 +200,7 @@ class Watchdog(Case):
     def test_a_hung_stub_does_not_hang_gdb(self):
         gdb = self.session("five")
         pid = gdb.server.program_pid
-        stub = self.stub_of(pid)
+        stub = stub_of(pid)
         os.kill(stub, signal.SIGSTOP)
         out = gdb("x/2x $sp-3000", 60)
         self.assertSays(out, r"Cannot access memory")
@@ -210,7 +216,7 @@ class Watchdog(Case):
         """gdb takes its watches away at each stop; what the stub has to hear of that does not keep gdb."""
         gdb = self.session("five")
         pid = gdb.server.program_pid
-        stub = self.stub_of(pid)
+        stub = stub_of(pid)
         gdb("watch a")
         self.assertChange(gdb("continue"), 2, "a", 10, 11)
         os.kill(stub, signal.SIGSTOP)
@@ -220,7 +226,7 @@ class Watchdog(Case):
     def test_a_resume_waits_for_a_hung_stub(self):
         """It has to hear of a removal first. Once it answers the program runs; until then the user can interrupt."""
         server = self.serve("spin")
-        stub = self.stub_of(server.program_pid)
+        stub = stub_of(server.program_pid)
         client = Rsp(server.target, seconds=30)
         client("qSupported:vContSupported+")
         sp = int.from_bytes(bytes.fromhex(client("p7").decode()), "little")
@@ -244,7 +250,7 @@ class Watchdog(Case):
         """The server's own requests give up, too, and what comes later is not taken for another answer."""
         server = self.serve("five")
         pid = server.program_pid
-        stub = self.stub_of(pid)
+        stub = stub_of(pid)
         client = Rsp(server.target, seconds=100)
         features = client("qSupported:multiprocess+")
         self.assertIn(b"PacketSize", features)
@@ -259,7 +265,7 @@ class Watchdog(Case):
         """The debugger vanishes while the program runs, and the stub does not bring it to rest in time."""
         server = self.serve("spin")
         pid = server.program_pid
-        stub = self.stub_of(pid)
+        stub = stub_of(pid)
         client = Rsp(server.target)
         client("qSupported:multiprocess+;vContSupported+")
         client.raw(b"$vCont;c#a8")
@@ -274,26 +280,28 @@ class Watchdog(Case):
         self.assertRegex(client("qC"), rb"^QC")
         client.close()
 
-    def stub_of(self, program):
-        """The task of ours that shares the program's memory."""
-        stub, = [int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) != program and self.area(p) == self.area(program) is not None]
-        return stub
-
-    def area(self, pid):
-        """Which shared area is mapped there."""
-        try:
-            with open(f"/proc/{pid}/maps") as maps:
-                return next((line.split()[4] for line in maps if "memfd:ulpf-shared" in line), None)
-        except OSError:
-            return None
-
+    @needs("python3")
     def test_a_vfork_parent_rests(self):
-        """Its child sleeps; the parent is inside the kernel and cannot be moved, but the debugger has its prompt."""
-        gdb = self.session("/usr/bin/python3", "-c",
-                           "import subprocess, time\nfor i in range(3): subprocess.run(['/bin/sleep', '0.3'])\nprint('slept')", stop=None)
-        gdb.send("continue")
-        time.sleep(0.7)
-        gdb.interrupt()
-        self.assertSays(gdb.answer(30), r"SIGINT|Interrupt|stopped|exited")
-        if "exited" not in gdb.transcript:
-            self.assertExits(gdb, 0, "slept")
+        """Its child waits before its exec, for somebody who opens a pipe; the parent is inside the kernel and
+        cannot be moved, but the debugger has its prompt."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            gdb = self.session("/usr/bin/python3", "-c",
+                               f"import os\nchild = os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, '{pipe}', os.O_RDONLY, 0)])\n"
+                               "print(os.waitpid(child, 0)[1], 'waited')", stop=None, options=SEEN)
+            pid = gdb.server.program_pid
+            self.resume(gdb)
+            self.assertTrue(wait_until(lambda: self.children(pid), 30))
+            gdb.interrupt()
+            self.assertSays(gdb.answer(), r"SIGINT")
+            self.assertSays(gdb("info threads"), r"Thread")
+            gdb.send("continue")
+            open(pipe, "w").close()
+            self.assertSays(gdb.answer(), r"exited normally")
+            gdb.server.wait()
+            self.assertEqual(gdb.server.stdout(), "0 waited\n")
+
+    def children(self, pid):
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            return children.read().split()
