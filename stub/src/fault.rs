@@ -183,6 +183,7 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
                 real.data[0] = what.addr;
                 uc.err = what.error;
                 uc.cr2 = what.addr;
+                cancel_own_step(t, uc);
                 signals::raise(t, uc, what.signo, &real);
                 return true;
             }
@@ -253,20 +254,22 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
         Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at, probe),
         Outcome::Fault(what) => Step::Fault(what),
         done => {
+            let mut events = Events::none();
             if !watched {
                 count_false_positive(t, fault_at);
             } else {
-                let events = report(t, uc, pc, &list, saved);
-                if !events.is_empty() {
-                    stop_for(t, uc, &events);
-                    return Step::Stopped;
-                }
+                events = report(t, uc, pc, &list, saved);
             }
-            if matches!(done, Outcome::Repeat) {
-                Step::Again
-            } else {
-                Step::Done
+            let again = matches!(done, Outcome::Repeat);
+            if !again || !events.is_empty() {
+                // A step over a breakpoint on this very instruction has been made with it.
+                cancel_own_step(t, uc);
             }
+            if !events.is_empty() {
+                stop_for(t, uc, &events);
+                return Step::Stopped;
+            }
+            if again { Step::Again } else { Step::Done }
         }
     }
 }
@@ -695,7 +698,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
     }
 }
 
-/// The stepped instruction has faulted for reasons of its own.
+/// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.
 pub fn cancel_own_step(t: &'static Thread, uc: &mut UContext) {
     if take_own_step(t, uc).is_some() {
         request(t, uc, Request::End);

@@ -693,6 +693,9 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if ours(uc.gprs.rip) {
         return interrupted_ourselves(t, uc, Some(info));
     }
+    if info.by_kernel() && matches!(sig, 4 | 8) {
+        fault::cancel_own_step(t, uc);
+    }
     raise(t, uc, sig, info);
     if let Some(l) = left {
         l.rewind(uc); // nobody has handled the signal
@@ -792,7 +795,11 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     if info.code == SI_KERNEL {
         let at = uc.gprs.rip.wrapping_sub(1);
-        if let Some(stop) = g().breakpoint_at(at) {
+        let own = i.own_step.is_some_and(|s| s.pc == at);
+        if own {
+            // Under the breakpoint stands an int3 of the program's own.
+            fault::cancel_own_step(t, uc);
+        } else if let Some(stop) = g().breakpoint_at(at) {
             uc.gprs.rip = at;
             if stop.wants_stop(t, uc) {
                 i.stepping = false;
