@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 int watched = 1;
+volatile int *mapped; /* of a file that becomes too short */
 
 __attribute__((noinline)) void ready(void)
 {
@@ -24,7 +26,10 @@ int main(int argc, char **argv)
 	const char *how = argc > 1 ? argv[1] : "segv";
 	volatile int zero = 0;
 	pthread_t thread;
+	FILE *file = tmpfile();
 
+	ftruncate(fileno(file), 4096);
+	mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
 	ready();
 	watched = 2;
 	puts("crash: going");
@@ -35,6 +40,12 @@ int main(int argc, char **argv)
 		*(volatile int *)0x4141414141414141 = 1;
 	if (!strcmp(how, "jump"))
 		((void (*)(void))0x1000)();
+	if (!strcmp(how, "data"))
+		((void (*)(void))&watched)();
+	if (!strcmp(how, "bus")) {
+		ftruncate(fileno(file), 0);
+		*mapped = *mapped + 1;
+	}
 	if (!strcmp(how, "text"))
 		*(volatile char *)main = 1;
 	if (!strcmp(how, "abort"))

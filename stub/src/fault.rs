@@ -13,7 +13,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
-use ulpf_lib::guard::Fault;
+use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::{
     Counters, HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags,
 };
@@ -153,12 +153,22 @@ impl AliasMap for Pages {
 
 /// `false`: the fault is none of ours.
 pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
-    const WRITE: u64 = 2; // page-fault error code
+    // Bits of the page-fault error code.
+    const WRITE: u64 = 2;
+    const FETCH: u64 = 16;
+    // Our guards make SIGSEGV only; SIGBUS says that the file behind a mapping ends before the page.
+    if info.signo != signals::SIGSEGV {
+        return false;
+    }
     let kind = if uc.err & WRITE != 0 {
         AccessKind::Write
     } else {
         AccessKind::Read
     };
+    let page = g().page_map.entry(TargetAddr(info.addr()));
+    if uc.err & FETCH != 0 && page.moved() && page.prot() & PROT_EXEC == 0 {
+        return false; // a jump to what is no code
+    }
     match g().page_map.fault(TargetAddr(info.addr()), kind) {
         Fault::Foreign | Fault::Forbidden => return false,
         Fault::Stale => return true,

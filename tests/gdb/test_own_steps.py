@@ -58,3 +58,26 @@ class OwnSteps(Case):
         gdb("watch -l *page")
         self.passed(gdb, f"*{self.instruction(gdb, r'movq +[$]0x5,')}")
         self.assertExits(gdb, 0, "brink: fault at page + 4096, its last byte is 1")
+
+
+@ulpf_only
+class Forbidden(Case):
+    """Faults of the program's own on pages that have moved."""
+
+    def test_a_jump_to_data(self):
+        for watch in "watch", "rwatch":
+            gdb = self.session("crash", "data", options=["--placement=guard"])
+            gdb(f"{watch} watched")
+            if watch == "watch":
+                gdb("continue")
+            else:
+                gdb("handle SIGSEGV stop")
+            self.assertSays(gdb("continue"), r"received signal SIGSEGV")
+            self.assertEqual(gdb.value("$_siginfo._sifields._sigfault.si_addr"), gdb.address("watched"))
+            self.assertSays(gdb("continue"), r"Program terminated with signal SIGSEGV")
+
+    def test_behind_the_end_of_a_file(self):
+        gdb = self.session("crash", "bus", options=["--placement=guard"])
+        gdb("watch -l *(int *)mapped")
+        self.assertSays(gdb("continue"), r"received signal SIGBUS")
+        self.assertSays(gdb("continue"), r"Program terminated with signal SIGBUS")
