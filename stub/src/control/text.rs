@@ -36,28 +36,25 @@ fn mem() -> Result<u64, Errno> {
     Ok(fd)
 }
 
-fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
-    if let Some(alias) = g().alias_of(addr) {
-        // SAFETY: the alias of a moved page is readable; callers stay within a page.
-        unsafe {
-            core::ptr::copy_nonoverlapping(alias.0 as *const u8, buf.as_mut_ptr(), buf.len())
-        };
-        return buf.len();
-    }
-    let Ok(fd) = mem() else { return 0 };
-    // SAFETY: reads into `buf`.
-    unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), addr) }.unwrap_or(0) as usize
+/// Where the file has the byte at `addr`. Even the alias is not touched directly: a file behind it may have
+/// become too short, or have been opened for reading only, and a signal would end this task.
+fn at(addr: u64) -> u64 {
+    g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
+/// Callers stay within a page.
+fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
+    let Ok(fd) = mem() else { return 0 };
+    // SAFETY: reads into `buf`.
+    unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), at(addr)) }.unwrap_or(0)
+        as usize
+}
+
+/// Callers stay within a page.
 pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
-    if let Some(alias) = g().alias_of(addr) {
-        // SAFETY: the alias of a moved page is writable; callers stay within a page.
-        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), alias.0 as *mut u8, data.len()) };
-        return Ok(());
-    }
     let fd = mem()?;
     // SAFETY: writes what the debugger or we want there.
-    let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), addr) }?;
+    let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), at(addr)) }?;
     if n as usize == data.len() {
         Ok(())
     } else {
