@@ -3,14 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import unittest
 
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
-
-sys.path.insert(0, os.path.dirname(__file__))
-from test_watching import Json, run  # noqa: E402
+from lib.run import Json, run
 
 
 @ulpf_only

@@ -2,8 +2,8 @@
 
 import unittest
 
-from command.test_watching import Json, run, ulpf
 from lib.env import bare, example, needs_registers, ulpf_only
+from lib.run import Json, run, ulpf
 
 FIELDS = ("name", "silent", "access", "function", "offset", "line")
 

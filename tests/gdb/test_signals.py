@@ -7,7 +7,7 @@ import time
 from lib.cases import SEEN, Case, line
 from lib.env import bare, example
 from lib.rsp import wait_until
-from lib.server import peek
+from lib.server import peek, sleeps
 
 EXPECTED = bare(example("signals"))[1] if os.path.exists(example("signals")) else ""
 
@@ -150,17 +150,13 @@ class Interrupts(Case):
         start = time.monotonic()
         for n in range(3):
             self.resume(gdb)
-            self.assertTrue(wait_until(lambda: self.sleeps(gdb.server.program_pid)))
+            self.assertTrue(wait_until(lambda: sleeps(gdb.server.program_pid)))
             time.sleep(0.3)  # some of the six seconds
             gdb.interrupt()
             self.assertSays(gdb.answer(), r"SIGINT")
         self.assertExits(gdb)
         self.assertGreater(time.monotonic() - start, 5.9)
     test_sleep_is_not_cut_short.idle = True
-
-    def sleeps(self, pid):
-        with open(f"/proc/{pid}/syscall") as call:
-            return call.read().split()[0] in ("35", "230")  # nanosleep, clock_nanosleep
 
 
 class Deaths(Case):

@@ -4,7 +4,7 @@ import re
 
 from lib.cases import Case
 from lib.env import bare, example, ulpf_only
-from command.test_watching import Json, run
+from lib.run import Json, run
 
 
 @ulpf_only

@@ -95,15 +95,41 @@ class Server:
         self.dir.cleanup()
 
 
-def peek(pid, name, variable, size=8):
-    """What a variable of a running example holds (as bytes): the program is asked, no debugger."""
+def address(pid, name, variable):
+    """Where a variable of a running example is."""
     symbols = subprocess.run(["nm", example(name)], stdout=subprocess.PIPE, check=True).stdout.decode()
     offset = int(re.search(rf"([0-9a-f]+) \w {variable}\n", symbols).group(1), 16)
     with open(f"/proc/{pid}/maps") as maps:
         base = int(next(l for l in maps if l.rstrip().endswith(f"/{name}")).split("-")[0], 16)
+    return base + offset
+
+
+def peek(pid, name, variable, size=8):
+    """What it holds (as bytes): the program is asked, no debugger."""
     with open(f"/proc/{pid}/mem", "rb") as memory:
-        memory.seek(base + offset)
+        memory.seek(address(pid, name, variable))
         return memory.read(size)
+
+
+def poke(pid, name, variable, value):
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(address(pid, name, variable))
+        memory.write(value)
+
+
+def child_of(pid):
+    """Its only child, or None."""
+    children = subprocess.run(["pgrep", "-P", str(pid)], stdout=subprocess.PIPE).stdout.split()
+    return int(children[0]) if len(children) == 1 else None
+
+
+def sleeps(pid):
+    """Is it in nanosleep or clock_nanosleep?"""
+    try:
+        with open(f"/proc/{pid}/syscall") as call:
+            return call.read().split()[0] in ("35", "230")
+    except FileNotFoundError:
+        return False
 
 
 def stub_of(pid):

@@ -14,7 +14,7 @@ import time
 from lib.cases import SEEN, Case
 from lib.env import PATIENCE, ULPF, bare, example, needs, ulpf_only
 from lib.rsp import Rsp, wait_until
-from lib.server import peek, stub_of
+from lib.server import child_of, peek, stub_of
 
 
 def counted(spec, *program, meanwhile=None):
@@ -292,7 +292,7 @@ class Watchdog(Case):
                                "print(os.waitpid(child, 0)[1], 'waited')", stop=None, options=SEEN)
             pid = gdb.server.program_pid
             self.resume(gdb)
-            self.assertTrue(wait_until(lambda: self.children(pid), 30))
+            self.assertTrue(wait_until(lambda: child_of(pid), 30))
             gdb.interrupt()
             self.assertSays(gdb.answer(), r"SIGINT")
             self.assertSays(gdb("info threads"), r"Thread")
@@ -301,7 +301,3 @@ class Watchdog(Case):
             self.assertSays(gdb.answer(), r"exited normally")
             gdb.server.wait()
             self.assertEqual(gdb.server.stdout(), "0 waited\n")
-
-    def children(self, pid):
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            return children.read().split()

@@ -1,0 +1,78 @@
+"""`ulpf run`: every hit is counted, and the program runs as without us. The other commands."""
+
+import re
+import unittest
+
+from lib.env import bare, example, needs_registers, ulpf_only
+from lib.run import run, ulpf
+
+
+@ulpf_only
+class Exactness(unittest.TestCase):
+    """Every store to the watched byte is counted, none twice, and memory ends as without us."""
+
+    limit = 300
+
+    def stores(self, placement, others):
+        """Sixteen threads that store a hundred thousand times each; `others`: false positives."""
+        expected = bare(example("threads16"), "100000")
+        status, out, said = run(["cells[3]"], "threads16", "100000", options=["-q", "--placement", placement], seconds=250)
+        self.assertEqual((status, out), expected)
+        self.assertRegex(said, rf"100000 hits on 1 watch, 0 silent stores, {others} false positives")
+
+    def test_sixteen_threads_and_a_guard(self):
+        self.stores("guard", 1_500_000)
+
+    @needs_registers
+    def test_sixteen_threads_and_a_debug_register(self):
+        self.stores("debug-register", 0)
+
+    def test_signals_strike_meanwhile(self):
+        expected = bare(example("barrage"))
+        status, out, said = run(["page.in_handler"], "barrage", options=["-q", "--summary"], seconds=100)
+        self.assertEqual((status, out), expected)
+        hits = int(re.search(r"(\d+) hits on 1 watch", said).group(1))
+        self.assertGreaterEqual(hits, 20000, "each handler stores once")
+
+    def test_sixteen_watches(self):
+        status, out, said = run(["cells[0..16]", "cells[7]"], "threads16", "20000", options=["-q", "--summary"], seconds=200)
+        self.assertEqual((status, out), bare(example("threads16"), "20000"))
+        self.assertRegex(said, r"(?m)^ +320000 +0 +0 +w .* cells\[0\.\.16\]$")
+        self.assertRegex(said, r"(?m)^ +20000 +0 +0 +w .* cells\[7\]$")
+
+
+@ulpf_only
+class AsBare(unittest.TestCase):
+    def test_as_bare(self):
+        for program in ("signals",), ("children",), ("sysread",), ("shapes",), ("strings",), ("shared",), ("plugins",), ("locals",), ("heap1000",):
+            with self.subTest(program[0]):
+                self.assertEqual(run(["environ:rw"], program[0], options=["-q", "--no-summary"])[:2], bare(example(program[0])))
+
+    def test_whole_objects_as_bare(self):
+        for program, what in (("children", "big_block"), ("sysread", "buffer:rw"), ("shapes", "lanes:rw"), ("strings", "text:rw"),
+                              ("bigarray", "big[0..4096]"), ("signals", "ticks:rw")):
+            with self.subTest(program):
+                self.assertEqual(run([what], program, options=["-q", "--no-summary"])[:2], bare(example(program)))
+
+
+@ulpf_only
+class Faces(unittest.TestCase):
+    def test_gdb(self):
+        status, out, said = ulpf("gdb", "-nx", "-batch", "-ex", "break ready", "-ex", "run", "-ex", "watch a", "-ex", "continue", example("five"))
+        self.assertRegex(out + said, r"(?s)Breakpoint 1, .*Hardware watchpoint 2: a.*New value = 11")
+
+    def test_doctor(self):
+        status, out, _ = ulpf("doctor")
+        self.assertEqual(status, 0)
+        self.assertRegex(out, r"(?m)^ok +memfd")
+        self.assertIn("Watchpoints work on this machine", out)
+
+    def test_help(self):
+        for command in "server", "run", "attach", "gdb", "doctor":
+            status, out, said = ulpf(command, "--help")
+            self.assertEqual(status, 0, command)
+            self.assertRegex(out + said, r"(?i)usage", command)
+
+    def test_nonsense(self):
+        for args in [], ["nonsense"], ["run"], ["run", "--nonsense"], ["attach"], ["attach", "zz"]:
+            self.assertNotEqual(ulpf(*args)[0], 0, args)
