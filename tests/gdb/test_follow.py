@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 from lib.cases import Case
-from lib.env import ULPF, example, ulpf_only
+from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import Rsp, wait_until
 
 
@@ -91,7 +91,7 @@ class Exec(Case):
         self.assertSays(gdb("continue"), r"New value = 20")
         self.assertSays(gdb("detach"), r"detached")
         self.assertEqual(server.wait(), 0)
-        self.assertEqual(program.wait(60), 11)
+        self.assertEqual(program.wait(60 * PATIENCE), 11)
 
     @ulpf_only
     def test_what_cannot_be_followed(self):
