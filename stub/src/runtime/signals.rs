@@ -576,7 +576,8 @@ pub fn close(t: &Thread) {
     }
 }
 
-fn block() {
+/// Blocks asynchronous signals for the rest of a handler.
+pub fn block() {
     // SAFETY: blocks asynchronous signals; the frame holds the program's mask.
     let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &HANDLER_MASK as *const u64, 0, 8) };
 }

@@ -8,6 +8,7 @@
 mod buffers;
 pub mod catch;
 mod commands;
+mod exec;
 mod opened;
 pub mod process;
 pub mod scratch;
@@ -130,7 +131,7 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
             process::clone(t, uc, nr, a)
         }
-        k::__NR_execve | k::__NR_execveat => Value(process::exec(t, uc, nr, a)),
+        k::__NR_execve | k::__NR_execveat => Value(exec::exec(t, uc, nr, a)),
         k::__NR_exit => process::exit_thread(t, uc, a),
         k::__NR_exit_group => {
             // SAFETY: ends the program, as asked.

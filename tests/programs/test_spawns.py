@@ -1,0 +1,53 @@
+"""Children made in ways that need care: clone3 with all its flags, exec while signals strike."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+from lib.cases import Case
+from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+
+
+@ulpf_only
+class Spawns(Case):
+    def run_(self, spec, *arguments):
+        return subprocess.run([ULPF, "run", "--quiet", "--no-summary", "--watch", spec, "--", example("spawns"), *arguments],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60 * PATIENCE, text=True)
+
+    def test_clone3(self):
+        """Also where what the kernel reads and writes for it lies on the watched page; and one whose status
+        nobody has fetched yet need not rest."""
+        status, expected = bare(example("spawns"))
+        self.assertEqual(status, 0)
+        for spec in "watched", "here.watched", "here.watched:rw", "here.pidfd", "here.parent_tid:rw":
+            done = self.run_(spec)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""), spec)
+
+    def test_exec_while_signals_strike(self):
+        done = self.run_("here.watched", "storm", "500")
+        self.assertEqual((done.returncode, done.stdout), (0, "storm: 0 programs began with signals blocked\n"))
+
+
+@ulpf_only
+class ForkedChildren(Case):
+    def test_a_caught_system_call(self):
+        """The child has nobody to stop for."""
+        gdb = self.session("children")
+        gdb("catch syscall fork vfork clone clone3 exit_group")
+        out = ""
+        for _ in range(40):
+            out = gdb("continue")
+            if "exited" in out:
+                break
+        self.assertSays(out, r"exited normally")
+        gdb.server.wait()
+        self.assertIn("children: count 3, codes 3 4 5 6 -6", gdb.server.stdout())
+
+    @unittest.skipIf(os.geteuid() != 0, "only root may chroot")
+    def test_a_breakpoint_where_there_is_no_proc(self):
+        with tempfile.TemporaryDirectory() as empty:
+            gdb = self.session("spawns", "chroot", empty)
+            gdb("break called")
+            self.assertExits(gdb, 0, "chroot: 7")
