@@ -142,24 +142,40 @@ pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
     write_raw(addr, &[original])
 }
 
-/// In a forked child, whose descriptor table lacks ours: a descriptor of its own.
-pub fn restore_all(list: &[Breakpoint]) {
-    let Ok(fd) = open_mem() else { return };
-    for b in list {
-        // SAFETY: the child's own text.
-        let _ = unsafe { sys!(k::__NR_pwrite64, fd, &b.original as *const u8, 1, b.addr) };
+/// In a forked child, whose descriptor table lacks ours: the original bytes, by way of a descriptor of its
+/// own, or, where there is no /proc, with the page writable for the moment.
+fn put_back(list: impl Iterator<Item = (u64, u64, u64)>) {
+    let fd = open_mem();
+    for (to, from, len) in list {
+        // SAFETY: the child's own text; this thread is its only one, and runs in our image.
+        unsafe {
+            if fd.is_ok_and(|fd| sys!(k::__NR_pwrite64, fd, from, len, to) == Ok(len)) {
+                continue;
+            }
+            let page = to & !4095;
+            let size = (to + len - page).next_multiple_of(4096);
+            if sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_WRITE).is_ok() {
+                core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize);
+            }
+            let _ = sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_EXEC);
+        }
     }
-    // SAFETY: our own descriptor.
-    let _ = unsafe { sys!(k::__NR_close, fd) };
+    if let Ok(fd) = fd {
+        // SAFETY: our own descriptor.
+        let _ = unsafe { sys!(k::__NR_close, fd) };
+    }
+}
+
+/// See [`put_back`].
+pub fn restore_all(list: &[Breakpoint]) {
+    put_back(
+        list.iter()
+            .map(|b| (b.addr, &raw const b.original as u64, 1)),
+    );
 }
 
 /// As [`restore_all`], for patched system-call sites.
 pub fn restore_sites(list: &[Site]) {
-    let Ok(fd) = open_mem() else { return };
-    for s in list.iter().filter(|s| s.in_place) {
-        // SAFETY: the child's own text.
-        let _ = unsafe { sys!(k::__NR_pwrite64, fd, s.original.as_ptr(), s.len, s.start) };
-    }
-    // SAFETY: our own descriptor.
-    let _ = unsafe { sys!(k::__NR_close, fd) };
+    let patched = list.iter().filter(|s| s.in_place);
+    put_back(patched.map(|s| (s.start, s.original.as_ptr() as u64, s.len as u64)));
 }
