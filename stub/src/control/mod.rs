@@ -379,9 +379,11 @@ impl Control {
             if let Some((t, what)) = self.holder {
                 if matches!(t.state(), State::Dead | State::Free)
                     || g().threads.find(t.tid()).is_none()
+                    || t.state() == State::Running && world::died(t)
                 {
                     self.finish(None, what);
                     self.holder = None;
+                    self.let_world_go();
                 } else if t.state() == State::Requesting && t.inner().request == Request::End {
                     if self.waits_for_exec() && !self.exec_settled() {
                         return;

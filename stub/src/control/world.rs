@@ -20,6 +20,26 @@ pub fn nudge(t: &Thread) {
     }
 }
 
+/// A task of another process that shares our memory may have been killed: is it a zombie, or gone?
+pub fn died(t: &Thread) -> bool {
+    use core::fmt::Write;
+    if t.tgid() == g().pid.load(Relaxed) || t.tid() == 0 {
+        return false;
+    }
+    let mut path = alloc::string::String::new();
+    let _ = write!(path, "/proc/{}/task/{}/stat\0", t.tgid(), t.tid());
+    let stat = super::watches::read_file(&path).unwrap_or_default();
+    let state = stat
+        .iter()
+        .rposition(|b| *b == b')')
+        .and_then(|at| stat.get(at + 2));
+    let dead = matches!(state, Some(b'Z' | b'X'));
+    if dead {
+        t.set_state(State::Dead);
+    }
+    dead
+}
+
 /// Waits for an event, if none has come since `seen`, but at most 10 ms.
 pub fn wait_a_little(seen: u32) {
     let tick = [0u64, 10_000_000];
@@ -58,7 +78,7 @@ pub fn stop(except: Option<&Thread>) -> bool {
             }
             pending = true;
             // Again every 100 ms: a signal is never lost, but a thread may have died.
-            if t.tid() != 0 && rounds.is_multiple_of(10) {
+            if t.tid() != 0 && rounds.is_multiple_of(10) && !(rounds > 0 && died(t)) {
                 nudge(t);
             }
         }
