@@ -106,9 +106,30 @@ impl ActionTable {
             }
         });
     }
-    pub fn copy_from(&self, other: &ActionTable) {
+    pub fn copy_from(&self, other: &ActionTable) -> *const ActionTable {
         let all = other.with(|s| *s);
         self.with(|s| *s = all);
+        self
+    }
+    /// Whoever held it is no more, or has stayed behind in another process.
+    pub fn let_go(&self) {
+        self.taken.store(false, Release);
+    }
+    /// As exec does, and CLONE_CLEAR_SIGHAND: what is ignored stays so, the rest is default.
+    pub fn clear_handlers(&self) {
+        self.with(|all| {
+            for a in all.iter_mut() {
+                let handler = if a.handler == SIG_IGN {
+                    SIG_IGN
+                } else {
+                    SIG_DFL
+                };
+                *a = KernelAction {
+                    handler,
+                    ..KernelAction::default()
+                };
+            }
+        });
     }
 }
 
@@ -207,8 +228,17 @@ pub fn refresh() {
 /// The pass set has changed: the next program thread that goes on calls [`refresh`].
 pub static REFRESH: AtomicBool = AtomicBool::new(false);
 
-/// Gives the kernel the program's own actions (detach, forked child).
-pub fn give_back(t: &Thread) {
+/// In a forked child, which begins without handlers if `clear`.
+pub fn take_away(t: &Thread, clear: bool) {
+    actions(t).let_go();
+    if clear {
+        actions(t).clear_handlers();
+    }
+    give_back(t);
+}
+
+/// Gives the kernel the program's own actions.
+fn give_back(t: &Thread) {
     for sig in 1..=64 {
         let mut a = actions(t).get(sig);
         if sig == PARK_SIGNAL && a.handler == SIG_DFL {

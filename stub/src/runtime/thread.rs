@@ -181,6 +181,8 @@ pub struct Thread {
     pub hold: AtomicBool,
     /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
     pub trap_ring: AtomicU64,
+    /// The signal actions of a task that does not share those of its parent.
+    pub own_actions: ActionTable,
     inner: UnsafeCell<Inner>,
 }
 
@@ -425,6 +427,7 @@ impl Registry {
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
         t.trap_ring.store(0, Relaxed);
+        t.own_actions.let_go();
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
         // SAFETY: nobody else uses a record in state Starting.
         unsafe {
@@ -467,6 +470,6 @@ impl Registry {
 
 /// Has the kernel finished with a thread whose record says Dead? (It runs on the block until then.)
 fn gone(t: &Thread) -> bool {
-    // SAFETY: signal 0 only asks.
-    unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), 0) == Err(sys::Errno(3)) }
+    // SAFETY: signal 0 only asks. (A task that was never made has no number.)
+    t.tid() == 0 || unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), 0) == Err(sys::Errno(3)) }
 }

@@ -9,9 +9,10 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::{AccessKind, sys};
 
-use super::{Args, Outcome, RESTART, raw};
+use super::scratch::Scratch;
+use super::{Args, Outcome, RESTART, buffers, raw};
 use crate::g;
 use crate::global::{EVERYBODY, follows};
 use crate::runtime::asm::ulpf_clone;
@@ -19,8 +20,8 @@ use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
-use crate::runtime::signals::{self, ActionTable};
-use crate::runtime::thread::{Event, Request, State, Thread};
+use crate::runtime::signals;
+use crate::runtime::thread::{Call, Event, Request, State, Thread};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -28,6 +29,13 @@ const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x1_0000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+const CLONE_PIDFD: u64 = 0x1000;
+const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+/// clone3 only: the child begins without handlers, the program's and ours.
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const E2BIG: i64 = -7;
+const EFAULT: i64 = -14;
+const EINVAL: i64 = -22;
 const ENOMEM: i64 = -12;
 
 /// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
@@ -47,28 +55,109 @@ struct CloneArgs {
     cgroup: u64,
 }
 
+impl CloneArgs {
+    const LEAST: usize = 64;
+    const MOST: usize = size_of::<CloneArgs>();
+
+    /// The block of a clone3 and its size, or the error that the kernel would give (copy_clone_args_from_user).
+    fn read(at: u64, size: u64) -> Result<(CloneArgs, usize), i64> {
+        let mut v = CloneArgs::default();
+        if size > 4096 {
+            return Err(E2BIG);
+        }
+        let len = (size as usize).min(Self::MOST);
+        if len < Self::LEAST {
+            return Err(EINVAL);
+        }
+        // SAFETY: a plain structure as bytes.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(&raw mut v as *mut u8, len) };
+        if memory::read(at, bytes) != len {
+            return Err(EFAULT);
+        }
+        // What no kernel knows yet must be zero.
+        for n in len as u64..size {
+            match memory::get::<u8>(at + n) {
+                Some(0) => {}
+                Some(_) => return Err(E2BIG),
+                None => return Err(EFAULT),
+            }
+        }
+        Ok((v, len))
+    }
+
+    /// The kernel's own stores fail, silently or not, on guarded pages.
+    fn redirect(&mut self) {
+        for word in [
+            &mut self.pidfd,
+            &mut self.child_tid,
+            &mut self.parent_tid,
+            &mut self.set_tid,
+        ] {
+            *word = reach(*word);
+        }
+    }
+}
+
 pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
-    let mut v3 = CloneArgs::default();
-    let size = (a[1] as usize).min(size_of::<CloneArgs>());
+    let (mut v3, mut size) = (CloneArgs::default(), 0);
     let flags = match nr as u32 {
         k::__NR_clone3 => {
-            // SAFETY: a plain structure as bytes.
-            let bytes = unsafe { core::slice::from_raw_parts_mut(&raw mut v3 as *mut u8, size) };
-            if size < 64
-                || a[1] as usize > size_of::<CloneArgs>()
-                || memory::read(a[0], bytes) != size
-            {
-                return Outcome::Value(raw(nr, a)); // wrong size or address: the kernel says so
-            }
+            (v3, size) = match CloneArgs::read(a[0], a[1]) {
+                Ok(read) => read,
+                Err(e) => return Outcome::Value(e),
+            };
             v3.flags
         }
-        k::__NR_clone => a[0],
+        k::__NR_clone => a[0] & 0xffff_ffff,
         k::__NR_vfork => CLONE_VM | CLONE_VFORK | 17,
         _ => 17,
     };
-    if flags & CLONE_VM == 0 {
-        return fork(t, uc, nr, a);
+    let clear = flags & CLONE_CLEAR_SIGHAND != 0;
+    if clear && flags & CLONE_SIGHAND != 0 {
+        return Outcome::Value(EINVAL);
     }
+    // It would take our handlers away, too: what the program asks for is done with its own.
+    v3.flags &= !CLONE_CLEAR_SIGHAND;
+    let (pidfd_at, parent_tid_at) = match nr as u32 {
+        k::__NR_clone3 => (v3.pidfd, v3.parent_tid),
+        _ => (a[2], a[2]),
+    };
+    let mut scratch = Scratch::new(t);
+    let written = [
+        (flags & CLONE_PIDFD != 0, pidfd_at),
+        (flags & CLONE_PARENT_SETTID != 0, parent_tid_at),
+    ];
+    for (_, at) in written.iter().filter(|w| w.0) {
+        scratch.keep(*at, 4);
+    }
+    let outcome = if flags & CLONE_VM == 0 {
+        fork(t, uc, nr, a, (v3, size), clear)
+    } else {
+        share(t, uc, nr, a, (v3, size), flags, clear)
+    };
+    if let Outcome::Value(result @ 1..) = outcome {
+        let call = Call {
+            nr,
+            args: *a,
+            result,
+        };
+        for (_, at) in written.iter().filter(|w| w.0) {
+            buffers::hit(t, uc, &call, *at, 4, AccessKind::Write, &scratch.kept);
+        }
+    }
+    outcome
+}
+
+/// A thread or a vfork child.
+fn share(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    (v3, size): (CloneArgs, usize),
+    flags: u64,
+    clear: bool,
+) -> Outcome {
     let Some(child) = g().threads.create() else {
         return Outcome::Value(ENOMEM);
     };
@@ -118,15 +207,10 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
         && t.tgid() == g().pid.load(Relaxed);
     ci.vfork_parent = if followed { t.tid() } else { 0 };
     if flags & CLONE_SIGHAND == 0 {
-        let table = crate::arena::c_zeroed(size_of::<ActionTable>()) as *mut ActionTable;
-        if table.is_null() {
-            child.set_state(State::Dead);
-            return Outcome::Value(ENOMEM);
-        }
-        // SAFETY: zeroed memory is a valid, free table; it stays for the life of the program.
-        unsafe {
-            (*table).copy_from(&*i.actions);
-            ci.actions = table;
+        // SAFETY: the tables of the parent and of the child's record.
+        ci.actions = unsafe { child.own_actions.copy_from(&*i.actions) };
+        if clear {
+            child.own_actions.clear_handlers();
         }
     }
     if flags & CLONE_CHILD_CLEARTID != 0 {
@@ -141,15 +225,12 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
         Relaxed,
     );
     let stack = child_uc as *mut UContext as u64;
-    // The kernel's own stores of thread ids fail silently on guarded pages. What it is to clear at
-    // the thread's end is named again there (`exit_thread`).
-    let (child_at, parent_at) = (reach(child_tid), reach(parent_tid));
+    // What the kernel is to clear at the thread's end is named again there (`exit_thread`).
     let result = if nr as u32 == k::__NR_clone3 {
         let mut v = v3;
         v.stack = child.base() as u64;
         v.stack_size = stack - v.stack;
-        v.child_tid = child_at;
-        v.parent_tid = parent_at;
+        v.redirect();
         let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
         make(t, uc, flags, &args, child)
     } else {
@@ -157,8 +238,8 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
             k::__NR_clone as u64,
             flags,
             stack,
-            parent_at,
-            child_at,
+            reach(parent_tid),
+            reach(child_tid),
             tls,
             0,
         ];
@@ -273,7 +354,14 @@ pub fn enable_dispatch() -> i64 {
     unsafe { sys::syscall6(k::__NR_prctl as u64, 59, 1, base, end - base, 0, 0) }
 }
 
-fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+fn fork(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    (mut v3, size): (CloneArgs, usize),
+    clear: bool,
+) -> Outcome {
     let followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
     let tidy = followed || g().guarded() || g().has_breakpoints();
     if tidy {
@@ -281,19 +369,37 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     }
     let done = g().fork_done();
     done.store(0, SeqCst);
-    // The kernel would store the child's id before the child has memory of its own.
     let mut args = *a;
+    let (flags, child_tid) = match nr as u32 {
+        k::__NR_clone3 => (&mut v3.flags, v3.child_tid),
+        _ => (&mut args[0], a[3]),
+    };
+    // The kernel would store the child's id before the child has memory of its own.
     let mut own_tid_at = 0;
-    if nr as u32 == k::__NR_clone && a[0] & CLONE_CHILD_SETTID != 0 && g().alias_of(a[3]).is_some()
+    if matches!(nr as u32, k::__NR_clone | k::__NR_clone3)
+        && *flags & CLONE_CHILD_SETTID != 0
+        && g().alias_of(child_tid).is_some()
     {
-        args[0] &= !CLONE_CHILD_SETTID;
-        own_tid_at = a[3];
+        *flags &= !CLONE_CHILD_SETTID;
+        own_tid_at = child_tid;
+    }
+    match nr as u32 {
+        k::__NR_clone3 => {
+            // At the end of the child's life, it has its own memory at the program's own address.
+            let child_tid = v3.child_tid;
+            v3.redirect();
+            v3.child_tid = child_tid;
+            args[0] = &raw const v3 as u64;
+            args[1] = size as u64;
+        }
+        k::__NR_clone => args[2] = reach(a[2]),
+        _ => {}
     }
     // SAFETY: asks for our number, by which the child will know us.
     let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
     let result = raw(nr, &args);
     if result == 0 {
-        in_child(t, uc);
+        in_child(t, uc, clear);
         if own_tid_at != 0 {
             // SAFETY: asks for the child's id.
             let tid = unsafe { sys!(k::__NR_gettid) }.unwrap_or(0) as i32;
@@ -330,7 +436,12 @@ fn fork(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
                         0
                     )
                 };
-                if dead.is_err() || info[0] != 0 {
+                // Not our child, but our sibling, if made with CLONE_PARENT.
+                let gone = dead.is_err() && {
+                    // SAFETY: signal 0 only asks.
+                    unsafe { sys!(k::__NR_kill, result, 0) }.is_err()
+                };
+                if gone || info[0] != 0 {
                     break;
                 }
             }
@@ -362,15 +473,17 @@ fn wait_to_be_taken(parent: u64) {
     }
 }
 
-/// The forked child: takes everything of ours away.
-fn in_child(t: &'static Thread, uc: &mut UContext) {
+/// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
+fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
     // SAFETY: the child has one thread, and it is this one.
     if unsafe { g().guards_mut() }.privatize_in_child().is_err() {
         crate::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }
     super::sites::remove_in_child();
     g().remove_breakpoints_in_child();
-    signals::give_back(t);
+    // Nobody is there to be stopped for (by a system call that is caught).
+    g().debugger.store(false, SeqCst);
+    signals::take_away(t, clear);
     let i = t.inner();
     uc.sigmask |= i.hidden;
     uc.stack = i.alt;
