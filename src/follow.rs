@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::inject::follow::{self, Exec, Followed};
-use crate::inject::process;
+use crate::inject::{Injected, process};
 use crate::rsp;
 use crate::session::{Exit, Session};
 use std::ffi::OsString;
@@ -36,25 +36,10 @@ pub struct Follower {
     launched: bool,
     exit: Exit,
     pidfd: Arc<OwnedFd>,
-    task: Option<JoinHandle<Followed>>,
+    task: Option<JoinHandle<Followed<Injected>>>,
     failed: Arc<AtomicBool>,
     /// Only if it executes the file again that it runs already.
     same_only: bool,
-}
-
-/// How an exec went.
-#[derive(Debug)]
-pub enum Done {
-    /// The process rests at the first instruction of another program, with a new stub.
-    Into(Box<Session>),
-    /// Nothing has changed.
-    Failed,
-    /// It runs on as this program without us, if exec works. Why.
-    Not { program: String, why: String },
-    /// It has become this program and runs on without us. Why.
-    Lost { program: String, why: String },
-    /// The process has ended.
-    Ended,
 }
 
 impl Follower {
@@ -88,12 +73,15 @@ impl Follower {
         if text == b"UlpfExecFailed" {
             self.failed.store(true, Ordering::SeqCst);
         } else if let Some(rest) = text.strip_prefix(b"UlpfExec:") {
-            // A stub that gets no answer would wait for ever, but nothing here fails in practice.
+            self.failed = Arc::default();
             if let Err(error) = self.begin(rest, control) {
-                eprintln!(
-                    "ulpf: cannot follow process {} through exec: {error}",
-                    self.pid
-                );
+                // The thread waits for our word.
+                let _ = control.try_write(&rsp::frame(b"vUlpfExec;alone"));
+                let not = Followed::Not {
+                    program: "another program".into(),
+                    why: format!("ulpf cannot follow it ({error})."),
+                };
+                self.task = Some(tokio::spawn(async { not }));
             }
         }
         true
@@ -107,7 +95,6 @@ impl Follower {
         let (tid, dir) = (number()? as i32, number()? as u32 as i32);
         let path = fields.next().and_then(rsp::from_hex).ok_or_else(bad)?;
         let path = PathBuf::from(OsString::from_vec(path));
-        self.failed = Arc::default();
         let request = Exec {
             pid: self.pid,
             tid: process::thread_numbered(self.pid, tid).unwrap_or(tid),
@@ -128,30 +115,26 @@ impl Follower {
     }
 
     /// Waits for the exec under way; for ever if there is none. Safe to cancel.
-    pub async fn done(&mut self) -> Done {
+    pub async fn done(&mut self) -> Followed<Session> {
         let Some(task) = &mut self.task else {
             return std::future::pending().await;
         };
         let followed = task.await;
         self.task = None;
         match followed {
-            Ok(Followed::Into(injected)) => {
-                match Session::continued(*injected, self.exit.clone(), self.pidfd.clone()) {
-                    Ok(session) => Done::Into(Box::new(session)),
+            Ok(followed) => followed.and_then(|injected| {
+                match Session::continued(injected, self.exit.clone(), self.pidfd.clone()) {
+                    Ok(session) => Followed::Into(Box::new(session)),
                     Err(e) => self.lost(&e),
                 }
-            }
-            Ok(Followed::Failed) => Done::Failed,
-            Ok(Followed::Not { program, why }) => Done::Not { program, why },
-            Ok(Followed::Lost { program, why }) => Done::Lost { program, why },
-            Ok(Followed::Ended) => Done::Ended,
+            }),
             Err(e) => self.lost(&e.into()),
         }
     }
 
-    fn lost(&self, error: &io::Error) -> Done {
+    fn lost(&self, error: &io::Error) -> Followed<Session> {
         let program = process::executable(self.pid).unwrap_or_default();
-        Done::Lost {
+        Followed::Lost {
             program: program.display().to_string(),
             why: error.to_string(),
         }

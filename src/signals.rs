@@ -1,5 +1,36 @@
-//! Signal numbers, as Linux, the remote protocol (GDB) and people write them.
+//! Signal numbers, as Linux, the remote protocol (GDB) and people write them; and those that we get.
 #![forbid(unsafe_code)]
+
+use crate::inject::sys;
+use std::task::Poll;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Signals to ourselves. One that our parent has set to be ignored (nohup) stays ignored.
+pub struct Incoming(Vec<(i32, Signal)>);
+
+impl Incoming {
+    pub fn new(numbers: &[i32]) -> Incoming {
+        let heard = numbers.iter().filter(|&&n| !sys::is_ignored(n));
+        Incoming(
+            heard
+                .filter_map(|&n| Some((n, signal(SignalKind::from_raw(n)).ok()?)))
+                .collect(),
+        )
+    }
+
+    /// The next one. Safe to cancel.
+    pub async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|cx| {
+            for (number, signal) in &mut self.0 {
+                if signal.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*number);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
 
 /// (Linux number, GDB number, name, description), from gdb/signals.def.
 const SIGNALS: &[(i32, i32, &str, &str)] = &[

@@ -33,18 +33,35 @@ pub struct Exec {
     pub failed: Arc<AtomicBool>,
 }
 
+/// How an exec went. `S` is what the process is followed with.
 #[derive(Debug)]
-pub enum Followed {
+pub enum Followed<S> {
     /// It rests at the first instruction of its new program.
-    Into(Box<Injected>),
+    Into(Box<S>),
     /// Exec failed; the thread is free again and the old stub goes on.
     Failed,
+    /// It becomes another program, which was not to be followed, if exec works.
+    Other,
     /// It runs on as this program without us, if exec works. Why.
     Not { program: String, why: String },
     /// It has become this program and runs on without us. Why.
     Lost { program: String, why: String },
     /// The process has ended.
     Ended,
+}
+
+impl<S> Followed<S> {
+    /// `into` makes the session; if it cannot, the program is lost.
+    pub fn and_then<T>(self, into: impl FnOnce(S) -> Followed<T>) -> Followed<T> {
+        match self {
+            Followed::Into(session) => into(*session),
+            Followed::Failed => Followed::Failed,
+            Followed::Other => Followed::Other,
+            Followed::Not { program, why } => Followed::Not { program, why },
+            Followed::Lost { program, why } => Followed::Lost { program, why },
+            Followed::Ended => Followed::Ended,
+        }
+    }
 }
 
 /// The file that a thread of `pid` means by `path`: absolute, or relative to a directory of its own.
@@ -65,7 +82,7 @@ pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
 }
 
 /// Works until the thread has become another program or has come back.
-pub fn exec(mut request: Exec) -> Followed {
+pub fn exec(mut request: Exec) -> Followed<Injected> {
     if process::would_gain_privileges(request.pid, &request.file) && !sys::is_root() {
         let _ = request.tell("alone");
         return request.not(format!(
@@ -75,7 +92,7 @@ pub fn exec(mut request: Exec) -> Followed {
     }
     if request.same_only && !process::runs(request.pid, &request.file) {
         let _ = request.tell("alone");
-        return request.not("it is another program.".into());
+        return Followed::Other;
     }
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEEXEC
@@ -85,6 +102,7 @@ pub fn exec(mut request: Exec) -> Followed {
             0
         };
     let thread = match Tracee::seize_quietly(request.tid, options) {
+        Ok(_) if request.tid == request.pid => request.leader(),
         Ok(thread) => thread,
         Err(e) => {
             let _ = request.tell("alone");
@@ -105,9 +123,12 @@ pub fn exec(mut request: Exec) -> Followed {
         }
         Outcome::Ended => return Followed::Ended,
     }
-    let leader = Tracee::adopt(request.pid);
+    let leader = request.leader();
     let result = request.inject(&leader, since);
     result.unwrap_or_else(|error| {
+        if !process::is_alive(request.pid) {
+            return Followed::Ended;
+        }
         let program = program_name(request.pid);
         let _ = leader.detach(0);
         let why = error.to_string();
@@ -194,19 +215,24 @@ impl Exec {
             .write_all(&crate::rsp::frame(format!("vUlpfExec;{word}").as_bytes()))
     }
 
-    fn not(&self, why: String) -> Followed {
+    fn not(&self, why: String) -> Followed<Injected> {
         let program = own_path(&self.file);
         Followed::Not { program, why }
+    }
+
+    /// The first thread, ours already. A child's exit status is not for us.
+    fn leader(&self) -> Tracee {
+        let leader = Tracee::adopt(self.pid);
+        match self.launched {
+            true => leader.keeping_its_end(),
+            false => leader,
+        }
     }
 
     fn wait(&self, mut thread: Tracee) -> Outcome {
         let mut letting_go = false;
         let mut backoff = Backoff::default();
         loop {
-            // A child's exit status is not ours to take.
-            if self.launched && sys::has_ended(self.pid) {
-                return Outcome::Ended;
-            }
             match thread.poll() {
                 Ok(Some(Stop::Event(libc::PTRACE_EVENT_EXEC))) => return Outcome::Executed,
                 Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go => {
@@ -218,7 +244,7 @@ impl Exec {
                 Ok(Some(_)) => drop(thread.cont(0)),
                 Ok(None) => {}
                 // Another thread than the first has become the first by its exec.
-                Err(_) if thread.tid != self.pid => thread = Tracee::adopt(self.pid),
+                Err(_) if thread.tid != self.pid => thread = self.leader(),
                 Err(_) => return Outcome::Ended,
             }
             if !letting_go && self.failed.load(Ordering::SeqCst) {
@@ -229,7 +255,7 @@ impl Exec {
     }
 
     /// The leader stands at PTRACE_EVENT_EXEC.
-    fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed, StartError> {
+    fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed<Injected>, StartError> {
         let step = |e| StartError::step("follow the program into what it executes", e);
         // While it looks at the process, the old stub would see an end that is none.
         let _ = self.tell("over");
@@ -251,8 +277,7 @@ impl Exec {
             ));
         }
         let flags = if self.launched { BOOT_LAUNCHED } else { 0 };
-        let leader = Tracee::adopt(leader.tid);
-        let loaded = load::load(self.pid, &mut [leader], stub_image()?, flags)?;
+        let loaded = load::load(self.pid, &mut [self.leader()], stub_image()?, flags)?;
         let pidfd = self.pidfd.try_clone().map_err(step)?;
         let injected = finish(self.pid, loaded, pidfd, since, self.launched, warnings)?;
         Ok(Followed::Into(Box::new(injected)))

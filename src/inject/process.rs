@@ -56,6 +56,10 @@ impl Status {
     pub fn is_kernel_thread(&self) -> bool {
         self.field("VmSize").is_none()
     }
+    /// It is being written to a core file.
+    pub fn dumps_core(&self) -> bool {
+        self.field("CoreDumping") == Some("1")
+    }
     /// A signal waits that the thread does not block.
     pub fn has_deliverable_signal(&self) -> bool {
         (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0
@@ -71,6 +75,16 @@ pub fn own_number(pid: i32) -> Option<i32> {
         .last()?
         .parse()
         .ok()
+}
+
+/// It is there and has not ended.
+pub fn is_alive(pid: i32) -> bool {
+    Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X'))
+}
+
+/// The process is being written to a core file.
+pub fn dumps_core(pid: i32) -> bool {
+    Status::of(pid).is_ok_and(|s| s.dumps_core())
 }
 
 pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
@@ -219,6 +233,24 @@ pub fn zombie_status(pid: i32) -> Option<i32> {
     // The name may contain anything, also ')': fields start after the last one.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     (fields.next()? == "Z").then(|| fields.last()?.parse().ok())?
+}
+
+/// What is typed on the terminal (Ctrl-C) goes to this process as well as to us.
+pub fn gets_keys_with_us(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // After the name: state, parent, group, session, terminal, the terminal's foreground group.
+    let fields: Vec<i32> = stat
+        .rsplit_once(')')
+        .map_or("", |(_, fields)| fields)
+        .split_whitespace()
+        .skip(1)
+        .take(5)
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    let own = super::sys::own_group();
+    matches!(fields[..], [_, group, _, _, foreground] if group == own && foreground == own)
 }
 
 /// yama's ptrace_scope; `None` where yama is not there.

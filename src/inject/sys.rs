@@ -106,17 +106,32 @@ pub fn has_capabilities(file: &std::path::Path) -> bool {
     }
 }
 
-/// A child of ours has ended; its status stays where it is.
-pub fn has_ended(pid: i32) -> bool {
-    // SAFETY: all-zero is a valid siginfo_t, and it outlives the call.
+/// The wait status of a child of ours that has ended; it stays there for whoever reaps it.
+pub fn ended(pid: i32) -> io::Result<Option<i32>> {
+    let info = wait_info(pid, libc::WEXITED | libc::WNOWAIT)?;
+    Ok(info.and_then(|(code, status)| match code {
+        libc::CLD_EXITED => Some((status & 0xff) << 8),
+        libc::CLD_KILLED => Some(status),
+        libc::CLD_DUMPED => Some(status | 0x80),
+        // Tracees that have only stopped are shown, too.
+        _ => None,
+    }))
+}
+
+/// The wait status of the next stop of a tracee; never its end.
+pub fn try_stop(tid: i32) -> io::Result<Option<i32>> {
+    let info = wait_info(tid, libc::WSTOPPED)?;
+    Ok(info.map(|(_, status)| status << 8 | 0x7f))
+}
+
+/// What waitid(2) finds at once: `si_code` and `si_status`.
+fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
+    let flags = what | libc::WNOHANG | libc::__WALL;
+    // SAFETY: all-zero is a valid siginfo_t, and it outlives the call, which fills in what is read.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // Tracees that have only stopped are shown, too.
-        let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
-        libc::waitid(libc::P_PID, pid as u32, &mut info, flags) == 0
-            && info.si_pid() != 0
-            && ends.contains(&info.si_code)
+        check(libc::waitid(libc::P_PID, pid as u32, &mut info, flags) as i64)?;
+        Ok((info.si_pid() != 0).then(|| (info.si_code, info.si_status())))
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Saved {
 #[derive(Debug)]
 pub struct Tracee {
     pub tid: i32,
+    /// It is our child, and somebody else reaps it.
+    keeps_end: bool,
     /// Signals that came while we ran code in the thread, to be given back afterwards.
     held: Vec<libc::siginfo_t>,
 }
@@ -54,7 +56,16 @@ impl Tracee {
     pub fn adopt(tid: i32) -> Tracee {
         Tracee {
             tid,
+            keeps_end: false,
             held: Vec::new(),
+        }
+    }
+
+    /// A child of ours whose exit status somebody else waits for: its end is seen, not taken.
+    pub fn keeping_its_end(self) -> Tracee {
+        Tracee {
+            keeps_end: true,
+            ..self
         }
     }
 
@@ -100,7 +111,14 @@ impl Tracee {
 
     /// The next stop, if there is one.
     pub fn poll(&self) -> io::Result<Option<Stop>> {
-        Ok(sys::try_reap(self.tid)?.map(decode))
+        let status = match self.keeps_end {
+            false => sys::try_reap(self.tid)?,
+            true => match sys::try_stop(self.tid)? {
+                None => sys::ended(self.tid)?,
+                stop => stop,
+            },
+        };
+        Ok(status.map(decode))
     }
 
     /// Waits for the next stop. Polls, because waitpid has no time limit.
@@ -108,8 +126,8 @@ impl Tracee {
         let deadline = Instant::now() + PATIENCE;
         let mut backoff = Backoff::default();
         loop {
-            if let Some(status) = sys::try_reap(self.tid)? {
-                return Ok(decode(status));
+            if let Some(stop) = self.poll()? {
+                return Ok(stop);
             }
             if Instant::now() > deadline {
                 return Err(io::Error::new(

@@ -5,11 +5,13 @@
 
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
+use super::stops::{INTERRUPT, Stop, TRAP, console, outcome, pass_on, stop_of};
 use super::watches::{Armed, Changes};
-use crate::follow::{Done, Follower};
+use crate::follow::Follower;
+use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Client, Received};
 use crate::session::{Ending, Exit, Session};
-use crate::symbols::Problem;
+use crate::signals::Incoming;
 use anyhow::{Context, Result, anyhow, bail};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,11 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
-const TRAP: u8 = 5;
-const INTERRUPT: u8 = 2;
 /// Commands in one `monitor` request: bytes before they are written in hex.
 const BATCH: usize = 16 << 10;
 
@@ -32,12 +30,16 @@ pub struct Control {
     pub pid: i32,
     exit: Exit,
     pidfd: Arc<OwnedFd>,
-    signals: Signals,
+    signals: Incoming,
     launched: bool,
     pub(super) on_signal: OnSignal,
+    /// We were told to leave, and have asked for a stop to do it at.
+    leaving: bool,
     /// What the process executed when we came.
     executable: Option<PathBuf>,
     follower: Follower,
+    /// What it executes, or is about to, without being followed; why.
+    unfollowed: Option<(String, String)>,
     /// Children are watched, too.
     pub follows_forks: bool,
     pub(super) is_child: bool,
@@ -61,48 +63,35 @@ const STUB_GONE: Duration = Duration::from_secs(2);
 
 static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Signals to ourselves. The terminal sends its own to the program as well.
-struct Signals {
-    interrupt: Signal,
-    quit: Signal,
-    terminate: Signal,
-    hangup: Signal,
-}
-
-/// Why the stub says that the program has stopped.
-enum Stop {
-    /// GDB signal number, thread as the protocol writes it.
-    Signal {
-        signal: u8,
-        thread: String,
-    },
-    /// The thread has forked this child, which waits.
-    Forked(i32),
-    Gone,
+/// Where a program was brought to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    There,
+    /// It has ended before.
+    Ended,
+    /// We were told to leave, and have let go of it.
+    Left,
 }
 
 impl Control {
     pub fn new(session: Session) -> Result<Control> {
         let pidfd = session.pidfd();
         let follower = Control::follower(&session);
-        let signals = Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        };
+        let signals = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
         Ok(Control {
             client: Client::new(session.control),
             pid: session.pid,
             exit: session.exit,
             pidfd,
-            signals,
+            signals: Incoming::new(&signals),
             launched: session.launched,
             on_signal: match session.launched {
                 true => OnSignal::Forward,
                 false => OnSignal::Leave,
             },
+            leaving: false,
             follower,
+            unfollowed: None,
             follows_forks: false,
             is_child: false,
             life: 0,
@@ -124,25 +113,40 @@ impl Control {
         Ok(())
     }
 
-    /// Runs to a breakpoint at `addr`. `false`: the program ended before.
-    pub async fn run_to(&mut self, addr: u64) -> Result<bool> {
+    /// Runs to a breakpoint at `addr`.
+    pub async fn run_to(&mut self, addr: u64) -> Result<Reached> {
         self.breakpoint(b'Z', addr)
             .await
             .with_context(|| format!("cannot stop the program at {addr:#x}"))?;
         let mut resume = String::from("vCont;c");
         loop {
-            self.client.send(resume.as_bytes()).await?;
+            self.resume(&resume).await?;
             match self.stopped().await? {
-                Stop::Gone => return Ok(false),
+                Stop::Gone => return Ok(Reached::Ended),
+                Stop::GivenUp => return Ok(Reached::Left),
                 Stop::Forked(_) => resume = "vCont;c".into(),
                 Stop::Signal { signal: TRAP, .. } if self.register(16).await? == Some(addr) => {
                     break;
                 }
+                Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => break,
                 Stop::Signal { signal, thread } => resume = pass_on(signal, &thread),
             }
         }
         self.breakpoint(b'z', addr).await?;
-        Ok(true)
+        if self.leaving {
+            self.let_go().await;
+            return Ok(Reached::Left);
+        }
+        Ok(Reached::There)
+    }
+
+    /// Lets the program go on; to the next stop only, if we are leaving.
+    async fn resume(&mut self, packet: &str) -> Result<()> {
+        self.client.send(packet.as_bytes()).await?;
+        if self.leaving {
+            self.client.interrupt().await?;
+        }
+        Ok(())
     }
 
     async fn breakpoint(&mut self, what: u8, addr: u64) -> Result<()> {
@@ -235,55 +239,72 @@ impl Control {
     /// `libraries`, the log is asked what to arm whenever the program has loaded some.
     pub async fn run(mut self, events: Sender<Event>, libraries: bool) -> Result<Ending> {
         let result = self.follow(&events, libraries).await;
-        let ending = match result {
-            Ok(Some(ending)) => ending,
-            Ok(None) => self.ended().await,
-            Err(_) => self.exit.now().unwrap_or(Ending::Unknown),
+        let result = match result {
+            Ok(Some(ending)) => Ok(ending),
+            Ok(None) => Ok(self.ended().await),
+            Err(error) if self.has_ended(&error).await => Ok(self.ended().await),
+            Err(error) => Err(error),
         };
         if !self.is_child {
             FIRST_HAS_ENDED.store(true, Ordering::Relaxed);
         }
         let _ = events.send(Event::Ended(self.life));
-        result.map(|_| ending)
+        result
+    }
+
+    /// An error came of the program's end, which may come at any time: it was killed at a stop.
+    pub async fn has_ended(&mut self, error: &anyhow::Error) -> bool {
+        let of_end = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<io::Error>().is_some_and(is_end)
+        };
+        error.chain().any(of_end)
+            || tokio::time::timeout(Duration::from_millis(200), self.exit.wait())
+                .await
+                .is_ok()
     }
 
     async fn ended(&mut self) -> Ending {
         // The control channel ends a moment before the process does; or the program has become
         // another one, and the stub went with the memory it lived in.
-        if let (Some(program), false) = (self.another_program(), self.is_child) {
-            say!(
+        let pid = self.pid;
+        let unfollowed = self.unfollowed.take();
+        match self.another_program() {
+            _ if self.follower.has_failed() => {}
+            Some(program) if !self.is_child => say!(
                 "the program has executed {program}; its watches ended there. To watch that one, run it directly."
-            );
+            ),
+            Some(_) => {}
+            None => {
+                if let Some((program, why)) = unfollowed {
+                    say!("process {pid} has executed {program} and runs on unwatched: {why}");
+                }
+            }
         }
-        let Control {
-            pid,
-            exit,
-            signals,
-            pidfd,
-            on_signal,
-            launched,
-            ..
-        } = self;
         let mut doubt = pin!(tokio::time::sleep(STUB_GONE));
         let mut told = false;
         loop {
             tokio::select! {
-                ending = exit.wait() => return ending,
+                ending = self.exit.wait() => return ending,
                 () = &mut doubt, if !told => {
+                    // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
+                    if process::dumps_core(pid) {
+                        doubt.as_mut().reset(tokio::time::Instant::now() + STUB_GONE);
+                        continue;
+                    }
                     told = true;
-                    if has_stub(*pid) {
+                    if has_stub(pid) {
                         say!(
                             "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it{}; please report this as a bug of ulpf.",
-                            if *launched { ": it is killed" } else { ". Kill it and start it again" }
+                            if self.launched { ": it is killed" } else { ". Kill it and start it again" }
                         );
-                        if !*launched {
+                        if !self.launched {
                             return Ending::Unknown;
                         }
-                        forward(pidfd, Some(libc::SIGKILL));
+                        self.kill();
                     }
                 }
-                number = signals.next() => match on_signal {
-                    OnSignal::Forward => forward(pidfd, number),
+                number = self.signals.next() => match self.on_signal {
+                    OnSignal::Forward => self.forward(number),
                     OnSignal::Leave => return Ending::Unknown,
                     OnSignal::Nothing => {}
                 },
@@ -294,10 +315,8 @@ impl Control {
     /// What the process executes now, if that is no longer what was watched.
     fn another_program(&self) -> Option<String> {
         let exe = executable(self.pid)?;
-        // Reading maps tells a living process from a dead one, whose memory is gone already.
-        let alive =
-            std::fs::read(format!("/proc/{}/maps", self.pid)).is_ok_and(|maps| !maps.is_empty());
-        (alive && self.executable.as_ref() != Some(&exe)).then(|| exe.display().to_string())
+        (is_alive(self.pid) && self.executable.as_ref() != Some(&exe))
+            .then(|| exe.display().to_string())
     }
 
     /// `None`: the program is gone.
@@ -313,13 +332,10 @@ impl Control {
             }
         }
         let mut resume = String::from("vCont;c");
-        let mut leaving = false;
         let mut eof = false;
         self.offer().await?;
         'run: loop {
-            if !leaving || !resume.is_empty() {
-                self.client.send(resume.as_bytes()).await?;
-            }
+            self.resume(&resume).await?;
             let stop = loop {
                 tokio::select! {
                     received = self.client.next(), if !eof => match received {
@@ -339,56 +355,65 @@ impl Control {
                         Err(e) => return Err(e.into()),
                     },
                     done = self.follower.done(), if self.follower.is_busy() => match done {
-                        Done::Into(session) => {
-                            self.again(*session, events).await?;
+                        Followed::Into(session) => {
+                            self.unfollowed = None;
+                            if self.again(*session, events).await? == Reached::Left {
+                                return Ok(Some(Ending::Unknown));
+                            }
                             (eof, library_event) = (false, None);
                             resume = "vCont;c".into();
                             continue 'run;
                         }
-                        Done::Failed | Done::Not { .. } if !eof => {}
-                        _ => return Ok(None),
+                        Followed::Failed if !eof => self.unfollowed = None,
+                        Followed::Other if !eof => {}
+                        Followed::Not { program, why } => {
+                            self.unfollowed = Some((program, why));
+                            if eof {
+                                return Ok(None);
+                            }
+                        }
+                        Followed::Lost { program, why } => {
+                            self.unfollowed = Some((program, why));
+                            return Ok(None);
+                        }
+                        Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
                     _ = self.exit.wait() => return Ok(None),
-                    number = self.signals.next() => match self.on_signal {
-                        OnSignal::Forward => forward(&self.pidfd, number),
-                        OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
-                        OnSignal::Leave | OnSignal::Nothing => {
-                            leaving = true;
-                            self.client.interrupt().await?;
-                        }
+                    number = self.signals.next() => if !self.heard(number).await? {
+                        break Stop::GivenUp;
                     },
                 }
             };
-            if let Stop::Forked(child) = stop {
-                self.forked(child, events).await?;
-                resume = "vCont;c".into();
-                continue;
-            }
-            let Stop::Signal { signal, thread } = stop else {
-                return Ok(None);
+            let (signal, thread) = match stop {
+                Stop::Signal { signal, thread } => (signal, thread),
+                Stop::Forked(child) => {
+                    self.forked(child, events).await?;
+                    resume = "vCont;c".into();
+                    continue;
+                }
+                Stop::Gone => return Ok(None),
+                Stop::GivenUp => return Ok(Some(Ending::Unknown)),
             };
-            if leaving && signal <= INTERRUPT {
-                let _ = self.client.request(b"D").await;
-                return Ok(Some(Ending::Unknown));
-            }
             let pc = if signal == TRAP {
                 self.register(16).await?
             } else {
                 None
             };
-            resume = match library_event {
-                Some((addr, state)) if pc == Some(addr) => {
-                    self.libraries_changed(events, state).await?;
-                    self.step_over(addr, &thread).await?
-                }
-                _ => pass_on(signal, &thread),
-            };
-            if leaving {
-                // Another stop came first: let it pass, then ask again.
-                self.client.send(resume.as_bytes()).await?;
-                resume.clear();
-                self.client.interrupt().await?;
+            let library_event = library_event.filter(|(addr, _)| pc == Some(*addr));
+            if self.leaving && (signal <= INTERRUPT || library_event.is_some()) {
+                self.let_go().await;
+                return Ok(Some(Ending::Unknown));
             }
+            resume = match library_event {
+                Some((addr, state)) => {
+                    self.libraries_changed(events, state).await?;
+                    match self.step_over(addr, &thread).await? {
+                        Some(resume) => resume,
+                        None => return Ok(Some(Ending::Unknown)),
+                    }
+                }
+                None => pass_on(signal, &thread),
+            };
         }
     }
 
@@ -409,21 +434,65 @@ impl Control {
         Ok(())
     }
 
-    /// Executes the instruction under a breakpoint; the resume packet to go on with.
-    async fn step_over(&mut self, addr: u64, thread: &str) -> Result<String> {
+    /// Executes the instruction under a breakpoint; the resume packet to go on with. `None`: we leave.
+    async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
         self.breakpoint(b'z', addr).await?;
         self.client
             .send(format!("vCont;s:{thread}").as_bytes())
             .await?;
-        let stop = self.stopped().await?;
+        let resume = match self.stopped().await? {
+            Stop::GivenUp => return Ok(None),
+            Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => "vCont;c".into(),
+            Stop::Signal { signal, thread } if signal != TRAP => pass_on(signal, &thread),
+            Stop::Signal { .. } | Stop::Forked(_) | Stop::Gone => "vCont;c".into(),
+        };
         self.breakpoint(b'Z', addr).await?;
-        Ok(match stop {
-            Stop::Signal { signal: TRAP, .. } | Stop::Forked(_) | Stop::Gone => "vCont;c".into(),
-            Stop::Signal { signal, thread } => pass_on(signal, &thread),
-        })
+        Ok(Some(resume))
     }
 
-    /// Waits for the stop that follows a resume, forwarding signals to the program meanwhile.
+    /// A signal to ourselves. False: we were told to leave once more, and the program does not come to
+    /// rest.
+    async fn heard(&mut self, number: i32) -> Result<bool> {
+        match self.on_signal {
+            OnSignal::Forward => self.forward(number),
+            OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
+            OnSignal::Leave | OnSignal::Nothing if self.leaving => {
+                say!(
+                    "process {} does not come to rest, so it is left as it is; its watches end as soon as it does.",
+                    self.pid
+                );
+                return Ok(false);
+            }
+            OnSignal::Leave | OnSignal::Nothing => {
+                self.leaving = true;
+                self.client.interrupt().await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The program gets a signal of ours, unless the terminal has given it to both of us.
+    fn forward(&self, number: i32) {
+        let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
+        if !(typed && process::gets_keys_with_us(self.pid)) {
+            let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), number);
+        }
+    }
+
+    fn kill(&self) {
+        let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
+    /// we have gone.)
+    async fn let_go(&mut self) {
+        tokio::select! {
+            _ = self.client.request(b"D") => {}
+            _ = self.signals.next() => {}
+        }
+    }
+
+    /// Waits for the stop that follows a resume.
     async fn stopped(&mut self) -> Result<Stop> {
         loop {
             tokio::select! {
@@ -433,7 +502,9 @@ impl Control {
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
-                number = self.signals.next() => forward(&self.pidfd, number),
+                number = self.signals.next() => if !self.heard(number).await? {
+                    return Ok(Stop::GivenUp);
+                },
             }
         }
     }
@@ -441,10 +512,10 @@ impl Control {
     /// After a failure: a program that we started is ended, one that we attached to goes on.
     pub async fn give_up(mut self) {
         if self.launched {
-            forward(&self.pidfd, Some(libc::SIGKILL));
+            self.kill();
             self.exit.wait().await;
         } else {
-            let _ = self.client.request(b"D").await;
+            self.let_go().await;
         }
     }
 
@@ -454,20 +525,13 @@ impl Control {
     }
 }
 
-impl Signals {
-    /// The signal to hand to the program; `None` for those that the terminal gave it as well.
-    async fn next(&mut self) -> Option<i32> {
-        tokio::select! {
-            _ = self.interrupt.recv() => None,
-            _ = self.quit.recv() => None,
-            _ = self.terminate.recv() => Some(libc::SIGTERM),
-            _ = self.hangup.recv() => Some(libc::SIGHUP),
-        }
-    }
-}
-
 fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Reading maps tells a living process from a dead one, whose memory is gone already.
+fn is_alive(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
 }
 
 /// Is the memory of a stub still there? (It goes with the program, also at exec.)
@@ -475,109 +539,9 @@ fn has_stub(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|m| m.contains("/memfd:ulpf-"))
 }
 
-fn forward(pidfd: &OwnedFd, number: Option<i32>) {
-    if let Some(number) = number {
-        let _ = crate::inject::sys::pidfd_signal(pidfd.as_fd(), number);
-    }
-}
-
 fn is_end(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
     )
-}
-
-/// Resumes everything, with `signal` for the thread that it stopped.
-fn pass_on(signal: u8, thread: &str) -> String {
-    match (signal, thread) {
-        (0, _) => "vCont;c".into(),
-        (_, "") => format!("vCont;C{signal:02x}"),
-        _ => format!("vCont;C{signal:02x}:{thread};c"),
-    }
-}
-
-/// What the stub has to say to the user.
-fn console(packet: &[u8]) -> Option<String> {
-    let text = rsp::from_hex(packet.strip_prefix(b"O")?)?;
-    Some(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Reads a stop reply; `None` for packets that are none (console output).
-fn stop_of(packet: &[u8]) -> Option<Stop> {
-    match packet {
-        [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
-            let signal = rsp::hex_digit(*high)? << 4 | rsp::hex_digit(*low)?;
-            let fields = std::str::from_utf8(rest).unwrap_or("");
-            if let Some(child) = fields.split(';').find_map(|f| f.strip_prefix("fork:")) {
-                let number = child.split('.').next_back()?;
-                return Some(Stop::Forked(i32::from_str_radix(number, 16).ok()?));
-            }
-            let thread = fields
-                .split(';')
-                .find_map(|f| f.strip_prefix("thread:"))
-                .filter(|_| *kind == b'T');
-            Some(Stop::Signal {
-                signal,
-                thread: thread.unwrap_or("").to_string(),
-            })
-        }
-        [b'W' | b'X', ..] => Some(Stop::Gone),
-        _ => None,
-    }
-}
-
-/// Reads one line of the answer to `ulpf watch`.
-fn outcome(line: &str) -> Result<Armed> {
-    let json: serde_json::Value = serde_json::from_str(line)?;
-    if let Some(id) = json["watch"].as_u64() {
-        return Ok(Armed::Yes(u32::try_from(id)?));
-    }
-    let refused = &json["refused"];
-    let text = |key: &str| {
-        refused[key]
-            .as_str()
-            .map(str::to_string)
-            .ok_or_else(|| anyhow!("no `{key}`"))
-    };
-    Ok(Armed::No(Problem::new(
-        text("what")?,
-        text("why")?,
-        text("what_to_do")?,
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stop_replies() {
-        match stop_of(b"T0bthread:p12.34;core:1;").unwrap() {
-            Stop::Signal { signal, thread } => {
-                assert_eq!((signal, thread.as_str()), (11, "p12.34"));
-                assert_eq!(pass_on(signal, &thread), "vCont;C0b:p12.34;c");
-            }
-            _ => panic!(),
-        }
-        assert!(matches!(
-            stop_of(b"S05"),
-            Some(Stop::Signal { signal: 5, .. })
-        ));
-        assert!(matches!(stop_of(b"W00"), Some(Stop::Gone)));
-        assert!(stop_of(b"O48").is_none());
-        assert!(stop_of(b"Tzz").is_none());
-        assert_eq!(pass_on(0, "1"), "vCont;c");
-    }
-
-    #[test]
-    fn outcomes() {
-        assert!(matches!(outcome("{\"watch\":7}").unwrap(), Armed::Yes(7)));
-        match outcome(r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#).unwrap() {
-            Armed::No(problem) => assert_eq!(problem.to_string(), "a: b; c"),
-            _ => panic!(),
-        }
-        assert!(outcome("{}").is_err());
-        assert!(outcome("OK").is_err());
-    }
 }

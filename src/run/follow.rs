@@ -4,12 +4,12 @@
 //! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
 //! something else in another one.
 
-use super::control::{Control, OnSignal};
+use super::control::{Control, OnSignal, Reached};
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
 use super::watches::Changes;
 use crate::follow::Follower;
-use crate::inject::{SharedArea, follow::Child, process};
+use crate::inject::{SharedArea, StartError, follow::Child, process};
 use crate::rsp::Client;
 use crate::session::{self, Session};
 use anyhow::{Context, Result, anyhow};
@@ -70,12 +70,19 @@ impl Control {
     /// The thread that has just stopped has made child `number`.
     pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<()> {
         let pid = process::child_numbered(self.pid, number).unwrap_or(number);
-        let child = Child {
-            pid,
-            number,
-            parent: self.client.stream().as_fd().try_clone_to_owned()?.into(),
+        let taken = match self.client.stream().as_fd().try_clone_to_owned() {
+            Ok(parent) => {
+                let parent = parent.into();
+                session::take_child(Child {
+                    pid,
+                    number,
+                    parent,
+                })
+                .await
+            }
+            Err(e) => Err(StartError::step("take hold of the forked child", e)),
         };
-        match session::take_child(child).await {
+        match taken {
             Ok(session) => {
                 let forked = Forked {
                     parent: self.life,
@@ -97,7 +104,11 @@ impl Control {
     }
 
     /// The same program again, from its beginning: its watches are resolved anew.
-    pub(super) async fn again(&mut self, session: Session, events: &Sender<Event>) -> Result<()> {
+    pub(super) async fn again(
+        &mut self,
+        session: Session,
+        events: &Sender<Event>,
+    ) -> Result<Reached> {
         let gone = || anyhow!("the log has ended");
         self.client = Client::new(session.control);
         self.greet().await?;
@@ -110,12 +121,15 @@ impl Control {
             shared: session.shared,
             reply,
         };
-        let there = self.run_to(entry).await?;
+        let mut reached = self.run_to(entry).await?;
         events.send(Event::Again(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
-        if !there || matches!(at, Some(at) if !self.run_to(at).await?) {
-            return Ok(()); // its end shows soon
+        if let (Some(at), Reached::There) = (at, reached) {
+            reached = self.run_to(at).await?;
+        }
+        if reached != Reached::There {
+            return Ok(reached);
         }
         let (reply, answer) = tokio::sync::oneshot::channel();
         let ready = Ready {
@@ -128,7 +142,8 @@ impl Control {
         for (number, armed) in self.change(&changes).await? {
             let _ = events.send(Event::Armed(life, number, armed));
         }
-        self.offer().await
+        self.offer().await?;
+        Ok(Reached::There)
     }
 
     pub(super) fn follower(session: &Session) -> Follower {

@@ -20,7 +20,7 @@ use super::output::Output;
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
 use super::watches::{self, Armed, Changes, Watch};
-use crate::inject::SharedArea;
+use crate::inject::{SharedArea, process};
 use crate::symbols::{Program, Spec};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -286,7 +286,9 @@ impl Log {
         let specs = self.plan.specs.clone();
         let (watches, changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, &self.plan.how);
-        for watch in &watches {
+        // In one that was killed meanwhile nothing can be found, and nothing needs to.
+        let alive = process::is_alive(life.pid);
+        for watch in watches.iter().filter(|_| alive) {
             if let Armed::No(problem) = &watch.armed {
                 if !changes
                     .arm

@@ -22,6 +22,7 @@ mod memory;
 mod options;
 mod output;
 mod ring;
+mod stops;
 mod summary;
 mod watches;
 
@@ -31,7 +32,7 @@ use crate::inject::{Launch, StartError};
 use crate::session::{self, Ending, Session};
 use crate::symbols::{Program, Spec};
 use anyhow::{Context, Result};
-use control::Control;
+use control::{Control, Reached};
 use format::Look;
 use log::Log;
 use output::Output;
@@ -158,24 +159,16 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let pid = control.pid;
     let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
     let (program, mut watches, changes) = match prepared {
-        Ok(Some(ready)) => ready,
-        Ok(None) => {
-            say!("the program ended before the watches could be set");
-            return Ok(runtime.block_on(control.ending()));
-        }
-        Err(error) => {
-            runtime.block_on(control.give_up());
-            return Err(error);
-        }
+        Ok(Ok(ready)) => ready,
+        Ok(Err(Reached::Left)) => return Ok(Ending::Unknown),
+        Ok(Err(_)) => return Ok(runtime.block_on(ended_early(control))),
+        Err(error) => return runtime.block_on(not_begun(control, error)),
     };
     match runtime.block_on(control.change(&changes)) {
         Ok(outcomes) => outcomes
             .into_iter()
             .for_each(|(number, armed)| watches[number].armed = armed),
-        Err(error) => {
-            runtime.block_on(control.give_up());
-            return Err(error);
-        }
+        Err(error) => return runtime.block_on(not_begun(control, error)),
     }
     output.start(&watches, pid, options);
     let refused = watches
@@ -242,23 +235,38 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
 }
 
+async fn ended_early(control: Control) -> Ending {
+    say!("the program ended before the watches could be set");
+    control.ending().await
+}
+
+/// The watches could not be set; perhaps because the program has ended meanwhile.
+async fn not_begun(mut control: Control, error: anyhow::Error) -> Result<Ending> {
+    if control.has_ended(&error).await {
+        return Ok(ended_early(control).await);
+    }
+    control.give_up().await;
+    Err(error)
+}
+
 type Ready = (Program, Vec<Watch>, Changes);
 
-/// Brings the program to where watches are set, and resolves them. `None`: it ended before.
+/// Brings the program to where watches are set, and resolves them; or it does not come there.
 async fn prepare(
     control: &mut Control,
     options: &WatchArgs,
     specs: Vec<Spec>,
     launched: bool,
-) -> Result<Option<Ready>> {
+) -> Result<Result<Ready, Reached>> {
     control.greet().await?;
     let pid = control.pid;
     if launched {
         let entry = memory::Auxv::of(pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;
-        if !control.run_to(entry).await? {
-            return Ok(None);
+        match control.run_to(entry).await? {
+            Reached::There => {}
+            before => return Ok(Err(before)),
         }
     }
     let mut program = Program::of_process(pid)?;
@@ -266,12 +274,13 @@ async fn prepare(
         let addr = program.function(name).with_context(|| {
             format!("--at: there is no function `{name}` in the program or its libraries")
         })?;
-        if !control.run_to(addr).await? {
-            return Ok(None);
+        match control.run_to(addr).await? {
+            Reached::There => {}
+            before => return Ok(Err(before)),
         }
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
     let (watches, changes) = watches::resolve_all(specs, &program, &memory, &watches::how(options));
-    Ok(Some((program, watches, changes)))
+    Ok(Ok((program, watches, changes)))
 }

@@ -31,6 +31,7 @@ mod watches;
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
 use crate::rsp;
 use crate::session::{self, Ending};
+use crate::signals::Incoming;
 use client::{Client, Input};
 use host_io::HostIo;
 use listen::Listener;
@@ -40,7 +41,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use target::{News, Target};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The size that we announce while there is no program; the stub announces its own.
 pub const PACKET_SIZE: usize = 0x10000;
@@ -115,7 +115,8 @@ pub async fn serve(options: Options) -> i32 {
             return 1;
         }
     };
-    let mut signals = Signals::new();
+    // They end us.
+    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let outcome = tokio::select! {
         outcome = bound.run() => outcome,
         signal = signals.next() => Outcome::Signalled(signal),
@@ -520,39 +521,6 @@ fn shape_stop(reply: Vec<u8>, disabled: &options::Disabled) -> Vec<u8> {
         })
         .collect::<String>()
         .into_bytes()
-}
-
-/// The signals that end us.
-struct Signals(Vec<(i32, Signal)>);
-
-impl Signals {
-    fn new() -> Signals {
-        let wanted = [
-            (libc::SIGHUP, SignalKind::hangup()),
-            (libc::SIGINT, SignalKind::interrupt()),
-            (libc::SIGTERM, SignalKind::terminate()),
-        ];
-        // A signal that our parent has set to be ignored (nohup) stays ignored.
-        Signals(
-            wanted
-                .into_iter()
-                .filter(|&(n, _)| !sys::is_ignored(n))
-                .filter_map(|(n, kind)| Some((n, signal(kind).ok()?)))
-                .collect(),
-        )
-    }
-
-    async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|cx| {
-            for (number, signal) in &mut self.0 {
-                if signal.poll_recv(cx).is_ready() {
-                    return std::task::Poll::Ready(*number);
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use super::watchdog;
 use super::watches::{self, LazyWatches};
-use crate::follow::{Done, Follower};
-use crate::inject::process;
+use crate::follow::Follower;
+use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
 use std::collections::VecDeque;
@@ -127,11 +127,11 @@ impl Target {
                     self.eof = ready.is_err() || !self.drain();
                 }
                 done = self.follower.done(), if self.follower.is_busy() => match done {
-                    Done::Into(session) => return self.begin_again(*session).await,
-                    Done::Failed => self.interrupt_due = false,
-                    Done::Not { program, why } => self.unfollowed = Some((program, why)),
-                    Done::Ended => {}
-                    Done::Lost { program, why } => {
+                    Followed::Into(session) => return self.begin_again(*session).await,
+                    Followed::Failed => self.interrupt_due = false,
+                    Followed::Not { program, why } => self.unfollowed = Some((program, why)),
+                    Followed::Other | Followed::Ended => {}
+                    Followed::Lost { program, why } => {
                         self.unfollowed = Some((program, why));
                         return self.replaced();
                     }
@@ -158,7 +158,10 @@ impl Target {
     /// The stub goes when the program goes (perhaps a moment before we hear of it), or with the
     /// program's memory when it executes another program; else it has crashed.
     async fn stub_has_gone(&mut self) -> News {
-        for _ in 0..300 {
+        let mut left = 300;
+        while left > 0 {
+            // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
+            left -= i32::from(!process::dumps_core(self.pid));
             if let Some(program) = process::without_mapping(self.pid, "/memfd:ulpf-shared") {
                 let why = "it could not be followed.".to_string();
                 let program = program.display().to_string();

@@ -1,0 +1,116 @@
+//! What the stub's packets say, and those that resume.
+
+use super::watches::Armed;
+use crate::rsp;
+use crate::symbols::Problem;
+use anyhow::{Result, anyhow};
+
+/// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
+pub const TRAP: u8 = 5;
+pub const INTERRUPT: u8 = 2;
+
+/// Why the stub says that the program has stopped.
+pub enum Stop {
+    /// GDB signal number, thread as the protocol writes it.
+    Signal { signal: u8, thread: String },
+    /// The thread has forked this child, which waits.
+    Forked(i32),
+    /// It has ended.
+    Gone,
+    /// It does not come to rest, and the user wants to leave all the same.
+    GivenUp,
+}
+
+/// Resumes everything, with `signal` for the thread that it stopped.
+pub fn pass_on(signal: u8, thread: &str) -> String {
+    match (signal, thread) {
+        (0, _) => "vCont;c".into(),
+        (_, "") => format!("vCont;C{signal:02x}"),
+        _ => format!("vCont;C{signal:02x}:{thread};c"),
+    }
+}
+
+/// What the stub has to say to the user.
+pub fn console(packet: &[u8]) -> Option<String> {
+    let text = rsp::from_hex(packet.strip_prefix(b"O")?)?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Reads a stop reply; `None` for packets that are none (console output).
+pub fn stop_of(packet: &[u8]) -> Option<Stop> {
+    match packet {
+        [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
+            let signal = rsp::hex_digit(*high)? << 4 | rsp::hex_digit(*low)?;
+            let fields = std::str::from_utf8(rest).unwrap_or("");
+            if let Some(child) = fields.split(';').find_map(|f| f.strip_prefix("fork:")) {
+                let number = child.split('.').next_back()?;
+                return Some(Stop::Forked(i32::from_str_radix(number, 16).ok()?));
+            }
+            let thread = fields
+                .split(';')
+                .find_map(|f| f.strip_prefix("thread:"))
+                .filter(|_| *kind == b'T');
+            Some(Stop::Signal {
+                signal,
+                thread: thread.unwrap_or("").to_string(),
+            })
+        }
+        [b'W' | b'X', ..] => Some(Stop::Gone),
+        _ => None,
+    }
+}
+
+/// Reads one line of the answer to `ulpf watch`.
+pub fn outcome(line: &str) -> Result<Armed> {
+    let json: serde_json::Value = serde_json::from_str(line)?;
+    if let Some(id) = json["watch"].as_u64() {
+        return Ok(Armed::Yes(u32::try_from(id)?));
+    }
+    let refused = &json["refused"];
+    let text = |key: &str| {
+        refused[key]
+            .as_str()
+            .map(str::to_string)
+            .ok_or_else(|| anyhow!("no `{key}`"))
+    };
+    Ok(Armed::No(Problem::new(
+        text("what")?,
+        text("why")?,
+        text("what_to_do")?,
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_replies() {
+        match stop_of(b"T0bthread:p12.34;core:1;").unwrap() {
+            Stop::Signal { signal, thread } => {
+                assert_eq!((signal, thread.as_str()), (11, "p12.34"));
+                assert_eq!(pass_on(signal, &thread), "vCont;C0b:p12.34;c");
+            }
+            _ => panic!(),
+        }
+        assert!(matches!(
+            stop_of(b"S05"),
+            Some(Stop::Signal { signal: 5, .. })
+        ));
+        assert!(matches!(stop_of(b"W00"), Some(Stop::Gone)));
+        assert!(stop_of(b"O48").is_none());
+        assert!(stop_of(b"Tzz").is_none());
+        assert_eq!(pass_on(0, "1"), "vCont;c");
+    }
+
+    #[test]
+    fn outcomes() {
+        assert!(matches!(outcome("{\"watch\":7}").unwrap(), Armed::Yes(7)));
+        match outcome(r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#).unwrap() {
+            Armed::No(problem) => assert_eq!(problem.to_string(), "a: b; c"),
+            _ => panic!(),
+        }
+        assert!(outcome("{}").is_err());
+        assert!(outcome("OK").is_err());
+    }
+}

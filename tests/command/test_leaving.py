@@ -1,0 +1,193 @@
+"""How `ulpf run` and `ulpf attach` end: by signals to themselves, and when the program is killed at a bad moment."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from lib.env import PATIENCE, ULPF, example, ulpf_only
+from lib.rsp import wait_until
+from lib.server import peek
+
+sys.path.insert(0, os.path.dirname(__file__))
+from test_endings import handlers  # noqa: E402
+
+
+def rounds(pid):
+    """The variable of a running examples/spin.c."""
+    return int.from_bytes(peek(pid, "spin", "rounds"), "little")
+
+
+def ignored(*numbers):
+    """For preexec_fn: as nohup and shells start what runs in the background."""
+    def ignore():
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+    return ignore
+
+
+class Command(unittest.TestCase):
+    def start(self, *words, **options):
+        """ulpf in a session of its own, with a log; nothing is typed anywhere."""
+        log = tempfile.NamedTemporaryFile()
+        self.addCleanup(log.close)
+        process = subprocess.Popen([ULPF, words[0], "--json", "-l", log.name, *words[1:]], stdin=options.pop("stdin", subprocess.DEVNULL),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **options)
+        process.log = log.name
+        for clean in process.stdout.close, process.stderr.close, process.wait, process.kill:
+            self.addCleanup(clean)
+        return process
+
+    def lines(self, process):
+        return [json.loads(line) for line in open(process.log).read().splitlines() if line.endswith("}")]
+
+    def wait_for(self, process, kind, count=1):
+        self.assertTrue(wait_until(lambda: sum(l["type"] == kind for l in self.lines(process)) >= count, 30), open(process.log).read())
+
+    def program(self, *command):
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        for clean in program.stdout.close, program.wait, program.kill:
+            self.addCleanup(clean)
+        return program
+
+
+@ulpf_only
+class Leaving(Command):
+    def spin(self):
+        program = self.program(example("spin"))
+        program.stdout.readline()
+        return program
+
+    def assertGoesOn(self, program, before):
+        self.assertIsNone(program.poll())
+        self.assertTrue(wait_until(lambda: handlers(program.pid) == before), (handlers(program.pid), before))
+        first = rounds(program.pid)
+        self.assertTrue(wait_until(lambda: rounds(program.pid) > first + 10))
+
+    def test_while_it_waits_for_a_function(self):
+        """Whatever ends an `attach --at` that has not begun, the program goes on."""
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+            with self.subTest(number):
+                program = self.spin()
+                before = handlers(program.pid)
+                watcher = self.start("attach", "--at", "main", "-w", "rounds", str(program.pid))
+                self.assertTrue(wait_until(lambda: handlers(program.pid) != before))
+                time.sleep(0.5 * PATIENCE)
+                watcher.send_signal(number)
+                self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
+                self.assertGoesOn(program, before)
+
+    def test_what_does_not_come_to_rest_is_left(self):
+        """The second Ctrl-C leaves at once; the program is let go when it can be."""
+        program = self.program(example("threads16"), "4000000000")
+        watcher = self.start("attach", "-q", "-w", "stores", str(program.pid))
+        self.wait_for(watcher, "watch")
+        os.kill(program.pid, signal.SIGSTOP)
+        watcher.send_signal(signal.SIGINT)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            watcher.wait(1)
+        watcher.send_signal(signal.SIGINT)
+        self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+        self.assertIn(b"does not come to rest", watcher.stderr.read())
+        self.assertIsNone(program.poll())
+        os.kill(program.pid, signal.SIGCONT)
+        self.assertTrue(wait_until(lambda: handlers(program.pid)[-1][1] & ~0x180000000 == 0, 20), handlers(program.pid))
+        self.assertIsNone(program.poll())
+
+    def test_ignored_signals_stay_ignored(self):
+        """nohup ulpf attach"""
+        program = self.spin()
+        before = handlers(program.pid)
+        watcher = self.start("attach", "-w", "rounds", str(program.pid), preexec_fn=ignored(signal.SIGHUP))
+        self.wait_for(watcher, "hit")
+        watcher.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        seen = len(self.lines(watcher))
+        self.wait_for(watcher, "hit", seen + 100)
+        watcher.send_signal(signal.SIGINT)
+        self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+        self.assertGoesOn(program, before)
+
+    def test_an_interrupt_that_was_not_typed_is_handed_on(self):
+        for number in signal.SIGINT, signal.SIGQUIT:
+            with self.subTest(number):
+                run = self.start("run", "-w", "rounds", "--", example("spin"))
+                self.wait_for(run, "hit")
+                run.send_signal(number)
+                self.assertEqual(run.wait(20 * PATIENCE), -number)
+
+
+@ulpf_only
+class Killed(Command):
+    """The program's end is the program's, whatever it and ulpf were about."""
+
+    limit = 180
+
+    def kill_at_any_moment(self, times, *words, **options):
+        for n in range(times):
+            run = self.start("run", "-q", "--no-summary", *words, **options)
+            self.wait_for(run, "start")
+            pid = self.lines(run)[0]["pid"]
+            time.sleep(0.1 * n / times)
+            os.kill(pid, signal.SIGKILL)
+            said = run.communicate(timeout=20 * PATIENCE)[1].decode()
+            self.assertEqual(run.returncode, -signal.SIGKILL, said)
+            self.assertNotRegex(said, "unexpected|could not|cannot")
+
+    def test_during_exec(self):
+        self.kill_at_any_moment(25, "-w", "baton", "--", example("relay"), "1000")
+        self.kill_at_any_moment(10, "-w", "baton", "--", example("relay"), "1000", "thread")
+
+    def test_while_libraries_come_and_go(self):
+        source = ("#include <dlfcn.h>\nint main(int n, char **names)"
+                  "{ for (;;) { void *library = dlopen(names[1], RTLD_NOW); if (library) dlclose(library); } }")
+        with tempfile.TemporaryDirectory() as folder:
+            binary = os.path.join(folder, "loader")
+            subprocess.run(["cc", "-x", "c", "-", "-o", binary, "-ldl"], input=source.encode(), check=True)
+            self.kill_at_any_moment(25, "-w", "libplugin.so`plugin_state", "--", binary, example("libplugin.so"))
+
+    def test_before_the_watches_are_set(self):
+        program = self.program(example("spin"))
+        program.stdout.readline()
+        before = handlers(program.pid)
+        watcher = self.start("attach", "--at", "main", "-w", "rounds", str(program.pid))
+        self.assertTrue(wait_until(lambda: handlers(program.pid) != before))
+        time.sleep(0.5 * PATIENCE)
+        program.kill()
+        self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+        self.assertIn(b"ended before the watches could be set", watcher.stderr.read())
+
+
+@ulpf_only
+class Shortage(Command):
+    """No descriptor is left for what has to be followed: the program goes on unwatched, and the user is told why."""
+
+    def exhaust(self, process, left):
+        """`left` descriptors can still be had."""
+        used = {int(fd) for fd in os.listdir(f"/proc/{process.pid}/fd")}
+        limit = sorted(set(range(len(used) + left + 1)) - used)[left]
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+
+    def test_exec(self):
+        run = self.start("run", "-w", "baton", "--", example("relay"), "1", "wait", stdin=subprocess.PIPE)
+        self.addCleanup(run.stdin.close)
+        self.wait_for(run, "watch")
+        self.exhaust(run, 1)
+        out, said = run.communicate(b"\n", timeout=30 * PATIENCE)
+        self.assertEqual((run.returncode, out), (11, b"relay: leg 1, baton 12\nrelay: leg 0, baton 11\n"))
+        self.assertRegex(said.decode(), r"runs on unwatched: ulpf cannot follow it \(Too many open files")
+
+    def test_fork(self):
+        run = self.start("run", "-f", "-w", "libc`environ", "--", "/bin/sh", "-c", "read line; (exit 3); echo $?", stdin=subprocess.PIPE)
+        self.addCleanup(run.stdin.close)
+        self.wait_for(run, "start")
+        time.sleep(0.5 * PATIENCE)  # until it reads
+        self.exhaust(run, 0)
+        out, said = run.communicate(b"\n", timeout=30 * PATIENCE)
+        self.assertEqual((run.returncode, out), (0, b"3\n"), said)
+        self.assertRegex(said.decode(), r"child \d+ is not watched: .*Too many open files")
