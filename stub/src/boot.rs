@@ -144,6 +144,7 @@ extern "C" fn first_step() -> ! {
 fn adopt_thread() -> Result<(), Errno> {
     let t = g().threads.create().ok_or(Errno(-ENOMEM as i32))?;
     let i = t.inner();
+    i.booting = true;
     let stack = t.our_stack();
     let mut mask = 0u64;
     // SAFETY: reads and sets up the calling thread.

@@ -12,3 +12,4 @@ pub mod memory;
 pub mod park;
 pub mod signals;
 pub mod thread;
+pub mod waiting;

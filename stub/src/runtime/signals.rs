@@ -20,6 +20,7 @@ use super::frame::*;
 use super::memory;
 use super::park::{self, park};
 use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
+use super::waiting;
 use crate::syscalls::sites;
 use crate::{fault, g, syscalls};
 
@@ -259,6 +260,7 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
     let i = t.inner();
     // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
     let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
+    waiting::hand_over(t);
     uc.stack = i.alt;
     uc.sigmask |= i.hidden;
     park::set_tf(uc, false);
@@ -332,6 +334,14 @@ pub fn sigprocmask(t: &Thread, uc: &mut UContext, how: u64, set: u64, old: u64, 
         return EFAULT;
     }
     0
+}
+
+/// After a successful rt_sigpending(2): what waits here waits, too.
+pub fn pending(t: &Thread, set: u64) {
+    let waiting = t.inner().waiting.set();
+    if let Some(seen) = memory::get::<u64>(set).filter(|_| waiting != 0) {
+        memory::put(set, &(seen | waiting));
+    }
 }
 
 /// sigaltstack(2).
@@ -612,6 +622,12 @@ pub fn block() {
     let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &HANDLER_MASK as *const u64, 0, 8) };
 }
 
+/// As [`block`], and unblocks the rest: after a call that was made under another mask.
+pub fn only_ours() {
+    // SAFETY: the mask of our handlers.
+    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 2, &HANDLER_MASK as *const u64, 0, 8) };
+}
+
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_late(uc: &mut UContext) {
@@ -720,23 +736,46 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.by_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
         return;
     }
-    let left = sites::leave(uc);
-    if ours(uc.gprs.rip) {
-        return interrupted_ourselves(t, uc, Some(info));
-    }
-    if info.by_kernel() && matches!(sig, 4 | 8) {
+    if info.by_kernel() && matches!(sig, 4 | 8) && !ours(uc.gprs.rip) {
         fault::cancel_own_step(t, uc);
     }
-    raise(t, uc, sig, info);
+    arrived(t, uc, info);
+}
+
+/// A signal that no instruction of the program has caused.
+fn arrived(t: &'static Thread, uc: &mut UContext, info: &SigInfo) {
+    let left = sites::leave(uc);
+    if ours(uc.gprs.rip) {
+        if waiting::set_aside(t, info) {
+            // The program knows nothing of it: a call that it has interrupted is made again.
+            t.kicked.store(true, SeqCst);
+            return interrupted_ourselves(t, uc, None);
+        }
+        return interrupted_ourselves(t, uc, Some(info));
+    }
+    if !waiting::set_aside(t, info) {
+        raise(t, uc, info.signo, info);
+    }
     if let Some(l) = left {
         l.rewind(uc); // nobody has handled the signal
         l.again(t, uc);
     }
 }
 
-extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
+/// Is this the stub's park signal, or the command's, and not one of the program's own of that number?
+fn park_is_ours(t: &Thread, info: &SigInfo) -> bool {
+    const SI_TKILL: i32 = -6;
+    // From another namespace the sender has no number.
+    info.code == SI_TKILL && [g().stub_tid.load(Relaxed), 0].contains(&info.sender())
+        || core::mem::take(&mut t.inner().booting)
+}
+
+extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = Thread::current();
+    if !park_is_ours(t, info) {
+        return arrived(t, uc, info);
+    }
     let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
@@ -756,6 +795,9 @@ extern "C" fn on_park(_: i32, _info: &SigInfo, uc: &mut UContext) {
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = Thread::current();
+    if !info.by_kernel() {
+        return arrived(t, uc, info);
+    }
     sites::leave(uc);
     let rip = uc.gprs.rip;
     if ours(rip) {
@@ -763,21 +805,18 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
             uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
             return;
         }
-        if info.by_kernel() && fault::recover(uc, info) {
+        if fault::recover(uc, info) {
             return;
-        }
-        if !info.by_kernel() {
-            return interrupted_ourselves(t, uc, Some(info));
         }
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
     t.inner().open = sig == SIGSEGV;
-    if !(info.by_kernel() && fault::handle(t, uc, info)) {
+    if !fault::handle(t, uc, info) {
         close(t);
         if t.inner().own_step.is_some() {
             fault::cancel_own_step(t, uc);
         }
-        if t.inner().hidden & bit(sig) != 0 && info.by_kernel() {
+        if t.inner().hidden & bit(sig) != 0 {
             // The program has blocked a synchronous signal: the kernel kills it for that.
             actions(t).set(sig, KernelAction::default());
         }
@@ -797,6 +836,9 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = Thread::current();
     let i = t.inner();
+    if !info.by_kernel() {
+        return arrived(t, uc, info);
+    }
     if info.code == TRAP_TRACE {
         match sites::step(uc) {
             sites::Stepped::No | sites::Stepped::Mov => {}
@@ -914,6 +956,9 @@ const SYS_USER_DISPATCH: i32 = 2;
 extern "C" fn on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = Thread::current();
+    if !info.by_kernel() {
+        return arrived(t, uc, info);
+    }
     sites::leave(uc);
     if info.code == SYS_USER_DISPATCH {
         syscalls::dispatch(t, uc);

@@ -25,6 +25,7 @@ use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
+use super::waiting::Waiting;
 use crate::control::heap::Mapped;
 use crate::inferior::{Resume, Tid};
 
@@ -198,6 +199,8 @@ pub struct Inner {
     pub orig_rax: i64,
     /// Signals among `signals::HIDDEN` that the program believes to have blocked.
     pub hidden: u64,
+    /// The same for the call in progress, if it waits under another mask.
+    pub hidden_meanwhile: Option<u64>,
     /// The program's own alternate stack.
     pub alt: SigStack,
     pub actions: *const ActionTable,
@@ -208,6 +211,10 @@ pub struct Inner {
     /// Signals that arrived while our own code ran.
     pub deferred: [SigInfo; DEFERRED],
     pub deferred_len: usize,
+    /// Signals that arrived although the program has them blocked.
+    pub waiting: Waiting,
+    /// The command's park signal is still on its way.
+    pub booting: bool,
     /// The debugger's single step is under way.
     pub stepping: bool,
     pub range: (u64, u64),
@@ -441,6 +448,7 @@ impl Registry {
                 bases_dirty: false,
                 orig_rax: -1,
                 hidden: 0,
+                hidden_meanwhile: None,
                 alt: SigStack {
                     sp: 0,
                     flags: SS_DISABLE,
@@ -452,6 +460,8 @@ impl Registry {
                 vfork_parent: 0,
                 deferred: [SigInfo::zeroed(); DEFERRED],
                 deferred_len: 0,
+                waiting: Waiting::none(),
+                booting: false,
                 stepping: false,
                 range: (0, 0),
                 own_step: None,

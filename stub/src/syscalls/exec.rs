@@ -15,6 +15,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::signals;
 use crate::runtime::thread::{Event, Request, State, Thread};
+use crate::runtime::waiting;
 
 const AT_FDCWD: i32 = -100;
 
@@ -56,12 +57,13 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if !followed {
         t.set_state(State::Dead);
     }
+    waiting::hand_over(t);
     let call = [nr, args[0], args[1], args[2], args[3], args[4], args[5]];
     // The new program inherits the mask. A signal that comes after it is set, but before the call, makes
     // this one fail (RESTART), is delivered, and the call is made again.
     // SAFETY: the program's own call.
     let r = unsafe { ulpf_blocking(&call, &mask) };
-    signals::block();
+    signals::only_ours();
     if !followed {
         t.set_state(State::Running);
         if debug_registers::active() {

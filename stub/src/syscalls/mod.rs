@@ -31,6 +31,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall};
 use crate::runtime::signals;
 use crate::runtime::thread::{Call, Events, OwnStepKind, Request, Thread};
+use crate::runtime::waiting;
 
 use buffers::List;
 use scratch::Scratch;
@@ -88,6 +89,9 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     if i.deferred_len > 0 {
         signals::deliver_deferred(t, uc);
     }
+    if !i.waiting.is_empty() {
+        waiting::deliver(t, uc);
+    }
     let pending = core::mem::replace(&mut t.inner().pending, Events::none());
     if !pending.is_empty() {
         crate::fault::stop_for(t, uc, &pending);
@@ -126,6 +130,13 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
         k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
         k::__NR_pselect6 | k::__NR_io_pgetevents => Value(with_mask_pair(t, uc, nr, a)),
+        k::__NR_rt_sigpending => {
+            let result = ordinary(t, uc, nr, a);
+            if result == 0 {
+                signals::pending(t, a[0]);
+            }
+            Value(result)
+        }
         k::__NR_rt_sigtimedwait => Value(with_signal_set(t, uc, nr, a, 0)),
         k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
         k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
@@ -193,7 +204,7 @@ fn with_mask(
         };
         let slot = mask.insert(m & !signals::HIDDEN);
         *p = slot as *const u64 as u64;
-        return call(t, uc, nr, a, &given, 1 << at);
+        return hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << at));
     }
     call(t, uc, nr, a, &given, 0)
 }
@@ -216,7 +227,18 @@ fn with_mask_pair(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i
     let pair = [&mask as *const u64 as u64, size];
     let mut given = *a;
     given[5] = pair.as_ptr() as u64;
-    call(t, uc, nr, a, &given, 1 << 5)
+    hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << 5))
+}
+
+/// A call that waits under another mask, as far as the kernel does not see it.
+fn hiding(t: &'static Thread, mask: u64, f: impl FnOnce(&'static Thread) -> i64) -> i64 {
+    if waiting::interrupt(t, mask) {
+        return EINTR;
+    }
+    t.inner().hidden_meanwhile = Some(mask);
+    let result = f(t);
+    t.inner().hidden_meanwhile = None;
+    result
 }
 
 /// Waiting for signals, or a descriptor for them: the park signal stays ours.
@@ -225,6 +247,14 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
     let Some(m) = memory::get::<u64>(a[at]) else {
         return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
     };
+    if nr == k::__NR_rt_sigtimedwait as u64
+        && let Some(info) = t.inner().waiting.take(m)
+    {
+        return match a[1] == 0 || memory::put(a[1], &info) {
+            true => info.signo as i64,
+            false => EFAULT,
+        };
+    }
     let set = m & !signals::bit(ulpf_lib::boot::PARK_SIGNAL);
     given[at] = &set as *const u64 as u64;
     call(t, uc, nr, a, &given, 1 << at)

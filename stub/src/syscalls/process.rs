@@ -22,6 +22,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::signals;
 use crate::runtime::thread::{Call, Event, Request, State, Thread};
+use crate::runtime::waiting::Waiting;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -489,6 +490,8 @@ fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
     uc.stack = i.alt;
     i.stepping = false;
     i.deferred_len = 0;
+    i.waiting = Waiting::none();
+    i.hidden_meanwhile = None;
     park::set_tf(uc, false);
 }
 

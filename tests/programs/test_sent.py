@@ -1,0 +1,19 @@
+"""Signals that instructions cause, sent by kill and the like: as without us."""
+
+import subprocess
+
+from lib.cases import Case
+from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+
+
+@ulpf_only
+class Sent(Case):
+    def test_delivered_blocked_fetched(self):
+        """And the program's own signal of the number that we use ourselves."""
+        status, expected = bare(example("sent"))
+        self.assertEqual(status, 0)
+        for spec in "watched", "count:rw":
+            done = subprocess.run([ULPF, "run", "--quiet", "--no-summary", "--watch", spec, "--", example("sent")],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  timeout=60 * PATIENCE, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""), spec)
