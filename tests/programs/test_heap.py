@@ -18,13 +18,13 @@ import threading
 import time
 import unittest
 
+from lib.cpython import CPYTHON
 from lib.env import LONG, PATIENCE, ULPF, find_tool, needs, ulpf_only
 from lib.rsp import wait_until
 
 
 class Watched(unittest.TestCase):
-    limit = 900 if LONG else 240
-    alone = True  # each keeps a processor busy
+    limit = 900 if LONG else 300
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ulpf-heap-")
@@ -105,23 +105,10 @@ pragma integrity_check;
 
 @ulpf_only
 class Python(Watched):
-    # What is quick; the whole modules take minutes each.
-    QUICK = {
-        "test_fork1": [""],
-        "test_mmap": [""],
-        "test_os": ["FileTests", "EnvironTests", "MakedirTests", "PidTests", "SpawnTests", "MemfdCreateTests", "EventfdTests"],
-        "test_signal": ["PosixTests", "SiginterruptTest.test_siginterrupt_off", "ItimerTest.test_setitimer_tiny", "ItimerTest.test_itimer_real",
-                        "PendingSignalsTests.test_sigpending", "PendingSignalsTests.test_sigwait", "PendingSignalsTests.test_sigtimedwait",
-                        "StressTest.test_stress_delivery_dependent"],
-        "test_subprocess": ["POSIXProcessTestCase.test_terminate", "POSIXProcessTestCase.test_kill",
-                            "ProcessTestCase.test_communicate", "RunFuncTestCase.test_capture_output"],
-        "test_threading": ["ThreadTests.test_various_ops", "ThreadTests.test_foreign_thread", "LockTests", "SemaphoreTests"],
-    }
-
     def module(self, name):
         if not os.path.exists("/usr/lib/python3.11/test/test_fork1.py"):
             self.skipTest("libpython3.11-testsuite is not installed")
-        tests = [f"test.{name}{'.' if part else ''}{part}" for part in ([""] if LONG else self.QUICK[name])]
+        tests = [f"test.{name}{'.' if part else ''}{part}" for part in ([""] if LONG else CPYTHON[name])]
         status, *_ = self.as_bare("heap:w", "/usr/bin/python3", "-m", "unittest", "-v", *tests, at_least=1_000_000, clean=verdicts)
         if not LONG:  # whole suites may fail here or there on their own
             self.assertEqual(status, 0)
@@ -137,8 +124,10 @@ def python_test(name):
     return lambda self: self.module(name)
 
 
-for module in Python.QUICK:
+for module in CPYTHON:
     setattr(Python, f"test_python_{module}", python_test(module))
+# Their own tests are about time.
+Python.test_python_test_signal.alone = Python.test_python_test_threading.alone = True
 
 
 @ulpf_only
@@ -258,18 +247,16 @@ class Nginx(Watched):
             file.write("small\n")
         answers = []
         for watched in False, True:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            where = os.path.join(self.folder, f"socket{watched:d}")
             with open(os.path.join(self.folder, "conf"), "w") as conf:
-                conf.write(CONF.replace("PORT", str(port)).replace("ROOT", self.folder))
+                conf.write(CONF.replace("SOCKET", where).replace("ROOT", self.folder))
             command = [nginx, "-p", self.folder, "-c", os.path.join(self.folder, "conf"), "-e", os.path.join(self.folder, "errors")]
             with subprocess.Popen(self.command("heap:rw", *command) if watched else command, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, start_new_session=True) as server:
                 try:
-                    self.assertTrue(wait_until(lambda: self.listens(port), 60))
-                    answers.append(self.load(port))
-                    subprocess.run([*command, "-s", "quit"], timeout=60, check=True)
+                    self.assertTrue(wait_until(lambda: self.listens(where), 60))
+                    answers.append(self.load(where))
+                    subprocess.run([*command, "-s", "quit"], timeout=60 * PATIENCE, check=True)
                     answers[-1].append(server.wait(60 * PATIENCE))
                 finally:
                     with contextlib.suppress(ProcessLookupError):
@@ -278,17 +265,17 @@ class Nginx(Watched):
         self.assertEqual(answers[0][-1], 0)
         self.assertGreater(self.summary()["watches"][0]["hits"], 50_000)
 
-    def listens(self, port):
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+    def listens(self, where):
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(where) == 0
 
-    def load(self, port):
+    def load(self, where):
         """Four clients at once, new and kept connections; a digest of all answers."""
         answers = [None] * 4
 
         def client(number):
             got = []
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection = UnixConnection(where)
             for n in range(self.REQUESTS // 4):
                 path = ("/small", "/large", "/nothing", "/moved", "/small?x=1")[n % 5]
                 headers = {"Range": "bytes=100-199"} if n % 10 == 6 else {"Accept-Encoding": "gzip"} if n % 3 == 0 else {}
@@ -304,7 +291,21 @@ class Nginx(Watched):
             thread.start()
         for thread in clients:
             thread.join(self.limit * PATIENCE)
+        self.assertNotIn(None, answers, "a client has failed")
         return answers
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """A port that is free now may be taken when nginx asks for it; a name in our folder is ours."""
+
+    def __init__(self, where):
+        super().__init__("localhost", timeout=60 * PATIENCE)
+        self.where = where
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.where)
 
 
 CONF = """
@@ -314,7 +315,7 @@ http {
   access_log ROOT/access; gzip on; gzip_types *; gzip_min_length 1;
   client_body_temp_path ROOT/body; proxy_temp_path ROOT/proxy; fastcgi_temp_path ROOT/fastcgi;
   uwsgi_temp_path ROOT/uwsgi; scgi_temp_path ROOT/scgi;
-  server { listen 127.0.0.1:PORT; root ROOT; location = /moved { return 301 /small; } }
+  server { listen unix:SOCKET; root ROOT; location = /moved { return 301 /small; } }
 }
 """
 
@@ -331,7 +332,7 @@ class Runtimes(Watched):
         program = os.path.join(self.folder, "main")
         env = {**os.environ, "HOME": self.folder, "GOCACHE": os.path.join(self.folder, "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off",
                "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        built = subprocess.run([find_tool("go"), "build", "-o", program, source], env=env, stderr=subprocess.PIPE, timeout=self.limit)
+        built = subprocess.run([find_tool("go"), "build", "-o", program, source], env=env, stderr=subprocess.PIPE, timeout=self.limit * PATIENCE)
         if built.returncode:
             self.skipTest(f"go cannot build: {built.stderr.decode()[-200:]}")
         for spec in "heap:w", "heap:rw":
@@ -344,7 +345,7 @@ class Runtimes(Watched):
             file.write(JAVA)
         if find_tool("javac") is None:
             self.skipTest("javac is not installed")
-        subprocess.run([find_tool("javac"), "Main.java"], cwd=self.folder, check=True, timeout=self.limit)
+        subprocess.run([find_tool("javac"), "Main.java"], cwd=self.folder, check=True, timeout=self.limit * PATIENCE)
         java = os.path.realpath(find_tool("java"))
         self.as_bare("heap:w", java, "-Xmx64m", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", self.folder, "Main", at_least=100_000)
 

@@ -8,7 +8,8 @@ import tempfile
 import time
 
 from lib.cases import Case
-from lib.env import ROOT, STAND_IN, bare, find_tool, needs
+from lib.cpython import CPYTHON
+from lib.env import LONG, PATIENCE, ROOT, STAND_IN, bare, find_tool, needs
 from lib.rsp import wait_until
 
 IN_GDB = os.path.join(ROOT, "tests", "lib", "in_gdb.py")
@@ -16,8 +17,7 @@ MANY = 3 if STAND_IN else 400
 
 
 class Programs(Case):
-    limit = 600
-    alone = True  # each keeps a processor busy
+    limit = 600 if LONG else 300
 
     def under_watch(self, *program, stop, addresses, stdin=None, ignore=0, seconds=500, cwd=None, env=None):
         """Runs up to the `ignore`-th call of `stop`, sets MANY watches, runs to the end.
@@ -79,10 +79,14 @@ class Programs(Case):
         if not os.path.exists("/usr/lib/python3.11/test/test_json"):
             self.skipTest("libpython3.11-testsuite is not installed")
         command = ["/usr/bin/python3", "-m", "test", module]
+        if not LONG:
+            command += [word for part in CPYTHON.get(module, []) if part
+                        for word in ("-m", f"*.{part}" if ".test_" in part else f"*.{part}.*")]
         with tempfile.TemporaryDirectory() as folder:
             env = {**os.environ, "TMPDIR": folder, "PYTHONHASHSEED": "0", "HOME": folder}
             env.pop("PYTHONPATH", None)
             status, text = bare(*command, timeout=300, env=env)
+            self.assertNotRegex(text, r"NO TESTS? RUN")
             got = self.to_the_end(*self.under_watch(
                 *command, stop="Py_RunMain", env=env,
                 addresses=f"on_few_pages({MANY})"))
@@ -104,7 +108,8 @@ class Programs(Case):
                                                    addresses="words(*mapping('redis-check-rdb'), 64)")
                     gdb.send("python run_to_the_end()")
                 else:
-                    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+                    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    self.addCleanup(lambda: (process.kill(), process.wait()))
                 self.assertTrue(wait_until(lambda: os.path.exists(socket), 30))
                 results.append(self.benchmark(socket))
                 if watched:
@@ -112,18 +117,18 @@ class Programs(Case):
                     results[-1].append("status 0" in out)
                     server.wait()
                 else:
-                    results[-1].append(process.wait(30) == 0)
+                    results[-1].append(process.wait(30 * PATIENCE) == 0)
         self.assertEqual(results[1], results[0])
 
     def benchmark(self, socket):
         cli = [find_tool("redis-cli"), "-s", socket]
         run = subprocess.run([find_tool("redis-benchmark"), "-s", socket, "-n", "10000", "-q", "-t", "set,get,incr,lpush,rpop,sadd,hset,spop,zadd,mset",
-                              "-d", "100"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+                              "-d", "100"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300 * PATIENCE)
         commands = ["set greeting hello", "append greeting -world", "get greeting", "incrby number 41", "incr number", "rpush list a b c d",
                     "lrange list 0 -1", "zadd scores 3 three 1 one 2 two", "zrange scores 0 -1 withscores", "dbsize",
                     "get counter:__rand_int__", "llen mylist", "eval 'return {1,2,redis.call(\"get\",\"number\")}' 0"]
-        said = subprocess.run(cli, input="\n".join(commands).encode(), stdout=subprocess.PIPE, timeout=60).stdout.decode()
-        subprocess.run([*cli, "shutdown", "nosave"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        said = subprocess.run(cli, input="\n".join(commands).encode(), stdout=subprocess.PIPE, timeout=60 * PATIENCE).stdout.decode()
+        subprocess.run([*cli, "shutdown", "nosave"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * PATIENCE)
         return [run.returncode, re.sub(r"[\d.]+ requests.*", "", run.stdout.decode().replace("\r", "\n")).count(": \n") > 0, said]
 
     def test_cpp_map_exceptions_threads(self):
