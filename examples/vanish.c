@@ -20,7 +20,7 @@ static char *map(void)
 	return mmap(AT, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	long sum = 0;
 
@@ -29,6 +29,10 @@ int main(void)
 	*number = 1;
 	ready();
 	munmap(AT, LEN);
+	if (argc > 1 && !strcmp(argv[1], "code")) {
+		mmap(AT, LEN, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		return 0;
+	}
 	map();
 	sum = sum * 10 + *number; /* 0 */
 	*number = 2;

@@ -55,9 +55,16 @@ pub fn fatal_child(why: &str) -> ! {
     }
 }
 
+/// The program's standard error; the stub's own task has none, and tells the command.
 pub fn write_stderr(s: &str) {
-    // SAFETY: writes a string.
-    let _ = unsafe { sys!(k::__NR_write, 2, s.as_ptr(), s.len()) };
+    use core::sync::atomic::Ordering::Relaxed;
+    // SAFETY: asks for a number; writes a string.
+    unsafe {
+        if sys!(k::__NR_getpid) == Ok(g().stub_tid.load(Relaxed) as u64) {
+            return control::notices::tell(s);
+        }
+        let _ = sys!(k::__NR_write, 2, s.as_ptr(), s.len());
+    }
 }
 
 /// As [`fatal`], with the place and the address of a fault in our own code.
@@ -84,8 +91,7 @@ pub fn fatal_fault(why: &str, pc: u64, addr: u64) -> ! {
         &b,
         b"\n",
     ] {
-        // SAFETY: writes bytes.
-        let _ = unsafe { sys!(k::__NR_write, 2, s.as_ptr(), s.len()) };
+        write_stderr(core::str::from_utf8(s).unwrap_or_default());
     }
     fatal(why)
 }

@@ -45,3 +45,10 @@ class VanishedMemory(Case):
         said = Json(["*number:8"], "vanish", options=["--at", "ready"])
         self.assertTrue(said.summary["watches"][0]["gone"])
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
+
+    def test_memory_that_cannot_be_armed_again(self):
+        gdb = self.session("vanish", "code")
+        gdb("watch -l *number")
+        cannot = r"ulpf: cannot guard 0x10001000-0x10002000: .* executable memory"
+        self.assertSays(self.assertExits(gdb), cannot)
+        self.assertSays(run(["*number:8"], "vanish", "code", options=["--at", "ready"])[2], cannot)

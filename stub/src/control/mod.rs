@@ -8,7 +8,7 @@
 mod follow;
 pub mod heap;
 mod monitor;
-mod notices;
+pub mod notices;
 mod perf;
 mod placement;
 mod reader;
@@ -390,6 +390,7 @@ impl Control {
                     }
                     self.finish(Some(t), what);
                     self.holder = None;
+                    self.tell_at_once();
                     self.let_world_go();
                     world::answer(t);
                 } else if t.state() == State::Requesting
@@ -426,8 +427,18 @@ impl Control {
                 world::answer(t);
                 return;
             }
+            self.tell_at_once();
             self.let_world_go();
             world::answer(t);
+        }
+    }
+
+    /// Before a thread goes on, for it may end the program, and then nobody listens any more.
+    fn tell_at_once(&mut self) {
+        if self.running {
+            for text in self.notices.take() {
+                notices::tell(&text);
+            }
         }
     }
 
@@ -822,6 +833,7 @@ impl Inferior for Control {
             let _ = text::restore(b.addr, b.original);
         }
         self.drop_all_watches();
+        self.tell_at_once();
         self.sites.remove_all();
         self.detached = true;
         follow::release_everybody();

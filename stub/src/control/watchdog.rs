@@ -3,12 +3,11 @@
 
 use alloc::string::String;
 use core::fmt::Write;
-use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use super::{reader, watches::read_file};
+use super::watches::read_file;
 use crate::runtime::thread::{Request, State, Thread};
 
 /// Threads come to rest within microseconds; what takes this long needs somebody's help.
@@ -53,7 +52,7 @@ pub fn threads_run(waiting: impl Iterator<Item = &'static Thread>, asker: Option
     for t in waiting.take(8) {
         describe(&mut text, t);
     }
-    tell(&text);
+    super::notices::tell(&text);
 }
 
 /// The thread that runs alone, and does not come back.
@@ -65,7 +64,7 @@ pub fn holder_runs(t: &Thread) {
         purpose(t)
     );
     describe(&mut text, t);
-    tell(&text);
+    super::notices::tell(&text);
 }
 
 fn purpose(t: &Thread) -> &'static str {
@@ -122,15 +121,4 @@ fn describe(text: &mut String, t: &Thread) {
         let _ = write!(text, ", pc {pc}, in system call {number}");
     }
     text.push('\n');
-}
-
-/// At once: whoever waits for a stop, or for the answer to a request, takes console lines.
-fn tell(text: &str) {
-    let mut frame = String::from("$O");
-    for b in text.bytes() {
-        let _ = write!(frame, "{b:02x}");
-    }
-    let sum = frame.bytes().skip(1).fold(0u8, |s, b| s.wrapping_add(b));
-    let _ = write!(frame, "#{sum:02x}");
-    super::send_all(reader::CONTROL.load(Relaxed), frame.as_bytes());
 }

@@ -162,9 +162,9 @@ impl Control {
         }
     }
 
-    /// What the debugger cannot be told in a reply: on the command's standard error.
-    pub fn warn(&self, text: &str) {
-        crate::write_stderr(text);
+    /// What the debugger cannot be told in a reply.
+    pub fn warn(&mut self, text: &str) {
+        self.notices.push(text.into());
     }
 
     pub fn release_memory(&mut self, start: u64, end: u64) {
