@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef CLONE_CLEAR_SIGHAND
@@ -164,6 +165,25 @@ static void storm(int rounds)
 	printf("storm: %d programs began with signals blocked\n", codes);
 }
 
+/* A vfork child that waits for a file; then, which signals are caught here. */
+static void late(const char *path)
+{
+	char line[256];
+	pid_t child = vfork();
+
+	if (child == 0) {
+		struct timespec tick = { 0, 10000000 };
+		while (access(path, F_OK))
+			nanosleep(&tick, NULL);
+		_exit(4);
+	}
+	printf("late: %d\n", ended(child));
+	FILE *status = fopen("/proc/self/status", "r");
+	while (fgets(line, sizeof line, status))
+		if (!strncmp(line, "SigCgt", 6))
+			fputs(line, stdout);
+}
+
 __attribute__((noinline)) void called(void)
 {
 	__asm__ volatile("");
@@ -183,6 +203,10 @@ int main(int argc, char **argv)
 	ready();
 	if (argc > 1 && !strcmp(argv[1], "storm")) {
 		storm(atoi(argv[2]));
+		return 0;
+	}
+	if (argc > 1 && !strcmp(argv[1], "late")) {
+		late(argv[2]);
 		return 0;
 	}
 	if (argc > 1 && !strcmp(argv[1], "chroot")) {

@@ -308,7 +308,7 @@ pub fn stop_for(t: &'static Thread, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
     for (n, event) in events.iter().enumerate() {
         // After the first stop the debugger may have taken the watch away, or moved the thread.
-        if n > 0 && (uc.gprs.rip != pc || t.inner().leaving || !still_wanted(event)) {
+        if t.inner().leaving || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
             continue;
         }
         t.inner().stepping = false;

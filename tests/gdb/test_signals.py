@@ -12,6 +12,13 @@ from lib.server import peek, sleeps
 EXPECTED = bare(example("signals"))[1] if os.path.exists(example("signals")) else ""
 
 
+def caught(pid, number):
+    """Has the kernel a handler for it? (Under ulpf one of ours, if the debugger wants to hear of the signal.)"""
+    with open(f"/proc/{pid}/status") as status:
+        mask = next(l for l in status if l.startswith("SigCgt")).split()[1]
+    return int(mask, 16) >> (number - 1) & 1
+
+
 class Delivery(Case):
     def test_untouched(self):
         gdb = self.session("signals", stop=None)
@@ -99,6 +106,21 @@ class Delivery(Case):
         self.assertSays(gdb("continue"), r"on_alternate", r"New value = 1")
         gdb("delete")
         self.assertExits(gdb, 0, EXPECTED)
+
+    def test_wanted_while_the_program_sleeps(self):
+        """It rests in its system call when gdb says that it wants to hear of the signal."""
+        gdb = self.session("/bin/sleep", "60", stop=None)
+        gdb("handle SIGUSR1 nostop noprint pass")
+        gdb.send("continue")
+        self.assertTrue(wait_until(lambda: sleeps(gdb.server.program_pid)))
+        gdb.interrupt()
+        self.assertSays(gdb.answer(), r"SIGINT")
+        gdb("handle SIGUSR1 stop print nopass")
+        gdb.send("continue")
+        self.assertTrue(wait_until(lambda: caught(gdb.server.program_pid, signal.SIGUSR1)))
+        os.kill(gdb.server.program_pid, signal.SIGUSR1)
+        self.assertSays(gdb.answer(), r"received signal SIGUSR1")
+        gdb("kill")
 
     def test_breakpoint_in_a_handler(self):
         gdb = self.session("signals")

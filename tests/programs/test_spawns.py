@@ -1,5 +1,7 @@
 """Children made in ways that need care: clone3 with all its flags, exec while signals strike."""
 
+import contextlib
+import glob
 import os
 import subprocess
 import tempfile
@@ -7,6 +9,15 @@ import unittest
 
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.rsp import wait_until
+
+
+def has_child(pid):
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path) as stat:
+            if stat.read().rsplit(") ", 1)[1].split()[1] == str(pid):
+                return True
+    return False
 
 
 @ulpf_only
@@ -28,6 +39,22 @@ class Spawns(Case):
     def test_exec_while_signals_strike(self):
         done = self.run_("here.watched", "storm", "500")
         self.assertEqual((done.returncode, done.stdout), (0, "storm: 0 programs began with signals blocked\n"))
+
+    def test_detach_while_a_vfork_child_lives(self):
+        """Each of the two gets its own signal handlers back."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "now")
+            gdb = self.session("spawns", "late", path)
+            gdb.send("continue")
+            self.assertTrue(wait_until(lambda: has_child(gdb.server.program_pid)))
+            gdb.interrupt()
+            self.assertSays(gdb.answer(), r"SIGINT")
+            self.assertSays(gdb("detach"), r"detached")
+            open(path, "w").close()
+            expected = bare(example("spawns"), "late", path)[1]
+            self.assertSays(expected, r"late: 4\nSigCgt:")
+            self.assertTrue(wait_until(lambda: "SigCgt" in gdb.server.stdout()))
+            self.assertEqual(gdb.server.stdout(), expected)
 
 
 @ulpf_only

@@ -745,8 +745,10 @@ impl Inferior for Control {
 
     fn set_pass_signals(&mut self, mask: u64) {
         if g().pass_signals.swap(mask, SeqCst) != mask {
-            // Dispositions belong to the program's task: a resting thread of it does the calls.
-            crate::runtime::signals::REFRESH.store(true, SeqCst);
+            // Dispositions belong to the program's task: a resting thread of it does the calls, one that
+            // waits in a system call when it makes that again.
+            signals::REFRESH.store(true, SeqCst);
+            self.kick_system_calls();
         }
     }
 

@@ -154,7 +154,7 @@ impl Control {
 
     /// Threads that rest in a system call may have handed the kernel addresses that are guarded
     /// now: they come out and make the call again.
-    fn kick_system_calls(&self) {
+    pub fn kick_system_calls(&self) {
         for t in g().threads.iter() {
             if t.state() == crate::runtime::thread::State::InSyscall {
                 super::world::nudge(t);

@@ -87,9 +87,7 @@ pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
         notify();
         wait_go(t); // the waker has set Running
         write_bases(t);
-        if signals::REFRESH.swap(false, SeqCst) {
-            signals::refresh();
-        }
+        signals::refresh_if_due(t);
         match after_park(t, uc) {
             Some(next) => event = next,
             None => return,
@@ -153,6 +151,7 @@ pub fn request(t: &'static Thread, uc: &mut UContext, r: Request) {
 
 /// The thread is about to make a system call of unknown length for the program.
 pub fn enter_syscall(t: &'static Thread, uc: &mut UContext) {
+    signals::refresh_if_due(t);
     read_bases(t);
     t.ctx.store(uc, Release);
     t.set_state(State::InSyscall);

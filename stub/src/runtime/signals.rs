@@ -68,6 +68,8 @@ pub struct KernelAction {
 /// What the program has asked for, per signal. Shared by all threads; a vfork child has its own.
 pub struct ActionTable {
     taken: AtomicBool,
+    /// Given back to the kernel: nobody serves them any more.
+    left: AtomicBool,
     slots: UnsafeCell<[KernelAction; 65]>,
 }
 
@@ -78,6 +80,7 @@ impl ActionTable {
     pub const fn new() -> ActionTable {
         ActionTable {
             taken: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             slots: UnsafeCell::new(
                 [KernelAction {
                     handler: 0,
@@ -115,6 +118,11 @@ impl ActionTable {
     /// Whoever held it is no more, or has stayed behind in another process.
     pub fn let_go(&self) {
         self.taken.store(false, Release);
+    }
+    /// For another task than before.
+    pub fn renew(&self) {
+        self.let_go();
+        self.left.store(false, Release);
     }
     /// As exec does, and CLONE_CLEAR_SIGHAND: what is ignored stays so, the rest is default.
     pub fn clear_handlers(&self) {
@@ -226,8 +234,15 @@ pub fn refresh() {
     }
 }
 
-/// The pass set has changed: the next program thread that goes on calls [`refresh`].
+/// The pass set has changed: the next program thread that goes on does what [`refresh`] does.
 pub static REFRESH: AtomicBool = AtomicBool::new(false);
+
+/// Called by a thread that goes on. (A vfork child has dispositions of its own, for as long as it lives.)
+pub fn refresh_if_due(t: &Thread) {
+    if REFRESH.load(SeqCst) && t.tgid() == g().pid.load(Relaxed) && REFRESH.swap(false, SeqCst) {
+        refresh();
+    }
+}
 
 /// In a forked child, which begins without handlers if `clear`.
 pub fn take_away(t: &Thread, clear: bool) {
@@ -253,8 +268,7 @@ fn give_back(t: &Thread) {
 
 /// Makes the frame of a resting handler return to a program that knows nothing of us.
 pub fn leave(t: &'static Thread, uc: &mut UContext) {
-    static LEFT: AtomicBool = AtomicBool::new(false);
-    if !LEFT.swap(true, SeqCst) {
+    if !actions(t).left.swap(true, SeqCst) {
         give_back(t);
     }
     let i = t.inner();

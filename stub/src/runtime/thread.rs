@@ -434,7 +434,7 @@ impl Registry {
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
         t.trap_ring.store(0, Relaxed);
-        t.own_actions.let_go();
+        t.own_actions.renew();
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
         // SAFETY: nobody else uses a record in state Starting.
         unsafe {
