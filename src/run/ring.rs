@@ -8,7 +8,7 @@
 use crate::inject::{HitRead, SharedArea};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use ulpf_lib::ring::{HitRecord, RING_RECORDS};
 
 /// Hits in the order of their tickets.
@@ -63,18 +63,18 @@ const BATCH: usize = 1024;
 const MOST_HELD: usize = 1 << 19;
 /// How far a reader that was lapped stays ahead of the writers.
 const HEADROOM: u64 = RING_RECORDS / 16;
-/// A record that is not there after this long never will be: its writer has died.
-const UNFINISHED: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at a record whose writer has not finished.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// Reads until told to finish; `send` returns `false` when nobody listens any more.
 pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bool) {
     let (mut next, mut lost) = (0, 0);
     let mut hits = Vec::new();
-    let mut unfinished: Option<(u64, Instant)> = None;
     loop {
         let finish = flow.finish.load(Ordering::Acquire);
         let head = source.tickets();
+        let mut unfinished = false;
         while next < head && hits.len() < BATCH {
             match source.hit(next) {
                 HitRead::Hit(hit) => {
@@ -89,13 +89,11 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
                     next += skipped;
                     lost += skipped;
                 }
+                // Its writer may have lost the processor, or been stopped by a signal: it is waited for
+                // as long as the ring has room for the others. After the end nobody writes any more.
                 HitRead::NotYet => {
-                    let since = match unfinished {
-                        Some((ticket, since)) if ticket == next => since,
-                        _ => Instant::now(),
-                    };
-                    unfinished = Some((next, since));
-                    if !hits.is_empty() || !finish && since.elapsed() < UNFINISHED {
+                    unfinished = !finish && head - next < RING_RECORDS - HEADROOM;
+                    if unfinished || !hits.is_empty() {
                         break;
                     }
                     next += 1;
@@ -124,8 +122,8 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
         }
         if next >= head {
             source.wait(next, PAUSE);
-        } else if unfinished.is_some_and(|(ticket, _)| ticket == next) {
-            std::thread::yield_now();
+        } else if unfinished {
+            std::thread::sleep(SHORT);
         }
     }
 }
@@ -133,16 +131,25 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
     use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
 
-    /// Tickets below `lost` are overwritten; those in `missing` never come.
+    /// Tickets below `lost` are overwritten; those in `missing` do not come, or not before then.
     struct Fake {
         tickets: u64,
         lost: u64,
         missing: Vec<u64>,
-        waits: Cell<u32>,
+        then: Then,
         flow: Flow,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Then {
+        /// The program ends when one of them is looked for.
+        Ends,
+        GoesOn,
+        /// They come at last.
+        Come(Instant),
     }
 
     impl Source for Fake {
@@ -152,7 +159,13 @@ mod tests {
         fn hit(&self, ticket: u64) -> HitRead {
             match ticket {
                 t if t < self.lost => HitRead::Lost,
-                t if self.missing.contains(&t) => HitRead::NotYet,
+                t if self.missing.contains(&t)
+                    && !matches!(self.then, Then::Come(when) if Instant::now() >= when) =>
+                {
+                    let ends = self.then == Then::Ends;
+                    self.flow.finish.fetch_or(ends, Ordering::Release);
+                    HitRead::NotYet
+                }
                 t => HitRead::Hit(Box::new(HitRecord {
                     seq: AtomicU64::new(t + 1),
                     watch: t as u32,
@@ -178,18 +191,21 @@ mod tests {
             }
         }
         fn wait(&self, _: u64, _: Duration) {
-            self.waits.set(self.waits.get() + 1);
             self.flow.finish.store(true, Ordering::Release);
         }
     }
 
     fn run(tickets: u64, lost: u64, missing: Vec<u64>) -> (Vec<u32>, u64) {
+        run_on(tickets, lost, missing, Then::Ends)
+    }
+
+    fn run_on(tickets: u64, lost: u64, missing: Vec<u64>, then: Then) -> (Vec<u32>, u64) {
         let flow = Flow::default();
         let source = Fake {
             tickets,
             lost,
             missing,
-            waits: Cell::new(0),
+            then,
             flow: flow.clone(),
         };
         let (mut seen, mut lost) = (Vec::new(), 0);
@@ -220,5 +236,17 @@ mod tests {
     #[test]
     fn a_writer_that_died_holds_nobody_up() {
         assert_eq!(run(6, 0, vec![2, 5]), (vec![0, 1, 3, 4], 2));
+    }
+
+    #[test]
+    fn a_writer_that_was_stopped_is_waited_for() {
+        let late = Then::Come(Instant::now() + Duration::from_millis(100));
+        assert_eq!(run_on(6, 0, vec![2, 5], late), ((0..6).collect(), 0));
+    }
+
+    #[test]
+    fn but_not_until_the_ring_is_full() {
+        let (seen, lost) = run_on(RING_RECORDS, 0, vec![0], Then::GoesOn);
+        assert_eq!((seen.len() as u64, lost), (RING_RECORDS - 1, 1));
     }
 }
