@@ -135,6 +135,22 @@ fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
     }
 }
 
+/// Lets the kernel find out when the peer's machine has gone without a word.
+pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+    let on = 1i32;
+    // SAFETY: the option's value is an integer that lives through the call.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_KEEPALIVE,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        )
+    } as i64)
+    .map(drop)
+}
+
 /// The other end has been closed (what it sent before may still be there to read).
 pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
     let mut poll = libc::pollfd {

@@ -84,6 +84,7 @@ impl Listener {
             Listener::Tcp(l) => {
                 let (stream, peer) = l.accept().await?;
                 stream.set_nodelay(true)?;
+                sys::keep_alive(&stream)?;
                 let text = format!(
                     "Remote debugging from host {}, port {}",
                     peer.ip(),

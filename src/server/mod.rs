@@ -34,12 +34,13 @@ use crate::session::{self, Ending};
 use crate::signals::Incoming;
 use client::{Client, Input};
 use host_io::HostIo;
-use listen::Listener;
+use listen::{Listener, Reader, Writer};
 use options::{Options, Target as Wanted};
 use processes::Unborn;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use target::{News, Target};
 
 /// The size that we announce while there is no program; the stub announces its own.
@@ -212,16 +213,11 @@ impl Server {
             if let Some(text) = listener.announcement() {
                 self.say(&text);
             }
-            let mut client = match listener.accept().await {
-                Ok((reader, writer, text)) => {
-                    self.say(&text);
-                    Client::new(reader, writer, self.options.remote_debug)
-                }
-                Err(e) => {
-                    message!("Cannot accept a connection: {e}");
-                    return Outcome::Quit(1);
-                }
+            let Some((reader, writer, text)) = self.accept(listener).await else {
+                return Outcome::Quit(1);
             };
+            self.say(&text);
+            let mut client = Client::new(reader, writer, self.options.remote_debug);
             self.host_io = HostIo::default();
             self.multiprocess = false;
             (self.exec_events, self.fork_events, self.vfork_events) = (false, false, false);
@@ -232,9 +228,13 @@ impl Server {
                 quit => return quit,
             }
             // A program that runs without anybody to hear of its stops would hang at the first one.
-            for target in &mut self.targets {
+            for at in 0..self.targets.len() {
+                let target = &mut self.targets[at];
                 target.stop().await;
-                target.pending = None;
+                if let Some(stop) = target.pending.take() {
+                    let parent = target.number;
+                    self.note_child(parent, &stop);
+                }
             }
             self.release_children().await;
             self.take_terminal();
@@ -244,6 +244,25 @@ impl Server {
             self.say(
                 "Remote side has terminated connection.  ulpf server will reopen the connection.",
             );
+        }
+    }
+
+    /// The next client. A lack of descriptors, say, may pass; a program that we have is worth the wait.
+    async fn accept(&self, listener: &Listener) -> Option<(Reader, Writer, String)> {
+        let mut told = None;
+        loop {
+            let error = match listener.accept().await {
+                Ok(client) => return Some(client),
+                Err(e) => e.to_string(),
+            };
+            if told.as_ref() != Some(&error) {
+                message!("Cannot accept a connection: {error}");
+            }
+            if self.targets.is_empty() && !self.options.multi {
+                return None;
+            }
+            told = Some(error);
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 

@@ -65,9 +65,17 @@ impl Server {
         }
     }
 
-    /// Takes note of a child that a stop reports.
-    pub(super) fn note_child(&mut self, stop: &[u8]) {
-        let parent = self.targets.first().map_or(0, |t| t.number);
+    /// The stop of a fork that this debugger has not asked to hear of.
+    pub(super) fn is_unwanted(&self, stop: &[u8]) -> bool {
+        match child_in(stop) {
+            Some((_, false)) => !self.fork_events,
+            Some((_, true)) => !self.vfork_events,
+            None => false,
+        }
+    }
+
+    /// Takes note of a child that a stop of `parent` reports.
+    pub(super) fn note_child(&mut self, parent: i32, stop: &[u8]) {
         if let Some((number, vfork)) = child_in(stop) {
             self.unborn.push(Unborn {
                 number,

@@ -146,9 +146,17 @@ impl Server {
                 News::Reply(reply) if target::is_output(&reply) => {
                     let _ = client.send(&reply).await;
                 }
+                // It was on its way when a debugger vanished that had asked for it.
+                News::Reply(reply) if self.is_unwanted(&reply) => {
+                    self.note_child(number, &reply);
+                    self.release_children().await;
+                    if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                        let _ = target.send(b"vCont;c").await;
+                    }
+                }
                 News::Reply(reply) => {
                     self.come_to_rest(number).await;
-                    self.note_child(&reply);
+                    self.note_child(number, &reply);
                     let _ = client
                         .send(&shape_stop(reply, &self.options.disabled))
                         .await;
@@ -264,7 +272,7 @@ impl Server {
         if let Some(target) = waiting.find(|t| t.pending.is_some()) {
             let (number, reply) = (target.number, target.pending.take()?);
             self.bring_forward(number);
-            self.note_child(&reply);
+            self.note_child(number, &reply);
             return Some(shape_stop(reply, &self.options.disabled));
         }
         let target = self.targets.first()?;
