@@ -69,7 +69,9 @@ class Programs(Case):
             file.seek(0)
             got = self.to_the_end(*self.under_watch(
                 "/usr/bin/sqlite3", "-batch", ":memory:", stdin=file, stop="sqlite3_step", ignore=40,
-                addresses=f"on_few_pages({MANY})"))
+                # All but the last page: every statement works there, 16 million false positives in all (the
+                # others have nine million).
+                addresses=f"on_few_pages({MANY + MANY // 7 + 8})"))
         self.assertEqual(got, expected)
 
     PYTHON_TESTS = ["test_json", "test_threading", "test_subprocess", "test_dict", "test_list", "test_re", "test_struct",
