@@ -1,6 +1,8 @@
 """`ulpf run` and the other commands, run to their end."""
 
+import glob
 import json
+import re
 import subprocess
 import tempfile
 
@@ -14,9 +16,30 @@ def program(name):
 
 def ulpf(*args, stdin=b"", seconds=60, **options):
     """Runs the command to its end: status, standard output, standard error."""
-    done = subprocess.run([ULPF, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=seconds * PATIENCE, **options)
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    with subprocess.Popen([ULPF, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        try:
+            out, err = process.communicate(stdin, seconds * PATIENCE)
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"{late}\n{threads(process.pid)}") from None
+        finally:
+            process.kill()
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def threads(pid):
+    """Where all threads of a process are, of its children and of all stubs: for whoever looks into a hang."""
+    found = []
+    for which in ["-P", str(pid)], ["-x", "ulpf-stub"]:
+        found += subprocess.run(["pgrep", *which], stdout=subprocess.PIPE, text=True).stdout.split()
+    lines = []
+    for task in (task for pid in [str(pid), *found] for task in sorted(glob.glob(f"/proc/{pid}/task/*"))):
+        try:
+            said = {name: open(f"{task}/{name}").read() for name in ("comm", "status", "syscall", "wchan")}
+        except OSError:
+            continue
+        status = re.findall(r"(?m)^(?:State|SigPnd|SigBlk):.*", said["status"])
+        lines.append(f"{task} {said['comm'].strip()}, {' '.join(status)}, call {said['syscall'].strip()}, in {said['wchan']}")
+    return "\n".join(lines)
 
 
 def run(watches, name, *args, options=(), **more):
