@@ -338,6 +338,8 @@ impl Control {
             self.resume(&resume).await?;
             let stop = loop {
                 tokio::select! {
+                    // What the stub said before the program's end comes first.
+                    biased;
                     received = self.client.next(), if !eof => match received {
                         Ok(Received::Packet(packet)) => {
                             if let Some(stop) = stop_of(&packet) {
