@@ -129,6 +129,7 @@ impl Control {
         unsafe { g().watches_mut() }.list = self.staged.list() as *const _;
         self.place(&changes);
         self.apply_guards();
+        self.kick_system_calls();
     }
 
     /// Sets the guards that the watches in force need.
@@ -137,7 +138,12 @@ impl Control {
         let guards = unsafe { g().guards_mut() };
         guards.resumed();
         let placed = self.placement.placed();
-        let unarmed = guards.apply(self.staged.list().pages_without(&placed));
+        let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
+        let changes = guards.would_change(&wanted);
+        if changes {
+            self.pull_out_of_system_calls();
+        }
+        let unarmed = guards.apply(wanted);
         for u in unarmed {
             let r = from_lib(u.refusal);
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
@@ -149,10 +155,26 @@ impl Control {
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
         self.refresh_filter();
         self.note_vanished();
-        self.kick_system_calls();
     }
 
-    /// Threads that rest in a system call may have handed the kernel addresses that are guarded
+    /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
+    /// given back, and what it writes meanwhile would be lost. So they come out first, and make the call again.
+    fn pull_out_of_system_calls(&self) {
+        use crate::runtime::thread::{State, Thread};
+        // The parent of a vfork child cannot, and the kernel uses nothing of it.
+        let vforks = |t: &Thread| {
+            let nr = t.inner().orig_rax as u32;
+            matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3)
+        };
+        let waiting = || {
+            let all = g().threads.iter();
+            all.filter(move |t| t.state() == State::InSyscall && !vforks(t))
+        };
+        waiting().for_each(super::world::nudge);
+        waiting().for_each(super::world::pull_out);
+    }
+
+    /// Threads that rest in a system call may have handed the kernel addresses that are watched
     /// now: they come out and make the call again.
     pub fn kick_system_calls(&self) {
         for t in g().threads.iter() {
@@ -172,6 +194,7 @@ impl Control {
         if !g().touches(start, end) {
             return;
         }
+        self.pull_out_of_system_calls();
         // SAFETY: the world rests.
         let guards = unsafe { g().guards_mut() };
         guards.resumed();
@@ -188,6 +211,9 @@ impl Control {
     }
 
     pub fn drop_all_watches(&mut self) {
+        if g().guarded() {
+            self.pull_out_of_system_calls();
+        }
         self.staged.remove_all();
         self.staged.commit();
         self.placement.release_all();

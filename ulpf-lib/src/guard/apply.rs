@@ -81,6 +81,30 @@ impl Guards {
         unarmed
     }
 
+    /// Would [`Guards::apply`] move, guard or release a page?
+    pub fn would_change(&self, wanted: &[PageRun]) -> bool {
+        let mut guarded = self.moved.iter().filter(|(_, _, m)| m.guard.is_some());
+        let mut present = guarded.next();
+        for run in wanted {
+            let mut at = run.start.0;
+            while at < run.end.0 {
+                match present {
+                    Some((start, end, m)) if start == at && m.guard == Some(run.guard) => {
+                        at = end;
+                        present = guarded.next();
+                        if at > run.end.0 {
+                            // Longer than this run: of the next one, if that follows at once.
+                            present = Some((run.end.0, end, m));
+                            at = run.end.0;
+                        }
+                    }
+                    _ => return true,
+                }
+            }
+        }
+        present.is_some()
+    }
+
     /// Is the run moved and guarded already? Then its neighbours have been seen to as well.
     fn settled(&self, run: &PageRun) -> bool {
         let mut at = run.start.0;

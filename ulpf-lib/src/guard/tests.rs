@@ -107,7 +107,14 @@ fn a_write_guard_faults_stores_and_the_alias_shows_the_same_bytes() {
     for i in 0..5 {
         store(at + i * PAGE_SIZE + 7, 10 + i as u8);
     }
-    armed(g.apply([run(at + 2 * PAGE_SIZE, 1, Guard::NoWrite)]));
+    let wanted = [run(at + 2 * PAGE_SIZE, 1, Guard::NoWrite)];
+    assert!(g.would_change(&wanted));
+    armed(g.apply(wanted));
+    assert!(!g.would_change(&wanted));
+    assert!(g.would_change(&[]));
+    assert!(g.would_change(&[run(at + 2 * PAGE_SIZE, 1, Guard::NoAccess)]));
+    assert!(g.would_change(&[run(at + 2 * PAGE_SIZE, 2, Guard::NoWrite)]));
+    assert!(g.would_change(&[run(at + PAGE_SIZE, 2, Guard::NoWrite)]));
     let page = at + 2 * PAGE_SIZE;
     assert!(store_faults(page + 7) && store_faults(page) && store_faults(page + 4095));
     assert!(!load_faults(page + 7));
