@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +22,31 @@ static char *map(void)
 	return mmap(AT, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
+/* Rarer calls that bring, replace or discard memory. */
+static int others(void)
+{
+	int segment = shmget(IPC_PRIVATE, LEN, 0600);
+	char *other;
+
+	if (shmat(segment, AT, 0) != AT)
+		return 1;
+	shmctl(segment, IPC_RMID, NULL);
+	*number = 1;
+	madvise(AT, LEN, MADV_REMOVE);
+	mprotect(AT, LEN, PROT_NONE);
+	shmdt(AT);
+	mmap(AT, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	syscall(SYS_pkey_mprotect, AT, LEN, PROT_READ | PROT_WRITE, -1);
+	*number = 2;
+	other = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	*(long *)(other + 4096 + 64) = 3;
+	if (mremap(other, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, AT) != AT)
+		return 2;
+	*number += 1;
+	printf("vanish: %ld\n", *number);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	long sum = 0;
@@ -33,6 +60,8 @@ int main(int argc, char **argv)
 		mmap(AT, LEN, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		return 0;
 	}
+	if (argc > 1 && !strcmp(argv[1], "others"))
+		return others();
 	map();
 	sum = sum * 10 + *number; /* 0 */
 	*number = 2;

@@ -289,7 +289,8 @@ impl Global {
     pub fn watch_in_new_memory(&self, nr: u64, a: &[u64; 6], result: u64) -> bool {
         let (start, len) = match nr {
             9 => (result, a[1]),
-            10 => (a[0], a[1]),
+            10 | 329 => (a[0], a[1]),
+            30 => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
             25 => (result, a[2]),
             12 => {
                 let before = self.brk.load(Relaxed);

@@ -52,3 +52,10 @@ class VanishedMemory(Case):
         cannot = r"ulpf: cannot guard 0x10001000-0x10002000: .* executable memory"
         self.assertSays(self.assertExits(gdb), cannot)
         self.assertSays(run(["*number:8"], "vanish", "code", options=["--at", "ready"])[2], cannot)
+
+    def test_rarer_calls(self):
+        """Shared segments, holes, protection keys, a mapping that is moved over the watched one."""
+        status, out, err = run(["*number:8"], "vanish", "others", options=["--at", "ready"])
+        self.assertEqual((status, out), (0, "vanish: 4\n"))
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(shmat\)", r"0 → 1 ",
+                        r"1 → 0 .*by madvise\(", r"0 → 2 ", r"2 → 3 .*by mremap\(", r"3 → 4 ")

@@ -459,14 +459,19 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
     let result = match affected(nr, a) {
         Some((start, end)) => {
             // What is replaced, or discarded, changes under its watches without any store.
-            let replaces = match nr as u32 {
-                k::__NR_mmap => true,
-                k::__NR_madvise => matches!(a[2], 4 | 24), // DONTNEED, DONTNEED_LOCKED
-                _ => false,
+            const MREMAP_FIXED: u64 = 2;
+            let replaced = match nr as u32 {
+                k::__NR_mmap => Some((start, end)),
+                // DONTNEED, REMOVE, DONTNEED_LOCKED
+                k::__NR_madvise if matches!(a[2], 4 | 9 | 24) => Some((start, end)),
+                k::__NR_mremap if a[3] & MREMAP_FIXED != 0 => {
+                    Some((a[4], a[4].saturating_add(a[2])))
+                }
+                _ => None,
             };
             let mut scratch = Scratch::new(t);
-            if replaces {
-                scratch.keep(start, end - start);
+            if let Some((from, to)) = replaced {
+                scratch.keep(from, to - from);
             }
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = raw(nr, a);
@@ -474,7 +479,7 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
                 t.inner().mapped = Mapped::by(nr, a, r as u64);
             }
             park::request(t, uc, Request::End);
-            if replaces && r >= 0 {
+            if replaced.is_some() && r >= 0 {
                 let call = Call {
                     nr,
                     args: *a,
