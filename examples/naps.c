@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,23 +59,71 @@ static void *feed(void *unused)
 	return unused;
 }
 
+/* Calls that move more than fits at once: nobody may see them end halfway. */
+static int bulk[2], sockets[2];
+
+static void *write_much(void *unused)
+{
+	static char block[200000];
+
+	while (!done)
+		if (write(bulk[1], block, sizeof block) != sizeof block) {
+			odd++;
+			puts("naps: a write ended halfway");
+		}
+	close(bulk[1]);
+	return unused;
+}
+
+static void *read_slowly(void *unused)
+{
+	static char part[5000], few[500];
+	struct timespec t = { 0, MS };
+
+	while (read(bulk[0], part, sizeof part) > 0) {
+		if (!done && send(sockets[1], few, sizeof few, 0) != sizeof few)
+			odd++;
+		nanosleep(&t, 0);
+	}
+	close(sockets[1]);
+	return unused;
+}
+
+static void *receive_all(void *unused)
+{
+	static char block[20000];
+	long n;
+
+	while ((n = recv(sockets[0], block, sizeof block, MSG_WAITALL)) > 0)
+		if (n != sizeof block && !done) {
+			odd++;
+			printf("naps: a recv ended at %ld\n", n);
+		}
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
-	pthread_t thread;
+	pthread_t thread, more[3];
+	unsigned long context = 0;
 	long end;
 	int rounds = 0, word = 0, ep = epoll_create1(0);
 
-	if (pipe(data) || pipe(silent))
+	if (pipe(data) || pipe(silent) || pipe(bulk) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) ||
+	    syscall(SYS_io_setup, 4, &context))
 		return 2;
 	ready();
 	end = now() + (argc > 1 ? atol(argv[1]) : 1) * 1000L * MS;
 	pthread_create(&thread, 0, feed, 0);
+	pthread_create(&more[0], 0, write_much, 0);
+	pthread_create(&more[1], 0, read_slowly, 0);
+	pthread_create(&more[2], 0, receive_all, 0);
 	while (now() < end && !enough) {
 		struct timespec t = { 0, 7 * MS };
 		struct timeval v = { 0, 7000 };
 		struct pollfd p = { silent[0], POLLIN, 0 };
 		struct epoll_event e;
-		char c;
+		char c, events[64];
 		fd_set set;
 		long begun = now();
 
@@ -92,12 +141,16 @@ int main(int argc, char **argv)
 		begun = now();
 		ended("futex", begun, 7 * MS,
 		      syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &t) == -1 && errno == ETIMEDOUT);
+		begun = now();
+		ended("io_getevents", begun, 7 * MS, syscall(SYS_io_getevents, context, 1, 1, events, &t) == 0);
 		ended("read", 0, 0, read(data[0], &c, 1) == 1);
 		watched[16]++;
 		rounds++;
 	}
 	done = 1;
 	pthread_join(thread, 0);
+	for (int i = 0; i < 3; i++)
+		pthread_join(more[i], 0);
 	printf("naps: %ld odd, %ld early, %s\n", odd, early, rounds > 0 ? "some rounds" : "no round");
 	return odd || early;
 }

@@ -226,6 +226,8 @@ pub struct Inner {
     pub open: bool,
     /// When the call in progress was first made, if not just now (0).
     pub begun: u64,
+    /// What a slot has done of it.
+    pub already: i64,
     /// Hits by the kernel, to be reported when the system call is complete.
     pub pending: Events,
     /// The system call that made the hit which is being reported.
@@ -468,6 +470,7 @@ impl Registry {
                 leaving: false,
                 open: false,
                 begun: 0,
+                already: 0,
                 pending: Events::none(),
                 call: None,
                 caught: 0,

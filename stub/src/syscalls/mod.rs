@@ -67,14 +67,7 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         i.orig_rax = -1;
         return;
     }
-    let args = [
-        uc.gprs.rdi,
-        uc.gprs.rsi,
-        uc.gprs.rdx,
-        uc.gprs.r10,
-        uc.gprs.r8,
-        uc.gprs.r9,
-    ];
+    let args = arguments(uc);
     if nr == k::__NR_rt_sigreturn as u64 {
         signals::sigreturn(t, uc);
         catch::leave(t, insn + 2, nr, false);
@@ -99,6 +92,11 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         signals::step_done(t, uc);
     }
     t.inner().call = None;
+}
+
+fn arguments(uc: &UContext) -> Args {
+    let r = &uc.gprs;
+    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
 }
 
 /// What has become of a call.
@@ -261,7 +259,41 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
 }
 
 fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    call(t, uc, nr, a, a, 0)
+    let mut done = core::mem::take(&mut t.inner().already);
+    if done > 0 {
+        t.kicked.store(true, SeqCst);
+    } else {
+        done = call(t, uc, nr, a, a, 0);
+    }
+    // What we have interrupted halfway goes on, as it would have without us.
+    while t.kicked.swap(false, SeqCst)
+        && let Some(rest) = rest_of(nr, a, done)
+    {
+        match call(t, uc, nr, &rest, &rest, 0) {
+            ABANDONED => return ABANDONED,
+            more @ 1.. => done += more,
+            _ => break,
+        }
+    }
+    done
+}
+
+/// The rest of a call that ends early only when something is wrong, or when it is interrupted.
+fn rest_of(nr: u64, a: &Args, done: i64) -> Option<Args> {
+    const MSG_WAITALL: u64 = 0x100;
+    let whole = match nr as u32 {
+        k::__NR_write | k::__NR_pwrite64 | k::__NR_sendto => true,
+        k::__NR_recvfrom => a[3] & MSG_WAITALL != 0,
+        _ => false,
+    };
+    let n = u64::try_from(done).ok().filter(|n| *n > 0 && *n < a[2])?;
+    let mut rest = *a;
+    rest[1] += n;
+    rest[2] -= n;
+    if nr as u32 == k::__NR_pwrite64 {
+        rest[3] += n;
+    }
+    whole.then_some(rest)
 }
 
 /// Makes the call with guarded buffers redirected. `a`: what the program has passed; `given`: the same,
@@ -312,10 +344,11 @@ fn call(
             continue;
         }
         let result = finished(t, &timeout, again, nr, a, result);
-        if result == RESTART || result == ABANDONED || t.inner().leaving {
+        if result == RESTART || result == ABANDONED {
             return result;
         }
         if result == EFAULT
+            && !t.inner().leaving
             && g().guarded()
             && !table::consumes(nr)
             && !matches!(memory, Memory::Addresses)

@@ -254,6 +254,8 @@ pub struct Left {
     insn: u64,
     /// The call says EINTR because of the signal that has just come, and may be made again.
     interrupted: bool,
+    /// So much of it has been done when the signal came; the rest is due.
+    partial: i64,
     /// When a call with a time-out began (CLOCK_MONOTONIC), or 0.
     begun: u64,
 }
@@ -264,6 +266,7 @@ impl Left {
             nr: 0,
             insn: site.insn,
             interrupted: false,
+            partial: 0,
             begun: 0,
         }
     }
@@ -289,6 +292,16 @@ impl Left {
             t.inner().begun = self.begun;
             super::dispatch(t, uc);
             t.inner().begun = 0;
+        }
+        if self.partial > 0
+            && uc.gprs.rip == self.insn + 2
+            && uc.gprs.rax == self.partial as u64
+            && !t.inner().leaving
+        {
+            uc.gprs.rax = self.nr as u64;
+            t.inner().already = self.partial;
+            super::dispatch(t, uc);
+            t.inner().already = 0;
         }
     }
 }
@@ -363,6 +376,10 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
             left.interrupted = just
                 && uc.gprs.rax == EINTR as u64
                 && sites_code::class(nr as u64).is_some_and(|c| c.restart);
+            let done = uc.gprs.rax as i64;
+            if just && super::rest_of(nr as u64, &super::arguments(uc), done).is_some() {
+                left.partial = done;
+            }
         }
     }
     left

@@ -44,7 +44,9 @@ impl Timeout {
             k::__NR_nanosleep => (0, Unit::Timespec),
             k::__NR_clock_nanosleep if a[1] & 1 == 0 => (2, Unit::Timespec),
             k::__NR_ppoll | k::__NR_rt_sigtimedwait => (2, Unit::Timespec),
-            k::__NR_pselect6 => (4, Unit::Timespec),
+            k::__NR_pselect6 | k::__NR_recvmmsg | k::__NR_io_getevents | k::__NR_io_pgetevents => {
+                (4, Unit::Timespec)
+            }
             k::__NR_epoll_pwait2 | k::__NR_semtimedop => (3, Unit::Timespec),
             k::__NR_select => (4, Unit::Timeval),
             k::__NR_futex if a[1] & 127 == 0 => (3, Unit::Timespec),
@@ -83,7 +85,10 @@ impl Timeout {
     /// The kernel has put what is left into our copy; the program finds it in its own. `again`: the
     /// time-out was ours, too. `false`: there is no such memory.
     pub fn give_back(&self, nr: u64, a: &Args, again: bool, result: i64) -> bool {
-        let updates = matches!(nr as u32, k::__NR_select | k::__NR_pselect6 | k::__NR_ppoll);
+        let updates = matches!(
+            nr as u32,
+            k::__NR_select | k::__NR_pselect6 | k::__NR_ppoll | k::__NR_recvmmsg
+        );
         if again
             && updates
             && let Some(&at) = a.get(self.at)
