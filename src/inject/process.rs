@@ -77,9 +77,9 @@ pub fn own_number(pid: i32) -> Option<i32> {
         .ok()
 }
 
-/// It is there and has not ended.
+/// It is there and has not ended; memory is the first thing that goes.
 pub fn is_alive(pid: i32) -> bool {
-    Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X'))
+    Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X') && !s.is_kernel_thread())
 }
 
 /// The process is being written to a core file.

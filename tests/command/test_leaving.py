@@ -23,6 +23,13 @@ def rounds(pid):
     return int.from_bytes(peek(pid, "spin", "rounds"), "little")
 
 
+def states(pid):
+    """Of all its threads: R, S, T, …"""
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{tid}/stat") as stat:
+            yield stat.read().rsplit(") ", 1)[1][0]
+
+
 def ignored(*numbers):
     """For preexec_fn: as nohup and shells start what runs in the background."""
     def ignore():
@@ -88,6 +95,7 @@ class Leaving(Command):
         watcher = self.start("attach", "-q", "-w", "stores", str(program.pid))
         self.wait_for(watcher, "watch")
         os.kill(program.pid, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: set(states(program.pid)) == {"T"}))
         watcher.send_signal(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired):
             watcher.wait(1)
