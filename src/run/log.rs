@@ -288,7 +288,8 @@ impl Log {
             watches::resolve_all(specs, &life.program, &ready.memory, &self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.
         let alive = process::is_alive(life.pid);
-        for watch in watches.iter().filter(|_| alive) {
+        let news = |w: &&Watch| alive && w.spec.problem().is_none();
+        for watch in watches.iter().filter(news) {
             if let Armed::No(problem) = &watch.armed {
                 if !changes
                     .arm

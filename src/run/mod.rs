@@ -118,6 +118,7 @@ fn told() -> anyhow::Error {
 }
 
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
+    output::speak_as(options);
     let specs = watches::specs(options)?;
     let mut output = Output::open(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

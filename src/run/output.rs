@@ -21,6 +21,11 @@ pub fn say(text: &str) {
     let _ = stderr().write_all(line.as_bytes());
 }
 
+/// Decides how [`say`] says it; before anything is said.
+pub fn speak_as(options: &WatchArgs) {
+    JSON_ON_STDERR.store(options.json && options.log.is_none(), Ordering::Relaxed);
+}
+
 /// Where hits go.
 pub struct Output {
     pub look: Look,
@@ -54,7 +59,6 @@ impl Output {
             _ if is_terminal && !plain => Look::Coloured,
             _ => Look::Plain,
         };
-        JSON_ON_STDERR.store(look == Look::Json && is_stderr, Ordering::Relaxed);
         Ok(Output {
             look,
             is_stderr,

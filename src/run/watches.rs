@@ -147,7 +147,7 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
     changes
 }
 
-/// All watches that the user named; every malformed one is told.
+/// All watches that the user named, in the order given.
 pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
     let mut texts = options.watch.clone();
     for file in &options.watch_file {
@@ -160,17 +160,15 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
             "nothing to watch: name it with --watch SPEC (for example --watch counter, --watch 'tab[0..16]:rw')"
         );
     }
-    let (mut specs, mut bad) = (Vec::with_capacity(texts.len()), 0);
-    for text in &texts {
-        match Spec::parse(text) {
-            Ok(spec) => specs.push(spec),
-            Err(problem) => {
-                say!("{problem}");
-                bad += 1;
-            }
-        }
-    }
-    if bad > 0 && !options.keep_going || specs.is_empty() {
+    let specs: Vec<Spec> = texts
+        .iter()
+        .map(|text| Spec::parse(text).unwrap_or_else(|problem| Spec::malformed(text, problem)))
+        .collect();
+    // With --keep-going they are told when the others are armed, like all that are refused.
+    let malformed: Vec<&Problem> = specs.iter().filter_map(Spec::problem).collect();
+    let none = malformed.len() == specs.len();
+    if none || !malformed.is_empty() && !options.keep_going {
+        malformed.iter().for_each(|problem| say!("{problem}"));
         return Err(super::told());
     }
     Ok(specs)

@@ -112,6 +112,7 @@ impl Program {
         };
         let value = match &spec.expr {
             Expr::Heap => return Ok(heap(spec)),
+            Expr::Malformed(problem) => return Err(problem.clone()),
             // A variable of that name comes first.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
                 match resolver.eval(&spec.expr) {
@@ -229,6 +230,7 @@ impl Resolver<'_> {
                 untyped: true,
             }),
             Expr::Name(name) => self.variable(name),
+            Expr::Malformed(problem) => Err(problem.clone()),
             Expr::Heap => Err(self.problem("the heap has no parts", "watch `[heap]` alone")),
             Expr::Deref(inner) => {
                 let value = self.eval(inner)?;

@@ -52,9 +52,32 @@ pub enum Expr {
     Slice(Box<Expr>, Option<(i64, i64)>),
     /// Plain bytes from here on, whatever the type.
     Offset(Box<Expr>, i64),
+    /// What was typed is no watch.
+    Malformed(Problem),
 }
 
 impl Spec {
+    /// Stands for what could not be parsed, among those that could.
+    pub fn malformed(text: &str, problem: Problem) -> Spec {
+        let text = text.trim().to_string();
+        Spec {
+            expr_text: text.clone(),
+            text,
+            scope: None,
+            expr: Expr::Malformed(problem),
+            len: None,
+            kind: WatchKind::Write,
+        }
+    }
+
+    /// Why it could not be parsed.
+    pub fn problem(&self) -> Option<&Problem> {
+        match &self.expr {
+            Expr::Malformed(problem) => Some(problem),
+            _ => None,
+        }
+    }
+
     pub fn parse(text: &str) -> Result<Spec, Problem> {
         let text = text.trim();
         let fail = |why: String| {

@@ -221,6 +221,18 @@ class Refusals(unittest.TestCase):
         self.assertEqual((types[-1], types.count("hit")), ("summary", 2))
         self.assertIn("refused", types)
 
+    def test_what_is_no_watch_keeps_its_number(self):
+        """A malformed SPEC is refused like any other, in its place; and whatever is said is JSON."""
+        status, _, err = run(["a[", "a"], "five", options=["--keep-going", "--json"])
+        self.assertEqual(status, 0)
+        lines = [json.loads(text) for text in err.splitlines()]
+        self.assertEqual([(l["watch"], l["spec"]) for l in lines if l["type"] == "refused"], [(1, "a[")])
+        self.assertEqual({l["watch"] for l in lines if l["type"] == "hit"}, {2})
+        self.assertEqual([(w["watch"], "refused" in w) for w in lines[-1]["watches"]], [(1, True), (2, False)])
+        self.assertEqual([l["watches"] for l in lines if l["type"] == "start"], [2])
+        status, out, err = run(["a[", "a"], "five", options=["--json"])
+        self.assertEqual((status, out, [json.loads(text)["type"] for text in err.splitlines()]), (2, "", ["message"]))
+
     def test_nobody_listens(self):
         script = '{ "$0" run -w "unwatched:rw" -w nonsense --keep-going -- "$1"; echo $? > "$2"; } 2>&1 >/dev/null | head -c 1'
         with tempfile.NamedTemporaryFile() as status:
