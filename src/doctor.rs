@@ -73,7 +73,7 @@ pub fn doctor() -> i32 {
         system_call(
             "pidfd_getfd",
             sys::probe::pidfd_getfd(),
-            "The stub fetches its connection with it. Use Linux 5.6 or later; Docker needs --cap-add=SYS_PTRACE or a newer seccomp profile.",
+            "The connection to the stub is fetched with it. Use Linux 5.6 or later; Docker needs --cap-add=SYS_PTRACE or a newer seccomp profile.",
         ),
         system_call(
             "ptrace",

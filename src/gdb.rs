@@ -49,6 +49,8 @@ const WITH_VALUE: &[&str] = &[
     "interpreter",
     "ui",
     "tty",
+    // Ours.
+    "placement",
 ];
 
 /// Splits the words into GDB's options and the program with its arguments.
@@ -67,6 +69,28 @@ fn split(words: &[OsString]) -> (&[OsString], &[OsString]) {
     words.split_at(at.min(words.len()))
 }
 
+/// Takes out the one option that is ours; the last one counts.
+fn take_placement(options: &[OsString]) -> (Option<String>, Vec<&OsString>) {
+    let (mut placement, mut rest) = (None, Vec::new());
+    let mut words = options.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == "--placement" {
+            // None at the end is none that we know.
+            placement = Some(
+                words
+                    .next()
+                    .map_or("".into(), |w| w.to_string_lossy().into()),
+            );
+        } else if let Some(value) = text.strip_prefix("--placement=") {
+            placement = Some(value.to_string());
+        } else {
+            rest.push(word);
+        }
+    }
+    (placement, rest)
+}
+
 pub async fn gdb(words: Vec<OsString>) -> i32 {
     match open(&words).await {
         Ok(status) => status,
@@ -79,13 +103,9 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
 
 async fn open(words: &[OsString]) -> Result<i32, String> {
     let (options, program) = split(words);
-    // The one option of ours.
-    const PLACEMENT: &[u8] = b"--placement=";
-    let (ours, gdb_options): (Vec<_>, Vec<_>) = options
-        .iter()
-        .partition(|w| w.as_bytes().starts_with(PLACEMENT));
-    if let Some(word) = ours.last() {
-        Placement::parse(&word.to_string_lossy()[PLACEMENT.len()..])?.choose();
+    let (placement, gdb_options) = take_placement(options);
+    if let Some(word) = placement {
+        Placement::parse(&word)?.choose();
     }
     let Some((program, args)) = program.split_first() else {
         return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
@@ -271,5 +291,16 @@ mod tests {
         assert_eq!(split(&words).1, ["prog"]);
         let words: Vec<OsString> = ["-ex".into()].into();
         assert_eq!(split(&words).1.len(), 0);
+    }
+
+    #[test]
+    fn placement_is_ours() {
+        for line in ["-q --placement guard prog", "-q --placement=guard prog"] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (options, program) = split(&words);
+            let (placement, rest) = take_placement(options);
+            assert_eq!((placement.as_deref(), rest.len()), (Some("guard"), 1));
+            assert_eq!(program, ["prog"]);
+        }
     }
 }

@@ -19,7 +19,11 @@ WATCHES (SPEC)
   …:r  …:w  …:rw          reads, writes (default), both
 
 Variables are found through debug information (-g), else in the symbol table. With --json each line
-is one object; docs/json.md describes them. The exit status is the program's; 2: a watch was refused.";
+is one object; docs/json.md describes them.
+
+The exit status is the program's (a fatal signal is ours, too); 2: nothing was watched: a watch was
+refused or the start failed; 126, 127: it cannot be executed, was not found. `attach`: 0 after Ctrl-C,
+or if it was killed.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = SPECS)]

@@ -54,7 +54,7 @@ Other options:
 
 Debug options:
 
-  --debug               Enable general debugging output.
+  --debug               Accepted and ignored.
   --debug-format=OPT1[,OPT2,...]
                         Accepted and ignored.
   --remote-debug        Enable remote protocol debugging output.
@@ -64,6 +64,9 @@ Debug options:
                           Options:
                             vCont, T, Tthread, qC, qfThreadInfo and 
                             threads (disable all threading packets).
+
+Without a program left, the server ends when a `target remote` client leaves,
+with or without --multi; after `target extended-remote` it goes on listening.
 
 It takes the place of gdbserver: connect with `target remote` or
 `target extended-remote` in GDB, `gdb-remote` in LLDB.

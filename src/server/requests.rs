@@ -62,7 +62,8 @@ The following monitor commands are supported:
   help
     Print this message
   exit
-    End the program and the server
+    End the server and a program that it started; one that was attached to
+    goes on
 ";
 
 impl Server {
