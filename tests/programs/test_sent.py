@@ -4,6 +4,7 @@ import subprocess
 
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.run import Json
 
 
 @ulpf_only
@@ -17,3 +18,9 @@ class Sent(Case):
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   timeout=60 * PATIENCE, text=True)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, expected, ""), spec)
+
+    def test_what_the_program_is_told_of_its_signals(self):
+        """The stub answers in the kernel's place: a write of the call all the same."""
+        for watch, name, least in ("old", "rt_sigprocmask", 10), ("stack", "sigaltstack", 1):
+            said = Json([watch], "sent")
+            self.assertEqual([hit.get("syscall") for hit in said.hits].count(name), least, said.hits)

@@ -121,9 +121,15 @@ fn finish(_t: &'static Thread, uc: &mut UContext, nr: u64, outcome: Outcome) {
 fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
     match nr as u32 {
-        k::__NR_rt_sigaction => Value(signals::sigaction(t, a[0] as i32, a[1], a[2], a[3])),
-        k::__NR_rt_sigprocmask => Value(signals::sigprocmask(t, uc, a[0], a[1], a[2], a[3])),
-        k::__NR_sigaltstack => Value(signals::sigaltstack(t, uc, a[0], a[1])),
+        k::__NR_rt_sigaction => Value(ours(t, uc, nr, a, [(a[1], 32), (a[2], 32)], |_| {
+            signals::sigaction(t, a[0] as i32, a[1], a[2], a[3])
+        })),
+        k::__NR_rt_sigprocmask => Value(ours(t, uc, nr, a, [(a[1], 8), (a[2], 8)], |uc| {
+            signals::sigprocmask(t, uc, a[0], a[1], a[2], a[3])
+        })),
+        k::__NR_sigaltstack => Value(ours(t, uc, nr, a, [(a[0], 24), (a[1], 24)], |uc| {
+            signals::sigaltstack(t, uc, a[0], a[1])
+        })),
         k::__NR_rt_sigsuspend => Value(with_mask(t, uc, nr, a, 0, None)),
         k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
         k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
@@ -178,6 +184,35 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
         _ => Value(ordinary(t, uc, nr, a)),
     }
+}
+
+/// A call that is answered here: it reads the first of these and writes the second.
+fn ours(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    [input, output]: [(u64, u64); 2],
+    f: impl FnOnce(&mut UContext) -> i64,
+) -> i64 {
+    use ulpf_lib::AccessKind::{Read, Write};
+    if !g().has_watches() {
+        return f(uc);
+    }
+    let mut scratch = Scratch::new(t);
+    scratch.keep(output.0, output.1);
+    let result = f(uc);
+    let call = Call {
+        nr,
+        args: *a,
+        result,
+    };
+    for ((at, len), kind) in [(input, Read), (output, Write)] {
+        if at != 0 && result == 0 {
+            buffers::hit(t, uc, &call, at, len, kind, &scratch.kept);
+        }
+    }
+    result
 }
 
 /// The bare call.
