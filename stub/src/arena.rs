@@ -1,8 +1,8 @@
 //! The stub's own heap: chunks from mmap, one free list per power-of-two size.
 //!
 //! Callers are the stub's task and, when an instruction is decoded for the first time, program
-//! threads inside our signal handlers. Both run with every asynchronous signal blocked and are
-//! never parked here, so the spin lock is held for a few dozen instructions at a time and never by
+//! threads inside our signal handlers. Neither is ever parked here, and a signal that strikes a program
+//! thread here is only noted, so the spin lock is held for a few dozen instructions at a time and never by
 //! a thread that waits for somebody. A forked child must not allocate (the lock may be taken).
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -42,20 +42,31 @@ pub static ARENA: Arena = Arena {
 
 /// Anonymous private memory; null when the kernel refuses (RLIMIT_AS, overcommit).
 pub fn map_anonymous(len: usize) -> *mut u8 {
-    // Away from the program's memory: a neighbour of a watched page is moved with it.
-    // SAFETY: a fresh mapping; the address is a hint.
-    let got = unsafe {
-        sys!(
-            k::__NR_mmap,
-            ulpf_lib::guard::our_place(len as u64),
-            len,
-            k::PROT_READ | k::PROT_WRITE,
-            k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,
-            -1i64,
-            0
-        )
-    };
-    got.map_or(null_mut(), |a| a as *mut u8)
+    use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, our_place};
+    // Away from the program's memory: a neighbour of a watched page is moved with it. Hints come round
+    // again after a while, and where one is taken the kernel puts us among the program's own mappings.
+    const HINTS: u32 = 16;
+    for hint in 1..=HINTS {
+        // SAFETY: a fresh mapping; the address is a hint.
+        let got = unsafe {
+            sys!(
+                k::__NR_mmap,
+                our_place(len as u64),
+                len,
+                k::PROT_READ | k::PROT_WRITE,
+                k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,
+                -1i64,
+                0
+            )
+        };
+        let Ok(at) = got else { break };
+        if at.wrapping_sub(OUR_PLACE) < OUR_PLACE_LEN || hint == HINTS {
+            return at as *mut u8;
+        }
+        // SAFETY: just mapped.
+        let _ = unsafe { sys!(k::__NR_munmap, at, len) };
+    }
+    null_mut()
 }
 
 fn class_of(size: usize) -> usize {

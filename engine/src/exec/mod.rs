@@ -1,7 +1,7 @@
 //! Performs one instruction with its memory operands redirected to the alias.
 //!
-//! Everything here runs inside the fault handler, on the handler's stack, with all signals
-//! blocked. The rules of this folder:
+//! Everything here runs inside the fault handler, on the handler's stack; a signal that strikes meanwhile
+//! goes on below us on the same stack, takes a note and returns. The rules of this folder:
 //! - no allocation after [`Thunks::new`], no locks, no panics (no indexing, no `unwrap`), no
 //!   formatting, no thread-local storage;
 //! - fs and gs bases are the program's and are neither used nor changed;
