@@ -22,6 +22,28 @@ static char *map(void)
 	return mmap(AT, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
+/* Calls that fail where memory may not be accessed. */
+static int accessible(void)
+{
+	enum { POPULATE_READ = 22, POPULATE_WRITE, GUARD_INSTALL = 102, GUARD_REMOVE };
+	int results[6];
+
+	map();
+	*number = 7;
+	results[0] = mlock(AT, LEN);
+	results[1] = mlock2(AT, LEN, 1 /* MLOCK_ONFAULT */);
+	munlock(AT, LEN);
+	results[2] = madvise(AT, LEN, POPULATE_READ);
+	results[3] = madvise(AT, LEN, POPULATE_WRITE);
+	results[4] = madvise(AT, 4096, GUARD_INSTALL);
+	results[5] = madvise(AT, 4096, GUARD_REMOVE);
+	*number += 1;
+	for (int i = 0; i < 6; i++)
+		printf("%d ", results[i]);
+	printf("%ld\n", *number);
+	return 0;
+}
+
 /* Rarer calls that bring, replace or discard memory. */
 static int others(void)
 {
@@ -60,6 +82,8 @@ int main(int argc, char **argv)
 		mmap(AT, LEN, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		return 0;
 	}
+	if (argc > 1 && !strcmp(argv[1], "accessible"))
+		return accessible();
 	if (argc > 1 && !strcmp(argv[1], "others"))
 		return others();
 	map();

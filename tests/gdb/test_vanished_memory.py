@@ -59,3 +59,11 @@ class VanishedMemory(Case):
         self.assertEqual((status, out), (0, "vanish: 4\n"))
         self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(shmat\)", r"0 → 1 ",
                         r"1 → 0 .*by madvise\(", r"0 → 2 ", r"2 → 3 .*by mremap\(", r"3 → 4 ")
+
+    def test_memory_that_must_be_accessible(self):
+        """Locked, faulted in: as without us, also where the watch permits no access at all."""
+        expected = bare(example("vanish"), "accessible")
+        for spec in "*number:8", "*number:8:rw":
+            status, out, err = run([spec], "vanish", "accessible", options=["--at", "ready"])
+            self.assertEqual((status, out), expected)
+            self.assertSays(err, r"0 → 7 ", r"7 → 8 ")

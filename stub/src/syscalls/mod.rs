@@ -171,6 +171,14 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             }
             Value(ENOSYS)
         }
+        // Faults the pages in, so they have to be accessible.
+        k::__NR_mlock | k::__NR_mlock2 if g().touches(a[0] & !4095, a[0].saturating_add(a[1])) => {
+            let (start, end) = (a[0] & !4095, a[0].saturating_add(a[1]));
+            park::request(t, uc, Request::OpenBegin { start, end });
+            let result = raw(nr, a);
+            park::request(t, uc, Request::End);
+            Value(result)
+        }
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
         k::__NR_mmap
         | k::__NR_munmap
@@ -495,8 +503,11 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
             span(a[0], a[1])
         }
         // Advice that changes content or inheritance (DONTNEED, FREE, REMOVE, DONTFORK, WIPEONFORK,
-        // KEEPONFORK, DOFORK, DONTNEED_LOCKED); the rest is about speed.
-        k::__NR_madvise if matches!(a[2], 4 | 8 | 9 | 10 | 11 | 18 | 19 | 24) => span(a[0], a[1]),
+        // KEEPONFORK, DOFORK, DONTNEED_LOCKED), or that says what may be accessed (POPULATE_READ,
+        // POPULATE_WRITE, GUARD_INSTALL, GUARD_REMOVE); the rest is about speed.
+        k::__NR_madvise if matches!(a[2], 4 | 8..=11 | 18 | 19 | 22..=24 | 102 | 103) => {
+            span(a[0], a[1])
+        }
         k::__NR_mremap => {
             let old = span(a[0], a[1].max(a[2]).max(1));
             let new = span(a[4], a[2]);
