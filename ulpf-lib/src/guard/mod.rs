@@ -21,9 +21,9 @@
 //!
 //! **What the program could notice**, and what the system-call layer must put right with the methods
 //! of this module: fork shares moved pages ([`Guards::prepare_fork`], [`Guards::privatize_in_child`]);
-//! munmap and MAP_FIXED ([`Guards::forget`] after the call), mremap, brk downwards, pkey_mprotect,
-//! madvise other than hints ([`Guards::release`] before the call), MADV_DONTNEED
-//! ([`Guards::discard`]), mprotect ([`Guards::set_prot`] in its place). Private file pages come back
+//! whatever changes mappings or content: munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise
+//! other than hints ([`Guards::release`] before the call, [`Guards::apply`] after it, as the stub does;
+//! [`Guards::forget`], [`Guards::discard`] and [`Guards::set_prot`] do without the copies). Private file pages come back
 //! as anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;

@@ -274,18 +274,6 @@ impl Guards {
         Ok(())
     }
 
-    /// The program has replaced itself (execve) while the stub's task still has the old memory:
-    /// nothing is moved any more. Windows and memory file go with it.
-    pub fn forget_after_exec(&mut self) {
-        self.unmap_all();
-        self.moved.clear();
-        self.pending.clear();
-        self.windows.clear();
-        self.dups.clear();
-        self.snapshot = None;
-        self.file = None;
-    }
-
     fn unmap_all(&self) {
         for &(at, len) in &self.tables {
             os::zero_tables(at, len);
