@@ -8,3 +8,4 @@ pub mod agent;
 mod corpus;
 pub mod cpu;
 pub mod exec;
+pub mod patch;

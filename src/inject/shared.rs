@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use ulpf_lib::ring::{
-    COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET, RING_RECORDS, SHARED_LEN,
-    SHARED_MAGIC, SharedHeader,
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET,
+    RING_RECORDS, SHARED_LEN, SHARED_MAGIC, SharedHeader,
 };
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
@@ -110,6 +110,15 @@ impl SharedArea {
         // SAFETY: the mapping starts with the header, whose changing fields are atomics; any bytes
         // are valid values of its fields.
         unsafe { self.0.0.cast().as_ref() }
+    }
+
+    /// What patches keep for each thread.
+    pub fn areas(&self) -> &[Area] {
+        // SAFETY: inside the mapping; the elements are integers and atomics.
+        unsafe {
+            let first = self.0.0.add(AREAS_OFFSET as usize).cast::<Area>();
+            std::slice::from_raw_parts(first.as_ptr(), AREAS as usize)
+        }
     }
 
     /// Counters of a watch; watches at or above the number of slots share the last one.

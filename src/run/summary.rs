@@ -83,7 +83,7 @@ impl Summary {
             rows: rows.collect(),
             lost,
             faults: header.faults.load(Relaxed),
-            false_positives: header.false_positives.load(Relaxed),
+            false_positives: header.all_false_positives(shared.areas()),
             slow: header.slow.load(Relaxed),
             syscalls: header.syscalls.load(Relaxed),
             seconds,

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Thunks};
+use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Site, Thunks};
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::{
     Counters, HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags,
@@ -22,6 +22,7 @@ use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::g;
+use crate::patches;
 use crate::runtime::debug_registers::{self, Touch};
 use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
@@ -34,6 +35,8 @@ use crate::syscalls::scratch::Kept;
 const CODE: usize = 16 << 20;
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
+/// What a site has to go through again that could not be patched, or whose page could not.
+const HOPELESS: i32 = 100_000;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
@@ -185,16 +188,7 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
             Step::Again => break,
             Step::Stopped => return true,
             Step::Fault(what) => {
-                let mut real = SigInfo {
-                    signo: what.signo,
-                    code: what.code,
-                    ..SigInfo::zeroed()
-                };
-                real.data[0] = what.addr;
-                uc.err = what.error;
-                uc.cr2 = what.addr;
-                cancel_own_step(t, uc);
-                signals::raise(t, uc, what.signo, &real);
+                raise_fault(t, uc, what);
                 return true;
             }
         }
@@ -206,11 +200,48 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     true
 }
 
-/// Lets the stub's task place the watches of a page anew, if that is due.
+/// As [`handle`] for an access that a patch has left to us, by whatever way.
+pub fn again(t: &'static Thread, uc: &mut UContext) {
+    let pc = uc.gprs.rip;
+    match perform(t, uc, TargetAddr(0)) {
+        Step::Done | Step::Again => {}
+        Step::Stopped => return,
+        Step::Fault(what) => return raise_fault(t, uc, what),
+    }
+    look_again(t, uc);
+    if t.inner().stepping && uc.gprs.rip != pc {
+        signals::step_done(t, uc);
+    }
+}
+
+fn raise_fault(t: &'static Thread, uc: &mut UContext, what: FaultInfo) {
+    let mut real = SigInfo {
+        signo: what.signo,
+        code: what.code,
+        ..SigInfo::zeroed()
+    };
+    real.data[0] = what.addr;
+    uc.err = what.error;
+    uc.cr2 = what.addr;
+    cancel_own_step(t, uc);
+    signals::raise(t, uc, what.signo, &real);
+}
+
+/// Lets the stub's task place the watches of a page anew, if that is due, or patch a hot site.
 pub fn look_again(t: &'static Thread, uc: &mut UContext) {
     let page = core::mem::take(&mut t.inner().reconsider);
     if page != 0 && t.inner().own_step.is_none() {
         request(t, uc, Request::Reconsider { page });
+    }
+    if let Some((site, page)) = t.inner().hot.take()
+        && t.inner().own_step.is_none()
+        && !t.inner().stepping
+    {
+        let pc = site.insn.pc;
+        request(t, uc, Request::PatchAccess { pc, page });
+        if !patches::is_patched(pc) || g().page_map.class(TargetAddr(page)) == 0 {
+            site.heat.store(-HOPELESS, Relaxed);
+        }
     }
 }
 
@@ -228,6 +259,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
     let n = memory::read(pc, &mut bytes);
+    patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
     let code = bytes.get(..n).unwrap_or(&[]);
     let Ok(site) = engine().thunks.site(&engine().decoder, pc, code) else {
         return slow(t, uc, None, fault_at, None);
@@ -266,7 +298,10 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
         done => {
             let mut events = Events::none();
             if !watched {
-                count_false_positive(t, fault_at);
+                if let Some(at) = guarded(&list, fault_at) {
+                    count_false_positive(t, at);
+                    warm(t, site, at);
+                }
             } else {
                 events = report(t, uc, pc, &list, saved);
             }
@@ -281,6 +316,29 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
             }
             if again { Step::Again } else { Step::Done }
         }
+    }
+}
+
+/// Which address of an access our guard is in the way of: the one that has faulted, if one has.
+fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
+    if fault_at.0 != 0 {
+        return Some(fault_at);
+    }
+    let ends = list
+        .iter()
+        .flat_map(|a| [(a.addr.0, a.kind), (a.addr.0 + a.len - 1, a.kind)]);
+    ends.map(|(at, kind)| (TargetAddr(at), kind))
+        .find(|(at, kind)| g().page_map.entry(*at).guards(*kind))
+        .map(|(at, _)| at)
+}
+
+/// A false positive at this site: is it worth a patch?
+fn warm(t: &'static Thread, site: &'static Site, at: TargetAddr) {
+    if patches::ENABLED.load(Relaxed)
+        && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
+        && t.tgid() == g().pid.load(Relaxed)
+    {
+        t.inner().hot = Some((site, at.page().0));
     }
 }
 

@@ -12,7 +12,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 use ulpf_engine::agent;
 use ulpf_lib::AliasAddr;
 use ulpf_lib::guard::{Guards, PageMap};
-use ulpf_lib::ring::{COUNTER_SLOTS, COUNTERS_OFFSET, Counters, SharedHeader};
+use ulpf_lib::ring::{
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, SharedHeader,
+};
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
 
@@ -266,6 +268,15 @@ impl Global {
         (base != 0).then(|| unsafe {
             &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters)
         })
+    }
+    /// What patches keep for each thread.
+    pub fn areas(&self) -> &'static [Area] {
+        let base = self.shared.load(Relaxed) as u64;
+        if base == 0 {
+            return &[];
+        }
+        // SAFETY: within the shared area.
+        unsafe { core::slice::from_raw_parts((base + AREAS_OFFSET) as *const Area, AREAS as usize) }
     }
     pub fn count_syscall(&self) {
         if let Some(h) = self.header() {

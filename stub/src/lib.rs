@@ -17,6 +17,7 @@ mod fault;
 mod gdb;
 mod global;
 mod inferior;
+mod patches;
 mod runtime;
 mod syscalls;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0                 RING_OFFSET              COUNTERS_OFFSET          SHARED_LEN
-//! | SharedHeader …  | RING_RECORDS × HitRecord | COUNTER_SLOTS × Counters |
+//! | SharedHeader …  | RING_RECORDS × HitRecord | COUNTER_SLOTS × Counters | AREAS × Area |
 //! ```
 //!
 //! Writers (program threads inside the fault handler) take a ticket with `head.fetch_add(1)`, fill
@@ -20,7 +20,10 @@ pub const MAX_VALUE: usize = 32;
 pub const COUNTERS_OFFSET: u64 = RING_OFFSET + RING_RECORDS * size_of::<HitRecord>() as u64;
 /// Watches with a number at or above this share the last slot.
 pub const COUNTER_SLOTS: u64 = 1 << 20;
-pub const SHARED_LEN: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+pub const AREAS_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+/// One for each thread that runs at the same time.
+pub const AREAS: u64 = 1 << 15;
+pub const SHARED_LEN: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
 
 #[repr(C)]
 pub struct SharedHeader {
@@ -32,7 +35,8 @@ pub struct SharedHeader {
     pub reader_waits: AtomicU32,
     /// Faults on guarded pages, all causes.
     pub faults: AtomicU64,
-    /// Accesses to guarded pages that overlap no watch.
+    /// Accesses to guarded pages that overlap no watch, without those that patches have let pass
+    /// (see [`SharedHeader::all_false_positives`]).
     pub false_positives: AtomicU64,
     /// Accesses that needed the slow path (world parked, page opened, one step).
     pub slow: AtomicU64,
@@ -42,6 +46,8 @@ pub struct SharedHeader {
     pub base_tsc: u64,
     pub base_ns: u64,
     pub tsc_mult: u64,
+    /// How many areas have been in use.
+    pub areas: AtomicU32,
 }
 
 /// How the hit came about.
@@ -111,7 +117,34 @@ pub struct Counters {
     pub look_at: AtomicU64,
 }
 
+/// What the bodies of patches keep for each thread, found through gs (`engine/src/patch`).
+#[repr(C)]
+pub struct Area {
+    /// The registers that a body uses: its address register, rcx, and one more.
+    pub address: AtomicU64,
+    pub rcx: AtomicU64,
+    pub other: AtomicU64,
+    /// Address of the page classes, a byte for each page number; before them the distances to the
+    /// alias.
+    pub classes: AtomicU64,
+    /// Addresses of the bits that say which stores (loads) concern a watch, one for each byte of the
+    /// alias, less what an alias address / 8 adds.
+    pub writes: AtomicU64,
+    pub reads: AtomicU64,
+    /// False positives that bodies have let pass. Only the area's thread writes it.
+    pub passed: AtomicU64,
+    /// r11, while a body looks closer.
+    pub r11: AtomicU64,
+}
+
 impl SharedHeader {
+    /// All false positives; `areas` are those of the shared area.
+    pub fn all_false_positives(&self, areas: &[Area]) -> u64 {
+        let used = self.areas.load(Ordering::Acquire) as usize;
+        let passed = areas.iter().take(used);
+        let passed = passed.map(|a| a.passed.load(Ordering::Relaxed));
+        self.false_positives.load(Ordering::Relaxed) + passed.sum::<u64>()
+    }
     /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
     pub fn nanos(&self, tsc: u64) -> u64 {
         let delta = tsc.wrapping_sub(self.base_tsc) as u128 * self.tsc_mult as u128;

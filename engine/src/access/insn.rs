@@ -220,6 +220,11 @@ impl Insn {
         self.bytes.get(..self.len as usize).unwrap_or(&[])
     }
     /// `mov` between the accumulator and an absolute address, which has no ModRM byte.
+    /// Offset of the displacement of a RIP-relative operand.
+    pub fn rip_relative_at(&self) -> Option<u8> {
+        let l = &self.layout;
+        (l.modrm_at != 0 && l.modrm & 0xc7 == 5).then_some(l.modrm_at + 1)
+    }
     pub fn is_moffs(&self) -> bool {
         self.layout.legacy() && self.layout.map == 0 && matches!(self.layout.opcode, 0xa0..=0xa3)
     }

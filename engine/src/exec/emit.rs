@@ -232,6 +232,18 @@ pub fn thunk(insn: &Insn) -> Option<(Code, u8)> {
     (!code.full).then_some((code, at))
 }
 
+/// Is the instruction one that can be done with another memory operand?
+pub(crate) fn can_thunk(insn: &Insn) -> bool {
+    plan(insn) == Plan::Thunk
+}
+
+/// The instruction with `[a]` for its memory operand; `a` as in [`thunk`].
+pub(crate) fn redirected(insn: &Insn, a: u8) -> Option<Code> {
+    let mut code = Code::new();
+    rewrite(&mut code, insn, a, None, None)?;
+    (!code.full).then_some(code)
+}
+
 /// Copies the instruction with `[a]` for its memory operand.
 fn rewrite(code: &mut Code, insn: &Insn, a: u8, reg: Option<u8>, vvvv: Option<u8>) -> Option<()> {
     let l = &insn.layout;

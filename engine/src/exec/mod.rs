@@ -21,6 +21,7 @@ mod sites;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use emit::{can_thunk, redirected};
 pub use native::FaultInfo;
 pub use sites::{Site, SiteError, Thunks};
 

@@ -13,7 +13,7 @@ use crate::access::layout::Wrap;
 use crate::access::{Class, DecodeError, Decoder, state};
 use crate::cpu::{Cpu, Gprs};
 use core::mem::size_of;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use ulpf_lib::{AccessKind, TargetAddr};
 
 /// One instruction that has touched a guarded page.
@@ -26,6 +26,8 @@ pub struct Site {
     /// State components to load and to save back.
     load: u64,
     save: u64,
+    /// What it has cost, for whoever patches sites.
+    pub heat: AtomicI32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,6 +162,7 @@ impl Thunks {
             thunk_insn: 0,
             load: 0,
             save: 0,
+            heat: AtomicI32::new(0),
         };
         if matches!(site.plan, Plan::Thunk | Plan::Gather) {
             match emit::thunk(&insn) {

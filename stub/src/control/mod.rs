@@ -9,6 +9,7 @@ mod follow;
 pub mod heap;
 mod monitor;
 pub mod notices;
+mod patches;
 mod perf;
 mod placement;
 mod reader;
@@ -72,6 +73,7 @@ pub struct Control {
     holding: Option<watchdog::Watchdog>,
     detached: bool,
     exec: follow::Exec,
+    patches: patches::Patches,
     sites: sites::Sites,
 }
 
@@ -106,6 +108,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         detached: false,
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
+        patches: patches::Patches::new(),
     };
     c.placement.wish = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
         BOOT_PLACE_GUARD => Wish::Guard,
@@ -472,6 +475,18 @@ impl Control {
                 self.sites.patch(insn);
                 false
             }
+            Request::PatchAccess { pc, page } => {
+                self.patches.serve(pc, page);
+                false
+            }
+            Request::Cool { start } => {
+                self.patches.cool(start);
+                false
+            }
+            Request::NoPatches => {
+                self.patches.disable();
+                false
+            }
             Request::Rearm => {
                 self.vanished.call = u64::try_from(t.inner().orig_rax).ok();
                 self.follow_heap(t);
@@ -671,8 +686,9 @@ impl Inferior for Control {
     }
 
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
-        self.sites
-            .restore(addr.0, addr.0.saturating_add(data.len() as u64));
+        let end = addr.0.saturating_add(data.len() as u64);
+        self.sites.restore(addr.0, end);
+        self.patches.restore(addr.0, end);
         text::write(addr.0, data)
     }
 
@@ -687,6 +703,7 @@ impl Inferior for Control {
         conditions: Vec<AgentExpr>,
     ) -> Result<(), Refusal> {
         self.sites.restore(addr.0, addr.0 + 1);
+        self.patches.restore(addr.0, addr.0 + 1);
         // SAFETY: the debugger inserts while the world rests; else it is stopped first.
         let list = unsafe { g().breakpoints_mut() };
         match list.binary_search_by_key(&addr.0, |b| b.addr) {
@@ -837,6 +854,7 @@ impl Inferior for Control {
         self.drop_all_watches();
         self.tell_at_once();
         self.sites.remove_all();
+        self.patches.disable();
         self.detached = true;
         follow::release_everybody();
         for t in g().threads.iter() {

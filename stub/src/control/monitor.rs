@@ -10,6 +10,7 @@ use super::Control;
 use crate::g;
 use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
+use crate::patches;
 
 const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register]
@@ -22,6 +23,7 @@ ulpf placement [auto|guard|debug-register]
 ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
+ulpf patch on|off [after N] save hot instructions their faults; on its own: what is patched, as JSON
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
@@ -50,6 +52,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "stats" => stats(c, out),
             "sites" => c.sites.list(out),
             "patch-syscalls" => patch_syscalls(c, &mut w, out),
+            "patch" => patch(c, &mut w, out),
             "why" => why(c, out),
             "help" | "" => {
                 let _ = out.write_str(HELP);
@@ -241,7 +244,7 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         out,
         "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"sites\":{},\"sites_refused\":{},\"moved_pages\":{},\"watch_bytes\":{},\"watches\":[",
         h.faults.load(Relaxed),
-        h.false_positives.load(Relaxed),
+        h.all_false_positives(g().areas()),
         h.slow.load(Relaxed),
         h.syscalls.load(Relaxed),
         c.sites.in_place(),
@@ -309,4 +312,35 @@ fn why(c: &mut Control, out: &mut dyn Write) {
         }
         None => {}
     }
+}
+
+fn patch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let on = match w.next() {
+        Some("on") => Some(true),
+        Some("off") => Some(false),
+        None => None,
+        Some(_) => return bad_patch(out),
+    };
+    match (w.next(), number(w.next())) {
+        (None, _) => {}
+        (Some("after"), Some(n)) if n < 1 << 30 => patches::AFTER.store(n as u32, SeqCst),
+        _ => return bad_patch(out),
+    }
+    match on {
+        Some(true) => patches::ENABLED.store(true, SeqCst),
+        Some(false) => c.patches.disable(),
+        None => {}
+    }
+    c.patches.state(out);
+}
+
+fn bad_patch(out: &mut dyn Write) {
+    refused(
+        out,
+        &Refusal {
+            what: "ulpf patch".into(),
+            why: "it takes on or off, and after how many false positives a site is patched".into(),
+            what_to_do: "say: ulpf patch, ulpf patch off, or ulpf patch on after 16".into(),
+        },
+    );
 }

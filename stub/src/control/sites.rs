@@ -441,6 +441,7 @@ fn slow_way(index: usize, next: u64) -> Result<u64, Not> {
 /// Nothing of ours stands in `[start, end)`: breakpoints, other patches, moved pages.
 fn free(start: u64, end: u64) -> bool {
     !sites::touches(start, end)
+        && !crate::patches::touches(start, end)
         && !g()
             .breakpoints()
             .iter()

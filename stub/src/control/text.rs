@@ -1,6 +1,7 @@
 //! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use linux_raw_sys::general as k;
@@ -9,6 +10,7 @@ use ulpf_lib::sys::Errno;
 
 use crate::g;
 use crate::global::Breakpoint;
+use crate::patches::{self, Patch};
 use crate::syscalls::sites::{self, Site};
 
 static MEM: AtomicI32 = AtomicI32::new(-1);
@@ -94,6 +96,9 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
             }
         }
     }
+    if let Some(got) = buf.get_mut(..total) {
+        patches::hide(addr, got);
+    }
     for b in g().breakpoints() {
         if b.addr >= addr
             && b.addr < end
@@ -172,6 +177,18 @@ pub fn restore_all(list: &[Breakpoint]) {
         list.iter()
             .map(|b| (b.addr, &raw const b.original as u64, 1)),
     );
+}
+
+/// As [`restore_all`], for patched accesses.
+pub fn restore_patches(list: &[Box<Patch>]) {
+    let Ok(fd) = open_mem() else { return };
+    for p in list {
+        let (from, len) = (p.group.bytes.as_ptr(), p.jump.len());
+        // SAFETY: the child's own text.
+        let _ = unsafe { sys!(k::__NR_pwrite64, fd, from, len, p.start()) };
+    }
+    // SAFETY: our own descriptor.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
 }
 
 /// As [`restore_all`], for patched system-call sites.

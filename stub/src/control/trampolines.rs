@@ -217,7 +217,7 @@ pub fn jump(start: u64, to: u64) -> [u8; 8] {
 }
 
 /// A page where a mapping of ours is in nobody's way: not where the break or a stack will grow.
-fn quiet(page: u64, maps: &Snapshot) -> bool {
+pub fn quiet(page: u64, maps: &Snapshot) -> bool {
     const ROOM: u64 = 64 << 20;
     let brk = g().brk.load(Relaxed);
     let at = maps.index(page);

@@ -137,6 +137,7 @@ impl Control {
         // SAFETY: the world rests.
         let guards = unsafe { g().guards_mut() };
         guards.resumed();
+        self.patches.declassify();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let changes = guards.would_change(&wanted);
@@ -191,6 +192,7 @@ impl Control {
 
     pub fn release_memory(&mut self, start: u64, end: u64) {
         self.sites.forget(start, end);
+        self.patches.forget(start, end);
         if !g().touches(start, end) {
             return;
         }
@@ -216,6 +218,7 @@ impl Control {
         }
         self.staged.remove_all();
         self.staged.commit();
+        self.patches.declassify();
         self.placement.release_all();
         // SAFETY: the world rests.
         unsafe {

@@ -46,6 +46,10 @@ fn read_bases(t: &Thread) {
             i.gs_base = gs;
         }
     }
+    i.gs_base = crate::patches::program_gs(t, i.gs_base);
+    if i.gs_base != 0 {
+        crate::patches::GS_TAKEN.store(true, Relaxed);
+    }
     i.bases_dirty = false;
 }
 

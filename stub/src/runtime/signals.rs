@@ -21,6 +21,7 @@ use super::memory;
 use super::park::{self, park};
 use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
 use super::waiting;
+use crate::patches::{self, Left};
 use crate::syscalls::sites;
 use crate::{fault, g, syscalls};
 
@@ -275,6 +276,7 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
     // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
     let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
     waiting::hand_over(t);
+    patches::disable();
     uc.stack = i.alt;
     uc.sigmask |= i.hidden;
     park::set_tf(uc, false);
@@ -758,6 +760,7 @@ extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
 
 /// A signal that no instruction of the program has caused.
 fn arrived(t: &'static Thread, uc: &mut UContext, info: &SigInfo) {
+    patches::leave(t, uc);
     let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
         if waiting::set_aside(t, info) {
@@ -790,6 +793,7 @@ extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if !park_is_ours(t, info) {
         return arrived(t, uc, info);
     }
+    patches::leave(t, uc);
     let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
         t.kicked.store(true, SeqCst);
@@ -813,6 +817,14 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         return arrived(t, uc, info);
     }
     sites::leave(uc);
+    // A privileged instruction at a place where another one was.
+    if sig == SIGSEGV && info.code == SI_KERNEL && patches::landed(uc) {
+        return;
+    }
+    let left = patches::leave(t, uc);
+    if left.is_some() {
+        patches::enable(t);
+    }
     let rip = uc.gprs.rip;
     if ours(rip) {
         if rip == ulpf_copy_insn as *const () as u64 {
@@ -825,7 +837,9 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
     t.inner().open = sig == SIGSEGV;
-    if !fault::handle(t, uc, info) {
+    if left == Some(Left::Access) {
+        fault::again(t, uc);
+    } else if !fault::handle(t, uc, info) {
         close(t);
         if t.inner().own_step.is_some() {
             fault::cancel_own_step(t, uc);
@@ -867,6 +881,23 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     }
     sites::leave(uc);
+    if info.code == SI_KERNEL {
+        match patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
+            patches::Trap::Foreign => {}
+            patches::Trap::Landed => return,
+            patches::Trap::Look => return fault::again(t, uc),
+            patches::Trap::Cold(start) => {
+                fault::again(t, uc);
+                if i.own_step.is_none() && !i.stepping {
+                    park::request(t, uc, Request::Cool { start });
+                }
+                return;
+            }
+        }
+    } else if patches::leave(t, uc) == Some(Left::Access) && info.code == TRAP_TRACE && i.stepping {
+        // The step has only made the jump.
+        return fault::again(t, uc);
+    }
     if info.code == debug_registers::TRAP_PERF && info.data[1] == debug_registers::COOKIE {
         if ours(uc.gprs.rip) {
             debug_registers::our_own(&debug_registers::drain(t));

@@ -20,6 +20,7 @@ use core::sync::atomic::{
 };
 
 use linux_raw_sys::general as k;
+use ulpf_engine::exec::Site;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 
@@ -156,6 +157,17 @@ pub enum Request {
     Rearm,
     /// A new task needs its debug registers set before it runs.
     Adopt,
+    /// The instruction at `pc` is hot, and has met this page: patch it.
+    PatchAccess {
+        pc: u64,
+        page: u64,
+    },
+    /// The patch at `start` meets no guarded page any more.
+    Cool {
+        start: u64,
+    },
+    /// The program wants gs, or locks all its memory: no patches any more.
+    NoPatches,
     /// The watches of this page may be better off in another place.
     Reconsider {
         page: u64,
@@ -180,6 +192,8 @@ pub struct Thread {
     pub dirty: AtomicBool,
     /// Scheduler locking: rest after the present system call.
     pub hold: AtomicBool,
+    /// Number of the record, and of its area for patches.
+    pub index: AtomicU32,
     /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
     pub trap_ring: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
@@ -236,6 +250,8 @@ pub struct Inner {
     pub caught: u64,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
     pub reconsider: u64,
+    /// A hot instruction and the page that it has met.
+    pub hot: Option<(&'static Site, u64)>,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Mapped,
 }
@@ -421,6 +437,7 @@ impl Registry {
             self.high.store(MAX_THREADS, Release);
             return None;
         }
+        t.index.store(at as u32, Relaxed);
         let p = self.slots.load(Acquire);
         // SAFETY: within the table.
         unsafe { (*p.add(at)).store(base as *mut Thread, Release) };
@@ -475,6 +492,7 @@ impl Registry {
                 call: None,
                 caught: 0,
                 reconsider: 0,
+                hot: None,
                 mapped: Mapped::default(),
             })
         };

@@ -25,6 +25,7 @@ use ulpf_lib::sys;
 
 use crate::control::heap::Mapped;
 use crate::g;
+use crate::patches;
 use crate::runtime::asm::ulpf_blocking;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -38,6 +39,9 @@ use scratch::Scratch;
 use table::Memory;
 
 pub const EINTR: i64 = -4;
+/// arch_prctl(2) codes.
+const SET_GS: u64 = 0x1001;
+const GET_GS: u64 = 0x1004;
 const ENOSYS: i64 = -38;
 const EPERM: i64 = -1;
 const EFAULT: i64 = -14;
@@ -145,6 +149,20 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
         k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
             process::clone(t, uc, nr, a)
+        }
+        k::__NR_arch_prctl if matches!(a[0], SET_GS | GET_GS) => {
+            if a[0] == SET_GS && a[1] != 0 {
+                patches::GS_TAKEN.store(true, SeqCst);
+                park::request(t, uc, Request::NoPatches);
+            }
+            patches::disable();
+            Value(ordinary(t, uc, nr, a))
+        }
+        // Our tables have room for all that could be watched; with ports, the bytes that we count on to trap
+        // would not.
+        k::__NR_mlockall | k::__NR_iopl | k::__NR_ioperm if patches::SOME.load(Relaxed) => {
+            park::request(t, uc, Request::NoPatches);
+            Value(ordinary(t, uc, nr, a))
         }
         k::__NR_execve | k::__NR_execveat => Value(exec::exec(t, uc, nr, a)),
         k::__NR_exit => process::exit_thread(t, uc, a),
@@ -528,8 +546,11 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
         _ => return None,
     };
-    (range.0 < range.1 && (g().touches(range.0, range.1) || sites::touches(range.0, range.1)))
-        .then_some(range)
+    (range.0 < range.1
+        && (g().touches(range.0, range.1)
+            || sites::touches(range.0, range.1)
+            || patches::touches(range.0, range.1)))
+    .then_some(range)
 }
 
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all

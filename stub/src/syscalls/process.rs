@@ -314,6 +314,7 @@ fn copy_frame(uc: &UContext, child: &'static Thread) -> Option<&'static mut UCon
 /// First code of a new task that shares our memory (called by `asm::ulpf_clone`).
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
+    crate::patches::disable();
     // SAFETY: set-up of the calling thread.
     unsafe {
         let tid = sys!(k::__NR_gettid).unwrap_or(0) as i32;
@@ -481,6 +482,7 @@ fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
         crate::fatal_child("a forked child cannot get memory of its own (out of memory?)");
     }
     super::sites::remove_in_child();
+    crate::patches::remove_in_child();
     g().remove_breakpoints_in_child();
     // Nobody is there to be stopped for (by a system call that is caught).
     g().debugger.store(false, SeqCst);

@@ -16,7 +16,7 @@
 //! [`super::Guards`] writes, while all program threads are parked.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use super::os;
 use crate::addr::{AliasAddr, PAGE_SIZE, TargetAddr};
@@ -27,6 +27,9 @@ use crate::watch::AccessKind;
 const ROOT_BITS: u32 = 17;
 const LEAF_BITS: u32 = 18;
 const LEAF_SHIFT: u32 = 12 + LEAF_BITS;
+
+/// Pages of user memory.
+pub const PAGES: u64 = 1 << (ROOT_BITS + LEAF_BITS);
 
 type Leaf = [AtomicU64; 1 << LEAF_BITS];
 type Root = [AtomicPtr<Leaf>; 1 << ROOT_BITS];
@@ -126,6 +129,9 @@ pub enum Fault {
 /// See the head of the module. Meant to be a `static`.
 pub struct PageMap {
     root: AtomicPtr<Root>,
+    /// A byte for each page of user memory, for code that has no time for the tree; 0: none. See
+    /// [`PageMap::set_class`].
+    classes: AtomicPtr<AtomicU8>,
 }
 
 impl PageMap {
@@ -133,6 +139,7 @@ impl PageMap {
     pub const fn new() -> PageMap {
         PageMap {
             root: AtomicPtr::new(core::ptr::null_mut()),
+            classes: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -243,8 +250,46 @@ impl PageMap {
         Ok(())
     }
 
+    /// Takes a table of [`PAGES`] zeroed bytes into use, or none.
+    ///
+    /// # Safety
+    /// `table` stays mapped until another one, or null, has taken its place.
+    pub unsafe fn use_classes(&self, table: *mut u8) {
+        self.classes.store(table.cast(), Ordering::Release);
+    }
+
+    /// Gives the page that holds `addr` a class, whose meaning is the caller's. It falls back to 0
+    /// with every change of the page, or of the one before it.
+    pub fn set_class(&self, addr: TargetAddr, class: u8) {
+        if let Some(c) = self.class_of(addr.0 >> 12) {
+            c.store(class, Ordering::Release);
+        }
+    }
+
+    pub fn class(&self, addr: TargetAddr) -> u8 {
+        self.class_of(addr.0 >> 12)
+            .map_or(0, |c| c.load(Ordering::Acquire))
+    }
+
+    fn class_of(&self, page: u64) -> Option<&AtomicU8> {
+        let table = self.classes.load(Ordering::Acquire);
+        // SAFETY: within the table, by the promise made to `use_classes`.
+        (!table.is_null() && page < PAGES).then(|| unsafe { &*table.add(page as usize) })
+    }
+
+    fn declassify(&self, start: u64, end: u64) {
+        for page in start >> 12..=end >> 12 {
+            match self.class_of(page) {
+                Some(c) if c.load(Ordering::Relaxed) != 0 => c.store(0, Ordering::Release),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+
     /// Writes the entries of `[start, end)`, for which [`PageMap::prepare`] has been called.
     pub(super) fn set(&self, start: u64, end: u64, entry: PageEntry) {
+        self.declassify(start, end);
         for page in (start..end).step_by(PAGE_SIZE as usize) {
             if let Some(slot) = self.slot(TargetAddr(page)) {
                 slot.store(entry.0, Ordering::Release);

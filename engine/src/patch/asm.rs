@@ -1,0 +1,170 @@
+//! The few instructions that bodies are made of. None of them changes a flag.
+
+use alloc::vec::Vec;
+
+use crate::access::insn::{MemOp, NO_REG};
+
+pub const RCX: u8 = 1;
+pub const R11: u8 = 11;
+
+#[derive(Default)]
+pub struct Asm {
+    pub bytes: Vec<u8>,
+}
+
+impl Asm {
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+    pub fn here(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn slot(&mut self, opcode: u8, reg: u8, at: usize) {
+        self.put(&[
+            0x65,
+            0x48 | (reg >> 3) << 2,
+            opcode,
+            (reg & 7) << 3 | 4,
+            0x25,
+        ]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `mov gs:[at], reg`
+    pub fn save(&mut self, at: usize, reg: u8) {
+        self.slot(0x89, reg, at);
+    }
+    /// `mov reg, gs:[at]`
+    pub fn load(&mut self, reg: u8, at: usize) {
+        self.slot(0x8b, reg, at);
+    }
+    /// `mov reg, imm64`
+    pub fn constant(&mut self, reg: u8, value: u64) {
+        self.put(&[0x48 | reg >> 3, 0xb8 | reg & 7]);
+        self.put(&value.to_le_bytes());
+    }
+    /// `mov ecx, imm32`
+    pub fn ecx(&mut self, value: u32) {
+        self.put(&[0xb9]);
+        self.put(&value.to_le_bytes());
+    }
+    /// `shrx rcx, from, rcx`
+    pub fn shift(&mut self, from: u8) {
+        let b = if from < 8 { 0x20 } else { 0 };
+        self.put(&[0xc4, 0xc2 | b, 0xf3, 0xf7, 0xc8 | from & 7]);
+    }
+    /// `shrx to, from, count` (or `shlx`), 64 bits.
+    pub fn shift_by(&mut self, left: bool, to: u8, from: u8, count: u8) {
+        self.put(&[
+            0xc4,
+            0x42 | u8::from(to < 8) << 7 | u8::from(from < 8) << 5,
+            0x80 | (!count & 15) << 3 | if left { 1 } else { 3 },
+            0xf7,
+            0xc0 | (to & 7) << 3 | from & 7,
+        ]);
+    }
+    /// `rorx rcx, from, n`
+    pub fn rotate(&mut self, from: u8, n: u8) {
+        let b = if from < 8 { 0x20 } else { 0 };
+        self.put(&[0xc4, 0xc3 | b, 0xfb, 0xf0, 0xc8 | from & 7, n]);
+    }
+    /// `mov r11d, imm32`
+    pub fn r11(&mut self, value: u32) {
+        self.put(&[0x41, 0xbb]);
+        self.put(&value.to_le_bytes());
+    }
+    /// `mov r11, [base + r11]`
+    pub fn r11_indexed(&mut self, base: u8) {
+        self.put(&[0x4e | base >> 3, 0x8b, 0x5c, 0x18 | base & 7, 0]);
+    }
+    /// `OP rcx, [base + rcx*scale + disp]`; `op` is the opcode with its 0F, `wide` for 64 bits.
+    pub fn indexed(&mut self, op: &[u8], wide: bool, base: u8, scale: u8, disp: i32) {
+        let rex = u8::from(wide) << 3 | base >> 3;
+        if rex != 0 {
+            self.put(&[0x40 | rex]);
+        }
+        self.put(op);
+        self.put(&[
+            0x80 | RCX << 3 | 4,
+            scale.trailing_zeros() as u8 * 64 | RCX << 3 | base & 7,
+        ]);
+        self.put(&disp.to_le_bytes());
+    }
+    /// `lea to, [base + disp]`
+    pub fn lea(&mut self, to: u8, base: u8, disp: i32) {
+        let op = MemOp {
+            base,
+            index: NO_REG,
+            scale: 1,
+            segment: 0,
+            disp: disp.into(),
+            size: 0,
+            kind: ulpf_lib::AccessKind::Read,
+        };
+        self.address(to, &op);
+    }
+    /// `lea to, [to + rcx]`
+    pub fn add_rcx(&mut self, to: u8) {
+        self.put(&[
+            0x48 | (to >> 3) << 2 | to >> 3,
+            0x8d,
+            0x44 | (to & 7) << 3,
+            RCX << 3 | to & 7,
+            0,
+        ]);
+    }
+    /// The effective address of an operand, without its segment. `false`: it cannot be said.
+    pub fn address(&mut self, to: u8, op: &MemOp) -> bool {
+        let Ok(disp) = i32::try_from(op.disp) else {
+            if op.base == NO_REG && op.index == NO_REG {
+                self.constant(to, op.disp as u64);
+                return true;
+            }
+            return false;
+        };
+        let bit = |r: u8| if r == NO_REG { 0 } else { r >> 3 & 1 };
+        self.put(&[
+            0x48 | (to >> 3) << 2 | bit(op.index) << 1 | bit(op.base),
+            0x8d,
+        ]);
+        let index = if op.index == NO_REG { 4 } else { op.index & 7 };
+        let (mode, base) = match op.base {
+            NO_REG => (0, 5),
+            b => (0x80, b & 7),
+        };
+        self.put(&[
+            mode | (to & 7) << 3 | 4,
+            op.scale.max(1).trailing_zeros() as u8 * 64 | index << 3 | base,
+        ]);
+        self.put(&disp.to_le_bytes());
+        true
+    }
+    /// A branch to be aimed later: `jrcxz` or `jmp rel32`.
+    pub fn jrcxz(&mut self) -> usize {
+        self.put(&[0xe3, 0]);
+        self.here()
+    }
+    pub fn aim_short(&mut self, from: usize) -> Option<()> {
+        let distance = i8::try_from(self.here() - from).ok()?;
+        *self.bytes.get_mut(from - 1)? = distance as u8;
+        Some(())
+    }
+    pub fn jmp(&mut self) -> usize {
+        self.put(&[0xe9, 0, 0, 0, 0]);
+        self.here()
+    }
+    pub fn aim(&mut self, from: usize, to: usize) -> Option<()> {
+        let distance = (to as i64 - from as i64) as i32;
+        self.bytes
+            .get_mut(from - 4..from)?
+            .copy_from_slice(&distance.to_le_bytes());
+        Some(())
+    }
+}
+
+/// `to - from` as a jump's displacement.
+pub fn relative(from: u64, to: u64) -> Option<[u8; 4]> {
+    i32::try_from(to.wrapping_sub(from) as i64)
+        .ok()
+        .map(i32::to_le_bytes)
+}

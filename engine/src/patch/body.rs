@@ -1,0 +1,429 @@
+//! The code that a patch leads to.
+
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use ulpf_lib::AccessKind;
+use ulpf_lib::ring::Area;
+
+use super::asm::{Asm, R11, RCX, relative};
+use super::plan::{Group, Part, What};
+use super::{CLASS_READS, CLASS_WRITES, Mark, Phase};
+use crate::access::Insn;
+use crate::access::layout::Wrap;
+use crate::exec;
+
+/// Where a body goes.
+#[derive(Clone, Copy)]
+pub struct Target {
+    pub at: u64,
+    /// A counter that falls at every access to a page without guard, and what it is set to by one to a
+    /// page that has one. At zero the patch is not worth its checks any more.
+    pub patience: u64,
+    pub patience_max: u32,
+}
+
+/// Code for one address, and what it means.
+pub struct Body {
+    pub code: Vec<u8>,
+    pub marks: Vec<Mark>,
+    /// Offset of each part's first instruction: where whoever lands on its old place goes on.
+    pub parts: Vec<u16>,
+    /// The address register of each part.
+    pub address: Vec<u8>,
+    pub other: Vec<u8>,
+    /// Offsets of `int3`s that say: not worth it any more. All others say: look at this access.
+    pub cold: Vec<u16>,
+}
+
+struct Writer {
+    asm: Asm,
+    marks: Vec<Mark>,
+    part: u8,
+}
+
+impl Writer {
+    /// What was written since the last mark belongs to `phase`.
+    fn mark(&mut self, phase: Phase) {
+        self.marks.push(Mark {
+            end: self.asm.here() as u16,
+            part: self.part,
+            phase,
+        });
+    }
+}
+
+/// The other way of a checked part: the access is none of ours.
+struct Aside {
+    part: u8,
+    from: usize,
+    back: usize,
+    a: u8,
+    b: u8,
+}
+
+impl Body {
+    /// `None`: something is out of reach.
+    pub fn new(group: &Group, target: Target) -> Option<Body> {
+        let mut w = Writer {
+            asm: Asm::default(),
+            marks: Vec::new(),
+            part: 0,
+        };
+        let mut body = Body {
+            code: Vec::new(),
+            marks: Vec::new(),
+            parts: Vec::new(),
+            address: Vec::new(),
+            other: Vec::new(),
+            cold: Vec::new(),
+        };
+        let mut asides = Vec::new();
+        let mut near = Vec::new();
+        for (n, part) in group.parts.iter().enumerate() {
+            w.part = n as u8;
+            body.parts.push(w.asm.here() as u16);
+            let (mut a, mut b) = (0, 0);
+            match &part.what {
+                What::Checked(insn) => {
+                    (a, b) = registers(insn)?;
+                    let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
+                    asides.push(aside);
+                }
+                _ => plain(&mut w, group, part, target)?,
+            }
+            body.address.push(a);
+            body.other.push(b);
+        }
+        jump_to(&mut w.asm, target, group.end())?;
+        w.mark(Phase::After);
+        for x in &asides {
+            w.part = x.part;
+            let here = w.asm.here();
+            w.asm.aim(x.from, here)?;
+            w.asm.constant(x.b, target.patience);
+            w.asm.put(&[0x40 | x.b >> 3, 0x8b, 0x08 | x.b & 7]);
+            w.asm.put(&[0x8d, 0x49, 0xff]);
+            w.asm.put(&[0x40 | x.b >> 3, 0x89, 0x08 | x.b & 7]);
+            let cold = w.asm.jrcxz();
+            let on = w.asm.here();
+            restore(&mut w, x.a, x.b);
+            w.mark(Phase::Saved);
+            let part = group.parts.get(x.part as usize)?;
+            let relative = match &part.what {
+                What::Checked(i) => i.rip_relative_at().map_or(What::Copy, What::Relative),
+                _ => What::Copy,
+            };
+            plain(
+                &mut w,
+                group,
+                &Part {
+                    what: relative,
+                    ..*part
+                },
+                target,
+            )?;
+            let from = w.asm.jmp();
+            w.asm.aim(from, x.back)?;
+            w.mark(Phase::After);
+            w.asm.aim_short(cold)?;
+            w.asm.put(&[0xcc]);
+            body.cold.push(w.asm.here() as u16 - 1);
+            let from = w.asm.jmp();
+            w.asm.aim(from, on)?;
+            w.mark(Phase::Saved);
+        }
+        for x in &near {
+            closer(&mut w, x)?;
+        }
+        body.code = w.asm.bytes;
+        body.marks = w.marks;
+        Some(body)
+    }
+
+    pub fn mark(&self, offset: u16) -> Option<&Mark> {
+        self.marks.iter().find(|m| offset < m.end)
+    }
+}
+
+fn restore(w: &mut Writer, a: u8, b: u8) {
+    w.asm.load(b, offset_of!(Area, other));
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(a, offset_of!(Area, address));
+}
+
+fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
+    asm.put(&[0xe9]);
+    let after = target.at + asm.here() as u64 + 4;
+    asm.put(&relative(after, to)?);
+    Some(())
+}
+
+/// Some bit is set in the bytes that hold the access's bits: is it one of them?
+struct Near {
+    part: u8,
+    from: usize,
+    back: usize,
+    bits: usize,
+    size: u32,
+    a: u8,
+    b: u8,
+}
+
+fn closer(w: &mut Writer, x: &Near) -> Option<()> {
+    w.part = x.part;
+    let here = w.asm.here();
+    w.asm.aim(x.from, here)?;
+    // Its bits may reach beyond 64 from the first one's byte on.
+    if x.size < 64 {
+        w.asm.save(offset_of!(Area, r11), R11);
+        w.mark(Phase::Saved);
+        let asm = &mut w.asm;
+        asm.r11(61);
+        asm.rotate(x.a, 3);
+        asm.shift_by(false, RCX, RCX, R11); // which bit is the first
+        asm.r11(3);
+        asm.shift_by(false, R11, x.a, R11);
+        asm.load(x.b, x.bits);
+        asm.r11_indexed(x.b);
+        asm.shift_by(false, R11, R11, RCX);
+        asm.ecx(64 - x.size);
+        asm.shift_by(true, RCX, R11, RCX);
+        asm.load(R11, offset_of!(Area, r11));
+        w.mark(Phase::Closer);
+        let clear = w.asm.jrcxz();
+        w.asm.put(&[0xcc]);
+        w.asm.aim_short(clear)?;
+        let from = w.asm.jmp();
+        w.asm.aim(from, x.back)?;
+    } else {
+        w.asm.put(&[0xcc]);
+    }
+    w.mark(Phase::Saved);
+    Some(())
+}
+
+/// An instruction as it is.
+fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
+    let from = (part.at - group.start()) as usize;
+    let bytes = group.bytes.get(from..from + part.len as usize)?;
+    match part.what {
+        What::Copy => w.asm.put(bytes),
+        What::Relative(at) => {
+            let at = at as usize;
+            let old: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+            let operand =
+                (part.at + part.len as u64).wrapping_add_signed(i32::from_le_bytes(old).into());
+            let after = target.at + (w.asm.here() + bytes.len()) as u64;
+            w.asm.put(bytes.get(..at)?);
+            w.asm.put(&relative(after, operand)?);
+            w.asm.put(bytes.get(at + 4..)?);
+        }
+        What::Jump(to) => jump_to(&mut w.asm, target, to)?,
+        What::If(condition, to) => {
+            w.asm.put(&[0x0f, 0x80 | condition]);
+            let after = target.at + w.asm.here() as u64 + 4;
+            w.asm.put(&relative(after, to)?);
+        }
+        What::Call(to) => {
+            // The return address is the program's; what it pairs with is a jump.
+            let back = (part.at + part.len as u64).to_le_bytes();
+            w.asm.put(&[0x48, 0x8d, 0x64, 0x24, 0xf8]);
+            w.mark(Phase::Before);
+            w.asm.put(&[0xc7, 0x04, 0x24]);
+            w.asm.put(back.get(..4)?);
+            w.asm.put(&[0xc7, 0x44, 0x24, 0x04]);
+            w.asm.put(back.get(4..)?);
+            jump_to(&mut w.asm, target, to)?;
+            w.mark(Phase::Pushed);
+            return Some(());
+        }
+        What::Checked(_) => return None,
+    }
+    w.mark(Phase::Before);
+    Some(())
+}
+
+/// The registers of a body: one for the address, which must not be named by the instruction and
+/// needs no REX prefix, and another one.
+fn registers(insn: &Insn) -> Option<(u8, u8)> {
+    const RSP: u8 = 4;
+    let used = named(insn) | 1 << RSP | 1 << RCX;
+    let free = |r: &u8| used & 1 << *r == 0;
+    let a = [6, 7, 3, 2, 0, 5].into_iter().find(free)?;
+    // Neither rsp nor one whose encoding as a base is special.
+    let b = [8, 9, 10, 6, 7, 3, 2, 0]
+        .into_iter()
+        .find(|r| free(r) && *r != a)?;
+    Some((a, b))
+}
+
+/// General registers that the instruction names beside its address, at least.
+fn named(insn: &Insn) -> u16 {
+    const IMPLICIT: u16 = 0b1111; // rax, rcx, rdx, rbx
+    let l = &insn.layout;
+    let mut used = 0;
+    if l.modrm_at != 0 {
+        used |= 1 << (l.reg & 15);
+    }
+    if l.wrap != Wrap::Legacy {
+        used |= 1 << (l.vvvv & 15);
+        // mulx
+        return used
+            | if l.map == 2 && l.opcode == 0xf6 {
+                IMPLICIT
+            } else {
+                0
+            };
+    }
+    // ah, bh, ch, dh are the upper halves of rax to rbx.
+    let mut implicit = IMPLICIT;
+    match (l.map, l.opcode) {
+        (
+            0,
+            0x00..=0x3b
+            | 0x63
+            | 0x69
+            | 0x6b
+            | 0x80..=0x8b
+            | 0xc0
+            | 0xc1
+            | 0xc6
+            | 0xc7
+            | 0xd0
+            | 0xd1
+            | 0xfe,
+        ) => {
+            implicit = if l.rex == 0 && l.reg & 15 >= 4 {
+                IMPLICIT
+            } else {
+                0
+            };
+        }
+        (0, 0xff) if l.ext() < 2 => implicit = 0,
+        (0, 0xf6 | 0xf7) if l.ext() < 4 => implicit = 0,
+        (
+            1,
+            0x10..=0x17
+            | 0x28..=0x2f
+            | 0x40..=0x7f
+            | 0x90..=0x9f
+            | 0xaf
+            | 0xb6
+            | 0xb7
+            | 0xbe
+            | 0xbf
+            | 0xc0
+            | 0xc1
+            | 0xd0..=0xff,
+        ) => {
+            implicit = if l.rex == 0 && matches!(l.opcode, 0xc0) {
+                IMPLICIT
+            } else {
+                0
+            };
+        }
+        _ => {}
+    }
+    used | implicit
+}
+
+fn checked(
+    w: &mut Writer,
+    insn: &Insn,
+    (a, b): (u8, u8),
+    target: Target,
+    near: &mut Vec<Near>,
+) -> Option<Aside> {
+    let part = w.part;
+    let asm = &mut w.asm;
+    asm.save(offset_of!(Area, address), a);
+    asm.save(offset_of!(Area, rcx), RCX);
+    asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
+    let asm = &mut w.asm;
+    if !asm.address(a, &insn.mem) {
+        return None;
+    }
+    // The last byte's page: an access that begins on the page before finds the bits there set, unless
+    // it may go through this page's alias.
+    let size = u32::from(insn.mem.size);
+    let last = if size > 1 {
+        asm.lea(b, a, size as i32 - 1);
+        b
+    } else {
+        a
+    };
+    asm.ecx(12);
+    asm.shift(last);
+    asm.load(b, offset_of!(Area, classes));
+    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
+    let distances = if insn.mem.kind == AccessKind::Read {
+        CLASS_READS
+    } else {
+        CLASS_WRITES
+    };
+    asm.indexed(&[0x8b], true, b, 8, distances);
+    let not_ours = asm.jrcxz();
+    asm.add_rcx(a);
+    let mut aside = None;
+    for (wanted, bits) in [
+        (insn.mem.kind.writes(), offset_of!(Area, writes)),
+        (insn.mem.kind.reads(), offset_of!(Area, reads)),
+    ] {
+        if !wanted {
+            continue;
+        }
+        // (offset, opcode, 64 bits)
+        let looks: &[(i32, &[u8], bool)] = match size {
+            1 => &[(0, &[0x0f, 0xb6], false)],
+            2..=8 => &[(0, &[0x0f, 0xb7], false)],
+            16 => &[(0, &[0x8b], false)],
+            32 => &[(0, &[0x8b], true)],
+            _ => &[(0, &[0x8b], true), (8, &[0x0f, 0xb6], false)],
+        };
+        for (disp, op, wide) in looks {
+            asm.ecx(3);
+            asm.shift(a);
+            asm.load(b, bits);
+            asm.indexed(op, *wide, b, 1, *disp);
+            let clear = asm.jrcxz();
+            near.push(Near {
+                from: asm.jmp(),
+                part,
+                bits,
+                size,
+                a,
+                b,
+                back: 0,
+            });
+            if aside.is_none() {
+                asm.aim_short(not_ours)?;
+                aside = Some(asm.jmp());
+            }
+            asm.aim_short(clear)?;
+            let back = asm.here();
+            near.last_mut()?.back = back;
+        }
+    }
+    asm.constant(b, target.patience);
+    asm.put(&[0x40 | b >> 3, 0xc7, b & 7]);
+    asm.put(&target.patience_max.to_le_bytes());
+    asm.load(RCX, offset_of!(Area, passed));
+    asm.lea(RCX, RCX, 1);
+    asm.save(offset_of!(Area, passed), RCX);
+    w.mark(Phase::Saved);
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(b, offset_of!(Area, other));
+    w.asm.put(exec::redirected(insn, a)?.bytes());
+    w.mark(Phase::Counted);
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(Phase::Done);
+    Some(Aside {
+        part: w.part,
+        from: aside?,
+        back: w.asm.here(),
+        a,
+        b,
+    })
+}

@@ -1,0 +1,69 @@
+//! Patches: a jump over a busy instruction, so that its next access to a guarded page costs a few
+//! cycles instead of a fault.
+//!
+//! ```text
+//!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  body:  address → page class → alias → watched? → mov %al,(alias)
+//!   inc %rdi                           │       not a guarded page: the original instruction
+//!   …               ◀─────────────────┘       watched: int3, and the fault handler's work is done
+//! ```
+//!
+//! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the body,
+//! too, and where one of them began, the jump has a byte that traps: whoever jumps there, by whatever
+//! way, is sent on to the copy ([`TRAPS`]). So no control flow needs to be known. The idea of putting
+//! up with the bytes that happen to complete a jump is instruction punning (Chamith, Svensson, Dalessandro,
+//! Newton, PLDI 2017) and E9Patch's (Duck, Gao, Roychoudhury, PLDI 2020); here they are chosen.
+//!
+//! A body changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
+//! (gs-relative). At each of its instructions the state of the original program is known by PC alone
+//! ([`Mark`]): who interrupts a body rolls it back or forward and never shows it to anybody.
+
+mod asm;
+mod body;
+mod plan;
+
+pub use body::{Body, Target};
+pub use plan::{Group, Part, Refusal, What};
+
+/// Bytes that trap when they are the first of an instruction in user mode: int3, and what needs
+/// privilege (string I/O, in, out, hlt, cli, sti; programs that have asked for ports are not
+/// patched). Such a byte stands wherever an instruction began that a jump has overwritten. Invalid
+/// opcodes would do, too, but raise SIGILL, which programs may block.
+pub const TRAPS: [u8; 16] = [
+    0x6c, 0x6d, 0x6e, 0x6f, 0xcc, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
+];
+
+/// Bytes of a near jump.
+pub const JUMP: usize = 5;
+
+/// Where the distances to the alias are, for each class of pages, relative to the classes:
+/// for stores, and for loads. Zero: such accesses do not fault.
+pub const CLASS_WRITES: i32 = -4096;
+pub const CLASS_READS: i32 = -2048;
+pub const CLASSES: usize = 256;
+
+/// How far a body has come; see the module's head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Registers are the program's; the part's instruction is still to come.
+    Before,
+    /// As `Before`, but the registers are in the area.
+    Saved,
+    /// As `Saved`, and so is r11.
+    Closer,
+    /// As `Saved`, and the access is counted already.
+    Counted,
+    /// The instruction is done; the address register is in the area.
+    Done,
+    /// The instruction is done and the registers are the program's.
+    After,
+    /// A copied call has made room for its return address: before it once more.
+    Pushed,
+}
+
+/// Up to here (offset in the body) this phase of this part holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub end: u16,
+    pub part: u8,
+    pub phase: Phase,
+}

@@ -1,0 +1,153 @@
+//! Which instructions a jump displaces, and where it may lead.
+
+use alloc::vec::Vec;
+
+use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
+
+use super::{JUMP, TRAPS};
+use crate::access::{Class, Insn};
+
+/// Why a site keeps its faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// An access that bodies cannot make: implicit operands, masks, segments, rsp as an operand.
+    Instruction,
+    /// What stands behind it cannot be moved: an indirect call, a system call, unknown bytes.
+    Successor,
+}
+
+/// One displaced instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub at: u64,
+    pub len: u8,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    /// Its access is looked at.
+    Checked(Insn),
+    /// Copied as it is.
+    Copy,
+    /// Copied, with the RIP-relative displacement at this offset made anew.
+    Relative(u8),
+    Jump(u64),
+    /// A conditional jump: opcode 0F 80+n.
+    If(u8, u64),
+    Call(u64),
+}
+
+/// The displaced instructions: at least as many bytes as a jump has.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub parts: Vec<Part>,
+    pub bytes: Vec<u8>,
+}
+
+impl Group {
+    /// `insn` and what follows it; `code` are the bytes from there on.
+    pub fn new(insn: &Insn, code: &[u8]) -> Result<Group, Refusal> {
+        if !can_check(insn) {
+            return Err(Refusal::Instruction);
+        }
+        let mut parts = alloc::vec![Part {
+            at: insn.pc,
+            len: insn.len,
+            what: What::Checked(*insn),
+        }];
+        let mut len = insn.len as usize;
+        while len < JUMP {
+            let rest = code.get(len..).ok_or(Refusal::Successor)?;
+            let part = successor(insn.pc + len as u64, rest).ok_or(Refusal::Successor)?;
+            len += part.len as usize;
+            parts.push(part);
+        }
+        let bytes = code.get(..len).ok_or(Refusal::Successor)?.to_vec();
+        Ok(Group { parts, bytes })
+    }
+
+    pub fn start(&self) -> u64 {
+        self.parts.first().map_or(0, |p| p.at)
+    }
+    pub fn end(&self) -> u64 {
+        self.start() + self.bytes.len() as u64
+    }
+
+    /// May the byte at offset `n` of the jump be anything? (If not, one of [`TRAPS`].)
+    fn free(&self, n: usize) -> bool {
+        !self
+            .parts
+            .iter()
+            .skip(1)
+            .any(|p| p.at - self.start() == n as u64)
+    }
+
+    /// The jump to `to`, if its bytes are right.
+    pub fn jump(&self, to: u64) -> Option<[u8; JUMP]> {
+        let [a, b, c, d] = super::asm::relative(self.start() + JUMP as u64, to)?;
+        let jump = [0xe9, a, b, c, d];
+        let fits = |(n, byte): (usize, &u8)| n == 0 || self.free(n) || TRAPS.contains(byte);
+        jump.iter().enumerate().all(fits).then_some(jump)
+    }
+
+    /// Can a jump of this shape only lead to a few stretches of 16 MiB? Then their first addresses.
+    pub fn far(&self) -> Option<impl Iterator<Item = u64>> {
+        let after = self.start() + JUMP as u64;
+        (!self.free(4)).then(move || {
+            TRAPS
+                .iter()
+                .map(move |t| after.wrapping_add_signed((i32::from(*t as i8) as i64) << 24))
+        })
+    }
+}
+
+/// Can a body make this access?
+pub fn can_check(insn: &Insn) -> bool {
+    let l = &insn.layout;
+    insn.class == Class::Plain
+        && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 16 | 32 | 64)
+        && insn.mem.segment == 0
+        // The x87 unit remembers where its last instruction was.
+        && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))
+        && !l.addr32
+        && !insn.reg_is_rsp
+        && !insn.vvvv_is_rsp
+        && crate::exec::can_thunk(insn)
+}
+
+fn successor(at: u64, code: &[u8]) -> Option<Part> {
+    let mut decoder = iced_x86::Decoder::with_ip(
+        64,
+        code.get(..code.len().min(15))?,
+        at,
+        DecoderOptions::NONE,
+    );
+    let i = decoder.decode();
+    if i.is_invalid() {
+        return None;
+    }
+    let target = || matches!(i.op0_kind(), OpKind::NearBranch64).then(|| i.near_branch64());
+    let what = match i.flow_control() {
+        FlowControl::Next | FlowControl::Return | FlowControl::IndirectBranch
+            if !matches!(i.code(), Code::Int3 | Code::Int1) =>
+        {
+            if i.is_ip_rel_memory_operand() {
+                What::Relative(decoder.get_constant_offsets(&i).displacement_offset() as u8)
+            } else {
+                What::Copy
+            }
+        }
+        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => What::Jump(target()?),
+        FlowControl::ConditionalBranch if i.is_jcc_short_or_near() => {
+            What::If(i.condition_code() as u8 - 1, target()?)
+        }
+        FlowControl::Call if i.is_call_near() => What::Call(target()?),
+        _ => return None,
+    };
+    Some(Part {
+        at,
+        len: i.len() as u8,
+        what,
+    })
+}
