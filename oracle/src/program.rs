@@ -92,6 +92,13 @@ pub fn contents(seed: u64, arena: usize) -> Vec<u8> {
 }
 
 impl Program {
+    /// Patches use gs, and know that nobody else does who has not set its base.
+    pub fn uses_gs(&self) -> bool {
+        iced_x86::Decoder::with_ip(64, &self.code, CODE, 0)
+            .iter()
+            .any(|i| i.segment_prefix() == iced_x86::Register::GS)
+    }
+
     pub fn control(&self) -> Vec<u8> {
         let mut v = vec![0; CONTROL_LEN];
         v.extend(&self.constants);
