@@ -166,6 +166,8 @@ fn unicorn_knows(code: Code) -> bool {
         M::Fxsave | M::Fxsave64 | M::Fnsave | M::Fsave | M::Fnstenv | M::Fstenv
         // Descriptor tables and selectors are the kernel's.
         | M::Lar | M::Lsl | M::Verr | M::Verw
+        // It takes an index above 63 for 63.
+        | M::Bzhi
         // It reads 16 bytes, or 8, where the processor reads 8, or 4.
         | M::Cvtps2pd | M::Cvtdq2pd | M::Cvtps2pi | M::Cvttps2pi | M::Roundss | M::Roundsd
     ) || matches!(
@@ -331,8 +333,15 @@ impl Gen<'_> {
         let x87 = i.code().op_code().instruction_string().starts_with('F')
             || format!("{:?}", i.mnemonic()).starts_with('F');
         if x87 {
-            // A known stack: fninit ; fld1 ; fldpi
-            self.asm.put(&[0xdb, 0xe3, 0xd9, 0xe8, 0xd9, 0xeb]);
+            // A known stack: fninit ; fld1 ; fldpi. AMD's processors only keep the address of the last
+            // instruction over a task switch while an exception is pending, so there is none.
+            self.asm.put(&[0xdb, 0xe3]);
+            if !matches!(
+                i.mnemonic(),
+                Fxsave | Fxsave64 | Fnsave | Fsave | Fnstenv | Fstenv
+            ) {
+                self.asm.put(&[0xd9, 0xe8, 0xd9, 0xeb]);
+            }
             if matches!(i.mnemonic(), Fld | Fbld) && size == 10 {
                 return false;
             }
