@@ -83,6 +83,9 @@ fn server(words: Vec<OsString>) -> i32 {
         }
         Parsed::Serve(options) => {
             options.placement.choose();
+            if options.no_patch {
+                crate::placement::no_patch();
+            }
             run(crate::server::serve(*options))
         }
     }

@@ -3,7 +3,7 @@
 
 use clap::ValueEnum;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use ulpf_lib::boot::{BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
+use ulpf_lib::boot::{BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
@@ -33,8 +33,13 @@ impl Placement {
             Placement::Guard => BOOT_PLACE_GUARD,
             Placement::DebugRegister => BOOT_PLACE_REGISTER,
         };
-        FLAGS.store(flags, Relaxed);
+        FLAGS.fetch_or(flags, Relaxed);
     }
+}
+
+/// The program's code stays as it is, in all programs from now on (`--no-patch`).
+pub fn no_patch() {
+    FLAGS.fetch_or(BOOT_NO_PATCH, Relaxed);
 }
 
 /// What the stub is to know of it (`BootArgs::flags`).

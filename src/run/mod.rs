@@ -71,6 +71,9 @@ enum Target {
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
     options.placement.choose();
+    if options.no_patch {
+        crate::placement::no_patch();
+    }
     let launched = matches!(target, Target::Launch(_));
     match watch(options, target) {
         Ok(Ending::Exited(status)) => status,

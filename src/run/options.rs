@@ -85,6 +85,10 @@ pub struct WatchArgs {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
     pub placement: Placement,
 
+    /// Leave the program's code as it is: hot instructions are not patched, and cost a signal each time
+    #[arg(long)]
+    pub no_patch: bool,
+
     /// Watch the children that the program forks, too, until the last one has ended
     #[arg(short, long)]
     pub follow: bool,

@@ -51,6 +51,8 @@ Other options:
                         debug-register (up to four small ones), or auto: guarded
                         pages, and debug registers where they cost less.
                         (default: auto)
+  --no-patch            Leave the program's code as it is: hot instructions and
+                        system calls are not patched, and cost a signal each.
 
 Debug options:
 
@@ -105,6 +107,7 @@ pub struct Options {
     pub disabled: Disabled,
     pub remote_debug: bool,
     pub placement: Placement,
+    pub no_patch: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,6 +162,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-startup-with-shell" => o.no_shell = true,
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
+            "--no-patch" => o.no_patch = true,
             "--backend" => match args.next() {
                 Some(name) => match backend(&name.to_string_lossy()) {
                     Ok(()) => {}

@@ -293,7 +293,10 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     }
     let probe = site.insn.probe(&cpu);
     match engine().thunks.execute(site, &mut cpu, &Pages) {
-        Outcome::NeedSlow(_) => slow(t, uc, Some(&list), fault_at, probe),
+        Outcome::NeedSlow(_) => {
+            site.heat.store(-HOPELESS, Relaxed);
+            slow(t, uc, Some(&list), fault_at, probe)
+        }
         Outcome::Fault(what) => Step::Fault(what),
         done => {
             let mut events = Events::none();

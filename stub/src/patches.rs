@@ -198,7 +198,8 @@ pub fn enable(t: &Thread) {
 
 /// The calling task goes on without its (or its parent's) area.
 pub fn disable() {
-    if SOME.load(Relaxed) {
+    let areas = g().areas().as_ptr_range();
+    if SOME.load(Relaxed) && areas.contains(&(gs() as *const Area)) {
         set_gs(0);
     }
 }
@@ -327,7 +328,7 @@ pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
 /// In a forked child: the original bytes come back.
 pub fn remove_in_child() {
     if SOME.load(Relaxed) {
-        set_gs(0);
+        disable();
         ENABLED.store(false, SeqCst);
         crate::control::text::restore_patches(&table().list);
         SOME.store(false, SeqCst);

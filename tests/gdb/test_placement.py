@@ -194,6 +194,7 @@ class Choice(PlacementCase):
     def test_a_page_with_many_watches_is_seldom_looked_at(self):
         """Each look stops the world: there must not be one for every false positive."""
         gdb = self.hotlocal("50000", "50000", placement="auto")
+        gdb("monitor ulpf patch off")
         for number in range(8):
             gdb(f"watch -l *((char *)watched + {number})")
         self.assertSays(gdb("continue"), r"watchpoint 2: ", r"Old value = 0", r"New value = 1")
@@ -207,6 +208,7 @@ class Choice(PlacementCase):
     @needs_registers
     def test_a_busy_page_gives_its_watch_to_a_register(self):
         gdb = self.hotlocal("100000", "50000", placement="auto")
+        gdb("monitor ulpf patch off")
         gdb("watch -l *watched")
         self.assertChange(gdb("continue"), 2, "-location *watched", 0, 1)
         self.assertEqual(self.placed(gdb), ["debug-register"])

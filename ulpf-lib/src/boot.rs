@@ -26,6 +26,9 @@ pub const BOOT_LAUNCHED: u32 = 1;
 /// Where watches go unless they say it themselves; neither bit: the stub chooses.
 pub const BOOT_PLACE_GUARD: u32 = 2;
 pub const BOOT_PLACE_REGISTER: u32 = 4;
+/// The program's code stays as it is: every access to a guarded page, and every system call, is met by
+/// a signal.
+pub const BOOT_NO_PATCH: u32 = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

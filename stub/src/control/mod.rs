@@ -28,7 +28,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
+use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
 use ulpf_lib::staged::StagedWatches;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -115,6 +115,10 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         BOOT_PLACE_REGISTER => Wish::Register,
         _ => Wish::Auto,
     };
+    if flags & BOOT_NO_PATCH != 0 {
+        c.enable_sites(false);
+        crate::patches::ENABLED.store(false, SeqCst);
+    }
     c.wait_for_boot();
     let mut session = GdbSession::new(pid);
     c.first_stop(&mut session);
@@ -462,6 +466,10 @@ impl Control {
                 true
             }
             Request::OpenBegin { start, end } => {
+                // What is about to be stepped must stand there itself.
+                if let Some(pc) = t.context().map(|c| c.gprs.rip) {
+                    self.patches.restore(pc, pc + 1);
+                }
                 self.open_pages(start, end, true);
                 true
             }

@@ -111,6 +111,11 @@ impl Patches {
         if t.tables[0] != 0 {
             return true;
         }
+        // CPUID 7: EBX bit 8 is BMI2.
+        if core::arch::x86_64::__cpuid_count(7, 0).ebx >> 8 & 1 == 0 {
+            self.failed = true;
+            return false;
+        }
         let sparse = |len: u64| -> Option<u64> {
             let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
             // SAFETY: a new mapping; advice about it: no huge pages, not in core dumps.

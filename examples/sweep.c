@@ -1,0 +1,99 @@
+/* Stores each byte of 256 pages, in address order: what a patch of a hot store saves.
+ *
+ *   sweep ROUNDS [HOW]     HOW: into  the loop jumps between the store and the instruction behind it
+ *                               fork  a child sweeps, too, and looks at its own code
+ *                               gs    the program takes gs for itself half-way
+ *                               lock  it locks all its memory half-way
+ *                               leave ever after it sweeps another block
+ */
+#define _GNU_SOURCE
+#include <asm/prctl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZE (256 * 4096)
+unsigned char *block, *other;
+long rounds_done;
+
+__attribute__((noinline)) void ready(void)
+{
+	__asm__ volatile("");
+}
+
+/* A store of two bytes with an increment behind it. */
+__attribute__((noinline)) void fill(unsigned char *from, unsigned char *to, int value)
+{
+	__asm__ volatile("1:	mov	%b2, (%0)\n"
+			 "	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+r"(from)
+			 : "r"(to), "q"(value)
+			 : "memory", "cc");
+}
+
+/* Each second turn enters behind the store, where a jump over it would have its middle. */
+__attribute__((noinline)) void fill_half(unsigned char *from, unsigned char *to, int value)
+{
+	__asm__ volatile("1:	mov	%b2, (%0)\n"
+			 "2:	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	je	3f\n"
+			 "	test	$1, %b0\n"
+			 "	je	1b\n"
+			 "	jmp	2b\n"
+			 "3:"
+			 : "+q"(from)
+			 : "r"(to), "q"(value)
+			 : "memory", "cc");
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : 4, status = 0;
+	const char *how = argc > 2 ? argv[2] : "";
+	unsigned char code[64];
+	unsigned long sum = 0;
+
+	block = aligned_alloc(4096, SIZE);
+	other = aligned_alloc(4096, SIZE);
+	memset(block, 0, SIZE);
+	memset(other, 0, SIZE);
+	memcpy(code, (void *)fill, sizeof code);
+	ready();
+	for (int n = 1; n <= rounds; n++) {
+		if (n > rounds / 2 && !strcmp(how, "gs") && syscall(SYS_arch_prctl, ARCH_SET_GS, code))
+			return 2;
+		if (n == rounds / 2 + 1 && !strcmp(how, "lock"))
+			mlockall(MCL_CURRENT);
+		if (n > 1 && !strcmp(how, "leave"))
+			fill(other, other + SIZE, n);
+		else if (!strcmp(how, "into"))
+			fill_half(block, block + SIZE, n);
+		else
+			fill(block, block + SIZE, n);
+		rounds_done = n;
+	}
+	if (!strcmp(how, "fork")) {
+		pid_t child = fork();
+		if (child == 0) {
+			fill(block, block + SIZE, 99);
+			_exit(memcmp(code, (void *)fill, sizeof code) ? 1 : block[SIZE - 1]);
+		}
+		waitpid(child, &status, 0);
+	}
+	if (!strcmp(how, "gs")) {
+		unsigned long base = 0;
+		syscall(SYS_arch_prctl, ARCH_GET_GS, &base);
+		status = base != (unsigned long)code;
+	}
+	for (int i = 0; i < SIZE; i++)
+		sum = sum * 31 + block[i] + other[i];
+	printf("sweep: sum %lx, status %x\n", sum, status);
+	return 0;
+}

@@ -1,0 +1,153 @@
+"""Hot accesses are patched: they stop faulting, and nothing else changes."""
+
+import json
+import os
+import re
+import signal
+
+from lib.cases import Case
+from lib.env import bare, example, ulpf_only
+from lib.rsp import wait_until
+
+SIZE = 256 * 4096
+
+
+@ulpf_only
+class PatchedAccesses(Case):
+    def sweep(self, *arguments, after=16, options=(), watches=256, at=2048):
+        """A byte of each page is watched, and only counted."""
+        gdb = self.session("sweep", *arguments, options=["--placement=guard", *options])
+        self.block = gdb.value("(long)block")
+        if after is not None:
+            gdb(f"monitor ulpf patch on after {after}")
+        for page in range(watches):
+            gdb(f"monitor ulpf watch {self.block + page * 4096 + at} 1 w")
+        return gdb
+
+    def answer(self, gdb, command):
+        return json.loads(re.search(r"{.*}", gdb(f"monitor ulpf {command}")).group())
+
+    def end(self, gdb, *arguments):
+        status, text = bare(example("sweep"), *arguments)
+        self.assertExits(gdb, status, text.strip())
+
+    def at_the_end(self, gdb, *arguments):
+        gdb("tbreak printf")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        stats, patches = self.answer(gdb, "stats"), self.answer(gdb, "patch")
+        self.end(gdb, *arguments)
+        return stats, patches
+
+    def assertCounted(self, stats, rounds):
+        self.assertEqual([w["hits"] for w in stats["watches"]], [rounds] * 256)
+        self.assertEqual(stats["false_positives"], rounds * (SIZE - 256))
+
+    def test_every_access_counts(self):
+        stats, patches = self.at_the_end(self.sweep("4"), "4")
+        self.assertCounted(stats, 4)
+        self.assertLess(stats["faults"], 4000)
+        self.assertGreaterEqual(patches["placed"], 1)
+
+    def test_off(self):
+        """--no-patch: the code stays as it is."""
+        gdb = self.session("sweep", "1", options=["--no-patch", "--placement=guard"])
+        block = gdb.value("(long)block")
+        gdb(f"monitor ulpf watch {block} 1 w")
+        stats, patches = self.at_the_end(gdb, "1")
+        self.assertEqual((patches["enabled"], patches["placed"]), (False, 0))
+        self.assertEqual(stats["faults"], 4096)
+
+    def test_stops(self):
+        """A watch that stops, on the page of a patched store."""
+        gdb = self.sweep("3")
+        gdb(f"watch *(char *){self.block + 5 * 4096 + 7}")
+        for old, new in (0, 1), (1, 2), (2, 3):
+            self.assertSays(gdb("continue"), r"Hardware watchpoint 2: ", rf"Old value = {old} ", rf"New value = {new} ")
+            self.assertEqual(gdb.value("(long)$rdi ? rounds_done : rounds_done"), old)
+            self.assertSays(gdb("x/2i $pc"), r"=> 0x\w+ <fill\+\d+>:\s+inc ")
+        self.assertGreaterEqual(self.answer(gdb, "patch")["patches"], 1)
+        gdb("delete")
+        self.end(gdb, "3")
+
+    def test_code_looks_as_it_was(self):
+        gdb = self.sweep("6")
+        before = gdb("disassemble /r fill")
+        gdb(f"watch *(char *){self.block + 9}")
+        gdb("continue")
+        gdb("continue")
+        self.assertGreaterEqual(self.answer(gdb, "patch")["patches"], 1)
+        self.assertEqual(re.sub("=>", "  ", gdb("disassemble /r fill")), re.sub("=>", "  ", before))
+
+    def test_steps_and_breakpoints(self):
+        """At the patched instruction, behind it and through it."""
+        gdb = self.sweep("6")
+        gdb(f"watch *(char *){self.block + 9}")
+        gdb("continue")
+        gdb("continue")
+        gdb("delete")
+        self.assertGreaterEqual(self.answer(gdb, "patch")["patches"], 1)
+        # stopped behind the store: inc, cmp, jne, store, inc
+        names = []
+        for _ in range(9):
+            names.append(re.search(r"<fill\+\d+>:\s+(\w+)", gdb("x/i $pc")).group(1))
+            gdb("stepi")
+        self.assertEqual(names, ["inc", "cmp", "jne", "mov", "inc", "cmp", "jne", "mov", "inc"])
+        store = int(re.search(r"(0x\w+) <\+\d+>:\s+mov +%\w+,\(%r", gdb("disassemble fill")).group(1), 16)
+        for address in store, store + 2:
+            gdb(f"tbreak *{address:#x}")
+            self.assertSays(gdb("continue"), r"Temporary breakpoint")
+            self.assertEqual(gdb.value("(long)$pc"), address)
+        # A conditional breakpoint is evaluated in the program, and stepped over each time.
+        gdb(f"break *{store:#x} if (long)$rdi == 0")
+        gdb(f"tbreak *{store + 2:#x}")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        gdb("delete")
+        self.end(gdb, "6")
+
+    def test_jumps_into_the_middle(self):
+        stats, patches = self.at_the_end(self.sweep("2", "into"), "2", "into")
+        self.assertEqual([w["hits"] for w in stats["watches"]], [2] * 256)
+        self.assertEqual(stats["false_positives"], 2 * (SIZE // 2 - 256))
+        self.assertGreater(patches["landings"], 0)
+
+    def test_a_child_has_its_own_code(self):
+        gdb = self.sweep("2", "fork")
+        self.end(gdb, "2", "fork")
+
+    def test_gs_belongs_to_the_program(self):
+        stats, patches = self.at_the_end(self.sweep("4", "gs", watches=2), "4", "gs")
+        self.assertFalse(patches["enabled"])
+        self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 2)
+
+    def test_locked_memory(self):
+        stats, patches = self.at_the_end(self.sweep("4", "lock", watches=2), "4", "lock")
+        self.assertFalse(patches["enabled"])
+        self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 2)
+
+    def test_a_patch_that_does_not_pay_goes(self):
+        stats, patches = self.at_the_end(self.sweep("3", "leave"), "3", "leave")
+        self.assertEqual([w["hits"] for w in stats["watches"]], [1] * 256)
+        self.assertGreaterEqual(patches["removed"], 1)
+        self.assertEqual(patches["patches"], 0)
+
+    def test_detach(self):
+        gdb = self.sweep("1000000000")
+        gdb(f"watch *(char *){self.block + 9}")
+        gdb("continue")
+        gdb("continue")
+        self.assertGreaterEqual(self.answer(gdb, "patch")["patches"], 1)
+        code, length = gdb.value("(long)fill"), 32
+        with open(example("sweep"), "rb") as file:
+            image = file.read()
+        pid = gdb.server.program_pid
+        gdb("detach")
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        with open(f"/proc/{pid}/mem", "rb") as memory:
+            memory.seek(code)
+            self.assertIn(memory.read(length), image)
+            self.assertTrue(wait_until(lambda: memory.seek(self.block + 9) and memory.read(1)[0] > 5))
+
+    def test_bad_words(self):
+        gdb = self.session("sweep", "1")
+        for words in "perhaps", "on after", "on after x", "on before 3":
+            self.assertIn("say: ulpf patch", gdb(f"monitor ulpf patch {words}"))
