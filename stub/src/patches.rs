@@ -9,7 +9,6 @@
 //! those of the original code, so nobody outside this file meets a PC in a body, no thread is in one
 //! while the world rests, and tables and bodies may change then.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -24,8 +23,10 @@ use crate::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::Thread;
 
-/// A patch that is in place.
+/// A patch. One that has not paid is kept, so that it can be put back quickly.
 pub struct Patch {
+    /// The jump is there.
+    pub in_place: bool,
     pub group: Group,
     pub jump: [u8; JUMP],
     pub at: u64,
@@ -46,7 +47,7 @@ impl Patch {
 /// Written by the stub's task while the world rests.
 pub struct Table {
     /// By their start.
-    pub list: Vec<Box<Patch>>,
+    pub list: Vec<Patch>,
     /// (address of the body, start), by the former.
     pub bodies: Vec<(u64, u64)>,
     /// Stretches where bodies are.
@@ -93,7 +94,15 @@ impl Table {
     pub fn at(&self, pc: u64) -> Option<&Patch> {
         let n = self.list.partition_point(|p| p.start() <= pc);
         let p = self.list.get(n.checked_sub(1)?)?;
-        (pc < p.end()).then_some(&**p)
+        (p.in_place && pc < p.end()).then_some(p)
+    }
+    /// Where the patch of the instruction at `start` is in the list.
+    pub fn position(&self, start: u64) -> Option<usize> {
+        let n = self.list.partition_point(|p| p.start() < start);
+        self.list
+            .get(n)
+            .is_some_and(|p| p.start() == start)
+            .then_some(n)
     }
     /// The patch whose body covers `pc`, and where in it.
     fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
@@ -131,7 +140,8 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     let end = addr.saturating_add(buf.len() as u64);
     let mut n = list.partition_point(|p| p.end() <= addr);
     while let Some(p) = list.get(n).filter(|p| p.start() < end) {
-        for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(JUMP)) {
+        let jump = if p.in_place { JUMP } else { 0 };
+        for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(jump)) {
             if at >= addr
                 && let Some(slot) = buf.get_mut((at - addr) as usize)
             {

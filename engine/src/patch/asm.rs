@@ -86,7 +86,7 @@ impl Asm {
         self.put(op);
         self.put(&[
             0x80 | RCX << 3 | 4,
-            scale.trailing_zeros() as u8 * 64 | RCX << 3 | base & 7,
+            (scale.trailing_zeros() as u8) << 6 | RCX << 3 | base & 7,
         ]);
         self.put(&disp.to_le_bytes());
     }
@@ -134,7 +134,7 @@ impl Asm {
         };
         self.put(&[
             mode | (to & 7) << 3 | 4,
-            op.scale.max(1).trailing_zeros() as u8 * 64 | index << 3 | base,
+            (op.scale.max(1).trailing_zeros() as u8) << 6 | index << 3 | base,
         ]);
         self.put(&disp.to_le_bytes());
         true

@@ -20,6 +20,8 @@
 mod asm;
 mod body;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use body::{Body, Target};
 pub use plan::{Group, Part, Refusal, What};

@@ -1,0 +1,104 @@
+//! Jumps and marks. What bodies do is the oracle's affair, which runs every instruction patched.
+
+use super::*;
+use crate::access::Decoder;
+
+const AT: u64 = 0x5555_5555_1000;
+
+fn group(code: &[u8]) -> Result<Group, Refusal> {
+    let decoder = Decoder::new().unwrap();
+    let mut padded = code.to_vec();
+    padded.resize(40, 0x90);
+    Group::new(&decoder.decode(AT, &padded).unwrap(), &padded)
+}
+
+fn target(at: u64) -> Target {
+    Target {
+        at,
+        patience: 0x7ea1_2345_6780,
+        patience_max: 100,
+    }
+}
+
+#[test]
+fn instructions_that_begin_under_a_jump_begin_with_a_trap() {
+    // mov %al,(%rdi); inc %rdi; … / mov %eax,(%rdi); ret; nop; nop / mov %rax,8(%rdi); push %rbx
+    for code in [
+        &[0x88, 0x07, 0x48, 0xff, 0xc7][..],
+        &[0x89, 0x07, 0xc3, 0x90, 0x90],
+        &[0x48, 0x89, 0x47, 0x08, 0x53],
+    ] {
+        let group = group(code).unwrap();
+        assert_eq!(group.bytes.len(), 5);
+        let mut jumps = 0;
+        for n in 0..1 << 20 {
+            let to = (AT - (1 << 30) + n * 0x9e37_79b1 % (1 << 31)) & !15;
+            let Some(jump) = group.jump(to) else { continue };
+            jumps += 1;
+            let distance = i32::from_le_bytes(jump[1..].try_into().unwrap());
+            assert_eq!((AT + 5).wrapping_add_signed(distance.into()), to);
+            for part in &group.parts[1..] {
+                assert!(TRAPS.contains(&jump[(part.at - AT) as usize]));
+            }
+        }
+        assert!(jumps > 100, "{code:x?}: {jumps}");
+    }
+}
+
+#[test]
+fn far_stretches_have_jumps() {
+    let group = group(&[0x48, 0x89, 0x47, 0x08, 0x53]).unwrap();
+    let stretches: Vec<u64> = group.far().unwrap().collect();
+    assert_eq!(stretches.len(), TRAPS.len());
+    for s in stretches {
+        assert!(group.jump(s).is_some() && group.jump(s + (1 << 24) - 1).is_some());
+    }
+}
+
+#[test]
+fn a_long_store_leads_anywhere() {
+    // movl $1, 0x100(%rdi)
+    let group = group(&[0xc7, 0x87, 0, 1, 0, 0, 1, 0, 0, 0]).unwrap();
+    assert_eq!(group.parts.len(), 1);
+    assert!(group.far().is_none());
+    assert!((0..1000).all(|n| group.jump(AT + 0x10000 + n * 77).is_some()));
+    assert!(group.jump(AT + (1 << 32)).is_none());
+}
+
+#[test]
+fn what_cannot_be_patched() {
+    use Refusal::*;
+    let refused = |code: &[u8]| group(code).err();
+    assert_eq!(refused(&[0xaa]), Some(Instruction)); // stos
+    assert_eq!(refused(&[0x50]), Some(Instruction)); // push
+    assert_eq!(refused(&[0x64, 0x89, 0x07]), Some(Instruction)); // fs:
+    assert_eq!(refused(&[0x48, 0x89, 0x27]), Some(Instruction)); // mov %rsp,(%rdi)
+    assert_eq!(refused(&[0xdd, 0x1f]), Some(Instruction)); // fstpl
+    assert_eq!(refused(&[0x89, 0x07, 0xff, 0xd0, 0x90]), Some(Successor)); // call *%rax
+    assert_eq!(refused(&[0x89, 0x07, 0x0f, 0x05, 0x90]), Some(Successor)); // syscall
+    assert_eq!(refused(&[0x89, 0x07, 0xe2, 0xfc, 0x90]), Some(Successor)); // loop
+}
+
+#[test]
+fn every_byte_of_a_body_has_a_meaning() {
+    for code in [
+        &[0x88, 0x07, 0x48, 0xff, 0xc7][..],
+        &[0x48, 0x01, 0x04, 0xcf, 0x75, 0xf0],
+        &[0x89, 0x07, 0xe8, 1, 2, 3, 0],
+        &[0x48, 0x89, 0x05, 0x10, 0, 0, 0],
+        &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
+    ] {
+        let group = group(code).unwrap();
+        let body = Body::new(&group, target(AT - 0x400_0000)).unwrap();
+        assert!(body.marks.is_sorted_by_key(|m| m.end));
+        assert_eq!(body.marks.last().unwrap().end as usize, body.code.len());
+        assert_eq!(body.parts.len(), group.parts.len());
+        assert_eq!(body.parts[0], 0);
+        assert_eq!(body.mark(0).unwrap().phase, Phase::Before);
+        assert_eq!(body.cold.len(), 1);
+        assert!(body.cold.iter().all(|c| body.code[*c as usize] == 0xcc));
+        // It is as long wherever it is.
+        let elsewhere = Body::new(&group, target(AT + 0x1000_0000)).unwrap();
+        assert_eq!(elsewhere.code.len(), body.code.len());
+    }
+}

@@ -7,7 +7,6 @@
 //! ```
 //! Pages get their class when a hot site meets them, and lose it whenever watches or mappings change.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -93,11 +92,14 @@ impl Patches {
             return;
         }
         self.classify_around(page);
-        // SAFETY: the world rests.
         if patches::table().at(pc).is_some() {
             return;
         }
-        if self.patch(pc).is_err() {
+        let done = match patches::table().position(pc) {
+            Some(n) => self.put_back(n),
+            None => self.patch(pc),
+        };
+        if done.is_err() {
             self.refused += 1;
         }
     }
@@ -161,7 +163,8 @@ impl Patches {
         let Some(alias) = entry.alias(page).map(|a| a.0) else {
             return;
         };
-        if alias < OUR_PLACE + PAGE_SIZE || alias >= OUR_PLACE + OUR_PLACE_LEN - PAGE_SIZE {
+        let place = OUR_PLACE + PAGE_SIZE..OUR_PLACE + OUR_PLACE_LEN - PAGE_SIZE;
+        if !place.contains(&alias) {
             return;
         }
         let distance = alias.wrapping_sub(page.0);
@@ -270,14 +273,16 @@ impl Patches {
         let insn = crate::fault::decode(pc, code).ok_or(Not::Place)?;
         let group = Group::new(&insn, code).map_err(Not::Code)?;
         let (start, end) = (group.start(), group.end());
-        let taken = crate::syscalls::sites::touches(start, end)
-            || patches::table().touches(start, end)
-            || g()
-                .breakpoints()
-                .iter()
-                .any(|b| b.addr >= start && b.addr < end);
-        if taken {
+        if taken(start, end) {
             return Err(Not::Now);
+        }
+        // Those that have not paid give way.
+        while let Some(n) = patches::table()
+            .list
+            .iter()
+            .position(|p| !p.in_place && p.start() < end && start < p.end())
+        {
+            self.remove(n);
         }
         let patience = self.counter().ok_or(Not::Place)?;
         let target = |at| Target {
@@ -310,13 +315,14 @@ impl Patches {
         let n = table.list.partition_point(|p| p.start() < start);
         table.list.insert(
             n,
-            Box::new(Patch {
+            Patch {
+                in_place: true,
                 group,
                 jump,
                 at,
                 body,
                 patience,
-            }),
+            },
         );
         let n = table.bodies.partition_point(|b| b.0 < at);
         table.bodies.insert(n, (at, start));
@@ -433,23 +439,42 @@ impl Patches {
         }
         let p = table.list.remove(n);
         table.bodies.retain(|b| b.1 != p.start());
-        let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
-        let _ = text::write_raw(p.start(), original);
+        if p.in_place {
+            let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
+            let _ = text::write_raw(p.start(), original);
+            self.removed += 1;
+        }
         self.take(p.at, p.body.code.len() as u64 + 1, false);
         self.patience.push(p.patience);
-        self.removed += 1;
     }
 
-    /// The patch at `start` has not paid.
+    /// The patch at `start` has not paid: the original code is back, for now.
     pub fn cool(&mut self, start: u64) {
-        let n = patches::table().list.partition_point(|p| p.start() < start);
-        if patches::table()
-            .list
-            .get(n)
-            .is_some_and(|p| p.start() == start)
-        {
-            self.remove(n);
+        // SAFETY: the world rests.
+        let list = unsafe { &mut patches::table_mut().list };
+        let n = list.partition_point(|p| p.start() < start);
+        if let Some(p) = list.get_mut(n).filter(|p| p.start() == start && p.in_place) {
+            p.in_place = false;
+            let _ = text::write_raw(start, p.group.bytes.get(..p.jump.len()).unwrap_or(&[]));
+            self.removed += 1;
         }
+    }
+
+    fn put_back(&mut self, n: usize) -> Result<(), Not> {
+        // SAFETY: the world rests.
+        let p = unsafe { patches::table_mut() }
+            .list
+            .get_mut(n)
+            .ok_or(Not::Now)?;
+        if taken(p.start(), p.end()) {
+            return Err(Not::Now);
+        }
+        // SAFETY: a counter of ours.
+        unsafe { (*(p.patience as *const AtomicU32)).store(PATIENCE, Relaxed) };
+        text::write_raw(p.start(), &p.jump).map_err(|_| Not::Place)?;
+        p.in_place = true;
+        self.placed += 1;
+        Ok(())
     }
 
     /// Somebody is about to change or to plant something in `[start, end)`: the original code is back.
@@ -526,13 +551,14 @@ impl Patches {
     /// For `monitor ulpf patches`.
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
-        let short = table.list.iter().filter(|p| p.group.parts.len() > 1);
-        let _ = write!(
+        let there = || table.list.iter().filter(|p| p.in_place);
+        let short = there().filter(|p| p.group.parts.len() > 1);
+        let _ = writeln!(
             out,
-            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}\n",
+            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
             ENABLED.load(Relaxed),
             AFTER.load(Relaxed),
-            table.list.len(),
+            there().count(),
             short.count(),
             self.placed,
             self.removed,
@@ -568,6 +594,19 @@ impl Room {
     }
 }
 
+/// Does something of ours stand in `[start, end)`?
+fn taken(start: u64, end: u64) -> bool {
+    crate::syscalls::sites::touches(start, end)
+        || patches::table()
+            .list
+            .iter()
+            .any(|p| p.in_place && p.start() < end && start < p.end())
+        || g()
+            .breakpoints()
+            .iter()
+            .any(|b| b.addr >= start && b.addr < end)
+}
+
 /// Sets the bits `[from, to)`.
 fn set(bits: &mut [u8], from: u64, to: u64) {
     let mut n = from;
@@ -575,7 +614,7 @@ fn set(bits: &mut [u8], from: u64, to: u64) {
         let Some(byte) = bits.get_mut(n as usize / 8) else {
             return;
         };
-        if n % 8 == 0 && to - n >= 8 {
+        if n.is_multiple_of(8) && to - n >= 8 {
             *byte = 0xff;
             n += 8;
         } else {

@@ -1,7 +1,6 @@
 //! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
-use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 use linux_raw_sys::general as k;
@@ -180,9 +179,9 @@ pub fn restore_all(list: &[Breakpoint]) {
 }
 
 /// As [`restore_all`], for patched accesses.
-pub fn restore_patches(list: &[Box<Patch>]) {
+pub fn restore_patches(list: &[Patch]) {
     let Ok(fd) = open_mem() else { return };
-    for p in list {
+    for p in list.iter().filter(|p| p.in_place) {
         let (from, len) = (p.group.bytes.as_ptr(), p.jump.len());
         // SAFETY: the child's own text.
         let _ = unsafe { sys!(k::__NR_pwrite64, fd, from, len, p.start()) };
