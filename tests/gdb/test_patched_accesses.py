@@ -142,7 +142,7 @@ class PatchedAccesses(Case):
         pid = gdb.server.program_pid
         gdb("detach")
         self.addCleanup(os.kill, pid, signal.SIGKILL)
-        with open(f"/proc/{pid}/mem", "rb") as memory:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(code)
             self.assertIn(memory.read(length), image)
             self.assertTrue(wait_until(lambda: memory.seek(self.block + 9) and memory.read(1)[0] > 5))
