@@ -159,9 +159,13 @@ async fn ending(pid: i32, launched: bool, pidfd: &OwnedFd) -> Ending {
         }
         return Ending::Unknown;
     }
-    let zombie = process::zombie_status(pid);
-    match zombie.or_else(|| sys::pidfd_exit_status(pidfd.as_fd())) {
-        Some(status) => Ending::from_wait(status),
-        None => Ending::Unknown,
+    // It may be neither a zombie any more nor recorded yet.
+    for _ in 0..50 {
+        let zombie = process::zombie_status(pid);
+        if let Some(status) = zombie.or_else(|| sys::pidfd_exit_status(pidfd.as_fd())) {
+            return Ending::from_wait(status);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    Ending::Unknown
 }
