@@ -33,6 +33,8 @@ pub struct Patch {
     pub body: Body,
     /// What the body counts down (`Target::patience`).
     pub patience: u64,
+    /// How often somebody has jumped into its middle.
+    pub landings: AtomicU32,
 }
 
 impl Patch {
@@ -42,7 +44,13 @@ impl Patch {
     pub fn end(&self) -> u64 {
         self.group.end()
     }
+    /// Its middle is where a loop goes, most likely: the signals cost more than it saves.
+    pub fn hopeless(&self) -> bool {
+        self.landings.load(Relaxed) >= MOST_LANDINGS
+    }
 }
+
+const MOST_LANDINGS: u32 = 64;
 
 /// Written by the stub's task while the world rests.
 pub struct Table {
@@ -285,8 +293,16 @@ pub enum Trap {
     Look,
     /// As `Look`, and the patch at that address has not paid for a while.
     Cold(u64),
-    /// Somebody has jumped to where an instruction was, and is on the way to its copy.
-    Landed,
+    /// Somebody has jumped to where an instruction was.
+    Landed(Landing),
+}
+
+/// A thread at a place where an instruction was before a patch.
+pub enum Landing {
+    /// It is on the way to the copy.
+    Copy,
+    /// It stands there. The patch at this address is to go before the thread may go on.
+    Often(u64),
 }
 
 /// `int3` at `at`: a body's, or one that stands where an instruction began?
@@ -302,35 +318,51 @@ pub fn trap(t: &Thread, uc: &mut UContext, at: u64) -> Trap {
         return if cold { Trap::Cold(start) } else { Trap::Look };
     }
     let rip = core::mem::replace(&mut uc.gprs.rip, at);
-    if landed(uc) {
-        return Trap::Landed;
+    match landed(t, uc) {
+        Some(landing) => Trap::Landed(landing),
+        None => {
+            uc.gprs.rip = rip;
+            Trap::Foreign
+        }
     }
-    uc.gprs.rip = rip;
-    Trap::Foreign
 }
 
-/// Has the thread jumped to where an instruction was before a patch? Then it goes on in the copy.
-pub fn landed(uc: &mut UContext) -> bool {
+/// The copy of the instruction that was at `pc` before a patch, if that is no longer there.
+fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
     if !SOME.load(Relaxed) {
-        return false;
+        return None;
     }
-    let rip = uc.gprs.rip;
-    let Some(p) = table().at(rip).filter(|p| p.start() != rip) else {
-        return false;
-    };
-    let Some(n) = p.group.parts.iter().position(|x| x.at == rip) else {
-        return false;
-    };
+    let p = table().at(pc).filter(|p| p.start() != pc)?;
+    let n = p.group.parts.iter().position(|x| x.at == pc)?;
     // Behind the jump stands what always stood there.
-    if rip >= p.start() + JUMP as u64 {
-        return false;
+    if pc >= p.start() + JUMP as u64 {
+        return None;
     }
-    let Some(offset) = p.body.parts.get(n) else {
-        return false;
-    };
+    Some((p, p.at + u64::from(*p.body.parts.get(n)?)))
+}
+
+/// Has the thread jumped to where an instruction was before a patch?
+pub fn landed(t: &Thread, uc: &mut UContext) -> Option<Landing> {
+    let (p, copy) = copy_of(uc.gprs.rip)?;
     LANDINGS.fetch_add(1, Relaxed);
-    uc.gprs.rip = p.at + u64::from(*offset);
-    true
+    p.landings.fetch_add(1, Relaxed);
+    let i = t.inner();
+    let may_ask = !i.stepping && i.own_step.is_none() && t.tgid() == g().pid.load(Relaxed);
+    if p.hopeless() && may_ask {
+        return Some(Landing::Often(p.start()));
+    }
+    uc.gprs.rip = copy;
+    Some(Landing::Copy)
+}
+
+/// The last that a handler does: a thread that goes on behind a patched instruction need not land.
+pub fn skip(uc: &mut UContext) {
+    const TRAP_FLAG: u64 = 0x100;
+    if let Some((_, copy)) = copy_of(uc.gprs.rip)
+        && uc.gprs.rflags & TRAP_FLAG == 0
+    {
+        uc.gprs.rip = copy;
+    }
 }
 
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);

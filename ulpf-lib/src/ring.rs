@@ -103,7 +103,7 @@ pub struct Counters {
     /// Write hits that left the value as it was (also counted in `hits`).
     pub silent: AtomicU64,
     /// Accesses to a page of this watch that met no watch; shared by all watches of the page, so
-    /// counted at the first one.
+    /// counted at the first one. Those that patches have let pass are only in the total.
     pub false_positives: AtomicU64,
     /// Times the program was stopped for this watch.
     pub stops: AtomicU64,

@@ -7,6 +7,7 @@
 //! ```
 //! Pages get their class when a hot site meets them, and lose it whenever watches or mappings change.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -54,6 +55,8 @@ pub struct Patches {
     pub placed: u64,
     pub removed: u64,
     pub refused: u64,
+    /// Sites that loops jump into.
+    hopeless: BTreeSet<u64>,
     failed: bool,
 }
 
@@ -78,6 +81,7 @@ impl Patches {
             placed: 0,
             removed: 0,
             refused: 0,
+            hopeless: BTreeSet::new(),
             failed: false,
         }
     }
@@ -96,6 +100,7 @@ impl Patches {
             return;
         }
         let done = match patches::table().position(pc) {
+            _ if self.hopeless.contains(&pc) => Err(Not::Place),
             Some(n) => self.put_back(n),
             None => self.patch(pc),
         };
@@ -322,6 +327,7 @@ impl Patches {
                 at,
                 body,
                 patience,
+                landings: AtomicU32::new(0),
             },
         );
         let n = table.bodies.partition_point(|b| b.0 < at);
@@ -448,12 +454,17 @@ impl Patches {
         self.patience.push(p.patience);
     }
 
-    /// The patch at `start` has not paid: the original code is back, for now.
+    /// The patch at `start` has not paid: the original code is back, for now or for good.
     pub fn cool(&mut self, start: u64) {
         // SAFETY: the world rests.
         let list = unsafe { &mut patches::table_mut().list };
         let n = list.partition_point(|p| p.start() < start);
-        if let Some(p) = list.get_mut(n).filter(|p| p.start() == start && p.in_place) {
+        let p = list.get_mut(n);
+        if let Some(p) = p.filter(|p| p.start() == start && p.in_place) {
+            if p.hopeless() {
+                self.hopeless.insert(start);
+                return self.remove(n);
+            }
             p.in_place = false;
             let _ = text::write_raw(start, p.group.bytes.get(..p.jump.len()).unwrap_or(&[]));
             self.removed += 1;
@@ -497,6 +508,7 @@ impl Patches {
 
     /// The mappings of `[start, end)` are about to change.
     pub fn forget(&mut self, start: u64, end: u64) {
+        self.hopeless.retain(|at| *at < start || *at >= end);
         self.restore(start, end);
         let gone = |s: u64| s < end && start < s + ROOM;
         if self.rooms.iter().any(|r| gone(r.start)) {

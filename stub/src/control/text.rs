@@ -180,14 +180,14 @@ pub fn restore_all(list: &[Breakpoint]) {
 
 /// As [`restore_all`], for patched accesses.
 pub fn restore_patches(list: &[Patch]) {
-    let Ok(fd) = open_mem() else { return };
-    for p in list.iter().filter(|p| p.in_place) {
-        let (from, len) = (p.group.bytes.as_ptr(), p.jump.len());
-        // SAFETY: the child's own text.
-        let _ = unsafe { sys!(k::__NR_pwrite64, fd, from, len, p.start()) };
-    }
-    // SAFETY: our own descriptor.
-    let _ = unsafe { sys!(k::__NR_close, fd) };
+    let patched = list.iter().filter(|p| p.in_place);
+    put_back(patched.map(|p| {
+        (
+            p.start(),
+            p.group.bytes.as_ptr() as u64,
+            p.jump.len() as u64,
+        )
+    }));
 }
 
 /// As [`restore_all`], for patched system-call sites.

@@ -21,7 +21,7 @@ use super::memory;
 use super::park::{self, park};
 use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
 use super::waiting;
-use crate::patches::{self, Left};
+use crate::patches::{self, Landing, Left};
 use crate::syscalls::sites;
 use crate::{fault, g, syscalls};
 
@@ -650,6 +650,8 @@ extern "C" fn ulpf_late(uc: &mut UContext) {
     let t = Thread::current();
     block();
     t.attention.store(0, SeqCst);
+    // On the way to a copy: it lands once more.
+    patches::leave(t, uc);
     if t.inner().deferred_len > 0 {
         deliver_deferred(t, uc);
     }
@@ -818,10 +820,16 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     sites::leave(uc);
     // A privileged instruction at a place where another one was.
-    if sig == SIGSEGV && info.code == SI_KERNEL && patches::landed(uc) {
-        return;
-    }
-    let left = patches::leave(t, uc);
+    let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
+        patches::landed(t, uc)
+    } else {
+        None
+    };
+    let left = if landing.is_none() {
+        patches::leave(t, uc)
+    } else {
+        None
+    };
     if left.is_some() {
         patches::enable(t);
     }
@@ -837,7 +845,9 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
     t.inner().open = sig == SIGSEGV;
-    if left == Some(Left::Access) {
+    if let Some(landing) = landing {
+        go_on(t, uc, landing);
+    } else if left == Some(Left::Access) {
         fault::again(t, uc);
     } else if !fault::handle(t, uc, info) {
         close(t);
@@ -850,10 +860,18 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         raise(t, uc, sig, info);
     }
+    patches::skip(uc);
     if core::mem::replace(&mut t.inner().open, false) && uc.flags & UC_FP_XSTATE != 0 {
         uc.link = RETURN_HERE;
     } else if t.attention.load(SeqCst) != 0 {
         ulpf_late(uc);
+    }
+}
+
+/// A thread has jumped to where an instruction was before a patch.
+fn go_on(t: &'static Thread, uc: &mut UContext, landing: Landing) {
+    if let Landing::Often(start) = landing {
+        park::request(t, uc, Request::Cool { start });
     }
 }
 
@@ -884,14 +902,17 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     if info.code == SI_KERNEL {
         match patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
             patches::Trap::Foreign => {}
-            patches::Trap::Landed => return,
-            patches::Trap::Look => return fault::again(t, uc),
+            patches::Trap::Landed(landing) => return go_on(t, uc, landing),
+            patches::Trap::Look => {
+                fault::again(t, uc);
+                return patches::skip(uc);
+            }
             patches::Trap::Cold(start) => {
                 fault::again(t, uc);
                 if i.own_step.is_none() && !i.stepping {
                     park::request(t, uc, Request::Cool { start });
                 }
-                return;
+                return patches::skip(uc);
             }
         }
     } else if patches::leave(t, uc) == Some(Left::Access) && info.code == TRAP_TRACE && i.stepping {
