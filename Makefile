@@ -11,7 +11,7 @@ CARGO  ?= cargo
 BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
 # The last two build Unicorn, the oracle's machine.
-TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev
+TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev pkg-config
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
