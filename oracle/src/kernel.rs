@@ -165,6 +165,8 @@ impl Kernel {
             });
         }
         match (fd, at) {
+            // Nothing written, nothing extended.
+            (FILE, Some(_)) if data.is_empty() => {}
             (FILE, Some(at)) => {
                 let at = at as usize;
                 if self.file.len() < at + data.len() {
