@@ -14,22 +14,19 @@ use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Site, Thunks};
 use ulpf_lib::guard::{Fault, PROT_EXEC};
-use ulpf_lib::ring::{
-    Counters, HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags,
-};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
-use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_lib::{AccessKind, TargetAddr, WatchRange};
 
 use crate::g;
+use crate::hits::{Cause, count_false_positive, hits};
 use crate::patches;
-use crate::runtime::debug_registers::{self, Touch};
+use crate::runtime::debug_registers;
 use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::signals;
-use crate::runtime::thread::{Call, Event, Events, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
-use crate::syscalls::scratch::Kept;
+use crate::runtime::thread::{Event, Events, OwnStep, OwnStepKind, Request, SCRATCH, Thread};
 
 /// Bytes for generated code.
 const CODE: usize = 16 << 20;
@@ -39,10 +36,6 @@ const MAX_REPEATS: u32 = 1 << 16;
 const HOPELESS: i32 = 100_000;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
-
-/// False positives of a page before its watches are considered for another place. What follows is up
-/// to the stub's task (`Counters::look_at`).
-pub const FIRST_LOOK: u64 = 1024;
 
 /// Instruction addresses that are remembered.
 const SITES: usize = 1 << 16;
@@ -411,259 +404,9 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
             kept: None,
             syscall: None,
         };
-        hits(t, uc, &cause, &mut stops);
+        hits(t, &uc.gprs, &cause, &mut stops);
     }
     stops
-}
-
-/// One access, however it was made.
-struct Cause<'a> {
-    pc: u64,
-    addr: TargetAddr,
-    len: u64,
-    kind: AccessKind,
-    /// What stood there before, if known.
-    old: Option<&'a [u8]>,
-    /// The same, for a system call.
-    kept: Option<&'a Kept>,
-    syscall: Option<&'a Call>,
-}
-
-/// Every watch that the access overlaps.
-fn hits(t: &'static Thread, uc: &UContext, c: &Cause, stops: &mut Events) {
-    g().watchlist().for_each_overlap(
-        c.addr,
-        c.len,
-        &mut |id, range: WatchRange, kind: WatchKind| {
-            if kind.sees(c.kind)
-                && let Some(event) = hit(t, uc, c, id, range, kind)
-            {
-                stops.push(event);
-            }
-        },
-    );
-    if c.kind.writes() && debug_registers::active() {
-        debug_registers::written(c.addr, c.len);
-    }
-}
-
-/// A debug register has reported this one (see `debug_registers`).
-pub fn register_hit(
-    t: &'static Thread,
-    uc: &UContext,
-    (id, range, kind): (WatchId, WatchRange, WatchKind),
-    touch: &Touch,
-    old: &[u8],
-) -> Option<Event> {
-    let from = (touch.addr.0 - range.start.0) as usize;
-    let cause = Cause {
-        pc: touch.pc,
-        addr: touch.addr,
-        len: touch.len,
-        kind: touch.kind,
-        old: old.get(from..from + touch.len as usize),
-        kept: None,
-        syscall: None,
-    };
-    hit(t, uc, &cause, id, range, kind)
-}
-
-fn hit(
-    t: &'static Thread,
-    uc: &UContext,
-    c: &Cause,
-    id: WatchId,
-    range: WatchRange,
-    kind: WatchKind,
-) -> Option<Event> {
-    let start = c.addr.0.max(range.start.0);
-    let end = (c.addr.0 + c.len).min(range.end().0);
-    let len = end - start;
-    let at = (start - c.addr.0) as usize;
-    let old = match c.kept {
-        Some(kept) => kept.get(start, len),
-        None => c.old.and_then(|o| o.get(at..at + len as usize)),
-    };
-    let whole = old.filter(|o| o.len() as u64 == len);
-    let silent = c.kind.writes() && whole.is_some_and(|o| unchanged(start, o));
-    let attributes = g().attributes(id);
-    let id = attributes.group.unwrap_or(id);
-    if let Some(n) = g().counters(id) {
-        n.hits.fetch_add(1, Relaxed);
-        if silent {
-            n.silent.fetch_add(1, Relaxed);
-        }
-    }
-    if attributes.log {
-        log(t, uc, c, id, start, len, old, silent, attributes.backtrace);
-    }
-    // GDB resumes by itself when a written value has not changed; that stop is spared.
-    let wanted = attributes.stop
-        && g().debugger.load(Relaxed)
-        && t.tgid() == g().pid.load(Relaxed)
-        && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
-    if !wanted {
-        return None;
-    }
-    if let Some(n) = g().counters(id) {
-        n.stops.fetch_add(1, Relaxed);
-    }
-    Some(Event::Watch {
-        kind,
-        addr: TargetAddr(start),
-        access: c.kind,
-    })
-}
-
-/// Does memory still hold `old`?
-fn unchanged(addr: u64, old: &[u8]) -> bool {
-    let mut buf = [0u8; 64];
-    let mut at = addr;
-    for part in old.chunks(buf.len()) {
-        let Some(now) = buf.get_mut(..part.len()) else {
-            return false;
-        };
-        if memory::read(at, now) != part.len() || now != part {
-            return false;
-        }
-        at += part.len() as u64;
-    }
-    true
-}
-
-#[allow(clippy::too_many_arguments)]
-fn log(
-    t: &Thread,
-    uc: &UContext,
-    c: &Cause,
-    id: WatchId,
-    start: u64,
-    len: u64,
-    old: Option<&[u8]>,
-    silent: bool,
-    frames: u8,
-) {
-    let Some(h) = g().header() else { return };
-    let base = h as *const _ as u64;
-    let ticket = h.head.fetch_add(1, AcqRel);
-    let slot = (base + RING_OFFSET + (ticket % RING_RECORDS) * size_of::<HitRecord>() as u64)
-        as *mut HitRecord;
-    let n = (len as usize).min(MAX_VALUE);
-    // SAFETY: a slot of the ring; the ticket makes it ours until a writer laps us, which the reader
-    // notices by `seq`.
-    let r = unsafe { &mut *slot };
-    r.seq.store(0, Release);
-    r.watch = id.0;
-    r.tid = t.tid() as u32;
-    // SAFETY: reads the time-stamp counter.
-    r.time = unsafe { core::arch::x86_64::_rdtsc() };
-    r.pc = c.pc;
-    r.addr = start;
-    r.len = len as u32;
-    r.kind = c.kind as u8;
-    r.flags = if silent { hit_flags::SILENT } else { 0 }
-        | if c.syscall.is_some() {
-            hit_flags::KERNEL
-        } else {
-            0
-        }
-        | if len as usize > MAX_VALUE {
-            hit_flags::TRUNCATED
-        } else {
-            0
-        };
-    if let Some(call) = c.syscall {
-        r.syscall = call.nr as u32;
-        r.args = call.args;
-        r.result = call.result;
-    }
-    r.value_len = n as u8;
-    r.old = [0; MAX_VALUE];
-    r.new = [0; MAX_VALUE];
-    if let Some(to) = r.new.get_mut(..n) {
-        memory::read(start, to);
-    }
-    if let (Some(to), Some(from)) = (r.old.get_mut(..n), old.and_then(|o| o.get(..n))) {
-        to.copy_from_slice(from);
-    } else if !c.kind.writes() {
-        r.old = r.new;
-    }
-    r.frames_len = backtrace(uc, &mut r.frames, frames as usize) as u8;
-    r.seq.store(ticket + 1, Release);
-    if h.reader_waits.load(SeqCst) != 0 && h.reader_waits.swap(0, SeqCst) != 0 {
-        h.wake.fetch_add(1, SeqCst);
-        // SAFETY: a word that the command waits on (shared between processes).
-        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
-    }
-}
-
-/// Return addresses along the frame pointers.
-fn backtrace(uc: &UContext, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
-    let mut fp = uc.gprs.rbp;
-    let mut n = 0;
-    let mut low = uc.gprs.rsp;
-    while n < want.min(MAX_FRAMES) {
-        if fp < low || fp & 7 != 0 {
-            break;
-        }
-        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
-            break;
-        };
-        if let Some(slot) = to.get_mut(n) {
-            *slot = ret;
-        }
-        n += 1;
-        low = fp + 16;
-        fp = next;
-    }
-    n
-}
-
-fn count_false_positive(t: &Thread, at: TargetAddr) {
-    let Some(h) = g().header() else { return };
-    h.false_positives.fetch_add(1, Relaxed);
-    if let Some(n) = page_counters(at.page()) {
-        let before = n.false_positives.fetch_add(1, Relaxed);
-        if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
-            t.inner().reconsider = at.page().0;
-        }
-    }
-}
-
-/// Where the false positives of a page are counted: at its first watch.
-pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
-    let mut first = None;
-    g().watchlist()
-        .for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
-            if first.is_none() {
-                first = Some(id);
-            }
-        });
-    first.and_then(|id| g().counters(g().attributes(id).group.unwrap_or(id)))
-}
-
-/// The kernel has made an access for a system call.
-pub fn kernel_access(
-    t: &'static Thread,
-    uc: &UContext,
-    call: &Call,
-    addr: TargetAddr,
-    len: u64,
-    kind: AccessKind,
-    kept: &Kept,
-) {
-    let cause = Cause {
-        pc: uc.gprs.rip.wrapping_sub(2),
-        addr,
-        len,
-        kind,
-        old: None,
-        kept: Some(kept),
-        syscall: Some(call),
-    };
-    let i = t.inner();
-    hits(t, uc, &cause, &mut i.pending);
-    i.call = Some(*call);
 }
 
 // ---- one step by ourselves ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ mod cshim;
 mod fault;
 mod gdb;
 mod global;
+mod hits;
 mod inferior;
 mod patches;
 mod runtime;

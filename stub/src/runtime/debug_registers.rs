@@ -20,7 +20,7 @@ use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 use super::frame::UContext;
 use super::memory;
 use super::thread::{Events, Thread};
-use crate::{behind, fault, g};
+use crate::{behind, g, hits};
 
 /// What x86 has.
 pub const SLOTS: usize = 4;
@@ -232,7 +232,7 @@ pub fn report(
         if let Some(n) = g().counters(id) {
             n.traps.fetch_add(1, Relaxed);
         }
-        if let Some(stop) = fault::register_hit(t, uc, (id, range, kind), &touch, old) {
+        if let Some(stop) = hits::register_hit(t, &uc.gprs, (id, range, kind), &touch, old) {
             stops.push(stop);
         }
     }

@@ -11,7 +11,7 @@ use super::{Args, EINTR, vectors};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Thread};
-use crate::{fault, g};
+use crate::{g, hits};
 
 const PATH_MAX: usize = 4096;
 const EINPROGRESS: i64 = -115;
@@ -226,6 +226,6 @@ pub fn hit(
         return;
     }
     if g().watchlist().any_overlap(TargetAddr(addr), len) {
-        fault::kernel_access(t, uc, call, TargetAddr(addr), len, kind, kept);
+        hits::kernel_access(t, &uc.gprs, call, TargetAddr(addr), len, kind, kept);
     }
 }
