@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod coverage;
 mod doctor;
 pub mod follow;
 mod gdb;
