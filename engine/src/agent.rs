@@ -3,6 +3,9 @@
 //!
 //! Runs where a breakpoint or a watch was hit, so: no allocation, no panic, a fixed stack, a bound
 //! on the number of steps. Operands in the bytecode are big-endian, memory is the target's.
+//!
+//! What a watch's condition wants to know of its hit are trace state variables with numbers that GDB,
+//! which counts its own from 1, does not reach ([`variable`]).
 
 use crate::cpu::Gprs;
 
@@ -17,6 +20,33 @@ pub trait AgentContext {
     fn reg(&mut self, number: u16) -> Option<u64>;
     /// Fills `buf` from the target's memory; `false` when a byte is unreadable.
     fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool;
+    /// Trace state variable (see [`variable`]).
+    fn variable(&mut self, _number: u16) -> Option<u64> {
+        None
+    }
+}
+
+/// The hit that a watch's condition is about, as trace state variables.
+pub mod variable {
+    /// The watched value before and after the access, or that of the element of the watch that was
+    /// accessed: up to eight bytes, as an unsigned integer.
+    pub const OLD: u16 = 0xff00;
+    pub const NEW: u16 = 0xff01;
+    /// Where it is.
+    pub const ADDR: u16 = 0xff02;
+    /// Watched bytes that were accessed.
+    pub const LEN: u16 = 0xff03;
+    /// Linux thread and process id.
+    pub const TID: u16 = 0xff04;
+    pub const PID: u16 = 0xff05;
+    /// 1 read, 2 write, 3 both.
+    pub const KIND: u16 = 0xff06;
+    /// Hits of this watch so far, this one and rejected ones included.
+    pub const HITS: u16 = 0xff07;
+    /// The instruction that made the access. (The register is past it.)
+    pub const PC: u16 = 0xff08;
+    /// fs_base, where thread-local variables are found.
+    pub const THREAD_POINTER: u16 = 0xff09;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +59,64 @@ pub enum AgentError {
     /// The address of the unreadable object.
     Memory(u64),
     Register(u16),
-    /// Floating point, tracing, trace variables, `printf`: nothing that a condition needs.
+    /// A trace state variable that does not exist, or whose value is not known.
+    Variable(u16),
+    /// Floating point, tracing, `printf`: nothing that a condition needs.
     Unsupported(u8),
     TooLong,
+}
+
+impl AgentError {
+    /// In one word, for a place that handlers can write to without a lock; never 0.
+    pub fn pack(self) -> u64 {
+        let (sort, value) = match self {
+            AgentError::Truncated => (1, 0),
+            AgentError::StackOverflow => (2, 0),
+            AgentError::StackUnderflow => (3, 0),
+            AgentError::DivisionByZero => (4, 0),
+            // An address that needs more bits is no user address: which one does not matter.
+            AgentError::Memory(at) => (5, at & (u64::MAX >> 4)),
+            AgentError::Register(n) => (6, n.into()),
+            AgentError::Variable(n) => (7, n.into()),
+            AgentError::Unsupported(op) => (8, op.into()),
+            AgentError::TooLong => (9, 0),
+        };
+        value << 4 | sort
+    }
+    pub fn unpack(word: u64) -> Option<AgentError> {
+        let value = word >> 4;
+        Some(match word & 15 {
+            1 => AgentError::Truncated,
+            2 => AgentError::StackOverflow,
+            3 => AgentError::StackUnderflow,
+            4 => AgentError::DivisionByZero,
+            5 => AgentError::Memory(value),
+            6 => AgentError::Register(value as u16),
+            7 => AgentError::Variable(value as u16),
+            8 => AgentError::Unsupported(value as u8),
+            9 => AgentError::TooLong,
+            _ => return None,
+        })
+    }
+}
+
+impl core::fmt::Display for AgentError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            AgentError::Truncated => f.write_str("the bytecode ends or jumps outside itself"),
+            AgentError::StackOverflow => f.write_str("it needs too many values at once"),
+            AgentError::StackUnderflow => {
+                f.write_str("the bytecode takes a value that is not there")
+            }
+            AgentError::DivisionByZero => f.write_str("division by zero"),
+            AgentError::Memory(at) => write!(f, "memory at {at:#x} cannot be read"),
+            AgentError::Register(n) => write!(f, "there is no register {n}"),
+            AgentError::Variable(variable::OLD) => f.write_str("the old value is not known"),
+            AgentError::Variable(n) => write!(f, "trace state variable {n:#x} is not known"),
+            AgentError::Unsupported(op) => write!(f, "opcode {op:#x} is not supported"),
+            AgentError::TooLong => write!(f, "it takes more than {STEPS} steps"),
+        }
+    }
 }
 
 /// Registers 0 to 17 of amd64 in the protocol's order: rax rbx rcx rdx rsi rdi rbp rsp r8…r15 rip
@@ -61,7 +146,7 @@ pub fn register(g: &Gprs, number: u16) -> Option<u64> {
 }
 
 /// Opcodes (GDB, `gdbsupport/ax.def`).
-mod op {
+pub mod op {
     pub const ADD: u8 = 0x02;
     pub const SUB: u8 = 0x03;
     pub const MUL: u8 = 0x04;
@@ -97,6 +182,7 @@ mod op {
     pub const POP: u8 = 0x29;
     pub const ZERO_EXT: u8 = 0x2a;
     pub const SWAP: u8 = 0x2b;
+    pub const GETV: u8 = 0x2c;
     pub const PICK: u8 = 0x32;
     pub const ROT: u8 = 0x33;
 }
@@ -243,6 +329,10 @@ pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
                 let number = operand::<2>(code, &mut pc)? as u16;
                 v.push(cx.reg(number).ok_or(AgentError::Register(number))?)?;
             }
+            op::GETV => {
+                let number = operand::<2>(code, &mut pc)? as u16;
+                v.push(cx.variable(number).ok_or(AgentError::Variable(number))?)?;
+            }
             op::END => return v.pop(),
             op::DUP => v.push(v.pick(0)?)?,
             op::POP => drop(v.pop()?),
@@ -266,6 +356,38 @@ pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
         }
     }
     Err(AgentError::TooLong)
+}
+
+/// Calls `see` with each trace state variable that the code reads. `false`: the code has an opcode that
+/// [`eval`] does not know, or ends within an instruction.
+pub fn variables(code: &[u8], mut see: impl FnMut(u16)) -> bool {
+    let mut pc = 0;
+    while let Some(&opcode) = code.get(pc) {
+        pc += 1;
+        let operands = match opcode {
+            op::ADD..=op::RSH_UNSIGNED
+            | op::LOG_NOT..=op::LESS_UNSIGNED
+            | op::REF8..=op::REF64
+            | op::END..=op::POP
+            | op::SWAP
+            | op::ROT => 0,
+            op::EXT | op::ZERO_EXT | op::CONST8 | op::PICK => 1,
+            op::IF_GOTO | op::GOTO | op::CONST16 | op::REG => 2,
+            op::CONST32 => 4,
+            op::CONST64 => 8,
+            op::GETV => {
+                let mut at = pc;
+                let Ok(number) = operand::<2>(code, &mut at) else {
+                    return false;
+                };
+                see(number as u16);
+                2
+            }
+            _ => return false,
+        };
+        pc += operands;
+    }
+    pc == code.len() && !code.is_empty()
 }
 
 #[cfg(test)]

@@ -25,6 +25,9 @@ impl AgentContext for Context {
             None => false,
         }
     }
+    fn variable(&mut self, number: u16) -> Option<u64> {
+        (number == variable::NEW).then_some(42)
+    }
 }
 
 fn context() -> Context {
@@ -150,4 +153,52 @@ fn memory_is_little_endian_and_extends() {
         Err(AgentError::Memory(0x1002))
     );
     assert_eq!(run(&[op::CONST8, 0xff, op::ZERO_EXT, 4, op::END]), Ok(15));
+}
+
+#[test]
+fn variables_of_a_hit() {
+    assert_eq!(run(&[op::GETV, 0xff, 1, op::END]), Ok(42));
+    assert_eq!(
+        run(&[op::GETV, 0xff, 0, op::END]),
+        Err(AgentError::Variable(variable::OLD))
+    );
+    let seen = |code: &[u8]| {
+        let mut seen = Vec::new();
+        variables(code, |n| seen.push(n)).then_some(seen)
+    };
+    let code = [
+        op::CONST16,
+        op::GETV,
+        0,
+        op::GETV,
+        0xff,
+        1,
+        op::ADD,
+        op::END,
+    ];
+    assert_eq!(seen(&code), Some(vec![variable::NEW]));
+    assert_eq!(seen(&[op::GETV, 0xff]), None);
+    assert_eq!(seen(&[op::CONST32, 0, 0]), None);
+    assert_eq!(seen(&[0x30, op::END]), None);
+    assert_eq!(seen(&[]), None);
+}
+
+#[test]
+fn errors_fit_in_a_word() {
+    for error in [
+        AgentError::Truncated,
+        AgentError::StackOverflow,
+        AgentError::StackUnderflow,
+        AgentError::DivisionByZero,
+        AgentError::Memory(0),
+        AgentError::Memory(0x7fff_ffff_f000),
+        AgentError::Register(58),
+        AgentError::Variable(variable::OLD),
+        AgentError::Unsupported(0x30),
+        AgentError::TooLong,
+    ] {
+        assert_ne!(error.pack(), 0);
+        assert_eq!(AgentError::unpack(error.pack()), Some(error));
+    }
+    assert_eq!(AgentError::unpack(0), None);
 }
