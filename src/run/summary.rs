@@ -20,6 +20,8 @@ pub struct Row {
     pub kind: &'static str,
     pub hits: u64,
     pub silent: u64,
+    /// Hits that its filter has rejected.
+    pub filtered: u64,
     pub false_positives: u64,
     /// In a debug register at the end.
     pub register: bool,
@@ -65,6 +67,7 @@ impl Summary {
             for counters in ids.map(|id| shared.counters(*id)) {
                 row.hits += counters.hits.load(Relaxed);
                 row.silent += counters.silent.load(Relaxed);
+                row.filtered += counters.filtered.load(Relaxed);
                 row.false_positives += counters.false_positives.load(Relaxed);
                 row.gone = counters.gone.load(Relaxed) != 0;
                 row.traps += counters.traps.load(Relaxed);
@@ -97,9 +100,10 @@ impl Summary {
         let mut out = String::new();
         let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).sum::<u64>();
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
+        let filtered = sum(|r| r.filtered);
         let _ = writeln!(
             out,
-            "ulpf: {}{} on {}, {}, {} in {:.3} s",
+            "ulpf: {}{} on {}, {}, {}{} in {:.3} s",
             match self.process {
                 None => String::new(),
                 Some((pid, _)) if self.after_exec => format!("process {pid} after exec: "),
@@ -109,6 +113,10 @@ impl Summary {
             count(hits, "hit"),
             count(self.rows.len() as u64, "watch"),
             count(silent, "silent store"),
+            match filtered {
+                0 => String::new(),
+                n => format!("{n} filtered out, "),
+            },
             count(self.false_positives, "false positive"),
             self.seconds
         );
@@ -120,6 +128,11 @@ impl Summary {
         let shown =
             |row: &&Row| row.refused.is_none() && (all || row.hits > 0 || idle <= LIST_IDLE);
         let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
+        // Only where there is something to show.
+        let column = |text: &str| match filtered {
+            0 => String::new(),
+            _ => format!("{text:>10} "),
+        };
         if !rows.is_empty() {
             let width = rows
                 .iter()
@@ -129,15 +142,22 @@ impl Summary {
                 .max(6);
             let _ = writeln!(
                 out,
-                "{:>12} {:>10} {:>10}  kind  {:<8}  {:<14} {:>width$}  watch",
-                "hits", "silent", "false", "place", "address", "length"
+                "{:>12} {:>10} {}{:>10}  kind  {:<8}  {:<14} {:>width$}  watch",
+                "hits",
+                "silent",
+                column("filtered"),
+                "false",
+                "place",
+                "address",
+                "length"
             );
             for r in rows {
                 let _ = writeln!(
                     out,
-                    "{:>12} {:>10} {:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
+                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
                     r.hits,
                     r.silent,
+                    column(&r.filtered.to_string()),
                     r.false_positives,
                     r.kind,
                     if r.register { "register" } else { "guard" },
@@ -210,7 +230,7 @@ impl Summary {
         for (i, r) in self.rows.iter().enumerate() {
             let _ = write!(
                 out,
-                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"false_positives\":{},\"placement\":\"{}\",\"traps\":{}",
+                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"filtered\":{},\"false_positives\":{},\"placement\":\"{}\",\"traps\":{}",
                 if i > 0 { "," } else { "" },
                 r.number,
                 Quoted(&r.name),
@@ -219,6 +239,7 @@ impl Summary {
                 r.len,
                 r.hits,
                 r.silent,
+                r.filtered,
                 r.false_positives,
                 if r.register {
                     "debug-register"
@@ -291,6 +312,21 @@ mod tests {
              \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
              \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
              ulpf: 5 faults, 0 the slow way, 9 system calls\n"
+        );
+        s.rows[1].filtered = 2;
+        let text = s.text(false);
+        let (head, rest) = text.split_once('\n').unwrap();
+        assert!(
+            head.contains("1 silent store, 2 filtered out, 2 false"),
+            "{head}"
+        );
+        assert!(
+            rest.starts_with("        hits     silent   filtered      false  kind"),
+            "{rest}"
+        );
+        assert!(
+            rest.contains("\n           3          1          2          0  w "),
+            "{rest}"
         );
         s.lost = 1;
         s.rows[0].refused = Some("because".into());

@@ -4,6 +4,7 @@
 //! all program threads rest (or before the first one runs), and read by handlers without locks.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -18,6 +19,7 @@ use ulpf_lib::ring::{
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
 
+use crate::filter::Filter;
 use crate::inferior::AgentExpr;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -87,7 +89,7 @@ pub struct Breakpoint {
 }
 
 /// What is to be done at a hit.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Attributes {
     /// The debugger set it: stop.
     pub stop: bool,
@@ -97,7 +99,18 @@ pub struct Attributes {
     pub wish: Wish,
     /// Counted and reported as this watch.
     pub group: Option<WatchId>,
+    /// Which hits matter; `None`: all.
+    pub filter: Option<Arc<Filter>>,
 }
+
+static NO_ATTRIBUTES: Attributes = Attributes {
+    stop: false,
+    log: false,
+    backtrace: 0,
+    wish: Wish::Auto,
+    group: None,
+    filter: None,
+};
 
 /// Where the user wants a watch to be.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -224,12 +237,9 @@ impl Global {
         // SAFETY: points to EMPTY or to the staged list, which lives as long as the stub's task.
         unsafe { &*self.watches().list }
     }
-    pub fn attributes(&self, id: WatchId) -> Attributes {
-        self.watches()
-            .attributes
-            .get(id.0 as usize)
-            .copied()
-            .unwrap_or_default()
+    pub fn attributes(&self, id: WatchId) -> &Attributes {
+        let all = &self.watches().attributes;
+        all.get(id.0 as usize).unwrap_or(&NO_ATTRIBUTES)
     }
     pub fn has_watches(&self) -> bool {
         self.watching.load(Relaxed) || self.heap_watched.load(Relaxed)

@@ -3,6 +3,7 @@
 //! ```text
 //! a fault · a patch · a system call · a debug register ─▶ Cause ─▶ each watch that it overlaps
 //!                                                                    ├▶ counters
+//!                                                                    ├▶ filter ──▶ rejected
 //!                                                                    ├▶ a record in the ring
 //!                                                                    └▶ an event to stop for
 //! ```
@@ -17,6 +18,7 @@ use ulpf_lib::ring::{
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
+use crate::filter::Hit;
 use crate::g;
 use crate::runtime::debug_registers::{self, Touch};
 use crate::runtime::memory;
@@ -99,10 +101,31 @@ fn hit(
     let silent = c.kind.writes() && whole.is_some_and(|o| unchanged(start, o));
     let attributes = g().attributes(id);
     let id = attributes.group.unwrap_or(id);
+    let mut number = 1;
     if let Some(n) = g().counters(id) {
-        n.hits.fetch_add(1, Relaxed);
+        number += n.hits.fetch_add(1, Relaxed);
         if silent {
             n.silent.fetch_add(1, Relaxed);
+        }
+    }
+    if let Some(filter) = &attributes.filter {
+        let hit = Hit {
+            t,
+            gprs,
+            pc: c.pc,
+            start,
+            len,
+            kind: c.kind,
+            range,
+            old,
+            silent,
+            number,
+        };
+        if !filter.passes(&hit) {
+            if let Some(n) = g().counters(id) {
+                n.filtered.fetch_add(1, Relaxed);
+            }
+            return None;
         }
     }
     if attributes.log {

@@ -14,6 +14,7 @@ mod boot;
 mod control;
 mod cshim;
 mod fault;
+mod filter;
 mod gdb;
 mod global;
 mod hits;

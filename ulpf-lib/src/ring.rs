@@ -115,6 +115,9 @@ pub struct Counters {
     pub gone: AtomicU64,
     /// False positives at which the stub looks whether the watch is in the right place; 0: not yet set.
     pub look_at: AtomicU64,
+    /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
+    pub filtered: AtomicU64,
+    pub reserved: [u64; 7],
 }
 
 /// What the bodies of patches keep for each thread, found through gs (`engine/src/patch`).
@@ -155,5 +158,6 @@ impl SharedHeader {
     }
 }
 
+const _: () = assert!(size_of::<Counters>().is_power_of_two());
 const _: () = assert!(size_of::<HitRecord>() == 320);
 const _: () = assert!(size_of::<SharedHeader>() <= RING_OFFSET as usize);

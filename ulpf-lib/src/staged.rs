@@ -65,6 +65,13 @@ impl StagedWatches {
         }
     }
 
+    /// A watch, also one that has been removed since the last commit and may come back.
+    pub fn get(&self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
+        let fresh = || self.fresh.iter().find(|e| e.id() == id);
+        let fresh = || fresh().map(|e| (e.range(), e.kind()));
+        self.list.get(id).or_else(fresh)
+    }
+
     /// Number of watches that will be in force after a commit.
     pub fn len(&self) -> usize {
         self.list.len() + self.fresh.len() - self.marks
@@ -185,6 +192,19 @@ mod tests {
 
     fn range(start: u64, len: u64) -> WatchRange {
         WatchRange::new(TargetAddr(start), len).unwrap()
+    }
+
+    #[test]
+    fn what_may_come_back_is_known() {
+        let mut w = StagedWatches::new();
+        let here = (range(8, 4), WatchKind::Read);
+        let id = w.insert(here.0, here.1).unwrap();
+        assert_eq!(w.get(id), Some(here));
+        w.commit();
+        w.remove_id(id);
+        assert_eq!((w.get(id), w.holds(id)), (Some(here), false));
+        w.commit();
+        assert_eq!(w.get(id), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! A thread whose system call changes the heap leaves what it did in `Inner::mapped` and asks; it goes on
 //! when the watches have followed.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
@@ -16,6 +17,7 @@ use ulpf_lib::guard::LARGEST_HEAP;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
+use crate::filter::Filter;
 use crate::g;
 use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
@@ -187,7 +189,7 @@ impl Control {
         self.heap.watches.push(HeapWatch {
             id,
             kind,
-            attributes,
+            attributes: attributes.clone(),
             members: Vec::new(),
         });
         g().heap_watched.store(true, SeqCst);
@@ -207,6 +209,16 @@ impl Control {
         g().heap_watched
             .store(!self.heap.watches.is_empty(), SeqCst);
         true
+    }
+
+    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<Filter>>) {
+        let watch = self.heap.watches.iter_mut().find(|w| w.id == id);
+        if let Some(w) = watch {
+            w.attributes.filter = filter;
+            let attributes = w.attributes.clone();
+            self.set_attributes(id, attributes);
+            self.spread_heap_watches();
+        }
     }
 
     /// A thread's system call has changed the heap.
@@ -235,7 +247,7 @@ impl Control {
                 Attributes {
                     group: Some(w.id),
                     wish: Wish::Guard,
-                    ..w.attributes
+                    ..w.attributes.clone()
                 },
             );
             let mut members = core::mem::take(&mut w.members);
@@ -260,7 +272,7 @@ impl Control {
                 w.members = members;
             }
             for id in ids {
-                self.set_attributes(id, attributes);
+                self.set_attributes(id, attributes.clone());
             }
         }
     }

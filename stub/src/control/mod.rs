@@ -5,6 +5,7 @@
 //! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
+mod filters;
 mod follow;
 pub mod heap;
 mod monitor;
@@ -69,6 +70,7 @@ pub struct Control {
     patched_before: bool,
     told_of_io_uring: bool,
     heap: heap::Heap,
+    filters: filters::ByRange,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
     detached: bool,
@@ -104,6 +106,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         patched_before: false,
         told_of_io_uring: false,
         heap: heap::Heap::default(),
+        filters: filters::ByRange::default(),
         holding: None,
         detached: false,
         exec: follow::Exec::None,
@@ -260,6 +263,7 @@ impl Control {
                     .into(),
             );
         }
+        self.tell_failures();
         if self.running {
             let fd = self.fd;
             for text in self.notices.take() {

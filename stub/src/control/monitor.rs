@@ -1,22 +1,27 @@
 //! `monitor …`: what the remote protocol has no packet for. Answers to `ulpf …` commands are JSON
 //! lines, for our own tools; the rest is text for people.
 
+use alloc::sync::Arc;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
+use super::filters::{self, Words};
 use crate::g;
 use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
 use crate::patches;
 
 const HELP: &str = "\
-ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register]
+ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] [FILTER]
                             watch a range without a GDB watchpoint
-ulpf watch heap r|w|rw [stop] [log] [bt N]
+ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
                             watch all that the program allocates
+ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
+ulpf filter at ADDR LEN [FILTER]
+                            the same for GDB's own watches on exactly these bytes, now and later
 ulpf unwatch ID             take it away
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
@@ -38,7 +43,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
         let mut w = words.split_ascii_whitespace();
         let first = w.next().unwrap_or("");
         if first == "help" {
-            let _ = out.write_str(HELP);
+            help(out);
             continue;
         }
         if first != "ulpf" {
@@ -48,15 +53,14 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
         match w.next().unwrap_or("") {
             "watch" => watch(c, &mut w, out),
             "unwatch" => unwatch(c, &mut w, out),
+            "filter" => filter(c, &mut w, out),
             "placement" => placement(c, &mut w, out),
             "stats" => stats(c, out),
             "sites" => c.sites.list(out),
             "patch-syscalls" => patch_syscalls(c, &mut w, out),
             "patch" => patch(c, &mut w, out),
             "why" => why(c, out),
-            "help" | "" => {
-                let _ = out.write_str(HELP);
-            }
+            "help" | "" => help(out),
             other => {
                 let _ = writeln!(
                     out,
@@ -68,7 +72,12 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
     known
 }
 
-fn number(s: Option<&str>) -> Option<u64> {
+fn help(out: &mut dyn Write) {
+    let _ = out.write_str(HELP);
+    let _ = out.write_str(filters::HELP);
+}
+
+pub fn number(s: Option<&str>) -> Option<u64> {
     let s = s?;
     match s.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -105,7 +114,7 @@ fn bad(out: &mut dyn Write, why: &str) {
         &Refusal {
             what: "ulpf watch".into(),
             why: why.into(),
-            what_to_do: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N], for example ulpf watch 0x4040 8 w log".into(),
+            what_to_do: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [FILTER], for example ulpf watch 0x4040 8 w log".into(),
         },
     );
 }
@@ -128,6 +137,7 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         _ => return bad(out, "the kind has to be r, w or rw"),
     };
     let mut a = Attributes::default();
+    let mut words = Words::default();
     let mut place = c.placement.wish;
     while let Some(word) = w.next() {
         match word {
@@ -138,8 +148,19 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
                 Some(n) if n <= ulpf_lib::ring::MAX_FRAMES as u64 => a.backtrace = n as u8,
                 _ => return bad(out, "bt takes a number from 0 to 16"),
             },
-            _ => {}
+            _ => match words.take(word, w) {
+                Ok(true) => {}
+                Ok(false) => {
+                    return bad(out, &alloc::format!("`{word}` says nothing about a watch"));
+                }
+                Err(why) => return bad(out, why),
+            },
         }
+    }
+    let range = WatchRange::new(TargetAddr(addr), len);
+    match words.finish(range) {
+        Ok(filter) => a.filter = filter.map(Arc::new),
+        Err(why) => return bad(out, why),
     }
     if heap {
         match c.watch_heap(kind, a) {
@@ -150,7 +171,7 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         }
         return;
     }
-    let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
+    let Some(range) = range else {
         return bad(
             out,
             "the length is zero or the range wraps around the end of the address space",
@@ -158,19 +179,74 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
     };
     match c.stage(range, kind, place) {
         Ok(id) => {
-            let was = g().attributes(id);
+            let was = g().attributes(id).clone();
             c.set_attributes(
                 id,
                 Attributes {
                     stop: a.stop || was.stop,
                     log: a.log || was.log,
                     backtrace: a.backtrace.max(was.backtrace),
+                    filter: a.filter.or(was.filter),
                     ..was
                 },
             );
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
         }
         Err(r) => refused(out, &r),
+    }
+}
+
+fn filter<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let bad = |out: &mut dyn Write, why: &str| {
+        refused(
+            out,
+            &Refusal {
+                what: "ulpf filter".into(),
+                why: why.into(),
+                what_to_do: "say: ulpf filter ID [FILTER] or ulpf filter at ADDR LEN [FILTER], for example ulpf filter 0 changed skip 10; `monitor ulpf help` lists all".into(),
+            },
+        );
+    };
+    let first = w.next();
+    let range = match first {
+        Some("at") => match (number(w.next()), number(w.next())) {
+            (Some(addr), Some(len)) => match WatchRange::new(TargetAddr(addr), len) {
+                Some(range) => Some(range),
+                None => return bad(out, "no watch has such a range"),
+            },
+            _ => return bad(out, "address and length have to be numbers"),
+        },
+        _ => None,
+    };
+    let mut words = Words::default();
+    while let Some(word) = w.next() {
+        match words.take(word, w) {
+            Ok(true) => {}
+            Ok(false) => return bad(out, &alloc::format!("`{word}` says nothing about hits")),
+            Err(why) => return bad(out, why),
+        }
+    }
+    let done = match (range, number(first)) {
+        (Some(range), _) => c.filter_range(range, words),
+        (None, Some(n)) => {
+            let id = WatchId(n as u32);
+            match c.filter_watch(id, words) {
+                Ok(true) => Ok(alloc::vec![id]),
+                Ok(false) => Err("there is no watch with that number"),
+                Err(why) => Err(why),
+            }
+        }
+        _ => Err("the watch has to be a number, or at ADDR LEN"),
+    };
+    match done {
+        Ok(ids) => {
+            let _ = out.write_str("{\"filtered\":[");
+            for (n, id) in ids.iter().enumerate() {
+                let _ = write!(out, "{}{}", if n > 0 { "," } else { "" }, id.0);
+            }
+            let _ = out.write_str("]}\n");
+        }
+        Err(why) => bad(out, why),
     }
 }
 
@@ -277,9 +353,10 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         };
         let _ = write!(
             out,
-            ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}{}}}",
+            ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"filtered\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}{}}}",
             n.hits.load(Relaxed),
             n.silent.load(Relaxed),
+            n.filtered.load(Relaxed),
             n.false_positives.load(Relaxed),
             n.stops.load(Relaxed),
             if c.placement.in_register(id) {

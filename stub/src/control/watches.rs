@@ -64,11 +64,13 @@ impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let id = self.stage(range, kind, self.placement.wish)?;
+        let was = g().attributes(id).clone();
         self.set_attributes(
             id,
             Attributes {
                 stop: true,
-                ..g().attributes(id)
+                filter: was.filter.or_else(|| self.filters.find(range)),
+                ..was
             },
         );
         Ok(())
