@@ -1,10 +1,12 @@
 //! Just enough of an assembler for the code around the instructions under test.
 
-use crate::program::{CODE, CONSTANTS};
+use crate::program::{CODE, CONTROL, CONTROL_LEN};
 use iced_x86::{Encoder, Instruction};
 
-#[derive(Default)]
 pub struct Asm {
+    /// Where the code and the control area will be.
+    pub base: u64,
+    pub control: u64,
     pub code: Vec<u8>,
     pub constants: Vec<u8>,
 }
@@ -21,9 +23,23 @@ pub const RDI: u8 = 7;
 pub const R8: u8 = 8;
 pub const R10: u8 = 10;
 
+impl Default for Asm {
+    fn default() -> Asm {
+        Asm::at(CODE, CONTROL)
+    }
+}
+
 impl Asm {
+    pub fn at(base: u64, control: u64) -> Asm {
+        Asm {
+            base,
+            control,
+            code: vec![],
+            constants: vec![],
+        }
+    }
     pub fn pc(&self) -> u64 {
-        CODE + self.code.len() as u64
+        self.base + self.code.len() as u64
     }
     pub fn put(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
@@ -92,7 +108,7 @@ impl Asm {
     pub fn constant(&mut self, bytes: &[u8]) -> u64 {
         self.constants
             .resize(self.constants.len().next_multiple_of(64), 0);
-        let at = CONSTANTS + self.constants.len() as u64;
+        let at = self.control + (CONTROL_LEN + self.constants.len()) as u64;
         self.constants.extend_from_slice(bytes);
         at
     }

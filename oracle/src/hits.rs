@@ -73,6 +73,19 @@ pub struct Expected {
     pub accesses: u64,
 }
 
+impl Expected {
+    /// Takes in what the judge of one thread expects.
+    pub fn join(&mut self, thread: u32, part: Expected) {
+        self.instructions += part.instructions;
+        self.accesses += part.accesses;
+        self.epochs
+            .resize(part.epochs.len().max(self.epochs.len()), BTreeMap::new());
+        for (to, from) in self.epochs.iter_mut().zip(part.epochs) {
+            to.extend(from.into_values().map(|s| (thread, s)));
+        }
+    }
+}
+
 /// What happened for real.
 pub type Actual = Vec<BTreeMap<u32, Vec<Hit>>>;
 

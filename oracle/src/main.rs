@@ -7,14 +7,18 @@
 //! ```
 
 mod asm;
+mod bench;
 #[path = "../../engine/src/corpus.rs"]
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
+mod crew;
 mod generate;
 mod hits;
 mod kernel;
 mod minimise;
 mod program;
+mod ring;
+mod session;
 mod soak;
 mod step;
 mod tracee;
@@ -25,7 +29,7 @@ const USAGE: &str = "\
 oracle soak [SECONDS] [--seed N]   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
-oracle one unicorn|step SEED       one program, with what it makes
+oracle one unicorn|step|crew SEED  one program
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)
 ";

@@ -2,10 +2,10 @@
 
 use crate::generate::Plan;
 
-/// `differs` runs a plan. Leaves out epochs, items, watches and rounds in turn.
-pub fn minimise(mut plan: Plan, differs: &mut dyn FnMut(&Plan) -> bool) -> Plan {
+/// `differs` runs a plan. Leaves out threads, epochs, items, watches and rounds in turn.
+pub fn minimise(mut plan: Vec<Plan>, differs: &mut dyn FnMut(&[Plan]) -> bool) -> Vec<Plan> {
     let mut budget = 400;
-    let mut attempt = |plan: &mut Plan, change: &dyn Fn(&mut Plan)| {
+    let mut attempt = |plan: &mut Vec<Plan>, change: &dyn Fn(&mut Vec<Plan>)| {
         if budget == 0 {
             return false;
         }
@@ -18,34 +18,48 @@ pub fn minimise(mut plan: Plan, differs: &mut dyn FnMut(&Plan) -> bool) -> Plan 
         }
         keep
     };
-    while plan.epochs.len() > 1 && attempt(&mut plan, &|p| p.epochs.truncate(p.epochs.len() - 1)) {}
-    while plan.epochs.len() > 1 && attempt(&mut plan, &|p| p.epochs.drain(..1).for_each(drop)) {}
-    for e in 0..plan.epochs.len() {
-        attempt(&mut plan, &|p| p.epochs[e].rounds = 1);
-        while plan.epochs[e].rounds > 1 && attempt(&mut plan, &|p| p.epochs[e].rounds /= 2) {}
-        let mut chunk = plan.epochs[e].items.len().div_ceil(2);
-        while chunk > 0 {
-            let mut at = 0;
-            while at < plan.epochs[e].items.len() {
-                let to = (at + chunk).min(plan.epochs[e].items.len());
-                if !attempt(&mut plan, &|p| {
-                    p.epochs[e].items.drain(at..to).for_each(drop)
-                }) {
-                    at = to;
+    let each = |p: &mut Vec<Plan>, change: &dyn Fn(&mut Plan)| p.iter_mut().for_each(change);
+    while plan.len() > 2 && attempt(&mut plan, &|p| p.truncate(p.len() - 1)) {}
+    while plan[0].epochs.len() > 1
+        && attempt(&mut plan, &|p| {
+            each(p, &|p| p.epochs.truncate(p.epochs.len() - 1))
+        })
+    {}
+    while plan[0].epochs.len() > 1
+        && attempt(&mut plan, &|p| {
+            each(p, &|p| p.epochs.drain(..1).for_each(drop))
+        })
+    {}
+    for e in 0..plan[0].epochs.len() {
+        for t in 0..plan.len() {
+            attempt(&mut plan, &|p| p[t].epochs[e].rounds = 1);
+            while plan[t].epochs[e].rounds > 1
+                && attempt(&mut plan, &|p| p[t].epochs[e].rounds /= 2)
+            {}
+            let mut chunk = plan[t].epochs[e].items.len();
+            while chunk > 0 {
+                let mut at = 0;
+                while at < plan[t].epochs[e].items.len() {
+                    let to = (at + chunk).min(plan[t].epochs[e].items.len());
+                    if !attempt(&mut plan, &|p| {
+                        p[t].epochs[e].items.drain(at..to).for_each(drop)
+                    }) {
+                        at = to;
+                    }
                 }
+                chunk /= 2;
             }
-            chunk /= 2;
         }
         let mut n = 0;
-        while n < plan.epochs[e].watches.len() {
+        while n < plan[0].epochs[e].watches.len() {
             // The generator aims at watches: leaving one out changes the items, which is fine.
             if !attempt(&mut plan, &|p| {
-                p.epochs[e].watches.drain(n..n + 1).for_each(drop)
+                each(p, &|p| p.epochs[e].watches.drain(n..n + 1).for_each(drop))
             }) {
                 n += 1;
             }
         }
-        attempt(&mut plan, &|p| p.epochs[e].rounds = 1);
+        attempt(&mut plan, &|p| each(p, &|p| p.epochs[e].rounds = 1));
     }
     plan
 }

@@ -11,14 +11,15 @@
 //! ```
 //! `int3` ends an epoch: the harness changes the watches there.
 
+use crate::generate::Windows;
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
+use std::rc::Rc;
 use ulpf_lib::WatchKind;
 
 pub const CODE: u64 = 0x40_0000;
 pub const CONTROL: u64 = 0x0f00_0000;
 pub const CONTROL_LEN: usize = 0x1000;
-pub const CONSTANTS: u64 = CONTROL + CONTROL_LEN as u64;
 pub const ARENAS: [u64; 3] = [0x1000_0000, 0x1800_0000, 0x2000_0000];
 /// Pages of an arena; the outer ones are there for accesses that stray.
 pub const ARENA_PAGES: usize = 6;
@@ -55,10 +56,18 @@ pub enum Judge {
 pub struct Program {
     pub judge: Judge,
     pub memory_seed: u64,
+    pub code_at: u64,
+    pub control_at: u64,
     pub code: Vec<u8>,
     pub constants: Vec<u8>,
     /// Armed at each marker in turn.
     pub epochs: Vec<Vec<Watch>>,
+    /// Where each `int3` is in the code.
+    pub markers: Vec<usize>,
+    /// Its number, if it is one thread of several.
+    pub number: Option<u64>,
+    /// What that thread may touch.
+    pub windows: Option<Rc<Windows>>,
 }
 
 /// The arena and offset of an address.
@@ -94,63 +103,31 @@ pub fn contents(seed: u64, arena: usize) -> Vec<u8> {
 impl Program {
     /// Patches use gs, and know that nobody else does who has not set its base.
     pub fn uses_gs(&self) -> bool {
-        iced_x86::Decoder::with_ip(64, &self.code, CODE, 0)
+        iced_x86::Decoder::with_ip(64, &self.code, self.code_at, 0)
             .iter()
             .any(|i| i.segment_prefix() == iced_x86::Register::GS)
     }
 
     pub fn control(&self) -> Vec<u8> {
-        let mut v = vec![0; CONTROL_LEN];
-        v.extend(&self.constants);
-        v.resize(v.len().next_multiple_of(4096).max(0x2000), 0);
-        v
+        control(&self.constants)
     }
 
-    /// A static executable without sections.
     pub fn elf(&self) -> Vec<u8> {
-        const EXEC: u32 = 5;
-        const DATA: u32 = 6;
-        const READ: u32 = 4;
-        let mut inside = contents(self.memory_seed, 1);
-        inside.extend(contents(self.memory_seed, 2));
-        let segments = [
-            (CODE, EXEC, self.code.clone()),
-            (CONTROL, DATA, self.control()),
-            (ARENAS[0], DATA, contents(self.memory_seed, 0)),
-            (CONTENTS, READ, inside),
-        ];
-        let mut out = Vec::new();
-        out.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-        out.extend(2u16.to_le_bytes());
-        out.extend(62u16.to_le_bytes());
-        out.extend(1u32.to_le_bytes());
-        out.extend(CODE.to_le_bytes());
-        out.extend(64u64.to_le_bytes());
-        out.extend(0u64.to_le_bytes());
-        out.extend(0u32.to_le_bytes());
-        for half in [64u16, 56, segments.len() as u16, 64, 0, 0] {
-            out.extend(half.to_le_bytes());
-        }
-        let mut at = 4096u64;
-        for (addr, flags, bytes) in &segments {
-            out.extend(1u32.to_le_bytes());
-            out.extend(flags.to_le_bytes());
-            let len = bytes.len() as u64;
-            for word in [at, *addr, *addr, len, len, 4096] {
-                out.extend(word.to_le_bytes());
-            }
-            at += len.next_multiple_of(4096);
-        }
-        for (_, _, bytes) in &segments {
-            out.resize(out.len().next_multiple_of(4096), 0);
-            out.extend(bytes);
-        }
-        out
+        elf(
+            self.memory_seed,
+            &[
+                (self.code_at, EXEC, self.code.clone()),
+                (self.control_at, DATA, self.control()),
+            ],
+        )
     }
 
     /// The form in `cases/`.
     pub fn text(&self, comment: &str) -> String {
         let mut s = String::new();
+        if let Some(n) = self.number {
+            let _ = writeln!(s, "part {n}");
+        }
         for line in comment.lines() {
             let _ = writeln!(s, "# {line}");
         }
@@ -162,6 +139,11 @@ impl Program {
                     let _ = write!(s, "{b:02x}");
                 }
                 let _ = writeln!(s);
+            }
+        }
+        if self.number.is_some() {
+            for at in &self.markers {
+                let _ = writeln!(s, "marker {at:#x}");
             }
         }
         for watches in &self.epochs {
@@ -178,9 +160,14 @@ impl Program {
         let mut p = Program {
             judge: Judge::Unicorn,
             memory_seed: 0,
+            code_at: CODE,
+            control_at: CONTROL,
             code: vec![],
             constants: vec![],
             epochs: vec![],
+            markers: vec![],
+            number: None,
+            windows: None,
         };
         for line in text.lines() {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -188,6 +175,13 @@ impl Program {
                 "" | "#" => {}
                 "judge" if rest == "Step" => p.judge = Judge::Step,
                 "judge" => ensure!(rest == "Unicorn", "no such judge: {rest}"),
+                "part" => {
+                    let n = rest.parse()?;
+                    p.number = Some(n);
+                    (p.code_at, p.control_at) =
+                        (crate::crew::code_at(n), crate::crew::control_at(n));
+                }
+                "marker" => p.markers.push(number(rest)? as usize),
                 "memory" => p.memory_seed = number(rest)?,
                 "code" => p.code.extend(hex(rest)?),
                 "constants" => p.constants.extend(hex(rest)?),
@@ -199,6 +193,54 @@ impl Program {
         }
         Ok(p)
     }
+}
+
+/// The control area: counters and such, then constants.
+pub fn control(constants: &[u8]) -> Vec<u8> {
+    let mut v = vec![0; CONTROL_LEN];
+    v.extend(constants);
+    v.resize(v.len().next_multiple_of(4096).max(0x2000), 0);
+    v
+}
+
+pub const EXEC: u32 = 5;
+pub const DATA: u32 = 6;
+const READ: u32 = 4;
+
+/// A static executable without sections; it starts at the beginning of its first part.
+pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
+    let mut inside = contents(memory_seed, 1);
+    inside.extend(contents(memory_seed, 2));
+    let mut segments = parts.to_vec();
+    segments.push((ARENAS[0], DATA, contents(memory_seed, 0)));
+    segments.push((CONTENTS, READ, inside));
+    let mut out = Vec::new();
+    out.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    out.extend(2u16.to_le_bytes());
+    out.extend(62u16.to_le_bytes());
+    out.extend(1u32.to_le_bytes());
+    out.extend(segments[0].0.to_le_bytes());
+    out.extend(64u64.to_le_bytes());
+    out.extend(0u64.to_le_bytes());
+    out.extend(0u32.to_le_bytes());
+    for half in [64u16, 56, segments.len() as u16, 64, 0, 0] {
+        out.extend(half.to_le_bytes());
+    }
+    let mut at = 4096u64;
+    for (addr, flags, bytes) in &segments {
+        out.extend(1u32.to_le_bytes());
+        out.extend(flags.to_le_bytes());
+        let len = bytes.len() as u64;
+        for word in [at, *addr, *addr, len, len, 4096] {
+            out.extend(word.to_le_bytes());
+        }
+        at += len.next_multiple_of(4096);
+    }
+    for (_, _, bytes) in &segments {
+        out.resize(out.len().next_multiple_of(4096), 0);
+        out.extend(bytes);
+    }
+    out
 }
 
 fn number(s: &str) -> Result<u64> {

@@ -45,7 +45,7 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
     let mut t = Tracee::start(elf)?;
     let mut recorder = Recorder::new();
     let mut shadow = Shadow([vec![], vec![], vec![]]);
-    let mut kernel = Kernel::with_file(contents(p.memory_seed, 0));
+    let mut kernel = Kernel::with_file(0, contents(p.memory_seed, 0));
     let mut decoded: HashMap<u64, Instruction> = HashMap::new();
     let mut factory = InstructionInfoFactory::new();
     t.run_to_trap()?;
@@ -118,7 +118,7 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
                 .filter(|a| arena_of(a.0).is_some() || arena_of(a.0 + a.1 - 1).is_some())
                 .collect();
             if let Err(e) = t.step() {
-                bail!("{e:#}\n{}", crate::soak::listing(p, Some(pc)));
+                bail!("{e:#}\n{}", crate::bench::listing(p, Some(pc)));
             }
             if matches!(i.mnemonic(), Mnemonic::Pushf | Mnemonic::Pushfq) {
                 t.clean_pushed_flags()?;

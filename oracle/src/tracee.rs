@@ -202,21 +202,6 @@ impl Tracee {
     }
 
     pub fn read(&self, addr: u64, to: &mut [u8]) -> Result<()> {
-        let local = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
-        let remote = libc::iovec {
-            iov_base: without_provenance_mut(addr as usize),
-            iov_len: to.len(),
-        };
-        // SAFETY: writes to `to` only.
-        let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
-        ensure!(
-            n == to.len() as isize,
-            "reading {addr:#x}: {}",
-            std::io::Error::last_os_error()
-        );
-        Ok(())
+        crate::ring::read_memory(self.pid, addr, to)
     }
 }

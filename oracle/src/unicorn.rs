@@ -4,12 +4,14 @@
 //! what it writes, and an instruction that reads, changes and writes one operand makes one access.
 //! A string instruction's accesses are those of one iteration, each by itself.
 
+use crate::generate::Windows;
 use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, Verdict};
 use crate::program::*;
 use anyhow::{Result, anyhow, bail};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use std::collections::HashMap;
+use std::rc::Rc;
 use ulpf_lib::AccessKind;
 use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot};
 use unicorn_engine::{RegisterX86 as R, Unicorn, X86Insn};
@@ -31,6 +33,10 @@ struct Nature {
 }
 
 struct Machine {
+    code_at: u64,
+    control_at: u64,
+    /// What a thread may touch, if it is one of several.
+    windows: Option<Rc<Windows>>,
     arenas: [Vec<u8>; 3],
     control: Vec<u8>,
     code: Vec<u8>,
@@ -48,7 +54,7 @@ struct Machine {
 
 impl Memory for Machine {
     fn bytes(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
-        let (n, at) = arena_of(addr).unwrap_or((3, addr.checked_sub(CONTROL)? as usize));
+        let (n, at) = arena_of(addr).unwrap_or((3, addr.checked_sub(self.control_at)? as usize));
         let region = match n {
             3 => &mut self.control,
             n => &mut self.arenas[n],
@@ -59,9 +65,9 @@ impl Memory for Machine {
 
 impl Machine {
     fn nature(&mut self, pc: u64) -> Nature {
-        let code = &self.code;
+        let (code, base) = (&self.code, self.code_at);
         *self.natures.entry(pc).or_insert_with(|| {
-            let bytes = &code[(pc - CODE) as usize..];
+            let bytes = &code[(pc - base) as usize..];
             let i = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode();
             let mut factory = InstructionInfoFactory::new();
             let modifies = factory
@@ -80,6 +86,7 @@ impl Machine {
         if arena_of(addr).is_none() && arena_of(addr + len - 1).is_none() {
             return;
         }
+        self.stays(addr, len);
         let mut old = [0; 16];
         if let Some(now) = self.bytes(addr, len as usize) {
             old[..len as usize].copy_from_slice(now);
@@ -90,6 +97,16 @@ impl Machine {
             write,
             old,
         });
+    }
+
+    /// Accesses to bytes of others end the run.
+    fn stays(&mut self, addr: u64, len: u64) {
+        if let Some(w) = &self.windows
+            && !w.hold(addr, len)
+            && self.end.is_none()
+        {
+            self.end = Some(Verdict::Stray(self.pc));
+        }
     }
 
     /// The instruction at `self.pc` is done.
@@ -167,6 +184,17 @@ impl Machine {
     }
 }
 
+/// The instruction at this address touches what belongs to others.
+#[derive(Debug)]
+pub struct Stray(pub u64);
+
+impl std::fmt::Display for Stray {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{:#x} touches what belongs to others", self.0)
+    }
+}
+impl std::error::Error for Stray {}
+
 const RW: Prot = Prot(3);
 
 /// `Err` when the program cannot be judged (it faults, or never ends).
@@ -176,13 +204,22 @@ pub fn judge(p: &Program) -> Result<Expected> {
     contents_of.resize(contents_of.len().next_multiple_of(4096), 0);
     let mut code = p.code.clone();
     code.resize(code.len().next_multiple_of(4096) + 4096, 0xcc);
+    let member = p.number.is_some();
+    // Threads find everything made.
+    let filled = |arena| match member {
+        true => contents(p.memory_seed, arena),
+        false => vec![0; ARENA_LEN],
+    };
+    let kernel = match p.number {
+        Some(n) => Kernel::with_file(n * crate::generate::DESCRIPTORS, contents(p.memory_seed, 0)),
+        None => Kernel::default(),
+    };
     let machine = Box::new(Machine {
+        code_at: p.code_at,
+        control_at: p.control_at,
+        windows: p.windows.clone(),
         // 1 and 2 are empty until the program fills them; it does so before the first marker.
-        arenas: [
-            contents(p.memory_seed, 0),
-            vec![0; ARENA_LEN],
-            vec![0; ARENA_LEN],
-        ],
+        arenas: [contents(p.memory_seed, 0), filled(1), filled(2)],
         control: p.control(),
         code,
         contents: contents_of,
@@ -192,7 +229,7 @@ pub fn judge(p: &Program) -> Result<Expected> {
         recorder: Recorder::new(),
         epochs: p.epochs.clone(),
         next_epoch: 0,
-        kernel: Kernel::default(),
+        kernel,
         end: None,
         limit: 4_000_000,
     });
@@ -207,6 +244,8 @@ pub fn judge(p: &Program) -> Result<Expected> {
         m.recorder.out.instructions += 1;
         if m.recorder.out.instructions > m.limit {
             m.end = Some(Verdict::Stuck);
+        }
+        if m.end.is_some() {
             let _ = uc.emu_stop();
         }
     })
@@ -243,21 +282,23 @@ pub fn judge(p: &Program) -> Result<Expected> {
     // OSFXSR, OSXMMEXCPT: SSE is usable; the x87 unit too.
     let cr4 = uc.reg_read(R::CR4).map_err(fail)?;
     uc.reg_write(R::CR4, cr4 | 0x600).map_err(fail)?;
-    let run = uc.emu_start(CODE, u64::MAX, 0, 0);
+    let run = uc.emu_start(p.code_at, u64::MAX, 0, 0);
     let m = uc.get_data_mut();
     match (m.end.take(), run) {
         (Some(Verdict::Exit), _) => Ok(std::mem::take(&mut m.recorder.out)),
+        (Some(Verdict::Stray(pc)), _) => Err(Stray(pc).into()),
         (Some(Verdict::Stuck), _) => bail!("does not end"),
+        _ if member => Err(Stray(m.pc).into()),
         (Some(Verdict::Fault(why)), _) => bail!("{why} at {:#x}", m.pc),
-        (_, run) => bail!("unicorn: {run:?}\n{}", crate::soak::listing(p, Some(m.pc))),
+        (_, run) => bail!("unicorn: {run:?}\n{}", crate::bench::listing(p, Some(m.pc))),
     }
 }
 
 fn map(uc: &mut Unicorn<Box<Machine>>) -> Result<(), unicorn_engine::uc_error> {
     let m = uc.get_data_mut();
     let mut regions = vec![
-        (CODE, m.code.as_mut_ptr(), m.code.len(), Prot(5)),
-        (CONTROL, m.control.as_mut_ptr(), m.control.len(), RW),
+        (m.code_at, m.code.as_mut_ptr(), m.code.len(), Prot(5)),
+        (m.control_at, m.control.as_mut_ptr(), m.control.len(), RW),
         (CONTENTS, m.contents.as_mut_ptr(), m.contents.len(), RW),
     ];
     for (n, a) in m.arenas.iter_mut().enumerate() {
@@ -291,13 +332,18 @@ fn syscall(uc: &mut Unicorn<Box<Machine>>) {
     let done = kernel.call(nr, &args, m.as_mut());
     m.kernel = kernel;
     for a in &done.accesses {
+        m.stays(a.addr, a.old.len() as u64);
         if m.recorder.watched_page(a.addr, a.old.len() as u64) {
             m.recorder.out.accesses += 1;
         }
     }
     m.recorder.group(pc, Some(nr as u32), &done.accesses);
-    if let Some(v) = done.verdict {
+    if let Some(v) = done.verdict
+        && m.end.is_none()
+    {
         m.end = Some(v);
+    }
+    if m.end.is_some() {
         let _ = uc.emu_stop();
     }
     let _ = uc.reg_write(R::RAX, done.result as u64);

@@ -12,6 +12,15 @@ pub struct Codes {
     step: Vec<Code>,
 }
 
+impl Codes {
+    pub fn none() -> Codes {
+        Codes {
+            unicorn: vec![],
+            step: vec![],
+        }
+    }
+}
+
 pub fn codes() -> Codes {
     let kept = |ok: fn(Code) -> bool| all_codes().filter(|c| testable(*c) && ok(*c)).collect();
     Codes {
@@ -293,7 +302,7 @@ impl Gen<'_> {
         if i.is_invalid() || i.code() != code {
             return false;
         }
-        if i.segment_prefix() == Register::GS && self.rng.chance(2) {
+        if i.segment_prefix() == Register::GS && !(self.uses_gs && self.rng.chance(2)) {
             i.set_segment_prefix(Register::FS);
         }
         let start = (self.asm.code.len(), self.asm.constants.len());

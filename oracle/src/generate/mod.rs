@@ -1,6 +1,7 @@
 //! Makes programs out of seeds: epochs of random items in a loop, watches that are changed between
 //! the epochs.
 
+mod crew;
 mod instruction;
 mod stack;
 mod strings;
@@ -11,8 +12,10 @@ use crate::corpus::{self, Rng};
 use crate::kernel::{FILE, PIPE_READ, PIPE_WRITE};
 use crate::program::*;
 use iced_x86::Code;
+use std::rc::Rc;
 use ulpf_lib::WatchKind;
 
+pub use crew::{Windows, crew};
 pub use instruction::{Codes, codes};
 
 /// A generated program in parts, so that it can be made smaller.
@@ -21,6 +24,16 @@ pub struct Plan {
     pub judge: Judge,
     pub seed: u64,
     pub epochs: Vec<Epoch>,
+    /// One thread of several.
+    pub member: Option<Member>,
+}
+
+/// What one thread of a crew has for itself.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub number: u64,
+    /// The memory that it may touch.
+    pub windows: Rc<Windows>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,10 +44,6 @@ pub struct Epoch {
     pub items: Vec<u64>,
 }
 
-/// Where the next random address of a loop comes from.
-const LCG: u64 = CONTROL + 8;
-const COUNTER: u64 = CONTROL;
-
 pub struct Gen<'a> {
     pub asm: Asm,
     pub rng: Rng,
@@ -44,13 +53,49 @@ pub struct Gen<'a> {
     /// Segment bases.
     pub fs: u64,
     pub gs: u64,
+    /// Whoever uses gs is not patched, so most do not.
+    pub uses_gs: bool,
+    pub windows: Option<Rc<Windows>>,
+    /// Added to descriptors.
+    pub fd: u64,
+    /// Where each marker is.
+    pub markers: Vec<usize>,
+    /// Epoch, item, and where its code ends.
+    pub items: Vec<(usize, usize, usize)>,
 }
 
-fn mix(a: u64, b: u64) -> u64 {
+pub fn mix(a: u64, b: u64) -> u64 {
     let mut z = a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     (z ^ z >> 31) | 1
+}
+
+/// Descriptors that each thread has, and one to spare.
+pub const DESCRIPTORS: u64 = 4;
+
+/// What runs before the threads of a crew: it makes the memory and descriptors of `count` of them.
+pub fn starter(count: u64) -> Asm {
+    let codes = Codes::none();
+    let mut g = Gen {
+        asm: Asm::default(),
+        rng: Rng(1),
+        judge: Judge::Unicorn,
+        codes: &codes,
+        watches: vec![],
+        fs: 0,
+        gs: 0,
+        uses_gs: false,
+        windows: None,
+        fd: 0,
+        markers: vec![],
+        items: vec![],
+    };
+    g.memory();
+    for n in 0..count {
+        g.descriptors(n * DESCRIPTORS);
+    }
+    g.asm
 }
 
 impl Plan {
@@ -77,48 +122,79 @@ impl Plan {
             judge,
             seed,
             epochs,
+            member: None,
         }
     }
 
     pub fn build(&self, codes: &Codes) -> Program {
+        self.build_mapped(codes).0
+    }
+
+    /// Also says which item (epoch, number) has made which code.
+    pub fn build_mapped(&self, codes: &Codes) -> (Program, Vec<(usize, usize, usize)>) {
+        let mut rng = Rng(mix(self.seed, 1));
+        let uses_gs = self.member.is_none() && rng.chance(4);
+        let (asm, fd, windows) = match &self.member {
+            None => (Asm::default(), 0, None),
+            Some(m) => (m.asm(), m.number * DESCRIPTORS, Some(m.windows.clone())),
+        };
         let mut g = Gen {
-            asm: Asm::default(),
-            rng: Rng(mix(self.seed, 1)),
+            asm,
+            rng,
             judge: self.judge,
             codes,
             watches: vec![],
             fs: 0,
             gs: 0,
+            uses_gs,
+            windows,
+            fd,
+            markers: vec![],
+            items: vec![],
         };
-        g.prologue();
-        for e in &self.epochs {
-            g.asm.marker();
+        if self.member.is_none() {
+            g.prologue();
+        }
+        for (n, e) in self.epochs.iter().enumerate() {
+            g.marker();
             g.watches = e.watches.clone();
+            if self.member.is_some() {
+                g.rng = Rng(mix(self.seed, 0x100 + n as u64));
+                g.fresh_thread();
+            }
             if e.items.is_empty() {
                 continue;
             }
-            g.asm.store_word(COUNTER, e.rounds as i32);
+            let counter = g.asm.control;
+            g.asm.store_word(counter, e.rounds as i32);
             let top = g.asm.pc();
-            for seed in &e.items {
+            for (i, seed) in e.items.iter().enumerate() {
                 g.rng = Rng(*seed);
                 g.item();
+                g.items.push((n, i, g.asm.code.len()));
             }
             // dec qword [counter] ; jnz top
             g.asm.put(&[0x48, 0xff, 0x0c, 0x25]);
-            g.asm.put(&(COUNTER as u32).to_le_bytes());
+            g.asm.put(&(counter as u32).to_le_bytes());
             let back = top.wrapping_sub(g.asm.pc() + 6) as i32;
             g.asm.put(&[0x0f, 0x85]);
             g.asm.put(&back.to_le_bytes());
         }
-        g.asm.marker();
+        g.marker();
         g.asm.syscall(231, &[0]);
-        Program {
+        let program = Program {
             judge: self.judge,
             memory_seed: self.seed,
+            code_at: g.asm.base,
+            control_at: g.asm.control,
             code: g.asm.code,
             constants: g.asm.constants,
             epochs: self.epochs.iter().map(|e| e.watches.clone()).collect(),
-        }
+            markers: g.markers,
+            number: self.member.as_ref().map(|m| m.number),
+            windows: self.member.as_ref().map(|m| m.windows.clone()),
+        };
+        (program, g.items)
     }
 }
 
@@ -160,8 +236,42 @@ fn watches(rng: &mut Rng) -> Vec<Watch> {
 }
 
 impl Gen<'_> {
+    /// A thread of a crew begins an epoch.
+    fn fresh_thread(&mut self) {
+        self.fs = self.segment();
+        if let Some(w) = self.windows.clone()
+            && self.fs > 0x100
+        {
+            self.fs = w.target(&mut self.rng, &[], 1, 1);
+        }
+        let fs = self.fs;
+        self.asm.syscall(158, &[0x1002, fs]);
+        self.registers();
+        let at = self.asm.constant(&0x1f80u32.to_le_bytes());
+        self.asm.put(&[0x0f, 0xae, 0x14, 0x25]); // ldmxcsr
+        self.asm.put(&(at as u32).to_le_bytes());
+        self.asm.put(&[0xfc]);
+        let stack = self.asm.control + 0xf00;
+        self.asm.mov(RSP, stack);
+        self.asm.define_flags(1);
+    }
+
     /// Maps and fills the arenas, makes descriptors, gives every register a value.
     fn prologue(&mut self) {
+        self.memory();
+        self.descriptors(0);
+        let (fs, gs) = (self.segment(), self.segment());
+        (self.fs, self.gs) = (fs, if self.uses_gs { gs } else { 0 });
+        let gs = self.gs;
+        let a = &mut self.asm;
+        a.syscall(158, &[0x1002, fs]);
+        a.syscall(158, &[0x1001, gs]);
+        self.registers();
+        self.asm.mov(RSP, ARENAS[0] + 3 * 4096);
+        self.asm.define_flags(1);
+    }
+
+    fn memory(&mut self) {
         const PRIVATE_FIXED: u64 = 0x32;
         const SHARED_FIXED: u64 = 0x31;
         let a = &mut self.asm;
@@ -174,32 +284,35 @@ impl Gen<'_> {
             a.mov(RCX, ARENA_LEN as u64 / 8);
             a.put(&[0xfc, 0xf3, 0x48, 0xa5]);
         }
-        // A memory file with known contents, at 100.
+    }
+
+    /// A memory file with known contents, at 100 or so; a pipe, at 101 and 102.
+    pub fn descriptors(&mut self, first: u64) {
+        let a = &mut self.asm;
         let name = a.constant(b"data\0");
         a.syscall(319, &[name, 0]);
         a.put(&[0x48, 0x89, 0xc7]); // mov rdi, rax
-        a.mov(RSI, FILE);
+        a.mov(RSI, FILE + first);
         a.mov(RAX, 33);
         a.put(&[0x0f, 0x05, 0x31, 0xc9, 0x45, 0x31, 0xdb]);
-        a.syscall(18, &[FILE, ARENAS[0], ARENA_LEN as u64, 0]);
-        // A pipe, at 101 and 102.
-        let ends = CONTROL + 64;
+        a.syscall(18, &[FILE + first, ARENAS[0], ARENA_LEN as u64, 0]);
+        let ends = a.control + 64;
         a.syscall(293, &[ends, 0o4000]);
         for (n, fd) in [(0, PIPE_READ), (4, PIPE_WRITE)] {
             // mov edi, [ends + n]
             a.put(&[0x8b, 0x3c, 0x25]);
             a.put(&((ends + n) as u32).to_le_bytes());
-            a.mov(RSI, fd);
+            a.mov(RSI, fd + first);
             a.mov(RAX, 33);
             a.put(&[0x0f, 0x05, 0x31, 0xc9, 0x45, 0x31, 0xdb]);
         }
-        let (fs, gs) = (self.segment(), self.segment());
-        (self.fs, self.gs) = (fs, gs);
-        let a = &mut self.asm;
-        a.syscall(158, &[0x1002, fs]);
-        a.syscall(158, &[0x1001, gs]);
+    }
+
+    /// Gives every register a value.
+    fn registers(&mut self) {
         let lcg = self.rng.next() as i32;
-        self.asm.store_word(LCG, lcg);
+        let at = self.lcg();
+        self.asm.store_word(at, lcg);
         for reg in 0..16 {
             let value = self.rng.next();
             self.asm.mov(reg, value);
@@ -216,8 +329,20 @@ impl Gen<'_> {
                 .put(&((at + u64::from(reg) * 16) as u32).to_le_bytes());
         }
         self.asm.put(&[0xdb, 0xe3]); // fninit
-        self.asm.mov(RSP, ARENAS[0] + 3 * 4096);
-        self.asm.define_flags(1);
+    }
+
+    /// Where the next random address of a loop comes from.
+    fn lcg(&self) -> u64 {
+        self.asm.control + 8
+    }
+
+    fn marker(&mut self) {
+        self.markers.push(self.asm.code.len());
+        self.asm.marker();
+        if self.windows.is_some() {
+            // Room for a jump, which stands here when the crew runs.
+            self.asm.put(&[0x90; 4]);
+        }
     }
 
     fn segment(&mut self) -> u64 {
@@ -239,6 +364,9 @@ impl Gen<'_> {
 
     /// An address in an arena for `len` bytes: at the watches' edges, at page edges, anywhere.
     pub fn target(&mut self, len: u64, align: u64) -> u64 {
+        if let Some(windows) = self.windows.clone() {
+            return windows.target(&mut self.rng, &self.watches, len, align);
+        }
         let rng = &mut self.rng;
         let arena = ARENAS[rng.below(3) as usize];
         let at = match rng.below(8) {
@@ -264,10 +392,14 @@ impl Gen<'_> {
     /// Makes `reg` hold an address within an arena that is another one in each round, less `minus`.
     /// All flags are defined afterwards.
     pub fn wandering(&mut self, reg: u8, align: u64, minus: u64) {
-        let arena = ARENAS[self.rng.below(3) as usize] + 4096;
+        let (start, mask) = match &self.windows {
+            Some(w) => w.clone().stretch(&mut self.rng),
+            None => (ARENAS[self.rng.below(3) as usize] + 4096, 0x3fff),
+        };
         let step = self.rng.next() as i32;
+        let lcg = self.lcg();
         let a = &mut self.asm;
-        a.load(reg, LCG);
+        a.load(reg, lcg);
         // imul reg, reg, 0x5851f42d
         a.put(&[
             0x48 | (reg >> 3) << 2 | reg >> 3,
@@ -276,11 +408,11 @@ impl Gen<'_> {
         ]);
         a.put(&0x5851_f42du32.to_le_bytes());
         a.add(reg, step);
-        a.store(LCG, reg);
+        a.store(lcg, reg);
         // shr reg, 33
         a.put(&[0x48 | reg >> 3, 0xc1, 0xe8 | reg & 7, 33]);
-        a.and(reg, 0x3fff & !(align as i32 - 1));
-        a.add(reg, (arena.wrapping_sub(minus)) as i32);
+        a.and(reg, mask & !(align as i32 - 1));
+        a.add(reg, (start.wrapping_sub(minus)) as i32);
     }
 }
 

@@ -6,7 +6,10 @@ use crate::asm::*;
 impl Gen<'_> {
     pub fn stack(&mut self) {
         let align = if self.rng.chance(4) { 1 } else { 8 };
-        let mut top = self.target(8, align);
+        let mut top = match self.windows {
+            Some(_) => self.target(128, align) + 64,
+            None => self.target(8, align),
+        };
         // Room for what is pushed and popped.
         if let Some((_, at)) = crate::program::arena_of(top)
             && at < 4096

@@ -14,15 +14,20 @@ impl Gen<'_> {
         };
         let span = (count * size).max(8);
         let down = self.rng.chance(2);
-        let mut dest = self.target(size, 1);
+        let wide = self.windows.is_some();
+        let room = if wide { span } else { size };
+        let mut dest = self.target(room, 1);
         let mut source = match self.rng.below(4) {
             // Overlapping.
-            0 => dest
+            0 if !wide => dest
                 .wrapping_add(self.rng.below(2 * span))
                 .wrapping_sub(span),
-            _ => self.target(size, 1),
+            _ => self.target(room, 1),
         };
-        if down {
+        if down && wide {
+            dest += span - size;
+            source += span - size;
+        } else if down {
             // Runs towards lower addresses: start where there is room below.
             dest = self.room(dest, span);
             source = self.room(source, span);

@@ -3,12 +3,14 @@
 use super::Gen;
 use crate::asm::*;
 use crate::kernel::{FILE, PIPE_READ, PIPE_WRITE};
-use crate::program::{ARENA_LEN, CONTROL, arena_of};
-
-/// Where vectors are made.
-const VECTORS: u64 = CONTROL + 256;
+use crate::program::{ARENA_LEN, arena_of};
 
 impl Gen<'_> {
+    /// Where vectors are made.
+    fn vectors_at(&self) -> u64 {
+        self.asm.control + 256
+    }
+
     fn buffer(&mut self) -> (u64, u64) {
         let len = match self.rng.below(8) {
             0 => 0,
@@ -17,6 +19,10 @@ impl Gen<'_> {
             6 => 1 + self.rng.below(5000),
             _ => 4096,
         };
+        if self.windows.is_some() {
+            let len = len.min(600);
+            return (self.target(len.max(1), 1), len);
+        }
         let at = self.target(len.min(64), 1);
         let (_, offset) = arena_of(at).unwrap_or((0, 0));
         (at, len.min((ARENA_LEN - offset) as u64))
@@ -26,43 +32,46 @@ impl Gen<'_> {
         let count = 1 + self.rng.below(5);
         for n in 0..count {
             let (at, len) = self.buffer();
-            self.asm.store_word(VECTORS + n * 16, at as i32);
-            self.asm.store_word(VECTORS + n * 16 + 8, len as i32);
+            let vector = self.vectors_at() + n * 16;
+            self.asm.store_word(vector, at as i32);
+            self.asm.store_word(vector + 8, len as i32);
         }
         count
     }
 
     pub fn system_call(&mut self) {
         let offset = self.rng.below(ARENA_LEN as u64 + 100);
+        let vectors = self.vectors_at();
+        let [file, pipe_read, pipe_write] = [FILE, PIPE_READ, PIPE_WRITE].map(|fd| self.fd + fd);
         match self.rng.below(7) {
             0 | 1 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(17, &[FILE, at, len, offset]);
+                self.asm.syscall(17, &[file, at, len, offset]);
             }
             2 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(18, &[FILE, at, len, offset]);
+                self.asm.syscall(18, &[file, at, len, offset]);
             }
             3 => {
                 let count = self.vectors();
-                self.asm.syscall(295, &[FILE, VECTORS, count, offset, 0]);
+                self.asm.syscall(295, &[file, vectors, count, offset, 0]);
             }
             4 => {
                 let count = self.vectors();
-                self.asm.syscall(296, &[FILE, VECTORS, count, offset, 0]);
+                self.asm.syscall(296, &[file, vectors, count, offset, 0]);
             }
             5 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(1, &[PIPE_WRITE, at, len.min(300)]);
+                self.asm.syscall(1, &[pipe_write, at, len.min(300)]);
                 let (to, room) = self.buffer();
-                self.asm.syscall(0, &[PIPE_READ, to, room]);
+                self.asm.syscall(0, &[pipe_read, to, room]);
                 self.drain();
             }
             _ => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(1, &[PIPE_WRITE, at, len.min(300)]);
+                self.asm.syscall(1, &[pipe_write, at, len.min(300)]);
                 let count = self.vectors();
-                self.asm.syscall(19, &[PIPE_READ, VECTORS, count]);
+                self.asm.syscall(19, &[pipe_read, vectors, count]);
                 self.drain();
             }
         }
@@ -70,7 +79,8 @@ impl Gen<'_> {
 
     /// Leaves the pipe empty.
     fn drain(&mut self) {
-        self.asm.syscall(0, &[PIPE_READ, CONTROL + 0x400, 0x800]);
+        let (pipe, to) = (self.fd + PIPE_READ, self.asm.control + 0x400);
+        self.asm.syscall(0, &[pipe, to, 0x800]);
         self.asm.mov(RAX, 0);
     }
 }

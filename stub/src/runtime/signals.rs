@@ -649,6 +649,11 @@ pub fn only_ours() {
 extern "C" fn ulpf_late(uc: &mut UContext) {
     let t = Thread::current();
     block();
+    if t.inner().own_step.is_some() {
+        // The world rests for its step, so it must not rest itself, and the frame is not the
+        // program's: `own_step_made` comes back here.
+        return;
+    }
     t.attention.store(0, SeqCst);
     // On the way to a copy: it lands once more.
     patches::leave(t, uc);
@@ -957,8 +962,7 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
         if i.own_step.is_some() {
-            fault::end_own_step(t, uc);
-            return;
+            return own_step_made(t, uc);
         }
         if i.stepping && info.code != SI_KERNEL {
             if !matched(t, uc) {
@@ -980,11 +984,19 @@ fn stepped(t: &'static Thread, uc: &mut UContext) {
     }
 }
 
+/// The thread has made its own step; what struck before it is due now.
+fn own_step_made(t: &'static Thread, uc: &mut UContext) {
+    fault::end_own_step(t, uc);
+    if t.attention.load(SeqCst) != 0 {
+        ulpf_late(uc);
+    }
+}
+
 /// Debug registers have matched. If the instruction was a step, the kernel sends one SIGTRAP for both:
 /// the step's since Linux 6.x, theirs before.
 fn on_match(t: &'static Thread, uc: &mut UContext) {
     if t.inner().own_step.is_some() {
-        return fault::end_own_step(t, uc);
+        return own_step_made(t, uc);
     }
     if matched(t, uc) {
         return;

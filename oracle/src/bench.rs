@@ -1,0 +1,424 @@
+//! Runs one program under ulpf and on its judge, and keeps what differs.
+
+use crate::crew::{Crew, THREADS};
+use crate::generate::{Codes, Plan};
+use crate::hits::{Difference, Expected, compare};
+use crate::minimise::minimise;
+use crate::program::{Judge, Program};
+use crate::ring::MOST_HITS;
+use crate::ulpf::{How, Patching};
+use crate::{generate, step, ulpf, unicorn};
+use anyhow::{Result, bail};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub struct Bench {
+    pub ulpf: PathBuf,
+    /// Where the programs are written.
+    pub elf: PathBuf,
+    pub codes: Codes,
+}
+
+#[derive(Default)]
+pub struct Totals {
+    pub programs: u64,
+    instructions: u64,
+    accesses: u64,
+    hits: u64,
+    pub differences: u64,
+    /// Programs that no judge could follow (they fault).
+    pub unjudged: u64,
+    /// Programs that the CPU has judged, in single steps.
+    pub stepped: u64,
+    /// Programs of several threads.
+    pub crews: u64,
+    /// Patches in place at some time.
+    pub patches: u64,
+    /// Interruptions.
+    pub moments: u64,
+}
+
+/// What is run.
+pub enum Subject {
+    One(Program),
+    Crew(Crew),
+}
+
+/// What became of it.
+pub enum Verdict {
+    Same {
+        expected: Expected,
+        hits: u64,
+        placed: u64,
+        moments: u64,
+    },
+    Differs(Box<Difference>),
+    /// It did not run to its end under ulpf.
+    Broken(anyhow::Error),
+    Unjudged(anyhow::Error),
+}
+
+impl Subject {
+    fn elf(&self) -> Vec<u8> {
+        match self {
+            Subject::One(p) => p.elf(),
+            Subject::Crew(c) => c.elf(),
+        }
+    }
+
+    pub fn parts(&self) -> &[Program] {
+        match self {
+            Subject::One(p) => std::slice::from_ref(p),
+            Subject::Crew(c) => &c.parts,
+        }
+    }
+
+    pub fn parse(text: &str) -> Result<Subject> {
+        Ok(match Crew::parse(text)? {
+            Some(c) => Subject::Crew(c),
+            None => Subject::One(Program::parse(text)?),
+        })
+    }
+
+    fn text(&self, comment: &str) -> String {
+        match self {
+            Subject::One(p) => p.text(comment),
+            Subject::Crew(c) => c.text(comment),
+        }
+    }
+
+    /// The instructions around `pc`.
+    pub fn listing(&self, pc: Option<u64>) -> String {
+        let mut out = String::new();
+        for p in self.parts() {
+            let end = p.code_at + p.code.len() as u64;
+            if pc.is_none_or(|pc| (p.code_at..end).contains(&pc)) {
+                out += &listing(p, pc);
+            }
+        }
+        out
+    }
+}
+
+impl Bench {
+    fn expect_one(&self, program: &Program) -> Result<Expected> {
+        match program.judge {
+            Judge::Unicorn => unicorn::judge(program),
+            Judge::Step => {
+                self.write(&program.elf())?;
+                step::judge(program, &self.elf)
+            }
+        }
+    }
+
+    pub fn expect(&self, subject: &Subject) -> Result<Expected> {
+        let mut all = Expected::default();
+        for (n, part) in subject.parts().iter().enumerate() {
+            all.join(n as u32, self.expect_one(part)?);
+        }
+        Ok(all)
+    }
+
+    fn write(&self, elf: &[u8]) -> Result<()> {
+        let _ = std::fs::remove_file(&self.elf);
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o755)
+            .open(&self.elf)?;
+        file.write_all(elf)?;
+        Ok(())
+    }
+
+    pub fn run(&self, subject: &Subject, patching: Patching) -> Verdict {
+        let expected = match self.expect(subject) {
+            Ok(e) => e,
+            Err(e) => return Verdict::Unjudged(e),
+        };
+        let parts = subject.parts();
+        let how = How {
+            ulpf: &self.ulpf,
+            patching: if parts.iter().any(Program::uses_gs) {
+                Patching::Off
+            } else {
+                patching
+            },
+            // A debug register traps behind the access, with less to tell.
+            placement: "guard",
+            seed: parts[0].memory_seed,
+            threads: (parts.len() as u64 - 1, THREADS),
+        };
+        let run = self
+            .write(&subject.elf())
+            .and_then(|()| ulpf::run(&how, &self.elf, &parts[0].epochs));
+        match run {
+            Ok(run) => match compare(&expected, &run.actual) {
+                Ok(hits) => Verdict::Same {
+                    expected,
+                    hits,
+                    placed: run.placed,
+                    moments: run.moments,
+                },
+                Err(d) => Verdict::Differs(d),
+            },
+            Err(e) => Verdict::Broken(e),
+        }
+    }
+
+    /// The program of a plan, with so few rounds that the ring holds every hit.
+    fn fitting(&self, plan: &mut [Plan]) -> Result<Subject> {
+        for _ in 0..8 {
+            let subject = self.build(plan)?;
+            let expected = self.expect(&subject)?;
+            let mut fits = true;
+            for (n, e) in expected.epochs.iter().enumerate() {
+                let hits = e.values().map(|s| s.hits.len()).sum::<usize>();
+                if hits > MOST_HITS {
+                    fits = false;
+                    for p in plan.iter_mut() {
+                        let epoch = &mut p.epochs[n];
+                        epoch.rounds =
+                            (epoch.rounds as u64 * MOST_HITS as u64 / hits as u64 / 2) as u32;
+                        epoch.rounds = epoch.rounds.max(1);
+                    }
+                }
+            }
+            if fits {
+                return Ok(subject);
+            }
+        }
+        bail!("too many hits in one round")
+    }
+
+    /// Leaves out what touches the bytes of other threads.
+    fn build(&self, plan: &mut [Plan]) -> Result<Subject> {
+        if let [plan] = plan
+            && plan.member.is_none()
+        {
+            return Ok(Subject::One(plan.build(&self.codes)));
+        }
+        let mut parts = vec![];
+        for p in plan {
+            parts.push(self.member(p)?);
+        }
+        Ok(Subject::Crew(Crew { parts }))
+    }
+
+    fn member(&self, plan: &mut Plan) -> Result<Program> {
+        for _ in 0..200 {
+            let (program, items) = plan.build_mapped(&self.codes);
+            let stray = match self.expect_one(&program) {
+                Ok(_) => return Ok(program),
+                Err(e) => e.downcast::<unicorn::Stray>()?,
+            };
+            let at = (stray.0 - program.code_at) as usize;
+            let Some(&(epoch, item, _)) = items.iter().find(|i| at < i.2) else {
+                bail!("{stray}, and no item is to blame");
+            };
+            plan.epochs[epoch].items.remove(item);
+        }
+        bail!("too much of it strays")
+    }
+}
+
+fn say_difference(d: &Difference) {
+    println!("  {} in epoch {}, thread {}", d.what, d.epoch, d.thread);
+    d.expected
+        .iter()
+        .for_each(|h| println!("    expected {h:?}"));
+    d.got.iter().for_each(|h| println!("    got      {h:?}"));
+}
+
+/// The instructions of a program around `pc`.
+pub fn listing(p: &Program, pc: Option<u64>) -> String {
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+    let mut out = String::new();
+    let mut d = Decoder::with_ip(64, &p.code, p.code_at, DecoderOptions::NONE);
+    let mut f = IntelFormatter::new();
+    while d.can_decode() {
+        let i = d.decode();
+        if pc.is_some_and(|pc| i.ip() + 120 < pc || i.ip() > pc + 20) {
+            continue;
+        }
+        let mut s = String::new();
+        f.format(&i, &mut s);
+        let mark = if pc == Some(i.ip()) { "=>" } else { "  " };
+        out.push_str(&format!("{mark} {:#x} {s}\n", i.ip()));
+    }
+    out
+}
+
+/// A kind of program that is generated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    One(Judge),
+    Crew,
+}
+
+impl Bench {
+    /// One generated program. `false`: something is wrong, and has been told and saved.
+    pub fn one(&self, kind: Kind, seed: u64, totals: &mut Totals) -> Result<bool> {
+        let debug = std::env::var_os("ORACLE_DEBUG").is_some();
+        let patching = Patching::of(seed);
+        let mut plan = match kind {
+            Kind::One(judge) => vec![Plan::new(judge, seed)],
+            Kind::Crew => generate::crew(Judge::Unicorn, seed),
+        };
+        if debug {
+            println!("{kind:?} {seed}, {patching:?}");
+        }
+        let subject = match self.fitting(&mut plan) {
+            Ok(p) => p,
+            Err(e) => {
+                totals.unjudged += 1;
+                if debug {
+                    println!("{kind:?} {seed}: {e:#}");
+                }
+                return Ok(true);
+            }
+        };
+        let mut hangs = false;
+        match self.run(&subject, patching) {
+            Verdict::Same {
+                expected,
+                hits,
+                placed,
+                moments,
+            } => {
+                totals.programs += 1;
+                totals.stepped += u64::from(kind == Kind::One(Judge::Step));
+                totals.crews += u64::from(kind == Kind::Crew);
+                totals.instructions += expected.instructions;
+                totals.accesses += expected.accesses;
+                totals.hits += hits;
+                totals.patches += placed;
+                totals.moments += moments;
+                return Ok(true);
+            }
+            Verdict::Unjudged(e) => bail!("judged once, not twice: {e:#}"),
+            Verdict::Differs(d) => {
+                println!("{kind:?} {seed}, {patching:?}: differs");
+                say_difference(&d);
+                if let Some(h) = d.expected.first().or(d.got.first()) {
+                    print!("{}", subject.listing(Some(h.pc)));
+                }
+            }
+            Verdict::Broken(e) => {
+                println!("{kind:?} {seed}, {patching:?}: {e:#}");
+                hangs = format!("{e:#}").contains("hangs");
+            }
+        }
+        totals.programs += 1;
+        totals.differences += 1;
+        if hangs {
+            // Too slow to be made smaller.
+            println!("seed kept: {kind:?} {seed}");
+        } else {
+            self.keep(kind, seed, plan, patching)?;
+        }
+        Ok(false)
+    }
+
+    /// Makes the smallest program that still differs, and saves it.
+    fn keep(&self, kind: Kind, seed: u64, plan: Vec<Plan>, patching: Patching) -> Result<()> {
+        // What depends on the moment does not show each time.
+        let tries = match patching {
+            Patching::Moments => 5,
+            _ if kind == Kind::Crew => 3,
+            _ => 1,
+        };
+        let small = minimise(plan, &mut |p| {
+            let Ok(subject) = self.build(&mut p.to_vec()) else {
+                return false;
+            };
+            (0..tries).any(|_| {
+                matches!(
+                    self.run(&subject, patching),
+                    Verdict::Differs(..) | Verdict::Broken(..)
+                )
+            })
+        });
+        let subject = self.build(&mut small.clone())?;
+        let mut comment = format!("{kind:?} {seed}, {patching:?}\n");
+        let mut at = None;
+        let verdicts = (0..tries).map(|_| self.run(&subject, patching));
+        let wrong = |v: &Verdict| matches!(v, Verdict::Differs(..) | Verdict::Broken(..));
+        match verdicts.into_iter().find(wrong) {
+            Some(Verdict::Differs(d)) => {
+                comment += &format!("{}\n", d.what);
+                for h in &d.expected {
+                    comment += &format!("expected {h:?}\n");
+                }
+                for h in &d.got {
+                    comment += &format!("got      {h:?}\n");
+                }
+                at = d.expected.first().or(d.got.first()).map(|h| h.pc);
+            }
+            Some(Verdict::Broken(e)) => comment += &format!("{e:#}\n"),
+            _ => comment += "not every time\n",
+        }
+        comment += &subject.listing(at);
+        let folder = crate::soak::cases().join("new");
+        std::fs::create_dir_all(&folder)?;
+        let name = match kind {
+            Kind::One(judge) => format!("{judge:?}"),
+            Kind::Crew => "Crew".to_string(),
+        };
+        let path = folder.join(format!("{name}-{seed}.case"));
+        std::fs::write(&path, subject.text(&comment))?;
+        println!("saved as {}\n{comment}", path.display());
+        Ok(())
+    }
+
+    pub fn case(&self, path: &Path) -> Result<bool> {
+        use anyhow::Context;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let subject = Subject::parse(&text).with_context(|| path.display().to_string())?;
+        let mut ok = true;
+        for patching in ulpf::ALL {
+            match self.run(&subject, patching) {
+                Verdict::Same { hits, .. } => {
+                    println!("{}, {patching:?}: same, {hits} hits", path.display());
+                }
+                Verdict::Differs(d) => {
+                    println!("{}, {patching:?}: differs", path.display());
+                    say_difference(&d);
+                    if let Some(h) = d.expected.first().or(d.got.first()) {
+                        print!("{}", subject.listing(Some(h.pc)));
+                    }
+                    ok = false;
+                }
+                Verdict::Broken(e) | Verdict::Unjudged(e) => {
+                    println!("{}, {patching:?}: {e:#}", path.display());
+                    ok = false;
+                }
+            }
+        }
+        Ok(ok)
+    }
+}
+
+impl Totals {
+    pub fn line(&self, time: Duration) -> String {
+        format!(
+            "{} programs ({} of several threads), {} instructions, {} accesses compared, {} hits compared, \
+             {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
+             {:.0} accesses/s)",
+            self.programs,
+            self.crews,
+            self.instructions,
+            self.accesses,
+            self.hits,
+            self.differences,
+            self.patches,
+            self.moments,
+            self.unjudged,
+            time.as_secs_f64(),
+            self.accesses as f64 / time.as_secs_f64()
+        )
+    }
+}

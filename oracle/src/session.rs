@@ -1,0 +1,237 @@
+//! A program under `ulpf server` on stdin and stdout: the protocol, as far as it is needed here.
+
+use crate::program::Watch;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program of the generator's runs for a second or so between two markers.
+const PATIENCE_MS: i32 = 30_000;
+
+pub struct Session {
+    server: Child,
+    to: ChildStdin,
+    from: ChildStdout,
+    input: Vec<u8>,
+    /// Watch number to index in the epoch.
+    pub ids: HashMap<u32, u32>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+impl Session {
+    /// `command` is `ulpf server`, but for what is always the same. The program rests at its beginning.
+    pub fn start(command: &mut Command) -> Result<Session> {
+        let mut server = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        let mut s = Session {
+            to: server.stdin.take().context("no stdin")?,
+            from: server.stdout.take().context("no stdout")?,
+            server,
+            input: vec![],
+            ids: HashMap::new(),
+        };
+        s.request("qSupported:swbreak+;hwbreak+;vContSupported+")?;
+        s.request("QStartNoAckMode")?;
+        let stopped = s.request("?")?;
+        ensure!(stopped.starts_with('T'), "the server says {stopped}");
+        Ok(s)
+    }
+
+    fn send(&mut self, body: &str) -> Result<()> {
+        let sum = body.bytes().fold(0u8, u8::wrapping_add);
+        self.to.write_all(format!("${body}#{sum:02x}").as_bytes())?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<String> {
+        self.receive_within(PATIENCE_MS)?
+            .with_context(|| format!("no answer for {} s: it hangs", PATIENCE_MS / 1000))
+    }
+
+    /// `None`: nothing came in that time.
+    fn receive_within(&mut self, milliseconds: i32) -> Result<Option<String>> {
+        loop {
+            if let Some(start) = self.input.iter().position(|b| *b == b'$')
+                && let Some(len) = self.input[start..].iter().position(|b| *b == b'#')
+                && self.input.len() > start + len + 2
+            {
+                let body = self.input[start + 1..start + len].to_vec();
+                self.input.drain(..start + len + 3);
+                return Ok(Some(String::from_utf8_lossy(&expand(&body)).into_owned()));
+            }
+            let mut poll = libc::pollfd {
+                fd: self.from.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one descriptor of ours.
+            let ready = unsafe { libc::poll(&mut poll, 1, milliseconds) };
+            if ready == 0 {
+                return Ok(None);
+            }
+            ensure!(ready > 0, "poll: {}", std::io::Error::last_os_error());
+            let mut buf = [0; 65536];
+            let n = self.from.read(&mut buf)?;
+            ensure!(n > 0, "the server is gone");
+            self.input.extend(&buf[..n]);
+        }
+    }
+
+    /// Goes on, and interrupts the program after some milliseconds; the stop reply.
+    pub fn resume_for(&mut self, milliseconds: u64) -> Result<String> {
+        self.send("vCont;c")?;
+        let mut interrupted = false;
+        let end = Instant::now() + Duration::from_millis(milliseconds);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let reply = match interrupted {
+                false => self.receive_within(left.as_millis() as i32)?,
+                true => Some(self.receive()?),
+            };
+            match reply {
+                Some(text) if text.starts_with('O') => {}
+                Some(text) => return Ok(text),
+                None => {
+                    self.to.write_all(b"\x03")?;
+                    interrupted = true;
+                }
+            }
+        }
+    }
+
+    pub fn request(&mut self, body: &str) -> Result<String> {
+        self.send(body)?;
+        self.receive()
+    }
+
+    /// Goes on; the stop reply.
+    pub fn resume(&mut self) -> Result<String> {
+        self.send("vCont;c")?;
+        loop {
+            let reply = self.receive()?;
+            if !reply.starts_with('O') {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// The program's process number.
+    pub fn program(&mut self) -> Result<i32> {
+        let reply = self.request("qC")?;
+        let thread = reply.strip_prefix("QC").unwrap_or("");
+        let pid = thread.trim_start_matches('p').split('.').next();
+        i32::from_str_radix(pid.unwrap_or(""), 16)
+            .with_context(|| format!("the server answers {reply} to qC"))
+    }
+
+    /// `monitor …`, many commands at once; one line for each.
+    pub fn monitor(&mut self, commands: &[String]) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for batch in commands.chunks(64) {
+            let hex: String = batch
+                .join(";")
+                .bytes()
+                .map(|b| format!("{b:02x}"))
+                .collect();
+            self.send(&format!("qRcmd,{hex}"))?;
+            let mut text = String::new();
+            loop {
+                let reply = self.receive()?;
+                ensure!(
+                    !reply.starts_with('T'),
+                    "a stop that nobody waits for, in answer to {batch:?}: {reply}"
+                );
+                match reply.strip_prefix('O') {
+                    _ if reply == "OK" => break,
+                    Some(hex) => text.push_str(&unhex(hex)),
+                    None => {
+                        if std::env::var_os("ORACLE_RAW").is_some() { eprintln!("RAW {reply}"); }
+                        text.push_str(&unhex(&reply));
+                        break;
+                    }
+                }
+            }
+            lines.extend(text.lines().map(str::to_string));
+        }
+        ensure!(lines.len() == commands.len(), "monitor answers {lines:?}");
+        Ok(lines)
+    }
+
+    /// A watch of which the ring does not tell.
+    pub fn quiet_watch(&mut self, addr: u64, len: u64, kind: &str) -> Result<u32> {
+        let command = format!("ulpf watch {addr:#x} {len} {kind}");
+        let lines = self.monitor(&[command])?;
+        number(&lines[0]).with_context(|| format!("{addr:#x} is refused: {}", lines[0]))
+    }
+
+    /// Replaces the watches.
+    pub fn watch(&mut self, watches: &[Watch]) -> Result<()> {
+        let mut commands: Vec<_> = self
+            .ids
+            .keys()
+            .map(|id| format!("ulpf unwatch {id}"))
+            .collect();
+        let old = commands.len();
+        commands.extend(
+            watches
+                .iter()
+                .map(|w| format!("ulpf watch {:#x} {} {} log", w.addr, w.len, w.letter())),
+        );
+        let lines = self.monitor(&commands)?;
+        self.ids.clear();
+        for (n, line) in lines[old..].iter().enumerate() {
+            let Some(id) = number(line) else {
+                bail!("{:?} is refused: {line}", watches[n])
+            };
+            self.ids.insert(id, n as u32);
+        }
+        ensure!(
+            self.ids.len() == watches.len(),
+            "two watches with one number"
+        );
+        Ok(())
+    }
+}
+
+/// The number of a watch just set.
+fn number(line: &str) -> Option<u32> {
+    let id = line.strip_prefix("{\"watch\":")?.strip_suffix('}')?;
+    id.parse().ok()
+}
+
+fn unhex(s: &str) -> String {
+    let bytes: Vec<u8> = (0..s.len() / 2)
+        .filter_map(|i| u8::from_str_radix(s.get(2 * i..2 * i + 2)?, 16).ok())
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Undoes run-length encoding and escapes.
+fn expand(body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len());
+    let mut bytes = body.iter().copied();
+    while let Some(b) = bytes.next() {
+        match b {
+            b'}' => out.extend(bytes.next().map(|b| b ^ 0x20)),
+            b'*' => {
+                let (last, n) = (out.last().copied(), bytes.next().unwrap_or(29) - 29);
+                out.extend(std::iter::repeat_n(last.unwrap_or(0), n as usize));
+            }
+            b => out.push(b),
+        }
+    }
+    out
+}
