@@ -158,7 +158,10 @@ impl Session {
                     _ if reply == "OK" => break,
                     Some(hex) => text.push_str(&unhex(hex)),
                     None => {
-                        if std::env::var_os("ORACLE_RAW").is_some() { eprintln!("RAW {reply}"); }
+                        ensure!(
+                            !reply.starts_with("E."),
+                            "{batch:?} is answered with {reply}"
+                        );
                         text.push_str(&unhex(&reply));
                         break;
                     }

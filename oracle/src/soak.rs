@@ -96,6 +96,9 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
 const SLICE: u64 = 60;
 const MOST_UNJUDGED: u64 = 6;
 const LEAST_STEPPED: u64 = 12;
+const LEAST_CREWS: u64 = 12;
+const LEAST_PATCHES: u64 = 100;
+const LEAST_MOMENTS: u64 = 30;
 
 /// The fixed cases, then a fixed set of programs.
 fn slice(bench: &Bench) -> Result<bool> {
@@ -120,6 +123,17 @@ fn slice(bench: &Bench) -> Result<bool> {
             "the judges have failed: {} programs without a judge (at most {MOST_UNJUDGED} are expected), \
              {} judged in single steps (at least {LEAST_STEPPED}); ORACLE_DEBUG=1 says why",
             totals.unjudged, totals.stepped
+        );
+        ok = false;
+    }
+    // Neither does one whose programs are never patched.
+    if totals.crews < LEAST_CREWS
+        || totals.patches < LEAST_PATCHES
+        || totals.moments < LEAST_MOMENTS
+    {
+        println!(
+            "too little was tried: at least {LEAST_CREWS} programs of several threads, {LEAST_PATCHES} patches \
+             and {LEAST_MOMENTS} interruptions are expected"
         );
         ok = false;
     }
