@@ -1,21 +1,24 @@
-//! The hit ring, straight out of the program's memory. Between two looks there are fewer hits than it
-//! holds (the judge has counted them): nothing is ever overwritten.
+//! The threads' hit rings, straight out of the program's memory. Between two looks there are fewer hits
+//! than one holds (the judge has counted them): nothing is ever overwritten.
 
 use crate::hits::Hit;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::without_provenance_mut;
-use std::sync::atomic::Ordering;
-use ulpf_lib::ring::{HitRecord, RING_OFFSET, RING_RECORDS, SHARED_MAGIC, SharedHeader, hit_flags};
+use ulpf_lib::ring::{
+    AREAS, HEADS_OFFSET, Progress, Reader, RingHead, Rings, SHARED_MAGIC, SLOT_WORDS, SharedHeader,
+    Start, hit_flags, ring_place,
+};
 
-/// Hits that the ring holds with room to spare.
-pub const MOST_HITS: usize = RING_RECORDS as usize - 4096;
+/// Hits that a ring holds with room to spare: those of more than eight bytes and the kernel's take two or
+/// three slots.
+pub const MOST_HITS: usize = ring_place(0).1 as usize / 3 - 1024;
 
 /// The shared area, read out of the program's own mapping.
 pub struct Ring {
     pid: libc::pid_t,
     base: u64,
-    next: u64,
+    reader: Option<Reader>,
 }
 
 impl Ring {
@@ -29,7 +32,7 @@ impl Ring {
         let ring = Ring {
             pid,
             base: u64::from_str_radix(base, 16)?,
-            next: 0,
+            reader: Some(Reader::new(Start::First)),
         };
         let magic = ring.word(std::mem::offset_of!(SharedHeader, magic) as u64)?;
         ensure!(magic == SHARED_MAGIC, "not a ring");
@@ -53,31 +56,15 @@ impl Ring {
         ids: &HashMap<u32, u32>,
         threads: &BTreeMap<u32, u32>,
     ) -> Result<BTreeMap<u32, Vec<Hit>>> {
-        const RECORD: usize = size_of::<HitRecord>();
-        let head = self.word(std::mem::offset_of!(SharedHeader, head) as u64)?;
-        ensure!(
-            head - self.next <= RING_RECORDS,
-            "the ring was lapped: {} hits",
-            head - self.next
-        );
         let mut out: BTreeMap<u32, Vec<Hit>> = BTreeMap::new();
-        let mut buf = vec![0u8; RECORD * 4096];
-        while self.next < head {
-            let slot = self.next % RING_RECORDS;
-            let n = (head - self.next).min(RING_RECORDS - slot).min(4096);
-            let bytes = &mut buf[..n as usize * RECORD];
-            self.read(RING_OFFSET + slot * RECORD as u64, bytes)?;
-            for record in bytes.chunks(RECORD) {
-                // SAFETY: a record's bytes; every field is an integer.
-                let r = unsafe { record.as_ptr().cast::<HitRecord>().read_unaligned() };
-                ensure!(
-                    r.seq.load(Ordering::Acquire) == self.next + 1,
-                    "record {} is not complete",
-                    self.next
-                );
-                self.next += 1;
+        let mut reader = self.reader.take().context("a reader")?;
+        let (mut lost, mut unknown) = (0, None);
+        for ring in 0..self.rings() {
+            let progress = reader.read(self, ring, usize::MAX, |r| {
+                lost += r.lost;
                 let Some(watch) = ids.get(&r.watch) else {
-                    bail!("a hit of watch {}, which is not armed", r.watch)
+                    unknown = Some(r.watch);
+                    return;
                 };
                 out.entry(r.tid).or_default().push(Hit {
                     watch: *watch,
@@ -86,11 +73,21 @@ impl Ring {
                     len: r.len,
                     kind: r.kind,
                     silent: r.flags & hit_flags::SILENT != 0,
-                    syscall: (r.flags & hit_flags::KERNEL != 0).then_some(r.syscall),
+                    syscall: r.call.map(|c| c.nr as u32),
                     old: r.old,
                     new: r.new,
                 });
-            }
+            });
+            ensure!(
+                progress == Progress::All,
+                "a record of ring {ring} is not complete"
+            );
+            lost += reader.lost_at_end(self, ring);
+        }
+        self.reader = Some(reader);
+        ensure!(lost == 0, "{lost} hits were lost");
+        if let Some(watch) = unknown {
+            bail!("a hit of watch {watch}, which is not armed");
         }
         out.into_iter()
             .map(|(tid, hits)| {
@@ -120,4 +117,34 @@ pub fn read_memory(pid: libc::pid_t, addr: u64, to: &mut [u8]) -> Result<()> {
         std::io::Error::last_os_error()
     );
     Ok(())
+}
+
+/// What cannot be read has no hits, which is a difference.
+impl Rings for Ring {
+    fn rings(&self) -> usize {
+        let at = std::mem::offset_of!(SharedHeader, rings) as u64;
+        let mut n = [0; 4];
+        self.read(at, &mut n)
+            .map_or(0, |()| u32::from_le_bytes(n) as usize)
+    }
+    fn slots(&self, ring: usize) -> u64 {
+        ring_place((ring as u64).min(AREAS - 1)).1
+    }
+    fn head(&self, ring: usize) -> (u64, u64) {
+        let at = HEADS_OFFSET + (ring * size_of::<RingHead>()) as u64;
+        let word = |field: usize| self.word(at + field as u64).unwrap_or(0);
+        (
+            word(std::mem::offset_of!(RingHead, taken)),
+            word(std::mem::offset_of!(RingHead, records)),
+        )
+    }
+    fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
+        let at = ring_place(ring as u64).0 + slot * SLOT_WORDS as u64 * 8;
+        let mut bytes = vec![0; to.len() * 8];
+        let read = self.read(at, &mut bytes).is_ok();
+        for (to, from) in to.iter_mut().zip(bytes.chunks_exact(8)) {
+            *to = u64::from_le_bytes(from.try_into().unwrap_or_default());
+        }
+        read
+    }
 }

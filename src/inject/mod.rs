@@ -18,7 +18,7 @@ mod tracee;
 
 pub use attach::attach;
 pub use launch::{Launch, Stdio, launch};
-pub use shared::{HitRead, SharedArea};
+pub use shared::SharedArea;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -139,7 +139,7 @@ fn text(error: &io::Error) -> String {
 fn memfd_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EFBIG) => {
-            "A limit on file size (ulimit -f, RLIMIT_FSIZE) is in the way; it counts for memory files too. Raise it to at least 64 MiB."
+            "A limit on file size (ulimit -f, RLIMIT_FSIZE) is in the way; it counts for memory files too. Raise it to at least 2 GiB."
         }
         Some(libc::ENOSYS | libc::EPERM) => {
             "memfd_create is forbidden here, by a container's seccomp filter as a rule; allow it."
@@ -173,7 +173,7 @@ fn finish(
     launched: bool,
     warnings: Vec<String>,
 ) -> Result<Injected, StartError> {
-    let shared = SharedArea::map(loaded.shared, since)
+    let shared = SharedArea::map(loaded.shared, pid, since)
         .map_err(|e| StartError::step("map the shared area", e))?;
     Ok(Injected {
         pid,

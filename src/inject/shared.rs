@@ -6,10 +6,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use ulpf_lib::ring::{
-    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HitRecord, RING_OFFSET,
-    RING_RECORDS, SHARED_LEN, SHARED_MAGIC, SharedHeader,
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HEADS_OFFSET, Listed,
+    ROSTER_OFFSET, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS, SharedHeader, ring_place,
 };
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
@@ -18,8 +19,12 @@ pub const NAME: &std::ffi::CStr = c"ulpf-shared";
 #[derive(Clone, Debug)]
 pub struct SharedArea(Arc<Mapping>);
 
+/// The file stays open so that `ulpf last` finds it among our descriptors.
 #[derive(Debug)]
-struct Mapping(NonNull<u8>);
+struct Mapping {
+    at: NonNull<u8>,
+    _file: File,
+}
 
 // SAFETY: the mapping is plain shared memory; all access goes through atomics or volatile copies.
 unsafe impl Send for Mapping {}
@@ -61,40 +66,13 @@ impl Clocks {
     }
 }
 
-/// What stands in the ring for a ticket.
-pub enum HitRead {
-    /// Copied completely.
-    Hit(Box<HitRecord>),
-    /// Its writer has not finished, or has not begun.
-    NotYet,
-    /// Overwritten by a later hit: the reader was too slow.
-    Lost,
-}
-
 impl SharedArea {
     /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
     /// when the start of the program began, some milliseconds ago.
-    pub(super) fn map(file: File, since: Clocks) -> io::Result<SharedArea> {
-        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `load`)
-        // and nobody shrinks it.
-        let addr = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SHARED_LEN as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if addr == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let area = SharedArea(Arc::new(Mapping(
-            NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
-        )));
+    pub(super) fn map(file: File, pid: i32, since: Clocks) -> io::Result<SharedArea> {
+        let area = SharedArea::of(file, libc::PROT_READ | libc::PROT_WRITE)?;
         let (now, tsc, ns) = since.rate();
-        let header = area.0.0.cast::<SharedHeader>().as_ptr();
+        let header = area.0.at.cast::<SharedHeader>().as_ptr();
         // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
         unsafe {
             (&raw mut (*header).base_tsc).write_volatile(now.tsc);
@@ -103,20 +81,57 @@ impl SharedArea {
                 .write_volatile(((u128::from(ns) << 32) / u128::from(tsc)) as u64);
             (&raw mut (*header).magic).write_volatile(SHARED_MAGIC);
         }
+        area.header().pid.store(pid as u32, Ordering::Release);
         Ok(area)
+    }
+
+    /// Maps somebody else's area, to look at. `None`: it is of another version of ulpf, or not ready.
+    pub fn look(file: File) -> io::Result<Option<SharedArea>> {
+        if file.metadata()?.len() != SHARED_LEN {
+            return Ok(None);
+        }
+        let area = SharedArea::of(file, libc::PROT_READ)?;
+        let ready =
+            area.header().magic == SHARED_MAGIC && area.header().pid.load(Ordering::Acquire) != 0;
+        Ok(ready.then_some(area))
+    }
+
+    fn of(file: File, protection: i32) -> io::Result<SharedArea> {
+        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `load` and `look`)
+        // and nobody shrinks it.
+        let addr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SHARED_LEN as usize,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: our own mapping. What nobody has written to must not be made for a core file.
+        unsafe { libc::madvise(addr, SHARED_LEN as usize, libc::MADV_DONTDUMP) };
+        let addr = NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(SharedArea(Arc::new(Mapping {
+            at: addr,
+            _file: file,
+        })))
     }
 
     pub fn header(&self) -> &SharedHeader {
         // SAFETY: the mapping starts with the header, whose changing fields are atomics; any bytes
         // are valid values of its fields.
-        unsafe { self.0.0.cast().as_ref() }
+        unsafe { self.0.at.cast().as_ref() }
     }
 
     /// What patches keep for each thread.
     pub fn areas(&self) -> &[Area] {
         // SAFETY: inside the mapping; the elements are integers and atomics.
         unsafe {
-            let first = self.0.0.add(AREAS_OFFSET as usize).cast::<Area>();
+            let first = self.0.at.add(AREAS_OFFSET as usize).cast::<Area>();
             std::slice::from_raw_parts(first.as_ptr(), AREAS as usize)
         }
     }
@@ -127,20 +142,49 @@ impl SharedArea {
         // SAFETY: `slot` is inside the array, whose elements are atomics only.
         unsafe {
             self.0
-                .0
+                .at
                 .add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>())
                 .cast()
                 .as_ref()
         }
     }
 
-    /// Waits until hits beyond `seen` tickets are there, at most for `limit`; may return early.
-    pub fn wait_for_hit(&self, seen: u64, limit: std::time::Duration) {
+    /// All watches that there have been, by their numbers.
+    pub fn roster(&self) -> &[Listed] {
+        // SAFETY: inside the mapping; the elements are atomics.
+        let all = unsafe {
+            let first = self.0.at.add(ROSTER_OFFSET as usize).cast::<Listed>();
+            std::slice::from_raw_parts(first.as_ptr(), COUNTER_SLOTS as usize)
+        };
+        let used = self.header().listed.load(Ordering::Acquire) as usize;
+        &all[..used.min(all.len())]
+    }
+
+    fn heads(&self) -> &[RingHead] {
+        // SAFETY: inside the mapping; the elements are atomics.
+        unsafe {
+            let first = self.0.at.add(HEADS_OFFSET as usize).cast::<RingHead>();
+            std::slice::from_raw_parts(first.as_ptr(), AREAS as usize)
+        }
+    }
+
+    fn words(&self, ring: usize) -> &[AtomicU64] {
+        let (at, slots) = ring_place((ring as u64).min(AREAS - 1));
+        // SAFETY: inside the mapping.
+        unsafe {
+            let first = self.0.at.add(at as usize).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first.as_ptr(), slots as usize * SLOT_WORDS)
+        }
+    }
+
+    /// Waits until somebody has written a record, at most for `limit`; may return early. `any`: is
+    /// there something after all?
+    pub fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
         let header = self.header();
         let word = header.wake.load(Ordering::Acquire);
         header.reader_waits.store(1, Ordering::SeqCst);
-        // A writer that did not see the flag has published before it was set.
-        if header.tickets() <= seen {
+        // A writer that did not see the flag has published before it was set (but see `stub/src/log.rs`).
+        if !any() {
             let timeout = libc::timespec {
                 tv_sec: limit.as_secs() as i64,
                 tv_nsec: limit.subsec_nanos().into(),
@@ -156,39 +200,50 @@ impl SharedArea {
                     &raw const timeout,
                 )
             };
-            // The writer has paid for one wake-up; let it write some more before the next.
-            std::thread::sleep(std::time::Duration::from_millis(1).min(limit));
         }
         header.reader_waits.store(0, Ordering::Relaxed);
     }
 
-    /// The hit with that ticket (0 is the first one).
-    pub fn hit(&self, ticket: u64) -> HitRead {
-        let at = RING_OFFSET as usize + (ticket % RING_RECORDS) as usize * size_of::<HitRecord>();
-        // SAFETY: inside the ring; HitRecord is integers only, so any bytes are a valid value, and a
-        // copy that a writer has raced is thrown away below.
-        let (before, copy, after) = unsafe {
-            let record = self.0.0.add(at).cast::<HitRecord>();
-            let seq = &record.as_ref().seq;
-            let before = seq.load(Ordering::Acquire);
-            let copy = Box::new(std::ptr::read_volatile(record.as_ptr()));
-            std::sync::atomic::fence(Ordering::Acquire);
-            (before, copy, seq.load(Ordering::Relaxed))
+    /// Ends a [`SharedArea::wait`].
+    pub fn wake(&self) {
+        let wake = &self.header().wake;
+        wake.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: a futex word that lives as long as the mapping.
+        unsafe { libc::syscall(libc::SYS_futex, &raw const *wake, libc::FUTEX_WAKE, 1) };
+    }
+}
+
+impl Rings for SharedArea {
+    fn rings(&self) -> usize {
+        let used = self.header().rings.load(Ordering::Acquire);
+        (used as usize).min(AREAS as usize)
+    }
+    fn slots(&self, ring: usize) -> u64 {
+        ring_place(ring as u64).1
+    }
+    fn head(&self, ring: usize) -> (u64, u64) {
+        self.heads().get(ring).map_or((0, 0), |h| {
+            let taken = h.taken.load(Ordering::Acquire);
+            (taken, h.records.load(Ordering::Relaxed))
+        })
+    }
+    fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
+        let from = self.words(ring).get(slot as usize * SLOT_WORDS..);
+        let Some(from) = from.filter(|f| f.len() >= to.len()) else {
+            return false;
         };
-        match (before == ticket + 1, after == ticket + 1) {
-            (true, true) => HitRead::Hit(copy),
-            _ if before > ticket + 1 || after > ticket + 1 => HitRead::Lost,
-            // A writer of a later round may have begun and cleared it.
-            _ if self.header().tickets() > ticket + RING_RECORDS => HitRead::Lost,
-            _ => HitRead::NotYet,
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.load(Ordering::Acquire);
         }
+        true
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and the last reference to it.
-        let _ =
-            sys::check(unsafe { libc::munmap(self.0.as_ptr().cast(), SHARED_LEN as usize) } as i64);
+        let _ = sys::check(
+            unsafe { libc::munmap(self.at.as_ptr().cast(), SHARED_LEN as usize) } as i64,
+        );
     }
 }

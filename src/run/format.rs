@@ -5,7 +5,7 @@ use crate::symbols::{Location, Part, Program, Watched};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::rc::Rc;
-use ulpf_lib::ring::{HitRecord, MAX_FRAMES, MAX_VALUE, hit_flags};
+use ulpf_lib::ring::{Hit, SystemCall, hit_flags};
 use ulpf_lib::syscalls;
 
 /// Forgets everything when it has grown to this many entries.
@@ -59,7 +59,7 @@ impl Formatter {
     pub fn hit(
         &mut self,
         out: &mut String,
-        hit: &HitRecord,
+        hit: &Hit,
         pid: Option<i32>,
         nanos: u64,
         number: usize,
@@ -68,7 +68,7 @@ impl Formatter {
     ) {
         let offset = hit.addr.wrapping_sub(watch.addr);
         let named = self.named(number, watch, offset, hit.len);
-        let used = usize::from(hit.value_len).min(MAX_VALUE);
+        let used = hit.used();
         self.old.clear();
         self.new.clear();
         named
@@ -78,9 +78,7 @@ impl Formatter {
             .part
             .render(&hit.new[..used], hit.len.into(), &mut self.new);
         let silent = hit.flags & hit_flags::SILENT != 0;
-        let kernel = hit.flags & hit_flags::KERNEL != 0;
         let place = self.place(program, hit.pc, false);
-        let frames = &hit.frames[..usize::from(hit.frames_len).min(MAX_FRAMES)];
         let (seconds, micros) = (nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000);
         let verb = verb(hit.kind);
         let _ = match self.look {
@@ -123,11 +121,11 @@ impl Formatter {
                 };
                 let bytes = if hit.len == 1 { "byte" } else { "bytes" };
                 let _ = write!(out, "  {dim}{} {bytes}{end}  ", hit.len);
-                if kernel {
-                    let _ = write!(out, "by {}, called from ", Call(hit));
+                if let Some(call) = &hit.call {
+                    let _ = write!(out, "by {}, called from ", Call(call));
                 }
                 let _ = writeln!(out, "{}", place.text);
-                for (i, frame) in frames.iter().enumerate() {
+                for (i, frame) in hit.frames.iter().enumerate() {
                     let caller = self.place(program, *frame, true);
                     let _ = writeln!(out, "                #{} {}", i + 1, caller.text);
                 }
@@ -140,7 +138,7 @@ impl Formatter {
     fn json(
         &mut self,
         out: &mut String,
-        hit: &HitRecord,
+        hit: &Hit,
         pid: Option<i32>,
         number: usize,
         watch: &Watched,
@@ -187,18 +185,17 @@ impl Formatter {
             flag(hit_flags::SILENT),
             flag(hit_flags::TRUNCATED)
         )?;
-        if flag(hit_flags::KERNEL) {
-            match syscalls::name(hit.syscall.into()) {
+        if let Some(call) = &hit.call {
+            match syscalls::name(call.nr) {
                 Some(name) => write!(out, ",\"syscall\":\"{name}\"")?,
-                None => write!(out, ",\"syscall\":\"syscall {}\"", hit.syscall)?,
+                None => write!(out, ",\"syscall\":\"syscall {}\"", call.nr)?,
             }
-            write!(out, ",\"call\":\"{}\"", Call(hit))?;
+            write!(out, ",\"call\":\"{}\"", Call(call))?;
         }
         write!(out, ",{}", place.json)?;
-        let frames = &hit.frames[..usize::from(hit.frames_len).min(MAX_FRAMES)];
-        if !frames.is_empty() {
+        if !hit.frames.is_empty() {
             out.write_str(",\"callers\":[")?;
-            for (i, frame) in frames.iter().enumerate() {
+            for (i, frame) in hit.frames.iter().enumerate() {
                 let caller = self.place(program, *frame, true);
                 write!(out, "{}{{{}}}", if i > 0 { "," } else { "" }, caller.json)?;
             }
@@ -308,11 +305,11 @@ impl std::fmt::Display for Quoted<'_> {
 }
 
 /// The system call that made an access: `read(3, 0x4010, 512) = 512`.
-struct Call<'a>(&'a HitRecord);
+struct Call<'a>(&'a SystemCall);
 
 impl std::fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        syscalls::write_call(f, self.0.syscall.into(), &self.0.args, self.0.result)
+        syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
     }
 }
 
@@ -327,37 +324,35 @@ impl std::fmt::Display for Hex<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
     use ulpf_lib::WatchKind;
+    use ulpf_lib::ring::MAX_VALUE;
 
-    fn record(addr: u64, old: u32, new: u32) -> HitRecord {
+    fn record(addr: u64, old: u32, new: u32) -> Hit {
         let value = |n: u32| {
             let mut bytes = [0; MAX_VALUE];
             bytes[..4].copy_from_slice(&n.to_le_bytes());
             bytes
         };
-        HitRecord {
-            seq: AtomicU64::new(1),
-            watch: 0,
+        Hit {
             tid: 4711,
-            time: 0,
             pc: 0x401234,
             addr,
             len: 4,
             kind: 2,
-            flags: 0,
-            frames_len: 1,
-            value_len: 4,
-            syscall: 0,
-            reserved: 0,
-            reserved2: 0,
             old: value(old),
             new: value(new),
-            frames: [0x401300; MAX_FRAMES],
+            frames: vec![0x401300],
+            ..Hit::default()
+        }
+    }
+
+    fn by_kernel(hit: &mut Hit) {
+        hit.flags = hit_flags::KERNEL;
+        hit.call = Some(Box::new(SystemCall {
+            nr: 0,
             args: [3, 0x5008, 4, 0, 0, 0],
             result: 4,
-            reserved3: 0,
-        }
+        }));
     }
 
     fn watch() -> Watched {
@@ -375,7 +370,7 @@ mod tests {
         }
     }
 
-    fn show(look: Look, hit: &HitRecord) -> String {
+    fn show(look: Look, hit: &Hit) -> String {
         let mut out = String::new();
         Formatter::new(look).hit(
             &mut out,
@@ -396,12 +391,12 @@ mod tests {
             show(Look::Plain, &hit),
             "   1.002003 [4711] write  0x5000+8: 0x29 → 0x2a  4 bytes  0x401234\n                #1 0x401300\n"
         );
-        hit.frames_len = 0;
+        hit.frames.clear();
         hit.flags = hit_flags::SILENT;
         assert!(show(Look::Plain, &hit).contains("0x5000+8: 0x2a (unchanged)  4 bytes"));
         hit.kind = 1;
         assert!(show(Look::Plain, &hit).contains("read   0x5000+8: 0x2a  4 bytes"));
-        hit.flags = hit_flags::KERNEL;
+        by_kernel(&mut hit);
         assert!(
             show(Look::Plain, &hit)
                 .contains("4 bytes  by read(3, 0x5008, 4) = 4, called from 0x401234")
@@ -412,7 +407,7 @@ mod tests {
     #[test]
     fn lines_for_programs() {
         let mut hit = record(0x5008, 41, 42);
-        hit.flags = hit_flags::KERNEL;
+        by_kernel(&mut hit);
         let line: serde_json::Value = serde_json::from_str(&show(Look::Json, &hit)).unwrap();
         assert_eq!(line["time"], 1.002003);
         assert_eq!(line["watch"], 1);

@@ -27,7 +27,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use ulpf_lib::ring::{HitRecord, hit_flags};
+use ulpf_lib::ring::{Hit, hit_flags};
 
 /// What reaches the log. Numbers are those of lives.
 pub enum Event {
@@ -123,6 +123,12 @@ impl Life {
         }
     }
 
+    /// Its ring is read to the end.
+    fn finish(&self) {
+        self.flow.finish.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
     fn refresh(&mut self) {
         if matches!(self.program.refresh_from_process(self.pid), Ok(true)) {
             self.formatter.forget_places();
@@ -191,13 +197,14 @@ impl Log {
             };
             match event {
                 Event::Hits(life, batch) => {
-                    self.lose(life, batch.lost, &mut text);
                     for hit in &batch.hits {
+                        self.lose(life, hit.lost, &mut text);
                         self.hit(life, hit, &mut text);
                         if text.len() >= CHUNK {
                             self.output.write(&mut text);
                         }
                     }
+                    self.lose(life, batch.lost, &mut text);
                 }
                 Event::NoMoreHits => done += 1,
                 Event::Libraries(life, reply) => {
@@ -218,7 +225,7 @@ impl Log {
                 Event::Again(again) => self.again(again, &mut text),
                 Event::Ready(ready) => self.ready(ready),
                 Event::Ended(life) => {
-                    self.lives[life].flow.finish.store(true, Ordering::Release);
+                    self.lives[life].finish();
                 }
             }
         }
@@ -275,8 +282,7 @@ impl Log {
         if self.output.look == Look::Json {
             let _ = writeln!(text, "{{\"type\":\"exec\",\"pid\":{pid}}}");
         }
-        let before = &self.lives[again.before];
-        before.flow.finish.store(true, Ordering::Release);
+        self.lives[again.before].finish();
         let _ = again.reply.send((life, at));
     }
 
@@ -304,7 +310,7 @@ impl Log {
         let _ = ready.reply.send(changes);
     }
 
-    fn hit(&mut self, life: usize, hit: &HitRecord, text: &mut String) {
+    fn hit(&mut self, life: usize, hit: &Hit, text: &mut String) {
         if self.output.quiet || self.output.changes_only && hit.flags & hit_flags::SILENT != 0 {
             return;
         }

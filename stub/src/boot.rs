@@ -235,6 +235,8 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
             shared,
             0
         )?;
+        // What nobody has written to yet must not be made for a core file.
+        let _ = sys!(k::__NR_madvise, at, SHARED_LEN, k::MADV_DONTDUMP);
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
         let mut guards = ulpf_lib::guard::Guards::lazy(&g().page_map);

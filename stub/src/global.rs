@@ -14,7 +14,8 @@ use ulpf_engine::agent;
 use ulpf_lib::AliasAddr;
 use ulpf_lib::guard::{Guards, PageMap};
 use ulpf_lib::ring::{
-    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, SharedHeader,
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HEADS_OFFSET, Listed,
+    ROSTER_OFFSET, Ring, RingHead, SharedHeader,
 };
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
@@ -278,6 +279,32 @@ impl Global {
         (base != 0).then(|| unsafe {
             &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters)
         })
+    }
+    /// The roster's line for a watch; none for the numbers that share a slot.
+    pub fn listed(&self, id: WatchId) -> Option<&'static Listed> {
+        let base = self.shared.load(Relaxed) as u64;
+        let slot = u64::from(id.0);
+        // SAFETY: within the shared area.
+        (base != 0 && slot < COUNTER_SLOTS).then(|| unsafe {
+            &*((base + ROSTER_OFFSET + slot * size_of::<Listed>() as u64) as *const Listed)
+        })
+    }
+    /// The writing ends of all threads' rings.
+    pub fn ring_heads(&self) -> &'static [RingHead] {
+        let base = self.shared.load(Relaxed) as u64;
+        if base == 0 {
+            return &[];
+        }
+        // SAFETY: within the shared area.
+        unsafe {
+            core::slice::from_raw_parts((base + HEADS_OFFSET) as *const RingHead, AREAS as usize)
+        }
+    }
+    /// The ring of the thread with that number.
+    pub fn ring(&self, index: u32) -> Option<Ring<'static>> {
+        let base = self.shared.load(Relaxed) as u64;
+        let head = self.ring_heads().get(index as usize)?;
+        Some(Ring::new(head, crate::log::ring_words(base, index)?))
     }
     /// What patches keep for each thread.
     pub fn areas(&self) -> &'static [Area] {

@@ -4,26 +4,22 @@
 //! a fault · a patch · a system call · a debug register ─▶ Cause ─▶ each watch that it overlaps
 //!                                                                    ├▶ counters
 //!                                                                    ├▶ filter ──▶ rejected
-//!                                                                    ├▶ a record in the ring
+//!                                                                    ├▶ a record in the thread's ring (`log`)
 //!                                                                    └▶ an event to stop for
 //! ```
 
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_lib::ring::{
-    Counters, HitRecord, MAX_FRAMES, MAX_VALUE, RING_OFFSET, RING_RECORDS, hit_flags,
-};
-use ulpf_lib::sys;
+use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::filter::Hit;
-use crate::g;
 use crate::runtime::debug_registers::{self, Touch};
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Event, Events, Thread};
 use crate::syscalls::scratch::Kept;
+use crate::{g, log};
 
 /// False positives of a page before its watches are considered for another place. What follows is up
 /// to the stub's task (`Counters::look_at`).
@@ -129,17 +125,7 @@ fn hit(
         }
     }
     if attributes.log {
-        log(
-            t,
-            gprs,
-            c,
-            id,
-            start,
-            len,
-            old,
-            silent,
-            attributes.backtrace,
-        );
+        log::hit(t, gprs, c, (id, start, len), old, silent, attributes);
     }
     // GDB resumes by itself when a written value has not changed; that stop is spared.
     let wanted = attributes.stop
@@ -173,94 +159,6 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
         at += part.len() as u64;
     }
     true
-}
-
-#[allow(clippy::too_many_arguments)]
-fn log(
-    t: &Thread,
-    gprs: &Gprs,
-    c: &Cause,
-    id: WatchId,
-    start: u64,
-    len: u64,
-    old: Option<&[u8]>,
-    silent: bool,
-    frames: u8,
-) {
-    let Some(h) = g().header() else { return };
-    let base = h as *const _ as u64;
-    let ticket = h.head.fetch_add(1, AcqRel);
-    let slot = (base + RING_OFFSET + (ticket % RING_RECORDS) * size_of::<HitRecord>() as u64)
-        as *mut HitRecord;
-    let n = (len as usize).min(MAX_VALUE);
-    // SAFETY: a slot of the ring; the ticket makes it ours until a writer laps us, which the reader
-    // notices by `seq`.
-    let r = unsafe { &mut *slot };
-    r.seq.store(0, Release);
-    r.watch = id.0;
-    r.tid = t.tid() as u32;
-    // SAFETY: reads the time-stamp counter.
-    r.time = unsafe { core::arch::x86_64::_rdtsc() };
-    r.pc = c.pc;
-    r.addr = start;
-    r.len = len as u32;
-    r.kind = c.kind as u8;
-    r.flags = if silent { hit_flags::SILENT } else { 0 }
-        | if c.syscall.is_some() {
-            hit_flags::KERNEL
-        } else {
-            0
-        }
-        | if len as usize > MAX_VALUE {
-            hit_flags::TRUNCATED
-        } else {
-            0
-        };
-    if let Some(call) = c.syscall {
-        r.syscall = call.nr as u32;
-        r.args = call.args;
-        r.result = call.result;
-    }
-    r.value_len = n as u8;
-    r.old = [0; MAX_VALUE];
-    r.new = [0; MAX_VALUE];
-    if let Some(to) = r.new.get_mut(..n) {
-        memory::read(start, to);
-    }
-    if let (Some(to), Some(from)) = (r.old.get_mut(..n), old.and_then(|o| o.get(..n))) {
-        to.copy_from_slice(from);
-    } else if !c.kind.writes() {
-        r.old = r.new;
-    }
-    r.frames_len = backtrace(gprs, &mut r.frames, frames as usize) as u8;
-    r.seq.store(ticket + 1, Release);
-    if h.reader_waits.load(SeqCst) != 0 && h.reader_waits.swap(0, SeqCst) != 0 {
-        h.wake.fetch_add(1, SeqCst);
-        // SAFETY: a word that the command waits on (shared between processes).
-        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
-    }
-}
-
-/// Return addresses along the frame pointers.
-fn backtrace(gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
-    let mut fp = gprs.rbp;
-    let mut n = 0;
-    let mut low = gprs.rsp;
-    while n < want.min(MAX_FRAMES) {
-        if fp < low || fp & 7 != 0 {
-            break;
-        }
-        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
-            break;
-        };
-        if let Some(slot) = to.get_mut(n) {
-            *slot = ret;
-        }
-        n += 1;
-        low = fp + 16;
-        fp = next;
-    }
-    n
 }
 
 pub fn count_false_positive(t: &Thread, at: TargetAddr) {

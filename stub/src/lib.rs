@@ -19,6 +19,7 @@ mod gdb;
 mod global;
 mod hits;
 mod inferior;
+mod log;
 mod patches;
 mod runtime;
 mod syscalls;

@@ -143,6 +143,29 @@ class Run(unittest.TestCase):
         self.assertEqual(sum(line["count"] for line in said.lines if line["type"] == "lost"), said.summary["lost"])
         self.assertEqual({hit["name"] for hit in said.hits} - {f"cells[{i}]" for i in range(16)}, set())
 
+    def test_thousands_of_threads_log_each_in_its_order(self):
+        # More at once than have a large ring, and in the second wave rings are used again.
+        threads, stores = 1500, 10
+        said = Json(["cells[..]", "total"], "crowd", str(threads), "2", str(stores))
+        self.assertEqual((said.status, said.out), (0, f"crowd: total {2 * threads * stores}\n"))
+        self.assertEqual(said.summary["lost"], 0)
+        by_thread = {}
+        for hit in said.hits:
+            by_thread.setdefault(hit["tid"], []).append(hit)
+        self.assertEqual(len(by_thread), 2 * threads)
+        for hits in by_thread.values():
+            self.assertEqual([hit["new"] for hit in hits[:-1]], [str(n) for n in range(1, stores + 1)])
+            self.assertEqual(len({hit["name"] for hit in hits[:-1]}), 1)
+            self.assertEqual(hits[-1]["name"], "total")
+
+    def test_the_log_is_in_order_of_time(self):
+        said = Json(["cells[..]", "total"], "crowd", "40", "3", "200")
+        self.assertEqual(len(said.hits) + said.summary["lost"], 40 * 3 * 201)
+        times = [hit["time"] for hit in said.hits]
+        self.assertEqual(times, sorted(times))
+        totals = [int(hit["new"]) for hit in said.hits if hit["name"] == "total"]
+        self.assertEqual(len(totals), 120)
+
     def test_library_that_is_loaded_later(self):
         said = Json(["libplugin`plugin_state"], "plugins")
         self.assertEqual(said.changes(), [("plugin_state", "1", "11"), ("plugin_state", "11", "31")] * 2)

@@ -1,38 +1,85 @@
-//! The shared area between the stub and the command: hit ring and counters, in one memfd.
+//! What the stub and the command share, in one memfd: hits, counters, and the list of watches.
 //!
 //! ```text
-//! 0                 RING_OFFSET              COUNTERS_OFFSET          SHARED_LEN
-//! | SharedHeader …  | RING_RECORDS × HitRecord | COUNTER_SLOTS × Counters | AREAS × Area |
+//! 0              COUNTERS_OFFSET          ROSTER_OFFSET          AREAS_OFFSET   HEADS_OFFSET       RINGS_OFFSET
+//! | SharedHeader | COUNTER_SLOTS×Counters | COUNTER_SLOTS×Listed | AREAS×Area | AREAS×RingHead | rings |
+//!
+//! rings: one for each thread that runs at the same time, by `Thread::index`
+//! | 64 of 4 MiB … | 960 of 128 KiB … | 31,744 of 16 KiB … |      (sparse: what is not written costs nothing)
 //! ```
 //!
-//! Writers (program threads inside the fault handler) take a ticket with `head.fetch_add(1)`, fill
-//! the slot `ticket % RING_RECORDS` and publish it by storing `ticket + 1` to `seq` with release
-//! order. They never wait. One reader follows; a slot whose `seq` is larger than expected was
-//! overwritten, and the reader counts the records that it lost.
+//! **A ring has one writer**, its thread, which never waits and shares no cache line with another one.
+//! `record` says what it writes, `reader` how it is read. A number is used again when its thread has
+//! ended; the ring goes on then, and its records say which thread each is of. Nothing is taken out by
+//! reading: records stay until newer ones need the room, so that somebody can look back (`ulpf last`).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfring");
-pub const RING_OFFSET: u64 = 4096;
-pub const RING_RECORDS: u64 = 1 << 16;
+mod reader;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use reader::{Progress, Reader, Rings, Start};
+pub use record::{Entry, Hit, Ring, SLOT_WORDS, SystemCall};
+
+/// Changes with the layout.
+pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin2");
 pub const MAX_FRAMES: usize = 16;
 pub const MAX_VALUE: usize = 32;
-pub const COUNTERS_OFFSET: u64 = RING_OFFSET + RING_RECORDS * size_of::<HitRecord>() as u64;
+pub const COUNTERS_OFFSET: u64 = 4096;
 /// Watches with a number at or above this share the last slot.
 pub const COUNTER_SLOTS: u64 = 1 << 20;
-pub const AREAS_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
 /// One for each thread that runs at the same time.
 pub const AREAS: u64 = 1 << 15;
-pub const SHARED_LEN: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
+pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
+pub const RINGS_OFFSET: u64 = HEADS_OFFSET + AREAS * size_of::<RingHead>() as u64;
+pub const SHARED_LEN: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
+
+/// Bytes of a slot.
+const SLOT: u64 = SLOT_WORDS as u64 * 8;
+/// How many rings, and slots in each; a power of two. Programs with thousands of threads have less room
+/// for each, so that all of them together stay below 1 GiB.
+const SIZES: [(u64, u64); 3] = [(64, 1 << 16), (960, 1 << 11), (AREAS - 1024, 1 << 8)];
+
+/// Where a thread's ring begins in the area, and how many slots it has.
+pub const fn ring_place(index: u64) -> (u64, u64) {
+    let (first, second) = (SIZES[0], SIZES[1]);
+    let (mut at, mut n) = (RINGS_OFFSET, index);
+    if n < first.0 {
+        return (at + n * first.1 * SLOT, first.1);
+    }
+    at += first.0 * first.1 * SLOT;
+    n -= first.0;
+    if n < second.0 {
+        return (at + n * second.1 * SLOT, second.1);
+    }
+    at += second.0 * second.1 * SLOT;
+    n -= second.0;
+    (at + n * SIZES[2].1 * SLOT, SIZES[2].1)
+}
 
 #[repr(C)]
 pub struct SharedHeader {
     pub magic: u64,
-    /// Tickets handed out.
-    pub head: AtomicU64,
+    /// Hits carry TSC values; time in ns = base_ns + (tsc - base_tsc) * mult >> 32.
+    pub base_tsc: u64,
+    pub base_ns: u64,
+    pub tsc_mult: u64,
+    /// The watched process, as the command sees it.
+    pub pid: AtomicU32,
     /// Futex word, raised after a record was published while `reader_waits` was set.
     pub wake: AtomicU32,
+    /// The reader has seen nothing for a while and is about to wait for `wake`.
     pub reader_waits: AtomicU32,
+    /// How many rings have been in use.
+    pub rings: AtomicU32,
+    /// How many entries of the roster have been in use.
+    pub listed: AtomicU32,
+    unused: [u32; 3],
+    // From here on a cache line that all threads write.
     /// Faults on guarded pages, all causes.
     pub faults: AtomicU64,
     /// Accesses to guarded pages that overlap no watch, without those that patches have let pass
@@ -42,10 +89,6 @@ pub struct SharedHeader {
     pub slow: AtomicU64,
     /// Watched program's system calls that went through the stub.
     pub syscalls: AtomicU64,
-    /// `HitRecord::time` is a TSC value; time in ns = base_ns + (tsc - base_tsc) * mult >> 32.
-    pub base_tsc: u64,
-    pub base_ns: u64,
-    pub tsc_mult: u64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
 }
@@ -54,45 +97,43 @@ pub struct SharedHeader {
 pub mod hit_flags {
     /// The value did not change (a silent store).
     pub const SILENT: u8 = 1;
-    /// The kernel made the access on behalf of the system call in `HitRecord::syscall`.
+    /// The kernel made the access on behalf of the system call in `Hit::call`.
     pub const KERNEL: u8 = 2;
     /// The access is wider than the value fields; they hold its first watched bytes.
     pub const TRUNCATED: u8 = 4;
 }
 
-/// One hit. All multi-byte fields in host order.
+/// The writing end of a ring.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RingHead {
+    /// Slots handed out since the beginning.
+    pub taken: AtomicU64,
+    /// Records begun since the beginning.
+    pub records: AtomicU64,
+}
+
+/// A watch as it was set, by its number; for whoever looks back. Written by the stub's task.
 #[repr(C)]
-pub struct HitRecord {
-    /// Ticket + 1 once the record is complete.
-    pub seq: AtomicU64,
-    pub watch: u32,
-    pub tid: u32,
-    /// TSC at the hit.
-    pub time: u64,
-    /// Address of the instruction that made the access.
-    pub pc: u64,
-    /// First byte that the access shares with the watch, and how many.
-    pub addr: u64,
-    pub len: u32,
-    /// `watch::AccessKind`.
-    pub kind: u8,
-    /// `hit_flags`.
-    pub flags: u8,
-    /// How many of `frames` are filled (return addresses, innermost first).
-    pub frames_len: u8,
-    /// Size in bytes of `old` and `new` that is used.
-    pub value_len: u8,
-    /// System call number when `hit_flags::KERNEL` is set.
-    pub syscall: u32,
-    pub reserved: u32,
-    pub reserved2: u64,
-    pub old: [u8; MAX_VALUE],
-    pub new: [u8; MAX_VALUE],
-    pub frames: [u64; MAX_FRAMES],
-    /// Arguments and result of the system call when `hit_flags::KERNEL` is set.
-    pub args: [u64; 6],
-    pub result: i64,
-    pub reserved3: u64,
+#[derive(Default)]
+pub struct Listed {
+    pub start: AtomicU64,
+    pub len: AtomicU64,
+    /// `WatchKind`, and `listed::` bits.
+    pub what: AtomicU32,
+    /// Its hits carry this number (that of a watch on the whole heap, else its own).
+    pub reported_as: AtomicU32,
+    /// TSC when it took effect.
+    pub since: AtomicU64,
+}
+
+/// Bits of [`Listed::what`].
+pub mod listed {
+    pub const KIND: u32 = 3;
+    /// Its hits are written to the rings.
+    pub const LOGGED: u32 = 4;
+    /// It has been taken away.
+    pub const ENDED: u32 = 8;
 }
 
 /// Counters of one watch.
@@ -153,11 +194,10 @@ impl SharedHeader {
         let delta = tsc.wrapping_sub(self.base_tsc) as u128 * self.tsc_mult as u128;
         self.base_ns.wrapping_add((delta >> 32) as u64)
     }
-    pub fn tickets(&self) -> u64 {
-        self.head.load(Ordering::Acquire)
-    }
 }
 
 const _: () = assert!(size_of::<Counters>().is_power_of_two());
-const _: () = assert!(size_of::<HitRecord>() == 320);
-const _: () = assert!(size_of::<SharedHeader>() <= RING_OFFSET as usize);
+const _: () = assert!(core::mem::offset_of!(SharedHeader, faults) == 64);
+const _: () = assert!(size_of::<SharedHeader>() <= COUNTERS_OFFSET as usize);
+const _: () = assert!(size_of::<RingHead>() == 64 && size_of::<Listed>() == 32);
+const _: () = assert!(HEADS_OFFSET % 64 == 0 && RINGS_OFFSET % 4096 == 0);

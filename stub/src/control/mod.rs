@@ -14,6 +14,7 @@ mod patches;
 mod perf;
 mod placement;
 mod reader;
+mod roster;
 mod sites;
 pub mod text;
 mod trampolines;

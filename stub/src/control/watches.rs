@@ -9,7 +9,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-use super::Control;
+use super::{Control, roster};
 use crate::g;
 use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
@@ -117,6 +117,7 @@ impl Control {
         if let Some(slot) = all.get_mut(at) {
             *slot = a;
         }
+        roster::attributes_changed(id);
     }
 
     /// Makes the staged set the one in force. Cheap when nothing has changed.
@@ -129,6 +130,7 @@ impl Control {
         }
         // SAFETY: the world rests.
         unsafe { g().watches_mut() }.list = self.staged.list() as *const _;
+        roster::changed(&changes);
         self.place(&changes);
         self.apply_guards();
         self.kick_system_calls();

@@ -198,9 +198,22 @@ global_asm!(
     ".globl ulpf_copy",
     "ulpf_copy:",
     "mov rcx, rdx",
-    ".globl ulpf_copy_insn",
-    "ulpf_copy_insn:",
+    "cmp rdx, 8",
+    "je 5f",
+    "cmp rdx, 4",
+    "je 6f",
     "rep movsb",
+    "jmp ulpf_copy_fixup",
+    "5:",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "xor eax, eax",
+    "ret",
+    "6:",
+    "mov eax, [rsi]",
+    "mov [rdi], eax",
+    "xor eax, eax",
+    "ret",
     ".globl ulpf_copy_fixup",
     "ulpf_copy_fixup:",
     "mov rax, rcx",
@@ -234,7 +247,6 @@ unsafe extern "C" {
     pub fn ulpf_clone(args: *const [u64; 7], child: *const super::thread::Thread) -> i64;
     pub fn ulpf_spawn(flags: u64, stack_top: u64, entry: extern "C" fn() -> !) -> i64;
     pub fn ulpf_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
-    pub fn ulpf_copy_insn();
     pub fn ulpf_copy_fixup();
     pub fn ulpf_slots();
     pub fn ulpf_report(result: i64) -> !;

@@ -840,7 +840,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     let rip = uc.gprs.rip;
     if ours(rip) {
-        if rip == ulpf_copy_insn as *const () as u64 {
+        if (ulpf_copy as *const () as u64..ulpf_copy_fixup as *const () as u64).contains(&rip) {
             uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
             return;
         }

@@ -21,6 +21,7 @@ use core::sync::atomic::{
 
 use linux_raw_sys::general as k;
 use ulpf_engine::exec::Site;
+pub use ulpf_lib::ring::SystemCall as Call;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
 
@@ -113,14 +114,6 @@ impl Events {
     }
 }
 
-/// A system call that the kernel has carried out for the program.
-#[derive(Clone, Copy)]
-pub struct Call {
-    pub nr: u64,
-    pub args: [u64; 6],
-    pub result: i64,
-}
-
 /// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
@@ -192,7 +185,7 @@ pub struct Thread {
     pub dirty: AtomicBool,
     /// Scheduler locking: rest after the present system call.
     pub hold: AtomicBool,
-    /// Number of the record, and of its area for patches.
+    /// Number of the record, of its ring and of its area for patches.
     pub index: AtomicU32,
     /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
     pub trap_ring: AtomicU64,

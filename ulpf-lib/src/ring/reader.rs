@@ -1,0 +1,283 @@
+//! Reading rings while their threads write.
+//!
+//! A reader copies a piece, and looks afterwards how far the writer has come: what it had begun to
+//! overwrite by then is thrown away. A reader that was overtaken goes to where there is some room before
+//! the writer again, and finds the next record by its stamp.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::record::{Hit, MOST_SLOTS, SLOT_WORDS, SystemCall, VALUE_WORDS, What, mark, more_words};
+use super::{MAX_VALUE, hit_flags};
+
+/// Where rings are: a mapping, another process's memory.
+pub trait Rings {
+    /// How many there are.
+    fn rings(&self) -> usize;
+    /// Slots of a ring; a power of two.
+    fn slots(&self, ring: usize) -> u64;
+    /// `RingHead::taken` and `RingHead::records`.
+    fn head(&self, ring: usize) -> (u64, u64);
+    /// Copies whole slots, beginning at that one, which do not wrap. Words in ascending order, each
+    /// after the one before it. `false`: not readable.
+    fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool;
+}
+
+/// Where a reader begins with a ring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With its first record; what has been overwritten is lost.
+    First,
+    /// With the oldest that is still there.
+    Oldest,
+}
+
+/// How far a look at a ring has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// All that there is has been read.
+    All,
+    /// There is more.
+    More,
+    /// The next record's writer has not finished.
+    Unfinished,
+}
+
+#[derive(Clone, Copy)]
+struct Cursor {
+    /// The next slot.
+    at: u64,
+    /// How many records came before; unknown until one has been seen.
+    records: Option<u64>,
+    /// `at` is not known to be the beginning of a record.
+    searching: bool,
+}
+
+/// Reads all rings; each has its own place.
+pub struct Reader {
+    cursors: Vec<Cursor>,
+    start: Start,
+    buffer: Vec<u64>,
+}
+
+/// Slots that are copied at once.
+const PIECE: u64 = 64;
+
+impl Reader {
+    pub fn new(start: Start) -> Reader {
+        Reader {
+            cursors: Vec::new(),
+            start,
+            buffer: vec![0; PIECE as usize * SLOT_WORDS],
+        }
+    }
+
+    /// Anything that has not been read?
+    pub fn any(&self, rings: &impl Rings) -> bool {
+        (0..rings.rings()).any(|n| {
+            let at = self.cursors.get(n).map_or(0, |c| c.at);
+            rings.head(n).0 > at
+        })
+    }
+
+    /// Reads up to about `most` records of a ring.
+    pub fn read(
+        &mut self,
+        rings: &impl Rings,
+        ring: usize,
+        most: usize,
+        mut out: impl FnMut(Hit),
+    ) -> Progress {
+        let size = rings.slots(ring);
+        let mut end = rings.head(ring).0;
+        while self.cursors.len() <= ring {
+            let n = self.cursors.len();
+            let oldest = rings.head(n).0.saturating_sub(rings.slots(n));
+            self.cursors.push(match self.start {
+                Start::Oldest if oldest > 0 => Cursor {
+                    at: oldest,
+                    records: None,
+                    searching: true,
+                },
+                _ => Cursor {
+                    at: 0,
+                    records: Some(0),
+                    searching: false,
+                },
+            });
+        }
+        let Some(cursor) = self.cursors.get_mut(ring) else {
+            return Progress::All;
+        };
+        let mut left = most;
+        while cursor.at < end {
+            if left == 0 {
+                return Progress::More;
+            }
+            if end - cursor.at > size {
+                cursor.jump(end, size);
+            }
+            let from = cursor.at;
+            let Some((words, n)) = copy(rings, ring, size, from, end, &mut self.buffer) else {
+                return Progress::All;
+            };
+            let now = rings.head(ring).0;
+            if now - from > size {
+                cursor.jump(now, size);
+                end = now;
+                continue;
+            }
+            let before = cursor.at;
+            while cursor.at < from + n && left > 0 {
+                let at = (cursor.at - from) as usize * SLOT_WORDS;
+                let record = words.get(at..).unwrap_or(&[]);
+                match decode(cursor.at, record) {
+                    Decoded::Hit(mut hit, count, slots) => {
+                        hit.lost = cursor.lost_before(count);
+                        cursor.at += slots;
+                        cursor.searching = false;
+                        left -= 1;
+                        out(hit);
+                    }
+                    Decoded::Cut => break,
+                    Decoded::None if cursor.searching => cursor.at += 1,
+                    Decoded::None => return Progress::Unfinished,
+                }
+            }
+            if cursor.at == before {
+                // A record that says it goes beyond the end is none.
+                cursor.searching = true;
+                cursor.at += 1;
+            }
+        }
+        Progress::All
+    }
+
+    /// Goes on behind a record whose writer will not finish.
+    pub fn skip(&mut self, ring: usize) {
+        if let Some(c) = self.cursors.get_mut(ring) {
+            c.searching = true;
+            c.at += 1;
+        }
+    }
+
+    /// How many slots are left until the writer overtakes us.
+    pub fn room(&self, rings: &impl Rings, ring: usize) -> u64 {
+        let at = self.cursors.get(ring).map_or(0, |c| c.at);
+        let ahead = rings.head(ring).0.saturating_sub(at);
+        rings.slots(ring).saturating_sub(ahead)
+    }
+
+    /// Records of a ring that were never seen, after all that could be read has been.
+    pub fn lost_at_end(&mut self, rings: &impl Rings, ring: usize) -> u64 {
+        let records = rings.head(ring).1;
+        let Some(c) = self.cursors.get_mut(ring) else {
+            return 0;
+        };
+        let seen = c.records.replace(records);
+        seen.map_or(0, |seen| records.saturating_sub(seen))
+    }
+}
+
+impl Cursor {
+    fn jump(&mut self, end: u64, size: u64) {
+        self.at = end - size + size / 16;
+        self.searching = true;
+    }
+
+    /// The record's number is `count`, of which only the lower half is known.
+    fn lost_before(&mut self, count: u32) -> u64 {
+        let expected = self.records.unwrap_or(u64::from(count));
+        let lost = count.wrapping_sub(expected as u32);
+        self.records = Some(expected + u64::from(lost) + 1);
+        u64::from(lost)
+    }
+}
+
+/// Slots from `from` on, as many as fit into the buffer and are taken; how many.
+fn copy<'a>(
+    rings: &impl Rings,
+    ring: usize,
+    size: u64,
+    from: u64,
+    end: u64,
+    buffer: &'a mut [u64],
+) -> Option<(&'a [u64], u64)> {
+    let n = (end - from).min(PIECE).min(size);
+    let first = from & (size - 1);
+    let straight = n.min(size - first);
+    let words = buffer.get_mut(..n as usize * SLOT_WORDS)?;
+    let (a, b) = words.split_at_mut(straight as usize * SLOT_WORDS);
+    let whole = rings.copy(ring, first, a) && (b.is_empty() || rings.copy(ring, 0, b));
+    whole.then_some((words, n))
+}
+
+#[allow(clippy::large_enum_variant)] // lives on the stack, for a moment
+enum Decoded {
+    /// With its number and its slots.
+    Hit(Hit, u32, u64),
+    /// No complete record begins here.
+    None,
+    /// It goes on behind the piece.
+    Cut,
+}
+
+fn decode(at: u64, words: &[u64]) -> Decoded {
+    let [stamp, time, pc, addr, who, what, old, new, tail @ ..] = words else {
+        return Decoded::Cut;
+    };
+    if *stamp as u32 != mark(at) || *stamp == 0 {
+        return Decoded::None;
+    }
+    let w = What::unpack(*what);
+    if w.slots == 0 || usize::from(w.slots) > MOST_SLOTS {
+        return Decoded::None;
+    }
+    let Some(mut tail) = tail.get(..(usize::from(w.slots) - 1) * SLOT_WORDS) else {
+        return Decoded::Cut;
+    };
+    let mut take = |n: usize| {
+        let (a, b) = tail.split_at_checked(n).unwrap_or((&[], &[]));
+        tail = b;
+        a
+    };
+    let more = more_words(w.len);
+    let old = value(*old, take(more));
+    let new = value(*new, take(more));
+    let call = (w.flags & hit_flags::KERNEL != 0).then(|| {
+        let mut c = SystemCall::default();
+        if let [nr, a, b, d, x, y, z, result] = take(8) {
+            c.nr = *nr;
+            c.args = [*a, *b, *d, *x, *y, *z];
+            c.result = *result as i64;
+        }
+        Box::new(c)
+    });
+    let frames = take(w.frames.into()).to_vec();
+    let hit = Hit {
+        time: *time,
+        pc: *pc,
+        addr: *addr,
+        len: w.len,
+        watch: *who as u32,
+        tid: (*who >> 32) as u32,
+        kind: w.kind,
+        flags: w.flags,
+        old,
+        new,
+        call,
+        frames,
+        lost: 0,
+    };
+    Decoded::Hit(hit, (*stamp >> 32) as u32, w.slots.into())
+}
+
+fn value(first: u64, more: &[u64]) -> [u8; MAX_VALUE] {
+    let mut out = [0; MAX_VALUE];
+    let words = core::iter::once(&first).chain(more).take(VALUE_WORDS);
+    for (to, word) in out.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    out
+}

@@ -1,0 +1,210 @@
+//! One hit in a ring, and how it is written.
+//!
+//! ```text
+//! slot 0, 64 bytes                                                    slots 1, 2, …
+//! | stamp | time | pc | addr | tid:watch | what:len | old 8 | new 8 | old … new … | call | frames |
+//! ```
+//! A hit of up to eight bytes without frames and without system call is one slot, one cache line. What
+//! else there is follows without gaps, in whole words:
+//! - old and new values beyond eight bytes, up to [`MAX_VALUE`];
+//! - for the kernel's accesses: the call's number, its six arguments, its result;
+//! - return addresses, innermost first.
+//!
+//! The stamp is written last. It names the position in the ring, so that a reader knows a record of an
+//! earlier round, and one that is not complete; and it counts records, so that a reader knows how many
+//! it has missed.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::{MAX_FRAMES, MAX_VALUE, RingHead, hit_flags};
+
+pub const SLOT_WORDS: usize = 8;
+pub(super) const VALUE_WORDS: usize = MAX_VALUE / 8;
+const CALL_WORDS: usize = 8;
+/// Slots of the longest record.
+pub const MOST_SLOTS: usize =
+    (2 * (VALUE_WORDS - 1) + CALL_WORDS + MAX_FRAMES).div_ceil(SLOT_WORDS) + 1;
+
+/// A system call that the kernel has carried out.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct SystemCall {
+    pub nr: u64,
+    pub args: [u64; 6],
+    pub result: i64,
+}
+
+/// One hit, as it is written and as it is read.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// TSC at the hit.
+    pub time: u64,
+    /// Address of the instruction that made the access.
+    pub pc: u64,
+    /// First byte that the access shares with the watch, and how many.
+    pub addr: u64,
+    pub len: u32,
+    pub watch: u32,
+    pub tid: u32,
+    /// `watch::AccessKind`.
+    pub kind: u8,
+    /// `hit_flags`.
+    pub flags: u8,
+    /// Values in memory order; [`Hit::used`] bytes of each are meant.
+    pub old: [u8; MAX_VALUE],
+    pub new: [u8; MAX_VALUE],
+    /// With `hit_flags::KERNEL`.
+    pub call: Option<Box<SystemCall>>,
+    pub frames: Vec<u64>,
+    /// Records of the same ring just before this one that were overwritten unread.
+    pub lost: u64,
+}
+
+/// What a writer has at hand; nothing is allocated for it.
+pub struct Entry<'a> {
+    pub pc: u64,
+    pub addr: u64,
+    pub len: u32,
+    pub watch: u32,
+    pub tid: u32,
+    pub kind: u8,
+    pub flags: u8,
+    pub old: [u64; VALUE_WORDS],
+    pub new: [u64; VALUE_WORDS],
+    pub call: Option<&'a SystemCall>,
+    pub frames: &'a [u64],
+}
+
+impl Hit {
+    /// Bytes of the values that are meant.
+    pub fn used(&self) -> usize {
+        used(self.len)
+    }
+}
+
+/// Bytes of an access whose values are kept.
+pub(super) fn used(len: u32) -> usize {
+    (len as usize).min(MAX_VALUE)
+}
+
+/// Words of a value beyond the first.
+pub(super) fn more_words(len: u32) -> usize {
+    used(len).div_ceil(8).saturating_sub(1)
+}
+
+/// The lower half of the stamp at a position. Odd multiples of different positions differ, and are
+/// unlike anything that a slot holds.
+pub(super) fn mark(at: u64) -> u32 {
+    (at as u32).wrapping_add(1).wrapping_mul(0x9e37_79b1)
+}
+
+/// The part of the last word before the values.
+pub(super) struct What {
+    pub len: u32,
+    pub kind: u8,
+    pub flags: u8,
+    pub frames: u8,
+    pub slots: u8,
+}
+
+impl What {
+    fn pack(&self) -> u64 {
+        u64::from(self.len)
+            | u64::from(self.kind) << 32
+            | u64::from(self.flags) << 40
+            | u64::from(self.frames) << 48
+            | u64::from(self.slots) << 56
+    }
+    pub fn unpack(word: u64) -> What {
+        What {
+            len: word as u32,
+            kind: (word >> 32) as u8,
+            flags: (word >> 40) as u8,
+            frames: (word >> 48) as u8,
+            slots: (word >> 56) as u8,
+        }
+    }
+}
+
+/// A thread's ring, for its thread.
+pub struct Ring<'a> {
+    head: &'a RingHead,
+    /// A power of two of slots.
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Ring<'a> {
+    pub fn new(head: &'a RingHead, words: &'a [AtomicU64]) -> Ring<'a> {
+        Ring { head, words }
+    }
+
+    /// Nothing has been written yet.
+    pub fn is_new(&self) -> bool {
+        self.head.taken.load(Ordering::Relaxed) == 0
+    }
+
+    /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
+    /// taken knows that the record will be younger (see `run/ring.rs`).
+    #[inline]
+    pub fn write(&self, e: &Entry, now: impl FnOnce() -> u64) {
+        let more = more_words(e.len);
+        let frames = e.frames.len().min(MAX_FRAMES);
+        let call = e.call.filter(|_| e.flags & hit_flags::KERNEL != 0);
+        let tail = 2 * more + if call.is_some() { CALL_WORDS } else { 0 } + frames;
+        let slots = 1 + tail.div_ceil(SLOT_WORDS);
+        let at = self.head.taken.load(Ordering::Relaxed);
+        let count = self.head.records.load(Ordering::Relaxed);
+        self.head.taken.store(at + slots as u64, Ordering::Relaxed);
+        self.head.records.store(count + 1, Ordering::Relaxed);
+        let first = at as usize * SLOT_WORDS;
+        self.put(first, 0);
+        // Taken, then no record there, then the words of the new one: in this order.
+        fence(Ordering::Release);
+        self.put(first + 1, now());
+        self.put(first + 2, e.pc);
+        self.put(first + 3, e.addr);
+        self.put(first + 4, u64::from(e.watch) | u64::from(e.tid) << 32);
+        let what = What {
+            len: e.len,
+            kind: e.kind,
+            flags: e.flags,
+            frames: frames as u8,
+            slots: slots as u8,
+        };
+        self.put(first + 5, what.pack());
+        self.put(first + 6, e.old[0]);
+        self.put(first + 7, e.new[0]);
+        if slots > 1 {
+            let values = e.old.iter().skip(1).take(more);
+            let values = values.chain(e.new.iter().skip(1).take(more)).copied();
+            let mut to = first + SLOT_WORDS;
+            for word in values {
+                self.put(to, word);
+                to += 1;
+            }
+            if let Some(c) = call {
+                let [a, b, d, x, y, z] = c.args;
+                for word in [c.nr, a, b, d, x, y, z, c.result as u64] {
+                    self.put(to, word);
+                    to += 1;
+                }
+            }
+            for frame in e.frames.iter().take(frames) {
+                self.put(to, *frame);
+                to += 1;
+            }
+        }
+        let stamp = u64::from(mark(at)) | (count << 32);
+        if let Some(word) = self.words.get(first & self.words.len().wrapping_sub(1)) {
+            word.store(stamp, Ordering::Release);
+        }
+    }
+
+    #[inline(always)]
+    fn put(&self, at: usize, value: u64) {
+        if let Some(word) = self.words.get(at & self.words.len().wrapping_sub(1)) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}

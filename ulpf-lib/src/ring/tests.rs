@@ -1,0 +1,298 @@
+use super::record::{Entry, VALUE_WORDS};
+use super::*;
+use std::sync::atomic::AtomicBool;
+use std::vec::Vec;
+
+/// Rings in our own memory.
+struct Memory {
+    heads: Vec<RingHead>,
+    words: Vec<Vec<AtomicU64>>,
+}
+
+impl Memory {
+    fn new(rings: usize, slots: usize) -> Memory {
+        let words = || (0..slots * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Memory {
+            heads: (0..rings).map(|_| RingHead::default()).collect(),
+            words: (0..rings).map(|_| words()).collect(),
+        }
+    }
+    fn ring(&self, n: usize) -> Ring<'_> {
+        Ring::new(&self.heads[n], &self.words[n])
+    }
+}
+
+impl Rings for Memory {
+    fn rings(&self) -> usize {
+        self.heads.len()
+    }
+    fn slots(&self, ring: usize) -> u64 {
+        (self.words[ring].len() / SLOT_WORDS) as u64
+    }
+    fn head(&self, ring: usize) -> (u64, u64) {
+        let h = &self.heads[ring];
+        let taken = h.taken.load(Ordering::Acquire);
+        (taken, h.records.load(Ordering::Relaxed))
+    }
+    fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
+        let from = &self.words[ring][slot as usize * SLOT_WORDS..][..to.len()];
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.load(Ordering::Acquire);
+        }
+        true
+    }
+}
+
+/// The `n`-th hit of a thread: everything follows from the two numbers, and so do sizes.
+fn sample(tid: u32, n: u64) -> Hit {
+    let mut hit = Hit {
+        time: n + 1000,
+        pc: n,
+        addr: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        len: [1, 4, 8, 9, 16, 24, 32, 100][n as usize % 8],
+        watch: n as u32 ^ 0x55,
+        tid,
+        kind: 1 + (n % 3) as u8,
+        ..Hit::default()
+    };
+    if n % 7 == 3 {
+        hit.flags |= hit_flags::KERNEL;
+        hit.call = Some(Box::new(SystemCall {
+            nr: n,
+            args: [n, 1, 2, 3, 4, !n],
+            result: -(n as i64),
+        }));
+    }
+    if hit.len as usize > MAX_VALUE {
+        hit.flags |= hit_flags::TRUNCATED;
+    }
+    let used = hit.used();
+    for i in 0..used {
+        hit.old[i] = (n as u8).wrapping_add(i as u8);
+        hit.new[i] = !hit.old[i];
+    }
+    let frames = if n % 5 == 0 { n % 17 } else { 0 };
+    hit.frames = (0..frames).map(|f| n << 8 | f).collect();
+    hit
+}
+
+fn words(bytes: &[u8; MAX_VALUE]) -> [u64; VALUE_WORDS] {
+    std::array::from_fn(|i| u64::from_le_bytes(bytes[i * 8..][..8].try_into().unwrap()))
+}
+
+fn write(ring: &Ring, hit: &Hit) {
+    let entry = Entry {
+        pc: hit.pc,
+        addr: hit.addr,
+        len: hit.len,
+        watch: hit.watch,
+        tid: hit.tid,
+        kind: hit.kind,
+        flags: hit.flags,
+        old: words(&hit.old),
+        new: words(&hit.new),
+        call: hit.call.as_deref(),
+        frames: &hit.frames,
+    };
+    ring.write(&entry, || hit.time);
+}
+
+/// All that is there, and how many were lost before and behind it.
+fn read(reader: &mut Reader, memory: &Memory, ring: usize) -> (Vec<Hit>, u64, u64) {
+    let mut hits = Vec::new();
+    let progress = reader.read(memory, ring, usize::MAX, |h| hits.push(h));
+    assert_eq!(progress, Progress::All);
+    let lost = hits.iter_mut().map(|h| std::mem::take(&mut h.lost)).sum();
+    (hits, lost, reader.lost_at_end(memory, ring))
+}
+
+fn samples(tid: u32, from: u64, to: u64) -> Vec<Hit> {
+    (from..to).map(|n| sample(tid, n)).collect()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let memory = Memory::new(2, 1 << 12);
+    let mut reader = Reader::new(Start::First);
+    assert!(!reader.any(&memory));
+    for n in 0..1000 {
+        write(&memory.ring(1), &sample(7, n));
+    }
+    assert!(reader.any(&memory));
+    assert_eq!(read(&mut reader, &memory, 0), (vec![], 0, 0));
+    assert_eq!(read(&mut reader, &memory, 1), (samples(7, 0, 1000), 0, 0));
+    assert!(!reader.any(&memory));
+    assert_eq!(read(&mut reader, &memory, 1), (vec![], 0, 0));
+}
+
+#[test]
+fn a_plain_hit_is_one_cache_line() {
+    let memory = Memory::new(1, 64);
+    for (n, slots) in [(1, 1), (2, 1), (3, 3), (4, 2), (6, 2)] {
+        let before = memory.head(0).0;
+        write(&memory.ring(0), &sample(1, n));
+        assert_eq!(memory.head(0).0 - before, slots, "hit {n}");
+    }
+}
+
+#[test]
+fn a_ring_goes_round_for_a_reader_that_keeps_up() {
+    let memory = Memory::new(1, 64);
+    let mut reader = Reader::new(Start::First);
+    for n in 0..10_000 {
+        write(&memory.ring(0), &sample(1, n));
+        assert_eq!(read(&mut reader, &memory, 0), (vec![sample(1, n)], 0, 0));
+    }
+}
+
+#[test]
+fn what_was_overwritten_is_counted() {
+    for total in [20u64, 100, 5000] {
+        let memory = Memory::new(1, 64);
+        for n in 0..total {
+            write(&memory.ring(0), &sample(1, n));
+        }
+        let mut reader = Reader::new(Start::First);
+        let (hits, lost, after) = read(&mut reader, &memory, 0);
+        assert_eq!((hits.len() as u64 + lost, after), (total, 0));
+        assert!(hits.len() > 8, "{} of {total}", hits.len());
+        assert_eq!(hits, samples(1, total - hits.len() as u64, total));
+    }
+}
+
+#[test]
+fn who_looks_back_sees_the_last_ones_and_misses_nothing() {
+    let memory = Memory::new(1, 64);
+    for n in 0..5000 {
+        write(&memory.ring(0), &sample(1, n));
+    }
+    let (hits, lost, after) = read(&mut Reader::new(Start::Oldest), &memory, 0);
+    assert_eq!((lost, after), (0, 0));
+    assert_eq!(hits, samples(1, 5000 - hits.len() as u64, 5000));
+    // Reading has taken nothing away.
+    let again = read(&mut Reader::new(Start::Oldest), &memory, 0);
+    assert_eq!(again.0, hits);
+}
+
+#[test]
+fn a_ring_is_handed_on() {
+    let memory = Memory::new(1, 256);
+    let mut reader = Reader::new(Start::First);
+    write(&memory.ring(0), &sample(1, 1));
+    write(&memory.ring(0), &sample(2, 2));
+    let (hits, lost, after) = read(&mut reader, &memory, 0);
+    assert_eq!(
+        (hits, lost, after),
+        (vec![sample(1, 1), sample(2, 2)], 0, 0)
+    );
+}
+
+#[test]
+fn little_by_little() {
+    let memory = Memory::new(1, 1 << 12);
+    for n in 0..500 {
+        write(&memory.ring(0), &sample(1, n));
+    }
+    let mut reader = Reader::new(Start::First);
+    let mut hits = Vec::new();
+    while reader.read(&memory, 0, 7, |h| hits.push(h)) == Progress::More {}
+    assert_eq!(hits, samples(1, 0, 500));
+}
+
+/// Takes room for a record of one slot and does not write it.
+fn begin(memory: &Memory) {
+    memory.heads[0].taken.fetch_add(1, Ordering::Relaxed);
+    memory.heads[0].records.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_record_that_is_not_complete_is_waited_for_or_skipped() {
+    let memory = Memory::new(1, 64);
+    let mut reader = Reader::new(Start::First);
+    write(&memory.ring(0), &sample(1, 1));
+    begin(&memory);
+    write(&memory.ring(0), &sample(1, 3));
+    let mut hits = Vec::new();
+    for _ in 0..3 {
+        let progress = reader.read(&memory, 0, 100, |h| hits.push(h));
+        assert_eq!((progress, hits.len()), (Progress::Unfinished, 1));
+    }
+    reader.skip(0);
+    let (hits, lost, after) = read(&mut reader, &memory, 0);
+    assert_eq!((hits, lost, after), (vec![sample(1, 3)], 1, 0));
+    begin(&memory);
+    let progress = reader.read(&memory, 0, 100, |_| panic!());
+    assert_eq!(progress, Progress::Unfinished);
+    reader.skip(0);
+    assert_eq!(read(&mut reader, &memory, 0), (vec![], 0, 1));
+}
+
+#[test]
+fn many_writers_and_a_reader() {
+    const WRITERS: usize = 4;
+    const EACH: u64 = if cfg!(miri) { 300 } else { 100_000 };
+    for slots in [64, 1 << 12] {
+        let memory = Memory::new(WRITERS, slots);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|w| {
+                    let memory = &memory;
+                    s.spawn(move || {
+                        for n in 0..EACH {
+                            write(&memory.ring(w), &sample(w as u32, n));
+                        }
+                    })
+                })
+                .collect();
+            let reading = s.spawn(|| {
+                let mut reader = Reader::new(Start::First);
+                let mut next = [0; WRITERS];
+                let mut looking_back = 0;
+                loop {
+                    let last = done.load(Ordering::Acquire);
+                    for ring in 0..WRITERS {
+                        reader.read(&memory, ring, 1000, |mut hit| {
+                            let n = hit.pc;
+                            assert_eq!(n, next[ring] + std::mem::take(&mut hit.lost));
+                            assert_eq!(hit, sample(ring as u32, n));
+                            next[ring] = n + 1;
+                        });
+                    }
+                    if looking_back < 100 {
+                        looking_back += 1;
+                        let mut before = None;
+                        Reader::new(Start::Oldest).read(&memory, 0, 100, |mut hit| {
+                            hit.lost = 0;
+                            assert!(before < Some(hit.pc));
+                            before = Some(hit.pc);
+                            assert_eq!(hit, sample(0, hit.pc));
+                        });
+                    }
+                    if last && !reader.any(&memory) {
+                        break;
+                    }
+                }
+                assert_eq!(next, [EACH; WRITERS]);
+            });
+            for w in writers {
+                w.join().unwrap();
+            }
+            done.store(true, Ordering::Release);
+            reading.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn rings_lie_side_by_side() {
+    let mut end = RINGS_OFFSET;
+    for index in 0..AREAS {
+        let (at, slots) = ring_place(index);
+        assert_eq!(at, end);
+        assert!(slots.is_power_of_two() && slots >= 256);
+        end = at + slots * 64;
+    }
+    assert_eq!(end, SHARED_LEN);
+    assert!(SHARED_LEN - RINGS_OFFSET < 1 << 30);
+}
