@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::inject::follow::{self, Exec, Followed};
-use crate::inject::{Injected, process};
+use crate::inject::{Injected, process, sys};
 use crate::rsp;
 use crate::session::{Exit, Session};
 use std::ffi::OsString;
@@ -16,13 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-/// Offers the stub to follow its program; it asks for nothing without.
-pub fn offer(fork: bool, vfork: bool) -> Vec<u8> {
+/// Offers the stub to follow its program, and more; it asks for nothing without.
+pub fn offer(more: &[&str]) -> Vec<u8> {
     let mut text = String::from("QUlpfFollow:exec");
-    for (wanted, what) in [(fork, ";fork"), (vfork, ";vfork")] {
-        if wanted {
-            text.push_str(what);
-        }
+    for what in more {
+        text.push(';');
+        text.push_str(what);
     }
     text.into_bytes()
 }
@@ -37,9 +36,29 @@ pub struct Follower {
     exit: Exit,
     pidfd: Arc<OwnedFd>,
     task: Option<JoinHandle<Followed<Injected>>>,
+    /// It is this vfork child's, by the number that the stub knows it by.
+    child: Option<i32>,
     failed: Arc<AtomicBool>,
     /// Only if it executes the file again that it runs already.
     same_only: bool,
+}
+
+/// How an exec went, and whose it was.
+pub struct Done {
+    /// A vfork child, by the number that the stub knows it by; else the program.
+    pub child: Option<i32>,
+    pub how: Followed<Session>,
+}
+
+impl Done {
+    /// The parent of a vfork child that was traced rests until its stub hears this.
+    pub fn last_word(&self) -> Option<Vec<u8>> {
+        let traced = matches!(
+            self.how,
+            Followed::Into(_) | Followed::Lost { .. } | Followed::Ended
+        );
+        (self.child.is_some() && traced).then(|| rsp::frame(b"vUlpfExec;over"))
+    }
 }
 
 impl Follower {
@@ -50,6 +69,7 @@ impl Follower {
             exit: session.exit.clone(),
             pidfd: session.pidfd(),
             task: None,
+            child: None,
             failed: Arc::default(),
             same_only: false,
         }
@@ -74,6 +94,7 @@ impl Follower {
             self.failed.store(true, Ordering::SeqCst);
         } else if let Some(rest) = text.strip_prefix(b"UlpfExec:") {
             self.failed = Arc::default();
+            self.child = None;
             if let Err(error) = self.begin(rest, control) {
                 // The thread waits for our word.
                 let _ = control.try_write(&rsp::frame(b"vUlpfExec;alone"));
@@ -87,7 +108,7 @@ impl Follower {
         true
     }
 
-    /// `TID;DIR;PATH`
+    /// `TID;DIR;PATH`, and `;PID` of a vfork child
     fn begin(&mut self, text: &[u8], control: &UnixStream) -> io::Result<()> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
         let mut fields = text.split(|&b| b == b';');
@@ -95,13 +116,25 @@ impl Follower {
         let (tid, dir) = (number()? as i32, number()? as u32 as i32);
         let path = fields.next().and_then(rsp::from_hex).ok_or_else(bad)?;
         let path = PathBuf::from(OsString::from_vec(path));
+        self.child = fields.next().and_then(rsp::hex_number).map(|n| n as i32);
+        let (pid, tid, pidfd) = match self.child {
+            None => {
+                let tid = process::thread_numbered(self.pid, tid).unwrap_or(tid);
+                (self.pid, tid, self.pidfd.try_clone()?)
+            }
+            Some(number) => {
+                let pid = process::child_numbered(self.pid, number).unwrap_or(number);
+                (pid, pid, sys::pidfd_open(pid)?)
+            }
+        };
         let request = Exec {
-            pid: self.pid,
-            tid: process::thread_numbered(self.pid, tid).unwrap_or(tid),
-            file: follow::file_of(self.pid, dir, &path),
-            launched: self.launched,
+            pid,
+            tid,
+            file: follow::file_of(pid, dir, &path),
+            launched: self.launched && self.child.is_none(),
+            child: self.child.is_some(),
             same_only: self.same_only,
-            pidfd: self.pidfd.try_clone()?,
+            pidfd,
             stub: control.as_fd().try_clone_to_owned()?.into(),
             failed: self.failed.clone(),
         };
@@ -115,7 +148,13 @@ impl Follower {
     }
 
     /// Waits for the exec under way; for ever if there is none. Safe to cancel.
-    pub async fn done(&mut self) -> Followed<Session> {
+    pub async fn done(&mut self) -> Done {
+        let how = self.outcome().await;
+        let child = self.child.take();
+        Done { child, how }
+    }
+
+    async fn outcome(&mut self) -> Followed<Session> {
         let Some(task) = &mut self.task else {
             return std::future::pending().await;
         };
@@ -123,7 +162,11 @@ impl Follower {
         self.task = None;
         match followed {
             Ok(followed) => followed.and_then(|injected| {
-                match Session::continued(injected, self.exit.clone(), self.pidfd.clone()) {
+                let session = match self.child {
+                    None => Session::continued(injected, self.exit.clone(), self.pidfd.clone()),
+                    Some(_) => Session::new(injected),
+                };
+                match session {
                     Ok(session) => Followed::Into(Box::new(session)),
                     Err(e) => self.lost(&e),
                 }

@@ -89,8 +89,28 @@ async fn blocking(
     Session::new(injected).map_err(|e| StartError::step("follow the program", e))
 }
 
+impl Exit {
+    /// Waits for the end of a process that `pidfd` means.
+    pub fn of(pid: i32, launched: bool, pidfd: OwnedFd) -> io::Result<Exit> {
+        let (tell, exit) = watch::channel(None);
+        let poll = sys::watch_readable(pidfd)?;
+        tokio::spawn(async move {
+            let ended = poll.readable().await;
+            drop(ended);
+            let _ = tell.send(Some(ending(pid, launched, poll.get_ref()).await));
+        });
+        Ok(Exit(exit))
+    }
+    #[cfg(test)]
+    pub fn never() -> Exit {
+        let (tell, exit) = watch::channel(None);
+        std::mem::forget(tell);
+        Exit(exit)
+    }
+}
+
 impl Session {
-    fn new(injected: Injected) -> io::Result<Session> {
+    pub fn new(injected: Injected) -> io::Result<Session> {
         let Injected {
             pid,
             stub_pid,
@@ -102,20 +122,14 @@ impl Session {
         } = injected;
         control.set_nonblocking(true)?;
         let pidfd = Arc::new(pidfd);
-        let (tell, exit) = watch::channel(None);
-        let poll = sys::watch_readable(pidfd.try_clone()?)?;
-        tokio::spawn(async move {
-            let ended = poll.readable().await;
-            drop(ended);
-            let _ = tell.send(Some(ending(pid, launched, poll.get_ref()).await));
-        });
+        let exit = Exit::of(pid, launched, pidfd.try_clone()?)?;
         Ok(Session {
             pid,
             stub_pid,
             launched,
             control: UnixStream::from_std(control)?,
             shared,
-            exit: Exit(exit),
+            exit,
             warnings,
             pidfd,
         })

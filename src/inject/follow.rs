@@ -1,6 +1,8 @@
 //! Following a program through exec: the stub dies with the image it lives in, so the command takes
 //! hold of the thread before, and puts a stub into the new image at its first instruction.
 //!
+//! A vfork child leaves the memory where the stub lives on; otherwise its exec is followed alike.
+//!
 //! The stub's side of the conversation is drawn in `stub/src/control/follow.rs`.
 
 use super::shared::Clocks;
@@ -24,10 +26,12 @@ pub struct Exec {
     /// What it is about to execute, as we can look at it.
     pub file: PathBuf,
     pub launched: bool,
+    /// A vfork child: its exec takes it out of the memory in which the stub lives on.
+    pub child: bool,
     /// Only if the file is the one that it runs already.
     pub same_only: bool,
     pub pidfd: OwnedFd,
-    /// To the stub that dies.
+    /// To the stub that dies; or, of a vfork child, to its parent's.
     pub stub: UnixStream,
     /// Set when the stub has said that exec has failed.
     pub failed: Arc<AtomicBool>,
@@ -81,7 +85,8 @@ pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
     Path::new(&start).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Works until the thread has become another program or has come back.
+/// Works until the thread has become another program or has come back. The parent of a vfork child that
+/// was taken hold of rests until the stub hears `vUlpfExec;over` from whoever has the outcome.
 pub fn exec(mut request: Exec) -> Followed<Injected> {
     if process::would_gain_privileges(request.pid, &request.file) && !sys::is_root() {
         let _ = request.tell("alone");
@@ -257,10 +262,12 @@ impl Exec {
     /// The leader stands at PTRACE_EVENT_EXEC.
     fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed<Injected>, StartError> {
         let step = |e| StartError::step("follow the program into what it executes", e);
-        // While it looks at the process, the old stub would see an end that is none.
-        let _ = self.tell("over");
-        if !sys::wait_for_hangup(&self.stub, Duration::from_secs(5)) {
-            return Err(step(io::Error::other("its old stub does not end")));
+        if !self.child {
+            // While it looks at the process, the old stub would see an end that is none.
+            let _ = self.tell("over");
+            if !sys::wait_for_hangup(&self.stub, Duration::from_secs(5)) {
+                return Err(step(io::Error::other("its old stub does not end")));
+            }
         }
         leader.cont_syscall(0).map_err(step)?;
         match leader.wait().map_err(step)? {

@@ -356,7 +356,8 @@ impl Control {
                         Err(e) if is_end(&e) => return Ok(None),
                         Err(e) => return Err(e.into()),
                     },
-                    done = self.follower.done(), if self.follower.is_busy() => match done {
+                    done = self.follower.done(), if self.follower.is_busy() => match done.how {
+                        _ if done.child.is_some() => self.spawned(done, events),
                         Followed::Into(session) => {
                             self.unfollowed = None;
                             if self.again(*session, events).await? == Reached::Left {

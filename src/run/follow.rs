@@ -2,14 +2,15 @@
 //!
 //! A forked child gets a stub of its own and its parent's watches. Its hits come through a ring of its
 //! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
-//! something else in another one.
+//! something else in another one. A vfork child (posix_spawn) is first heard of when it executes it.
 
 use super::control::{Control, OnSignal, Reached};
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
 use super::watches::Changes;
-use crate::follow::Follower;
-use crate::inject::{SharedArea, StartError, follow::Child, process};
+use crate::follow::{Done, Follower};
+use crate::inject::follow::{Child, Followed};
+use crate::inject::{SharedArea, StartError, process};
 use crate::rsp::Client;
 use crate::session::{self, Session};
 use anyhow::{Context, Result, anyhow};
@@ -22,6 +23,16 @@ pub struct Forked {
     pub parent: usize,
     pub session: Session,
     pub on_signal: OnSignal,
+}
+
+/// A vfork child has executed the program again, and rests at its first instruction.
+pub type Spawned = Forked;
+
+/// It has come to its entry.
+pub struct Entered {
+    pub life: usize,
+    /// Where it is to run before its watches are resolved.
+    pub reply: tokio::sync::oneshot::Sender<Option<u64>>,
 }
 
 /// The program has executed itself again, and rests at its entry.
@@ -62,7 +73,11 @@ impl Control {
 
     /// Tells the stub what we follow.
     pub(super) async fn offer(&mut self) -> Result<()> {
-        let offer = crate::follow::offer(self.follows_forks, false);
+        let children: &[&str] = match self.follows_forks {
+            true => &["fork", "spawn"],
+            false => &[],
+        };
+        let offer = crate::follow::offer(children);
         self.client.request(&offer).await?;
         Ok(())
     }
@@ -84,14 +99,7 @@ impl Control {
         };
         match taken {
             Ok(session) => {
-                let forked = Forked {
-                    parent: self.life,
-                    session,
-                    on_signal: match self.on_signal {
-                        OnSignal::Leave => OnSignal::Leave,
-                        _ => OnSignal::Nothing,
-                    },
-                };
+                let forked = self.child_with(session);
                 let _ = events.send(Event::Forked(Box::new(forked)));
             }
             Err(error) => {
@@ -101,6 +109,56 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// A vfork child has executed something, or tried to.
+    pub(super) fn spawned(&mut self, done: Done, events: &Sender<Event>) {
+        if let Some(word) = done.last_word() {
+            // The stub waits for nothing else, so there is room.
+            let _ = self.client.stream().try_write(&word);
+        }
+        match done.how {
+            Followed::Into(session) => {
+                let child = self.child_with(*session);
+                let _ = events.send(Event::Spawned(Box::new(child)));
+            }
+            Followed::Not { program, why } | Followed::Lost { program, why } => {
+                say!("a child executes {program} and runs on unwatched: {why}");
+            }
+            Followed::Failed | Followed::Other | Followed::Ended => {}
+        }
+    }
+
+    fn child_with(&self, session: Session) -> Forked {
+        Forked {
+            parent: self.life,
+            session,
+            on_signal: match self.on_signal {
+                OnSignal::Leave => OnSignal::Leave,
+                _ => OnSignal::Nothing,
+            },
+        }
+    }
+
+    /// Brings a program that a child has executed to where its watches are set, and lets it run.
+    pub async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
+        self.greet().await?;
+        let entry = Auxv::of(self.pid)?
+            .entry()
+            .context("the kernel did not say where the program starts")?;
+        let reached = self.run_to(entry).await?;
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let life = self.life;
+        let entered = Entered { life, reply };
+        events
+            .send(Event::Entered(entered))
+            .map_err(|_| anyhow!("the log has ended"))?;
+        let at = answer.await?;
+        if self.set_watches(reached, at, &events).await? != Reached::There {
+            let _ = events.send(Event::Ended(life));
+            return Ok(());
+        }
+        self.run(events, false).await.map(drop)
     }
 
     /// The same program again, from its beginning: its watches are resolved anew.
@@ -121,10 +179,22 @@ impl Control {
             shared: session.shared,
             reply,
         };
-        let mut reached = self.run_to(entry).await?;
+        let reached = self.run_to(entry).await?;
         events.send(Event::Again(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
+        self.set_watches(reached, at, events).await
+    }
+
+    /// From the entry on to where watches are set; there they are resolved and armed.
+    async fn set_watches(
+        &mut self,
+        mut reached: Reached,
+        at: Option<u64>,
+        events: &Sender<Event>,
+    ) -> Result<Reached> {
+        let gone = || anyhow!("the log has ended");
+        let life = self.life;
         if let (Some(at), Reached::There) = (at, reached) {
             reached = self.run_to(at).await?;
         }

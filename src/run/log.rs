@@ -14,7 +14,7 @@
 
 use super::clock::Clock;
 use super::control::Control;
-use super::follow::{Again, Forked, Ready};
+use super::follow::{Again, Entered, Forked, Ready, Spawned};
 use super::format::{Formatter, Look, Quoted};
 use super::output::Output;
 use super::ring::{self, Batch, Flow};
@@ -41,6 +41,8 @@ pub enum Event {
     /// Outcome of arming the watch of that number.
     Armed(usize, usize, Armed),
     Forked(Box<Forked>),
+    Spawned(Box<Spawned>),
+    Entered(Entered),
     Again(Again),
     Ready(Ready),
     /// The process has ended, or was detached from; or has executed itself again.
@@ -222,6 +224,8 @@ impl Log {
                     life.know(number);
                 }
                 Event::Forked(forked) => self.forked(*forked, &mut text),
+                Event::Spawned(spawned) => self.spawned(*spawned, &mut text),
+                Event::Entered(entered) => self.entered(entered),
                 Event::Again(again) => self.again(again, &mut text),
                 Event::Ready(ready) => self.ready(ready),
                 Event::Ended(life) => {
@@ -245,17 +249,47 @@ impl Log {
         self.lives[life].parent = Some(from);
         // Numbers are the parent's until its own stub has given others.
         self.lives[life].by_id.clear();
-        if self.output.look == Look::Json {
-            let _ = writeln!(
-                text,
-                "{{\"type\":\"fork\",\"pid\":{pid},\"parent\":{from}}}"
-            );
-        }
+        self.tell_of_fork(pid, from, text);
         let events = self.sender();
+        self.run_child(forked, life, move |control| {
+            control.run_child(changes, events)
+        });
+    }
+
+    /// A child that begins with a program of its own, the same as its parent's.
+    fn spawned(&mut self, spawned: Spawned, text: &mut String) {
+        let from = self.lives[spawned.parent].pid;
+        let (pid, shared) = (spawned.session.pid, spawned.session.shared.clone());
+        let life = self.begin(pid, shared, Program::default(), Vec::new());
+        (self.lives[life].parent, self.lives[life].after_exec) = (Some(from), true);
+        self.tell_of_fork(pid, from, text);
+        self.tell_of_exec(pid, text);
+        let events = self.sender();
+        self.run_child(spawned, life, move |control| control.run_spawned(events));
+    }
+
+    fn entered(&mut self, entered: Entered) {
+        let life = &mut self.lives[entered.life];
+        life.program = Program::of_process(life.pid).unwrap_or_default();
+        let at = self.plan.at.as_ref();
+        let _ = entered
+            .reply
+            .send(at.and_then(|name| life.program.function(name)));
+    }
+
+    fn run_child<F>(
+        &self,
+        child: Forked,
+        life: usize,
+        run: impl FnOnce(Control) -> F + Send + 'static,
+    ) where
+        F: Future<Output = anyhow::Result<()>> + Send,
+    {
+        let (pid, events) = (child.session.pid, self.sender());
         let _entered = self.runtime.enter();
-        match Control::of_child(forked, life) {
+        match Control::of_child(child, life) {
             Ok(control) => drop(self.runtime.spawn(async move {
-                if let Err(error) = control.run_child(changes, events.clone()).await {
+                if let Err(error) = run(control).await {
                     say!("child {pid}: {error:#}");
                     let _ = events.send(Event::Ended(life));
                 }
@@ -264,6 +298,21 @@ impl Log {
                 say!("child {pid}: {error:#}");
                 let _ = events.send(Event::Ended(life));
             }
+        }
+    }
+
+    fn tell_of_fork(&self, pid: i32, parent: i32, text: &mut String) {
+        if self.output.look == Look::Json {
+            let _ = writeln!(
+                text,
+                "{{\"type\":\"fork\",\"pid\":{pid},\"parent\":{parent}}}"
+            );
+        }
+    }
+
+    fn tell_of_exec(&self, pid: i32, text: &mut String) {
+        if self.output.look == Look::Json {
+            let _ = writeln!(text, "{{\"type\":\"exec\",\"pid\":{pid}}}");
         }
     }
 
@@ -279,9 +328,7 @@ impl Log {
             .and_then(|name| program.function(name));
         let life = self.begin(pid, again.shared, program, Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
-        if self.output.look == Look::Json {
-            let _ = writeln!(text, "{{\"type\":\"exec\",\"pid\":{pid}}}");
-        }
+        self.tell_of_exec(pid, text);
         self.lives[again.before].finish();
         let _ = again.reply.send((life, at));
     }

@@ -89,7 +89,8 @@ pub struct WatchArgs {
     #[arg(long)]
     pub no_patch: bool,
 
-    /// Watch the children that the program forks, too, until the last one has ended
+    /// Watch the children that the program forks, too, and those that execute it again (posix_spawn),
+    /// until the last one has ended
     #[arg(short, long)]
     pub follow: bool,
 

@@ -25,6 +25,7 @@ mod processes;
 mod requests;
 mod running;
 mod target;
+mod vfork;
 mod watchdog;
 mod watches;
 
@@ -364,7 +365,10 @@ impl Server {
                         }
                         return None;
                     }
-                    News::Executed(_) | News::Replaced(_) | News::StubLost => {
+                    news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
+                        target.later.push_back(news);
+                    }
+                    News::Executed(_) | News::Replaced | News::StubLost => {
                         let why = target.lost.clone().unwrap_or_default();
                         message!("ulpf server: {}", why.trim_start_matches("E."));
                         let _ = client.send(error_for(packet, why.as_bytes())).await;
@@ -382,6 +386,10 @@ impl Server {
     /// Takes note of the program's end, says so on stderr, and gives the stop reply for it.
     fn ended(&mut self, ending: Ending) -> String {
         let pid = self.take_front().map_or(0, |t| t.number);
+        self.ending_of(pid, ending)
+    }
+
+    fn ending_of(&self, pid: i32, ending: Ending) -> String {
         self.take_terminal();
         let (letter, number) = match ending {
             Ending::Exited(status) => {

@@ -3,7 +3,8 @@
 //!
 //! A forked child waits, unwatched and without a stub, until the debugger wants something of it (see
 //! `stub/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
-//! if nobody had been there. Otherwise it gets a stub of its own (`bear`).
+//! if nobody had been there. Otherwise it gets a stub of its own (`bear`). A vfork child gets one when it
+//! executes something, and until then its parent's serves it (see `vfork`).
 #![forbid(unsafe_code)]
 
 use super::client::Client;
@@ -56,7 +57,8 @@ fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
 
 impl Server {
     pub(super) fn bring_forward(&mut self, number: i32) -> bool {
-        match self.targets.iter().position(|t| t.number == number) {
+        let is_it = |t: &Target| t.number == number || t.vfork_child(number).is_some();
+        match self.targets.iter().position(is_it) {
             Some(at) => {
                 self.targets.swap(0, at);
                 true
@@ -70,7 +72,7 @@ impl Server {
         match child_in(stop) {
             Some((_, false)) => !self.fork_events,
             Some((_, true)) => !self.vfork_events,
-            None => false,
+            None => !self.vfork_events && stop.windows(11).any(|w| w == b";vforkdone:"),
         }
     }
 
@@ -87,7 +89,8 @@ impl Server {
 
     /// Finds out who a packet is for. Nothing to do as long as there is one process.
     pub(super) async fn address(&mut self, client: &mut Client, packet: &[u8]) -> Addressed {
-        if self.targets.len() + self.unborn.len() < 2 {
+        let with_vfork_child = self.targets.iter().any(Target::has_vfork_children);
+        if self.targets.len() + self.unborn.len() < 2 && !with_vfork_child {
             return Addressed::Serve;
         }
         let starts = |p: &str| packet.starts_with(p.as_bytes());
@@ -144,6 +147,9 @@ impl Server {
                     self.let_go(&child, starts("vKill;")).await;
                     return Addressed::Reply(b"OK".into());
                 }
+                if self.let_go_of_vfork_child(number, starts("vKill;")).await {
+                    return Addressed::Reply(b"OK".into());
+                }
                 // Its children are not to go with it.
                 self.bear_children_of(number).await;
                 match self.bring_forward(number) {
@@ -169,10 +175,16 @@ impl Server {
             return Addressed::Serve;
         };
         self.bear(number).await;
-        match self.bring_forward(number) {
-            true => Addressed::Serve,
-            false => Addressed::Reply(b"E01".into()),
+        if !self.bring_forward(number) {
+            return Addressed::Reply(b"E01".into());
         }
+        let target = self.targets.first_mut();
+        if let Some(parent) = target.filter(|t| t.vfork_child(number).is_some()) {
+            // The stub has not heard which thread was chosen.
+            let choose = format!("Hgp{number:x}.{number:x}");
+            let _ = parent.request(choose.as_bytes()).await;
+        }
+        Addressed::Serve
     }
 
     /// Serves a packet for another process than the chosen one.
@@ -185,7 +197,11 @@ impl Server {
             return Addressed::Reply(b"E01".into());
         }
         if packet.starts_with(b"qAttached") {
-            let reply = self.attached(packet);
+            let vfork = self.targets.first().and_then(|t| t.vfork_child(number));
+            let reply = match vfork {
+                Some(_) => b"1".into(),
+                None => self.attached(packet),
+            };
             before.map(|n| self.bring_forward(n));
             return Addressed::Reply(reply);
         }
@@ -214,21 +230,38 @@ impl Server {
         }
     }
 
-    /// Gives a waiting child a stub; it becomes the last of the processes.
+    /// A vfork child that we serve goes on unwatched (or ends). False: there is no such child.
+    pub(super) async fn let_go_of_vfork_child(&mut self, number: i32, kill: bool) -> bool {
+        let mut parents = self.targets.iter_mut();
+        let Some(parent) = parents.find(|t| t.vfork_child(number).is_some()) else {
+            return false;
+        };
+        let Some(child) = parent.disown(number).await else {
+            return false;
+        };
+        if kill {
+            let _ = sys::kill(child.pid, libc::SIGKILL);
+        }
+        self.say(&format!("Detaching from process {number}"));
+        true
+    }
+
+    /// Gives a waiting child a stub; it becomes the last of the processes. A vfork child counts as one
+    /// from now on.
     async fn bear(&mut self, number: i32) {
         let Some(place) = self.unborn.iter().position(|u| u.number == number) else {
             return;
         };
         let child = self.unborn.remove(place);
-        if child.vfork {
-            message!(
-                "ulpf server: process {number} is a vfork child: it shares its parent's memory and cannot be followed. Select the parent (inferior 1) and go on there, with `set follow-fork-mode parent`."
-            );
-            return;
-        }
         let Some(parent) = self.parent_of(&child) else {
             return;
         };
+        if child.vfork {
+            if !parent.adopt(number).await {
+                message!("ulpf server: process {number}, a vfork child, has ended.");
+            }
+            return;
+        }
         let pid = process::child_numbered(parent.pid, number).unwrap_or(number);
         let Some(channel) = parent.channel() else {
             return;
@@ -274,6 +307,10 @@ impl Server {
         self.chosen = None;
         for child in std::mem::take(&mut self.unborn) {
             self.let_go(&child, false).await;
+        }
+        let vfork = self.targets.iter().flat_map(Target::vfork_children);
+        for number in vfork.collect::<Vec<_>>() {
+            self.let_go_of_vfork_child(number, false).await;
         }
     }
 

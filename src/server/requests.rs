@@ -3,6 +3,7 @@
 
 use super::client::Client;
 use super::processes::Addressed;
+use super::target::Target;
 use super::watches;
 use super::{Outcome, PACKET_SIZE, Server, report, shape_stop};
 use crate::rsp;
@@ -217,7 +218,9 @@ impl Server {
 
     /// What we follow for this debugger.
     pub(super) fn offer(&self) -> Vec<u8> {
-        crate::follow::offer(self.fork_events, self.vfork_events)
+        let all = [(self.fork_events, "fork"), (self.vfork_events, "vfork")];
+        let wanted: Vec<&str> = all.iter().filter(|w| w.0).map(|w| w.1).collect();
+        crate::follow::offer(&wanted)
     }
 
     pub(super) fn attached(&self, packet: &[u8]) -> Vec<u8> {
@@ -369,6 +372,10 @@ impl Server {
     async fn kill_everybody(&mut self) {
         for child in std::mem::take(&mut self.unborn) {
             self.let_go(&child, true).await;
+        }
+        let vfork = self.targets.iter().flat_map(Target::vfork_children);
+        for number in vfork.collect::<Vec<_>>() {
+            self.let_go_of_vfork_child(number, true).await;
         }
         while let Some(mut target) = self.take_front() {
             target.kill().await;

@@ -7,8 +7,9 @@ use super::client::{Client, Input};
 use super::target::{self, News, Target};
 use super::watchdog;
 use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
-use crate::inject::foreground;
+use crate::inject::{foreground, process};
 use crate::rsp;
+use crate::session::{Ending, Session};
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::task::Poll;
@@ -46,21 +47,24 @@ async fn print(client: &mut Client, text: &str) {
     let _ = client.send(text.as_bytes()).await;
 }
 
+/// Does this action of `vCont` concern process `number`?
+pub(super) fn concerns(action: &[u8], number: i32) -> bool {
+    let Some(at) = action.iter().position(|&b| b == b':') else {
+        return true;
+    };
+    match super::processes::process_of(&action[at + 1..]) {
+        Some(process) => process <= 0 || process == i64::from(number),
+        None => true,
+    }
+}
+
 /// The actions of `vCont` that concern process `number`; `None`: none does.
 pub(super) fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
     let Some(actions) = packet.strip_prefix(b"vCont;") else {
         return Some(packet.into());
     };
-    let concerns = |action: &&[u8]| {
-        let Some(at) = action.iter().position(|&b| b == b':') else {
-            return true;
-        };
-        match super::processes::process_of(&action[at + 1..]) {
-            Some(process) => process <= 0 || process == i64::from(number),
-            None => true,
-        }
-    };
-    let mine: Vec<&[u8]> = actions.split(|&b| b == b';').filter(concerns).collect();
+    let mine = actions.split(|&b| b == b';');
+    let mine: Vec<&[u8]> = mine.filter(|action| concerns(action, number)).collect();
     (!mine.is_empty()).then(|| [b"vCont;", &mine.join(&b';')[..]].concat())
 }
 
@@ -73,7 +77,10 @@ impl Server {
             return None;
         }
         let mut numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
-        numbers.retain(|&n| actions_for(packet, n).is_some());
+        numbers.retain(|&n| {
+            let target = self.targets.iter().find(|t| t.number == n);
+            target.is_some_and(|t| t.actions_for(packet).is_some())
+        });
         for number in numbers {
             if let ControlFlow::Break(outcome) = self.settle(client, number).await {
                 return outcome;
@@ -89,11 +96,19 @@ impl Server {
                     .map_or(0, |t| t.pid),
             );
         }
+        while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
+            let number = target.number;
+            if let Some(news) = target.later.pop_front()
+                && self.child_news(client, number, news).await
+            {
+                return None;
+            }
+        }
         let greeting = greeting(self);
         let several = self.targets.len() > 1;
         for target in &mut self.targets {
-            let mine = match several {
-                true => actions_for(packet, target.number),
+            let mine = match several || target.has_vfork_children() {
+                true => target.actions_for(packet),
                 false => Some(packet.to_vec()),
             };
             let Some(mine) = mine else { continue };
@@ -155,7 +170,16 @@ impl Server {
                     }
                 }
                 News::Reply(reply) => {
-                    self.come_to_rest(number).await;
+                    if let Some((gone, ending)) = self.come_to_rest(number).await {
+                        // First, for a debugger would not understand why nothing works there.
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                            target.pending = Some(reply);
+                        }
+                        self.bring_forward(gone);
+                        let reply = self.ended(ending);
+                        let _ = client.send(reply.as_bytes()).await;
+                        return None;
+                    }
                     self.note_child(number, &reply);
                     let _ = client
                         .send(&shape_stop(reply, &self.options.disabled))
@@ -163,6 +187,11 @@ impl Server {
                     return None;
                 }
                 News::Notification(text) => drop(client.notify(&text).await),
+                news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
+                    if self.child_news(client, number, news).await {
+                        return None;
+                    }
+                }
                 News::Ended(ending) => {
                     self.come_to_rest(number).await;
                     let reply = self.ended(ending);
@@ -185,7 +214,7 @@ impl Server {
                     let _ = client.send(&stop).await;
                     return None;
                 }
-                News::Replaced(_) | News::StubLost => {
+                News::Replaced | News::StubLost => {
                     let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                         continue;
                     };
@@ -201,6 +230,51 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// News of a vfork child of process `parent`. True: the debugger has been told of a stop.
+    async fn child_news(&mut self, client: &mut Client, parent: i32, news: News) -> bool {
+        match news {
+            News::ChildExecuted(session) => self.child_executed(client, *session).await,
+            News::ChildEnded(child, ending) => {
+                if let Some(target) = self.targets.iter_mut().find(|t| t.number == parent) {
+                    target.stop().await; // its stub has nothing to report
+                }
+                self.come_to_rest(parent).await;
+                let reply = self.ending_of(child, ending);
+                let _ = client.send(reply.as_bytes()).await;
+                true
+            }
+            News::ChildRunsOn(text) => {
+                tell(client, &text).await;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
+    async fn child_executed(&mut self, client: &mut Client, session: Session) -> bool {
+        let greeting = greeting(self);
+        let mut target = Target::new(session);
+        for packet in &greeting {
+            let _ = target.request(packet).await;
+        }
+        target.greeting = greeting;
+        let number = target.number;
+        if !self.exec_events {
+            let _ = target.send(b"vCont;c").await;
+            target.running = true;
+            self.targets.push(target);
+            return false;
+        }
+        let program = process::executable(target.pid).unwrap_or_default();
+        let stop = target.request(b"?").await.unwrap_or_default();
+        self.targets.push(target);
+        self.come_to_rest(number).await;
+        let stop = exec_stop(&stop, &program.display().to_string());
+        let _ = client.send(&shape_stop(stop, &self.options.disabled)).await;
+        true
     }
 
     /// Process `number` is about to run: its stub must have the watches that the debugger believes in.
@@ -253,21 +327,29 @@ impl Server {
         self.come_to_rest(number).await;
     }
 
-    /// A stop of process `number` is about to be reported: it is in front, and all others rest.
-    async fn come_to_rest(&mut self, number: i32) {
+    /// A stop of process `number` is about to be reported: it is in front, and all others rest. `Some`:
+    /// one of them has ended meanwhile.
+    async fn come_to_rest(&mut self, number: i32) -> Option<(i32, Ending)> {
+        let mut ended = None;
         self.bring_forward(number);
         for (place, target) in self.targets.iter_mut().enumerate() {
             if place == 0 {
                 target.running = false;
             } else if target.running && !target.is_replaced() {
-                target.stop().await;
+                let stopped = target.stop().await;
+                // Its stub may have answered in the middle of its end.
+                if !stopped || !process::is_alive(target.pid) {
+                    let end = tokio::time::timeout(watchdog::AGAIN, target.exit.wait()).await;
+                    ended = end.ok().map(|ending| (target.number, ending)).or(ended);
+                }
             }
         }
+        ended
     }
 
     /// What a process that is to be resumed has reported already, or can only report.
     async fn due(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
-        let concerned = |t: &&mut Target| actions_for(packet, t.number).is_some();
+        let concerned = |t: &&mut Target| t.actions_for(packet).is_some();
         let mut waiting = self.targets.iter_mut().filter(concerned);
         if let Some(target) = waiting.find(|t| t.pending.is_some()) {
             let (number, reply) = (target.number, target.pending.take()?);

@@ -1,10 +1,11 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
-use crate::follow::Follower;
-use crate::inject::{follow::Followed, process};
+use crate::follow::{Done, Follower};
+use crate::inject::{follow::Followed, process, sys};
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
 use std::collections::VecDeque;
@@ -18,17 +19,23 @@ use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 /// Something from the program's side.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum News {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
     Ended(Ending),
     /// The program has executed another one and rests at its first instruction.
     Executed(String),
-    /// The program has executed another one, and the stub went with its memory; what it runs now.
-    Replaced(String),
+    /// The program has executed another one, and the stub went with its memory.
+    Replaced,
     /// The stub has gone, the program has not.
     StubLost,
+    /// A vfork child has executed another program and rests at its first instruction; it is none of ours
+    /// any more.
+    ChildExecuted(Box<Session>),
+    /// A vfork child has executed another program and could not be followed; why, for the user.
+    ChildRunsOn(String),
+    ChildEnded(i32, Ending),
 }
 
 pub struct Target {
@@ -47,6 +54,10 @@ pub struct Target {
     pub greeting: Vec<Vec<u8>>,
     /// A stop that was met while another process's was reported.
     pub pending: Option<Vec<u8>>,
+    /// News of its children that came while it was stopped.
+    pub later: VecDeque<News>,
+    /// Vfork children that the debugger follows; they run in its memory (see `vfork`).
+    pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
     replaced: bool,
@@ -84,6 +95,8 @@ impl Target {
             watches: LazyWatches::default(),
             greeting: Vec::new(),
             pending: None,
+            later: VecDeque::new(),
+            children: Vec::new(),
             inherits: false,
             replaced: false,
             follower,
@@ -106,6 +119,8 @@ impl Target {
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        let renamed = vfork::to_stub(payload, self.number, &self.children);
+        let payload = renamed.as_deref().unwrap_or(payload);
         self.control.write_all(&rsp::frame(payload)).await
     }
 
@@ -127,6 +142,11 @@ impl Target {
                     self.eof = ready.is_err() || !self.drain();
                 }
                 done = self.follower.done(), if self.follower.is_busy() => match done {
+                    Done { child: Some(child), .. } => match self.child_done(child, done) {
+                        Some(news) => return news,
+                        None => continue,
+                    },
+                    Done { how, .. } => match how {
                     Followed::Into(session) => return self.begin_again(*session).await,
                     Followed::Failed => self.interrupt_due = false,
                     Followed::Not { program, why } => self.unfollowed = Some((program, why)),
@@ -135,7 +155,14 @@ impl Target {
                         self.unfollowed = Some((program, why));
                         return self.replaced();
                     }
+                    }
                 },
+                (child, ending) = vfork::next_end(&mut self.children),
+                    if !self.children.is_empty() && !self.follower.is_busy() =>
+                {
+                    self.children.retain(|c| c.number != child);
+                    return News::ChildEnded(child, ending);
+                }
                 // How an exec went is told first.
                 ending = self.exit.wait(), if !self.follower.is_busy() => {
                     // What the stub said before the end comes first.
@@ -152,6 +179,29 @@ impl Target {
             {
                 return self.stub_has_gone().await;
             }
+        }
+    }
+
+    /// A vfork child has executed something, or tried to.
+    fn child_done(&mut self, number: i32, done: Done) -> Option<News> {
+        if let Some(word) = done.last_word() {
+            // The stub waits for nothing else, so there is room.
+            let _ = self.control.try_write(&word);
+        }
+        let child = self.children.iter_mut().find(|c| c.number == number)?;
+        match done.how {
+            Followed::Into(session) => {
+                self.children.retain(|c| c.number != number);
+                Some(News::ChildExecuted(session))
+            }
+            Followed::Not { program, why } | Followed::Lost { program, why } => {
+                child.lost = true;
+                Some(News::ChildRunsOn(format!(
+                    "Process {} executes {program} and runs on unwatched: {why}",
+                    child.pid
+                )))
+            }
+            Followed::Failed | Followed::Other | Followed::Ended => None,
         }
     }
 
@@ -188,7 +238,7 @@ impl Target {
             self.pid
         ));
         self.replaced = true;
-        News::Replaced(program)
+        News::Replaced
     }
 
     /// The process has become another program, with another stub.
@@ -223,10 +273,14 @@ impl Target {
                 Ok(0) => return false,
                 Ok(n) => {
                     let (queue, unread) = (&mut self.queue, &mut self.unread);
+                    let (number, children) = (self.number, &self.children);
                     let mut notes = Vec::new();
                     self.decoder.feed(&buf[..n], |e| match e {
                         Event::Packet(p) if *unread > 0 => *unread -= usize::from(!is_output(&p)),
-                        Event::Packet(p) => queue.push_back(News::Reply(p)),
+                        Event::Packet(p) => {
+                            let p = vfork::to_debugger(p, number, children);
+                            queue.push_back(News::Reply(p));
+                        }
                         Event::Notification(p) => notes.push(p),
                         _ => {}
                     });
@@ -265,7 +319,10 @@ impl Target {
                 News::Reply(reply) if is_output(&reply) => {}
                 News::Reply(reply) => return Ok(Some(reply)),
                 News::Notification(_) => {}
-                News::Ended(_) | News::Replaced(_) | News::StubLost | News::Executed(_) => {
+                news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
+                    self.later.push_back(news);
+                }
+                News::Ended(_) | News::Replaced | News::StubLost | News::Executed(_) => {
                     return Ok(None);
                 }
             }
@@ -324,12 +381,15 @@ impl Target {
                     return true;
                 }
                 Ok(News::Notification(_)) => {}
+                Ok(
+                    news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)),
+                ) => self.later.push_back(news),
                 Ok(News::Executed(program)) => {
                     let stop = self.request(b"?").await.unwrap_or_default();
                     self.pending = Some(super::exec_stop(&stop, &program));
                     return true;
                 }
-                Ok(News::Ended(_) | News::Replaced(_) | News::StubLost) => return false,
+                Ok(News::Ended(_) | News::Replaced | News::StubLost) => return false,
                 // It stops when it can; nobody waits for the news of that.
                 Err(_) => {
                     self.hangs(watchdog::PATIENCE);
@@ -373,7 +433,7 @@ impl Target {
     }
 
     pub async fn kill(&mut self) {
-        let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), 9);
+        let _ = sys::pidfd_signal(self.pidfd.as_fd(), 9);
         let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
     }
 
@@ -406,7 +466,7 @@ fn reap_later(stub: i32) {
         tokio::spawn(async move {
             for wait in [1, 10, 100, 1000] {
                 tokio::time::sleep(Duration::from_millis(wait)).await;
-                if !matches!(crate::inject::sys::try_reap(stub), Ok(None)) {
+                if !matches!(sys::try_reap(stub), Ok(None)) {
                     break;
                 }
             }

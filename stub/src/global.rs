@@ -77,6 +77,8 @@ pub mod follows {
     pub const EXEC: u32 = 1;
     pub const FORK: u32 = 2;
     pub const VFORK: u32 = 4;
+    /// What vfork children execute, without a word about the children themselves.
+    pub const SPAWN: u32 = 8;
 }
 
 /// In `Global::fork_go`: nobody is left who follows children.
@@ -363,8 +365,8 @@ impl Global {
 impl Breakpoint {
     /// Evaluates the conditions on the thread that has hit the breakpoint.
     pub fn wants_stop(&self, t: &Thread, uc: &UContext) -> bool {
-        if t.tgid() != g().pid.load(Relaxed) {
-            return false; // a vfork child: not the process that is debugged
+        if !t.is_debugged() {
+            return false; // a vfork child that nobody follows
         }
         if !g().debugger.load(Relaxed) {
             return true;

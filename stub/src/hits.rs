@@ -130,7 +130,7 @@ fn hit(
     // GDB resumes by itself when a written value has not changed; that stop is spared.
     let wanted = attributes.stop
         && g().debugger.load(Relaxed)
-        && t.tgid() == g().pid.load(Relaxed)
+        && t.is_debugged()
         && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
     if !wanted {
         return None;

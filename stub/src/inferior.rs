@@ -134,6 +134,10 @@ pub trait Inferior {
     fn follow(&mut self, _what: &[u8]) {}
     /// A forked child that waits may go on.
     fn release_child(&mut self, _child: Tid) {}
+    /// A vfork child, at rest, is to count among the threads, or no longer. `false`: there is no such child.
+    fn adopt_child(&mut self, _child: Tid, _yes: bool) -> bool {
+        false
+    }
     /// The command's word to a thread that waits to exec (`vUlpfExec;…`).
     fn exec_word(&mut self, _word: &[u8]) {}
     /// Takes everything of ours away and lets the program go on.

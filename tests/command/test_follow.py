@@ -64,6 +64,34 @@ class Follow(unittest.TestCase):
         status, out, _ = run(["baton"], "relay", "0", "/bin/true")
         self.assertEqual((status, out), (0, "relay: leg 0, baton 11\n"))
 
+    def test_spawned(self):
+        """posix_spawn of the same program, generation after generation: each is watched from its beginning."""
+        for options in [], ["--at", "ready"]:
+            with self.subTest(options):
+                said = Json(["generation"], "launch", "again", "3", options=("--follow", *options))
+                self.assertEqual(said.status, 3)
+                # The logs of two processes may overtake each other.
+                hits = sorted(said.hits, key=lambda hit: -int(hit["new"]))
+                self.assertEqual([(h["old"], h["new"]) for h in hits], [("-1", str(n)) for n in (3, 2, 1, 0)])
+                pids = [h["pid"] for h in hits]
+                self.assertEqual(len(set(pids)), 4)
+                forks = [(line["parent"], line["pid"]) for line in said.lines if line["type"] == "fork"]
+                self.assertEqual(forks, list(zip(pids, pids[1:])))
+                self.assertEqual([line["pid"] for line in said.lines if line["type"] == "exec"], pids[1:])
+
+    def test_spawned_by_threads(self):
+        """Four at once, each of which spawns more."""
+        said = Json(["generation"], "launch", "threads", example("launch"), "again", "1", options=("--follow",))
+        self.assertEqual((said.status, said.out.splitlines()[-1:]), (0, ["launch: threads, status 1, in child 0"]))
+        self.assertEqual(sorted(h["new"] for h in said.hits), ["0"] * 4 + ["1"] * 4)
+        self.assertEqual(len({h["pid"] for h in said.hits}), 8)
+
+    def test_spawned_other_programs_are_left_alone(self):
+        said = Json(["launched"], "launch", "system", example("five"), options=("--follow",))
+        self.assertEqual((said.status, said.out), (0, "five: done\nlaunch: system, status 0, in child 0\n"))
+        self.assertEqual(said.changes(), [("launched", "0", "1")])
+        self.assertEqual([line for line in said.lines if line["type"] in ("fork", "exec")], [])
+
     def test_terminated(self):
         """SIGTERM reaches the program, and ours is its end; a child that was forked is still waited for,
         until we are told again: then it goes on without us."""

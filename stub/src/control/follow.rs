@@ -17,7 +17,9 @@
 //! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
 //! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
 //! Its parent stops and reports it. A vfork child reports itself before it runs; it has no memory of
-//! its own, so there is nothing to be put into it.
+//! its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
+//! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
+//! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
@@ -27,7 +29,7 @@ use crate::g;
 use crate::gdb::packet;
 use crate::global::{EVERYBODY, follows};
 use crate::runtime::park::futex_wake;
-use crate::runtime::thread::{Request, Thread};
+use crate::runtime::thread::{Request, State, Thread};
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
@@ -51,13 +53,14 @@ pub enum Exec {
     Over,
 }
 
-/// `exec;fork;vfork`, or less.
+/// `exec;fork;vfork;spawn`, or less.
 pub fn set(what: &[u8]) {
     let bits = what.split(|b| *b == b';').fold(0, |bits, w| {
         bits | match w {
             b"exec" => follows::EXEC,
             b"fork" => follows::FORK,
             b"vfork" => follows::VFORK,
+            b"spawn" => follows::SPAWN,
             _ => 0,
         }
     });
@@ -80,9 +83,21 @@ pub fn release_child(child: i32) {
     wake_children();
 }
 
+/// A vfork child that rests.
+pub fn adopt_child(child: i32, yes: bool) -> bool {
+    let found = g().threads.find(child).filter(|t| !t.is_programs());
+    if let Some(t) = found {
+        t.inner().adopted = yes;
+    }
+    found.is_some()
+}
+
 /// Nobody follows children any more.
 pub fn release_everybody() {
     g().follows.store(0, SeqCst);
+    for t in g().threads.iter().filter(|t| !t.is_programs()) {
+        t.inner().adopted = false;
+    }
     g().fork_go().store(EVERYBODY, SeqCst);
     wake_children();
 }
@@ -95,6 +110,8 @@ fn wake_children() {
 impl Control {
     pub(super) fn exec_begins(&mut self, t: &Thread, path: (u64, u64), dir: i32) {
         self.exec = Exec::Asked;
+        // Here, for several may have asked at once: the word must not be an earlier one's.
+        g().exec_word.store(0, SeqCst);
         // SAFETY: the thread waits, and with it the string that it has measured.
         let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
         let mut text = b"UlpfExec:".to_vec();
@@ -103,6 +120,10 @@ impl Control {
         packet::push_num(&mut text, u64::from(dir as u32));
         text.push(b';');
         packet::push_hex(&mut text, path);
+        if !t.is_programs() {
+            text.push(b';');
+            packet::push_num(&mut text, t.tgid() as u64);
+        }
         self.notify_command(&text);
     }
 
@@ -129,7 +150,7 @@ impl Control {
             (b"go", Exec::Asked) => Exec::Followed,
             (b"alone", Exec::Asked) => Exec::Alone,
             (b"over", Exec::Failed) => Exec::Alone,
-            (b"over", _) => Exec::Over,
+            (b"over", Exec::Followed | Exec::Alone) => Exec::Over,
             (_, other) => other,
         };
         self.tell_thread();
@@ -151,6 +172,27 @@ impl Control {
         };
         g().exec_word.store(word, SeqCst);
         futex_wake(&g().exec_word);
+    }
+
+    /// It has executed another program, or may have: only the command knows, which traces it. Until it
+    /// has said so, its parent does not go on.
+    pub(super) fn child_is_leaving(&self, t: &Thread) -> bool {
+        self.exec == Exec::Followed
+            && !t.is_programs()
+            && t.state() != State::Requesting
+            && !reader::CLOSED.load(SeqCst)
+    }
+
+    /// `vUlpfExec;over`: a vfork child is gone from our memory. `false`: the program itself is.
+    pub(super) fn child_has_left(&mut self) -> bool {
+        match self.holder {
+            Some((t, _)) if !t.is_programs() => {
+                self.exec = Exec::None;
+                t.set_state(State::Dead);
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn waits_for_exec(&self) -> bool {

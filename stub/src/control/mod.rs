@@ -168,7 +168,7 @@ impl Control {
                 if reader::CLOSED.load(SeqCst) {
                     self.exec_is_on_its_own();
                 }
-                if self.exec == follow::Exec::Over {
+                if self.exec == follow::Exec::Over && !self.child_has_left() {
                     return;
                 }
                 if self.exec != before {
@@ -340,6 +340,11 @@ impl Control {
                     child,
                     vfork: false,
                 },
+                // Its parent's to report, once that is let go.
+                Event::Vforked { parent } if self.is_held(parent) => {
+                    t.hold.store(true, SeqCst);
+                    continue;
+                }
                 Event::Vforked { parent } => {
                     i.event = Event::None;
                     return Some(Stop {
@@ -352,7 +357,7 @@ impl Control {
                 }
                 Event::VforkDone => StopReason::VforkDone,
             };
-            if t.tgid() != g().pid.load(Relaxed) {
+            if !t.is_debugged() {
                 // A vfork child shares our memory, not our debugger.
                 let signal = if let Event::Signal(n) = i.event {
                     Some(n)
@@ -372,11 +377,13 @@ impl Control {
         }
         if self.interrupt {
             world::stop(None);
-            let tid = self
-                .threads()
-                .into_iter()
-                .find(|t| *t == self.current)
-                .or_else(|| self.threads().first().copied())?;
+            let all = self.threads();
+            let tid = all
+                .iter()
+                .find(|t| **t == self.current && !self.is_held(**t))
+                .or_else(|| all.iter().find(|t| !self.is_held(**t)))
+                .or_else(|| all.first())
+                .copied()?;
             return Some(Stop {
                 tid,
                 reason: StopReason::Interrupted,
@@ -389,6 +396,9 @@ impl Control {
     fn serve(&mut self) {
         loop {
             if let Some((t, what)) = self.holder {
+                if self.child_is_leaving(t) {
+                    return;
+                }
                 if matches!(t.state(), State::Dead | State::Free)
                     || g().threads.find(t.tid()).is_none()
                     || t.state() == State::Running && world::died(t)
@@ -556,9 +566,11 @@ impl Control {
     }
 
     fn thread(&self, tid: Tid) -> Option<&'static Thread> {
-        g().threads
-            .find(tid)
-            .filter(|t| t.tgid() == g().pid.load(Relaxed))
+        g().threads.find(tid).filter(|t| t.is_debugged())
+    }
+
+    fn is_held(&self, tid: Tid) -> bool {
+        self.thread(tid).is_some_and(|t| t.hold.load(SeqCst))
     }
 
     fn context(&self, tid: Tid) -> Option<&'static mut UContext> {
@@ -623,11 +635,10 @@ impl Inferior for Control {
     }
 
     fn threads(&self) -> Vec<Tid> {
-        let pid = self.pid();
         let mut all: Vec<_> = g()
             .threads
             .iter()
-            .filter(|t| t.tgid() == pid && t.tid() != 0)
+            .filter(|t| t.is_debugged() && t.tid() != 0)
             .map(|t| (t.serial.load(Relaxed), t.tid()))
             .collect();
         all.sort_unstable();
@@ -689,7 +700,8 @@ impl Inferior for Control {
     fn thread_name(&self, tid: Tid) -> String {
         use core::fmt::Write;
         let mut path = String::new();
-        let _ = write!(path, "/proc/{}/task/{tid}/comm\0", self.pid());
+        let pid = self.thread(tid).map_or(self.pid(), |t| t.tgid());
+        let _ = write!(path, "/proc/{pid}/task/{tid}/comm\0");
         let text = watches::read_file(&path).unwrap_or_default();
         String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned()
     }
@@ -788,15 +800,16 @@ impl Inferior for Control {
         // SAFETY: the world rests.
         unsafe { g().guards_mut() }.resumed();
         self.running = true;
-        let pid = self.pid();
+        // A vfork child of nobody's interest goes on; what its parent has not reported yet waits with it.
+        let how = |t: &Thread| match t.inner().event {
+            _ if t.is_debugged() => action(t.tid()),
+            Event::Vforked { parent } if action(parent) == Resume::Hold => Resume::Hold,
+            _ => Resume::Continue { signal: None },
+        };
         let mut pending = false;
         for t in g().threads.iter() {
             self.forget_stale_breakpoint(t);
-            let how = if t.tgid() == pid {
-                action(t.tid())
-            } else {
-                Resume::Continue { signal: None }
-            };
+            let how = how(t);
             t.hold.store(how == Resume::Hold, SeqCst);
             pending |=
                 how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
@@ -807,11 +820,7 @@ impl Inferior for Control {
         }
         g().world.store(0, SeqCst);
         for t in g().threads.iter() {
-            let how = if t.tgid() == pid {
-                action(t.tid())
-            } else {
-                Resume::Continue { signal: None }
-            };
+            let how = how(t);
             // One that was let go a moment ago may have met something already.
             let met = t.state() == State::Parked && t.inner().event != Event::None;
             if how != Resume::Hold && !met {
@@ -832,6 +841,10 @@ impl Inferior for Control {
 
     fn release_child(&mut self, child: Tid) {
         follow::release_child(child);
+    }
+
+    fn adopt_child(&mut self, child: Tid, yes: bool) -> bool {
+        follow::adopt_child(child, yes)
     }
 
     fn exec_word(&mut self, word: &[u8]) {

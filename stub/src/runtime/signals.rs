@@ -669,7 +669,7 @@ extern "C" fn ulpf_late(uc: &mut UContext) {
 pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
     close(t);
     let i = t.inner();
-    if g().wants_stop(sig) && t.tgid() == g().pid.load(Relaxed) {
+    if g().wants_stop(sig) && t.is_debugged() {
         i.info = *info;
         i.stepping = false;
         park::set_tf(uc, false);

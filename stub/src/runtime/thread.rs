@@ -215,6 +215,10 @@ pub struct Inner {
     pub clear_tid: u64,
     /// A vfork child that is to report itself: the thread that has made it.
     pub vfork_parent: Tid,
+    /// A vfork child whose exec the command may want to follow.
+    pub spawned: bool,
+    /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
+    pub adopted: bool,
     /// Signals that arrived while our own code ran.
     pub deferred: [SigInfo; DEFERRED],
     pub deferred_len: usize,
@@ -307,6 +311,14 @@ impl Thread {
     }
     pub fn tgid(&self) -> i32 {
         self.tgid.load(Relaxed)
+    }
+    /// A thread of the program, not of a child that only shares its memory.
+    pub fn is_programs(&self) -> bool {
+        self.tgid() == crate::g().pid.load(Relaxed)
+    }
+    /// The debugger hears of what it meets.
+    pub fn is_debugged(&self) -> bool {
+        self.is_programs() || self.inner().adopted
     }
     pub fn base(&self) -> usize {
         self as *const Thread as usize
@@ -470,6 +482,8 @@ impl Registry {
                 actions: &raw const crate::g().actions,
                 clear_tid: 0,
                 vfork_parent: 0,
+                spawned: false,
+                adopted: false,
                 deferred: [SigInfo::zeroed(); DEFERRED],
                 deferred_len: 0,
                 waiting: Waiting::none(),

@@ -43,7 +43,7 @@ pub fn wanted(t: &Thread, nr: u64) -> bool {
             .get(nr as usize / 64)
             .is_some_and(|w| w.load(Relaxed) >> (nr % 64) & 1 != 0)
         && g().debugger.load(Relaxed)
-        && t.tgid() == g().pid.load(Relaxed)
+        && t.is_debugged()
 }
 
 /// Before a call. `false`: it is not to be made (now).

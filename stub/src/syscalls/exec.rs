@@ -41,8 +41,13 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
             }
         }
     }
-    let in_program = t.tgid() == g().pid.load(Relaxed);
-    let followed = in_program && g().follows(follows::EXEC) && {
+    let in_program = t.is_programs();
+    let i = t.inner();
+    let wanted = match in_program {
+        true => g().follows(follows::EXEC),
+        false => i.adopted || i.spawned && g().follows(follows::SPAWN),
+    };
+    let followed = wanted && {
         let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
         ask_to_be_followed(t, uc, args[path_at], dir)
     };
@@ -97,7 +102,6 @@ fn ask_to_be_followed(t: &'static Thread, uc: &mut UContext, path_at: u64, dir: 
         return false;
     }
     let (path, len) = (text.as_ptr() as u64, len as u64);
-    g().exec_word.store(0, SeqCst);
     request(t, uc, Request::ExecBegin { path, len, dir });
     while g().exec_word.load(SeqCst) == 0 {
         park::futex_wait(&g().exec_word, 0);

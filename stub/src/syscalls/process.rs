@@ -202,11 +202,10 @@ fn share(
         }
     };
     ci.actions = i.actions;
-    let followed = flags & CLONE_VFORK != 0
-        && flags & CLONE_THREAD == 0
-        && g().follows(follows::VFORK)
-        && t.tgid() == g().pid.load(Relaxed);
+    let vforks = flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0;
+    let followed = vforks && g().follows(follows::VFORK) && t.is_programs();
     ci.vfork_parent = if followed { t.tid() } else { 0 };
+    ci.spawned = vforks && t.is_programs();
     if flags & CLONE_SIGHAND == 0 {
         // SAFETY: the tables of the parent and of the child's record.
         ci.actions = unsafe { child.own_actions.copy_from(&*i.actions) };

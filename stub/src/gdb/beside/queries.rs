@@ -118,6 +118,14 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 _ => Served::ok_or_error(child.is_some()),
             }
         }
+        b"vUlpfVfork" => {
+            let (child, yes) = match rest {
+                [child @ .., b';', b'0'] => (child, false),
+                child => (child, true),
+            };
+            let child = packet::hex_u64(child).and_then(|n| Tid::try_from(n).ok());
+            Served::ok_or_error(child.is_some_and(|child| inf.adopt_child(child, yes)))
+        }
         // As an interrupt, but for a stop that nobody asked for: one that it crosses is as good.
         b"vUlpfHalt" => {
             if session.event == Event::Running {
