@@ -2,7 +2,7 @@
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
-# make bench      measures, and writes benches/runs/ and the tables of BENCHMARKS.md
+# make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
 # make install    copies ulpf to $(PREFIX)/bin
 
 PREFIX ?= /usr/local
@@ -12,6 +12,9 @@ BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
 # The last two build Unicorn, the oracle's machine.
 TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev pkg-config
+BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
+# What ulpf is compared with, where it can be had.
+PEER_PACKAGES  := valgrind libquantum-dev
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
@@ -24,8 +27,8 @@ test: need-test
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
-bench: need-test build examples
-	@benches/run
+bench: need-bench build
+	target/release/ulpf bench --write
 examples: need-build
 	@$(MAKE) -s -C examples
 install: build
@@ -39,9 +42,12 @@ need-build:
 	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: see https://rustup.rs" >&2; exit 1; }
 need-demo: need-build
 	@.ci/need $(DEMO_PACKAGES)
+need-bench: need-build
+	@.ci/need $(BENCH_PACKAGES)
+	@.ci/need --optional $(PEER_PACKAGES)
 need-test: need-build
 	@.ci/need $(TEST_PACKAGES)
 	@.ci/need --optional $(EXTRA_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench examples install clean need-build need-demo need-test
+.PHONY: build demo test soak bench examples install clean need-build need-demo need-bench need-test

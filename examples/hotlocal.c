@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 	pthread_create(&thread, NULL, elsewhere, (void *)&seldom[0]);
 	pthread_join(thread, NULL);
 	pair = both((long *)seldom);
-	fprintf(stderr, "ns %.2f\n", ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / rounds);
+	fprintf(stderr, "bench: ns=%.2f\n", ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / rounds);
 	printf("hotlocal: busy %ld seldom %ld pair %ld\n", busy, seldom[0], pair);
 	fflush(stdout);
 	_exit(0); /* nobody uses this frame again */

@@ -32,6 +32,8 @@ enum Command {
     Attach(crate::run::AttachArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
+    /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
+    Bench(crate::bench::BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -68,6 +70,7 @@ pub fn main() -> i32 {
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),
         Command::Doctor => crate::doctor::doctor(),
+        Command::Bench(args) => crate::bench::bench(&args),
     }
 }
 

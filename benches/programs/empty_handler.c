@@ -2,11 +2,11 @@
  * does nothing but skip the instruction. No design with one signal a store can be cheaper. */
 #define _GNU_SOURCE
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <ucontext.h>
+
+#include "measure.h"
 
 enum { STORE_LENGTH = 3 }; /* movb $1, (%rax) */
 
@@ -23,7 +23,7 @@ int main(int argc, char **argv)
 	long count = argc > 1 ? atol(argv[1]) : 20000;
 	stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
 	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-	struct timespec start, end;
+	struct moment start;
 	char *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	sigfillset(&action.sa_mask);
@@ -31,10 +31,9 @@ int main(int argc, char **argv)
 		perror("empty_handler");
 		return 1;
 	}
-	clock_gettime(CLOCK_MONOTONIC, &start);
+	start = moment();
 	for (long i = 0; i < count; i++)
 		__asm__ volatile("movb $1, (%0)" : : "a"(page) : "memory");
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	printf("ns %.1f\n", ((end.tv_sec - start.tv_sec) * 1e9 + end.tv_nsec - start.tv_nsec) / count);
+	report(start, count);
 	return 0;
 }

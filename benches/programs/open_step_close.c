@@ -2,11 +2,11 @@
  * page again (two signals and two mprotect calls a store). */
 #define _GNU_SOURCE
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <ucontext.h>
+
+#include "measure.h"
 
 enum { TRAP_FLAG = 0x100 };
 static volatile long *page;
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 {
 	long count = argc > 1 ? atol(argv[1]) : 20000;
 	struct sigaction action = { .sa_flags = SA_SIGINFO };
-	struct timespec start, end;
+	struct moment start;
 
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	page[64] = 1;
@@ -48,10 +48,9 @@ int main(int argc, char **argv)
 	action.sa_sigaction = on_step;
 	sigaction(SIGTRAP, &action, NULL);
 	mprotect((void *)page, 4096, PROT_READ);
-	clock_gettime(CLOCK_MONOTONIC, &start);
+	start = moment();
 	for (long i = 0; i < count; i++)
 		page[64] = i;
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	printf("ns %.2f\n", ((end.tv_sec - start.tv_sec) * 1e9 + end.tv_nsec - start.tv_nsec) / count);
+	report(start, count);
 	return others != count;
 }

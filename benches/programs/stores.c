@@ -5,38 +5,25 @@
  *   change  stores a new value each time                   (a hit that a debugger wants to see)
  *   read    reads the watched long                         (no access that a write watch asks for)
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "measure.h"
 
 _Alignas(4096) volatile long page[512];
 #define watched page[0]
-
-__attribute__((noinline)) void ready(void)
-{
-	__asm__ volatile("");
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e9 + t.tv_nsec;
-}
 
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "mate";
 	long count = argc > 2 ? atol(argv[2]) : 100000, sum = 0;
-	double start;
+	struct moment start;
 
 	page[64] = 1; /* there, and warm */
 	ready();
 	page[65] = 1; /* the first fault decodes and builds: not what we time */
 	watched = 0;
-	start = now();
+	start = moment();
 	if (!strcmp(mode, "mate"))
 		for (long i = 0; i < count; i++)
 			page[64] = i;
@@ -49,6 +36,6 @@ int main(int argc, char **argv)
 	else
 		for (long i = 0; i < count; i++)
 			sum += watched;
-	printf("ns %.2f\n", (now() - start) / count);
+	report(start, count);
 	return sum == 42;
 }

@@ -1,28 +1,31 @@
-/* Stores each byte of 256 pages, one store instruction a byte, in address order: sweep ROUNDS
- * (the loop of the thesis's tables 4.3 and 4.4). Prints the median round's nanoseconds a store. */
-#include <stdio.h>
+/* Stores each byte of a block, one store instruction a byte, in address order, again and again: the
+ * loop of the thesis's tables 4.3 to 4.6.
+ *
+ *   sweep PAGES ROUNDS SECONDS [STORES]     at most 256 pages; STORES: only so many of a round
+ *
+ * Prints the median round's and the first round's time for a store. `ulpf bench` disassembles fill()
+ * and refuses to go on when it is not that loop. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define SIZE (256 * 4096)
-unsigned char *block;
+#include "measure.h"
 
-__attribute__((noinline)) void ready(void)
+#ifndef STORED
+#define STORED volatile
+#endif
+
+_Alignas(4096) unsigned char block[256 * 4096];
+
+__attribute__((noinline)) void fill(STORED unsigned char *bytes, long size, unsigned char value)
 {
-	__asm__ volatile("");
+	for (long i = 0; i < size; i++)
+		bytes[i] = value;
 }
 
-/* In assembly, so that it is one store a byte whatever the compiler thinks of it. */
-__attribute__((noinline)) static void fill(unsigned char *from, unsigned char *to, int value)
+/* Whoever steps through the program may stop stepping. */
+__attribute__((noinline)) void measured(void)
 {
-	__asm__ volatile("1:	mov	%b2, (%0)\n"
-			 "	inc	%0\n"
-			 "	cmp	%1, %0\n"
-			 "	jne	1b"
-			 : "+r"(from)
-			 : "r"(to), "q"(value)
-			 : "memory", "cc");
+	__asm__ volatile("");
 }
 
 static int compare(const void *a, const void *b)
@@ -34,21 +37,28 @@ static int compare(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 40;
-	double *times = calloc(rounds, sizeof *times);
+	long size = (argc > 1 ? atol(argv[1]) : 256) * 4096;
+	int most = argc > 2 ? atoi(argv[2]) : 40, rounds = 0;
+	double seconds = argc > 3 ? atof(argv[3]) : 1;
+	double *ns = calloc(most, sizeof *ns), *cycles = calloc(most, sizeof *cycles), first;
+	struct moment start, a, b;
 
-	block = aligned_alloc(4096, SIZE);
-	memset(block, 0, SIZE);
+	if (argc > 4)
+		size = atol(argv[4]);
+	memset(block, 0, sizeof block);
 	ready();
-	for (int n = 0; n < rounds; n++) {
-		struct timespec a, b;
-
-		clock_gettime(CLOCK_MONOTONIC, &a);
-		fill(block, block + SIZE, n);
-		clock_gettime(CLOCK_MONOTONIC, &b);
-		times[n] = ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / SIZE;
-	}
-	qsort(times, rounds, sizeof *times, compare);
-	printf("ns %.3f\n", times[rounds / 2]);
+	start = a = moment();
+	do {
+		fill(block, size, rounds + 1);
+		b = moment();
+		ns[rounds] = (b.ns - a.ns) / size;
+		cycles[rounds++] = (double)(b.cycles - a.cycles) / size;
+		a = b;
+	} while (rounds < most && b.ns - start.ns < seconds * 1e9);
+	measured();
+	first = ns[0];
+	qsort(ns, rounds, sizeof *ns, compare);
+	qsort(cycles, rounds, sizeof *cycles, compare);
+	printf("bench: ns=%.3f cycles=%.3f first=%.3f rounds=%d\n", ns[rounds / 2], cycles[rounds / 2], first, rounds);
 	return 0;
 }

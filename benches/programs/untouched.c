@@ -1,15 +1,10 @@
 /* Work of several kinds that never touches the guarded page: what does being watched cost then? */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "measure.h"
 
 _Alignas(4096) long guarded[512];
-
-__attribute__((noinline)) void ready(void)
-{
-	__asm__ volatile("");
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -23,11 +18,11 @@ int main(void)
 	enum { N = 1 << 16 };
 	long *numbers = malloc(N * sizeof *numbers);
 	unsigned long seed = 1, sum = 0;
-	struct timespec start, end;
+	struct moment start;
 
 	guarded[0] = 1;
 	ready();
-	clock_gettime(CLOCK_MONOTONIC, &start);
+	start = moment();
 	for (int round = 0; round < 40; round++) {
 		char **blocks = malloc(1000 * sizeof *blocks);
 
@@ -42,7 +37,7 @@ int main(void)
 		}
 		free(blocks);
 	}
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	printf("ns %.0f\nsum %lu\n", (end.tv_sec - start.tv_sec) * 1e9 + end.tv_nsec - start.tv_nsec, sum);
+	report(start, 1);
+	printf("sum %lu\n", sum);
 	return 0;
 }

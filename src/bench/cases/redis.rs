@@ -1,0 +1,225 @@
+//! redis-server: with an idle watch, and with its whole heap watched.
+
+use super::super::Bench;
+use super::super::machine::find;
+use super::super::readings::Readings;
+use super::super::table::{Table, figure, some};
+use super::super::tools::{Counted, How, PATCHED, wait};
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CASE: &str = "redis";
+
+/// The server's program under the name that it must have, or why not. (The package of the tools holds
+/// the same file; that of the server starts a service when it is installed.)
+fn program(bench: &mut Bench) -> Option<PathBuf> {
+    if find("redis-benchmark").is_none() || find("redis-cli").is_none() {
+        bench.skip(
+            "redis",
+            "redis-benchmark is not installed (apt install redis-tools)",
+        );
+        return None;
+    }
+    let real = find("redis-server").or_else(|| find("redis-check-rdb"))?;
+    let real = fs::canonicalize(real).ok()?;
+    let ours = bench.programs.file("redis-server");
+    let _ = std::os::unix::fs::symlink(real, &ours);
+    Some(ours)
+}
+
+/// A server that listens on a socket in our folder.
+struct Server {
+    child: Option<Child>,
+    socket: PathBuf,
+    /// The server itself, not the command that watches it.
+    pid: u32,
+}
+
+impl Server {
+    fn start(bench: &Bench, mut command: Command, program: &Path, name: &str) -> Result<Server> {
+        let socket = bench.programs.file(name);
+        let _ = fs::remove_file(&socket);
+        if command.get_program() != program.as_os_str() {
+            command.arg(program);
+        }
+        command
+            .args(["--port", "0", "--save", "", "--daemonize", "no", "--dir"])
+            .arg(&bench.programs.folder)
+            .arg("--unixsocket")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().context("cannot run redis-server")?;
+        let mut server = Server {
+            pid: child.id(),
+            child: Some(child),
+            socket,
+        };
+        let start = Instant::now();
+        while !server.socket.exists() {
+            if start.elapsed() > Duration::from_secs(60) {
+                bail!("redis-server does not come up");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        if name != "bare" {
+            server.pid = started(&bench.programs.file("log.json"))?;
+        }
+        Ok(server)
+    }
+
+    fn load(&self, count: u32) -> Result<String> {
+        let said = Command::new("redis-benchmark")
+            .arg("-s")
+            .arg(&self.socket)
+            .args(["-n", &count.to_string(), "-t", "set,get", "-q", "--csv"])
+            .output()?;
+        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        let times = fs::read_to_string(format!("/proc/{}/schedstat", self.pid))?;
+        let ns = times.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+        Ok(ns.context("no schedstat")? / 1e9)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let mut cli = Command::new("redis-cli");
+        cli.arg("-s").arg(&self.socket).args(["shutdown", "nosave"]);
+        cli.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        let child = self.child.take().context("no child")?;
+        wait(child, "redis-server", Duration::from_secs(60)).map(|_| ())
+    }
+}
+
+/// The process that `ulpf run` says that it has started.
+fn started(log: &Path) -> Result<u32> {
+    let text = fs::read_to_string(log)?;
+    let line = text
+        .lines()
+        .find(|l| l.contains("\"start\""))
+        .context("no start in the log")?;
+    let start: serde_json::Value = serde_json::from_str(line)?;
+    start["pid"]
+        .as_u64()
+        .and_then(|p| u32::try_from(p).ok())
+        .context("no pid in the log")
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Eight bytes of the program's data that nobody touches, where it lies without randomisation.
+fn idle(program: &Path) -> Result<String> {
+    let data = fs::read(program)?;
+    let file = object::File::parse(&*data)?;
+    let section = file
+        .section_by_name(".data")
+        .context("redis-server has no .data")?;
+    Ok(format!("{:#x}:8", 0x5555_5555_4000 + section.address()))
+}
+
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let Some(program) = program(bench) else {
+        return Ok(());
+    };
+    let count = if bench.quick { 10_000 } else { 100_000 };
+    let how = How {
+        placement: "auto",
+        at_once: true,
+        ..PATCHED
+    };
+    let command = bench.ulpf_run_command(&how, &[idle(&program)?])?;
+    let ours = Server::start(bench, command, &program, "ulpf")?;
+    let bare = Server::start(bench, Command::new(&program), &program, "bare")?;
+    for turn in 0..=bench.turns {
+        let mut both = [("bare", &bare), ("ulpf", &ours)];
+        if turn % 2 == 1 {
+            both.reverse();
+        }
+        for (who, server) in both {
+            let before = server.seconds()?;
+            let said = server.load(count)?;
+            let used = server.seconds()? - before;
+            if turn == 0 {
+                continue; // warms up
+            }
+            for line in said.lines() {
+                let mut fields = line.split(',').map(|f| f.trim_matches('"'));
+                let (name, rate) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+                if let (Some(name), Ok(rate)) = (
+                    ["SET", "GET"].into_iter().find(|n| *n == name),
+                    rate.parse(),
+                ) {
+                    bench.reading(CASE, &format!("{name}, {who}"), "requests a second", rate);
+                }
+            }
+            let each = used / f64::from(count) / 2.0 * 1e6;
+            bench.reading(
+                CASE,
+                &format!("processor time, {who}"),
+                "µs a request",
+                each,
+            );
+        }
+    }
+    bare.end()?;
+    ours.end()
+}
+
+pub fn tables(r: &Readings) -> Vec<Table> {
+    let mut t = Table::new(
+        "redis-server with an idle watch, under redis-benchmark",
+        &["", "bare", "ulpf", "of bare"],
+    );
+    for (name, what, unit) in [
+        ("SET", "SET, requests a second", "requests a second"),
+        ("GET", "GET, requests a second", "requests a second"),
+        (
+            "processor time",
+            "server's processor time, µs a request",
+            "µs a request",
+        ),
+    ] {
+        let (bare, ours) = (format!("{name}, bare"), format!("{name}, ulpf"));
+        let part = r.ratio(CASE, &ours, &bare, unit).map(|x| x * 100.0);
+        t.row(&[
+            what,
+            &some(r.median(CASE, &bare, unit)),
+            &some(r.median(CASE, &ours, unit)),
+            &part.map_or("–".into(), |p| format!("{} %", figure(p))),
+        ]);
+    }
+    vec![t]
+}
+
+/// A few thousand requests with all of the heap watched: what was counted.
+pub fn heap(bench: &mut Bench) -> Result<Option<Counted>> {
+    let Some(program) = program(bench) else {
+        return Ok(None);
+    };
+    let how = How {
+        placement: "auto",
+        at_once: true,
+        ..PATCHED
+    };
+    let command = bench.ulpf_run_command(&how, &["heap".into()])?;
+    let server = Server::start(bench, command, &program, "heap")?;
+    server.load(if bench.quick { 500 } else { 10_000 })?;
+    server.end()?;
+    let text = fs::read_to_string(bench.programs.file("log.json"))?;
+    let summary = serde_json::from_str(text.lines().last().unwrap_or("")).context("no summary")?;
+    Ok(Some(Counted::of(&summary)))
+}
