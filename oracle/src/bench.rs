@@ -224,7 +224,7 @@ impl Bench {
     }
 }
 
-fn say_difference(d: &Difference) {
+pub fn say_difference(d: &Difference) {
     println!("  {} in epoch {}, thread {}", d.what, d.epoch, d.thread);
     d.expected
         .iter()

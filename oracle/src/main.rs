@@ -12,6 +12,7 @@ mod bench;
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
 mod crew;
+mod examples;
 mod generate;
 mod hits;
 mod kernel;
@@ -21,6 +22,7 @@ mod ring;
 mod session;
 mod soak;
 mod step;
+mod symbols;
 mod tracee;
 mod ulpf;
 mod unicorn;
@@ -29,6 +31,7 @@ const USAGE: &str = "\
 oracle soak [SECONDS] [--seed N]   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
+oracle examples [NAME]             the programs of examples/
 oracle one unicorn|step|crew SEED  one program
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)

@@ -1,6 +1,7 @@
 //! What is run: a soak, the slice of `make test`, single programs and fixed cases.
 
 use crate::bench::{Bench, Kind, Totals};
+use crate::examples;
 use crate::generate;
 use crate::program::Judge;
 use anyhow::{Result, bail};
@@ -40,7 +41,7 @@ impl Bench {
     }
 }
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap_or(Path::new("."))
@@ -71,6 +72,8 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
     let result = match words[..] {
         ["soak"] => bench.soak(Duration::from_secs(1800), seed.unwrap_or(1)),
         ["soak", time] => bench.soak(Duration::from_secs(time.parse()?), seed.unwrap_or(1)),
+        ["examples"] => examples::run(&bench, None),
+        ["examples", name] => examples::run(&bench, Some(name)),
         ["slice"] => slice(&bench),
         ["case", ref files @ ..] => files
             .iter()
@@ -117,6 +120,7 @@ fn slice(bench: &Bench) -> Result<bool> {
         ok &= bench.one(kind(seed), seed, &mut totals)?;
     }
     println!("{}", totals.line(start.elapsed()));
+    ok &= examples::run(bench, None)?;
     // A judge that does not work (where ptrace is forbidden, say) finds no difference.
     if totals.unjudged > MOST_UNJUDGED || totals.stepped < LEAST_STEPPED {
         println!(

@@ -181,10 +181,10 @@ fn amd() -> bool {
     matches!(std::arch::x86_64::__cpuid(0).ecx, 0x444d_4163 | 0x656e_6975)
 }
 
-type Spans = Vec<(u64, u64, AccessKind)>;
+pub type Spans = Vec<(u64, u64, AccessKind)>;
 
 /// What the instruction is about to touch.
-fn accesses(
+pub fn accesses(
     factory: &mut InstructionInfoFactory,
     i: &Instruction,
     r: &Registers,

@@ -91,12 +91,18 @@ impl Drop for Tracee {
 
 impl Tracee {
     pub fn start(elf: &Path) -> Result<Tracee> {
-        let mut command = Command::new(elf);
+        Tracee::begin(&mut Command::new(elf))
+    }
+
+    /// Stopped at its first instruction, without address-space randomisation.
+    pub fn begin(command: &mut Command) -> Result<Tracee> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: ptrace(2) is a plain system call.
+        // SAFETY: plain system calls.
         unsafe {
             command.pre_exec(|| {
-                if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
+                if libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) < 0
+                    || libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0
+                {
                     return Err(std::io::Error::last_os_error());
                 }
                 Ok(())
@@ -109,6 +115,51 @@ impl Tracee {
         };
         ensure!(t.wait()? == libc::SIGTRAP, "no stop after exec");
         Ok(t)
+    }
+
+    /// Where the file is mapped.
+    pub fn base(&self, program: &Path) -> Result<u64> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid))?;
+        let name = program.canonicalize()?;
+        let name = name.to_string_lossy();
+        let line = maps.lines().find(|l| l.ends_with(&*name));
+        let start = line.and_then(|l| l.split('-').next());
+        Ok(u64::from_str_radix(start.context("not mapped")?, 16)?)
+    }
+
+    /// Runs to an address that it has not met yet.
+    pub fn run_to(&mut self, addr: u64) -> Result<()> {
+        let mut byte = [0];
+        self.read(addr, &mut byte)?;
+        self.poke(addr, 0xcc)?;
+        self.run_to_trap()?;
+        let mut r = self.registers()?.0;
+        ensure!(r.rip == addr + 1, "stopped at {:#x}", r.rip);
+        self.poke(addr, byte[0])?;
+        r.rip = addr;
+        // SAFETY: `r` outlives the call.
+        let done = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid, null_mut::<u8>(), &r) };
+        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Changes one byte, of code as well.
+    fn poke(&self, addr: u64, byte: u8) -> Result<()> {
+        let mut word = [0; 8];
+        self.read(addr, &mut word)?;
+        word[0] = byte;
+        let word = usize::from_le_bytes(word);
+        // SAFETY: the tracee's memory; the word is passed by value.
+        let done = unsafe {
+            libc::ptrace(
+                libc::PTRACE_POKETEXT,
+                self.pid,
+                without_provenance_mut::<u8>(addr as usize),
+                without_provenance_mut::<u8>(word),
+            )
+        };
+        ensure!(done == 0, "ptrace: {}", std::io::Error::last_os_error());
+        Ok(())
     }
 
     /// The signal that it stops with.

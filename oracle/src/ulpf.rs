@@ -67,19 +67,7 @@ pub struct Run {
 
 /// Runs the program; `Err` for what it did not survive, as text.
 pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
-    let mut command = Command::new(how.ulpf);
-    command
-        .args(["server", "--once", "--no-startup-with-shell"])
-        .arg(format!("--placement={}", how.placement))
-        .arg("-")
-        .arg(elf);
-    let mut runner = Runner {
-        session: Session::start(&mut command)?,
-        how,
-        rng: Rng(crate::generate::mix(how.seed, 0xd15)),
-        moments: 0,
-        others: vec![],
-    };
+    let mut runner = Runner::start(how, &mut how.command(elf))?;
     let mut actual = Actual::new();
     let mut ring = None;
     let mut pid = 0;
@@ -121,8 +109,19 @@ pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
 }
 
 impl How<'_> {
+    /// The server for a program; its arguments may follow.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(self.ulpf);
+        command
+            .args(["server", "--once", "--no-startup-with-shell"])
+            .arg(format!("--placement={}", self.placement))
+            .arg("-")
+            .arg(program);
+        command
+    }
+
     /// Numbers of the threads that the kernel knows to those that we give them.
-    fn numbers(&self, pid: i32) -> Result<BTreeMap<u32, u32>> {
+    pub fn numbers(&self, pid: i32) -> Result<BTreeMap<u32, u32>> {
         let (more, at) = self.threads;
         let mut out = BTreeMap::from([(pid as u32, 0)]);
         for n in 1..=more {
@@ -134,18 +133,31 @@ impl How<'_> {
     }
 }
 
-struct Runner<'a> {
-    session: Session,
+pub struct Runner<'a> {
+    pub session: Session,
     how: &'a How<'a>,
     rng: Rng,
     moments: u64,
+    /// Where other watches may be: address and length.
+    pub areas: Vec<(u64, u64)>,
     /// Numbers of watches that nobody asks about.
     others: Vec<u32>,
 }
 
 impl Runner<'_> {
+    pub fn start<'a>(how: &'a How, command: &mut Command) -> Result<Runner<'a>> {
+        Ok(Runner {
+            session: Session::start(command)?,
+            how,
+            rng: Rng(crate::generate::mix(how.seed, 0xd15)),
+            moments: 0,
+            areas: ARENAS.map(|a| (a, ARENA_LEN as u64)).to_vec(),
+            others: vec![],
+        })
+    }
+
     /// Goes on to the next marker.
-    fn go_to_marker(&mut self, disturb: bool) -> Result<()> {
+    pub fn go_to_marker(&mut self, disturb: bool) -> Result<()> {
         let disturb = disturb && self.how.patching == Patching::Moments;
         loop {
             let reply = if disturb {
@@ -187,10 +199,10 @@ impl Runner<'_> {
 
     /// A watch that is counted, not logged.
     fn another(&mut self) -> Result<()> {
-        let arena = ARENAS[self.rng.below(3) as usize];
+        let (start, room) = self.areas[self.rng.below(self.areas.len() as u64) as usize];
         let most = if self.rng.chance(3) { 5000 } else { 40 };
-        let len = 1 + self.rng.below(most);
-        let at = arena + self.rng.below(ARENA_LEN as u64 - len);
+        let len = 1 + self.rng.below(room.min(most));
+        let at = start + self.rng.below(room - len + 1);
         let kind = ["w", "r", "rw"][self.rng.below(3) as usize];
         let id = self.session.quiet_watch(at, len, kind)?;
         // The range may be that of a watch which counts.
@@ -208,7 +220,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn patch(&mut self, epoch: usize) -> Result<()> {
+    pub fn patch(&mut self, epoch: usize) -> Result<()> {
         let how = match self.how.patching {
             Patching::Off => "off".to_string(),
             Patching::After(n) => format!("on after {n}"),
@@ -220,7 +232,7 @@ impl Runner<'_> {
         self.say(&format!("ulpf patch {how}"))
     }
 
-    fn placed(&mut self) -> Result<u64> {
+    pub fn placed(&mut self) -> Result<u64> {
         let lines = self.session.monitor(&["ulpf patch".to_string()])?;
         let (_, rest) = lines[0]
             .split_once("\"placed\":")

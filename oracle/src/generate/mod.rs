@@ -246,6 +246,14 @@ impl Gen<'_> {
         }
         let fs = self.fs;
         self.asm.syscall(158, &[0x1002, fs]);
+        // What the x87 unit holds is inherited from the thread that has made this one.
+        let at = self.asm.constant(&[0x5a; 64]);
+        for reg in 0..8u8 {
+            // movq mm, [at + 8 * reg]
+            self.asm.put(&[0x0f, 0x6f, 4 | reg << 3, 0x25]);
+            self.asm
+                .put(&((at + u64::from(reg) * 8) as u32).to_le_bytes());
+        }
         self.registers();
         let at = self.asm.constant(&0x1f80u32.to_le_bytes());
         self.asm.put(&[0x0f, 0xae, 0x14, 0x25]); // ldmxcsr
