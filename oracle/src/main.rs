@@ -16,6 +16,7 @@ mod examples;
 mod generate;
 mod hits;
 mod kernel;
+mod masks;
 mod minimise;
 mod program;
 mod ring;

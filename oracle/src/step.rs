@@ -5,6 +5,7 @@
 
 use crate::hits::{Access, Expected, Recorder};
 use crate::kernel::{Kernel, Memory, Verdict};
+use crate::masks;
 use crate::program::*;
 use crate::tracee::{Registers, Tracee, Vectors};
 use anyhow::{Result, bail, ensure};
@@ -120,6 +121,10 @@ pub fn judge(p: &Program, elf: &Path) -> Result<Expected> {
             if let Err(e) = t.step() {
                 bail!("{e:#}\n{}", crate::bench::listing(p, Some(pc)));
             }
+            // The processor may take a trap between the elements of a scatter.
+            while i.is_vsib() && t.registers()?.rip == pc {
+                t.step()?;
+            }
             if matches!(i.mnemonic(), Mnemonic::Pushf | Mnemonic::Pushfq) {
                 t.clean_pushed_flags()?;
             }
@@ -216,7 +221,11 @@ pub fn accesses(
             OpAccess::ReadWrite | OpAccess::ReadCondWrite => AccessKind::ReadWrite,
             _ => continue,
         };
-        let v = if masked(i) { Some(vectors()?) } else { None };
+        let v = if masks::masked(i) {
+            Some(vectors()?)
+        } else {
+            None
+        };
         let address = |element: usize| {
             m.virtual_address(element, |reg, index, size| {
                 Some(match reg {
@@ -239,25 +248,12 @@ pub fn accesses(
             // iced leaves the number of iterations open; one at a time is made.
             size = i.memory_size().size() as u64;
         }
-        if let (true, Some(v)) = (i.is_vsib(), &v) {
-            let element = m.memory_size().element_type().size() as u64;
-            for n in 0..lanes(i, element) {
-                if enabled(i, v, n, element) {
-                    out.push((address(n as usize), element, kind));
-                }
-            }
-            continue;
-        }
         if let Some(v) = &v {
-            let element = grain(i);
-            for n in 0..size_of_mask(i, size) / element {
-                if enabled(i, v, n, element) {
-                    join(
-                        &mut out,
-                        address(0).wrapping_add(n * element),
-                        element,
-                        kind,
-                    );
+            for (at, len) in masks::parts(i, v, size, &address) {
+                if i.is_vsib() {
+                    out.push((at, len, kind));
+                } else {
+                    join(&mut out, at, len, kind);
                 }
             }
             continue;
@@ -285,62 +281,6 @@ pub fn accesses(
         }
     }
     Ok(out)
-}
-
-/// Are elements selected by a mask?
-pub fn masked(i: &Instruction) -> bool {
-    use Mnemonic::*;
-    i.op_mask() != Register::None
-        || i.is_vsib()
-        || matches!(
-            i.mnemonic(),
-            Maskmovq | Maskmovdqu | Vmaskmovdqu | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
-        )
-}
-
-/// Bytes that one mask bit stands for.
-pub fn grain(i: &Instruction) -> u64 {
-    use Mnemonic::*;
-    match i.mnemonic() {
-        Maskmovq | Maskmovdqu | Vmaskmovdqu | Vmovdqu8 => 1,
-        Vmovdqu16 => 2,
-        Vmaskmovps | Vpmaskmovd | Vmovups | Vmovaps | Vmovdqu32 | Vmovdqa32 => 4,
-        _ => 8,
-    }
-}
-
-fn size_of_mask(i: &Instruction, size: u64) -> u64 {
-    match i.mnemonic() {
-        Mnemonic::Maskmovq => 8,
-        Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => 16,
-        _ => size,
-    }
-}
-
-/// Elements of a gather or scatter.
-fn lanes(i: &Instruction, element: u64) -> u64 {
-    let vector = (0..i.op_count())
-        .map(|n| i.op_register(n))
-        .chain([i.memory_index()])
-        .filter(|r| r.is_vector_register());
-    let index = if i.is_vsib32() { 4 } else { 8 };
-    // The wider of indices and elements fills its register.
-    let widest = vector.map(|r| r.size() as u64).max().unwrap_or(16);
-    widest / element.max(index)
-}
-
-fn enabled(i: &Instruction, v: &Vectors, n: u64, element: u64) -> bool {
-    if i.op_mask() != Register::None {
-        return v.mask(i.op_mask().number()) >> n & 1 != 0;
-    }
-    let (reg, bit) = match i.mnemonic() {
-        Mnemonic::Maskmovq => return v.mmx(i.op2_register().number()) >> (n * 8 + 7) & 1 != 0,
-        Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => (i.op2_register(), n),
-        // VEX gathers: the mask comes last; masked moves: in the middle.
-        _ if i.is_vsib() => (i.op2_register(), n * element + element - 1),
-        _ => (i.op1_register(), n * element + element - 1),
-    };
-    v.element(reg.number(), bit as usize, 1) & 0x80 != 0
 }
 
 fn join(out: &mut Spans, addr: u64, len: u64, kind: AccessKind) {

@@ -10,6 +10,8 @@ use iced_x86::*;
 pub struct Codes {
     unicorn: Vec<Code>,
     step: Vec<Code>,
+    /// Gathers, scatters and moves with a mask, which are few of the latter.
+    masked: Vec<Code>,
 }
 
 impl Codes {
@@ -17,6 +19,7 @@ impl Codes {
         Codes {
             unicorn: vec![],
             step: vec![],
+            masked: vec![],
         }
     }
 }
@@ -26,6 +29,7 @@ pub fn codes() -> Codes {
     Codes {
         unicorn: kept(unicorn_knows),
         step: kept(here),
+        masked: kept(|c| here(c) && moves_masked(c)),
     }
 }
 
@@ -195,6 +199,15 @@ fn unicorn_knows(code: Code) -> bool {
     features && (legacy || general_vex) && !differs
 }
 
+fn moves_masked(code: Code) -> bool {
+    let name = format!("{:?}", code.mnemonic());
+    let moves = ["Vmov", "Vpmov"].iter().any(|n| name.starts_with(n));
+    ["gather", "scatter", "compress", "expand", "mask"]
+        .iter()
+        .any(|n| name.to_lowercase().contains(n))
+        || moves && code.op_code().can_use_op_mask_register()
+}
+
 /// What this machine's processor has.
 fn here(code: Code) -> bool {
     use CpuidFeature::*;
@@ -279,18 +292,27 @@ fn number(r: Register) -> Option<u8> {
 
 impl Gen<'_> {
     pub fn random_instruction(&mut self) {
+        let codes = self.codes;
+        self.one_of(match self.judge {
+            Judge::Unicorn => &codes.unicorn,
+            Judge::Step => &codes.step,
+        });
+    }
+
+    pub fn random_masked(&mut self) {
+        let codes = self.codes;
+        self.one_of(&codes.masked);
+    }
+
+    fn one_of(&mut self, list: &[Code]) {
         for _ in 0..200 {
-            if self.attempt() {
+            if list.is_empty() || self.attempt(list) {
                 return;
             }
         }
     }
 
-    fn attempt(&mut self) -> bool {
-        let list = match self.judge {
-            Judge::Unicorn => &self.codes.unicorn,
-            Judge::Step => &self.codes.step,
-        };
+    fn attempt(&mut self, list: &[Code]) -> bool {
         let code = list[self.rng.below(list.len() as u64) as usize];
         let align = if self.rng.chance(3) { 1 } else { 64 };
         let target = self.target(16, align);
@@ -327,8 +349,11 @@ impl Gen<'_> {
             Register::GS => self.gs,
             _ => 0,
         };
-        if i.op_mask() != Register::None || i.is_vsib() {
-            return false; // until masks are judged
+        if crate::masks::masked(i) {
+            if self.judge == Judge::Unicorn {
+                return false;
+            }
+            return self.prepare_masked(i, shaped, aligned);
         }
         if self.judge == Judge::Unicorn {
             // It knows the comparisons of SSE only, and forgets the immediate of these in RIP-relative
@@ -388,7 +413,7 @@ impl Gen<'_> {
                 self.asm.load(RDX, at + size / 2);
             }
             Cmpxchg if self.rng.chance(2) => self.asm.load(RAX, at),
-            Maskmovq | Maskmovdqu | Vmaskmovdqu | Clzero => return false,
+            Clzero => return false,
             Bt | Bts | Btr | Btc => {
                 // The bit lies up to 256 bytes away.
                 if let Some(reg) = (i.op1_kind() == OpKind::Register)
@@ -420,7 +445,7 @@ impl Gen<'_> {
     }
 
     /// Sets base and index so that the operand is at `at`.
-    fn aim(
+    pub fn aim(
         &mut self,
         i: &Instruction,
         base: Option<u8>,

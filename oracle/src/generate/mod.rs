@@ -3,6 +3,7 @@
 
 mod crew;
 mod instruction;
+mod masks;
 mod stack;
 mod strings;
 mod syscalls;
@@ -366,6 +367,8 @@ impl Gen<'_> {
             0..=1 => self.string(),
             2..=3 => self.stack(),
             4 => self.system_call(),
+            // Of the codes only a few take vectors of addresses.
+            5 if self.judge == Judge::Step => self.random_masked(),
             _ => self.random_instruction(),
         }
     }
