@@ -6,3 +6,9 @@ int plugin_step(int by)
 	plugin_state += by;
 	return plugin_state;
 }
+
+/* Writes to what is not its own. */
+void plugin_note(int *where)
+{
+	*where += 1;
+}

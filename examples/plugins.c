@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+int notes;
+
 __attribute__((noinline)) void loaded(void)
 {
 	__asm__ volatile("");
@@ -20,15 +22,19 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++) {
 		void *library = dlopen(path, RTLD_NOW);
 		int (*step)(int);
+		void (*note)(int *);
 
 		if (!library) {
 			puts(dlerror());
 			return 2;
 		}
 		step = (int (*)(int))dlsym(library, "plugin_step");
+		note = (void (*)(int *))dlsym(library, "plugin_note");
 		loaded();
 		sum += step(10) + step(20);
+		note(&notes);
 		dlclose(library);
+		notes += 10;
 	}
 	printf("plugins: %d\n", sum);
 	return 0;

@@ -185,6 +185,7 @@ impl Control {
             .map(|id| format!("ulpf unwatch {id}"))
             .collect();
         self.monitor(&disarm).await?;
+        self.monitor(&changes.filter).await?;
         let arm: Vec<&str> = changes
             .arm
             .iter()

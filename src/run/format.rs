@@ -367,6 +367,7 @@ mod tests {
             slice: None,
             bits: None,
             note: None,
+            filter: String::new(),
         }
     }
 

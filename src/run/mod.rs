@@ -195,7 +195,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         runtime.block_on(control.give_up());
         return Err(told());
     }
-    let pending = watches.iter().any(|w| matches!(w.armed, Armed::Pending(_)));
+    let pending = watches.iter().any(Watch::follows_libraries);
     let plan = log::Plan {
         specs: watches.iter().map(|w| w.spec.clone()).collect(),
         how: watches::how(options),

@@ -18,6 +18,17 @@ WATCHES (SPEC)
   heap                    all that the program allocates, now and later ([heap] where a variable has that name)
   …:r  …:w  …:rw          reads, writes (default), both
 
+WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
+  total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
+                          $tid $pid $addr $len $hits $pc $reads $writes, registers ($rax)
+  total changed           only accesses that leave another value
+  total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
+  total outside libfoo    by any other
+  buf called from parse   by a function that parse has called: memcpy, a system call's wrapper
+                          (called outside: by others); as far as frame pointers lead
+  total thread main       by this thread (or a number)
+  total skip 10 count 5   of the hits that are left: from the 11th on, five of them
+
 Variables are found through debug information (-g), else in the symbol table. With --json each line
 is one object; docs/json.md describes them.
 

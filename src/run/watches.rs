@@ -26,12 +26,21 @@ pub struct Watch {
     pub past: Vec<u32>,
 }
 
+impl Watch {
+    /// Does it depend on libraries that come or go while the program runs?
+    pub fn follows_libraries(&self) -> bool {
+        matches!(self.armed, Armed::Pending(_)) || self.spec.filter.names_code()
+    }
+}
+
 /// What to tell the stub.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Number of the watch (in the order given), command.
     pub arm: Vec<(usize, String)>,
     pub disarm: Vec<u32>,
+    /// Commands that give armed watches another filter.
+    pub filter: Vec<String>,
 }
 
 /// What is to be done at a hit, as the stub takes it.
@@ -83,10 +92,13 @@ pub fn inherit(watches: &[Watch], how: &str) -> (Vec<Watch>, Changes) {
 
 /// How the stub is told to watch.
 fn command(watched: &Watched, how: &str) -> String {
-    let kind = kind(watched.kind);
+    let (kind, filter) = (kind(watched.kind), &watched.filter);
     match watched.heap {
-        true => format!("ulpf watch heap {kind}{how}"),
-        false => format!("ulpf watch {:#x} {} {kind}{how}", watched.addr, watched.len),
+        true => format!("ulpf watch heap {kind}{how}{filter}"),
+        false => format!(
+            "ulpf watch {:#x} {} {kind}{how}{filter}",
+            watched.addr, watched.len
+        ),
     }
 }
 
@@ -118,6 +130,17 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
         return changes;
     };
     for (number, watch) in watches.iter_mut().enumerate() {
+        // Code that its filter names may have come or gone.
+        if let (Armed::Yes(id), true) = (&watch.armed, watch.spec.filter.names_code()) {
+            let again = program.resolve(&watch.spec, &memory);
+            if let (Ok(again), Some(watched)) = (again, &mut watch.watched) {
+                if again.filter != watched.filter {
+                    let command = format!("ulpf filter {id} keep{}", again.filter);
+                    changes.filter.push(command);
+                    watched.filter = again.filter;
+                }
+            }
+        }
         let Some(Scope::Object(library)) = &watch.spec.scope else {
             continue;
         };

@@ -6,12 +6,15 @@
 //!                 maps ── Program, Module ───┤ index   variables of the debug information, by name
 //!                        (what is loaded)    ├ types   sizes, members, elements
 //!                                            └ object  ELF file, symbol table, separate debug file
+//! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
 //! bytes   ── value ──> "tab[2].x", "41"
 //! ```
 //!
 //! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
 
+mod condition;
+mod filter;
 mod index;
 mod maps;
 mod object;

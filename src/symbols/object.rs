@@ -450,6 +450,18 @@ impl ElfSymbols {
         nearest
     }
 
+    /// How far it is from a label without a length to the next one or the end of its section.
+    pub fn room_at(&self, addr: u64) -> u64 {
+        let after = self.all.partition_point(|s| s.addr <= addr);
+        let next = self.all.get(after).map(|s| s.addr);
+        let section = self
+            .sections
+            .iter()
+            .find(|(from, to)| (*from..*to).contains(&addr));
+        let ends = next.into_iter().chain(section.map(|s| s.1));
+        ends.min().unwrap_or(addr) - addr
+    }
+
     /// The data symbol that begins at `addr`, or holds it.
     pub fn data_at(&self, addr: u64) -> Option<&ElfSymbol> {
         let end = self.all.partition_point(|s| s.addr <= addr);

@@ -1,5 +1,7 @@
 //! From a [`Spec`] to the bytes to watch.
 
+use super::condition::{self, Found, Kind, Names};
+use super::filter;
 use super::index::{Index, Place, Variable};
 use super::maps::{Module, Program};
 use super::object::{ElfSymbol, SymbolSort};
@@ -29,6 +31,8 @@ pub struct Watched {
     pub bits: Option<Bits>,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
+    /// The stub's words for which hits matter, each with a blank before it.
+    pub filter: String,
 }
 
 impl Watched {
@@ -100,6 +104,8 @@ struct Lvalue {
     note: Option<String>,
     /// Only bytes: a length is needed.
     untyped: bool,
+    /// The main thread's copy.
+    thread_local: bool,
 }
 
 impl Program {
@@ -111,12 +117,12 @@ impl Program {
             memory,
         };
         let value = match &spec.expr {
-            Expr::Heap => return Ok(heap(spec)),
+            Expr::Heap => return resolver.heap(),
             Expr::Malformed(problem) => return Err(problem.clone()),
             // A variable of that name comes first.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
                 match resolver.eval(&spec.expr) {
-                    Err(_) => return Ok(heap(spec)),
+                    Err(_) => return resolver.heap(),
                     found => found,
                 }
             }
@@ -164,7 +170,9 @@ impl Program {
                 value.name, bits.len
             ));
         }
-        Ok(Watched {
+        let module = value.module;
+        let watched = Watched {
+            filter: String::new(),
             spec: spec.text.clone(),
             name: if matches!(spec.expr, Expr::Address(_)) {
                 format!("{:#x}", value.addr)
@@ -179,22 +187,8 @@ impl Program {
             slice: value.slice,
             bits: value.bits,
             note,
-        })
-    }
-}
-
-fn heap(spec: &Spec) -> Watched {
-    Watched {
-        spec: spec.text.clone(),
-        name: "heap".into(),
-        addr: 0,
-        len: 0,
-        heap: true,
-        kind: spec.kind,
-        ty: None,
-        slice: None,
-        bits: None,
-        note: None,
+        };
+        resolver.filtered(watched, module)
     }
 }
 
@@ -216,6 +210,36 @@ impl Resolver<'_> {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
     }
 
+    fn heap(&self) -> Result<Watched, Problem> {
+        let heap = Watched {
+            spec: self.spec.text.clone(),
+            name: "heap".into(),
+            addr: 0,
+            len: 0,
+            heap: true,
+            kind: self.spec.kind,
+            ty: None,
+            slice: None,
+            bits: None,
+            note: None,
+            filter: String::new(),
+        };
+        self.filtered(heap, None)
+    }
+
+    /// Which hits matter, in the stub's words.
+    fn filtered(&self, watched: Watched, module: Option<Rc<Module>>) -> Result<Watched, Problem> {
+        let (value, unit) = watched_value(&watched, module);
+        let filter = &self.spec.filter;
+        let words = filter
+            .words(self.program)
+            .and_then(|words| Ok(words + &filter::condition_words(filter, &value, unit, self)?));
+        match words {
+            Ok(filter) => Ok(Watched { filter, ..watched }),
+            Err(wrong) => Err(filter::problem(&self.spec.text, &wrong)),
+        }
+    }
+
     fn eval(&self, expr: &Expr) -> Result<Lvalue, Problem> {
         match expr {
             Expr::Address(addr) => Ok(Lvalue {
@@ -228,6 +252,7 @@ impl Resolver<'_> {
                 bits: None,
                 note: None,
                 untyped: true,
+                thread_local: false,
             }),
             Expr::Name(name) => self.variable(name),
             Expr::Malformed(problem) => Err(problem.clone()),
@@ -653,6 +678,7 @@ impl Resolver<'_> {
 
     fn at_variable(&self, found: &Match, name: &str) -> Result<Lvalue, Problem> {
         let ty = found.module.types.of_variable(found.variable.die);
+        let thread_local = matches!(found.variable.place, Place::ThreadLocal(_));
         let (addr, note, size) = match found.variable.place {
             Place::Address(addr) => {
                 let symbol = data_symbols(found.module, name)
@@ -682,6 +708,7 @@ impl Resolver<'_> {
         };
         Ok(Lvalue {
             addr,
+            thread_local,
             untyped: false,
             ty: ty.map(|ty| sized(ty, size)),
             module: Some(found.module.clone()),
@@ -726,6 +753,7 @@ impl Resolver<'_> {
             bits: None,
             note,
             untyped,
+            thread_local: symbol.sort == SymbolSort::ThreadLocal,
         })
     }
 
@@ -949,6 +977,93 @@ impl Resolver<'_> {
     }
 }
 
+/// What a condition's names mean.
+impl Names for Resolver<'_> {
+    fn variable(&self, object: Option<&str>, name: &str) -> Result<Found, String> {
+        let spec = Spec {
+            scope: object.map(|o| Scope::Object(o.into())),
+            ..self.spec.clone()
+        };
+        let resolver = Resolver {
+            spec: &spec,
+            ..*self
+        };
+        let found = resolver
+            .variable(name)
+            .map_err(|p| match p.what_to_do.as_str() {
+                hint if hint.starts_with("did you mean") => format!("{}; {hint}", p.why),
+                _ => p.why,
+            })?;
+        let pointer = self.memory.thread_pointer().filter(|_| found.thread_local);
+        Ok(Found {
+            addr: found.addr.wrapping_sub(pointer.unwrap_or(0)),
+            thread_local: pointer.is_some(),
+            ty: match found.ty {
+                Some(ty) => Kind::Described(ty, found.module),
+                None => Kind::Bytes(found.size),
+            },
+        })
+    }
+
+    fn structure(&self, name: &str) -> Option<(Rc<Type>, Option<Rc<Module>>)> {
+        self.program.modules.iter().find_map(|module| {
+            let die = module.object.index()?.complete_type(name)?;
+            Some((module.types.get(die)?, Some(module.clone())))
+        })
+    }
+}
+
+/// What `$new` and `$old` are: the watched object, or one of its elements, and how large that is (0: what
+/// was accessed, whatever it is).
+fn watched_value(watched: &Watched, module: Option<Rc<Module>>) -> (condition::Value, u64) {
+    let unsigned = |size: u64| Kind::Int {
+        size: if matches!(size, 1 | 2 | 4) {
+            size as u8
+        } else {
+            8
+        },
+        signed: false,
+    };
+    let bare = |size: u64| {
+        let ty = unsigned(size);
+        (condition::Value { ty, bits: None }, size)
+    };
+    let whole = match watched.len {
+        len @ 1..=8 => len,
+        _ => 0,
+    };
+    let Some(mut ty) = watched.ty.clone() else {
+        return bare(whole);
+    };
+    if watched.bits.is_some() && whole > 0 {
+        let bits = watched.bits;
+        let ty = Kind::Described(ty, module);
+        return (condition::Value { ty, bits }, whole);
+    }
+    if watched.bits.is_some() || ty.size != watched.len {
+        return bare(whole);
+    }
+    while let Shape::Array { element, .. } = &ty.shape {
+        ty = element.clone();
+    }
+    let scalar = matches!(
+        ty.shape,
+        Shape::Int { .. }
+            | Shape::Char { .. }
+            | Shape::Bool
+            | Shape::Enum { .. }
+            | Shape::Float
+            | Shape::Pointer { .. }
+    );
+    match (scalar && matches!(ty.size, 1 | 2 | 4 | 8), ty.size) {
+        (true, size) => {
+            let ty = Kind::Described(ty, module);
+            (condition::Value { ty, bits: None }, size)
+        }
+        (false, _) => bare(whole),
+    }
+}
+
 const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -1010,7 +1125,7 @@ fn list(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String
 }
 
 /// The name that differs least, if any is near enough to be a slip.
-fn closest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(super) fn closest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let most = (name.len() / 3).clamp(1, 3);
     let near = |n: &&str| n.len().abs_diff(name.len()) <= most;
     let best = among.filter(near).map(|n| (distance(name, n), n)).min()?;

@@ -1,7 +1,7 @@
 //! What the user types after `--watch`, taken apart.
 //!
 //! ```text
-//! SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND]
+//! SPEC  := [FILE.c ':' | OBJECT '`'] EXPR [':' LEN] [':' KIND] FILTER*      (filter.rs has FILTER)
 //! KIND  := 'r' | 'w' | 'rw'                       (w when nothing is said)
 //! EXPR  := '*' EXPR | FIRST STEP* ['+' BYTES | '-' BYTES]
 //!          | 'heap' | '[heap]'
@@ -13,6 +13,7 @@
 //! A colon is part of a name only when doubled, so the suffixes are cut off from the right.
 
 use super::Problem;
+use super::filter::{self, Filter};
 use std::fmt;
 use ulpf_lib::WatchKind;
 
@@ -28,6 +29,8 @@ pub struct Spec {
     /// Length in bytes given by the user; wins over the size of the type.
     pub len: Option<u64>,
     pub kind: WatchKind,
+    /// Which hits matter.
+    pub filter: Filter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,7 @@ impl Spec {
             expr: Expr::Malformed(problem),
             len: None,
             kind: WatchKind::Write,
+            filter: Filter::default(),
         }
     }
 
@@ -90,7 +94,8 @@ impl Spec {
         if text.is_empty() {
             return Err(fail("nothing is named".into()));
         }
-        let (mut rest, mut kind, mut len) = (text, WatchKind::Write, None);
+        let behind = filter::begin(text);
+        let (mut rest, mut kind, mut len) = (&text[..behind], WatchKind::Write, None);
         if let Some((before, last)) = cut_last_colon(rest) {
             if let Some(k) = parse_kind(last) {
                 (rest, kind) = (before, k);
@@ -133,7 +138,9 @@ impl Spec {
                 "an address alone does not say how many bytes to watch".into(),
             ));
         }
+        let filter = filter::parse(text, behind).map_err(|wrong| filter::problem(text, &wrong))?;
         Ok(Spec {
+            filter,
             text: text.to_string(),
             expr_text: rest.to_string(),
             scope,
@@ -393,7 +400,7 @@ impl Parser<'_> {
 }
 
 /// Length of a balanced `<…>` at the start of `text`.
-fn angle_brackets(text: &str) -> Option<usize> {
+pub(super) fn angle_brackets(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut before = ' ';
     for (i, c) in text.char_indices() {

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use ulpf_lib::WatchKind;
 
 /// A fixture, compiled, started, and waiting after it has printed its oracle.
-struct Fixture {
+pub(super) struct Fixture {
     child: Child,
-    program: Program,
+    pub program: Program,
     /// SPEC, address, length.
-    oracle: Vec<(String, u64, u64)>,
+    pub oracle: Vec<(String, u64, u64)>,
 }
 
 impl Drop for Fixture {
@@ -31,7 +31,8 @@ impl Memory for Fixture {
     fn thread_pointer(&self) -> Option<u64> {
         // Where the oracle says that the variable is, computed back; the stub has the register.
         let object = &self.program.executable()?.object;
-        let (_, addr, _) = self.oracle.iter().find(|(spec, ..)| spec == "per_thread")?;
+        let named = |name| self.oracle.iter().find(|(spec, ..)| spec == name);
+        let (_, addr, _) = named("&per_thread").or_else(|| named("per_thread"))?;
         let symbol = object.symbols().find("per_thread")[0];
         Some(addr.wrapping_add_signed(-object.tls_offset_of_executable(symbol.addr)?))
     }
@@ -72,7 +73,7 @@ fn source(name: &str) -> String {
 
 impl Fixture {
     /// Builds with `compile` (`$SRC`, `$OUT`), then does `after` to `$OUT`.
-    fn build(name: &str, compile: &str, after: &str) -> Fixture {
+    pub fn build(name: &str, compile: &str, after: &str) -> Fixture {
         let out = folder().join("shapes");
         sh(&format!(
             "SRC={} OUT={}; {compile}; {after}",
@@ -106,7 +107,7 @@ impl Fixture {
         }
     }
 
-    fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
+    pub fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
         self.program.resolve(&Spec::parse(spec)?, self)
     }
 

@@ -18,7 +18,7 @@ use crate::global::Attributes;
 use crate::inferior::AgentExpr;
 
 pub const HELP: &str = "\
-FILTER, any number of these: changed, thread TID, skip N, count N, old|new OP N [mask M],
+FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new OP N [mask M],
        from|outside RANGES, called from|outside RANGES, if x BYTECODE, unit BYTES
   OP: == != < <= > >= (unsigned); RANGES: 0x1000-0x2000,0x3000-0x3800 or none
   BYTECODE: a GDB agent expression in hex (ARCHITECTURE.md lists the variables of a hit)
@@ -44,9 +44,12 @@ impl Words {
         let f = &mut self.filter;
         match word {
             "changed" => f.changed = true,
-            "thread" => match number(w.next()) {
-                Some(tid) if tid > 0 && tid <= i32::MAX as u64 => f.thread = tid as u32,
-                _ => return Err("thread takes a Linux thread id"),
+            "thread" => match w.next() {
+                Some("main") => f.thread = g().pid.load(Relaxed) as u32,
+                word => match number(word) {
+                    Some(tid) if tid > 0 && tid <= i32::MAX as u64 => f.thread = tid as u32,
+                    _ => return Err("thread takes a Linux thread id, or main"),
+                },
             },
             "skip" => f.skip = number(w.next()).ok_or("skip takes a number")?,
             "count" => f.count = number(w.next()).ok_or("count takes a number")?,
