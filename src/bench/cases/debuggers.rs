@@ -78,8 +78,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             }
         }
         if Peer::Gdb.missing().is_none() {
-            let ns = software(bench, &script, &program, watches)?;
-            bench.reading(CASE, &name("gdb software"), "ns", ns);
+            if let Some(ns) = software(bench, &script, &program, watches)? {
+                bench.reading(CASE, &name("gdb software"), "ns", ns);
+            }
         }
     }
     Ok(())

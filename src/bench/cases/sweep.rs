@@ -165,10 +165,15 @@ fn others(bench: &mut Bench, case: &'static str, row: &Row, program: &Path) -> R
         return Ok(());
     };
     let hardware = row.watches <= 4 && (!bench.quick || row.watches == 1);
+    // These take seconds each.
+    let slow = match bench.quick {
+        true => row.watches == 1,
+        false => [1, 4, 16, 64, 256].contains(&row.watches),
+    };
     for (peer, who, takes_part) in [
         (Peer::Gdb, "gdb hardware", hardware),
         (Peer::Gdbserver, "gdbserver", hardware),
-        (Peer::Valgrind, "valgrind", !bench.quick || row.watches == 1),
+        (Peer::Valgrind, "valgrind", slow),
     ] {
         if !takes_part {
             continue;
@@ -182,25 +187,33 @@ fn others(bench: &mut Bench, case: &'static str, row: &Row, program: &Path) -> R
         let measured = bench.peer(peer, &script, Run { program, arguments })?;
         bench.reading(case, &row.name(who), "ns", measured.get("ns")?);
     }
-    if Peer::Gdb.missing().is_none() && (!bench.quick || row.watches == 1) {
-        let ns = software(bench, &script, program, row.watches)?;
-        bench.reading(case, &row.name("gdb software"), "ns", ns);
+    if slow && Peer::Gdb.missing().is_none() {
+        if let Some(ns) = software(bench, &script, program, row.watches)? {
+            bench.reading(case, &row.name("gdb software"), "ns", ns);
+        }
     }
     Ok(())
 }
 
 /// gdb's software watches: each instruction is a single step, at each all watches are looked at. A store
 /// takes what a longer slice of the loop takes more than a shorter one (the clock is stepped, too).
-pub fn software(bench: &Bench, script: &str, program: &Path, watches: usize) -> Result<f64> {
+/// `None`: the machine was too busy to tell.
+pub fn software(
+    bench: &Bench,
+    script: &str,
+    program: &Path,
+    watches: usize,
+) -> Result<Option<f64>> {
     let script =
         format!("set can-use-hw-watchpoints 0\n{script}\nbreak measured\ncontinue\ndelete");
-    let few = (if bench.quick { 400 } else { 1600 } / (watches + 4)).max(40);
+    let few = (if bench.quick { 200 } else { 800 } / (watches + 4)).clamp(16, 50);
     let slice = |stores: usize| {
         let arguments = &["256", "1", "0", &stores.to_string()];
         let measured = bench.peer(Peer::Gdb, &script, Run { program, arguments })?;
         Ok::<f64, anyhow::Error>(measured.get("ns")? * stores as f64)
     };
-    Ok(((slice(3 * few)? - slice(few)?) / (2 * few) as f64).max(0.0))
+    let each = (slice(8 * few)? - slice(few)?) / (7 * few) as f64;
+    Ok((each > 0.0).then_some(each))
 }
 
 // ---- table 4.3 --------------------------------------------------------------------------------------
