@@ -30,6 +30,8 @@ enum Command {
     Run(crate::run::RunArgs),
     /// Watch a running program without a debugger
     Attach(crate::run::AttachArgs),
+    /// Say who wrote a variable or an address last, while it is being watched
+    Last(crate::run::last::LastArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -69,6 +71,7 @@ pub fn main() -> i32 {
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),
+        Command::Last(args) => crate::run::last::main(&args),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

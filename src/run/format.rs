@@ -53,15 +53,15 @@ impl Formatter {
         self.places.clear();
     }
 
-    /// Appends the line (and the lines of the backtrace). `pid`: if it is to be named; `nanos`: since the program's start;
-    /// `number`: of the watch in the order given by the user.
+    /// Appends the line (and the lines of the backtrace). `pid`: if it is to be named; `number`: of the
+    /// watch in the order given by the user.
     #[allow(clippy::too_many_arguments)]
     pub fn hit(
         &mut self,
         out: &mut String,
         hit: &Hit,
         pid: Option<i32>,
-        nanos: u64,
+        when: When,
         number: usize,
         watch: &Watched,
         program: &Program,
@@ -77,9 +77,12 @@ impl Formatter {
         named
             .part
             .render(&hit.new[..used], hit.len.into(), &mut self.new);
+        if hit.flags & hit_flags::UNKNOWN != 0 {
+            self.old.replace_range(.., "?");
+            self.new.replace_range(.., "?");
+        }
         let silent = hit.flags & hit_flags::SILENT != 0;
         let place = self.place(program, hit.pc, false);
-        let (seconds, micros) = (nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000);
         let verb = verb(hit.kind);
         let _ = match self.look {
             Look::Json => self.json(
@@ -91,7 +94,7 @@ impl Formatter {
                 program,
                 &named.text,
                 &place,
-                (seconds, micros),
+                when,
                 used,
             ),
             Look::Plain | Look::Coloured => {
@@ -110,7 +113,7 @@ impl Formatter {
                 let (bold, dim, end) = (paint("\x1b[1m"), paint("\x1b[2m"), paint("\x1b[0m"));
                 let _ = write!(
                     out,
-                    "{dim}{seconds:>4}.{micros:06} [{}]{end} {colour}{verb:<6}{end} {bold}{}{end}: ",
+                    "{dim}{when} [{}]{end} {colour}{verb:<6}{end} {bold}{}{end}: ",
                     Who(pid, hit.tid),
                     named.text
                 );
@@ -145,10 +148,15 @@ impl Formatter {
         program: &Program,
         name: &str,
         place: &Place,
-        (seconds, micros): (u64, u64),
+        when: When,
         used: usize,
     ) -> std::fmt::Result {
-        write!(out, "{{\"type\":\"hit\",\"time\":{seconds}.{micros:06}")?;
+        let (key, nanos) = match when {
+            When::Since(nanos) => ("time", nanos),
+            When::Ago(nanos) => ("ago", nanos),
+        };
+        let (seconds, micros) = (nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000);
+        write!(out, "{{\"type\":\"hit\",\"{key}\":{seconds}.{micros:06}")?;
         if let Some(pid) = pid {
             write!(out, ",\"pid\":{pid}")?;
         }
@@ -166,18 +174,12 @@ impl Formatter {
             hit.addr,
             hit.len
         )?;
-        write!(
-            out,
-            ",\"old\":{},\"new\":{}",
-            Quoted(&self.old),
-            Quoted(&self.new)
-        )?;
-        write!(
-            out,
-            ",\"old_bytes\":\"{}\",\"new_bytes\":\"{}\"",
-            Hex(&hit.old[..used]),
-            Hex(&hit.new[..used])
-        )?;
+        if hit.flags & hit_flags::UNKNOWN == 0 {
+            let (old, new) = (Quoted(&self.old), Quoted(&self.new));
+            write!(out, ",\"old\":{old},\"new\":{new}")?;
+            let (old, new) = (Hex(&hit.old[..used]), Hex(&hit.new[..used]));
+            write!(out, ",\"old_bytes\":\"{old}\",\"new_bytes\":\"{new}\"")?;
+        }
         let flag = |bit| hit.flags & bit != 0;
         write!(
             out,
@@ -239,6 +241,26 @@ impl Formatter {
         });
         self.places.insert(key, place.clone());
         place
+    }
+}
+
+/// In nanoseconds.
+#[derive(Clone, Copy)]
+pub enum When {
+    /// Since the start.
+    Since(u64),
+    /// Before now.
+    Ago(u64),
+}
+
+impl std::fmt::Display for When {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (nanos, unit) = match self {
+            When::Since(nanos) => (nanos, ""),
+            When::Ago(nanos) => (nanos, " s ago"),
+        };
+        let (seconds, micros) = (nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000);
+        write!(f, "{seconds:>4}.{micros:06}{unit}")
     }
 }
 
@@ -377,7 +399,7 @@ mod tests {
             &mut out,
             hit,
             None,
-            1_002_003_004,
+            When::Since(1_002_003_004),
             0,
             &watch(),
             &Program::default(),

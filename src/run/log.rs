@@ -15,7 +15,7 @@
 use super::clock::Clock;
 use super::control::Control;
 use super::follow::{Again, Entered, Forked, Ready, Spawned};
-use super::format::{Formatter, Look, Quoted};
+use super::format::{Formatter, Look, Quoted, When};
 use super::output::Output;
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
@@ -373,11 +373,11 @@ impl Log {
         {
             life.refresh();
         }
-        let nanos = self.clock.nanos(hit.time);
+        let when = When::Since(self.clock.nanos(hit.time));
         let pid = self.plan.follow.then_some(life.pid);
         if let Some(watched) = &life.watches[number].watched {
             life.formatter
-                .hit(text, hit, pid, nanos, number, watched, &life.program);
+                .hit(text, hit, pid, when, number, watched, &life.program);
         }
     }
 

@@ -1,4 +1,4 @@
-//! `ulpf run` and `ulpf attach`: watches without a debugger.
+//! `ulpf run` and `ulpf attach`: watches without a debugger; `ulpf last` looks back at their hits.
 //!
 //! ```text
 //!   options ─▶ specs ──▶ Control: run to the entry ─▶ symbols resolve ─▶ Control: arm
@@ -17,6 +17,7 @@ mod clock;
 mod control;
 mod follow;
 mod format;
+pub mod last;
 mod log;
 mod memory;
 mod options;

@@ -23,7 +23,22 @@ pub fn say(text: &str) {
 
 /// Decides how [`say`] says it; before anything is said.
 pub fn speak_as(options: &WatchArgs) {
-    JSON_ON_STDERR.store(options.json && options.log.is_none(), Ordering::Relaxed);
+    say_json(options.json && options.log.is_none());
+}
+
+pub fn say_json(json: bool) {
+    JSON_ON_STDERR.store(json, Ordering::Relaxed);
+}
+
+/// How lines look on a terminal, or elsewhere.
+pub fn look_of(json: bool, is_terminal: bool) -> Look {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+        || std::env::var_os("TERM").is_none_or(|t| t == "dumb");
+    match () {
+        _ if json => Look::Json,
+        _ if is_terminal && !plain => Look::Coloured,
+        _ => Look::Plain,
+    }
 }
 
 /// Where hits go.
@@ -52,13 +67,7 @@ impl Output {
                 (Box::new(file), false, false)
             }
         };
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-            || std::env::var_os("TERM").is_none_or(|t| t == "dumb");
-        let look = match () {
-            _ if options.json => Look::Json,
-            _ if is_terminal && !plain => Look::Coloured,
-            _ => Look::Plain,
-        };
+        let look = look_of(options.json, is_terminal);
         Ok(Output {
             look,
             is_stderr,

@@ -5,7 +5,7 @@ use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
 use crate::follow::{Done, Follower};
-use crate::inject::{follow::Followed, process, sys};
+use crate::inject::{SharedArea, follow::Followed, process, sys};
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{Ending, Exit, Session};
 use std::collections::VecDeque;
@@ -60,6 +60,8 @@ pub struct Target {
     pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
+    /// Kept for whoever looks back at hits (`ulpf last`).
+    shared: SharedArea,
     replaced: bool,
     follower: Follower,
     /// What the program executes without being followed, and why it is not.
@@ -107,6 +109,7 @@ impl Target {
             registers_len: 0,
             interrupt_due: false,
             control: session.control,
+            shared: session.shared,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
             pidfd,
@@ -248,6 +251,7 @@ impl Target {
         }
         reap_later(std::mem::replace(&mut self.stub_pid, session.stub_pid));
         self.control = session.control;
+        self.shared = session.shared;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
         self.unfollowed = None;

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! **A ring has one writer**, its thread, which never waits and shares no cache line with another one.
-//! `record` says what it writes, `reader` how it is read. A number is used again when its thread has
+//! `record` says what it writes, `reader` how it is read, `last` how one looks back. A number is used again when its thread has
 //! ended; the ring goes on then, and its records say which thread each is of. Nothing is taken out by
 //! reading: records stay until newer ones need the room, so that somebody can look back (`ulpf last`).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub mod last;
 mod reader;
 mod record;
 #[cfg(test)]
@@ -101,6 +102,8 @@ pub mod hit_flags {
     pub const KERNEL: u8 = 2;
     /// The access is wider than the value fields; they hold its first watched bytes.
     pub const TRUNCATED: u8 = 4;
+    /// Values are not known: the bytes in question lie behind those that were kept (`last`).
+    pub const UNKNOWN: u8 = 8;
 }
 
 /// The writing end of a ring.

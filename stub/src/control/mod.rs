@@ -8,6 +8,7 @@
 mod filters;
 mod follow;
 pub mod heap;
+mod last;
 mod monitor;
 pub mod notices;
 mod patches;

@@ -29,6 +29,7 @@ ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
 ulpf patch on|off [after N] save hot instructions their faults; on its own: what is patched, as JSON
+ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
@@ -60,6 +61,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "patch-syscalls" => patch_syscalls(c, &mut w, out),
             "patch" => patch(c, &mut w, out),
             "why" => why(c, out),
+            "last" => last(&mut w, out),
             "help" | "" => help(out),
             other => {
                 let _ = writeln!(
@@ -409,6 +411,31 @@ fn patch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         None => {}
     }
     c.patches.state(out);
+}
+
+fn last<'a>(w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let addr = number(w.next());
+    let (mut given, mut wrong) = ([1, 1], addr.is_none());
+    for value in &mut given {
+        if let Some(word) = w.next() {
+            let n = number(Some(word)).filter(|n| *n > 0);
+            wrong |= n.is_none();
+            *value = n.unwrap_or(1);
+        }
+    }
+    let [len, most] = given;
+    match addr {
+        Some(addr) if !wrong && w.next().is_none() => super::last::answer(addr, len, most, out),
+        _ => refused(
+            out,
+            &Refusal {
+                what: "ulpf last".into(),
+                why: "it takes an address, a number of bytes, and how many writes to tell".into(),
+                what_to_do: "say: ulpf last ADDR [LEN] [N], for example ulpf last 0x4040 8 5"
+                    .into(),
+            },
+        ),
+    }
 }
 
 fn bad_patch(out: &mut dyn Write) {

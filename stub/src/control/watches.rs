@@ -69,6 +69,8 @@ impl Control {
             id,
             Attributes {
                 stop: true,
+                // For `monitor ulpf last`.
+                log: true,
                 filter: was.filter.or_else(|| self.filters.find(range)),
                 ..was
             },

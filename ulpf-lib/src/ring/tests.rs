@@ -284,6 +284,129 @@ fn many_writers_and_a_reader() {
     }
 }
 
+use super::last::{Asked, Found, last};
+
+fn store(tid: u32, time: u64, addr: u64, len: u32, old: u64, new: u64) -> Hit {
+    let mut hit = Hit {
+        time,
+        pc: 0x1000 + time,
+        addr,
+        len,
+        watch: 1,
+        tid,
+        kind: 2,
+        ..Hit::default()
+    };
+    hit.old[..8].copy_from_slice(&old.to_le_bytes());
+    hit.new[..8].copy_from_slice(&new.to_le_bytes());
+    hit
+}
+
+fn ask(memory: &Memory, addr: u64, len: u64, most: usize) -> Found {
+    let asked = Asked {
+        addr,
+        len,
+        reads: false,
+        most,
+    };
+    last(memory, &asked)
+}
+
+#[test]
+fn looking_back_over_all_threads() {
+    let memory = Memory::new(3, 64);
+    for (ring, time, addr, new) in [
+        (0, 10, 0x100, 1),
+        (1, 20, 0x100, 2),
+        (0, 30, 0x200, 3),
+        (2, 15, 0x104, 4),
+    ] {
+        write(
+            &memory.ring(ring),
+            &store(ring as u32, time, addr, 4, 0, new),
+        );
+    }
+    let mut read = store(1, 40, 0x100, 4, 2, 2);
+    read.kind = 1;
+    write(&memory.ring(1), &read);
+    let times = |f: &Found| f.hits.iter().map(|h| h.time).collect::<Vec<_>>();
+    let found = ask(&memory, 0x100, 4, 10);
+    assert_eq!((times(&found), found.reaches_back), (vec![20, 10], None));
+    assert_eq!(times(&ask(&memory, 0x100, 8, 10)), [20, 15, 10]);
+    assert_eq!(times(&ask(&memory, 0x100, 8, 1)), [20]);
+    assert_eq!(times(&ask(&memory, 0x103, 1, 10)), [20, 10]);
+    assert_eq!(times(&ask(&memory, 0x108, 8, 10)), []);
+    let asked = Asked {
+        addr: 0x100,
+        len: 1,
+        reads: true,
+        most: 1,
+    };
+    assert_eq!(times(&last(&memory, &asked)), [40]);
+}
+
+#[test]
+fn a_part_of_an_access_has_its_part_of_the_values() {
+    let memory = Memory::new(1, 64);
+    write(
+        &memory.ring(0),
+        &store(
+            1,
+            10,
+            0x100,
+            8,
+            0x1122_3344_5566_7788,
+            0x11aa_3344_5566_7788,
+        ),
+    );
+    let found = ask(&memory, 0x106, 1, 1);
+    let hit = &found.hits[0];
+    assert_eq!(
+        (hit.addr, hit.len, hit.old[0], hit.new[0]),
+        (0x106, 1, 0x22, 0xaa)
+    );
+    assert_eq!(hit.flags, 0);
+    let hit = &ask(&memory, 0x104, 2, 1).hits[0];
+    assert_eq!(
+        (hit.old[..3].to_vec(), hit.flags),
+        (vec![0x44, 0x33, 0], hit_flags::SILENT)
+    );
+    // A long one keeps its first bytes only.
+    write(&memory.ring(0), &store(1, 20, 0x200, 100, 1, 2));
+    assert_eq!(ask(&memory, 0x210, 16, 1).hits[0].flags, hit_flags::SILENT);
+    assert_eq!(ask(&memory, 0x240, 4, 1).hits[0].flags, hit_flags::UNKNOWN);
+    assert_eq!(ask(&memory, 0x218, 16, 1).hits[0].flags, hit_flags::UNKNOWN);
+}
+
+#[test]
+fn several_watches_of_one_access_are_one_answer() {
+    let memory = Memory::new(1, 64);
+    for watch in [1, 2] {
+        let mut hit = store(1, 10, 0x100, 4, 0, 1);
+        (hit.watch, hit.time) = (watch, 10 + u64::from(watch));
+        hit.pc = 7;
+        write(&memory.ring(0), &hit);
+    }
+    assert_eq!(ask(&memory, 0x100, 4, 10).hits.len(), 1);
+}
+
+#[test]
+fn what_has_been_overwritten_is_owned_up_to() {
+    let memory = Memory::new(2, 64);
+    write(&memory.ring(0), &store(1, 10, 0x100, 4, 0, 1));
+    for time in 100..300 {
+        write(&memory.ring(1), &store(2, time, 0x200, 4, 0, 1));
+    }
+    let found = ask(&memory, 0x100, 4, 10);
+    // The other thread may have written it since.
+    assert_eq!(found.hits[0].time, 10);
+    assert_eq!(found.reaches_back, Some(236));
+    // A record that was begun and not written is no reason to stop.
+    begin(&memory);
+    write(&memory.ring(0), &store(1, 400, 0x100, 4, 1, 2));
+    assert_eq!(ask(&memory, 0x100, 4, 10).hits.len(), 2);
+}
+
 #[test]
 fn rings_lie_side_by_side() {
     let mut end = RINGS_OFFSET;

@@ -1,0 +1,114 @@
+//! Looking back: who has touched these bytes last?
+//!
+//! Each ring knows a while of its own thread's past, a busy one less. What is older than the oldest
+//! record of some ring that has gone round may not be the last that happened; [`Found::reaches_back`]
+//! says from when on the answer is whole.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::{Hit, MAX_VALUE, Progress, Reader, Rings, Start, hit_flags};
+
+pub struct Asked {
+    pub addr: u64,
+    pub len: u64,
+    /// Reads, too.
+    pub reads: bool,
+    /// How many accesses.
+    pub most: usize,
+}
+
+#[derive(Default, Debug)]
+pub struct Found {
+    /// The youngest first; each cut to the bytes that were asked for.
+    pub hits: Vec<Hit>,
+    /// TSC; older accesses may have been overwritten. `None`: everything is still there.
+    pub reaches_back: Option<u64>,
+}
+
+/// Looks at all rings.
+pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
+    let mut found = Found::default();
+    let mut reader = Reader::new(Start::Oldest);
+    for ring in 0..rings.rings() {
+        let slots = rings.slots(ring);
+        let whole = rings.head(ring).0 <= slots;
+        let (mut oldest, mut lost) = (None, 0);
+        let mut kept: VecDeque<Hit> = VecDeque::new();
+        let mut take = |hit: Hit| {
+            if hit.lost > 0 || oldest.is_none() {
+                oldest = Some(hit.time);
+                lost += hit.lost;
+            }
+            let writes = hit.kind & 2 != 0;
+            if !(writes || asked.reads) {
+                return;
+            }
+            let Some(hit) = cut(hit, asked.addr, asked.len) else {
+                return;
+            };
+            // One access that several watches have reported.
+            let again = kept.back().is_some_and(|b| {
+                b.watch != hit.watch
+                    && (b.pc, b.addr, b.len, b.kind) == (hit.pc, hit.addr, hit.len, hit.kind)
+                    && (b.tid, &b.old, &b.new) == (hit.tid, &hit.old, &hit.new)
+            });
+            if again {
+                return;
+            }
+            if kept.len() >= asked.most {
+                kept.pop_front();
+            }
+            kept.push_back(hit);
+        };
+        // As much as a ring holds: its writer may be faster than we are.
+        let most = slots as usize;
+        for _ in 0..most {
+            match reader.read(rings, ring, most, &mut take) {
+                Progress::Unfinished => reader.skip(ring),
+                Progress::All | Progress::More => break,
+            }
+        }
+        if !whole || lost > 0 {
+            let from = oldest.unwrap_or(u64::MAX);
+            found.reaches_back = found.reaches_back.max(Some(from));
+        }
+        found.hits.extend(kept.into_iter().rev());
+    }
+    // Stable: those of one thread stay in its order.
+    found.hits.sort_by_key(|hit| core::cmp::Reverse(hit.time));
+    found.hits.truncate(asked.most);
+    found
+}
+
+/// What of a hit lies in `[addr, addr + len)`.
+fn cut(mut hit: Hit, addr: u64, len: u64) -> Option<Hit> {
+    let start = hit.addr.max(addr);
+    let end = (hit.addr + u64::from(hit.len)).min(addr.saturating_add(len));
+    if start >= end {
+        return None;
+    }
+    let (skip, len) = ((start - hit.addr) as usize, (end - start) as u32);
+    if (start, len) == (hit.addr, hit.len) {
+        return Some(hit);
+    }
+    let known = hit.used().saturating_sub(skip).min(len as usize);
+    let part = |from: &[u8; MAX_VALUE]| {
+        let mut to = [0; MAX_VALUE];
+        if let (Some(to), Some(from)) = (to.get_mut(..known), from.get(skip..skip + known)) {
+            to.copy_from_slice(from);
+        }
+        to
+    };
+    (hit.old, hit.new) = (part(&hit.old), part(&hit.new));
+    (hit.addr, hit.len) = (start, len);
+    if hit.used() == len as usize {
+        hit.flags &= !hit_flags::TRUNCATED;
+    }
+    if known < hit.used() {
+        hit.flags |= hit_flags::UNKNOWN;
+    } else if hit.kind & 2 != 0 && hit.old == hit.new && hit.used() == len as usize {
+        hit.flags |= hit_flags::SILENT;
+    }
+    Some(hit)
+}
