@@ -185,6 +185,36 @@ class VforkChild(Case):
         self.assertIn("launch: vfork, status 0, in child 3", server.stdout())
 
 
+class NotFollowed(Case):
+    """vfork children that gdb lets go run through our breakpoints."""
+
+    def test_one_after_the_other(self):
+        gdb = self.session("busy_calls", "children")
+        gdb("break _exit")
+        self.assertSays(gdb("continue", 60), r"Breakpoint 2[.,].*_exit")
+        self.assertIn("busy_calls: ok", gdb.server.stdout())
+        gdb("delete")
+        self.assertExits(gdb)
+
+    def test_several_at_once(self):
+        """Also where a watch and a breakpoint meet them, and their parent's threads step over both."""
+        for events in "on", "off":
+            with self.subTest(f"told of vfork: {events}"):
+                gdb = self.gdb()
+                gdb(f"set remote vfork-event-feature-packet {events}")
+                server = self.serve("launch", "threads", example("five"))
+                gdb.server = server
+                gdb(f"file {example('launch')}")
+                gdb(f"target remote {server.target}")
+                gdb("tbreak ready")
+                gdb("continue")
+                gdb("break execve")
+                gdb("watch launched")
+                self.assertChange(gdb("continue"), 3, "launched", 0, 1)
+                gdb("delete")
+                self.assertExits(gdb, 0, "launch: threads, status 0")
+
+
 class Attached(Case):
     def test_follow_from_an_attached_program(self):
         """The same for a process that somebody else has started."""
