@@ -17,6 +17,7 @@ use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PARK_SIGNAL};
+use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN};
 use ulpf_lib::ring::SHARED_LEN;
 
 /// Where the image goes if the range is free: below every place where the kernel puts mappings of
@@ -114,7 +115,8 @@ fn start(
         control_fd: channel.theirs,
         shared_fd: channel.shared_fd,
         stub_pid: 0,
-        reserved: [0; 4],
+        place: process::widest_gap(pid, OUR_PLACE..OUR_PLACE + OUR_PLACE_LEN),
+        reserved: [0; 3],
     };
     if let Err(e) = memory
         .write(base, &image.relocated(base))
@@ -353,5 +355,6 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
         offset_of!(BootArgs, shared_fd),
         &args.shared_fd.to_ne_bytes(),
     );
+    put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
     bytes
 }

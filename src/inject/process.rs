@@ -121,6 +121,29 @@ pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
         }))
 }
 
+/// Where the widest stretch of `place` begins in which nothing is mapped.
+pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    gap_in(&String::from_utf8_lossy(&maps), place)
+}
+
+fn gap_in(maps: &str, place: Range<u64>) -> u64 {
+    let range = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    };
+    let (mut best, mut free) = (place.start..place.start, place.start);
+    let end = place.end..place.end;
+    for mapping in maps.lines().filter_map(range).chain([end]) {
+        let gap = free..mapping.start.min(place.end);
+        if gap.end.saturating_sub(gap.start) > best.end - best.start {
+            best = gap;
+        }
+        free = free.max(mapping.end);
+    }
+    best.start
+}
+
 /// The program that a live process runs, if it has no mapping of that name.
 pub fn without_mapping(pid: i32, name: &str) -> Option<std::path::PathBuf> {
     match mapping(pid, name) {
@@ -260,4 +283,21 @@ pub fn ptrace_scope() -> Option<u32> {
         .trim()
         .parse()
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps() {
+        let place = 0x10_0000..0x20_0000;
+        let gap = |maps: &str| gap_in(maps, place.clone());
+        assert_eq!(gap(""), 0x10_0000);
+        assert_eq!(gap("1000-2000 rw-p\n300000-301000 rw-p"), 0x10_0000);
+        assert_eq!(gap("100000-101000 rw-p\n1f0000-1f1000 r-xs"), 0x10_1000);
+        assert_eq!(gap("170000-171000 rw-p a b\n180000-181000 r-xs"), 0x18_1000);
+        assert_eq!(gap("f0000-160000 rw-p\n1f0000-300000 r-xs"), 0x16_0000);
+        assert_eq!(gap("f0000-300000 rw-p"), 0x10_0000);
+    }
 }

@@ -58,6 +58,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
             min_sigstack.max(2048),
         );
         ARGS = args;
+        ulpf_lib::guard::begin_our_place_at(a.place);
         g().pid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
         g().brk.store(sys!(k::__NR_brk, 0)?, Relaxed);
     }

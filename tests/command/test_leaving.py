@@ -89,6 +89,17 @@ class Leaving(Command):
                 self.assertEqual(watcher.wait(20 * PATIENCE), 0, watcher.stderr.read())
                 self.assertGoesOn(program, before)
 
+    def test_again_and_again(self):
+        """What an earlier stub has left in the program is in nobody's way, and is not its heap."""
+        program = self.spin()
+        before = handlers(program.pid)
+        for _ in range(3):
+            watcher = self.start("attach", "-w", "heap:rw", "-w", "rounds", str(program.pid))
+            self.wait_for(watcher, "hit", 3)
+            watcher.send_signal(signal.SIGINT)
+            self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+            self.assertGoesOn(program, before)
+
     def test_what_does_not_come_to_rest_is_left(self):
         """The second Ctrl-C leaves at once; the program is let go when it can be."""
         program = self.program(example("threads16"), "4000000000")

@@ -49,5 +49,8 @@ pub struct BootArgs {
     /// Result: process id of the stub's own task (shares memory with the program, not its thread
     /// group, descriptors or signal handlers).
     pub stub_pid: i32,
-    pub reserved: [u64; 4],
+    /// Where in [`crate::guard::OUR_PLACE`] there is room: what an earlier stub has left behind, in this
+    /// process or before it was forked, lies elsewhere.
+    pub place: u64,
+    pub reserved: [u64; 3],
 }

@@ -43,7 +43,7 @@ use alloc::vec::Vec;
 
 pub use apply::Unarmed;
 pub use heap::LARGEST_HEAP;
-pub use os::{OUR_PLACE, OUR_PLACE_LEN, our_place};
+pub use os::{OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};

@@ -22,10 +22,17 @@ use crate::sys::Errno;
 pub const OUR_PLACE: u64 = 0x7ea1_0000_0000;
 pub const OUR_PLACE_LEN: u64 = 0x3f_0000_0000;
 
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The first of these hints is to be `addr`, if that lies in our place.
+pub fn begin_our_place_at(addr: u64) {
+    let at = addr.wrapping_sub(OUR_PLACE);
+    NEXT.store(if at < OUR_PLACE_LEN { at } else { 0 }, Ordering::Relaxed);
+}
+
 /// A hint for mmap(2): an address in our place for a mapping of `len` bytes, another one each time
 /// (the kernel drops a hint that is taken and chooses among the program's own addresses).
 pub fn our_place(len: u64) -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let room = len.saturating_add(1 << 16) & !0xffff;
     let at = NEXT.fetch_add(room, Ordering::Relaxed) % OUR_PLACE_LEN;
     OUR_PLACE + if room > OUR_PLACE_LEN - at { 0 } else { at }
