@@ -31,7 +31,8 @@ use crate::runtime::thread::Thread;
 const REMEMBERED: usize = 256;
 static LENGTHS: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBERED];
 
-/// What the instruction before `after` (at `pc`, if that is known) did to `range`.
+/// What the instruction before `after` (at `pc`, if that is known) did to `range`. `None`: nothing, it has
+/// only flushed the cache line.
 pub fn touched(
     t: &Thread,
     uc: &mut UContext,
@@ -39,7 +40,7 @@ pub fn touched(
     pc: Option<u64>,
     range: WatchRange,
     kind: WatchKind,
-) -> Touch {
+) -> Option<Touch> {
     let (fs_base, gs_base) = park::bases(t);
     let mut look = Look {
         gprs: uc.gprs,
@@ -54,7 +55,7 @@ pub fn touched(
     if let Some(pc) = pc.or(known)
         && let Some(touch) = look.at(pc, after).or_else(|| look.lost_address(pc, after))
     {
-        return touch;
+        return Some(touch);
     }
     let whole = |pc: u64, kind: AccessKind| Touch {
         pc,
@@ -63,22 +64,30 @@ pub fn touched(
         kind,
     };
     let candidates = look.candidates(after);
-    let mut found = candidates
-        .iter()
-        .find_map(|len| look.at(after.wrapping_sub(*len), after));
+    let mut found = None;
+    for len in candidates {
+        let pc = after.wrapping_sub(len);
+        if look.flushes(pc, after) {
+            return None;
+        }
+        found = look.at(pc, after);
+        if found.is_some() {
+            break;
+        }
+    }
     if found.is_none() {
         // A string instruction that is not through yet; a call.
         found = look.at(after, after).or_else(|| look.call(after));
     }
-    if found.is_none() && !look.writes {
-        if look.returned(after) {
-            return whole(after, AccessKind::Read);
-        }
+    if found.is_none() && !look.writes && look.returned(after) {
+        return Some(whole(after, AccessKind::Read));
+    }
+    if found.is_none() {
         found = candidates
             .iter()
             .find_map(|len| look.lost_address(after.wrapping_sub(*len), after));
     }
-    match found {
+    Some(match found {
         Some(touch) => {
             let len = after.wrapping_sub(touch.pc);
             if let Some(s) = slot.filter(|_| (1..=15).contains(&len)) {
@@ -88,7 +97,7 @@ pub fn touched(
         }
         None if look.writes => whole(pc.unwrap_or(after), AccessKind::Write),
         None => whole(pc.unwrap_or(after), AccessKind::ReadWrite),
-    }
+    })
 }
 
 /// Bytes before the PC that are read for votes.
@@ -151,22 +160,37 @@ impl Look {
         order
     }
 
+    /// Does the instruction at `pc` flush the cache line? Debug registers take that for a read.
+    fn flushes(&self, pc: u64, after: u64) -> bool {
+        let insn = self.decode(pc);
+        insn.is_some_and(|i| i.class == Class::Flush && pc.wrapping_add(i.len.into()) == after)
+    }
+
     /// Has a `ret` read the range?
     fn returned(&self, after: u64) -> bool {
         let at = self.gprs.rsp.wrapping_sub(8);
         self.range.overlaps(TargetAddr(at), 8) && memory::get::<u64>(at) == Some(after)
     }
 
-    /// A load at `pc` that has overwritten a register of its own address.
+    /// A load, or an exchange, at `pc` that has overwritten a register of its own address.
     fn lost_address(&self, pc: u64, after: u64) -> Option<Touch> {
         let insn = self.decode(pc)?;
         let ends = pc.wrapping_add(insn.len.into()) == after;
-        let reads = insn.class == Class::Plain && insn.layout.has_mem() && insn.mem.kind.reads();
-        (ends && reads && !self.writes).then_some(Touch {
+        let plain = insn.class == Class::Plain && insn.layout.has_mem() && insn.mem.kind.reads();
+        let reads = plain || insn.class == Class::Xlat;
+        (ends && reads && (!self.writes || exchanges(&insn))).then_some(Touch {
             pc,
             addr: self.range.start,
-            len: self.range.len.min(insn.mem.size.into()).max(1),
-            kind: insn.mem.kind,
+            len: if plain {
+                self.range.len.min(insn.mem.size.into()).max(1)
+            } else {
+                1
+            },
+            kind: if plain {
+                insn.mem.kind
+            } else {
+                AccessKind::Read
+            },
         })
     }
 
@@ -243,6 +267,13 @@ impl Look {
     }
 }
 
+/// `xchg` or `xadd` whose register is one of its operand's address?
+fn exchanges(insn: &Insn) -> bool {
+    let l = &insn.layout;
+    let address = [insn.mem.base, insn.mem.index].contains(&l.reg);
+    address && matches!((l.map, l.opcode), (0, 0x86 | 0x87) | (1, 0xc0 | 0xc1))
+}
+
 /// Largest key first; equals keep their order. (The library's sort may allocate.)
 fn insertion_sort(list: &mut Candidates, key: impl Fn(&u64) -> u32) {
     for i in 1..list.len() {
@@ -266,6 +297,19 @@ fn rewind(insn: &Insn, g: &mut Gprs) {
         }
         Pop | PopMem | Popf | Ret => g.rsp = g.rsp.wrapping_sub(insn.stack_size()),
         Leave => g.rbp = g.rsp.wrapping_sub(insn.stack_size()),
+        Enter => {
+            let slot = insn.stack_size();
+            let (room, level) = insn.enter_operands();
+            let pushed = slot * if level == 0 { 1 } else { u64::from(level) + 1 };
+            g.rsp = g.rsp.wrapping_add(pushed + u64::from(room));
+            // What it pushed first.
+            let old = memory::get::<u64>(g.rsp.wrapping_sub(slot)).unwrap_or(g.rbp);
+            g.rbp = if slot == 2 {
+                g.rbp & !0xffff | old & 0xffff
+            } else {
+                old
+            };
+        }
         Movs | Stos | Lods | Scas | Cmps => {
             let step = if g.rflags & 0x400 != 0 {
                 insn.string_size().wrapping_neg()

@@ -226,9 +226,9 @@ pub fn report(
         }
         let old = old.get(..range.len as usize).unwrap_or(&[]);
         let touch = behind::touched(t, uc, *after, pc, range, kind);
-        if !kind.sees(touch.kind) {
+        let Some(touch) = touch.filter(|touch| kind.sees(touch.kind)) else {
             continue;
-        }
+        };
         if let Some(n) = g().counters(id) {
             n.traps.fetch_add(1, Relaxed);
         }
