@@ -2,12 +2,12 @@
 
 use crate::crew::{Crew, THREADS};
 use crate::generate::{Codes, Plan};
-use crate::hits::{Difference, Expected, compare};
+use crate::hits::{Actual, Difference, Expected, compare};
 use crate::minimise::minimise;
 use crate::program::{Judge, Program};
 use crate::ring::MOST_HITS;
 use crate::ulpf::{How, Patching};
-use crate::{generate, step, ulpf, unicorn};
+use crate::{generate, registers, step, ulpf, unicorn};
 use anyhow::{Result, bail};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,6 +34,8 @@ pub struct Totals {
     pub stepped: u64,
     /// Programs of several threads.
     pub crews: u64,
+    /// Programs whose watches were in debug registers.
+    pub registers: u64,
     /// Patches in place at some time.
     pub patches: u64,
     /// Interruptions.
@@ -141,13 +143,18 @@ impl Bench {
         let parts = subject.parts();
         let how = How {
             ulpf: &self.ulpf,
-            patching: if parts.iter().any(Program::uses_gs) {
+            // Guards beside the registers would report the hits on their pages in their own way.
+            patching: if parts.iter().any(|p| p.uses_gs() || p.registers) {
                 Patching::Off
             } else {
                 patching
             },
             // A debug register traps behind the access, with less to tell.
-            placement: "guard",
+            placement: if parts[0].registers {
+                "debug-register"
+            } else {
+                "guard"
+            },
             seed: parts[0].memory_seed,
             threads: (parts.len() as u64 - 1, THREADS),
         };
@@ -155,7 +162,7 @@ impl Bench {
             .write(&subject.elf())
             .and_then(|()| ulpf::run(&how, &self.elf, &parts[0].epochs));
         match run {
-            Ok(run) => match compare(&expected, &run.actual) {
+            Ok(run) => match self.compare(subject, &expected, &run.actual) {
                 Ok(hits) => Verdict::Same {
                     expected,
                     hits,
@@ -165,6 +172,18 @@ impl Bench {
                 Err(d) => Verdict::Differs(d),
             },
             Err(e) => Verdict::Broken(e),
+        }
+    }
+
+    fn compare(
+        &self,
+        subject: &Subject,
+        expected: &Expected,
+        actual: &Actual,
+    ) -> Result<u64, Box<Difference>> {
+        match subject {
+            Subject::One(p) if p.registers => registers::compare(p, expected, actual),
+            _ => compare(expected, actual),
         }
     }
 
@@ -256,6 +275,8 @@ pub fn listing(p: &Program, pc: Option<u64>) -> String {
 pub enum Kind {
     One(Judge),
     Crew,
+    /// One thread, with its watches in debug registers.
+    Registers,
 }
 
 impl Bench {
@@ -266,6 +287,7 @@ impl Bench {
         let mut plan = match kind {
             Kind::One(judge) => vec![Plan::new(judge, seed)],
             Kind::Crew => generate::crew(Judge::Unicorn, seed),
+            Kind::Registers => vec![Plan::registers(seed)],
         };
         if debug {
             println!("{kind:?} {seed}, {patching:?}");
@@ -291,6 +313,7 @@ impl Bench {
                 totals.programs += 1;
                 totals.stepped += u64::from(kind == Kind::One(Judge::Step));
                 totals.crews += u64::from(kind == Kind::Crew);
+                totals.registers += u64::from(kind == Kind::Registers);
                 totals.instructions += expected.instructions;
                 totals.accesses += expected.accesses;
                 totals.hits += hits;
@@ -366,6 +389,7 @@ impl Bench {
         let name = match kind {
             Kind::One(judge) => format!("{judge:?}"),
             Kind::Crew => "Crew".to_string(),
+            Kind::Registers => "Registers".to_string(),
         };
         let path = folder.join(format!("{name}-{seed}.case"));
         std::fs::write(&path, subject.text(&comment))?;
@@ -405,11 +429,12 @@ impl Bench {
 impl Totals {
     pub fn line(&self, time: Duration) -> String {
         format!(
-            "{} programs ({} of several threads), {} instructions, {} accesses compared, {} hits compared, \
+            "{} programs ({} of several threads, {} in debug registers), {} instructions, {} accesses compared, {} hits compared, \
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
             self.crews,
+            self.registers,
             self.instructions,
             self.accesses,
             self.hits,

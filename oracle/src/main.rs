@@ -19,6 +19,7 @@ mod kernel;
 mod masks;
 mod minimise;
 mod program;
+mod registers;
 mod ring;
 mod session;
 mod soak;
@@ -33,7 +34,8 @@ oracle soak [SECONDS] [--seed N]   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
 oracle examples [NAME]             the programs of examples/
-oracle one unicorn|step|crew SEED  one program
+oracle one unicorn|step|crew|registers SEED
+                                   one program
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)
 ";

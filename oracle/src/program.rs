@@ -64,6 +64,8 @@ pub struct Program {
     pub epochs: Vec<Vec<Watch>>,
     /// Where each `int3` is in the code.
     pub markers: Vec<usize>,
+    /// Its watches are in debug registers.
+    pub registers: bool,
     /// Its number, if it is one thread of several.
     pub number: Option<u64>,
     /// What that thread may touch.
@@ -132,6 +134,9 @@ impl Program {
             let _ = writeln!(s, "# {line}");
         }
         let _ = writeln!(s, "judge {:?}\nmemory {:#x}", self.judge, self.memory_seed);
+        if self.registers {
+            let _ = writeln!(s, "registers");
+        }
         for (name, bytes) in [("code", &self.code), ("constants", &self.constants)] {
             for line in bytes.chunks(32) {
                 let _ = write!(s, "{name} ");
@@ -166,6 +171,7 @@ impl Program {
             constants: vec![],
             epochs: vec![],
             markers: vec![],
+            registers: false,
             number: None,
             windows: None,
         };
@@ -181,6 +187,7 @@ impl Program {
                     (p.code_at, p.control_at) =
                         (crate::crew::code_at(n), crate::crew::control_at(n));
                 }
+                "registers" => p.registers = true,
                 "marker" => p.markers.push(number(rest)? as usize),
                 "memory" => p.memory_seed = number(rest)?,
                 "code" => p.code.extend(hex(rest)?),

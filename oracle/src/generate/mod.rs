@@ -27,6 +27,8 @@ pub struct Plan {
     pub epochs: Vec<Epoch>,
     /// One thread of several.
     pub member: Option<Member>,
+    /// Watches go into debug registers.
+    pub registers: bool,
 }
 
 /// What one thread of a crew has for itself.
@@ -124,7 +126,41 @@ impl Plan {
             seed,
             epochs,
             member: None,
+            registers: false,
         }
+    }
+
+    /// Its watches fit into debug registers.
+    pub fn registers(seed: u64) -> Plan {
+        let mut plan = Plan::new(Judge::Unicorn, seed);
+        let mut rng = Rng(mix(seed, 0xd4e6));
+        plan.registers = true;
+        for e in &mut plan.epochs {
+            // A trap costs many times what a fault does.
+            e.rounds = e.rounds.div_ceil(8);
+            e.watches.clear();
+            for _ in 0..1 + rng.below(4) {
+                let len = 1 << rng.below(4);
+                let arena = ARENAS[rng.below(3) as usize];
+                let at = match e.watches.last() {
+                    Some(near) if rng.chance(3) => near.addr ^ (8 << rng.below(2)),
+                    _ => arena + 4096 + rng.below(ARENA_LEN as u64 - 2 * 4096),
+                };
+                let w = Watch {
+                    addr: at & !(len - 1),
+                    len,
+                    kind: if rng.chance(2) {
+                        WatchKind::Write
+                    } else {
+                        WatchKind::Access
+                    },
+                };
+                if e.watches.iter().all(|o| o.addr != w.addr) {
+                    e.watches.push(w);
+                }
+            }
+        }
+        plan
     }
 
     pub fn build(&self, codes: &Codes) -> Program {
@@ -194,6 +230,7 @@ impl Plan {
             markers: g.markers,
             number: self.member.as_ref().map(|m| m.number),
             windows: self.member.as_ref().map(|m| m.windows.clone()),
+            registers: self.registers,
         };
         (program, g.items)
     }
