@@ -93,6 +93,9 @@ static void execs(void)
 	_exit(99);
 }
 
+/* A forked child may begin on another stack, too. */
+static int own_stack;
+
 static void tell(const char *name, size_t size, unsigned long flags, void (*child)(void))
 {
 	long result;
@@ -103,7 +106,7 @@ static void tell(const char *name, size_t size, unsigned long flags, void (*chil
 	here.args.parent_tid = (unsigned long)&here.parent_tid;
 	here.args.pidfd = (unsigned long)&here.pidfd;
 	here.args.exit_signal = SIGCHLD;
-	if (flags & CLONE_VM) {
+	if (flags & CLONE_VM || own_stack) {
 		here.args.stack = (unsigned long)stack;
 		here.args.stack_size = sizeof stack;
 	}
@@ -115,6 +118,14 @@ static void tell(const char *name, size_t size, unsigned long flags, void (*chil
 		       here.parent_tid == result ? "told" : "not told", here.pidfd > 0 ? "told" : "not told");
 	if (here.pidfd > 0)
 		close(here.pidfd);
+}
+
+static int on_stack(void *of)
+{
+	char here[2000];
+
+	memset(here, 7, sizeof here);
+	return here > (char *)of && here[1] == 7 && here < (char *)of + sizeof stack;
 }
 
 static void exits(void)
@@ -237,6 +248,11 @@ int main(int argc, char **argv)
 	here.more[39] = 1;
 	tell("and it matters", sizeof here.args + 40, vm, tells_actions);
 	tell("longer than a page", 5000, vm, tells_actions);
+	own_stack = 1;
+	tell("fork to a stack", sizeof here.args, 0, tells_actions);
+	tell("without handlers", sizeof here.args, clear, tells_actions);
+	own_stack = 0;
+	printf("clone to a stack: %d\n", ended(clone(on_stack, stack + sizeof stack, SIGCHLD, stack)));
 	printf("own handlers: %d %d\n", action(SIGUSR1), action(SIGUSR2));
 	zombie();
 	here.watched++;

@@ -371,6 +371,16 @@ fn fork(
     let done = g().fork_done();
     done.store(0, SeqCst);
     let mut args = *a;
+    // Our code goes on where it is, also in the child, until that returns to the program.
+    let stack = match nr as u32 {
+        k::__NR_clone3 if v3.stack != 0 && v3.stack_size != 0 => {
+            let end = v3.stack.wrapping_add(v3.stack_size);
+            (v3.stack, v3.stack_size) = (0, 0);
+            end
+        }
+        k::__NR_clone => core::mem::take(&mut args[1]),
+        _ => 0,
+    };
     let (flags, child_tid) = match nr as u32 {
         k::__NR_clone3 => (&mut v3.flags, v3.child_tid),
         _ => (&mut args[0], a[3]),
@@ -401,6 +411,9 @@ fn fork(
     let result = raw(nr, &args);
     if result == 0 {
         in_child(t, uc, clear);
+        if stack != 0 {
+            uc.gprs.rsp = stack;
+        }
         if own_tid_at != 0 {
             // SAFETY: asks for the child's id.
             let tid = unsafe { sys!(k::__NR_gettid) }.unwrap_or(0) as i32;
