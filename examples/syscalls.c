@@ -215,6 +215,9 @@ static void data(unsigned char *p)
 	iov[0] = (struct iovec){ p + 100, 3000 };
 	tell("vmsplice", vmsplice(pipes[1], iov, 1, 0), p, 3000);
 	tell("vmsplice: read", read(pipes[0], q, 3000), q, 3000);
+	write(pipes[1], q, 2000);
+	iov[0] = (struct iovec){ p + 5000, 2000 };
+	tell("vmsplice: out of a pipe", vmsplice(pipes[0], iov, 1, 0), p, 8000);
 	*at = 5;
 	tell("sendfile", sendfile(pipes[1], file, at, 500), at, 8);
 	tell("sendfile: read", read(pipes[0], q, 8000), q, 8000);

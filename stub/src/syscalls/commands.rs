@@ -1,6 +1,7 @@
 //! Calls whose memory depends on a command argument: ioctl, fcntl, prctl and the like.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::sys;
 
 use super::Args;
 use super::table::{Dir::*, Len::*, Memory, b};
@@ -46,6 +47,14 @@ pub fn memory(nr: u64, a: &Args) -> Option<Memory> {
             (1, 26 | 51) => Memory::Open,
             _ => Memory::One(b(3, In, Arg(4))),
         },
+        // Into a pipe, or out of it.
+        k::__NR_vmsplice => {
+            const ACCESS: u64 = 3; // O_ACCMODE
+            // SAFETY: asks how the descriptor was opened.
+            let mode = unsafe { sys!(k::__NR_fcntl, a[0], k::F_GETFL, 0) };
+            let out = mode.is_ok_and(|m| m & ACCESS == u64::from(k::O_RDONLY));
+            Memory::One(b(1, if out { IovOut } else { IovIn }, Arg(2)))
+        }
         // The type stands before the text.
         k::__NR_msgsnd => Memory::One(b(1, In, ArgAnd(2, 8))),
         _ => return None,

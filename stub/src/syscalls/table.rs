@@ -109,7 +109,7 @@ pub fn memory(nr: u64, a: &Args) -> Memory {
         0 | 17 => bufs![b(1, OutRet, Arg(2))],
         1 | 18 => bufs![b(1, InRet, Arg(2))],
         19 | 295 | 327 => bufs![b(1, IovOut, Arg(2))],
-        20 | 296 | 328 | 278 => bufs![b(1, IovIn, Arg(2))],
+        20 | 296 | 328 => bufs![b(1, IovIn, Arg(2))],
         40 => bufs![b(2, InOut, Fixed(8))],
         275 | 326 => bufs![b(1, InOut, Fixed(8)), b(3, InOut, Fixed(8))],
         78 | 217 => bufs![b(1, OutRet, Arg(2))],
