@@ -23,6 +23,9 @@ use ulpf_lib::ring::SHARED_LEN;
 /// Where the image goes if the range is free: below every place where the kernel puts mappings of
 /// its own choice, yet inside the ranges that the address, memory and thread sanitizers accept.
 const PREFERRED_BASE: u64 = 0x7ea0_0000_0000;
+/// Else below it, in so many steps.
+const BASES: u64 = 64;
+const BASE_STEP: u64 = 64 << 20;
 
 /// A stub that runs, and our ends of what connects us.
 #[derive(Debug)]
@@ -276,7 +279,9 @@ fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let mut last = 0;
-    for (hint, extra) in [(PREFERRED_BASE, libc::MAP_FIXED_NOREPLACE), (0, 0)] {
+    // An earlier stub's image may be there, the parent's in a forked child.
+    let near = (0..BASES).map(|n| (PREFERRED_BASE - n * BASE_STEP, libc::MAP_FIXED_NOREPLACE));
+    for (hint, extra) in near.chain([(0, 0)]) {
         let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
         match t
             .syscall(gate.addr, libc::SYS_mmap, call)

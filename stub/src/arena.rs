@@ -44,14 +44,15 @@ pub static ARENA: Arena = Arena {
 pub fn map_anonymous(len: usize) -> *mut u8 {
     use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, our_place};
     // Away from the program's memory: a neighbour of a watched page is moved with it. Hints come round
-    // again after a while, and where one is taken the kernel puts us among the program's own mappings.
+    // again after a while, and where one is taken the kernel puts us among the program's own mappings. What
+    // is in the way may be large: each further step is longer.
     const HINTS: u32 = 16;
     for hint in 1..=HINTS {
         // SAFETY: a fresh mapping; the address is a hint.
         let got = unsafe {
             sys!(
                 k::__NR_mmap,
-                our_place(len as u64),
+                our_place((len as u64) << hint.min(12)),
                 len,
                 k::PROT_READ | k::PROT_WRITE,
                 k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,

@@ -16,6 +16,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{Body, Group, JUMP, Phase, What};
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
 use ulpf_lib::ring::Area;
 use ulpf_lib::sys;
 
@@ -87,6 +89,30 @@ pub unsafe fn table_mut() -> &'static mut Table {
     // SAFETY: the caller's duty.
     unsafe { &mut *TABLE.0.get() }
 }
+
+/// Takes the tables of pages away (world at rest, nobody is left who could look).
+///
+/// # Safety
+/// As for [`table_mut`].
+pub unsafe fn drop_tables() {
+    // SAFETY: the caller's duty.
+    let t = unsafe { table_mut() };
+    let [classes, writes, reads] = core::mem::take(&mut t.tables);
+    if classes == 0 {
+        return;
+    }
+    // SAFETY: our own mappings, as `control::patches` has made them.
+    unsafe {
+        g().page_map.use_classes(core::ptr::null_mut());
+        let _ = sys!(k::__NR_munmap, classes - PAGE_SIZE, PAGES + PAGE_SIZE);
+        for b in [writes, reads] {
+            let _ = sys!(k::__NR_munmap, b.wrapping_add(OUR_PLACE / 8), BITS_LEN);
+        }
+    }
+}
+
+/// Bytes of a table with a bit for each byte of our place.
+pub const BITS_LEN: u64 = OUR_PLACE_LEN / 8 + PAGE_SIZE;
 
 /// Anything is patched, or was: threads may have their area in gs.
 pub static SOME: AtomicBool = AtomicBool::new(false);
@@ -375,4 +401,6 @@ pub fn remove_in_child() {
         crate::control::text::restore_patches(&table().list);
         SOME.store(false, SeqCst);
     }
+    // SAFETY: the child has one thread, and it is this one.
+    unsafe { drop_tables() };
 }

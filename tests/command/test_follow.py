@@ -1,6 +1,7 @@
 """`ulpf run --follow`, and exec under `ulpf run`."""
 
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -59,6 +60,12 @@ class Follow(unittest.TestCase):
     def test_at_a_function_again(self):
         said = Json(["baton"], "relay", "1", options=("--at", "ready"))
         self.assertEqual([h["new"] for h in said.hits], ["11", "12", "10", "11"])
+
+    def test_generations_with_a_watched_heap(self):
+        """What the stubs of its forebears have left in a process is nobody's heap, and in nobody's way."""
+        status, out, err = run(["heap:w"], "family", "6", options=["--follow", "--quiet"])
+        self.assertEqual((status, out), (6, ""), err)
+        self.assertEqual(len(re.findall(r"(?m)^ulpf: process .* hits? on 1 watch", err)), 7, err)
 
     def test_another_program(self):
         status, out, _ = run(["baton"], "relay", "0", "/bin/true")

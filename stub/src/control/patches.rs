@@ -134,8 +134,13 @@ impl Patches {
                 Some(at)
             }
         };
-        let bits = OUR_PLACE_LEN / 8 + PAGE_SIZE;
-        let all = (|| Some((sparse(PAGES + PAGE_SIZE)?, sparse(bits)?, sparse(bits)?)))();
+        let all = (|| {
+            Some((
+                sparse(PAGES + PAGE_SIZE)?,
+                sparse(patches::BITS_LEN)?,
+                sparse(patches::BITS_LEN)?,
+            ))
+        })();
         let Some((classes, writes, reads)) = all else {
             self.failed = true; // RLIMIT_AS, most likely: faults will do
             return false;
@@ -546,18 +551,7 @@ impl Patches {
         self.remove_all();
         self.classes.clear();
         // SAFETY: the world rests, and no body is left that could look.
-        unsafe {
-            g().page_map.use_classes(core::ptr::null_mut());
-            let t = patches::table_mut();
-            let [classes, writes, reads] = core::mem::take(&mut t.tables);
-            if classes != 0 {
-                let bits = OUR_PLACE_LEN / 8 + PAGE_SIZE;
-                let _ = sys!(k::__NR_munmap, classes - PAGE_SIZE, PAGES + PAGE_SIZE);
-                for b in [writes, reads] {
-                    let _ = sys!(k::__NR_munmap, b.wrapping_add(OUR_PLACE / 8), bits);
-                }
-            }
-        }
+        unsafe { patches::drop_tables() };
     }
 
     /// For `monitor ulpf patches`.

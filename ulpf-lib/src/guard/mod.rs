@@ -43,7 +43,7 @@ use alloc::vec::Vec;
 
 pub use apply::Unarmed;
 pub use heap::LARGEST_HEAP;
-pub use os::{OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
+pub use os::{OUR_IMAGES, OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
@@ -152,7 +152,7 @@ impl Guards {
     /// [`Guards::check`], with the reason. `map` is what the fault handler reads.
     pub fn lazy(map: &'static PageMap) -> Guards {
         let mut excluded = Runs::new();
-        excluded.insert(OUR_PLACE, OUR_PLACE + OUR_PLACE_LEN, ());
+        excluded.insert(OUR_IMAGES, OUR_PLACE + OUR_PLACE_LEN, ());
         Guards {
             map,
             file: None,

@@ -21,6 +21,8 @@ use crate::sys::Errno;
 /// the neighbour of a watched page. Just above the stub's image, where sanitizers accept mappings.
 pub const OUR_PLACE: u64 = 0x7ea1_0000_0000;
 pub const OUR_PLACE_LEN: u64 = 0x3f_0000_0000;
+/// The stub's image, and below it those that are left of earlier ones (the parent's in a forked child).
+pub const OUR_IMAGES: u64 = 0x7e9f_0000_0000;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
