@@ -46,6 +46,28 @@ class VanishedMemory(Case):
         self.assertTrue(said.summary["watches"][0]["gone"])
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
 
+    def test_debug_registers(self):
+        """What a guard tells of its memory a register does, too."""
+        status, out, err = run(["*number:8"], "vanish", options=["--at", "ready", "--placement=debug-register"])
+        self.assertEqual((status, out), self.expected())
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8` was gone at the end")
+        self.assertSays(err, r"its memory is gone \(mremap\)", r"its memory is back \(mremap\)")
+        self.assertSays(err, r"2 → 0 .*by mmap\(", r"3 → 0 .*by madvise\(", r"4 → 5", r"5 → 6")
+        said = Json(["*number:8"], "vanish", options=["--at", "ready", "--placement=debug-register"])
+        self.assertTrue(said.summary["watches"][0]["gone"])
+        self.assertEqual(said.summary["watches"][0]["hits"], 7)
+
+    def test_what_children_get(self):
+        """MADV_DONTFORK and MADV_WIPEONFORK, from before the watch and from after it, hold for guarded pages, for
+        their children, and for the children's children, watched or not."""
+        expected = bare(example("heirs"))
+        self.assertSays(expected[1], r"child: 1 - 0 4 -")
+        every = [f"*{name}:8" for name in ("plain", "nothing", "zeros", "shared", "shared_nothing")]
+        for specs in [every], *[[[spec]] for spec in every]:
+            for follow in [], ["--follow"]:
+                status, out, err = run(specs[0], "heirs", options=["--at", "ready", "--quiet", *follow])
+                self.assertEqual((status, out), expected, f"{specs} {follow}: {err}")
+
     def test_memory_that_cannot_be_armed_again(self):
         gdb = self.session("vanish", "code")
         gdb("watch -l *number")

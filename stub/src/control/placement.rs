@@ -118,6 +118,10 @@ impl Placement {
     pub fn placed(&self) -> Vec<WatchId> {
         self.held.iter().flatten().map(|h| h.id).collect()
     }
+    /// The watches that are in registers, and what they watch.
+    pub fn held(&self) -> impl Iterator<Item = (WatchId, WatchRange)> + '_ {
+        self.held.iter().flatten().map(|h| (h.id, h.range))
+    }
     fn slot_of(&self, id: WatchId) -> Option<usize> {
         self.held
             .iter()

@@ -5,10 +5,13 @@ use alloc::string::String;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::{TargetAddr, WatchId, WatchRange, syscalls};
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchRange, syscalls};
 
-use super::Control;
+use super::{Control, text};
 use crate::g;
+use crate::runtime::debug_registers;
 
 /// So many watches are named at once; the rest is counted.
 const NAMED: usize = 8;
@@ -35,6 +38,13 @@ impl Control {
                 },
             );
         }
+        // A debug register matches whatever is there, and nothing where nothing is.
+        let registers = self.placement.held();
+        gone.extend(
+            registers
+                .filter(|(_, range)| !mapped(range.start))
+                .map(|(id, range)| (id.0, range)),
+        );
         let call = self.vanished.call.take();
         let was = core::mem::replace(&mut self.vanished.gone, gone);
         let now = &self.vanished.gone;
@@ -54,6 +64,9 @@ impl Control {
             !now.contains_key(id) && list.any_overlap(range.start, range.len)
         });
         mark(back.clone(), 0);
+        for (id, _) in back.clone() {
+            debug_registers::look_at(WatchId(*id), text::read);
+        }
         told(
             &mut text,
             back,
@@ -65,6 +78,21 @@ impl Control {
             self.notices.push(text);
         }
     }
+}
+
+/// Has the program any memory there?
+fn mapped(addr: TargetAddr) -> bool {
+    let mut there = [0u8];
+    // SAFETY: asks about one page.
+    unsafe {
+        sys!(
+            k::__NR_mincore,
+            addr.page().0,
+            PAGE_SIZE,
+            there.as_mut_ptr()
+        )
+    }
+    .is_ok()
 }
 
 fn mark<'a>(watches: impl Iterator<Item = (&'a u32, &'a WatchRange)>, gone: u64) {

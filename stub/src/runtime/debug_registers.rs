@@ -126,9 +126,27 @@ pub fn would_match(addr: u64, len: u64, write: bool) -> bool {
             })
 }
 
+/// Is a register used for memory in `[start, end)`?
+pub fn any_in(start: u64, end: u64) -> bool {
+    active()
+        && REGISTERS
+            .iter()
+            .any(|s| (start..end).contains(&s.addr.load(Relaxed)))
+}
+
 /// The debugger may have written anything (stub's task, world at rest).
 pub fn look_all(read: impl Fn(u64, &mut [u8]) -> usize) {
     for s in REGISTERS.iter().filter(|s| s.watch().is_some()) {
+        s.look_with(&read);
+    }
+}
+
+/// What one of them watches is new memory (stub's task, world at rest).
+pub fn look_at(id: WatchId, read: impl Fn(u64, &mut [u8]) -> usize) {
+    for s in REGISTERS
+        .iter()
+        .filter(|s| s.watch().is_some_and(|w| w.0 == id))
+    {
         s.look_with(&read);
     }
 }

@@ -27,6 +27,7 @@ use crate::control::heap::Mapped;
 use crate::g;
 use crate::patches;
 use crate::runtime::asm::ulpf_blocking;
+use crate::runtime::debug_registers;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall};
@@ -548,6 +549,7 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     };
     (range.0 < range.1
         && (g().touches(range.0, range.1)
+            || debug_registers::any_in(range.0, range.1)
             || sites::touches(range.0, range.1)
             || patches::touches(range.0, range.1)))
     .then_some(range)
