@@ -558,6 +558,12 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
 /// other threads at rest, and is guarded again afterwards as far as it is still there.
 fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    // DONTFORK, WIPEONFORK; a droppable mapping is wiped, too.
+    if nr as u32 == k::__NR_madvise && matches!(a[2], 10 | 18)
+        || nr as u32 == k::__NR_mmap && a[3] & 15 == 8
+    {
+        ulpf_lib::guard::maps::fork_advice_follows();
+    }
     let result = match affected(nr, a) {
         Some((start, end)) => {
             // What is replaced, or discarded, changes under its watches without any store.

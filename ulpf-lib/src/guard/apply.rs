@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 
+use super::maps::InChild;
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
@@ -19,13 +20,14 @@ pub struct Unarmed {
     pub refusal: Refusal,
 }
 
-/// Pages to be moved, alike in protection and origin.
+/// Pages to be moved, alike in what is known of them.
 #[derive(Clone, Copy)]
 struct Move {
     start: u64,
     end: u64,
     prot: u8,
     origin: Origin,
+    in_child: InChild,
     /// Bounds of the mapping, for shared ones: these are duplicated whole.
     vma: (u64, u64),
 }
@@ -232,7 +234,11 @@ impl Guards {
                     self.pending.insert(at, end, run.guard);
                     self.unmapped.insert(at, end, ());
                 }
-                Piece::Movable { prot, origin } => match self.keep_stack_growing(at) {
+                Piece::Movable {
+                    prot,
+                    origin,
+                    in_child,
+                } => match self.keep_stack_growing(at) {
                     Ok(()) => push(
                         moves,
                         Move {
@@ -240,6 +246,7 @@ impl Guards {
                             end,
                             prot,
                             origin,
+                            in_child,
                             vma: self.bounds(at, origin),
                         },
                     ),
@@ -257,7 +264,11 @@ impl Guards {
         while at < end {
             // A page that does not permit the access cannot be part of a straddling one.
             let (stop, piece) = self.piece(at, end, guard);
-            if let Piece::Movable { prot, origin } = piece
+            if let Piece::Movable {
+                prot,
+                origin,
+                in_child,
+            } = piece
                 && prot & super::PROT_EXEC == 0
             {
                 let from = if self.growing_page(at) == Some(at) {
@@ -272,6 +283,7 @@ impl Guards {
                         end: stop,
                         prot,
                         origin,
+                        in_child,
                         vma: self.bounds(at, origin),
                     },
                 );
@@ -411,6 +423,7 @@ impl Guards {
                 prot,
                 guard: None,
                 origin: m.origin,
+                in_child: m.in_child,
             },
         );
         Ok(end)
@@ -505,6 +518,7 @@ impl Guards {
                 prot: m.prot,
                 guard: None,
                 origin: Origin::Shared,
+                in_child: m.in_child,
             },
         );
         Ok(end)
@@ -618,6 +632,7 @@ fn push(moves: &mut Vec<Move>, m: Move) {
             if last.end == m.start
                 && last.prot == m.prot
                 && last.origin == m.origin
+                && last.in_child == m.in_child
                 && last.vma == m.vma =>
         {
             last.end = m.end

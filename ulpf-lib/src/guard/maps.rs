@@ -1,6 +1,7 @@
 //! What the program has mapped: /proc/self/maps (proc_pid_maps(5)), read whole.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::os::{self, File};
 use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE};
@@ -17,6 +18,27 @@ pub struct Vma {
     pub kind: VmaKind,
     pub dev: u64,
     pub inode: u64,
+    /// As far as [`Snapshot::resolve`] has found it out.
+    pub in_child: InChild,
+}
+
+/// What a forked child finds of a mapping (madvise(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum InChild {
+    #[default]
+    Copy,
+    /// Zeros: MADV_WIPEONFORK, MAP_DROPPABLE.
+    Zeros,
+    /// Nothing: MADV_DONTFORK.
+    Nothing,
+}
+
+static ADVISED: AtomicBool = AtomicBool::new(true);
+
+/// To be called before memory may get another lot than to be copied into forked children. (What has
+/// happened before we came is looked for by itself.)
+pub fn fork_advice_follows() {
+    ADVISED.store(true, Ordering::SeqCst);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +48,7 @@ pub enum VmaKind {
     /// Pages of a file or of shared memory.
     File,
     /// A file or object whose memory may be none (devices, huge pages): its flags will tell, see
-    /// [`Snapshot::resolve_odd`].
+    /// [`Snapshot::resolve`].
     Odd,
     /// Explicit huge pages (MAP_HUGETLB, hugetlbfs).
     HugePages,
@@ -53,30 +75,43 @@ impl Snapshot {
         Ok(Snapshot { vmas })
     }
 
-    /// Finds out what the odd mappings are, by the `VmFlags` in /proc/self/smaps. Slow (the kernel walks
-    /// all page tables), so asked only when one of them is to be watched.
-    pub fn resolve_odd(&mut self) {
+    /// Finds out what the odd mappings are, and what a forked child gets, by the `VmFlags` in
+    /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
+    /// watched, or if there was such advice.
+    pub fn resolve(&mut self) {
+        ADVISED.store(false, Ordering::SeqCst);
+        let mut advised = false;
         let mut at = 0;
         let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
             lines(&file, |line| {
                 if let Some(codes) = line.strip_prefix(b"VmFlags:") {
                     let index = self.index(at);
-                    if let Some(vma) = self
-                        .vmas
-                        .get_mut(index)
-                        .filter(|v| v.start == at && v.kind == VmaKind::Odd)
-                    {
-                        vma.kind = kind_by_flags(codes, vma.shared);
+                    if let Some(vma) = self.vmas.get_mut(index).filter(|v| v.start == at) {
+                        if vma.kind == VmaKind::Odd {
+                            vma.kind = kind_by_flags(codes, vma.shared);
+                        }
+                        vma.in_child = in_child_by_flags(codes);
+                        advised |= vma.in_child != InChild::Copy;
                     }
                 } else if let Some(vma) = parse_line(line) {
                     at = vma.start;
                 }
             })
         });
+        if advised {
+            fork_advice_follows();
+        }
         if resolved.is_err() {
             for vma in self.vmas.iter_mut().filter(|v| v.kind == VmaKind::Odd) {
                 vma.kind = VmaKind::File; // replacing its pages will fail if it is not
             }
+        }
+    }
+
+    /// Is there anything that /proc/self/maps does not say?
+    pub fn resolve_if_advised(&mut self) {
+        if ADVISED.load(Ordering::SeqCst) {
+            self.resolve();
         }
     }
 
@@ -167,6 +202,7 @@ pub fn parse_line(line: &[u8]) -> Option<Vma> {
         kind,
         dev: major << 32 | minor,
         inode,
+        in_child: InChild::Copy,
     })
 }
 
@@ -179,6 +215,17 @@ fn take_hex(rest: &mut &[u8], stop: u8) -> Option<u64> {
     }
     *rest = &rest[n + 1..];
     (n > 0).then_some(value)
+}
+
+fn in_child_by_flags(codes: &[u8]) -> InChild {
+    let has = |code: &[u8]| codes.split(|&b| b == b' ').any(|c| c == code);
+    if has(b"dc") {
+        InChild::Nothing
+    } else if has(b"wf") {
+        InChild::Zeros
+    } else {
+        InChild::Copy
+    }
 }
 
 fn kind_by_flags(codes: &[u8], shared: bool) -> VmaKind {
@@ -250,6 +297,16 @@ mod tests {
         )
         .unwrap();
         assert_eq!(last.kind, VmaKind::Vsyscall);
+    }
+
+    #[test]
+    fn what_a_child_gets_is_understood() {
+        assert_eq!(in_child_by_flags(b" rd wr mr mw me ac sd"), InChild::Copy);
+        assert_eq!(
+            in_child_by_flags(b" rd wr mr mw me dc ac"),
+            InChild::Nothing
+        );
+        assert_eq!(in_child_by_flags(b" rd wr mr mw me ac wf"), InChild::Zeros);
     }
 
     #[test]

@@ -51,7 +51,7 @@ use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::{WatchKind, WatchRange};
-use maps::{Snapshot, VmaKind};
+use maps::{InChild, Snapshot, VmaKind};
 use page_map::WINDOW_OVERLAP;
 use refuse::Why;
 use runs::Runs;
@@ -74,6 +74,7 @@ struct Moved {
     prot: u8,
     guard: Option<Guard>,
     origin: Origin,
+    in_child: InChild,
 }
 
 impl Moved {
@@ -102,6 +103,7 @@ enum Piece {
     Movable {
         prot: u8,
         origin: Origin,
+        in_child: InChild,
     },
     /// The program itself may not make the accesses to look for: nothing to guard until it may.
     Latent,
@@ -320,7 +322,9 @@ impl Guards {
 
     fn read_maps(&mut self) -> Result<(), Errno> {
         if self.snapshot.is_none() {
-            self.snapshot = Some(Snapshot::read()?);
+            let mut snapshot = Snapshot::read()?;
+            snapshot.resolve_if_advised();
+            self.snapshot = Some(snapshot);
             self.mark_stack();
         }
         Ok(())
@@ -340,7 +344,7 @@ impl Guards {
             .into_iter()
             .any(|v| v.kind == VmaKind::Odd && (v.dev, v.inode) != identity)
         {
-            snapshot.resolve_odd();
+            snapshot.resolve();
         }
     }
 
@@ -432,6 +436,7 @@ impl Guards {
             Piece::Movable {
                 prot: vma.prot,
                 origin,
+                in_child: vma.in_child,
             },
         )
     }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::*;
 
+use super::maps::InChild;
 use crate::sys;
 use crate::sys::Errno;
 
@@ -270,6 +271,17 @@ pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
     unsafe { sys!(__NR_mmap, addr, len, RW, flags, -1i64, 0) }.map(drop)
 }
 
+/// Says again what a forked child is to get of private memory.
+pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
+    let advice = match in_child {
+        InChild::Copy => return,
+        InChild::Zeros => MADV_WIPEONFORK,
+        InChild::Nothing => MADV_DONTFORK,
+    };
+    // SAFETY: changes no memory.
+    let _ = unsafe { sys!(__NR_madvise, addr, len, advice) };
+}
+
 pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
     // SAFETY: see the head of the module.
     unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
@@ -282,7 +294,7 @@ pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
 }
 
 pub fn unmap(addr: u64, len: u64) {
-    // SAFETY: called for alias windows only, which nobody holds references into.
+    // SAFETY: nobody holds references into an alias window, or into what a forked child is not to have.
     let _ = unsafe { sys!(__NR_munmap, addr, len) };
 }
 

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::apply::CHUNK;
+use super::maps::InChild;
 use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
@@ -70,6 +71,7 @@ impl Guards {
             if moved.prot != PROT_READ | PROT_WRITE {
                 let _ = os::protect(s, e - s, moved.prot);
             }
+            os::advise_of_fork(s, e - s, moved.in_child);
         }
         file.punch(start, end);
         self.erase(start, end);
@@ -245,7 +247,7 @@ impl Guards {
     pub fn prepare_fork(&mut self) {
         let mut parts = Vec::new();
         for (s, e, moved) in self.moved.iter() {
-            if moved.origin != Origin::Shared {
+            if moved.origin != Origin::Shared && moved.in_child == InChild::Copy {
                 parts.extend(self.data(s, e));
             }
         }
@@ -258,11 +260,18 @@ impl Guards {
     pub fn privatize_in_child(&mut self) -> Result<(), Errno> {
         let mut data = self.fork_data.iter().flatten().copied().peekable();
         for (s, e, moved) in self.moved.iter() {
+            if moved.in_child == InChild::Nothing {
+                if moved.origin != Origin::Shared {
+                    os::unmap(s, e - s);
+                }
+                continue;
+            }
             if moved.origin == Origin::Shared {
                 os::protect(s, e - s, moved.prot)?;
                 continue;
             }
             os::map_private_over(s, e - s)?;
+            os::advise_of_fork(s, e - s, moved.in_child);
             while let Some(part) = data.next_if(|part| part.0 < e) {
                 self.copy_back(part.0, part.1);
             }
