@@ -162,6 +162,7 @@ static void files(unsigned char *p)
 	tell("chdir", chdir((char *)q), 0, 0);
 	memset(q, 0xa5, 300);
 	tell("getcwd", syscall(SYS_getcwd, q, 300) > 0, 0, 0);
+	tell("getcwd, any length", syscall(SYS_getcwd, q, 1L << 62) > 0, 0, 0);
 	tell("getcwd, short", syscall(SYS_getcwd, q, 2), 0, 0);
 	tell("chdir back", chdir("/"), 0, 0);
 	fd = open(dir, O_RDONLY | O_DIRECTORY);

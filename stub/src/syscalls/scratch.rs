@@ -144,7 +144,7 @@ impl Scratch {
         let Some(end) = addr.checked_add(len) else {
             return addr;
         };
-        if !g().touches(addr, end) || !guarded(addr, end, access) {
+        if !g().touches(addr, end) || !g().guards().in_the_way(TargetAddr(addr), end, access) {
             return addr;
         }
         match g().page_map.open(TargetAddr(addr), len, access.writes()) {
@@ -260,17 +260,4 @@ fn writable(page: u64) -> bool {
         )
     };
     result != Err(sys::Errno(14))
-}
-
-/// Does a guard stand in the way of this access anywhere in `[addr, end)`?
-pub fn guarded(addr: u64, end: u64, access: AccessKind) -> bool {
-    let map = &g().page_map;
-    let mut page = addr & !(PAGE_SIZE - 1);
-    while page < end {
-        if map.entry(TargetAddr(page)).guards(access) {
-            return true;
-        }
-        page += PAGE_SIZE;
-    }
-    false
 }

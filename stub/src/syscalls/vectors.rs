@@ -6,13 +6,13 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use super::Args;
 use super::buffers::List;
-use super::scratch::{Scratch, guarded};
+use super::scratch::Scratch;
 use super::table::Dir;
 use crate::g;
 use crate::runtime::memory;
 use crate::runtime::thread::Call;
 
-const IOV_MAX: u64 = 1024;
+pub const IOV_MAX: u64 = 1024;
 const MESSAGES: u64 = 1024;
 /// Buffers up to this size are copied when they are not in one piece; larger ones become vectors.
 const SPLIT: u64 = 64 << 10;
@@ -89,7 +89,10 @@ fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u
         one(v);
         return 1;
     };
-    if v.len == 0 || !g().touches(v.base, end) || !guarded(v.base, end, kind) {
+    if v.len == 0
+        || !g().touches(v.base, end)
+        || !g().guards().in_the_way(TargetAddr(v.base), end, kind)
+    {
         one(v);
         return 1;
     }
@@ -105,7 +108,11 @@ fn pieces(v: IoVec, kind: AccessKind, mut f: Option<&mut dyn FnMut(IoVec)>) -> u
     let (mut n, mut start, mut at) = (0, v.base, v.base);
     let mut begin = place(start);
     while at < end {
-        at = (at + 1).next_multiple_of(PAGE_SIZE).min(end);
+        at = if map.entry(TargetAddr(at)).moved() {
+            (at + 1).next_multiple_of(PAGE_SIZE).min(end)
+        } else {
+            g().guards().next_moved(at, end)
+        };
         if at == end || place(at) != begin + (at - start) {
             let len = at - start;
             one(IoVec { base: begin, len });

@@ -50,7 +50,7 @@ use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
 use crate::sys::Errno;
-use crate::watch::{WatchKind, WatchRange};
+use crate::watch::{AccessKind, WatchKind, WatchRange};
 use maps::{InChild, Snapshot, VmaKind};
 use page_map::WINDOW_OVERLAP;
 use refuse::Why;
@@ -249,6 +249,21 @@ impl Guards {
                 .dups
                 .iter()
                 .any(|(&s, w)| s < end && addr.0 < s + w.len)
+    }
+
+    /// Does a guard stand in the way of this access anywhere in `[start, end)`? (Not page by page: who asks
+    /// may have been told of any length.)
+    pub fn in_the_way(&self, start: TargetAddr, end: u64, access: AccessKind) -> bool {
+        let mut runs = self.moved.within(start.page().0, end);
+        runs.any(|(s, ..)| self.map.entry(TargetAddr(s)).guards(access))
+    }
+
+    /// Where the next moved page from `at` on begins; `end` if there is none before it.
+    pub fn next_moved(&self, at: u64, end: u64) -> u64 {
+        self.moved
+            .within(at, end)
+            .next()
+            .map_or(end, |(s, ..)| s.max(at))
     }
 
     /// Is a guard wanted in `[addr, addr + len)` that could not be set so far, because the program has
