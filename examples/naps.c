@@ -12,6 +12,8 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -62,17 +64,131 @@ static void *feed(void *unused)
 /* Calls that move more than fits at once: nobody may see them end halfway. */
 static int bulk[2], sockets[2];
 
+static char block[200000];
+
 static void *write_much(void *unused)
 {
-	static char block[200000];
+	struct iovec parts[4] = { { block, 1 }, { block, 70000 }, { block, 0 }, { block, sizeof block - 70001 } };
 
-	while (!done)
+	while (!done) {
 		if (write(bulk[1], block, sizeof block) != sizeof block) {
 			odd++;
 			puts("naps: a write ended halfway");
 		}
+		if (writev(bulk[1], parts, 4) != sizeof block) {
+			odd++;
+			puts("naps: a writev ended halfway");
+		}
+	}
 	close(bulk[1]);
 	return unused;
+}
+
+/* Each message takes a descriptor with it; its bytes are numbered. */
+static int wide[2];
+
+static void *send_much(void *unused)
+{
+	static unsigned char bytes[100000];
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr aligned;
+	} control;
+	struct iovec parts[3] = { { bytes, 5 }, { bytes + 5, 60000 }, { bytes + 60005, sizeof bytes - 60005 } };
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 3 };
+
+	for (unsigned i = 0; i < sizeof bytes; i++)
+		bytes[i] = i % 250;
+	while (!done) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof control;
+		struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+		first->cmsg_level = SOL_SOCKET;
+		first->cmsg_type = SCM_RIGHTS;
+		first->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(first), &wide[1], sizeof(int));
+		if (sendmsg(wide[1], &message, 0) != sizeof bytes) {
+			odd++;
+			puts("naps: a sendmsg ended halfway");
+		}
+	}
+	shutdown(wide[1], SHUT_WR);
+	return unused;
+}
+
+static void *take_slowly(void *unused)
+{
+	static unsigned char part[4000];
+	union {
+		char room[CMSG_SPACE(10 * sizeof(int))];
+		struct cmsghdr aligned;
+	} control;
+	struct iovec all = { part, sizeof part };
+	struct timespec t = { 0, MS };
+	unsigned long at = 0;
+	long n, descriptors = 0;
+
+	for (;;) {
+		struct msghdr message = { .msg_iov = &all, .msg_iovlen = 1, .msg_control = &control,
+					  .msg_controllen = sizeof control };
+		n = recvmsg(wide[0], &message, 0);
+		if (n <= 0)
+			break;
+		for (long i = 0; i < n; i++, at++)
+			if (part[i] != at % 100000 % 250) {
+				odd++;
+				puts("naps: a sendmsg went on at another byte");
+				break;
+			}
+		struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+		if (first) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(first), sizeof fd);
+			close(fd);
+			descriptors++;
+		}
+		nanosleep(&t, 0);
+	}
+	if (descriptors != (long)(at / 100000)) {
+		odd++;
+		printf("naps: %ld descriptors with %lu messages\n", descriptors, at / 100000);
+	}
+	return unused;
+}
+
+/* Sockets on which a wait is limited. */
+static int quiet[2], full[2], listening;
+
+static int limited(void)
+{
+	struct timeval limit = { 0, 40 * 1000 };
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+
+	listening = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, quiet) || socketpair(AF_UNIX, SOCK_STREAM, 0, full) ||
+	    bind(listening, (struct sockaddr *)&name, sizeof name.sun_family) || listen(listening, 1))
+		return -1;
+	while (send(full[1], block, sizeof block, MSG_DONTWAIT) > 0)
+		;
+	return setsockopt(quiet[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) ||
+	       setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) ||
+	       setsockopt(full[1], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+static void limited_waits(void)
+{
+	char c;
+	long begun = now();
+
+	ended("recv", begun, 39 * MS, recv(quiet[0], &c, 1, 0) == -1 && errno == EAGAIN);
+	begun = now();
+	ended("read", begun, 39 * MS, read(quiet[0], &c, 1) == -1 && errno == EAGAIN);
+	begun = now();
+	ended("accept", begun, 39 * MS, accept(listening, 0, 0) == -1 && errno == EAGAIN);
+	begun = now();
+	ended("send", begun, 39 * MS, send(full[1], &c, 1, 0) == -1 && errno == EAGAIN);
+	begun = now();
+	ended("write", begun, 39 * MS, write(full[1], block, sizeof block) == -1 && errno == EAGAIN);
 }
 
 static void *read_slowly(void *unused)
@@ -104,13 +220,13 @@ static void *receive_all(void *unused)
 
 int main(int argc, char **argv)
 {
-	pthread_t thread, more[3];
+	pthread_t thread, more[5];
 	unsigned long context = 0;
 	long end;
 	int rounds = 0, word = 0, ep = epoll_create1(0);
 
 	if (pipe(data) || pipe(silent) || pipe(bulk) || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) ||
-	    syscall(SYS_io_setup, 4, &context))
+	    socketpair(AF_UNIX, SOCK_STREAM, 0, wide) || limited() || syscall(SYS_io_setup, 4, &context))
 		return 2;
 	ready();
 	end = now() + (argc > 1 ? atol(argv[1]) : 1) * 1000L * MS;
@@ -118,6 +234,8 @@ int main(int argc, char **argv)
 	pthread_create(&more[0], 0, write_much, 0);
 	pthread_create(&more[1], 0, read_slowly, 0);
 	pthread_create(&more[2], 0, receive_all, 0);
+	pthread_create(&more[3], 0, send_much, 0);
+	pthread_create(&more[4], 0, take_slowly, 0);
 	while (now() < end && !enough) {
 		struct timespec t = { 0, 7 * MS };
 		struct timeval v = { 0, 7000 };
@@ -144,13 +262,14 @@ int main(int argc, char **argv)
 		begun = now();
 		ended("io_getevents", begun, 7 * MS, syscall(SYS_io_getevents, context, 1, 1, events, &t) == 0);
 		ended("read", 0, 0, read(data[0], &c, 1) == 1);
+		limited_waits();
 		watched[16]++;
 		rounds++;
 	}
 	done = 1;
 	pthread_join(thread, 0);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 5; i++)
 		pthread_join(more[i], 0);
-	printf("naps: %ld odd, %ld early, %s\n", odd, early, rounds > 0 ? "some rounds" : "no round");
+	printf("naps: %ld odd, %ld early, %s\n", odd, early, rounds > 1 ? "some rounds" : "hardly a round");
 	return odd || early;
 }

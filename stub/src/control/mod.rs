@@ -507,6 +507,10 @@ impl Control {
                 self.patches.cool(start);
                 false
             }
+            Request::SitesAnew => {
+                self.sites.remove_all();
+                false
+            }
             Request::NoPatches => {
                 self.patches.disable();
                 false

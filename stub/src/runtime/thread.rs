@@ -159,6 +159,8 @@ pub enum Request {
     Cool {
         start: u64,
     },
+    /// Fewer system calls may be made by slots than before.
+    SitesAnew,
     /// The program wants gs, or locks all its memory: no patches any more.
     NoPatches,
     /// The watches of this page may be better off in another place.
@@ -237,6 +239,9 @@ pub struct Inner {
     pub open: bool,
     /// When the call in progress was first made, if not just now (0).
     pub begun: u64,
+    /// A call on a socket whose wait may be limited: when it began (0: it is none), and whether it goes on
+    /// after we have interrupted it halfway.
+    pub waits: (u64, bool),
     /// What a slot has done of it.
     pub already: i64,
     /// Hits by the kernel, to be reported when the system call is complete.
@@ -494,6 +499,7 @@ impl Registry {
                 leaving: false,
                 open: false,
                 begun: 0,
+                waits: (0, false),
                 already: 0,
                 pending: Events::none(),
                 call: None,

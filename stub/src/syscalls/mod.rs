@@ -11,9 +11,11 @@ mod commands;
 mod exec;
 mod opened;
 pub mod process;
+mod rest;
 pub mod scratch;
 pub mod sites;
 pub mod sites_code;
+pub mod sockets;
 pub mod table;
 mod timeout;
 mod vectors;
@@ -198,6 +200,13 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             park::request(t, uc, Request::End);
             Value(result)
         }
+        k::__NR_setsockopt if sockets::limits(a) => {
+            let first = !sockets::TIMED.swap(true, SeqCst);
+            if first && sites::SOME.load(SeqCst) {
+                park::request(t, uc, Request::SitesAnew);
+            }
+            Value(ordinary(t, uc, nr, a))
+        }
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
         k::__NR_mmap
         | k::__NR_munmap
@@ -321,16 +330,35 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
 }
 
 fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    let begun = sockets::begin(nr);
     let mut done = core::mem::take(&mut t.inner().already);
     if done > 0 {
         t.kicked.store(true, SeqCst);
     } else {
+        t.inner().waits = (begun, false);
         done = call(t, uc, nr, a, a, 0);
     }
-    // What we have interrupted halfway goes on, as it would have without us.
+    if done > 0 && t.kicked.load(SeqCst) {
+        return go_on(t, uc, nr, a, begun, done);
+    }
+    done
+}
+
+/// What we have interrupted halfway goes on, as it would have without us.
+#[inline(never)]
+fn go_on(
+    t: &'static Thread,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    begun: u64,
+    mut done: i64,
+) -> i64 {
+    let mut room = rest::Room::new();
     while t.kicked.swap(false, SeqCst)
-        && let Some(rest) = rest_of(nr, a, done)
+        && let Some(rest) = rest::of(nr, a, done, &mut room)
     {
+        t.inner().waits = (begun, true);
         match call(t, uc, nr, &rest, &rest, 0) {
             ABANDONED => return ABANDONED,
             more @ 1.. => done += more,
@@ -338,24 +366,6 @@ fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     done
-}
-
-/// The rest of a call that ends early only when something is wrong, or when it is interrupted.
-fn rest_of(nr: u64, a: &Args, done: i64) -> Option<Args> {
-    const MSG_WAITALL: u64 = 0x100;
-    let whole = match nr as u32 {
-        k::__NR_write | k::__NR_pwrite64 | k::__NR_sendto => true,
-        k::__NR_recvfrom => a[3] & MSG_WAITALL != 0,
-        _ => false,
-    };
-    let n = u64::try_from(done).ok().filter(|n| *n > 0 && *n < a[2])?;
-    let mut rest = *a;
-    rest[1] += n;
-    rest[2] -= n;
-    if nr as u32 == k::__NR_pwrite64 {
-        rest[3] += n;
-    }
-    whole.then_some(rest)
 }
 
 /// Makes the call with guarded buffers redirected. `a`: what the program has passed; `given`: the same,
@@ -370,6 +380,8 @@ fn call(
 ) -> i64 {
     let mut timeout = timeout::Timeout::of(nr, a);
     let mut again = false;
+    let (waits_since, continued) = core::mem::take(&mut t.inner().waits);
+    again |= continued;
     let begun = core::mem::take(&mut t.inner().begun);
     if let (Some(time), true) = (&mut timeout, begun != 0) {
         // A slot has made the first attempt.
@@ -381,11 +393,25 @@ fn call(
         if let Some(time) = &mut timeout {
             ours |= time.prepare(&mut args, again);
         }
+        let mut waits = true;
+        if again && waits_since != 0 {
+            match sockets::wait(t, uc, nr, a, waits_since) {
+                sockets::Again::Plain => {}
+                sockets::Again::WithoutWaiting => waits = false,
+                sockets::Again::Wait => continue,
+                sockets::Again::Over(result) => {
+                    return finished(t, &timeout, again, nr, a, result);
+                }
+            }
+        }
         // Rechecked for every attempt: watches come and go while a call waits.
         if !g().watches_kernel() {
             t.kicked.store(false, SeqCst);
-            let result = attempt(t, uc, nr, &args);
-            if !interrupted_by_us(t, result) {
+            let mut made = nr;
+            let tried = !waits && sockets::without_waiting(&mut made, &mut args);
+            let result = attempt(t, uc, made, &args);
+            if !interrupted_by_us(t, result) && !(tried && result == sockets::EAGAIN) {
+                t.kicked.fetch_or(tried, SeqCst); // the rest waits
                 return finished(t, &timeout, again, nr, a, result);
             }
             again = true;
@@ -400,11 +426,14 @@ fn call(
         buffers::redirect(nr, &list, a, &mut args, ours, &mut scratch);
         buffers::before(nr, &list, a, &mut scratch);
         t.kicked.store(false, SeqCst);
-        let result = attempt(t, uc, scratch.instead.unwrap_or(nr), &args);
-        if interrupted_by_us(t, result) {
+        let mut made = scratch.instead.unwrap_or(nr);
+        let tried = !waits && sockets::without_waiting(&mut made, &mut args);
+        let result = attempt(t, uc, made, &args);
+        if interrupted_by_us(t, result) || tried && result == sockets::EAGAIN {
             again = true;
             continue;
         }
+        t.kicked.fetch_or(tried, SeqCst);
         let result = finished(t, &timeout, again, nr, a, result);
         if result == RESTART || result == ABANDONED {
             return result;

@@ -220,7 +220,7 @@ pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
     }
     let Some(s) = seen(insn) else { return };
     s.signals.fetch_add(1, Relaxed);
-    if sites_code::class(nr).is_none() {
+    if sites_code::wanted(nr).is_none() {
         return;
     }
     if s.refused.load(Relaxed) || has(&s.done, nr) {
@@ -377,7 +377,7 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
                 && uc.gprs.rax == EINTR as u64
                 && sites_code::class(nr as u64).is_some_and(|c| c.restart);
             let done = uc.gprs.rax as i64;
-            if just && super::rest_of(nr as u64, &super::arguments(uc), done).is_some() {
+            if just && super::rest::of_one_piece(nr as u64, &super::arguments(uc), done).is_some() {
                 left.partial = done;
             }
         }

@@ -136,8 +136,8 @@ pub fn class(nr: u64) -> Option<Class> {
         318 => again(const { &[Short(Rsi), Near(Rdi)] }),
         // futex: only to wake, within the process
         202 => plain(const { &[Is(Rsi, 129), Near(Rdi)] }),
-        // setsockopt
-        54 => plain(const { &[Short(R8), Near(R10)] }),
+        // setsockopt for TCP
+        54 => plain(const { &[Is(Rsi, 6), Short(R8), Near(R10)] }),
         // epoll_ctl, epoll_wait, epoll_pwait without a mask, poll
         233 => plain(const { &[Near(R10)] }),
         232 => timed(const { &[Short(Rdx), Wide(Rsi)] }, R10),
@@ -145,6 +145,11 @@ pub fn class(nr: u64) -> Option<Class> {
         7 => timed(const { &[Short(Rsi), Wide(Rdi)] }, Rdx),
         _ => None,
     }
+}
+
+/// The class of a call that a slot may make now.
+pub fn wanted(nr: u64) -> Option<Class> {
+    class(nr).filter(|_| !super::sockets::may_wait(nr))
 }
 
 /// Which state of the original code an instruction of a slot stands for.
@@ -384,7 +389,7 @@ impl Code {
             full: false,
         };
         let usable = |nr: u16| {
-            class(nr as u64).filter(|k| p.bmi2 || (k.checks.is_empty() && k.timeout.is_none()))
+            wanted(nr as u64).filter(|k| p.bmi2 || (k.checks.is_empty() && k.timeout.is_none()))
         };
         if let Some(nr) = p.mov {
             if p.xor {

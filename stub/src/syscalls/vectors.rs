@@ -22,21 +22,21 @@ const WAITER: u64 = 24;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct IoVec {
-    base: u64,
-    len: u64,
+pub struct IoVec {
+    pub base: u64,
+    pub len: u64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MsgHdr {
+pub struct MsgHdr {
     name: u64,
     namelen: u32,
     pad: u32,
-    iov: u64,
-    iovlen: u64,
-    control: u64,
-    controllen: u64,
+    pub iov: u64,
+    pub iovlen: u64,
+    pub control: u64,
+    pub controllen: u64,
     flags: u64,
 }
 
