@@ -255,7 +255,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
     let code = bytes.get(..n).unwrap_or(&[]);
     let Ok(site) = engine().thunks.site(&engine().decoder, pc, code) else {
-        return slow(t, uc, None, fault_at, None);
+        return without_site(t, uc, code, fault_at);
     };
     let (fs_base, gs_base) = park::bases(t);
     // SAFETY: the frame's own image.
@@ -313,6 +313,28 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
             if again { Step::Again } else { Step::Done }
         }
     }
+}
+
+/// An instruction that nobody can decode, or one more than we have room to remember.
+fn without_site(t: &'static Thread, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
+    let Some(insn) = decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
+        return slow(t, uc, None, fault_at, None);
+    };
+    let (fs_base, gs_base) = park::bases(t);
+    // SAFETY: the frame's own image.
+    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
+    let cpu = Cpu {
+        gprs: &mut uc.gprs,
+        fs_base,
+        gs_base,
+        xsave: uc.fpstate,
+        xsave_len,
+    };
+    let mut list = AccessList::new();
+    insn.accesses(&cpu, &mut list);
+    let probe = insn.probe(&cpu);
+    let known = !list.overflowed();
+    slow(t, uc, known.then_some(&list), fault_at, probe)
 }
 
 /// Which address of an access our guard is in the way of: the one that has faulted, if one has.

@@ -4,7 +4,7 @@ import re
 import unittest
 
 from lib.env import bare, example, needs_registers, ulpf_only
-from lib.run import run, ulpf
+from lib.run import Json, run, ulpf
 
 
 @ulpf_only
@@ -19,6 +19,12 @@ class Exactness(unittest.TestCase):
         status, out, said = run(["cells[3]"], "threads16", "100000", options=["-q", "--placement", placement], seconds=250)
         self.assertEqual((status, out), expected)
         self.assertRegex(said, rf"100000 hits on 1 watch, 0 silent stores, {others} false positives")
+
+    def test_more_instructions_than_can_be_remembered(self):
+        """What an instruction touches is known also where there is no room left for what was made for it."""
+        said = Json(["*watched:1"], "many_stores", options=("--at", "ready", "--placement=guard"))
+        self.assertEqual((said.status, said.out), (0, "many_stores: 70\n"))
+        self.assertEqual([int(hit["new"].split()[0]) for hit in said.hits], list(range(1, 71)))
 
     def test_sixteen_threads_and_a_guard(self):
         self.stores("guard", 1_500_000)
