@@ -155,6 +155,8 @@ fn adopt_thread() -> Result<(), Errno> {
         sys!(k::__NR_sigaltstack, &raw const stack, &raw mut i.alt)?;
         sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8)?;
         i.hidden = mask & signals::HIDDEN;
+        let mut size = 0u64;
+        let _ = sys!(k::__NR_get_robust_list, 0, &raw mut i.robust, &raw mut size);
         let unblock = signals::HIDDEN;
         sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
     }

@@ -68,6 +68,16 @@ class VanishedMemory(Case):
                 status, out, err = run(specs[0], "heirs", options=["--at", "ready", "--quiet", *follow])
                 self.assertEqual((status, out), expected, f"{specs} {follow}: {err}")
 
+    def test_robust_locks(self):
+        """Locks on guarded pages whose owner ends, however it ends: the next one gets EOWNERDEAD, in this process and
+        in others."""
+        for how in "thread", "exit", "kill", "exec":
+            expected = bare(example("legacy"), how)
+            self.assertEqual(expected[1], 3 * "legacy: Owner died\n")
+            for kind in "w", "rw":
+                status, out, err = run([f"*word:8:{kind}"], "legacy", how, options=["--at", "ready", "--quiet"])
+                self.assertEqual((status, out), expected, f"{how} {kind}: {err}")
+
     def test_memory_that_cannot_be_armed_again(self):
         gdb = self.session("vanish", "code")
         gdb("watch -l *number")

@@ -43,6 +43,7 @@ use crate::global::{Breakpoint, Wish};
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, StopReason, Tid};
 use crate::runtime::frame::{UContext, fpstate_len};
 use crate::runtime::park::{futex_wake, notify};
+use crate::runtime::robust;
 use crate::runtime::signals;
 use crate::runtime::thread::{Event, Request, State, Thread};
 
@@ -128,6 +129,9 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
     let mut session = GdbSession::new(pid);
     c.first_stop(&mut session);
     c.main_loop(&mut session, flags);
+    if !c.detached {
+        c.program_is_gone();
+    }
 }
 
 impl Control {
@@ -271,6 +275,17 @@ impl Control {
             for text in self.notices.take() {
                 session.console(&text, &mut |b: &[u8]| send_all(fd, b));
             }
+        }
+    }
+
+    /// The program has ended, or is another one by now: who shares memory with it may wait for its locks.
+    fn program_is_gone(&self) {
+        for _ in 0..1000 {
+            if program_is_dead() || self.exec == follow::Exec::Over || self.exec_happened() {
+                robust::exit_all(&text::read);
+                return;
+            }
+            world::nap(); // it is being killed
         }
     }
 

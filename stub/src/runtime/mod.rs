@@ -12,6 +12,7 @@ pub mod debug_registers;
 pub mod frame;
 pub mod memory;
 pub mod park;
+pub mod robust;
 pub mod signals;
 pub mod thread;
 pub mod waiting;

@@ -215,6 +215,8 @@ pub struct Inner {
     pub actions: *const ActionTable,
     /// Address that the kernel clears at exit (set_tid_address, CLONE_CHILD_CLEARTID).
     pub clear_tid: u64,
+    /// Head of its list of robust locks (set_robust_list), or 0.
+    pub robust: u64,
     /// A vfork child that is to report itself: the thread that has made it.
     pub vfork_parent: Tid,
     /// A vfork child whose exec the command may want to follow.
@@ -404,6 +406,13 @@ impl Registry {
         })
     }
 
+    /// Every record, also of threads that have ended.
+    pub fn every(&self) -> impl Iterator<Item = &'static Thread> + '_ {
+        // SAFETY: records are never unmapped.
+        let all = self.slots().iter();
+        all.filter_map(|s| unsafe { s.load(Acquire).as_ref() })
+    }
+
     pub fn find(&self, tid: i32) -> Option<&'static Thread> {
         self.iter().find(|t| t.tid() == tid)
     }
@@ -486,6 +495,7 @@ impl Registry {
                 },
                 actions: &raw const crate::g().actions,
                 clear_tid: 0,
+                robust: 0,
                 vfork_parent: 0,
                 spawned: false,
                 adopted: false,

@@ -178,6 +178,13 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             t.inner().clear_tid = a[0];
             Value(raw(nr, a))
         }
+        k::__NR_set_robust_list => {
+            let result = raw(nr, a);
+            if result == 0 {
+                t.inner().robust = a[0];
+            }
+            Value(result)
+        }
         // The kernel writes to a registered area at any preemption and kills the program when it
         // lies on a guarded page; glibc does without.
         k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 {

@@ -20,6 +20,7 @@ use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
+use crate::runtime::robust;
 use crate::runtime::signals;
 use crate::runtime::thread::{Call, Event, Request, State, Thread};
 use crate::runtime::waiting::Waiting;
@@ -517,6 +518,8 @@ pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
         let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
     }
     let _ = uc;
+    robust::exit(t);
+    t.inner().robust = 0;
     t.set_state(State::Dead);
     park::notify();
     let _ = raw(k::__NR_exit as u64, a);

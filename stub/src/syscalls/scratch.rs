@@ -242,7 +242,7 @@ impl Scratch {
 
 /// May the program write to this page, which is none of ours? The kernel tries, with a futex operation
 /// that adds zero to the page's first word and compares it with what it is not.
-fn writable(page: u64) -> bool {
+pub fn writable(page: u64) -> bool {
     const WAKE_OP_PRIVATE: u64 = 5 | 128;
     const ADD: u64 = 1 << 28;
     let nobody = 0u32;
