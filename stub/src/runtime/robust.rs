@@ -90,7 +90,7 @@ fn walk(list: u64, tid: u32, read: Read) {
 /// The owner of a lock has died (handle_futex_death).
 fn died(at: u64, tid: u32, pi: bool, pending: bool, read: Read) {
     let mut bytes = [0; 4];
-    if at % 4 != 0 || read(at, &mut bytes) != 4 {
+    if !at.is_multiple_of(4) || read(at, &mut bytes) != 4 {
         return;
     }
     let alias = g().alias_of(at);

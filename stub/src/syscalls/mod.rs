@@ -417,7 +417,7 @@ fn call(
             let mut made = nr;
             let tried = !waits && sockets::without_waiting(&mut made, &mut args);
             let result = attempt(t, uc, made, &args);
-            if !interrupted_by_us(t, result) && !(tried && result == sockets::EAGAIN) {
+            if !(interrupted_by_us(t, result) || tried && result == sockets::EAGAIN) {
                 t.kicked.fetch_or(tried, SeqCst); // the rest waits
                 return finished(t, &timeout, again, nr, a, result);
             }
