@@ -7,6 +7,8 @@
 //! What a watch's condition wants to know of its hit are trace state variables with numbers that GDB,
 //! which counts its own from 1, does not reach ([`variable`]).
 
+use core::mem::MaybeUninit;
+
 use crate::cpu::Gprs;
 
 /// Depth of the value stack; GDB's own compiler uses a handful.
@@ -187,26 +189,26 @@ pub mod op {
     pub const ROT: u8 = 0x33;
 }
 
+/// Filling all slots beforehand would cost more than most conditions.
 struct Values {
-    slots: [u64; STACK],
+    slots: [MaybeUninit<u64>; STACK],
+    /// Slots that have been written: those below.
     len: usize,
 }
 
 impl Values {
     fn push(&mut self, value: u64) -> Result<(), AgentError> {
-        *self
-            .slots
+        self.slots
             .get_mut(self.len)
-            .ok_or(AgentError::StackOverflow)? = value;
+            .ok_or(AgentError::StackOverflow)?
+            .write(value);
         self.len += 1;
         Ok(())
     }
     fn pop(&mut self) -> Result<u64, AgentError> {
-        self.len = self.len.checked_sub(1).ok_or(AgentError::StackUnderflow)?;
-        self.slots
-            .get(self.len)
-            .copied()
-            .ok_or(AgentError::StackUnderflow)
+        let value = self.pick(0)?;
+        self.len -= 1;
+        Ok(value)
     }
     /// The value `depth` below the top.
     fn pick(&self, depth: u8) -> Result<u64, AgentError> {
@@ -214,10 +216,9 @@ impl Values {
             .len
             .checked_sub(usize::from(depth) + 1)
             .ok_or(AgentError::StackUnderflow)?;
-        self.slots
-            .get(at)
-            .copied()
-            .ok_or(AgentError::StackUnderflow)
+        let slot = self.slots.get(at).ok_or(AgentError::StackUnderflow)?;
+        // SAFETY: below `len`.
+        Ok(unsafe { slot.assume_init() })
     }
     fn unary(&mut self, f: impl FnOnce(u64) -> u64) -> Result<(), AgentError> {
         let a = self.pop()?;
@@ -275,7 +276,7 @@ fn load<const N: usize>(cx: &mut dyn AgentContext, values: &mut Values) -> Resul
 /// The value that the expression leaves on top; a condition holds when it is not zero.
 pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
     let mut values = Values {
-        slots: [0; STACK],
+        slots: [MaybeUninit::uninit(); STACK],
         len: 0,
     };
     let v = &mut values;
