@@ -19,7 +19,7 @@ mod follow;
 mod format;
 pub mod last;
 mod log;
-mod memory;
+pub mod memory;
 mod options;
 mod output;
 mod ring;

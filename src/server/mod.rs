@@ -18,6 +18,7 @@ macro_rules! message {
 }
 
 mod client;
+mod filters;
 mod host_io;
 mod listen;
 pub mod options;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::filters;
 use super::processes::Addressed;
 use super::target::Target;
 use super::watches;
@@ -10,6 +11,7 @@ use crate::rsp;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use tokio::task::spawn_blocking;
 
 /// Abilities of the server itself, added to the stub's answer to qSupported.
 const OWN_FEATURES: &[&str] = &[
@@ -290,7 +292,23 @@ impl Server {
                 }
                 let _ = client.send(b"OK").await;
             }
-            _ if !self.targets.is_empty() => return self.relay(client, packet).await,
+            _ if !self.targets.is_empty() => {
+                let Some(spec) = filters::names_a_variable(&command) else {
+                    return self.relay(client, packet).await;
+                };
+                let pid = self.targets[0].pid;
+                let translated = spawn_blocking(move || filters::translate(pid, &spec)).await;
+                match translated.unwrap_or_else(|e| Err(e.to_string())) {
+                    Ok(command) => {
+                        let packet = format!("qRcmd,{}", rsp::to_hex(command.as_bytes()));
+                        return self.relay(client, packet.as_bytes()).await;
+                    }
+                    Err(why) => {
+                        let _ = client.send(output(&format!("{why}\n")).as_bytes()).await;
+                        let _ = client.send(b"OK").await;
+                    }
+                }
+            }
             _ => {
                 let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
                 let _ = client.send(b"E01").await;

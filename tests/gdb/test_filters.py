@@ -207,6 +207,26 @@ class Bytecode(FilterCase):
 
 
 @ulpf_only
+class Names(FilterCase):
+    """The command translates what names variables and functions."""
+
+    def test_the_users_own_terms(self):
+        gdb = self.begin()
+        self.assertEqual(self.answer(gdb, "filter total if $new > limit skip 2"), {"filtered": []})
+        gdb("watch total")
+        self.assertSays(gdb("continue"), r"Hardware watchpoint 3: total", r"New value = 917\n")
+        self.assertEqual(self.answer(gdb, "filter total from elsewhere"), {"filtered": [0]})
+        self.assertSays(gdb("continue"), r"Old value = 917\n", r"New value = 945\n")
+        self.assertSays(gdb("monitor ulpf filter total if limmit > 3"), r"no variable `limmit`; did you mean `limit`\?",
+                        r"column 10, at `limmit > 3`")
+        self.assertSays(gdb("monitor ulpf filter heap changed"), r"say ulpf filter NUMBER")
+        self.answer(gdb, "filter total")
+        self.assertSays(gdb("continue"), r"Old value = 945\n", r"New value = 946\n")
+        gdb("delete")
+        self.assertExits(gdb, 0, TOTAL)
+
+
+@ulpf_only
 class Paths(FilterCase):
     """The same hits pass, whatever way they come."""
 

@@ -22,6 +22,8 @@ ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
 ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
 ulpf filter at ADDR LEN [FILTER]
                             the same for GDB's own watches on exactly these bytes, now and later
+ulpf filter VARIABLE [FILTER]
+                            the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
 ulpf unwatch ID             take it away
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
