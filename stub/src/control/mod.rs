@@ -165,7 +165,10 @@ impl Control {
             if program_is_dead() {
                 return;
             }
-            self.serve();
+            let stop_first = self.stop_comes_first();
+            if !stop_first {
+                self.serve();
+            }
             self.tell(session);
             if self.waits_for_exec() {
                 let before = self.exec;
@@ -230,6 +233,9 @@ impl Control {
                     self.current = stop.tid;
                     let fd = self.fd;
                     session.stopped(self, stop, &mut |b: &[u8]| send_all(fd, b));
+                    continue;
+                }
+                if stop_first {
                     continue;
                 }
             }
@@ -325,6 +331,23 @@ impl Control {
                 t.inner().event = Event::None;
             }
         }
+    }
+
+    /// A thread wants to exec, which ends all others, and one of these still has something to report.
+    fn stop_comes_first(&self) -> bool {
+        let execs = |t: &Thread| {
+            t.state() == State::Requesting && matches!(t.inner().request, Request::ExecBegin { .. })
+        };
+        let reports = |t: &Thread| {
+            t.state() == State::Parked
+                && !t.hold.load(SeqCst)
+                && t.is_debugged()
+                && t.inner().event != Event::None
+        };
+        self.running
+            && self.holder.is_none()
+            && g().threads.iter().any(execs)
+            && g().threads.iter().any(reports)
     }
 
     /// Which thread has something to report?
