@@ -162,6 +162,7 @@ fn tactic(engine: &Decoder, insn: &Instruction, code: &[u8]) -> Result<Tactic, S
                 at: insn.ip().wrapping_add(1 << 24),
                 patience: 0,
                 patience_max: 1,
+                hit: 0,
             };
             match Body::new(&group, target) {
                 None => Err("no registers for its check".into()),

@@ -300,6 +300,11 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
+                if events.is_empty()
+                    && let Some(at) = guarded(&list, fault_at)
+                {
+                    warm(t, site, at);
+                }
             }
             let again = matches!(done, Outcome::Repeat);
             if !again || !events.is_empty() {
@@ -350,7 +355,7 @@ fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
         .map(|(at, _)| at)
 }
 
-/// A false positive at this site: is it worth a patch?
+/// An access from this site that stops nobody: is it worth a patch?
 fn warm(t: &'static Thread, site: &'static Site, at: TargetAddr) {
     if patches::ENABLED.load(Relaxed)
         && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
@@ -423,6 +428,7 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
             len: a.len,
             kind: a.kind,
             old,
+            new: None,
             kept: None,
             syscall: None,
         };

@@ -31,19 +31,22 @@ pub struct Cause<'a> {
     pub addr: TargetAddr,
     pub len: u64,
     pub kind: AccessKind,
-    /// What stood there before, if known.
+    /// What stood there before and what stands there now, if known.
     pub old: Option<&'a [u8]>,
+    pub new: Option<&'a [u8]>,
     /// The same, for a system call.
     pub kept: Option<&'a Kept>,
     pub syscall: Option<&'a Call>,
 }
 
-/// Every watch that the access overlaps.
-pub fn hits(t: &'static Thread, gprs: &Gprs, c: &Cause, stops: &mut Events) {
+/// Every watch that the access overlaps. `false`: none, of whatever kind.
+pub fn hits(t: &'static Thread, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
+    let mut any = false;
     g().watchlist().for_each_overlap(
         c.addr,
         c.len,
         &mut |id, range: WatchRange, kind: WatchKind| {
+            any = true;
             if kind.sees(c.kind)
                 && let Some(event) = hit(t, gprs, c, id, range, kind)
             {
@@ -54,6 +57,7 @@ pub fn hits(t: &'static Thread, gprs: &Gprs, c: &Cause, stops: &mut Events) {
     if c.kind.writes() && debug_registers::active() {
         debug_registers::written(c.addr, c.len);
     }
+    any
 }
 
 /// A debug register has reported this one (see `debug_registers`).
@@ -71,6 +75,7 @@ pub fn register_hit(
         len: touch.len,
         kind: touch.kind,
         old: old.get(from..from + touch.len as usize),
+        new: None,
         kept: None,
         syscall: None,
     };
@@ -94,7 +99,9 @@ fn hit(
         None => c.old.and_then(|o| o.get(at..at + len as usize)),
     };
     let whole = old.filter(|o| o.len() as u64 == len);
-    let silent = c.kind.writes() && whole.is_some_and(|o| unchanged(start, o));
+    let new = c.new.and_then(|n| n.get(at..at + len as usize));
+    let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
+    let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
     let id = attributes.group.unwrap_or(id);
     let mut number = 1;
@@ -200,6 +207,7 @@ pub fn kernel_access(
         len,
         kind,
         old: None,
+        new: None,
         kept: Some(kept),
         syscall: Some(call),
     };

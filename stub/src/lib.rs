@@ -13,6 +13,7 @@ mod behind;
 mod boot;
 mod control;
 mod cshim;
+mod direct;
 mod fault;
 mod filter;
 mod gdb;

@@ -9,6 +9,7 @@
 //! those of the original code, so nobody outside this file meets a PC in a body, no thread is in one
 //! while the world rests, and tables and bodies may change then.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -21,6 +22,7 @@ use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
 use ulpf_lib::ring::Area;
 use ulpf_lib::sys;
 
+use crate::direct::{self, Known};
 use crate::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::Thread;
@@ -33,8 +35,8 @@ pub struct Patch {
     pub jump: [u8; JUMP],
     pub at: u64,
     pub body: Body,
-    /// What the body counts down (`Target::patience`).
-    pub patience: u64,
+    /// What a hit is told; the body has its address.
+    pub known: Box<Known>,
     /// How often somebody has jumped into its middle.
     pub landings: AtomicU32,
 }
@@ -64,6 +66,8 @@ pub struct Table {
     pub rooms: Vec<(u64, u64)>,
     /// What a thread's area begins with: classes, writes, reads.
     pub tables: [u64; 3],
+    /// From pages to their aliases: those of all classes.
+    pub distances: Vec<u64>,
 }
 
 struct Shared(UnsafeCell<Table>);
@@ -75,6 +79,7 @@ static TABLE: Shared = Shared(UnsafeCell::new(Table {
     bodies: Vec::new(),
     rooms: Vec::new(),
     tables: [0; 3],
+    distances: Vec::new(),
 }));
 
 pub fn table() -> &'static Table {
@@ -188,7 +193,8 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
 
 // ---- a thread's area ---------------------------------------------------------------------------
 
-fn area(t: &Thread) -> Option<&'static Area> {
+/// What bodies keep for this thread.
+pub fn area(t: &Thread) -> Option<&'static Area> {
     g().areas().get(t.index.load(Relaxed) as usize)
 }
 
@@ -224,6 +230,14 @@ fn gs() -> u64 {
     base
 }
 
+/// The address whose alias this is.
+pub fn behind_alias(alias: u64) -> Option<u64> {
+    let addresses = table().distances.iter().map(|d| alias.wrapping_sub(*d));
+    addresses
+        .into_iter()
+        .find(|a| g().alias_of(*a).is_some_and(|found| found.0 == alias))
+}
+
 /// Gives the calling thread its area, so that its bodies stop faulting.
 pub fn enable(t: &Thread) {
     let Some(a) = area(t) else { return };
@@ -232,6 +246,8 @@ pub fn enable(t: &Thread) {
     a.classes.store(classes, Relaxed);
     a.writes.store(writes, Relaxed);
     a.reads.store(reads, Relaxed);
+    a.entry.store(direct::entry(), Relaxed);
+    a.stack.store(direct::frame(t), Relaxed);
     if let Some(h) = g().header() {
         h.areas.fetch_max(t.index.load(Relaxed) + 1, Release);
     }
@@ -268,11 +284,12 @@ pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
         return None;
     }
+    let area = area(t)?;
+    direct::leave(area, uc);
     let (p, offset) = table().body(uc.gprs.rip)?;
     let mark = p.body.mark(offset)?;
     let n = mark.part as usize;
     let part = p.group.parts.get(n)?;
-    let area = area(t)?;
     let after = part.at + u64::from(part.len);
     let (a, b) = (
         p.body.address.get(n).copied().unwrap_or(0),
@@ -292,6 +309,10 @@ pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
                     .store(area.passed.load(Relaxed).wrapping_sub(1), Relaxed);
             }
             uc.gprs.rip = part.at;
+        }
+        Phase::Hit => {
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+            uc.gprs.rip = area.entry.load(Relaxed);
         }
         Phase::Done => {
             *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
@@ -319,8 +340,6 @@ pub enum Trap {
     Look,
     /// As `Look`, and the patch at that address has not paid for a while.
     Cold(u64),
-    /// Somebody has jumped to where an instruction was.
-    Landed(Landing),
 }
 
 /// A thread at a place where an instruction was before a patch.
@@ -331,25 +350,27 @@ pub enum Landing {
     Often(u64),
 }
 
-/// `int3` at `at`: a body's, or one that stands where an instruction began?
+/// `int3` at `at`: a body's?
 pub fn trap(t: &Thread, uc: &mut UContext, at: u64) -> Trap {
     if !SOME.load(Relaxed) {
         return Trap::Foreign;
     }
-    if let Some((p, offset)) = table().body(at) {
-        let cold = p.body.cold.contains(&offset);
-        let start = p.start();
+    let Some((p, offset)) = table().body(at).filter(|(p, o)| p.body.traps(*o)) else {
+        return Trap::Foreign;
+    };
+    let cold = p.body.cold.contains(&offset);
+    let start = p.start();
+    uc.gprs.rip = at;
+    leave(t, uc);
+    if cold { Trap::Cold(start) } else { Trap::Look }
+}
+
+/// A SIGTRAP that somebody has sent may have taken the place of an `int3`'s: then that is executed anew.
+pub fn untrap(uc: &mut UContext) {
+    let at = uc.gprs.rip.wrapping_sub(1);
+    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    if ours || direct::is_trap(at) {
         uc.gprs.rip = at;
-        leave(t, uc);
-        return if cold { Trap::Cold(start) } else { Trap::Look };
-    }
-    let rip = core::mem::replace(&mut uc.gprs.rip, at);
-    match landed(t, uc) {
-        Some(landing) => Trap::Landed(landing),
-        None => {
-            uc.gprs.rip = rip;
-            Trap::Foreign
-        }
     }
 }
 

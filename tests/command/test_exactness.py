@@ -40,6 +40,22 @@ class Exactness(unittest.TestCase):
         hits = int(re.search(r"(\d+) hits on 1 watch", said).group(1))
         self.assertGreaterEqual(hits, 20000, "each handler stores once")
 
+    def test_a_hail_of_signals(self):
+        """Hits of patched stores, interrupted anywhere, also by signals that ulpf lives on."""
+        expected = bare(example("hail"), "100000")
+        for options in ["-q"], ["--log", "/dev/null", "--backtrace", "4"], ["-q", "--no-patch"]:
+            with self.subTest(options):
+                watches = ["cells[0]", "cells[1]", "cells[2]", "taken"]
+                status, out, said = run(watches, "hail", "100000", options=[*options, "--placement=guard"], seconds=80)
+                self.assertEqual((status, out), expected)
+                hits = {name: int(n) for n, name in re.findall(r"(?m)^ +(\d+) .* (\S+)$", said)}
+                self.assertEqual([hits["cells[0]"], hits["cells[1]"]], [100000, 100000], said)
+                self.assertEqual(hits["cells[2]"], hits["taken"], said)
+                self.assertGreaterEqual(hits["taken"], 5000)
+                faults = int(re.search(r"(\d+) faults", said).group(1))
+                check = self.assertGreater if "--no-patch" in options else self.assertLess
+                check(faults, 150_000, said)
+
     def test_sixteen_watches(self):
         status, out, said = run(["cells[0..16]", "cells[7]"], "threads16", "20000", options=["-q", "--summary"], seconds=200)
         self.assertEqual((status, out), bare(example("threads16"), "20000"))

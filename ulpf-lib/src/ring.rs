@@ -182,6 +182,19 @@ pub struct Area {
     pub passed: AtomicU64,
     /// r11, while a body looks closer.
     pub r11: AtomicU64,
+    /// For a hit: the address of the code that accounts for it, and of what it wants to know of the
+    /// instruction; the alias of the accessed bytes, and what was there.
+    pub entry: AtomicU64,
+    pub hit: AtomicU64,
+    pub alias: AtomicU64,
+    pub old: [AtomicU64; 8],
+    /// That code's stack, the program's stack pointer meanwhile, and where it goes on.
+    pub stack: AtomicU64,
+    pub rsp: AtomicU64,
+    pub back: AtomicU64,
+    /// Not 0: that code runs.
+    pub direct: AtomicU64,
+    pub reserved: [AtomicU64; 9],
 }
 
 impl SharedHeader {
@@ -204,3 +217,4 @@ const _: () = assert!(core::mem::offset_of!(SharedHeader, faults) == 64);
 const _: () = assert!(size_of::<SharedHeader>() <= COUNTERS_OFFSET as usize);
 const _: () = assert!(size_of::<RingHead>() == 64 && size_of::<Listed>() == 32);
 const _: () = assert!(HEADS_OFFSET % 64 == 0 && RINGS_OFFSET % 4096 == 0);
+const _: () = assert!(size_of::<Area>() == 256);

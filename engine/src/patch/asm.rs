@@ -38,6 +38,48 @@ impl Asm {
     pub fn load(&mut self, reg: u8, at: usize) {
         self.slot(0x8b, reg, at);
     }
+    /// `mov qword gs:[at], value`, in two halves.
+    pub fn save_constant(&mut self, at: usize, value: u64) {
+        for (n, half) in [value as u32, (value >> 32) as u32].into_iter().enumerate() {
+            self.put(&[0x65, 0xc7, 0x04, 0x25]);
+            self.put(&(at as u32 + 4 * n as u32).to_le_bytes());
+            self.put(&half.to_le_bytes());
+        }
+    }
+    /// `int3`, and a byte to which nothing leads: there, it has been executed.
+    pub fn trap(&mut self) {
+        self.put(&[0xcc, 0x90]);
+    }
+    /// `jmp gs:[at]`
+    pub fn jump_through(&mut self, at: usize) {
+        self.put(&[0x65, 0xff, 0x24, 0x25]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `mov rcx, [base + disp]` of so many bytes, zero-extended; `base` is one of the first eight.
+    pub fn peek(&mut self, base: u8, disp: u8, bytes: u32) {
+        self.put(match bytes {
+            1 => &[0x0f, 0xb6],
+            2 => &[0x0f, 0xb7],
+            4 => &[0x8b],
+            _ => &[0x48, 0x8b],
+        });
+        self.put(&[0x48 | base, disp]);
+    }
+    /// `rcx -= other`
+    pub fn subtract_from_rcx(&mut self, other: u8) {
+        self.not_rcx();
+        self.put(&[
+            0x48 | (other >> 3) << 1,
+            0x8d,
+            0x4c,
+            (other & 7) << 3 | RCX,
+            0,
+        ]);
+        self.not_rcx();
+    }
+    fn not_rcx(&mut self) {
+        self.put(&[0x48, 0xf7, 0xd1]);
+    }
     /// `mov reg, imm64`
     pub fn constant(&mut self, reg: u8, value: u64) {
         self.put(&[0x48 | reg >> 3, 0xb8 | reg & 7]);

@@ -21,6 +21,8 @@ pub struct Target {
     /// page that has one. At zero the patch is not worth its checks any more.
     pub patience: u64,
     pub patience_max: u32,
+    /// What [`Area::hit`] is to hold for a hit.
+    pub hit: u64,
 }
 
 /// Code for one address, and what it means.
@@ -32,8 +34,12 @@ pub struct Body {
     /// The address register of each part.
     pub address: Vec<u8>,
     pub other: Vec<u8>,
-    /// Offsets of `int3`s that say: not worth it any more. All others say: look at this access.
+    /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
+    pub looks: Vec<u16>,
+    /// Of those that say: not worth it any more.
     pub cold: Vec<u16>,
+    /// Where the checked instruction is done and its registers are back.
+    pub after: u16,
 }
 
 struct Writer {
@@ -76,7 +82,9 @@ impl Body {
             parts: Vec::new(),
             address: Vec::new(),
             other: Vec::new(),
+            looks: Vec::new(),
             cold: Vec::new(),
+            after: 0,
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
@@ -88,6 +96,7 @@ impl Body {
                 What::Checked(insn) => {
                     (a, b) = registers(insn)?;
                     let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
+                    body.after = aside.back as u16;
                     asides.push(aside);
                 }
                 _ => plain(&mut w, group, part, target)?,
@@ -127,18 +136,33 @@ impl Body {
             w.asm.aim(from, x.back)?;
             w.mark(Phase::After);
             w.asm.aim_short(cold)?;
-            w.asm.put(&[0xcc]);
-            body.cold.push(w.asm.here() as u16 - 1);
+            body.cold.push(w.asm.here() as u16);
+            w.asm.trap();
             let from = w.asm.jmp();
             w.asm.aim(from, on)?;
             w.mark(Phase::Saved);
         }
+        let first = group.parts.first()?;
+        let What::Checked(insn) = &first.what else {
+            return None;
+        };
+        let mut hits = Vec::new();
         for x in &near {
-            closer(&mut w, x)?;
+            hits.push(closer(&mut w, x)?);
         }
+        let here = w.asm.here();
+        for from in hits {
+            w.asm.aim(from, here)?;
+        }
+        hit(&mut w, near.first()?, insn, target, &mut body.looks)?;
         body.code = w.asm.bytes;
         body.marks = w.marks;
         Some(body)
+    }
+
+    /// Is one of our `int3`s at `offset`?
+    pub fn traps(&self, offset: u16) -> bool {
+        self.looks.contains(&offset) || self.cold.contains(&offset)
     }
 
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
@@ -159,7 +183,7 @@ fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
     Some(())
 }
 
-/// Some bit is set in the bytes that hold the access's bits: is it one of them?
+/// Some bit is set in the bytes that hold the access's bits.
 struct Near {
     part: u8,
     from: usize,
@@ -170,36 +194,67 @@ struct Near {
     b: u8,
 }
 
-fn closer(w: &mut Writer, x: &Near) -> Option<()> {
+/// Is it one of the access's own? Returns a jump that is taken if so.
+fn closer(w: &mut Writer, x: &Near) -> Option<usize> {
     w.part = x.part;
+    // Its bits may reach beyond 64 from the first one's byte on.
+    if x.size == 64 {
+        return Some(x.from);
+    }
     let here = w.asm.here();
     w.asm.aim(x.from, here)?;
-    // Its bits may reach beyond 64 from the first one's byte on.
-    if x.size < 64 {
-        w.asm.save(offset_of!(Area, r11), R11);
-        w.mark(Phase::Saved);
-        let asm = &mut w.asm;
-        asm.r11(61);
-        asm.rotate(x.a, 3);
-        asm.shift_by(false, RCX, RCX, R11); // which bit is the first
-        asm.r11(3);
-        asm.shift_by(false, R11, x.a, R11);
-        asm.load(x.b, x.bits);
-        asm.r11_indexed(x.b);
-        asm.shift_by(false, R11, R11, RCX);
-        asm.ecx(64 - x.size);
-        asm.shift_by(true, RCX, R11, RCX);
-        asm.load(R11, offset_of!(Area, r11));
-        w.mark(Phase::Closer);
-        let clear = w.asm.jrcxz();
-        w.asm.put(&[0xcc]);
-        w.asm.aim_short(clear)?;
-        let from = w.asm.jmp();
-        w.asm.aim(from, x.back)?;
-    } else {
-        w.asm.put(&[0xcc]);
-    }
+    w.asm.save(offset_of!(Area, r11), R11);
     w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    asm.r11(61);
+    asm.rotate(x.a, 3);
+    asm.shift_by(false, RCX, RCX, R11); // which bit is the first
+    asm.r11(3);
+    asm.shift_by(false, R11, x.a, R11);
+    asm.load(x.b, x.bits);
+    asm.r11_indexed(x.b);
+    asm.shift_by(false, R11, R11, RCX);
+    asm.ecx(64 - x.size);
+    asm.shift_by(true, RCX, R11, RCX);
+    asm.load(R11, offset_of!(Area, r11));
+    w.mark(Phase::Closer);
+    let clear = w.asm.jrcxz();
+    let set = w.asm.jmp();
+    w.asm.aim_short(clear)?;
+    let from = w.asm.jmp();
+    w.asm.aim(from, x.back)?;
+    w.mark(Phase::Saved);
+    Some(set)
+}
+
+/// The access is a hit, most likely: made here, it is accounted for by [`Area::entry`].
+fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u16>) -> Option<()> {
+    let asm = &mut w.asm;
+    if x.size > 1 {
+        // Bits are also set before a page whose neighbour lies elsewhere.
+        asm.lea(x.b, x.a, x.size as i32 - 1);
+        asm.ecx(12);
+        asm.shift_by(false, x.b, x.b, RCX);
+        asm.shift(x.a);
+        asm.subtract_from_rcx(x.b);
+        let one_page = asm.jrcxz();
+        looks.push(asm.here() as u16);
+        asm.trap();
+        asm.aim_short(one_page)?;
+    }
+    for at in (0..x.size).step_by(8) {
+        asm.peek(x.a, at as u8, x.size.min(8));
+        asm.save(offset_of!(Area, old) + at as usize, RCX);
+    }
+    asm.save(offset_of!(Area, alias), x.a);
+    asm.save_constant(offset_of!(Area, hit), target.hit);
+    asm.load(RCX, offset_of!(Area, rcx));
+    asm.load(x.b, offset_of!(Area, other));
+    asm.put(exec::redirected(insn, x.a)?.bytes());
+    w.mark(Phase::Saved);
+    w.asm.load(x.a, offset_of!(Area, address));
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Hit);
     Some(())
 }
 

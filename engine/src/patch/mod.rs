@@ -4,7 +4,7 @@
 //! ```text
 //!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  body:  address → page class → alias → watched? → mov %al,(alias)
 //!   inc %rdi                           │       not a guarded page: the original instruction
-//!   …               ◀─────────────────┘       watched: int3, and the fault handler's work is done
+//!   …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
 //! ```
 //!
 //! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the body,
@@ -26,12 +26,13 @@ mod tests;
 pub use body::{Body, Target};
 pub use plan::{Group, Part, Refusal, What};
 
-/// Bytes that trap when they are the first of an instruction in user mode: int3, and what needs
-/// privilege (string I/O, in, out, hlt, cli, sti; programs that have asked for ports are not
-/// patched). Such a byte stands wherever an instruction began that a jump has overwritten. Invalid
-/// opcodes would do, too, but raise SIGILL, which programs may block.
-pub const TRAPS: [u8; 16] = [
-    0x6c, 0x6d, 0x6e, 0x6f, 0xcc, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
+/// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
+/// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands
+/// wherever an instruction began that a jump has overwritten. Invalid opcodes would do, too, but raise
+/// SIGILL, which programs may block; int3 is no fault but a trap, and a SIGTRAP that somebody has sent
+/// takes its place without a trace of it.
+pub const TRAPS: [u8; 15] = [
+    0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
 /// Bytes of a near jump.
@@ -54,6 +55,8 @@ pub enum Phase {
     Closer,
     /// As `Saved`, and the access is counted already.
     Counted,
+    /// As `Done`, and the hit is still to be accounted for.
+    Hit,
     /// The instruction is done; the address register is in the area.
     Done,
     /// The instruction is done and the registers are the program's.

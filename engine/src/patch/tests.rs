@@ -17,6 +17,7 @@ fn target(at: u64) -> Target {
         at,
         patience: 0x7ea1_2345_6780,
         patience_max: 100,
+        hit: 0x7ea1_2345_0000,
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 //! Pages get their class when a hot site meets them, and lose it whenever watches or mappings change.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -24,6 +25,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use super::text;
 use super::trampolines::quiet;
+use crate::direct::Known;
 use crate::g;
 use crate::patches::{self, AFTER, ENABLED, GS_TAKEN, Patch, SOME};
 
@@ -235,6 +237,11 @@ impl Patches {
             return None;
         }
         self.classes.push((distance, guard));
+        // SAFETY: the world rests.
+        let distances = unsafe { &mut patches::table_mut().distances };
+        if !distances.contains(&distance) {
+            distances.push(distance);
+        }
         let classes = patches::table().tables[0];
         let put = |table: i32, value: u64| {
             let at = classes.wrapping_add_signed(table.into()) + n as u64 * 8;
@@ -295,10 +302,21 @@ impl Patches {
             self.remove(n);
         }
         let patience = self.counter().ok_or(Not::Place)?;
+        let mut known = Box::new(Known {
+            pc,
+            after: pc + u64::from(insn.len),
+            back: 0,
+            size: insn.mem.size.into(),
+            kind: insn.mem.kind,
+            patience,
+            patience_max: PATIENCE,
+        });
+        let hit = &raw const *known as u64;
         let target = |at| Target {
             at,
             patience,
             patience_max: PATIENCE,
+            hit,
         };
         // Its length does not depend on where it is.
         let size = Body::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
@@ -313,6 +331,7 @@ impl Patches {
         // SAFETY: a counter of ours.
         unsafe { (*(patience as *const AtomicU32)).store(PATIENCE, Relaxed) };
         self.take(at, size, true);
+        known.back = at + u64::from(body.after);
         SOME.store(true, SeqCst);
         let written = text::write_raw(at, &body.code).and_then(|()| text::write_raw(start, &jump));
         if written.is_err() {
@@ -331,7 +350,7 @@ impl Patches {
                 jump,
                 at,
                 body,
-                patience,
+                known,
                 landings: AtomicU32::new(0),
             },
         );
@@ -456,7 +475,7 @@ impl Patches {
             self.removed += 1;
         }
         self.take(p.at, p.body.code.len() as u64 + 1, false);
-        self.patience.push(p.patience);
+        self.patience.push(p.known.patience);
     }
 
     /// The patch at `start` has not paid: the original code is back, for now or for good.
@@ -486,7 +505,7 @@ impl Patches {
             return Err(Not::Now);
         }
         // SAFETY: a counter of ours.
-        unsafe { (*(p.patience as *const AtomicU32)).store(PATIENCE, Relaxed) };
+        unsafe { (*(p.known.patience as *const AtomicU32)).store(PATIENCE, Relaxed) };
         text::write_raw(p.start(), &p.jump).map_err(|_| Not::Place)?;
         p.in_place = true;
         self.placed += 1;
@@ -550,6 +569,8 @@ impl Patches {
         ENABLED.store(false, SeqCst);
         self.remove_all();
         self.classes.clear();
+        // SAFETY: the world rests.
+        unsafe { patches::table_mut() }.distances.clear();
         // SAFETY: the world rests, and no body is left that could look.
         unsafe { patches::drop_tables() };
     }

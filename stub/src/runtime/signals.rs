@@ -23,7 +23,7 @@ use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread
 use super::waiting;
 use crate::patches::{self, Landing, Left};
 use crate::syscalls::sites;
-use crate::{fault, g, syscalls};
+use crate::{direct, fault, g, syscalls};
 
 pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
@@ -647,8 +647,12 @@ pub fn only_ours() {
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_late(uc: &mut UContext) {
-    let t = Thread::current();
     block();
+    late(Thread::current(), uc);
+}
+
+/// As [`ulpf_late`], in a handler that has blocked signals.
+pub fn late(t: &'static Thread, uc: &mut UContext) {
     if t.inner().own_step.is_some() {
         // The world rests for its step, so it must not rest itself, and the frame is not the
         // program's: `own_step_made` comes back here.
@@ -726,7 +730,13 @@ fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) 
     let rip = uc.gprs.rip;
     let i = t.inner();
     t.attention.store(1, SeqCst);
+    let direct = direct::interrupted(t, uc);
     if let Some(info) = info {
+        // No program blocks it: else the kernel has put this frame on top of another handler's.
+        let open = uc.sigmask & bit(PARK_SIGNAL) == 0;
+        if direct && open && i.direct_mask.is_none() {
+            i.direct_mask = Some(uc.sigmask);
+        }
         if let Some(slot) = i.deferred.get_mut(i.deferred_len) {
             *slot = *info;
             i.deferred_len += 1;
@@ -850,8 +860,10 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         crate::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
     t.inner().open = sig == SIGSEGV;
-    if let Some(landing) = landing {
-        go_on(t, uc, landing);
+    if let Some(Landing::Often(start)) = landing {
+        park::request(t, uc, Request::Cool { start });
+    } else if landing.is_some() {
+        // It is on its way to the copy.
     } else if left == Some(Left::Access) {
         fault::again(t, uc);
     } else if !fault::handle(t, uc, info) {
@@ -873,13 +885,6 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
 }
 
-/// A thread has jumped to where an instruction was before a patch.
-fn go_on(t: &'static Thread, uc: &mut UContext, landing: Landing) {
-    if let Landing::Often(start) = landing {
-        park::request(t, uc, Request::Cool { start });
-    }
-}
-
 const TRAP_TRACE: i32 = 2;
 const SI_KERNEL: i32 = 0x80;
 
@@ -888,6 +893,7 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     let t = Thread::current();
     let i = t.inner();
     if !info.by_kernel() {
+        patches::untrap(uc);
         return arrived(t, uc, info);
     }
     if info.code == TRAP_TRACE {
@@ -905,9 +911,11 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     sites::leave(uc);
     if info.code == SI_KERNEL {
+        if direct::finish(t, uc) {
+            return;
+        }
         match patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
             patches::Trap::Foreign => {}
-            patches::Trap::Landed(landing) => return go_on(t, uc, landing),
             patches::Trap::Look => {
                 fault::again(t, uc);
                 return patches::skip(uc);

@@ -239,6 +239,8 @@ pub struct Inner {
     pub leaving: bool,
     /// Our handler runs under the program's own mask (see [`super::signals::close`]).
     pub open: bool,
+    /// The program's signal mask, while signals wait for the end of `direct`.
+    pub direct_mask: Option<u64>,
     /// When the call in progress was first made, if not just now (0).
     pub begun: u64,
     /// A call on a socket whose wait may be limited: when it began (0: it is none), and whether it goes on
@@ -508,6 +510,7 @@ impl Registry {
                 own_step: None,
                 leaving: false,
                 open: false,
+                direct_mask: None,
                 begun: 0,
                 waits: (0, false),
                 already: 0,

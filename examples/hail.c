@@ -1,0 +1,72 @@
+/* Stores to watched memory while signals hail down, among them those that ulpf lives on:
+ *
+ *   hail STORES
+ *
+ * Says what it has counted and computed, in general and in vector registers. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+
+#define QUEUED 5000
+volatile long cells[3];
+long taken, queued_taken;
+
+__attribute__((noinline)) void ready(void)
+{
+	__asm__ volatile("");
+}
+
+/* One instruction each: a handler may interrupt another one. */
+static void take(int sig)
+{
+	__asm__ volatile("incq %0\n\tincq %1" : "+m"(taken), "+m"(cells[2]));
+	if (sig == SIGRTMIN + 3)
+		__asm__ volatile("incq %0" : "+m"(queued_taken));
+}
+
+static void *hail(void *thread)
+{
+	for (int i = 0; i < QUEUED; i++) {
+		while (pthread_sigqueue((pthread_t)thread, SIGRTMIN + 3, (union sigval){0}))
+			;
+		if (i % 4 == 0)
+			pthread_kill((pthread_t)thread, i % 8 ? SIGSEGV : SIGTRAP);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	long stores = argc > 1 ? atol(argv[1]) : 100000;
+	struct sigaction action = {.sa_handler = take, .sa_flags = SA_RESTART};
+	struct itimerval each = {{0, 1000}, {0, 1000}};
+	int signals[] = {SIGALRM, SIGRTMIN + 3, SIGSEGV, SIGTRAP};
+	double up = 1.5, down = 2.25;
+	unsigned long mixed = 0;
+	pthread_t sender;
+	sigset_t all;
+
+	for (unsigned n = 0; n < sizeof signals / sizeof *signals; n++)
+		sigaction(signals[n], &action, NULL);
+	ready();
+	setitimer(ITIMER_REAL, &each, NULL);
+	pthread_create(&sender, NULL, hail, (void *)pthread_self());
+	for (long i = 0; i < stores; i++) {
+		cells[0] = i;
+		up = up * 1.0000001 + down;
+		down = down * 0.9999999;
+		mixed = mixed * 31 + i;
+		cells[1] += 1;
+	}
+	each = (struct itimerval){0};
+	setitimer(ITIMER_REAL, &each, NULL);
+	pthread_join(sender, NULL);
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, NULL);
+	printf("hail: %ld stores, %f %f %lx, %ld of %d queued, %s\n", cells[1], up, down, mixed, queued_taken, QUEUED,
+	       cells[2] == taken ? "all taken" : "some lost");
+	return 0;
+}
