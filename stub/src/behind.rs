@@ -9,9 +9,9 @@
 //!   … 8b 45 f8 | 48 89 45 e8 | after        from 8b, 45, 48, …: four bytes  ✓✓✓
 //!                  89 45 e8 | after        from 89: three                  ✓
 //! ```
-//! The best that explains the match with the registers of the moment is taken. Those that an instruction
-//! changes are turned back first (the stack pointer of a push, the pointers of a string instruction); a
-//! load that has overwritten its own address explains a read. A call has left its return address on the
+//! The best that explains the match with the registers of the moment is taken, with its prefixes. Registers
+//! that an instruction changes are turned back first (the stack pointer of a push, the pointers of a string
+//! instruction); a load that has overwritten its own address explains a read. A call has left its return address on the
 //! stack, which tells where it was. A return is gone: its hit names the place it returned to.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -63,29 +63,42 @@ pub fn touched(
         len: range.len,
         kind,
     };
+    if let Some(touch) = look.call(after, true) {
+        return Some(touch);
+    }
     let candidates = look.candidates(after);
     let mut found = None;
-    for len in candidates {
+    for len in candidates.order {
         let pc = after.wrapping_sub(len);
         if look.flushes(pc, after) {
             return None;
         }
         found = look.at(pc, after);
         if found.is_some() {
+            found = look
+                .with_prefixes(&candidates, len, after, Look::at)
+                .or(found);
             break;
         }
     }
     if found.is_none() {
         // A string instruction that is not through yet; a call.
-        found = look.at(after, after).or_else(|| look.call(after));
+        found = look.at(after, after).or_else(|| look.call(after, false));
     }
     if found.is_none() && !look.writes && look.returned(after) {
         return Some(whole(after, AccessKind::Read));
     }
     if found.is_none() {
-        found = candidates
-            .iter()
-            .find_map(|len| look.lost_address(after.wrapping_sub(*len), after));
+        for len in candidates.order {
+            found = look.lost_address(after.wrapping_sub(len), after);
+            if found.is_some() {
+                let longer = look.with_prefixes(&candidates, len, after, |l, pc, after| {
+                    l.lost_address(pc, after)
+                });
+                found = longer.or(found);
+                break;
+            }
+        }
     }
     Some(match found {
         Some(touch) => {
@@ -104,7 +117,23 @@ pub fn touched(
 const BEFORE: usize = 64;
 
 /// Lengths from 1 to 15, the likeliest first.
-type Candidates = [u64; 15];
+type Order = [u64; 15];
+
+struct Candidates {
+    order: Order,
+    /// Of each length.
+    votes: [u32; 16],
+}
+
+impl Candidates {
+    fn votes(&self, len: u64) -> u32 {
+        self.votes.get(len as usize).copied().unwrap_or(0)
+    }
+}
+
+/// A prefix is seldom the end of the instruction before: unless it has this many times fewer votes, the
+/// longer one is right.
+const PREFIX_IS_WORTH: u32 = 4;
 
 struct Look {
     /// Behind the instruction.
@@ -152,12 +181,39 @@ impl Look {
                 *v += 1;
             }
         }
-        let mut order: Candidates = core::array::from_fn(|i| 15 - i as u64);
+        let mut order: Order = core::array::from_fn(|i| 15 - i as u64);
         // Stable: of equals the longer one, whose prefix the shorter one lacks.
         insertion_sort(&mut order, |len| {
             votes.get(*len as usize).copied().unwrap_or(0)
         });
-        order
+        Candidates { order, votes }
+    }
+
+    /// The instruction of `len` bytes explains the match. Do some with prefixes before it, too?
+    fn with_prefixes(
+        &mut self,
+        candidates: &Candidates,
+        mut len: u64,
+        after: u64,
+        explain: impl Fn(&mut Look, u64, u64) -> Option<Touch>,
+    ) -> Option<Touch> {
+        let mut found = None;
+        for longer in len + 1..=15 {
+            let votes = candidates.votes(longer);
+            if votes.saturating_mul(PREFIX_IS_WORTH) < candidates.votes(len).max(1) {
+                continue;
+            }
+            let pc = after.wrapping_sub(longer);
+            let insn = self.decode(pc);
+            if !insn.is_some_and(|i| adds_prefixes(&i, (longer - len) as usize)) {
+                continue;
+            }
+            if let Some(touch) = explain(self, pc, after) {
+                found = Some(touch);
+                len = longer;
+            }
+        }
+        found
     }
 
     /// Does the instruction at `pc` flush the cache line? Debug registers take that for a read.
@@ -177,20 +233,22 @@ impl Look {
         let insn = self.decode(pc)?;
         let ends = pc.wrapping_add(insn.len.into()) == after;
         let plain = insn.class == Class::Plain && insn.layout.has_mem() && insn.mem.kind.reads();
-        let reads = plain || insn.class == Class::Xlat;
-        (ends && reads && (!self.writes || exchanges(&insn))).then_some(Touch {
+        let (len, kind) = match insn.class {
+            _ if plain => (insn.mem.size.into(), insn.mem.kind),
+            Class::Xlat => (1, AccessKind::Read),
+            Class::Pop if pops_rsp(&insn) => (insn.stack_size(), AccessKind::Read),
+            _ => return None,
+        };
+        let lost = if kind.writes() {
+            exchanges(&insn)
+        } else {
+            !self.writes && (!plain || loads_address(&insn))
+        };
+        (ends && lost).then_some(Touch {
             pc,
             addr: self.range.start,
-            len: if plain {
-                self.range.len.min(insn.mem.size.into()).max(1)
-            } else {
-                1
-            },
-            kind: if plain {
-                insn.mem.kind
-            } else {
-                AccessKind::Read
-            },
+            len: self.range.len.min(len).max(1),
+            kind,
         })
     }
 
@@ -199,29 +257,36 @@ impl Look {
     fn at(&mut self, pc: u64, after: u64) -> Option<Touch> {
         let insn = self.decode(pc)?;
         let ends = pc.wrapping_add(insn.len.into()) == after;
-        if !(ends || pc == after && insn.is_rep()) {
+        // Behind a return stands whatever it returned to; the next function, when that is called.
+        let goes = matches!(insn.class, Class::Ret | Class::FarRet | Class::Iret);
+        if goes || !(ends || pc == after && insn.is_rep()) {
             return None;
         }
         self.access(&insn)
     }
 
-    /// A call whose return address is what matched.
-    fn call(&mut self, after: u64) -> Option<Touch> {
+    /// A call whose return address is what matched, or the place that it read its target from. `direct`:
+    /// only one that says where it went, which is certain.
+    fn call(&mut self, after: u64, direct: bool) -> Option<Touch> {
         let rsp = self.gprs.rsp;
-        if !self.range.overlaps(TargetAddr(rsp), 8) {
+        if direct && !self.range.overlaps(TargetAddr(rsp), 8) {
             return None;
         }
         let back = memory::get::<u64>(rsp)?;
-        for len in self.candidates(back) {
+        for len in self.candidates(back).order {
             let Some(insn) = self.decode(back.wrapping_sub(len)) else {
                 continue;
             };
             if u64::from(insn.len) != len || !matches!(insn.class, Class::Call | Class::CallMem) {
                 continue;
             }
-            if let [0xe8, a, b, c, d] = *insn.code()
-                && back.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64) != after
-            {
+            let to = match *insn.code() {
+                [0xe8, a, b, c, d] => {
+                    Some(back.wrapping_add(i32::from_le_bytes([a, b, c, d]) as u64))
+                }
+                _ => None,
+            };
+            if to.is_some_and(|to| to != after) || direct && to.is_none() {
                 continue;
             }
             return self.access(&insn);
@@ -267,15 +332,59 @@ impl Look {
     }
 }
 
-/// `xchg` or `xadd` whose register is one of its operand's address?
+const RAX: u8 = 0;
+const RDX: u8 = 2;
+
+/// May it load a register of its operand's address? (`mul` and the like write rax and rdx.)
+fn loads_address(insn: &Insn) -> bool {
+    let l = &insn.layout;
+    let address = |r| [insn.mem.base, insn.mem.index].contains(&r);
+    address(l.reg) || !l.legacy() && address(l.vvvv) || address(RAX) || address(RDX)
+}
+
+/// Does it write memory and a register of its operand's address?
 fn exchanges(insn: &Insn) -> bool {
     let l = &insn.layout;
-    let address = [insn.mem.base, insn.mem.index].contains(&l.reg);
-    address && matches!((l.map, l.opcode), (0, 0x86 | 0x87) | (1, 0xc0 | 0xc1))
+    let address = |r| [insn.mem.base, insn.mem.index].contains(&r);
+    match (l.map, l.opcode) {
+        _ if !l.legacy() => false,
+        // xchg; xadd
+        (0, 0x86 | 0x87) | (1, 0xc0 | 0xc1) => address(l.reg),
+        // cmpxchg
+        (1, 0xb0 | 0xb1) => address(RAX),
+        // cmpxchg8b, cmpxchg16b
+        (1, 0xc7) => l.modrm & 0x38 == 0x08 && (address(RAX) || address(RDX)),
+        _ => false,
+    }
+}
+
+/// `pop rsp`: where it popped from is gone.
+fn pops_rsp(insn: &Insn) -> bool {
+    insn.code().last() == Some(&0x5c) && insn.layout.rex & 1 == 0
+}
+
+/// Are the first `count` bytes prefixes of what follows?
+fn adds_prefixes(insn: &Insn, count: usize) -> bool {
+    let legacy = |b: u8| {
+        matches!(
+            b,
+            0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+        )
+    };
+    let rex = |b: u8| b & 0xf0 == 0x40;
+    let Some((added, [next, ..])) = insn.code().split_at_checked(count) else {
+        return false;
+    };
+    // A REX prefix counts only where the opcode follows.
+    let rex_counts = !legacy(*next) && !rex(*next);
+    added
+        .iter()
+        .enumerate()
+        .all(|(n, b)| legacy(*b) || rex(*b) && n + 1 == count && rex_counts)
 }
 
 /// Largest key first; equals keep their order. (The library's sort may allocate.)
-fn insertion_sort(list: &mut Candidates, key: impl Fn(&u64) -> u32) {
+fn insertion_sort(list: &mut Order, key: impl Fn(&u64) -> u32) {
     for i in 1..list.len() {
         let mut at = i;
         while at > 0
