@@ -344,6 +344,9 @@ impl Gen<'_> {
         let size = (i.memory_size().size() as u64).max(1);
         let aligned = wants_alignment(i);
         let align = if aligned { 64 } else { 1 };
+        if self.registers && crate::registers::reads_half(i) {
+            return false;
+        }
         let segment = match i.memory_segment() {
             Register::FS => self.fs,
             Register::GS => self.gs,
@@ -536,7 +539,10 @@ impl Gen<'_> {
             return;
         }
         use Mnemonic::*;
+        // Unicorn takes the flags of a locked neg from the value before.
+        let locked_neg = i.mnemonic() == Neg && i.has_lock_prefix();
         if i.rflags_undefined() != 0
+            || locked_neg
             || matches!(
                 i.mnemonic(),
                 Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd

@@ -59,6 +59,8 @@ pub struct Gen<'a> {
     /// Whoever uses gs is not patched, so most do not.
     pub uses_gs: bool,
     pub windows: Option<Rc<Windows>>,
+    /// Watches go into debug registers.
+    pub registers: bool,
     /// Added to descriptors.
     pub fd: u64,
     /// Where each marker is.
@@ -90,6 +92,7 @@ pub fn starter(count: u64) -> Asm {
         gs: 0,
         uses_gs: false,
         windows: None,
+        registers: false,
         fd: 0,
         markers: vec![],
         items: vec![],
@@ -185,6 +188,7 @@ impl Plan {
             gs: 0,
             uses_gs,
             windows,
+            registers: self.registers,
             fd,
             markers: vec![],
             items: vec![],
