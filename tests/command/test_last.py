@@ -166,6 +166,7 @@ class Last(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, Watched(["total"], "crowd", "4", "1", "10", "100") as w:
             os.chmod(folder, 0o755)
             mine = shutil.copy(ULPF, folder)
+            os.chmod(mine, 0o755)  # root may have built it for itself alone
             done = subprocess.run([mine, "last", "total", "--pid", str(w.ulpf.pid)], user=65534, group=65534, extra_groups=[],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

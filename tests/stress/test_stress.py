@@ -49,7 +49,7 @@ class Stress(Case):
 
     def test_watches_come_and_go_while_16_threads_store(self):
         """A real debugger sets and deletes watches on the neighbours; the watch that stays counts every store."""
-        stores = 40000
+        stores = 1_000_000
         gdb = self.session("threads16", str(stores))
         gdb("monitor ulpf placement guard")  # in debug registers most stores would not be seen at all
         said = gdb("monitor ulpf watch %#x 1 w" % gdb.address("cells[3]"))
