@@ -1,9 +1,9 @@
 //! Patched accesses, seen from the program's threads (what a patch is: `engine/src/patch`).
 //!
 //! A fault discovers a site; one that is hot is patched by the stub's task with the world at rest
-//! (`control/patches.rs`). Correctness never depends on a patch: what a body cannot decide it leaves to
-//! `int3`, what it cannot reach faults, and both end in `fault::again`, which does what a fault on the
-//! original instruction does.
+//! (`control/patches.rs`). Correctness never depends on a patch: hits are `direct.rs`'s, what a body cannot
+//! decide it leaves to `int3`, what it cannot reach faults, and the latter two end in `fault::again`, which
+//! does what a fault on the original instruction does.
 //!
 //! A thread inside a body counts as running. Whatever interrupts it, [`leave`] turns its registers into
 //! those of the original code, so nobody outside this file meets a PC in a body, no thread is in one

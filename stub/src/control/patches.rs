@@ -575,7 +575,7 @@ impl Patches {
         unsafe { patches::drop_tables() };
     }
 
-    /// For `monitor ulpf patches`.
+    /// For `monitor ulpf patch`.
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
         let there = || table.list.iter().filter(|p| p.in_place);
