@@ -26,6 +26,9 @@ pub struct Found {
     pub reaches_back: Option<u64>,
 }
 
+/// So many times what a ring holds is read of it, if its writer is that much faster.
+const TURNS: usize = 16;
+
 /// Looks at all rings.
 pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
     let mut found = Found::default();
@@ -61,9 +64,9 @@ pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
             }
             kept.push_back(hit);
         };
-        // As much as a ring holds: its writer may be faster than we are.
-        let most = slots as usize;
-        for _ in 0..most {
+        // To its end as we find it. A writer that overtakes us sets a new one, which it could do for ever.
+        let most = (slots as usize).saturating_mul(TURNS);
+        for _ in 0..slots {
             match reader.read(rings, ring, most, &mut take) {
                 Progress::Unfinished => reader.skip(ring),
                 Progress::All | Progress::More => break,
