@@ -20,7 +20,7 @@ impl Gen<'_> {
         match self.rng.below(5) {
             0 => self.pushes(),
             1 => self.calls(),
-            2 => self.frames(),
+            2 => self.frames(top),
             3 => self.flags(),
             _ => self.through_memory(top),
         }
@@ -104,16 +104,26 @@ impl Gen<'_> {
         }
     }
 
-    fn frames(&mut self) {
+    fn frames(&mut self, top: u64) {
         let size = self.rng.below(256) as u8;
-        let level = if self.rng.chance(2) {
+        let mut level = if self.rng.chance(2) {
             0
         } else {
             self.rng.below(32) as u8
         };
-        let frame = self.target(8, 8);
-        self.asm
-            .mov(RBP, if arena_low(frame) { frame + 512 } else { frame });
+        let target = self.target(8, 8);
+        let frame = if arena_low(target) {
+            target + 512
+        } else {
+            target
+        };
+        // The processor begins again behind a page that was not there yet, which shows when it has
+        // already pushed over what it copies.
+        let slots = 8 * u64::from(level);
+        if frame > top.saturating_sub(slots + 8) && frame.saturating_sub(slots) < top {
+            level &= 1;
+        }
+        self.asm.mov(RBP, frame);
         if self.rng.chance(6) {
             self.asm.put(&[0x66]);
             self.asm.put(&[0xc8, size, 0, level]);
