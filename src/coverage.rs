@@ -153,7 +153,7 @@ fn tactic(engine: &Decoder, insn: &Instruction, code: &[u8]) -> Result<Tactic, S
     let site = engine
         .decode(insn.ip(), &code[..code.len().min(15)])
         .map_err(|_| "an instruction that the engine does not know".to_string())?;
-    match Group::new(&site, code) {
+    match Group::new(&site, code, &mut |_, _| None) {
         Err(Refusal::Instruction) => Err(kind(insn)),
         Err(Refusal::Successor) => Err(successor(insn, code)),
         Ok(group) => {
@@ -163,6 +163,7 @@ fn tactic(engine: &Decoder, insn: &Instruction, code: &[u8]) -> Result<Tactic, S
                 patience: 0,
                 patience_max: 1,
                 hit: 0,
+                hit_step: 0,
             };
             match Body::new(&group, target) {
                 None => Err("no registers for its check".into()),

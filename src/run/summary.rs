@@ -6,9 +6,13 @@ use crate::inject::SharedArea;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_lib::WatchKind;
+use ulpf_lib::ring::{SharedHeader, Unpatched};
 
 /// Watches without a hit are listed one by one only up to this many.
 const LIST_IDLE: usize = 24;
+
+/// Why there were faults is told from here on.
+const MANY_FAULTS: u64 = 10_000;
 
 /// The counters of one watch, read once.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +44,8 @@ pub struct Summary {
     pub faults: u64,
     pub false_positives: u64,
     pub slow: u64,
+    /// Of the faults: by why a patch has not spared them.
+    pub unpatched: Vec<(&'static str, u64)>,
     pub syscalls: u64,
     pub seconds: f64,
     /// Where there are several: the process, and the one that it was forked from.
@@ -82,12 +88,20 @@ impl Summary {
             };
             row
         });
+        let unpatched = |header: &SharedHeader| {
+            let counted = header.unpatched.iter().map(|n| n.load(Relaxed));
+            let named = Unpatched::ALL.iter().map(|why| why.why()).zip(counted);
+            let mut some: Vec<_> = named.filter(|(_, n)| *n > 0).collect();
+            some.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+            some
+        };
         Summary {
             rows: rows.collect(),
             lost,
             faults: header.faults.load(Relaxed),
             false_positives: header.all_false_positives(shared.areas()),
             slow: header.slow.load(Relaxed),
+            unpatched: unpatched(header),
             syscalls: header.syscalls.load(Relaxed),
             seconds,
             process: None,
@@ -211,13 +225,19 @@ impl Summary {
             self.slow,
             count(self.syscalls, "system call")
         );
+        if self.faults >= MANY_FAULTS && !self.unpatched.is_empty() {
+            let _ = writeln!(out, "ulpf: why instructions still fault:");
+            for (why, n) in &self.unpatched {
+                let _ = writeln!(out, "{n:>12} {why}");
+            }
+        }
         out
     }
 
     /// One JSON line.
     pub fn json(&self) -> String {
         let mut out = format!(
-            "{{\"type\":\"summary\",{}\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"watches\":[",
+            "{{\"type\":\"summary\",{}\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"unpatched\":{{{}}},\"watches\":[",
             self.process
                 .map_or(String::new(), |(pid, _)| format!("\"pid\":{pid},")),
             self.seconds,
@@ -225,7 +245,12 @@ impl Summary {
             self.faults,
             self.false_positives,
             self.slow,
-            self.syscalls
+            self.syscalls,
+            self.unpatched
+                .iter()
+                .map(|(why, n)| format!("\"{why}\":{n}"))
+                .collect::<Vec<_>>()
+                .join(",")
         );
         for (i, r) in self.rows.iter().enumerate() {
             let _ = write!(
@@ -328,6 +353,14 @@ mod tests {
             rest.contains("\n           3          1          2          0  w "),
             "{rest}"
         );
+        s.faults = 30_000;
+        s.unpatched = vec![("not hot yet", 10), ("patching is off", 7)];
+        let text = s.text(false);
+        assert!(text.contains("still fault"), "{text}");
+        assert!(
+            text.contains("\n          10 not hot yet\n           7 patching is off\n"),
+            "{text}"
+        );
         s.lost = 1;
         s.rows[0].refused = Some("because".into());
         let text = s.text(false);
@@ -342,6 +375,7 @@ mod tests {
             (&3.into(), &1.into())
         );
         assert_eq!(json["watches"][0]["refused"], "because");
+        assert_eq!(json["unpatched"]["not hot yet"], 10);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Site, Thunks};
 use ulpf_lib::guard::{Fault, PROT_EXEC};
+use ulpf_lib::ring::Unpatched;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, TargetAddr, WatchRange};
@@ -120,6 +121,11 @@ pub fn decode(pc: u64, bytes: &[u8]) -> Option<Insn> {
     engine().decoder.decode(pc, bytes).ok()
 }
 
+/// Instructions that have touched guarded pages.
+pub fn sites() -> impl Iterator<Item = &'static Site> {
+    engine().thunks.all()
+}
+
 /// Does generated code of the engine lie here?
 pub fn is_thunk(pc: u64) -> bool {
     engine().thunks.contains(pc)
@@ -175,7 +181,7 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     }
     let mut repeats = 0;
     loop {
-        match perform(t, uc, TargetAddr(info.addr())) {
+        match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
             Step::Done => break,
             Step::Again if repeats < MAX_REPEATS && !t.inner().stepping => repeats += 1,
             Step::Again => break,
@@ -196,7 +202,7 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
 /// As [`handle`] for an access that a patch has left to us, by whatever way.
 pub fn again(t: &'static Thread, uc: &mut UContext) {
     let pc = uc.gprs.rip;
-    match perform(t, uc, TargetAddr(0)) {
+    match perform(t, uc, TargetAddr(0), false) {
         Step::Done | Step::Again => {}
         Step::Stopped => return,
         Step::Fault(what) => return raise_fault(t, uc, what),
@@ -238,6 +244,13 @@ pub fn look_again(t: &'static Thread, uc: &mut UContext) {
     }
 }
 
+/// For the summary: one more fault, and why its instruction has not spared it.
+fn count_fault(why: Unpatched) {
+    if let Some(n) = g().header().and_then(|h| h.unpatched.get(why as usize)) {
+        n.fetch_add(1, Relaxed);
+    }
+}
+
 enum Step {
     Done,
     /// One iteration of a string instruction; more follow.
@@ -248,7 +261,8 @@ enum Step {
     Fault(FaultInfo),
 }
 
-fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step {
+/// Makes the access; `faulted`: for the first time since a fault.
+fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
     let n = memory::read(pc, &mut bytes);
@@ -257,6 +271,10 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr) -> Step 
     let Ok(site) = engine().thunks.site(&engine().decoder, pc, code) else {
         return without_site(t, uc, code, fault_at);
     };
+    if faulted {
+        site.faults.fetch_add(1, Relaxed);
+        count_fault(patches::why_not(pc));
+    }
     let (fs_base, gs_base) = park::bases(t);
     // SAFETY: the frame's own image.
     let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };

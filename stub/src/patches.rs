@@ -10,6 +10,7 @@
 //! while the world rests, and tables and bodies may change then.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -19,7 +20,7 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{Body, Group, JUMP, Phase, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
-use ulpf_lib::ring::Area;
+use ulpf_lib::ring::{Area, Unpatched};
 use ulpf_lib::sys;
 
 use crate::direct::{self, Known};
@@ -35,8 +36,8 @@ pub struct Patch {
     pub jump: [u8; JUMP],
     pub at: u64,
     pub body: Body,
-    /// What a hit is told; the body has its address.
-    pub known: Box<Known>,
+    /// What a hit of each part is told; the body has their address.
+    pub known: Box<[Known]>,
     /// How often somebody has jumped into its middle.
     pub landings: AtomicU32,
 }
@@ -47,6 +48,10 @@ impl Patch {
     }
     pub fn end(&self) -> u64 {
         self.group.end()
+    }
+    /// Its counter: `Target::patience`.
+    pub fn patience(&self) -> u64 {
+        self.known.first().map_or(0, |k| k.patience)
     }
     /// Its middle is where a loop goes, most likely: the signals cost more than it saves.
     pub fn hopeless(&self) -> bool {
@@ -68,6 +73,8 @@ pub struct Table {
     pub tables: [u64; 3],
     /// From pages to their aliases: those of all classes.
     pub distances: Vec<u64>,
+    /// Sites that were tried, and why they were not patched.
+    pub refused: BTreeMap<u64, Unpatched>,
 }
 
 struct Shared(UnsafeCell<Table>);
@@ -80,6 +87,7 @@ static TABLE: Shared = Shared(UnsafeCell::new(Table {
     rooms: Vec::new(),
     tables: [0; 3],
     distances: Vec::new(),
+    refused: BTreeMap::new(),
 }));
 
 pub fn table() -> &'static Table {
@@ -135,13 +143,12 @@ impl Table {
         let p = self.list.get(n.checked_sub(1)?)?;
         (p.in_place && pc < p.end()).then_some(p)
     }
-    /// Where the patch of the instruction at `start` is in the list.
-    pub fn position(&self, start: u64) -> Option<usize> {
-        let n = self.list.partition_point(|p| p.start() < start);
-        self.list
-            .get(n)
-            .is_some_and(|p| p.start() == start)
-            .then_some(n)
+    /// Where a patch that looks at the access of the instruction at `pc` is in the list, in place or not.
+    pub fn position(&self, pc: u64) -> Option<usize> {
+        let after = self.list.partition_point(|p| p.start() <= pc);
+        let from = after.saturating_sub(JUMP);
+        let near = self.list.get(from..after)?;
+        Some(from + near.iter().rposition(|p| p.group.checks(pc))?)
     }
     /// The patch whose body covers `pc`, and where in it.
     fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
@@ -166,8 +173,24 @@ pub fn touches(start: u64, end: u64) -> bool {
     SOME.load(Relaxed) && table().touches(start, end)
 }
 
+/// Is the access of the instruction at `pc` looked at by a body?
 pub fn is_patched(pc: u64) -> bool {
-    SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.start() == pc)
+    SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.group.checks(pc))
+}
+
+/// Why an access of the instruction at `pc` costs a fault.
+pub fn why_not(pc: u64) -> Unpatched {
+    let table = table();
+    match table.at(pc) {
+        _ if !ENABLED.load(Relaxed) => Unpatched::Off,
+        Some(p) if p.group.checks(pc) => Unpatched::Page,
+        Some(_) => Unpatched::Beneath,
+        None => match table.refused.get(&pc) {
+            Some(why) => *why,
+            None if table.position(pc).is_some() => Unpatched::Cooled,
+            None => Unpatched::Cold,
+        },
+    }
 }
 
 /// Puts the original bytes into what was read from `addr` on.

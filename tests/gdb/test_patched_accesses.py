@@ -113,6 +113,36 @@ class PatchedAccesses(Case):
         self.assertLess(patches["landings"], 200)
         self.assertEqual(patches["patches"], 0)
 
+    def neighbours(self, *arguments):
+        """Two stores under one jump, and one whose body must lie far away, in a program that leaves little place."""
+        gdb = self.session("neighbours", *arguments, options=["--placement=guard"])
+        gdb(f"monitor ulpf watch {gdb.value('(long)&pairs[5]')} 8 w")
+        gdb("tbreak printf")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        stats, patches = self.answer(gdb, "stats"), self.answer(gdb, "patch")
+        said = gdb("monitor ulpf patch sites 3")
+        rounds = int(arguments[0])
+        self.assertEqual(stats["watches"][0]["hits"], rounds * 4)
+        self.assertEqual(stats["false_positives"], rounds * (3 * 512 - 4))
+        status, text = bare(example("neighbours"), *arguments)
+        self.assertExits(gdb, status, text.strip())
+        return stats, patches, [json.loads(line) for line in re.findall(r"{.*}", said)]
+
+    def test_stores_under_one_jump(self):
+        stats, patches, sites = self.neighbours("64")
+        self.assertLess(stats["faults"], 300)
+        self.assertEqual(patches["patches"], 2)
+        # Who still asks: those that have faulted most, and why.
+        self.assertEqual(len(sites), 3)
+        self.assertEqual(sites, sorted(sites, key=lambda s: -s["faults"]))
+        self.assertIn("first access to a page", sites[0]["why"])
+
+    def test_bodies_make_way_for_the_break(self):
+        """They lie where the program break will come, and leave before it does."""
+        stats, patches, _ = self.neighbours("64", "grow")
+        self.assertGreaterEqual(patches["removed"], 1)
+        self.assertLess(stats["faults"], 64 * 512)
+
     def test_a_child_has_its_own_code(self):
         gdb = self.sweep("2", "fork")
         self.end(gdb, "2", "fork")

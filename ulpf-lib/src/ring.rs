@@ -25,7 +25,7 @@ pub use reader::{Progress, Reader, Rings, Start};
 pub use record::{Entry, Hit, Ring, SLOT_WORDS, SystemCall};
 
 /// Changes with the layout.
-pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin2");
+pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin3");
 pub const MAX_FRAMES: usize = 16;
 pub const MAX_VALUE: usize = 32;
 pub const COUNTERS_OFFSET: u64 = 4096;
@@ -92,6 +92,76 @@ pub struct SharedHeader {
     pub syscalls: AtomicU64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
+    /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
+    pub unpatched: [AtomicU64; Unpatched::ALL.len()],
+}
+
+/// Why an access to a guarded page costs a fault.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Unpatched {
+    /// Its instruction has met too few guarded pages as yet.
+    Cold,
+    /// Its instruction is patched; the page's class was not known.
+    Page,
+    /// Behind a patched instruction, under the same jump.
+    Beneath,
+    /// It was patched, and met no guarded page for long.
+    Cooled,
+    /// Patching is off, or beyond this processor or program.
+    Off,
+    /// An access that bodies cannot make.
+    Instruction,
+    /// What stands behind it cannot be moved.
+    Successor,
+    /// Its code is the program's to write, or shared.
+    Code,
+    /// Nowhere within reach of its jump.
+    Room,
+    /// Jumps led into the middle of its patch.
+    Landings,
+    /// A breakpoint or a patched system call stands there.
+    Taken,
+    /// Made the slow way: it can be neither redirected nor patched.
+    Slow,
+}
+
+impl Unpatched {
+    pub const ALL: [Unpatched; 12] = {
+        use Unpatched::*;
+        [
+            Cold,
+            Page,
+            Beneath,
+            Cooled,
+            Off,
+            Instruction,
+            Successor,
+            Code,
+            Room,
+            Landings,
+            Taken,
+            Slow,
+        ]
+    };
+    /// For people.
+    pub fn why(self) -> &'static str {
+        use Unpatched::*;
+        match self {
+            Cold => "not hot yet",
+            Page => "first access to a page since watches or mappings changed",
+            Beneath => "under the jump of another patched instruction",
+            Cooled => "was patched, but met no guarded page for long",
+            Off => "patching is off",
+            Instruction => "a kind of instruction that is not patched",
+            Successor => "what follows it cannot be moved",
+            Code => "code that the program can write, or others can see",
+            Room => "no free memory within reach of its jump",
+            Landings => "loops jump into the middle of its patch",
+            Taken => "a breakpoint or another patch stands there",
+            Slow => "needs the slow way",
+        }
+    }
 }
 
 /// How the hit came about.

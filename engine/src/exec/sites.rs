@@ -13,7 +13,7 @@ use crate::access::layout::Wrap;
 use crate::access::{Class, DecodeError, Decoder, state};
 use crate::cpu::{Cpu, Gprs};
 use core::mem::size_of;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use ulpf_lib::{AccessKind, TargetAddr};
 
 /// One instruction that has touched a guarded page.
@@ -28,6 +28,8 @@ pub struct Site {
     save: u64,
     /// What it has cost, for whoever patches sites.
     pub heat: AtomicI32,
+    /// How many faults it has had.
+    pub faults: AtomicU32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +115,13 @@ impl Thunks {
         self.len() == 0
     }
 
+    /// All sites that are known by now.
+    pub fn all(&self) -> impl Iterator<Item = &Site> {
+        let slots = (0..=self.mask).map(|i| self.slot(i).load(Ordering::Acquire));
+        // SAFETY: published sites are never freed or changed.
+        slots.filter_map(|p| unsafe { p.as_ref() })
+    }
+
     /// The site at `pc`, decoded now if this is its first fault. Give up to 15 readable bytes.
     pub fn site(&self, decoder: &Decoder, pc: u64, bytes: &[u8]) -> Result<&Site, SiteError> {
         let hash = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
@@ -163,6 +172,7 @@ impl Thunks {
             load: 0,
             save: 0,
             heat: AtomicI32::new(0),
+            faults: AtomicU32::new(0),
         };
         if matches!(site.plan, Plan::Thunk | Plan::Gather) {
             match emit::thunk(&insn) {

@@ -21,8 +21,9 @@ pub struct Target {
     /// page that has one. At zero the patch is not worth its checks any more.
     pub patience: u64,
     pub patience_max: u32,
-    /// What [`Area::hit`] is to hold for a hit.
+    /// What [`Area::hit`] is to hold for a hit of the first part, and how much more for each further one.
     pub hit: u64,
+    pub hit_step: u64,
 }
 
 /// Code for one address, and what it means.
@@ -38,8 +39,8 @@ pub struct Body {
     pub looks: Vec<u16>,
     /// Of those that say: not worth it any more.
     pub cold: Vec<u16>,
-    /// Where the checked instruction is done and its registers are back.
-    pub after: u16,
+    /// Where each part is done, if it is checked, and its registers are back.
+    pub after: Vec<u16>,
 }
 
 struct Writer {
@@ -84,25 +85,26 @@ impl Body {
             other: Vec::new(),
             looks: Vec::new(),
             cold: Vec::new(),
-            after: 0,
+            after: Vec::new(),
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
             body.parts.push(w.asm.here() as u16);
-            let (mut a, mut b) = (0, 0);
+            let (mut a, mut b, mut after) = (0, 0, 0);
             match &part.what {
                 What::Checked(insn) => {
                     (a, b) = registers(insn)?;
                     let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
-                    body.after = aside.back as u16;
+                    after = aside.back as u16;
                     asides.push(aside);
                 }
                 _ => plain(&mut w, group, part, target)?,
             }
             body.address.push(a);
             body.other.push(b);
+            body.after.push(after);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
@@ -142,19 +144,21 @@ impl Body {
             w.asm.aim(from, on)?;
             w.mark(Phase::Saved);
         }
-        let first = group.parts.first()?;
-        let What::Checked(insn) = &first.what else {
-            return None;
-        };
-        let mut hits = Vec::new();
-        for x in &near {
-            hits.push(closer(&mut w, x)?);
+        for (n, part) in group.parts.iter().enumerate() {
+            let What::Checked(insn) = &part.what else {
+                continue;
+            };
+            let mut hits = Vec::new();
+            for x in near.iter().filter(|x| x.part as usize == n) {
+                hits.push(closer(&mut w, x)?);
+            }
+            let here = w.asm.here();
+            for from in hits {
+                w.asm.aim(from, here)?;
+            }
+            let one = near.iter().find(|x| x.part as usize == n)?;
+            hit(&mut w, one, insn, target, &mut body.looks)?;
         }
-        let here = w.asm.here();
-        for from in hits {
-            w.asm.aim(from, here)?;
-        }
-        hit(&mut w, near.first()?, insn, target, &mut body.looks)?;
         body.code = w.asm.bytes;
         body.marks = w.marks;
         Some(body)
@@ -247,7 +251,10 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
         asm.save(offset_of!(Area, old) + at as usize, RCX);
     }
     asm.save(offset_of!(Area, alias), x.a);
-    asm.save_constant(offset_of!(Area, hit), target.hit);
+    asm.save_constant(
+        offset_of!(Area, hit),
+        target.hit + target.hit_step * u64::from(x.part),
+    );
     asm.load(RCX, offset_of!(Area, rcx));
     asm.load(x.b, offset_of!(Area, other));
     asm.put(exec::redirected(insn, x.a)?.bytes());

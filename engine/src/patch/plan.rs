@@ -46,8 +46,13 @@ pub struct Group {
 }
 
 impl Group {
-    /// `insn` and what follows it; `code` are the bytes from there on.
-    pub fn new(insn: &Insn, code: &[u8]) -> Result<Group, Refusal> {
+    /// `insn` and what follows it; `code` are the bytes from there on. Of what follows, that is checked,
+    /// too, for which `also` gives the decoded instruction.
+    pub fn new(
+        insn: &Insn,
+        code: &[u8],
+        also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
+    ) -> Result<Group, Refusal> {
         if !can_check(insn) {
             return Err(Refusal::Instruction);
         }
@@ -59,12 +64,48 @@ impl Group {
         let mut len = insn.len as usize;
         while len < JUMP {
             let rest = code.get(len..).ok_or(Refusal::Successor)?;
-            let part = successor(insn.pc + len as u64, rest).ok_or(Refusal::Successor)?;
+            let at = insn.pc + len as u64;
+            let mut part = successor(at, rest).ok_or(Refusal::Successor)?;
+            let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
+            if let Some(insn) = checked {
+                part.what = What::Checked(insn);
+            }
             len += part.len as usize;
             parts.push(part);
         }
         let bytes = code.get(..len).ok_or(Refusal::Successor)?.to_vec();
         Ok(Group { parts, bytes })
+    }
+
+    /// Is the access of the instruction at `pc` looked at?
+    pub fn checks(&self, pc: u64) -> bool {
+        let checked = |p: &Part| p.at == pc && matches!(p.what, What::Checked(_));
+        self.parts.iter().any(checked)
+    }
+
+    /// The first multiple of `step` from `at` on where a body may lie.
+    pub fn next(&self, at: u64, step: u64) -> Option<u64> {
+        let after = self.start() + JUMP as u64;
+        let mut to = at.checked_next_multiple_of(step)?;
+        loop {
+            let distance = i32::try_from(to.wrapping_sub(after) as i64).ok()?;
+            let bytes = distance.to_le_bytes();
+            let wrong = |n: &usize| !self.free(*n) && !TRAPS.contains(&bytes[*n - 1]);
+            let Some(n) = (1..=4).rev().find(wrong) else {
+                return Some(to);
+            };
+            if n == 1 && step > 1 {
+                return None; // whose multiples have it or have not
+            }
+            // What is above this byte stays if there is a larger one for it.
+            let unit = 1i64 << (8 * (n - 1));
+            let base = i64::from(distance) & !(256 * unit - 1);
+            let larger = TRAPS.iter().find(|t| **t > bytes[n - 1]);
+            let distance = base + larger.map_or(256, |t| i64::from(*t)) * unit;
+            to = after
+                .wrapping_add_signed(distance)
+                .checked_next_multiple_of(step)?;
+        }
     }
 
     pub fn start(&self) -> u64 {
@@ -89,16 +130,6 @@ impl Group {
         let jump = [0xe9, a, b, c, d];
         let fits = |(n, byte): (usize, &u8)| n == 0 || self.free(n) || TRAPS.contains(byte);
         jump.iter().enumerate().all(fits).then_some(jump)
-    }
-
-    /// Can a jump of this shape only lead to a few stretches of 16 MiB? Then their first addresses.
-    pub fn far(&self) -> Option<impl Iterator<Item = u64>> {
-        let after = self.start() + JUMP as u64;
-        (!self.free(4)).then(move || {
-            TRAPS
-                .iter()
-                .map(move |t| after.wrapping_add_signed((i32::from(*t as i8) as i64) << 24))
-        })
     }
 }
 

@@ -9,7 +9,23 @@ fn group(code: &[u8]) -> Result<Group, Refusal> {
     let decoder = Decoder::new().unwrap();
     let mut padded = code.to_vec();
     padded.resize(40, 0x90);
-    Group::new(&decoder.decode(AT, &padded).unwrap(), &padded)
+    Group::new(
+        &decoder.decode(AT, &padded).unwrap(),
+        &padded,
+        &mut |_, _| None,
+    )
+}
+
+/// As `group`, with every access of it looked at.
+fn whole(code: &[u8]) -> Group {
+    let decoder = Decoder::new().unwrap();
+    let mut padded = code.to_vec();
+    padded.resize(40, 0x90);
+    let first = decoder.decode(AT, &padded).unwrap();
+    Group::new(&first, &padded, &mut |at, code| {
+        decoder.decode(at, &code[..code.len().min(15)]).ok()
+    })
+    .unwrap()
 }
 
 fn target(at: u64) -> Target {
@@ -18,6 +34,7 @@ fn target(at: u64) -> Target {
         patience: 0x7ea1_2345_6780,
         patience_max: 100,
         hit: 0x7ea1_2345_0000,
+        hit_step: 64,
     }
 }
 
@@ -47,12 +64,37 @@ fn instructions_that_begin_under_a_jump_begin_with_a_trap() {
 }
 
 #[test]
-fn far_stretches_have_jumps() {
-    let group = group(&[0x48, 0x89, 0x47, 0x08, 0x53]).unwrap();
-    let stretches: Vec<u64> = group.far().unwrap().collect();
-    assert_eq!(stretches.len(), TRAPS.len());
-    for s in stretches {
-        assert!(group.jump(s).is_some() && group.jump(s + (1 << 24) - 1).is_some());
+fn every_access_under_a_jump_may_be_looked_at() {
+    let group = whole(&[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01]);
+    let at: Vec<u64> = group.parts.iter().map(|p| p.at - AT).collect();
+    assert_eq!(at, [0, 2, 4]);
+    assert!(group.parts.iter().all(|p| group.checks(p.at)));
+    assert!(!group.checks(AT + 1) && !group.checks(AT + 8));
+}
+
+#[test]
+fn places_in_order() {
+    for code in [
+        &[0x88, 0x07, 0x48, 0xff, 0xc7][..],
+        &[0x89, 0x07, 0xc3, 0x90, 0x90],
+        &[0x48, 0x89, 0x47, 0x08, 0x53],
+        &[0xc7, 0x87, 0, 1, 0, 0, 1, 0, 0, 0],
+    ] {
+        let group = group(code).unwrap();
+        // What `next` passes over fits nowhere.
+        let from = AT - 0x1c80_0000;
+        let mut at = from;
+        for _ in 0..1000 {
+            let next = group.next(at, 16).unwrap();
+            assert!(group.jump(next).is_some() && next.is_multiple_of(16));
+            for to in (at..next.min(at + 0x1000)).filter(|to| to.is_multiple_of(16)) {
+                assert!(group.jump(to).is_none(), "{code:x?}: {to:#x}");
+            }
+            at = next + 16;
+        }
+        assert!(group.next(AT + (1 << 32), 16).is_none());
+        let last = group.next(AT, 16).unwrap();
+        assert!(last >= AT && group.jump(last).is_some());
     }
 }
 
@@ -61,7 +103,6 @@ fn a_long_store_leads_anywhere() {
     // movl $1, 0x100(%rdi)
     let group = group(&[0xc7, 0x87, 0, 1, 0, 0, 1, 0, 0, 0]).unwrap();
     assert_eq!(group.parts.len(), 1);
-    assert!(group.far().is_none());
     assert!((0..1000).all(|n| group.jump(AT + 0x10000 + n * 77).is_some()));
     assert!(group.jump(AT + (1 << 32)).is_none());
 }
@@ -88,15 +129,18 @@ fn every_byte_of_a_body_has_a_meaning() {
         &[0x89, 0x07, 0xe8, 1, 2, 3, 0],
         &[0x48, 0x89, 0x05, 0x10, 0, 0, 0],
         &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
+        // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
+        &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {
-        let group = group(code).unwrap();
+        let group = whole(code);
         let body = Body::new(&group, target(AT - 0x400_0000)).unwrap();
         assert!(body.marks.is_sorted_by_key(|m| m.end));
         assert_eq!(body.marks.last().unwrap().end as usize, body.code.len());
         assert_eq!(body.parts.len(), group.parts.len());
         assert_eq!(body.parts[0], 0);
         assert_eq!(body.mark(0).unwrap().phase, Phase::Before);
-        assert_eq!(body.cold.len(), 1);
+        let checked = group.parts.iter().filter(|p| group.checks(p.at)).count();
+        assert_eq!(body.cold.len(), checked);
         assert!(body.cold.iter().all(|c| body.code[*c as usize] == 0xcc));
         // It is as long wherever it is.
         let elsewhere = Body::new(&group, target(AT + 0x1000_0000)).unwrap();

@@ -15,6 +15,7 @@ mod patches;
 mod perf;
 mod placement;
 mod reader;
+mod rooms;
 mod roster;
 mod sites;
 pub mod text;

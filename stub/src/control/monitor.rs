@@ -31,6 +31,7 @@ ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
 ulpf patch on|off [after N] save hot instructions their faults; on its own: what is patched, as JSON
+ulpf patch sites [N]        the N (20) instructions with the most faults, and why they are not patched
 ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
@@ -399,6 +400,13 @@ fn patch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
     let on = match w.next() {
         Some("on") => Some(true),
         Some("off") => Some(false),
+        Some("sites") => {
+            let most = w.next();
+            return match (number(most.or(Some("20"))), w.next()) {
+                (Some(n), None) => super::patches::sites(n as usize, out),
+                _ => bad_patch(out),
+            };
+        }
         None => None,
         Some(_) => return bad_patch(out),
     };
@@ -445,8 +453,8 @@ fn bad_patch(out: &mut dyn Write) {
         out,
         &Refusal {
             what: "ulpf patch".into(),
-            why: "it takes on or off, and after how many false positives a site is patched".into(),
-            what_to_do: "say: ulpf patch, ulpf patch off, or ulpf patch on after 16".into(),
+            why: "it takes on or off and after how many false positives a site is patched, or sites and how many of them".into(),
+            what_to_do: "say: ulpf patch, ulpf patch off, ulpf patch on after 16, or ulpf patch sites 20".into(),
         },
     );
 }

@@ -574,10 +574,14 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         }
         k::__NR_brk => {
             let end = g().brk.load(Relaxed);
-            if a[0] == 0 || a[0] >= end {
-                return None;
+            match a[0] {
+                0 => return None,
+                // It keeps a page from what is above.
+                new if new >= end => {
+                    span(end.next_multiple_of(4096), (new - end).saturating_add(8192))
+                }
+                new => span(new.next_multiple_of(4096), end - new),
             }
-            span(a[0].next_multiple_of(4096), end - a[0])
         }
         k::__NR_shmat if a[1] != 0 => (0, ulpf_lib::addr::USER_END),
         k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),

@@ -204,6 +204,12 @@ impl Guards {
         self.excluded.insert(start.page().0, end, ());
     }
 
+    /// The opposite of [`Guards::exclude`].
+    pub fn include(&mut self, start: TargetAddr, len: u64) {
+        self.excluded
+            .remove(start.page().0, start.0.saturating_add(len));
+    }
+
     /// To be called whenever program threads have run: what was read of the program's mappings is
     /// no longer true.
     pub fn resumed(&mut self) {
