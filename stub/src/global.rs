@@ -96,6 +96,8 @@ pub struct Breakpoint {
 pub struct Attributes {
     /// The debugger set it: stop.
     pub stop: bool,
+    /// Not in the debugger's own table (`control/bulk.rs`).
+    pub bulk: bool,
     /// Write a record to the ring.
     pub log: bool,
     pub backtrace: u8,
@@ -108,6 +110,7 @@ pub struct Attributes {
 
 static NO_ATTRIBUTES: Attributes = Attributes {
     stop: false,
+    bulk: false,
     log: false,
     backtrace: 0,
     wish: Wish::Auto,
@@ -269,6 +272,10 @@ impl Global {
     }
     pub fn wants_stop(&self, sig: i32) -> bool {
         self.debugger.load(Relaxed) && self.pass_signals.load(Relaxed) & bit(sig) == 0
+    }
+    /// Is this watch one that the debugger's own table lacks?
+    pub fn is_bulk(&self, id: WatchId) -> bool {
+        self.attributes(id).bulk
     }
     pub fn header(&self) -> Option<&'static SharedHeader> {
         // SAFETY: mapped at boot for good.

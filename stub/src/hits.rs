@@ -146,6 +146,7 @@ fn hit(
         n.stops.fetch_add(1, Relaxed);
     }
     Some(Event::Watch {
+        id,
         kind,
         addr: TargetAddr(start),
         access: c.kind,

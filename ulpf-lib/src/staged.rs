@@ -119,8 +119,19 @@ impl StagedWatches {
 
     /// Takes one watch of exactly this range and kind away. Two insertions need two removals.
     pub fn remove(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
+        self.remove_one(range, kind, |_| true)
+    }
+
+    /// The same for one of those that `which` names.
+    pub fn remove_one(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        which: impl Fn(WatchId) -> bool,
+    ) -> Option<WatchId> {
         self.flush();
-        let e = self.list.last_matching(range, kind, |e| !e.staged())?;
+        let wanted = |e: Entry| !e.staged() && which(e.id());
+        let e = self.list.last_matching(range, kind, wanted)?;
         self.mark(e.id());
         Some(e.id())
     }
@@ -192,6 +203,19 @@ mod tests {
 
     fn range(start: u64, len: u64) -> WatchRange {
         WatchRange::new(TargetAddr(start), len).unwrap()
+    }
+
+    #[test]
+    fn one_of_several_equal_ones() {
+        let mut w = StagedWatches::new();
+        let there = (range(8, 4), WatchKind::Write);
+        let ids = [(); 3].map(|()| w.insert(there.0, there.1).unwrap());
+        w.commit();
+        let second = |id| id == ids[1];
+        assert_eq!(w.remove_one(there.0, there.1, second), Some(ids[1]));
+        assert_eq!(w.remove_one(there.0, there.1, second), None);
+        assert_eq!(w.commit().removed, [(ids[1], there.0, there.1)]);
+        assert!(w.holds(ids[0]) && w.holds(ids[2]));
     }
 
     #[test]

@@ -4,16 +4,18 @@
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::ring::last::{Asked, last};
+use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Hit, Rings, SLOT_WORDS, SharedHeader, hit_flags, listed, ring_place};
 use ulpf_lib::syscalls;
 
 use crate::g;
 
 const MOST: u64 = 1000;
+/// Some megabytes of text.
+const MOST_LOGGED: u64 = 20_000;
 
 /// The program's own rings.
-struct Ours(&'static SharedHeader);
+pub struct Ours(pub &'static SharedHeader);
 
 impl Rings for Ours {
     fn rings(&self) -> usize {
@@ -76,8 +78,41 @@ pub fn answer(addr: u64, len: u64, most: u64, out: &mut dyn Write) {
     let _ = out.write_str("]}\n");
 }
 
-fn one(hit: &Hit, out: &mut dyn Write) -> core::fmt::Result {
-    let access = if hit.kind & 1 != 0 { "update" } else { "write" };
+/// `monitor ulpf log [N]`: all threads' records, each on a line, the oldest first. `watch` is its number.
+pub fn log(most: u64, out: &mut dyn Write) {
+    let Some(h) = g().header() else { return };
+    let asked = Asked {
+        addr: 0,
+        len: u64::MAX,
+        reads: true,
+        most: most.min(MOST_LOGGED) as usize,
+    };
+    let found = all(&Ours(h), &asked);
+    let begun = h.nanos(h.base_tsc);
+    let since = |tsc: u64| Seconds(h.nanos(tsc).saturating_sub(begun));
+    let _ = match found.reaches_back {
+        Some(from) => writeln!(out, "{{\"reaches_back\":{}}}", since(from)),
+        None => writeln!(out, "{{\"reaches_back\":null}}"),
+    };
+    for hit in found.hits.iter().rev() {
+        let _ = write!(
+            out,
+            "{{\"time\":{},\"watch\":{}",
+            since(hit.time),
+            hit.watch
+        );
+        let _ = one(hit, out);
+        let _ = out.write_str("\n");
+    }
+}
+
+/// The fields of a hit behind those that the caller has begun with, and the closing brace.
+pub fn one(hit: &Hit, out: &mut dyn Write) -> core::fmt::Result {
+    let access = match hit.kind {
+        1 => "read",
+        2 => "write",
+        _ => "update",
+    };
     write!(
         out,
         ",\"tid\":{},\"access\":\"{access}\",\"addr\":\"{:#x}\",\"len\":{}",

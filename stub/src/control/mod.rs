@@ -5,6 +5,7 @@
 //! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
+mod bulk;
 mod filters;
 mod follow;
 pub mod heap;
@@ -75,6 +76,7 @@ pub struct Control {
     told_of_io_uring: bool,
     heap: heap::Heap,
     filters: filters::ByRange,
+    bulk: bulk::Bulk,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
     detached: bool,
@@ -111,6 +113,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         told_of_io_uring: false,
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
+        bulk: bulk::Bulk::default(),
         holding: None,
         detached: false,
         exec: follow::Exec::None,
@@ -373,7 +376,7 @@ impl Control {
                     StopReason::Breakpoint
                 }
                 Event::Stepped => StopReason::Stepped,
-                Event::Watch { kind, addr, .. } => StopReason::Watch { kind, addr },
+                Event::Watch { id, kind, addr, .. } => self.bulk.reason(t, id, kind, addr),
                 Event::Signal(n) => StopReason::Signal(n),
                 Event::Syscall { nr, entry } => StopReason::Syscall { nr, entry },
                 Event::Forked { child } => StopReason::Forked {
@@ -808,11 +811,20 @@ impl Inferior for Control {
     }
 
     fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        if bulk::is_place(range) {
+            self.bulk.understood = true;
+            return Ok(());
+        }
         self.stage_watch(range, kind)
     }
 
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
-        self.staged.remove(range, kind).is_some()
+        if bulk::is_place(range) {
+            self.bulk.understood = false;
+            return true;
+        }
+        let own = |id| !g().attributes(id).bulk;
+        self.staged.remove_one(range, kind, own).is_some()
     }
 
     fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {

@@ -33,9 +33,15 @@ ulpf patch-syscalls on|off [after N]
 ulpf patch on|off [after N] save hot instructions their faults; on its own: what is patched, as JSON
 ulpf patch sites [N]        the N (20) instructions with the most faults, and why they are not patched
 ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
+ulpf log [N]                the last N (100) hits of all watches that log or stop, as JSON lines
+ulpf stop                   which watch made the last stop, and the access, as JSON
+ulpf about                  the process, and where stops of these watches are told, as JSON
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
 ";
+
+/// Watches in `ulpf stats`.
+const MOST_LISTED: usize = 1_000_000;
 
 pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
     let mut known = true;
@@ -65,6 +71,9 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "patch" => patch(c, &mut w, out),
             "why" => why(c, out),
             "last" => last(&mut w, out),
+            "stop" => c.bulk.answer(out),
+            "log" => super::last::log(number(w.next()).unwrap_or(100), out),
+            "about" => about(out),
             "help" | "" => help(out),
             other => {
                 let _ = writeln!(
@@ -75,6 +84,17 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
         }
     }
     known
+}
+
+/// `session` differs when the stub does: another program, or the same after exec.
+fn about(out: &mut dyn Write) {
+    let session = g().header().map_or(0, |h| h.base_tsc);
+    let pid = g().pid.load(Relaxed);
+    let place = super::bulk::PLACE.0;
+    let _ = writeln!(
+        out,
+        "{{\"session\":\"{session:#x}\",\"pid\":{pid},\"stops_at\":\"{place:#x}\"}}"
+    );
 }
 
 fn help(out: &mut dyn Write) {
@@ -141,7 +161,10 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         Some("rw") => WatchKind::Access,
         _ => return bad(out, "the kind has to be r, w or rw"),
     };
-    let mut a = Attributes::default();
+    let mut a = Attributes {
+        bulk: true,
+        ..Attributes::default()
+    };
     let mut words = Words::default();
     let mut place = c.placement.wish;
     while let Some(word) = w.next() {
@@ -184,17 +207,10 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
     };
     match c.stage(range, kind, place) {
         Ok(id) => {
+            // It may be one that was taken away since the program ran, with what was said about it then.
             let was = g().attributes(id).clone();
-            c.set_attributes(
-                id,
-                Attributes {
-                    stop: a.stop || was.stop,
-                    log: a.log || was.log,
-                    backtrace: a.backtrace.max(was.backtrace),
-                    filter: a.filter.or(was.filter),
-                    ..was
-                },
-            );
+            let (wish, group) = (was.wish, was.group);
+            c.set_attributes(id, Attributes { wish, group, ..a });
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
         }
         Err(r) => refused(out, &r),
@@ -343,7 +359,7 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         .list()
         .map(|(id, kind)| (id, None, kind))
         .chain(single)
-        .take(10_000)
+        .take(MOST_LISTED)
     {
         let Some(n) = g().counters(id) else { continue };
         let kind = match kind {

@@ -69,6 +69,7 @@ impl Control {
             id,
             Attributes {
                 stop: true,
+                bulk: false,
                 // For `monitor ulpf last`.
                 log: true,
                 filter: was.filter.or_else(|| self.filters.find(range)),

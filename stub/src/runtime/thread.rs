@@ -23,7 +23,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::exec::Site;
 pub use ulpf_lib::ring::SystemCall as Call;
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, TargetAddr, WatchKind};
+use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind};
 
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::signals::ActionTable;
@@ -61,6 +61,7 @@ pub enum Event {
     Breakpoint,
     Stepped,
     Watch {
+        id: WatchId,
         kind: WatchKind,
         addr: TargetAddr,
         access: AccessKind,

@@ -31,6 +31,15 @@ const TURNS: usize = 16;
 
 /// Looks at all rings.
 pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
+    look(rings, asked, true)
+}
+
+/// The same, with a record for each watch that one access has hit.
+pub fn all(rings: &impl Rings, asked: &Asked) -> Found {
+    look(rings, asked, false)
+}
+
+fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
     let mut found = Found::default();
     let mut reader = Reader::new(Start::Oldest);
     for ring in 0..rings.rings() {
@@ -51,11 +60,12 @@ pub fn last(rings: &impl Rings, asked: &Asked) -> Found {
                 return;
             };
             // One access that several watches have reported.
-            let again = kept.back().is_some_and(|b| {
-                b.watch != hit.watch
-                    && (b.pc, b.addr, b.len, b.kind) == (hit.pc, hit.addr, hit.len, hit.kind)
-                    && (b.tid, &b.old, &b.new) == (hit.tid, &hit.old, &hit.new)
-            });
+            let again = once
+                && kept.back().is_some_and(|b| {
+                    b.watch != hit.watch
+                        && (b.pc, b.addr, b.len, b.kind) == (hit.pc, hit.addr, hit.len, hit.kind)
+                        && (b.tid, &b.old, &b.new) == (hit.tid, &hit.old, &hit.new)
+                });
             if again {
                 return;
             }

@@ -31,6 +31,8 @@ pub enum Start {
     First,
     /// With the oldest that is still there.
     Oldest,
+    /// With the first in the last so many slots.
+    Tail(u64),
 }
 
 /// How far a look at a ring has come.
@@ -93,10 +95,14 @@ impl Reader {
         let mut end = rings.head(ring).0;
         while self.cursors.len() <= ring {
             let n = self.cursors.len();
-            let oldest = rings.head(n).0.saturating_sub(rings.slots(n));
+            let slots = match self.start {
+                Start::Tail(most) => rings.slots(n).min(most),
+                _ => rings.slots(n),
+            };
+            let begin = rings.head(n).0.saturating_sub(slots);
             self.cursors.push(match self.start {
-                Start::Oldest if oldest > 0 => Cursor {
-                    at: oldest,
+                Start::Oldest | Start::Tail(_) if begin > 0 => Cursor {
+                    at: begin,
                     records: None,
                     searching: true,
                 },
