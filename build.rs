@@ -14,6 +14,7 @@ const LINK_ARGS: &str =
 fn main() {
     println!("cargo:rerun-if-env-changed=ULPF_STUB_IMAGE");
     println!("cargo:rerun-if-changed=build.rs");
+    plugin();
     if let Some(image) = env::var_os("ULPF_STUB_IMAGE") {
         let image = PathBuf::from(image);
         println!("cargo:rerun-if-changed={}", image.display());
@@ -72,6 +73,38 @@ fn main() {
     }
     let image = out.join("release/libulpf_stub.so");
     println!("cargo:rustc-env=ULPF_STUB_IMAGE={}", image.display());
+}
+
+/// GDB's plugin goes into the command as text, so that a single installed file is all that is needed.
+fn plugin() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("gdb-plugin");
+    let mut files = Vec::new();
+    python_files(&root, &mut files);
+    files.sort();
+    let mut text = String::from("&[\n");
+    for file in &files {
+        let name = file.strip_prefix(&root).unwrap();
+        text += &format!("    ({name:?}, include_str!({file:?})),\n");
+    }
+    text += "]\n";
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap()).join("plugin.rs");
+    fs::write(out, text).expect("the build folder cannot be written to");
+}
+
+fn python_files(dir: &Path, files: &mut Vec<PathBuf>) {
+    println!("cargo:rerun-if-changed={}", dir.display());
+    for entry in fs::read_dir(dir)
+        .expect("gdb-plugin cannot be read")
+        .flatten()
+    {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "__pycache__" {
+            python_files(&path, files);
+        } else if path.extension().is_some_and(|e| e == "py") {
+            println!("cargo:rerun-if-changed={}", path.display());
+            files.push(path);
+        }
+    }
 }
 
 /// Everything below `dir` except build output.

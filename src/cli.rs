@@ -26,6 +26,8 @@ enum Command {
     Server(Words),
     /// Open GDB on a program, connected, with unlimited watchpoints
     Gdb(GdbArgs),
+    /// Write GDB's ulpf commands to a folder, for a GDB that `ulpf gdb` does not start
+    GdbPlugin(crate::plugin::PluginArgs),
     /// Watch without a debugger: start a program and log every hit
     Run(crate::run::RunArgs),
     /// Watch a running program without a debugger
@@ -69,6 +71,7 @@ pub fn main() -> i32 {
     match Cli::parse().command {
         Command::Server(Words { words }) => server(words),
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
+        Command::GdbPlugin(args) => crate::plugin::main(&args),
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),
         Command::Last(args) => crate::run::last::main(&args),

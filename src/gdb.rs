@@ -7,6 +7,7 @@
 
 use crate::inject::{foreground, sys};
 use crate::placement::Placement;
+use crate::plugin;
 use crate::server::{self, Terminal, options::Options};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -127,6 +128,10 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let mut command = Command::new(&gdb);
     // The program's files are this machine's: no need to fetch them through the protocol.
     command.args(["-iex", "set sysroot /"]);
+    // Removed with the socket.
+    let plugin = plugin::write(&dir.0.join("plugin"))
+        .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
+    command.arg("-iex").arg(join("source ", plugin.as_os_str()));
     command.args([
         "-ex",
         &format!("target extended-remote {}", socket.display()),

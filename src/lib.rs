@@ -10,6 +10,7 @@ pub mod follow;
 mod gdb;
 pub mod inject;
 pub mod placement;
+pub mod plugin;
 pub mod rsp;
 pub mod run;
 pub mod server;

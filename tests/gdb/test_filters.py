@@ -4,7 +4,7 @@ import json
 import re
 
 from lib.cases import Case
-from lib.env import example, needs_registers, ulpf_only
+from lib.env import needs_registers, ulpf_only
 
 TOTAL = "filters: total 1050, flag 9, checked 99, hello, filters"
 

@@ -4,7 +4,7 @@ import json
 import re
 
 from lib.cases import Case, line
-from lib.env import bare, example, needs_registers, ulpf_only
+from lib.env import example, needs_registers, ulpf_only
 
 NAMES = ["auto", "guard", "debug-register"]
 

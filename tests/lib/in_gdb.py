@@ -3,7 +3,6 @@
 Only plain gdb commands are used: `watch`, `delete`, `continue`.
 """
 
-import re
 import struct
 
 import gdb

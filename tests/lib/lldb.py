@@ -1,7 +1,6 @@
 """Real lldb, with a list of commands: it is synchronous only when it reads them from a file."""
 
 import os
-import re
 import subprocess
 import tempfile
 

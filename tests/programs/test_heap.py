@@ -9,13 +9,11 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
 from lib.cpython import CPYTHON

@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
-import time
 
 from lib.cases import Case
 from lib.cpython import CPYTHON

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Agent bytecode out of what `maint agent-eval` prints.
+
+GDB compiles any expression of the debugged language to the bytecode that the program's threads evaluate, but
+has no way to send it for a watch. It prints it, though, an instruction a line:
+
+      0  const64 93824992248000
+      9  ref32
+     10  ext 32
+
+Opcodes and the sizes of their arguments are those of GDB's gdbsupport/ax.def.
+"""
+
+import re
+
+# name: (opcode, bytes of the argument)
+OPCODES = {
+    "add": (0x02, 0), "sub": (0x03, 0), "mul": (0x04, 0), "div_signed": (0x05, 0), "div_unsigned": (0x06, 0),
+    "rem_signed": (0x07, 0), "rem_unsigned": (0x08, 0), "lsh": (0x09, 0), "rsh_signed": (0x0a, 0),
+    "rsh_unsigned": (0x0b, 0), "log_not": (0x0e, 0), "bit_and": (0x0f, 0), "bit_or": (0x10, 0),
+    "bit_xor": (0x11, 0), "bit_not": (0x12, 0), "equal": (0x13, 0), "less_signed": (0x14, 0),
+    "less_unsigned": (0x15, 0), "ext": (0x16, 1), "ref8": (0x17, 0), "ref16": (0x18, 0), "ref32": (0x19, 0),
+    "ref64": (0x1a, 0), "if_goto": (0x20, 2), "goto": (0x21, 2), "const8": (0x22, 1), "const16": (0x23, 2),
+    "const32": (0x24, 4), "const64": (0x25, 8), "reg": (0x26, 2), "end": (0x27, 0), "dup": (0x28, 0),
+    "pop": (0x29, 0), "zero_ext": (0x2a, 1), "swap": (0x2b, 0), "getv": (0x2c, 2), "pick": (0x32, 1),
+    "rot": (0x33, 0),
+}
+
+# What a condition calls a hit's values: their numbers in the stub (ARCHITECTURE.md, "Filters").
+VARIABLES = {"old": 0xff00, "new": 0xff01, "addr": 0xff02, "len": 0xff03, "tid": 0xff04, "pid": 0xff05,
+             "kind": 0xff06, "hits": 0xff07}
+
+_LINE = re.compile(r"^ *(\d+)  (\w+)(?: (-?\d+))?$")
+
+
+class Unsupported(Exception):
+    """GDB has used an instruction that the stub does not know."""
+
+
+def assemble(listing, variables):
+    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's."""
+    code = bytearray()
+    for line in listing.splitlines():
+        match = _LINE.match(line)
+        if not match:
+            continue
+        at, name, argument = int(match.group(1)), match.group(2), match.group(3)
+        if name not in OPCODES:
+            raise Unsupported(name)
+        if at != len(code):
+            raise Unsupported(f"a listing with a gap at {len(code)}")
+        opcode, size = OPCODES[name]
+        code.append(opcode)
+        if size:
+            value = int(argument)
+            if name == "getv":
+                value = variables.get(value, value)
+            code += (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")
+    if not code:
+        raise Unsupported("an empty listing")
+    return bytes(code)
+
+
+def variable_number(listing):
+    """GDB's number of the variable that is all of an expression."""
+    match = re.search(r"\bgetv (\d+)$", listing, re.M)
+    return int(match.group(1)) if match else None
+
+
+def bits_changed(mask):
+    """A condition that holds where one of these bits has: a bit-field shares its bytes with others."""
+    old, new = (b"\x2c" + VARIABLES[name].to_bytes(2, "big") for name in ("old", "new"))
+    return old + new + b"\x11\x25" + mask.to_bytes(8, "big") + b"\x0f\x27"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The commands, a file for each group; what they have in common is here."""
+
+import importlib
+import pkgutil
+import traceback
+
+from .. import door, settings
+from ..errors import UlpfError
+
+
+class UlpfCommand(door.Command):
+    """A command `ulpf NAME`. Its documentation is its `help`; `run` does it."""
+
+    name = ""
+    prefix = False
+    # What GDB completes; None: `complete` below does.
+    completes = "COMPLETE_NONE"
+
+    def __init__(self):
+        how = getattr(door.gdb, self.completes)
+        super().__init__(f"ulpf {self.name}".strip(), door.gdb.COMMAND_BREAKPOINTS, how, self.prefix)
+
+    def invoke(self, argument, from_tty):
+        self.dont_repeat()
+        try:
+            self.run(argument.strip())
+        except UlpfError as e:
+            raise door.user_error(str(e)) from None
+        except KeyboardInterrupt:
+            raise
+        except Exception as e:
+            if settings.traceback():
+                door.say(traceback.format_exc())
+            if door.gdb_error(e):
+                raise door.user_error(f"ulpf {self.name}: {door.error_text(e)}.") from None
+            raise door.user_error(f"ulpf {self.name}: unexpected {type(e).__name__}: {e}; `set ulpf traceback on` "
+                                  "and the same again shows where.") from None
+
+    def run(self, argument):
+        raise NotImplementedError
+
+
+def plain_class(cls):
+    """Marks a command to be registered."""
+    _commands.append(cls)
+    return cls
+
+
+_commands = []
+
+
+def numbers(argument, what):
+    """`1 3-5`: numbers of watches."""
+    found = []
+    for word in argument.replace(",", " ").split():
+        first, dash, second = word.partition("-")
+        try:
+            found += range(int(first), int(second) + 1) if dash else [int(first)]
+        except ValueError:
+            raise UlpfError(f"ulpf {what}", f"{word} is no number of a watch", "ulpf info watches lists them") from None
+    return found
+
+
+def number_words(word):
+    """Completion with the numbers of all watches."""
+    from ..registry import watches
+
+    return [str(n) for n in watches.all if str(n).startswith(word or "")]
+
+
+def register():
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
+        importlib.import_module(f"{__name__}.{module.name}")
+    _commands.sort(key=lambda c: len(c.name.split()))
+    for command in _commands:
+        command()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+from .. import door, session, table, wire
+from ..registry import counts, watches
+from . import UlpfCommand, number_words, numbers, plain_class
+
+# What one access costs at most, in microseconds: a fault, or a debug register's trap.
+FAULT, TRAP = 2.5, 20
+
+
+@plain_class
+class InfoWatches(UlpfCommand):
+    """List ulpf's watches with what they have counted: ulpf info watches [NUM...]
+
+Hits      accesses to the watched bytes, with those that changed nothing (Silent) and those that the
+          filter has rejected (Filtered)
+False     accesses beside them on the same guarded page, as far as they cost a fault
+Lives on  page (guarded; hot instructions are patched) or register (a debug register)
+Cost      what that took at most, in milliseconds; hits of patched instructions cost next to nothing"""
+
+    name, completes = "info watches", "COMPLETE_NONE"
+
+    def run(self, argument):
+        session.check()
+        chosen = [watches.get(n) for n in numbers(argument, "info watches")] if argument else list(watches.all.values())
+        if not chosen:
+            door.say("No ulpf watches. ulpf watch EXPR sets one; GDB's own are in info watchpoints.")
+            return
+        counted = counts(chosen)
+        rows = [["Num", "Kind", "Hits", "Silent", "Filtered", "Stops", "False", "Lives on", "Cost", "What"]]
+        for watch in chosen:
+            rows.append(_row(watch, counted[watch.number]))
+        for line in table.lines(rows, right={2, 3, 4, 5, 6, 8}):
+            door.say(line)
+
+
+def _row(watch, n):
+    spec = watch.spec
+    kind = spec.kind + (" log" if spec.log else "")
+    lives = "/".join(sorted({"guard": "page", "debug-register": "register"}[p] for p in n["placements"]))
+    if not watch.enabled:
+        lives = "disabled"
+    elif watch.ended is not None:
+        lives = "ended"
+    elif n["gone"]:
+        lives = "gone"
+    elif not lives:
+        lives = "at resume"
+    return [str(watch.number), kind, *(str(n[k]) for k in ("hits", "silent", "filtered", "stops", "false_positives")),
+            lives, _cost(n), what(watch)]
+
+
+def _cost(n):
+    in_register = n["placements"] == {"debug-register"}
+    micros = n["traps"] * TRAP if in_register else (n["hits"] + n["false_positives"]) * FAULT + n["traps"] * TRAP
+    return f"{micros / 1000:.1f}"
+
+
+def what(watch):
+    text = watch.spec.text
+    if len(watch.places) > 1:
+        text += f" ({len(watch.places)} places)"
+    return text + (f" ({watch.ended})" if watch.ended else "")
+
+
+@plain_class
+class Stats(UlpfCommand):
+    """Show what watching has cost this program so far: ulpf stats."""
+
+    name = "stats"
+
+    def run(self, argument):
+        door.need_program()
+        s = wire.ask("stats")
+        lists = s["watches"]
+        hits = sum(w["hits"] for w in lists)
+        rows = [("watches", len(lists)), ("hits", hits), ("silent stores among them", sum(w["silent"] for w in lists)),
+                ("rejected by filters", sum(w["filtered"] for w in lists)), ("stops", sum(w["stops"] for w in lists)),
+                ("false positives", s["false_positives"]), ("faults", s["faults"]),
+                ("accesses the slow way", s["slow"]), ("guarded and neighbouring pages", s["moved_pages"]),
+                ("memory of the watchlist, bytes", s["watch_bytes"]),
+                ("system calls by signal", s["syscalls"]), ("system-call sites patched", s["sites"])]
+        for line in table.lines([[name, str(value)] for name, value in rows], right={1}):
+            door.say(line)
+
+
+@plain_class
+class Backend(UlpfCommand):
+    """Show what serves the watches here: ulpf backend."""
+
+    name = "backend"
+
+    def run(self, argument):
+        door.need_program()
+        lists = wire.ask("stats")["watches"]
+        on = {name: sum(1 for w in lists if w["placement"] == name) for name in ("guard", "debug-register")}
+        patches, registers = wire.ask("patch"), wire.ask("placement")
+        door.say(f"signal           page guards and a fault handler inside the program: {on['guard']} watches")
+        if patches["enabled"]:
+            door.say(f"patch            after {patches['after']} accesses an instruction checks for itself: {patches['patches']} are patched now")
+        else:
+            door.say("patch            off (monitor ulpf patch on)")
+        if registers["unavailable"]:
+            door.say(f"debug registers  none: {registers['unavailable']}")
+        else:
+            door.say(f"debug registers  {registers['used']} of {registers['registers']} in use, by {on['debug-register']} watches; "
+                     f"new watches go: {registers['placement']}")
+        door.say("Not there yet: kernel module, protection keys, simulators. `ulpf doctor` says what this machine can do.")
+
+
+@plain_class
+class Why(UlpfCommand):
+    """Say why something was refused, or what a watch costs and why: ulpf why [NUM]"""
+
+    name = "why"
+
+    def __init__(self):
+        door.Command.__init__(self, "ulpf why", door.gdb.COMMAND_BREAKPOINTS)
+
+    def complete(self, _text, word):
+        return number_words(word)
+
+    def run(self, argument):
+        session.check()
+        if not argument:
+            door.need_program()
+            door.say(wire.text("why"))
+            return
+        for number in numbers(argument, "why"):
+            for line in _reasons(watches.get(number)):
+                door.say(line)
+
+
+def _reasons(watch):
+    yield f"Ulpf watch {watch.number}: {what(watch)}"
+    if not watch.enabled:
+        yield f"  It is disabled: ulpf enable {watch.number} arms it."
+        return
+    if watch.ended is not None:
+        yield f"  It is not armed: {watch.ended}. ulpf enable {watch.number} evaluates it anew."
+        return
+    n = counts([watch])[watch.number]
+    if n["gone"]:
+        yield f"  The memory of {n['gone']} of its places is gone; they are armed again if it comes back."
+    if "debug-register" in n["placements"]:
+        yield (f"  In a debug register: each hit is a trap ({n['traps']} so far, some {TRAP} µs each), and nothing else on its "
+               "page costs anything. A busy page brought it there, or debug-register did.")
+    if "guard" in n["placements"]:
+        yield f"  On a guarded page. {n['hits']} hits; {n['false_positives']} accesses beside it have cost a fault (some {FAULT} µs each)."
+        if n["false_positives"] > 10 * (n["hits"] + 100):
+            yield ("  Most are beside it: what writes there cannot be patched (string instructions, code made at run time), or is not "
+                   "hot yet. `debug-register` behind a small watch, or --placement, moves it.")
+    if n["hits"] and n["stops"] == 0 and not watch.spec.log:
+        silent = n["silent"]
+        if n["filtered"] == n["hits"]:
+            yield "  It has not stopped the program: its filter has rejected every hit."
+        elif silent == n["hits"]:
+            yield "  It has not stopped the program: every write left the value as it was."
+    if not n["hits"]:
+        yield ("  It has not been hit. Writes by other processes, through another mapping of the same memory, and by devices are "
+               "not seen (SPECIFICATION.md, \"Not guaranteed\").")

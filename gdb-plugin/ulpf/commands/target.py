@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+from .. import door
+from ..errors import UlpfError
+from . import UlpfCommand, plain_class
+
+# Servers that this GDB has started, and their folders.
+_started = []
+
+
+def _under_ulpf():
+    """Is the present target a server of ulpf?"""
+    try:
+        text = door.execute("monitor help")
+    except Exception as e:
+        if not door.gdb_error(e):
+            raise
+        return False
+    return "ulpf" in text
+
+
+def _ulpf():
+    """The command: ULPF says where it is, or PATH does."""
+    found = os.environ.get("ULPF") or shutil.which("ulpf")
+    if not found:
+        raise UlpfError("ulpf is not started", "there is no ulpf in PATH", "install it (cargo install, make install), or set ULPF=/path/to/ulpf")
+    return found
+
+
+def _serve(options, program=()):
+    """Starts a server on a socket of ours; its path."""
+    folder = tempfile.mkdtemp(prefix="ulpf-gdb-")
+    path = os.path.join(folder, "gdb")
+    log = open(os.path.join(folder, "log"), "w+b")
+    try:
+        server = subprocess.Popen([_ulpf(), "server", *options, path, *program], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+    except OSError as e:
+        raise UlpfError("ulpf is not started", e.strerror or str(e), "set ULPF=/path/to/ulpf") from None
+    _started.append((server, folder))
+    end = time.monotonic() + 20
+    while not os.path.exists(path):
+        if server.poll() is not None or time.monotonic() > end:
+            server.kill()
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip().splitlines()
+            raise UlpfError("ulpf server does not serve", said[-1].rstrip(".") if said else "it says nothing", "see what `ulpf doctor` says")
+        time.sleep(0.01)
+    return path
+
+
+def _end(_event=None):
+    for server, folder in _started:
+        if server.poll() is None:
+            try:
+                server.wait(2)
+            except subprocess.TimeoutExpired:
+                server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+    _started.clear()
+
+
+@plain_class
+class Run(UlpfCommand):
+    """Start the program under ulpf: ulpf run [ARGUMENTS]
+
+Where `ulpf gdb` has connected already, this is `run`. The program reads nothing from the terminal otherwise."""
+
+    name = "run"
+
+    def run(self, argument):
+        if not _under_ulpf():
+            if door.pid():
+                raise UlpfError("ulpf run", "a program is being debugged already, without ulpf", "kill it first, or: ulpf attach")
+            file = door.gdb.current_progspace().filename
+            if not file:
+                raise UlpfError("ulpf run", "no program is chosen", "say: file PROGRAM")
+            path = _serve(["--multi", "--once"])
+            door.execute("set sysroot /")
+            door.execute(f"target extended-remote {path}")
+            door.execute(f"set remote exec-file {os.path.abspath(file)}")
+        door.run_command(f"run {argument}".strip())
+
+
+@plain_class
+class Attach(UlpfCommand):
+    """Attach to a running process with ulpf: ulpf attach PID"""
+
+    name = "attach"
+
+    def run(self, argument):
+        if not argument.isdigit():
+            raise UlpfError("ulpf attach", "it takes the number of a process", "say: ulpf attach 1234")
+        if not os.path.exists(f"/proc/{argument}"):
+            raise UlpfError(f"ulpf attach {argument}", "there is no such process", "ps -e lists them")
+        if door.pid():
+            raise UlpfError("ulpf attach", f"process {door.pid()} is being debugged already", "detach from it first")
+        if _under_ulpf():
+            door.run_command(f"attach {argument}")
+            return
+        path = _serve(["--once", "--attach", argument])
+        door.execute("set sysroot /")
+        door.run_command(f"target remote {path}")
+
+
+@plain_class
+class Connect(UlpfCommand):
+    """Connect to `ulpf server`: ulpf connect HOST:PORT or ulpf connect SOCKET"""
+
+    name, completes = "connect", "COMPLETE_FILENAME"
+
+    def run(self, argument):
+        if not argument:
+            raise UlpfError("ulpf connect", "it does not say where to", "say: ulpf connect localhost:2345")
+        door.run_command(f"target extended-remote {argument}")
+        if not _under_ulpf():
+            raise UlpfError(f"{argument} is no ulpf server", "it does not know ulpf's commands", "the connection stays; ulpf watch will not work over it")
+
+
+if door.gdb:
+    if hasattr(door.gdb.events, "gdb_exiting"):
+        door.on("gdb_exiting", _end)
+    else:
+        import atexit
+
+        atexit.register(_end)

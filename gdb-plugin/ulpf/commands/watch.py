@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+from .. import door, heap, session
+from ..spec import USAGE, parse
+from ..registry import watches
+from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
+
+_CLAUSES = "if thread from outside called changed skip count log bt follow auto guard debug-register :r :w :rw".split()
+
+
+@plain_class
+class Watch(UlpfCommand):
+    """Watch bytes of memory: ulpf watch EXPR [:r|w|rw] [if COND] [CLAUSE]...
+
+EXPR is an expression of the program's language, or one of these:
+  arr[0..1023]          elements, both ends included; arr[0..9].x a field of each
+  *ptr@len              GDB's own way to say it
+  list->*next.refcount  a field of each node of a list (the whole node: list->*next)
+  map[*]  vec[*].x      each element of an array or container, or a field of each
+  heap                  all that the program allocates, now and later
+  blocks TYPE           each live heap block of the size of TYPE
+
+Kind: w (writes, the default), r (reads), rw (both).
+COND is evaluated by the program's own threads, without a stop. It may name globals, members, registers and
+$old $new (values) $addr $len $tid $kind $hits of the hit. A local in it means the one of this frame.
+Clauses:
+  thread N              only hits of this thread (GDB's number)
+  from F, outside F     only from code of a function or library, or only from elsewhere
+  called from F         the same for where the function was called
+  changed               only if the value changes
+  skip N, count N       not the first N; only N
+  log                   record hits and do not stop (ulpf log show)
+  bt N                  with the return addresses of N callers (needs frame pointers)
+  follow                end with the heap object at free, move with it at realloc
+  guard, debug-register where it lives
+
+These watches cost GDB nothing at a stop, however many there are."""
+
+    name = "watch"
+
+    def __init__(self):
+        # Without a completer of GDB's, `complete` is asked.
+        door.Command.__init__(self, "ulpf watch", door.gdb.COMMAND_BREAKPOINTS)
+
+    def complete(self, text, word):
+        before = text[:len(text) - len(word or "")]
+        words = before.split()
+        if words and words[-1] in ("from", "outside"):
+            return door.gdb.COMPLETE_LOCATION
+        if words and before[-1:].isspace() and words[-1] != "if":
+            return [clause for clause in _CLAUSES if clause.startswith(word or "")] + (["heap"] if not words else [])
+        return door.gdb.COMPLETE_EXPRESSION
+
+    def run(self, argument):
+        spec = parse(argument)
+        watch = watches.add(spec)
+        session.expect_another()
+        say = f"Ulpf {_kind(spec)}watch {watch.number}: {watch.name}{_size(watch)}"
+        if spec.log:
+            say += ", logged"
+        door.say(say)
+        if spec.follow:
+            heap.follow(watch)
+
+
+def _kind(spec):
+    return {"w": "", "r": "read ", "rw": "access "}[spec.kind]
+
+
+def _size(watch):
+    if watch.heap:
+        return ""
+    if len(watch.places) > 1:
+        return f" ({len(watch.places)} places, {watch.bytes} bytes)"
+    return f" ({watch.bytes} bytes)" if watch.bytes > 8 else ""
+
+
+class _ByNumber(UlpfCommand):
+    def complete(self, _text, word):
+        return number_words(word)
+
+    def chosen(self, argument):
+        """The watches that are named; all if none is."""
+        if not argument:
+            return list(watches.all.values())
+        return [watches.get(n) for n in numbers(argument, self.name)]
+
+    def __init__(self):
+        # Without a completer of GDB's, `complete` is asked.
+        door.Command.__init__(self, f"ulpf {self.name}", door.gdb.COMMAND_BREAKPOINTS)
+
+
+@plain_class
+class Delete(_ByNumber):
+    """Take watches away: ulpf delete [NUM...]. Without numbers: all."""
+
+    name = "delete"
+
+    def run(self, argument):
+        for watch in self.chosen(argument):
+            heap.unfollow(watch)
+            watches.remove(watch)
+
+
+@plain_class
+class Disable(_ByNumber):
+    """Disarm watches for a while: ulpf disable [NUM...]. What they have counted stays."""
+
+    name = "disable"
+
+    def run(self, argument):
+        for watch in self.chosen(argument):
+            watches.disable(watch)
+
+
+@plain_class
+class Enable(_ByNumber):
+    """Arm watches again: ulpf enable [NUM...]. Their expressions are evaluated anew."""
+
+    name = "enable"
+
+    def run(self, argument):
+        session.check()
+        for watch in self.chosen(argument):
+            watches.enable(watch)
+
+
+@plain_class
+class Filter(UlpfCommand):
+    """Change which hits of a watch matter: ulpf filter NUM [if COND] [CLAUSE]... Without clauses: all hits.
+
+The clauses are those of `ulpf watch`; the watch keeps what it watches, and whether it logs or stops."""
+
+    name = "filter"
+
+    def run(self, argument):
+        number, _, rest = argument.partition(" ")
+        if not number.isdigit():
+            raise UlpfError("ulpf filter", "it takes the number of a watch first", "say: ulpf filter 3 if $new > 900 skip 10")
+        watch = watches.get(int(number))
+        new = parse(f"{watch.name} {rest}")
+        if new.expression != watch.name:
+            raise UlpfError(f"ulpf filter {number}", f"{new.expression[len(watch.name):].strip()} says nothing about hits", USAGE)
+        old = watch.spec
+        new.kind, new.log, new.bt, new.follow, new.placement = old.kind, old.log, old.bt, old.follow, old.placement
+        watches.refilter(watch, new)

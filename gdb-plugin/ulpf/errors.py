@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the user did not get: what, why, what to do."""
+
+
+class UlpfError(Exception):
+    def __init__(self, what, why, what_to_do):
+        super().__init__(f"{what}: {why}; {what_to_do}.")
+        self.what, self.why, self.what_to_do = what, why, what_to_do
+
+
+def refused(answer):
+    """The error that the stub's `{"refused": …}` stands for."""
+    r = answer["refused"]
+    return UlpfError(r["what"], r["why"], r["what_to_do"].rstrip("."))

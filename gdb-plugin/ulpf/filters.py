@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""From what the user says about hits to the filter words of the stub, which its threads check themselves."""
+
+import re
+
+from . import bytecode, door
+from .errors import UlpfError
+
+_VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits)\b")
+_NAME = re.compile(r"(?<![\w.$>:])(?<!->)([A-Za-z_]\w*)\b(?!\s*\()")
+# GDB's numbers of the variables that stand for a hit's values; they stay once they are made.
+_numbers = {}
+
+
+class NotByGdb(Exception):
+    """GDB cannot compile this condition; the server may."""
+
+
+def words(spec, type):
+    """Filter words without the condition's; `type` is that of the values."""
+    said = []
+    if spec.changed:
+        said.append("changed")
+    if spec.thread is not None:
+        lwp = door.lwp_of(spec.thread)
+        if lwp is None:
+            raise UlpfError(f"no thread {spec.thread}", "the program has no such thread", "info threads lists them")
+        said.append(f"thread {lwp}")
+    for called, inside, name in spec.places:
+        said.append(("called " if called else "") + ("from " if inside else "outside ") + _ranges(name))
+    if spec.skip is not None:
+        said.append(f"skip {spec.skip}")
+    if spec.count is not None:
+        said.append(f"count {spec.count}")
+    return said
+
+
+def condition(text, type):
+    """`if x BYTECODE`, compiled by GDB."""
+    code = bytecode.assemble(_listing(_prepared(text, type), text), {n: bytecode.VARIABLES[v] for v, n in _numbers.items()})
+    return "if x " + code.hex()
+
+
+def _listing(expression, text):
+    try:
+        return door.compile_condition(expression)
+    except Exception as e:
+        if not door.gdb_error(e):
+            raise
+        why = door.error_text(e)
+        if "nsupported" in why or "not implemented" in why or "too large" in why:
+            raise NotByGdb(why) from None
+        raise UlpfError(f"the condition {text} cannot be used", why,
+                        "it may name globals, members, registers, and $old, $new, $addr, $len, $tid, $kind, $hits of the hit") from None
+
+
+def _prepared(text, type):
+    """The condition with what GDB would understand otherwise put so that it means the same at every hit."""
+    for name in _VARIABLE.findall(text):
+        _variable(name)
+    text = _VARIABLE.sub(lambda m: _typed(m.group(1), type), text)
+    return _NAME.sub(_local, text)
+
+
+def _variable(name):
+    if name not in _numbers:
+        door.make_variable(f"ulpf_{name}")
+        number = bytecode.variable_number(door.compile_condition(f"$ulpf_{name}"))
+        if number is None:
+            raise NotByGdb("no trace state variables")
+        _numbers[name] = number
+
+
+def _typed(name, type):
+    """GDB takes these variables for 64-bit integers."""
+    variable = f"$ulpf_{name}"
+    if name not in ("old", "new") or type is None:
+        return variable
+    while door.is_array(type):
+        type = door.plain(type.target())
+    if door.is_float(type):
+        raise NotByGdb("floating-point numbers")
+    if door.is_pointer(type):
+        return f"(({type}) {variable})"
+    sizes = {1: "char", 2: "short", 4: "int", 8: "long"}
+    if door.is_struct(type) or type.sizeof not in sizes:
+        return variable
+    sign = "signed" if door.is_signed(type) else "unsigned"
+    return f"(({sign} {sizes[type.sizeof]}) {variable})"
+
+
+def _local(match):
+    """A local means this one, in this frame, wherever the hit is."""
+    found = door.local_address(match.group(1))
+    if found is None:
+        return match.group(1)
+    address, type = found
+    if "{" in type or "[" in type or "(" in type:
+        raise UlpfError(f"a condition cannot use {match.group(1)}", f"it is a local of type {type}", "use a scalar, or a global")
+    return f"(*({type} *) {address:#x})"
+
+
+def _ranges(name):
+    if re.fullmatch(r"0x[0-9a-f]+-0x[0-9a-f]+(,0x[0-9a-f]+-0x[0-9a-f]+)*|none", name):
+        return name
+    found = door.code_of(name)
+    if not found:
+        raise UlpfError(f"no code is called {name}", "it is neither a function nor a loaded library",
+                        "see info functions and info sharedlibrary; a library's name may be a part of its file's name")
+    return ",".join(f"{start:#x}-{end:#x}" for start, end in found)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Heap blocks: those that may hold a type, and following one object through realloc and free.
+
+The stub knows no allocator. What tells is the C library's own: its chunk headers, and its functions, at
+which internal breakpoints with conditions are set (the program's threads evaluate these; only the call that
+concerns the object stops it).
+"""
+
+import re
+import struct
+
+from . import door
+from .errors import UlpfError
+from .places import Place
+
+# watch number: its breakpoints
+_following = {}
+
+
+def blocks(type_name):
+    """Places of all live blocks of the main heap in which an object of this type fits exactly.
+
+        chunk - 8   | size, lowest bits are flags: 1 = the chunk before is in use |
+        chunk       | what malloc returned ...                                    |
+    """
+    what = f"cannot watch the blocks of {type_name}"
+    type = door.plain(door.lookup_type(type_name))
+    wanted = max(32, (type.sizeof + 8 + 15) & ~15)
+    start, end = _main_heap(what)
+    heap = door.read_memory(start, end - start)
+    if heap is None or len(heap) < 32:
+        raise UlpfError(what, "the heap cannot be read", "watch objects by their names")
+    found, at = [], struct.unpack_from("<Q", heap, 8)[0] & ~7
+    while at + 16 < len(heap):
+        size = struct.unpack_from("<Q", heap, at + 8)[0] & ~7
+        if size < 32 or at + size + 16 > len(heap):
+            break  # the top chunk, or no heap of glibc
+        if struct.unpack_from("<Q", heap, at + size + 8)[0] & 1 and size == wanted:
+            address = start + at + 16
+            found.append(Place(f"*({type_name} *) {address:#x}", address, type.sizeof, type))
+        at += size
+    if not found:
+        raise UlpfError(what, f"glibc's main heap has no block of its size ({type.sizeof} bytes)",
+                        "see whether the program has allocated any yet; other allocators are not known")
+    return found
+
+
+def _main_heap(what):
+    for line in door.execute("info proc mappings").splitlines():
+        fields = line.split()
+        if fields and fields[-1] == "[heap]":
+            return int(fields[0], 16), int(fields[1], 16)
+    raise UlpfError(what, "the program has no heap of glibc's yet", "watch them after the first malloc")
+
+
+class _Ended(door.Breakpoint):
+    """The call that gives the object back, or another place."""
+
+    watch = None
+
+    def stop(self):
+        from .registry import watches
+
+        watch = self.watch
+        try:
+            if watch.number not in watches.all:
+                return False
+            if self.moves:
+                _Moved(watch)
+                return False
+            watches.disable(watch)
+            watch.enabled, watch.ended = True, "the object was freed"
+            door.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed"
+                     f"{_by()}.")
+        except Exception as e:
+            door.say(f"ulpf: watch {watch.number} is not followed any more: {e}")
+        return False
+
+
+def _by():
+    lines = door.execute("backtrace 2").splitlines()
+    match = re.search(r"^#1 .*? in (\S+)|^#1 +(\S+)", "\n".join(lines), re.M)
+    return f" by {match.group(1) or match.group(2)}" if match else ""
+
+
+if door.gdb:
+    class _Moved(door.gdb.FinishBreakpoint):
+        """realloc's end: where the object is now."""
+
+        def __init__(self, watch):
+            super().__init__(door.gdb.newest_frame(), internal=True)
+            self.watch = watch
+
+        def stop(self):
+            from .registry import watches
+
+            try:
+                now = int(door.evaluate("(unsigned long) $rax"))
+                old = self.watch.places[0].address
+                if now and now != old:
+                    base = _following[self.watch.number][0]
+                    watches.moved(self.watch, now + old - base)
+                    door.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
+                    follow(self.watch, now)
+            except Exception as e:
+                door.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
+            return False
+
+
+def follow(watch, base=None):
+    """From now on the watch ends with its object, and moves with it."""
+    unfollow(watch)
+    base = base if base is not None else watch.places[0].address
+    made = []
+    try:
+        for name in "free", "realloc":
+            at = door.evaluate(f"(unsigned long) &{name}")
+            point = _Ended(f"*{int(at):#x}", internal=True)
+            point.condition = f"$rdi == {base:#x}"
+            point.watch, point.moves = watch, name == "realloc"
+            made.append(point)
+    except Exception as e:
+        for point in made:
+            point.delete()
+        raise UlpfError(f"watch {watch.number} cannot be followed", f"free and realloc are not found: {e}",
+                        "follow works with an allocator that has symbols; the watch itself stays") from None
+    _following[watch.number] = (base, made)
+
+
+def unfollow(watch):
+    _base, points = _following.pop(watch.number, (0, []))
+    for point in points:
+        if point.is_valid():
+            point.enabled = False
+
+
+def rest():
+    """The program is gone, and its objects with it."""
+    for _base, points in _following.values():
+        for point in points:
+            if point.is_valid():
+                point.enabled = False
+    _following.clear()

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""From an expression to the bytes that are watched.
+
+    total                 an object                      one place
+    arr[0..1023]          elements of an array           one place, if they are neighbours
+    arr[0..9].x           a field of each                ten places
+    *ptr@len              GDB's own way to say it        one place
+    list->*next.refs      along a chain of pointers      one for each node
+    map[*].second         each element of a container    one for each
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from . import door, settings
+from .errors import UlpfError
+
+# The first of them in an expression is where it stops to be GDB's.
+_MARK = re.compile(r"\[(?P<low>[^\[\]]*?)\.\.(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
+_STEP = re.compile(r"\s*(?:(\.|->)\s*([A-Za-z_]\w*)|\[([^\[\]]+)\])")
+_FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
+
+
+@dataclass
+class Place:
+    name: str
+    address: int
+    length: int
+    # Of all of it.
+    type: Any = None
+    # Size of the elements that a condition sees one by one; 0: the place is one value.
+    unit: int = 0
+    # Of a bit-field: its bits in the watched bytes.
+    mask: int = 0
+    # The first index, if the elements of a range are named.
+    first: Optional[int] = None
+    # `$` in it stands for the index: `arr[$].x`.
+    id: Optional[int] = None
+
+    @property
+    def end(self):
+        return self.address + self.length
+
+
+def find(expression):
+    """All places of an expression; at least one, or an error."""
+    mark = _MARK.search(expression)
+    if mark:
+        return list(_expand(expression, mark))
+    return [_single(expression, door.evaluate(expression))]
+
+
+def _single(name, value):
+    field = _bit_field(name)
+    if field:
+        return field
+    return _of(name, value)
+
+
+def _of(name, value):
+    what = f"cannot watch {name}"
+    if door.is_optimized_out(value):
+        raise UlpfError(what, "it has been optimised out here", "watch it where it has a place in memory, or compile with -Og")
+    type = door.plain(value.type)
+    if door.is_function(type):
+        raise UlpfError(what, "it is code, and only data can be watched", "use break")
+    at = door.address_of(value)
+    if at is None:
+        raise UlpfError(what, "it has no address: it lives in a register, or is a computed value",
+                        "watch variables: the parts of the expression, or *(long *)ADDRESS")
+    size = type.sizeof
+    if not size:
+        raise UlpfError(what, "it has no size", "watch one of its elements")
+    if not door.readable(at):
+        raise UlpfError(what, f"there is no memory at {at:#x}",
+                        "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
+    element = _element(type)
+    return Place(name, at, size, type, element)
+
+
+def _element(type):
+    """Size of an array's elements, if a condition can look at them."""
+    while door.is_array(type):
+        type = door.plain(type.target())
+        if not door.is_array(type):
+            return type.sizeof if type.sizeof <= 8 else 0
+    return 0
+
+
+def _bit_field(expression):
+    """GDB does not tell a bit-field's place; its structure's type does."""
+    match = _FIELD.match(expression)
+    if not match:
+        return None
+    try:
+        parent = door.evaluate(match.group(1))
+        if match.group(2) == "->":
+            parent = parent.dereference()
+        return _bits(expression, parent, match.group(3))
+    except (UlpfError, RuntimeError):
+        return None
+
+
+def _bits(name, parent, field):
+    type = door.plain(parent.type)
+    if not door.is_struct(type):
+        return None
+    for known, position, size, of in door.members(type):
+        if known == field and size:
+            break
+    else:
+        return None
+    base = door.address_of(parent)
+    if base is None:
+        return None
+    first, last = position // 8, (position + size - 1) // 8
+    mask = ((1 << size) - 1) << (position % 8)
+    return Place(name, base + first, last - first + 1, of, mask=mask)
+
+
+# ---- several at once ----
+
+def _expand(expression, mark):
+    head, tail = expression[:mark.start()], expression[mark.end():]
+    value = door.evaluate(head)
+    found = 0
+    most = settings.most_elements()
+    for place in _walk(head, value, mark, tail):
+        found += 1
+        if found > most:
+            raise UlpfError(f"{expression} has more than {most} elements", "that many watches are seldom meant",
+                            f"name fewer, or: set ulpf max-elements {10 * most}")
+        yield place
+    if not found:
+        raise UlpfError(f"cannot watch {expression}", "it has no elements now",
+                        "watch the container itself, and its elements once there are any")
+
+
+def _walk(head, value, mark, tail):
+    if mark.group("link"):
+        yield from _chain(head, value, mark.group("link"), tail)
+    elif mark.group("all"):
+        yield from _all(head, value, tail)
+    else:
+        low, high = (_index(mark.group(part), head) for part in ("low", "high"))
+        yield from _range(head, value, low, high, tail)
+
+
+def _index(text, head):
+    value = door.evaluate(text.strip() or "0", f"{head}[…{text}…]")
+    try:
+        return int(value)
+    except Exception:  # whatever GDB makes of something that is no number
+        raise UlpfError(f"cannot watch {head}[…]", f"{text.strip()} is no index", "write arr[0..9], both ends included") from None
+
+
+def _range(head, value, low, high, tail):
+    type = door.plain(value.type)
+    if high < low:
+        raise UlpfError(f"cannot watch {head}[{low}..{high}]", "it ends before it begins", "write arr[0..9], both ends included")
+    if not (door.is_array(type) or door.is_pointer(type)):
+        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"{head} is neither an array nor a pointer",
+                        f"for the elements of a container write {head}[*]")
+    if door.is_array(type):
+        known = door.bounds(type)
+        if known and known[1] > known[0] and not known[0] <= low <= high <= known[1]:
+            raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"it has the elements {known[0]} to {known[1]}",
+                            "stay within them, or take its address: (&arr[0])[0..9]")
+    mark = _MARK.search(tail)
+    if mark or "->" in tail:
+        for i in range(low, high + 1):
+            yield from _follow(f"{head}[{i}]", value[i], tail)
+        return
+    # The same offset in each element: no need to ask GDB for all of them.
+    place = next(_follow(f"{head}[{low}]", value[low], tail))
+    stride = door.plain(type.target()).sizeof
+    if high > low and not door.readable(place.address + (high - low) * stride):
+        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"there is no memory at {place.address + (high - low) * stride:#x}",
+                        "name fewer elements")
+    if stride == place.length and not place.mask:
+        length = stride * (high - low + 1)
+        yield Place(f"{head}[{low}..{high}]{tail}", place.address, length, place.type, stride if stride <= 8 else 0,
+                    first=low)
+        return
+    for i in range(low, high + 1):
+        yield Place(f"{head}[{i}]{tail}", place.address + (i - low) * stride, place.length, place.type, place.unit, place.mask)
+
+
+def _chain(head, value, link, tail):
+    """Nodes from the one that `head` is or points to, until NULL or a node that has been seen."""
+    type = door.plain(value.type)
+    if door.is_pointer(type):
+        at, type = int(value), door.plain(type.target())
+    else:
+        at = door.address_of(value)
+    if not at:
+        return
+    if not door.is_struct(type):
+        raise UlpfError(f"cannot follow {head}->*{link}", f"{head} is no structure and points to none", "write list->*next.field")
+    seen, number = set(), 0
+    while at and at not in seen:
+        seen.add(at)
+        if not door.readable(at):
+            raise UlpfError(f"cannot follow {head}->*{link}", f"after {number} nodes it leads to {at:#x}, where no memory is",
+                            "the list is broken, or not set up yet")
+        node = door.value_at(at, type)
+        yield from _follow(f"{head}->*{link}[{number}]", node, tail)
+        try:
+            at = int(node[link])
+        except Exception as e:  # no such member, or no pointer
+            raise UlpfError(f"cannot follow {head}->*{link}", f"{link}: {door.error_text(e)}", "ptype shows the members") from None
+        number += 1
+
+
+def _all(head, value, tail):
+    type = door.plain(value.type)
+    if door.is_array(type):
+        known = door.bounds(type)
+        if known:
+            yield from _range(head, value, known[0], known[1], tail)
+        return
+    found = door.children(value)
+    if found is None:
+        raise UlpfError(f"cannot watch {head}[*]", f"GDB knows no elements of {value.type}: it has no pretty-printer for it",
+                        "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..9]")
+    hint, pairs = found
+    key = None
+    for number, (name, child) in enumerate(pairs):
+        if hint == "map" and number % 2 == 0:
+            key = door.shown(child) if not isinstance(child, str) else child
+            continue
+        label = f"{head}[{key}]" if hint == "map" else head + (name if name.startswith("[") else f".{name}")
+        if isinstance(child, (str, int)) or door.address_of(child) is None:
+            raise UlpfError(f"cannot watch {label}", "its pretty-printer computes it; it has no place in memory",
+                            "watch the container itself")
+        yield from _follow(label, child, tail)
+
+
+def _follow(name, value, tail):
+    """What stands behind an element: fields, indices, and further marks."""
+    mark = _MARK.search(tail)
+    steps = tail[:mark.start()] if mark else tail
+    parent, at, last = None, 0, None
+    while at < len(steps.rstrip()):
+        match = _STEP.match(steps, at)
+        if not match:
+            raise UlpfError(f"cannot watch {name}{tail}", f"{steps[at:].strip()} is no field and no index",
+                            "write for example list->*next.refcount, or arr[0..9].x")
+        parent, last = value, match.group(2)
+        try:
+            value = _step(value, match)
+        except UlpfError:
+            raise
+        except Exception as e:  # GDB's own: no such member, memory that cannot be read
+            raise UlpfError(f"cannot watch {name}{tail}", door.error_text(e), "ptype shows the members") from None
+        at = match.end()
+    name += steps
+    if mark:
+        yield from _walk(name, value, mark, tail[mark.end():])
+        return
+    bits = _bits(name, parent, last) if parent is not None and last else None
+    yield bits or _of(name, value)
+
+
+def _step(value, match):
+    arrow, member, index = match.groups()
+    if index is not None:
+        return value[int(door.evaluate(index))]
+    if arrow == "->" or door.is_pointer(door.plain(value.type)):
+        value = value.dereference()
+    if arrow == "->" and door.is_pointer(door.plain(value.type)):
+        value = value.dereference()
+    if not door.is_struct(door.plain(value.type)):
+        raise UlpfError(f"cannot watch .{member}", f"{value.type} has no members", "ptype shows what it is")
+    return value[member]
+
+
+# ---- what of a place was hit ----
+
+def part(place, address, length):
+    """Name, address and type of the smallest part of a place in which an access lies."""
+    name, at, type = place.name, place.address, place.type
+    if place.mask or type is None:
+        return name, place.address, type, place.length
+    if place.first is not None and type.sizeof:
+        index = (address - at) // type.sizeof
+        at += index * type.sizeof
+        name = re.sub(r"\[-?\d+\.\.-?\d+\]", f"[{place.first + index}]", name, count=1)
+        if address + length > at + type.sizeof:
+            last = place.first + (address + length - 1 - place.address) // type.sizeof
+            name = re.sub(r"\[(-?\d+)\](?!.*\[)", rf"[\1..{last}]", name, count=1)
+            return name, address, None, length
+    return _descend(name, at, type, address, length)
+
+
+def _descend(name, at, type, address, length):
+    end = address + length
+    if door.is_array(type):
+        element = door.plain(type.target())
+        known = door.bounds(type)
+        if known and element.sizeof:
+            index = (address - at) // element.sizeof
+            start = at + index * element.sizeof
+            if end <= start + element.sizeof:
+                return _descend(f"{name}[{known[0] + index}]", start, element, address, length)
+    elif door.is_struct(type):
+        # A union's members lie on each other: the first that is wide enough.
+        for field, position, bits, of in door.members(type):
+            of = door.plain(of)
+            start = at + position // 8
+            if not bits and of.sizeof and start <= address and end <= start + of.sizeof:
+                inner = name if field is None else f"({name}).{field}" if name.startswith("*") else f"{name}.{field}"
+                return _descend(inner, start, of, address, length)
+    return name, at, type, type.sizeof

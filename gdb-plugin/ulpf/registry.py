@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The watches of this session: past GDB's breakpoint table, so that GDB does nothing for them at a stop.
+
+A watch that the user sets is one or many *places*; each place is a watch of the stub, with an id of its own.
+Ids go with the stub: another program, or the same after exec, has none of them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from . import bytecode, door, filters, places, stops, wire
+from .errors import UlpfError, refused
+from .spec import Spec
+
+# Watches whose addresses are told one by one in messages.
+_FEW = 3
+
+
+@dataclass
+class Watch:
+    number: int
+    spec: Spec
+    callback: Optional[Callable] = None
+    places: list = field(default_factory=list)
+    enabled: bool = True
+    # Why it is not armed now, if it is not.
+    ended: Optional[str] = None
+    # The values' type as a whole, for conditions.
+    type: Any = None
+    # All that there is on the heap: the stub's own business.
+    heap: bool = False
+    # Can it be found again when the program is started anew?
+    static: bool = False
+    words: str = ""
+    # What had been counted before it was armed the last time.
+    before: dict = field(default_factory=dict)
+
+    @property
+    def name(self):
+        return self.spec.expression
+
+    @property
+    def bytes(self):
+        return sum(p.length for p in self.places)
+
+    @property
+    def armed(self):
+        return self.enabled and self.ended is None
+
+    def ids(self):
+        return [p.id for p in self.places if p.id is not None]
+
+
+class Watches:
+    def __init__(self):
+        self.all = {}
+        # The stub's id: (watch, place).
+        self.by_id = {}
+        self._last = 0
+        # Of the stub that has the ids.
+        self.session = None
+
+    def get(self, number):
+        watch = self.all.get(number)
+        if watch is None:
+            raise UlpfError(f"no ulpf watch {number}", "there is none with that number", "ulpf info watches lists them")
+        return watch
+
+    def add(self, spec, callback=None):
+        """Arms a new watch; raises if nothing of it can be."""
+        door.need_program()
+        self.renew()
+        watch = Watch(self._last + 1, spec, callback)
+        _locate(watch)
+        self._arm(watch)
+        self._last = watch.number
+        self.all[watch.number] = watch
+        return watch
+
+    def remove(self, watch):
+        self._disarm(watch)
+        del self.all[watch.number]
+
+    def disable(self, watch):
+        if watch.enabled:
+            self._keep_counts(watch)
+            self._disarm(watch)
+            watch.enabled = False
+
+    def enable(self, watch):
+        if not watch.enabled or watch.ended is not None:
+            if watch.ended is not None:
+                _locate(watch)
+                watch.ended = None
+            watch.enabled = True
+            try:
+                self._arm(watch)
+            except UlpfError as e:
+                watch.ended = e.why
+                raise
+
+    def renew(self):
+        """Is it still the same stub? Else nothing is armed any more."""
+        about = wire.ask("about")
+        if about["session"] != self.session:
+            if self.session is not None:
+                self.forget("the program has executed another, or was started again")
+            self.session = about["session"]
+        return about
+
+    def forget(self, why):
+        """The stub that had them is gone."""
+        self.session = None
+        self.by_id.clear()
+        for watch in self.all.values():
+            if watch.ended is None:
+                watch.ended = why
+            for place in watch.places:
+                place.id = None
+
+    def again(self):
+        """Another program: what can be found in it is armed. Returns what cannot, each with a reason."""
+        self.forget("the program was started again")
+        self.session = wire.ask("about")["session"]
+        enabled = [w for w in self.all.values() if w.enabled]
+        return [(watch, why) for watch in enabled if (why := self.retry(watch))]
+
+    def retry(self, watch):
+        """Arms a watch in another program; why not, if it cannot be."""
+        if not (watch.static or watch.heap):
+            watch.ended = "its memory went with the program that it was set in"
+            return watch.ended
+        try:
+            _locate(watch)
+            watch.ended = None
+            self._arm(watch)
+            return None
+        except UlpfError as e:
+            watch.ended = e.why
+            return e.why
+
+    def _arm(self, watch):
+        stops.prepare()
+        spec = watch.spec
+        mode = "log" if spec.log else "stop log"
+        tail = f"{spec.kind} {mode}" + (f" bt {spec.bt}" if spec.bt else "") + (f" {spec.placement}" if spec.placement else "")
+        words, by_server = _filter(watch)
+        watch.words = words
+        if watch.heap:
+            answers = [wire.ask(f"watch heap {tail} {words}")]
+        else:
+            answers = wire.many(f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in watch.places)
+        failed = []
+        for place, answer in zip(watch.places, answers):
+            if "refused" in answer:
+                place.id = None
+                failed.append((place, refused(answer)))
+            else:
+                place.id = answer["watch"]
+                self.by_id[place.id] = (watch, place)
+        if failed:
+            self._some_refused(watch, failed)
+        if by_server:
+            self._by_server(watch)
+
+    def _some_refused(self, watch, failed):
+        """All or nothing: half a watch would miss silently."""
+        self._disarm(watch)
+        place, error = failed[0]
+        if len(watch.places) == 1:
+            raise error
+        more = f"; so are {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise UlpfError(f"{watch.name} is not watched", f"{place.name} is refused ({error.why}){more}", error.what_to_do)
+
+    def _by_server(self, watch):
+        """A condition that GDB cannot compile: the server does, if it knows the variable by its name."""
+        try:
+            answer = wire.text(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
+        except UlpfError as e:
+            answer = str(e)
+        if '"filtered":[' not in answer or not {i for i in watch.ids()} <= set(_numbers(answer)):
+            self._disarm(watch)
+            raise UlpfError(f"the condition {watch.spec.condition} cannot be used", answer.strip().rstrip("."),
+                            "use integers and pointers, or a global variable with its own name")
+
+    def refilter(self, watch, spec):
+        """Other filter words for a watch that stays where it is."""
+        old, watch.spec = watch.spec, spec
+        try:
+            words, by_server = _filter(watch)
+            answers = wire.many(f"filter {p.id}{_of_place(p)} {words}" for p in watch.places if p.id is not None)
+            for answer in answers:
+                if "refused" in answer:
+                    raise refused(answer)
+            watch.words = words
+            if by_server and watch.ids():
+                self._by_server(watch)
+        except UlpfError:
+            watch.spec = old
+            raise
+
+    def _disarm(self, watch):
+        ids = watch.ids()
+        for place in watch.places:
+            place.id = None
+        for id in ids:
+            self.by_id.pop(id, None)
+        if ids and door.pid():
+            try:
+                wire.many(f"unwatch {id}" for id in ids)
+            except UlpfError:
+                if watch.ended is None and door.pid():
+                    raise
+
+    def _keep_counts(self, watch):
+        counted = counts([watch])[watch.number]
+        watch.before = counted
+
+    def moved(self, watch, address):
+        """The object has another address now: the places move with it."""
+        base = watch.places[0].address
+        self._keep_counts(watch)
+        self._disarm(watch)
+        for place in watch.places:
+            place.address += address - base
+        self._arm(watch)
+
+
+def _numbers(answer):
+    inside = answer.split("[", 1)[1].split("]", 1)[0]
+    return [int(n) for n in inside.split(",") if n.strip()]
+
+
+def _locate(watch):
+    """Finds the places of a watch."""
+    if watch.spec.expression == "heap":
+        watch.heap, watch.places = True, [places.Place("heap", 0, 0)]
+        return
+    if watch.spec.expression.startswith("blocks "):
+        from . import heap
+
+        watch.places = heap.blocks(watch.spec.expression.split(None, 1)[1])
+    else:
+        watch.places = places.find(watch.spec.expression)
+    watch.type = watch.places[0].type
+    watch.static = all(door.is_static(p.address) for p in watch.places[:_FEW])
+
+
+def _filter(watch):
+    """The filter's words, and whether the server has to add the condition."""
+    words = filters.words(watch.spec, watch.type)
+    if watch.spec.condition:
+        try:
+            words.append(filters.condition(watch.spec.condition, watch.type))
+        except (filters.NotByGdb, bytecode.Unsupported) as e:
+            if len(watch.places) > 1 or watch.heap:
+                raise UlpfError(f"the condition {watch.spec.condition} cannot be used", f"GDB cannot compile it: {e}",
+                                "use integers and pointers") from None
+            return " ".join(words), True
+    return " ".join(words), False
+
+
+def _of_place(place):
+    words = ""
+    if place.mask:
+        words += f" if x {bytecode.bits_changed(place.mask).hex()}"
+    if place.unit and place.unit != place.length:
+        words += f" unit {place.unit}"
+    return words
+
+
+COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
+
+
+def counts(watches):
+    """Of each watch by its number: what its places have counted together, and where they live."""
+    found = {w.number: {name: w.before.get(name, 0) for name in COUNTED} | {"placements": set(), "gone": 0} for w in watches}
+    wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
+    if wanted and door.pid():
+        for line in wire.ask("stats")["watches"]:
+            number = wanted.get(line["id"])
+            if number is None:
+                continue
+            sums = found[number]
+            for name in COUNTED:
+                sums[name] += line[name]
+            sums["placements"].add(line["placement"])
+            sums["gone"] += bool(line.get("gone"))
+    return found
+
+
+watches = Watches()

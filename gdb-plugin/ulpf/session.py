@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Watches through the life of programs: started, started again, executing another, gone."""
+
+from . import door, heap, stops, wire
+from .errors import UlpfError
+from .registry import watches
+
+# Where a program begins, the earliest first. At the first it may not be relocated yet, and a static one is
+# there already when GDB first sees it.
+_PLACES = "_start", "main"
+
+_begins = []
+# Watches that could not be set at the first of them.
+_lost = []
+
+
+class _Begin(door.Breakpoint):
+    """Where a program begins: if it is not the one that the watches were set in, they are set anew."""
+
+    def stop(self):
+        try:
+            _begun(self is _begins[-1])
+        except Exception as e:  # GDB would show a traceback
+            door.say(f"ulpf: the watches are not set again: {e}")
+        return False
+
+
+def _begun(at_last):
+    if not watches.all:
+        return
+    if wire.ask("about")["session"] != watches.session:
+        _lost[:] = watches.again()
+    else:
+        _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch))]
+    if at_last:
+        for watch, why in _lost:
+            door.say(f"ulpf: watch {watch.number} ({watch.name}) is not set again: {why}.")
+        _lost.clear()
+
+
+def expect_another():
+    """From the first watch on: programs that begin are noticed."""
+    if _begins:
+        return
+    for where in _PLACES:
+        try:
+            _begins.append(_Begin(where, internal=True))
+        except Exception:  # a stripped program has no such symbol; the other one may do
+            pass
+
+
+def _stopped(event):
+    try:
+        stops.show(event)
+    except Exception as e:
+        door.say(f"ulpf: {e}")
+
+
+def _exited(_event):
+    stops.rest()
+    heap.rest()
+    watches.forget("the program is gone")
+
+
+def register():
+    door.on("stop", _stopped)
+    door.on("exited", _exited)
+    door.on("connection_removed", lambda _event: stops.rest())
+
+
+def check():
+    """Before watches are listed: are they still there?"""
+    if door.pid():
+        try:
+            watches.renew()
+        except UlpfError:
+            watches.forget("the program is not under ulpf any more")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""`set ulpf …` and `show ulpf …`."""
+
+from . import door
+
+
+def _get(name, default):
+    if door.gdb is None:
+        return default
+    try:
+        return door.parameter(f"ulpf {name}")
+    except RuntimeError:
+        return default
+
+
+def traceback():
+    return bool(_get("traceback", False))
+
+
+def most_elements():
+    # `unlimited` is None.
+    return _get("max-elements", 100_000) or 10**9
+
+
+def advice():
+    return bool(_get("advice", True))
+
+
+class _Prefix(door.Command):
+    """Settings of the ulpf commands."""
+
+    allow = True
+
+    def __init__(self, name):
+        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.COMPLETE_NONE, True)
+
+    def invoke(self, _argument, _from_tty):
+        door.run_command("help " + ("set ulpf" if self.name == "set" else "show ulpf"))
+
+
+class _Switch(door.Parameter):
+    def __init__(self, name, value, doc, says):
+        self.__doc__, self.set_doc, self.show_doc = doc, says, says.replace("Set", "Show", 1)
+        self._says = says.split(" ", 1)[1].rstrip(".")
+        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.PARAM_BOOLEAN)
+        self.value = value
+
+    def get_set_string(self):
+        return ""
+
+    def get_show_string(self, value):
+        return f"{self._says[0].upper()}{self._says[1:]}: {value}."
+
+
+class _Number(door.Parameter):
+    def __init__(self, name, value, doc, says):
+        self.__doc__, self.set_doc, self.show_doc = doc, says, says.replace("Set", "Show", 1)
+        self._says = says.split(" ", 1)[1].rstrip(".")
+        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.PARAM_UINTEGER)
+        self.value = value
+
+    def get_set_string(self):
+        return ""
+
+    def get_show_string(self, value):
+        return f"{self._says[0].upper()}{self._says[1:]}: {value}."
+
+
+def register():
+    for verb in "set", "show":
+        prefix = type("_Prefix", (_Prefix,), {"__doc__": "Settings of the ulpf commands.", "name": verb})
+        prefix(f"{verb} ulpf")
+    _Switch("ulpf traceback", False, "With it, an unexpected error of an ulpf command shows where in the plugin it happened.",
+            "Set whether unexpected errors show a traceback.")
+    _Switch("ulpf advice", True, "With it, a plain `watch` that GDB would serve by single-stepping, or not at all, says what to type instead.",
+            "Set whether plain watch commands get advice.")
+    _Number("ulpf max-elements", 100_000, "A container or list with more elements than this is refused; 0 or unlimited takes all.",
+            "Set how many elements one ulpf watch may have.")

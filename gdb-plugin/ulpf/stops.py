@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Stops by ulpf's own watches, shown as clearly as GDB's.
+
+GDB does not know these watches. What it knows is one internal `awatch` of ours on a byte at an address that
+no program has; the stub reports a hit of any of them as an access to it (stub/src/control/bulk.rs). So GDB
+removes and inserts one watch at each stop, however many there are, and asks `stop()` here whether to stop.
+
+    hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
+"""
+
+from . import door, places, wire
+from .errors import UlpfError
+
+_marker = None
+# The hit that GDB is about to stop for.
+_pending = None
+
+
+class Hit:
+    """One access to a watch, as a callback gets it."""
+
+    def __init__(self, watch, place, record):
+        self.watch, self.place = watch, place
+        self.access = record.get("access", "access")
+        self.address = int(record["addr"], 16)
+        self.length = record.get("len", 1)
+        self.tid = record.get("tid", 0)
+        self.pc = int(record["pc"], 16) if "pc" in record else None
+        self.callers = [int(c, 16) for c in record.get("callers", [])]
+        self.call = record.get("call")
+        self.silent = record.get("silent", False)
+        self.time, self.ago = record.get("time"), record.get("ago")
+        self._old, self._new = (record.get(k) for k in ("old_bytes", "new_bytes"))
+        self._part = None
+
+    @property
+    def reads(self):
+        return self.access == "read"
+
+    def part(self):
+        """(name, address, type, length) of the smallest part in which the access lies."""
+        if self._part is None:
+            if self.place is None or self.watch is not None and self.watch.heap:
+                self._part = door.symbol_at(self.address) or f"{self.address:#x}", self.address, None, self.length
+            else:
+                self._part = places.part(self.place, self.address, self.length)
+        return self._part
+
+    @property
+    def name(self):
+        return self.part()[0]
+
+    @property
+    def old(self):
+        """The value before; a gdb.Value, bytes if there is no type for it, None if it is not known."""
+        return self._value(self._old)
+
+    @property
+    def new(self):
+        return self._value(self._new)
+
+    def _value(self, digits):
+        if digits is None:
+            return None
+        data = bytes.fromhex(digits)
+        _, at, type, length = self.part()
+        if type is None:
+            return data
+        if (at, length) != (self.address, len(data)):
+            # A part of it was touched; the rest is as it is.
+            whole = door.read_memory(at, length)
+            skip = self.address - at
+            if whole is None or skip < 0 or skip + len(data) > length:
+                return data
+            data = whole[:skip] + data + whole[skip + len(data):]
+        if self.place is not None and self.place.mask:
+            return (int.from_bytes(data, "little") & self.place.mask) // (self.place.mask & -self.place.mask)
+        try:
+            return door.value_of_bytes(data, type)
+        except Exception:  # a type of unusual size
+            return data
+
+    def shown(self, value):
+        if value is None:
+            return "<unknown>"
+        if isinstance(value, bytes):
+            return " ".join(f"{b:02x}" for b in value) if len(value) != 8 else f"{int.from_bytes(value, 'little'):#x}"
+        return str(value) if isinstance(value, int) else door.shown(value)
+
+    def values(self):
+        """The lines below the watch's name."""
+        old, new = self.shown(self.old), self.shown(self.new)
+        if self.reads:
+            return [f"Value = {new}"]
+        if self.silent:
+            return [f"Value = {new} (written again)"]
+        return [f"Old value = {old}", f"New value = {new}"]
+
+
+class _Marker(door.Breakpoint):
+    """The byte that GDB watches for us."""
+
+    def stop(self):
+        global _pending
+        try:
+            _pending = _what()
+            hit = _pending
+            if hit is None or hit.watch is None or hit.watch.callback is None:
+                return True
+            stay = hit.watch.callback(hit) is not False
+        except Exception as e:  # GDB would swallow it, and go on
+            door.say(f"ulpf: {e if isinstance(e, UlpfError) else type(e).__name__ + ': ' + str(e)}")
+            return True
+        if not stay:
+            _pending = None
+        return stay
+
+
+def prepare():
+    """GDB is ready for our stops."""
+    global _marker
+    if _marker is not None and _marker.is_valid():
+        if not _marker.enabled:
+            _marker.enabled = True
+        return
+    at = int(wire.ask("about")["stops_at"], 16)
+    _marker = _Marker(f"*(unsigned char *) {at:#x}", **door.access_watch())
+    _marker.silent = True
+
+
+def rest():
+    """No program: GDB must not try to insert the byte elsewhere."""
+    global _pending
+    _pending = None
+    if _marker is not None and _marker.is_valid():
+        _marker.enabled = False
+
+
+def _what():
+    """The hit behind the present stop."""
+    record = wire.ask("stop")["stop"]
+    if record is None:
+        return None
+    return hit_of(record)
+
+
+def hit_of(record):
+    from .registry import watches
+
+    watch, place = watches.by_id.get(record["watch"], (None, None))
+    return Hit(watch, place, record)
+
+
+def show(event):
+    """GDB has stopped: if it is for us, says why."""
+    global _pending
+    hit, _pending = _pending, None
+    if not any(b is _marker for b in getattr(event, "breakpoints", None) or []):
+        return
+    if hit is None:
+        door.say("\nUlpf: a watch that is not known any more was hit.")
+    elif hit.watch is None:
+        door.say(f"\nA watch set by `monitor ulpf watch`: {hit.name}")
+        door.say("\n" + "\n".join(hit.values()))
+    else:
+        number, name, threads = door.thread_of(hit.tid)
+        who = f'Thread {number} "{name}" hit ' if threads > 1 and number else ""
+        kind = {"r": "read ", "rw": "access "}.get(hit.watch.spec.kind, "")
+        door.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {hit.name}")
+        door.say("\n" + "\n".join(hit.values()))
+        if hit.call:
+            door.say(f"{'Read' if hit.reads else 'Written'} by {hit.call}")
+    try:
+        door.say(door.frame_line())
+    except Exception as e:  # a frame that cannot be shown is no reason to hide the stop
+        door.say(door.error_text(e))

@@ -1,0 +1,73 @@
+"""What of the plugin needs no gdb."""
+
+import os
+import sys
+import unittest
+
+from lib.env import ROOT
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "gdb-plugin"))
+
+from ulpf import bytecode, table  # noqa: E402
+from ulpf.errors import UlpfError  # noqa: E402
+from ulpf.spec import parse  # noqa: E402
+
+
+class Specifications(unittest.TestCase):
+    def test_parts(self):
+        s = parse("  list->*next.refs :rw if $new > 3 && log thread 2 from libfoo.so called outside main skip 3 count 0x10 bt 4 log changed ")
+        self.assertEqual((s.expression, s.kind, s.condition), ("list->*next.refs", "rw", "$new > 3 && log"))
+        self.assertEqual((s.thread, s.skip, s.count, s.bt, s.log, s.changed), (2, 3, 16, 4, True, True))
+        self.assertEqual(s.places, [(True, False, "main"), (False, True, "libfoo.so")])
+
+    def test_clauses_before_the_condition(self):
+        s = parse("x thread 3 if y == (a if b) changed")
+        self.assertEqual((s.expression, s.thread, s.condition, s.changed), ("x", 3, "y == (a if b)", True))
+
+    def test_expressions_stay_whole(self):
+        for text in "a ? b : w", "ns::w", "p->thread", "log", "a - log", "f(x, if_y)", '*(char (*)[3]) "if x"', "v[1].from":
+            s = parse(text)
+            self.assertEqual((s.expression, s.kind, s.condition, s.log), (text, "w", None, False), text)
+
+    def test_what_is_wrong_is_said(self):
+        for text in "", ":r", "x if", "x thread", "x bt 17", "x thread 0", "x skip many", "x :q", "log if":
+            with self.assertRaises(UlpfError, msg=text) as caught:
+                parse(text)
+            self.assertIn("; say: ulpf watch EXPR", str(caught.exception))
+
+
+class Bytecode(unittest.TestCase):
+    LISTING = """Scope: 0x7ffff7fe4b70
+Reg mask: 00
+  0  const64 93824992248000
+  9  ref32
+ 10  ext 32
+ 12  getv 1
+ 15  const16 64536
+ 18  ext 16
+ 20  less_signed
+ 21  if_goto 30
+ 24  goto 30
+ 27  reg 16
+ 30  end
+"""
+
+    def test_a_listing(self):
+        code = bytecode.assemble(self.LISTING, {1: 0xff01})
+        self.assertEqual(code.hex(), "25" + "00005555555580c0" + "19" + "1620" + "2cff01" + "23fc18" + "1610" + "14" + "20001e" + "21001e" + "260010" + "27")
+
+    def test_what_is_no_listing(self):
+        for text in "", "  0  ref_float\n", "  0  ref8\n  5  end\n":
+            with self.assertRaises(bytecode.Unsupported):
+                bytecode.assemble(text, {})
+
+    def test_variables(self):
+        self.assertEqual(bytecode.variable_number("  0  getv 7\n  3  end\n"), 7)
+        self.assertIsNone(bytecode.variable_number("  0  const8 7\n"))
+
+
+class Tables(unittest.TestCase):
+    def test_columns(self):
+        rows = [["Num", "Hits", "What"], ["1", "12345", "a"], ["10", "3", "bb"]]
+        self.assertEqual(list(table.lines(rows, right={1})), ["Num   Hits  What", "1    12345  a", "10       3  bb"])
