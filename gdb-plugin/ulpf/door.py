@@ -265,6 +265,12 @@ def _library(name):
     return found
 
 
+def functions(word):
+    """Names of functions that begin so."""
+    head = "break "
+    return [line[len(head):] for line in execute(f"complete {head}{word}").splitlines() if line.startswith(head)]
+
+
 def lwp_of(number):
     """Linux id of GDB's thread, or None."""
     for thread in gdb.selected_inferior().threads():

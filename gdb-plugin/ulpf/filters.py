@@ -8,6 +8,8 @@ from .errors import UlpfError
 
 _VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits)\b")
 _NAME = re.compile(r"(?<![\w.$>:])(?<!->)([A-Za-z_]\w*)\b(?!\s*\()")
+# What GDB says of an expression that is wrong, and not only beyond its bytecode.
+_MISTAKE = re.compile(r"No symbol|yntax error|no member|Junk|Invalid (number|character)|Unmatched|No (registers|frame)|running")
 # GDB's numbers of the variables that stand for a hit's values; they stay once they are made.
 _numbers = {}
 
@@ -48,7 +50,7 @@ def _listing(expression, text):
         if not door.gdb_error(e):
             raise
         why = door.error_text(e)
-        if "nsupported" in why or "not implemented" in why or "too large" in why:
+        if not _MISTAKE.search(why):
             raise NotByGdb(why) from None
         raise UlpfError(f"the condition {text} cannot be used", why,
                         "it may name globals, members, registers, and $old, $new, $addr, $len, $tid, $kind, $hits of the hit") from None

@@ -19,6 +19,8 @@ from .errors import UlpfError
 # The first of them in an expression is where it stops to be GDB's.
 _MARK = re.compile(r"\[(?P<low>[^\[\]]*?)\.\.(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
 _STEP = re.compile(r"\s*(?:(\.|->)\s*([A-Za-z_]\w*)|\[([^\[\]]+)\])")
+# `*ptr@len`, whose elements are ptr[0] and so on.
+_AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
 _FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
 
 
@@ -72,7 +74,8 @@ def _of(name, value):
     size = type.sizeof
     if not size:
         raise UlpfError(what, "it has no size", "watch one of its elements")
-    if not door.readable(at):
+    # (Of the kernel's half the stub says why it cannot be watched.)
+    if at < 1 << 47 and not door.readable(at):
         raise UlpfError(what, f"there is no memory at {at:#x}",
                         "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
     element = _element(type)
@@ -283,6 +286,9 @@ def part(place, address, length):
     name, at, type = place.name, place.address, place.type
     if place.mask or type is None:
         return name, place.address, type, place.length
+    pointer = _AT.match(name)
+    if pointer and door.is_array(type):
+        name = pointer.group(1)
     if place.first is not None and type.sizeof:
         index = (address - at) // type.sizeof
         at += index * type.sizeof

@@ -12,7 +12,8 @@ def ask(command):
     answers = _objects(door.monitor(f"ulpf {command}"), command)
     if not answers:
         raise _garbled(command)
-    if "refused" in answers[0]:
+    # (Elsewhere a number has that name.)
+    if isinstance(answers[0].get("refused"), dict):
         raise refused(answers[0])
     return answers[0]
 

@@ -42,12 +42,14 @@ These watches cost GDB nothing at a stop, however many there are."""
         door.Command.__init__(self, "ulpf watch", door.gdb.COMMAND_BREAKPOINTS)
 
     def complete(self, text, word):
-        before = text[:len(text) - len(word or "")]
+        if word is None:  # GDB asks first how words are told apart
+            word = "" if not text or text[-1].isspace() else text.split()[-1]
+        before = text[:len(text) - len(word)]
         words = before.split()
         if words and words[-1] in ("from", "outside"):
-            return door.gdb.COMPLETE_LOCATION
+            return door.functions(word)
         if words and before[-1:].isspace() and words[-1] != "if":
-            return [clause for clause in _CLAUSES if clause.startswith(word or "")] + (["heap"] if not words else [])
+            return [clause for clause in _CLAUSES if clause.startswith(word)] + (["heap"] if not words else [])
         return door.gdb.COMPLETE_EXPRESSION
 
     def run(self, argument):
