@@ -123,13 +123,23 @@ fn follows_data(p: &Program, i: &Instruction) -> bool {
     instruction(p, i.ip().wrapping_sub(10)).is_some_and(|i| i.code() == Code::Mov_r64_imm64)
 }
 
-/// Do both end with the same bytes, the opcode among them?
+/// Do both end with the same bytes, the opcode among them? Or are the number's last bytes prefixes, though
+/// not such as the instruction could have?
 fn same_but_prefixes(p: &Program, i: &Instruction, pc: u64) -> bool {
-    instruction(p, pc).is_some_and(|other| {
-        other.next_ip() == i.next_ip()
-            && other.mnemonic() == i.mnemonic()
-            && other.ip().abs_diff(i.ip()) <= 4
-    })
+    let number = |at: u64| (at - p.code_at) as usize;
+    let between = (pc < i.ip())
+        .then(|| p.code.get(number(pc)..number(i.ip())))
+        .flatten();
+    let prefix = |b: &u8| {
+        matches!(
+            b,
+            0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+        )
+    };
+    let near = pc.abs_diff(i.ip()) <= 4;
+    near && (between.is_some_and(|b| b.iter().all(prefix))
+        || instruction(p, pc)
+            .is_some_and(|o| o.next_ip() == i.next_ip() && o.mnemonic() == i.mnemonic()))
 }
 
 /// Does it change the registers of its own address? Then the part of the watch that it touched is lost.

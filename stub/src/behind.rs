@@ -3,7 +3,7 @@
 //! x86 cannot be read backwards, so the instruction is searched among those that end at the PC behind it.
 //! Reading forwards falls into step with the true instructions within a few of them, wherever it
 //! begins; so code is read from each of the bytes before, and each beginning votes for the length of the
-//! instruction that it ends with:
+//! instruction that it ends with, those further away with more votes:
 //!
 //! ```text
 //!   … 8b 45 f8 | 48 89 45 e8 | after        from 8b, 45, 48, …: four bytes  ✓✓✓
@@ -68,7 +68,7 @@ pub fn touched(
     }
     let candidates = look.candidates(after);
     let mut found = None;
-    for len in candidates.order {
+    for (n, len) in candidates.order.into_iter().enumerate() {
         let pc = after.wrapping_sub(len);
         if look.flushes(pc, after) {
             return None;
@@ -80,10 +80,16 @@ pub fn touched(
                 .or(found);
             break;
         }
+        if n == 0 {
+            // A string instruction that is not through yet is likelier than the other lengths.
+            found = look.at(after, after);
+            if found.is_some() {
+                break;
+            }
+        }
     }
     if found.is_none() {
-        // A string instruction that is not through yet; a call.
-        found = look.at(after, after).or_else(|| look.call(after, false));
+        found = look.call(after, false);
     }
     if found.is_none() && !look.writes && look.returned(after) {
         return Some(whole(after, AccessKind::Read));
@@ -115,6 +121,8 @@ pub fn touched(
 
 /// Bytes before the PC that are read for votes.
 const BEFORE: usize = 64;
+/// A beginning has one vote more for each so many bytes that it is before the PC.
+const FAR: u32 = 16;
 
 /// Lengths from 1 to 15, the likeliest first.
 type Order = [u64; 15];
@@ -178,7 +186,8 @@ impl Look {
             };
             if let (Some(l), Some(v)) = (last.get_mut(at), votes.get_mut(ends_with as usize)) {
                 *l = ends_with;
-                *v += 1;
+                // From far away it is more certain: constants near the end may look like code.
+                *v += 1 + (before - at) as u32 / FAR;
             }
         }
         let mut order: Order = core::array::from_fn(|i| 15 - i as u64);
@@ -333,13 +342,20 @@ impl Look {
 }
 
 const RAX: u8 = 0;
+const RCX: u8 = 1;
 const RDX: u8 = 2;
 
-/// May it load a register of its operand's address? (`mul` and the like write rax and rdx.)
+/// May it load a register of its operand's address? (`mul` and the like write rax and rdx, pcmpestri and
+/// pcmpistri rcx.)
 fn loads_address(insn: &Insn) -> bool {
     let l = &insn.layout;
     let address = |r| [insn.mem.base, insn.mem.index].contains(&r);
-    address(l.reg) || !l.legacy() && address(l.vvvv) || address(RAX) || address(RDX)
+    let finds = l.map == 3 && matches!(l.opcode, 0x61 | 0x63);
+    address(l.reg)
+        || !l.legacy() && address(l.vvvv)
+        || address(RAX)
+        || address(RDX)
+        || finds && address(RCX)
 }
 
 /// Does it write memory and a register of its operand's address?

@@ -189,6 +189,8 @@ fn unicorn_knows(code: Code) -> bool {
         // It does not know the second encoding of test.
         | Code::Test_rm8_imm8_F6r1 | Code::Test_rm16_imm16_F7r1 | Code::Test_rm32_imm32_F7r1
         | Code::Test_rm64_imm32_F7r1
+        // It cuts the lengths otherwise, which the mask in xmm0 shows.
+        | Code::Pcmpestrm_xmm_xmmm128_imm8
         // It takes the lengths from the lower halves.
         | Code::Pcmpestrm64_xmm_xmmm128_imm8 | Code::Pcmpestri64_xmm_xmmm128_imm8
         // Counts above 16 are undefined.
