@@ -12,6 +12,7 @@
 
 #define QUEUED 5000
 volatile long cells[3];
+_Alignas(4096) unsigned char whole[2 * 4096];
 long taken, queued_taken;
 
 __attribute__((noinline)) void ready(void)
@@ -25,6 +26,22 @@ static void take(int sig)
 	__asm__ volatile("incq %0\n\tincq %1" : "+m"(taken), "+m"(cells[2]));
 	if (sig == SIGRTMIN + 3)
 		__asm__ volatile("incq %0" : "+m"(queued_taken));
+}
+
+/* Every access to a whole page, in instructions of all kinds: four hits, of which (from 0 on) as many leave
+ * memory as it was as this says: i is odd or 0, i % 4 or 0, never, always. */
+static __attribute__((noinline)) void four(volatile long *page, long i)
+{
+	typedef long pair __attribute__((vector_size(16)));
+	pair both = {i / 4, i / 4};
+	unsigned before = 1;
+
+	page[0] = i / 2;
+	__asm__ volatile("movups %1, %0" : "=m"(*(pair *)(page + 8)) : "x"(both));
+	__asm__ volatile("xaddl %0, %1" : "+c"(before), "+m"(page[32]));
+	__asm__ volatile("shlq %%cl, %0" : "+m"(page[64]) : "c"(before | 1));
+	if (before != i)
+		abort();
 }
 
 static void *hail(void *thread)
@@ -46,6 +63,7 @@ int main(int argc, char **argv)
 	int signals[] = {SIGALRM, SIGRTMIN + 3, SIGSEGV, SIGTRAP};
 	double up = 1.5, down = 2.25;
 	unsigned long mixed = 0;
+	long aside[128] = {0};
 	pthread_t sender;
 	sigset_t all;
 
@@ -60,6 +78,12 @@ int main(int argc, char **argv)
 		down = down * 0.9999999;
 		mixed = mixed * 31 + i;
 		cells[1] += 1;
+		four((long *)(whole + 4096), i);
+		/* The same instructions, where nothing is watched, for long enough to be left alone. */
+		if (i % 5000 == 0)
+			for (long n = 0; n < 20000; n++)
+				four(aside, n);
+		aside[32] = 0;
 	}
 	each = (struct itimerval){0};
 	setitimer(ITIMER_REAL, &each, NULL);

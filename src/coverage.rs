@@ -160,10 +160,11 @@ fn tactic(engine: &Decoder, insn: &Instruction, code: &[u8]) -> Result<Tactic, S
             // Somewhere near, as a room would be.
             let target = Target {
                 at: insn.ip().wrapping_add(1 << 24),
-                patience: 0,
-                patience_max: 1,
+                calm: 0,
+                leaving: 0,
+                tables: Default::default(),
                 hit: 0,
-                hit_step: 0,
+                step: 0,
             };
             match Body::new(&group, target) {
                 None => Err("no registers for its check".into()),

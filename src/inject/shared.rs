@@ -149,6 +149,14 @@ impl SharedArea {
         }
     }
 
+    /// Hits of a watch, and the silent ones of them.
+    pub fn hits(&self, watch: u32) -> (u64, u64) {
+        let n = self.counters(watch);
+        let (hits, silent) = self.header().tallied(self.areas(), watch);
+        let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (hits + count(&n.hits), silent + count(&n.silent))
+    }
+
     /// All watches that there have been, by their numbers.
     pub fn roster(&self) -> &[Listed] {
         // SAFETY: inside the mapping; the elements are atomics.

@@ -250,7 +250,7 @@ impl Cover {
         self.since = self.since.max(line.since.load(Ordering::Relaxed));
         let id = line.reported_as.load(Ordering::Relaxed);
         let counters = session.shared.counters(id);
-        self.hits += counters.hits.load(Ordering::Relaxed);
+        self.hits += session.shared.hits(id).0;
         self.rejected += counters.filtered.load(Ordering::Relaxed);
     }
 

@@ -70,9 +70,11 @@ impl Summary {
                 Armed::Yes(id) => Some(id),
                 _ => None,
             });
-            for counters in ids.map(|id| shared.counters(*id)) {
-                row.hits += counters.hits.load(Relaxed);
-                row.silent += counters.silent.load(Relaxed);
+            for id in ids {
+                let counters = shared.counters(*id);
+                let (hits, silent) = shared.hits(*id);
+                row.hits += hits;
+                row.silent += silent;
                 row.filtered += counters.filtered.load(Relaxed);
                 row.false_positives += counters.false_positives.load(Relaxed);
                 row.gone = counters.gone.load(Relaxed) != 0;

@@ -13,18 +13,20 @@
 
 use core::arch::global_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::cpu::Gprs;
+use ulpf_engine::patch::{Part, What};
 use ulpf_lib::ring::Area;
 use ulpf_lib::{AccessKind, TargetAddr};
 
 use crate::fault;
 use crate::hits::{self, Cause};
-use crate::patches;
+use crate::patches::{self, Calm};
 use crate::runtime::frame::UContext;
+use crate::runtime::park;
 use crate::runtime::signals;
-use crate::runtime::thread::{BLOCK, Events, Thread};
+use crate::runtime::thread::{BLOCK, Events, Request, Thread};
 
 /// What is known of a patched instruction beforehand; [`Area::hit`] points to one.
 #[repr(C)]
@@ -35,9 +37,33 @@ pub struct Known {
     pub back: u64,
     pub size: u64,
     pub kind: AccessKind,
-    /// `Target::patience` and what it is set to.
-    pub patience: u64,
-    pub patience_max: u32,
+    /// Not of a hit: no guard has been met for a while (`Target::leaving`), and nothing executed.
+    pub leaving: bool,
+}
+
+/// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone.
+pub const KNOWN: usize = 3;
+
+impl Known {
+    pub fn of(part: &Part) -> [Known; KNOWN] {
+        let (size, kind) = match &part.what {
+            What::Checked(insn) => (insn.mem.size.into(), insn.mem.kind),
+            _ => (0, AccessKind::Read),
+        };
+        let known = |after, leaving| Known {
+            pc: part.at,
+            after,
+            back: after,
+            size,
+            kind,
+            leaving,
+        };
+        [
+            known(part.at + u64::from(part.len), false),
+            known(part.at, true),
+            known(part.at, true),
+        ]
+    }
 }
 
 /// The program's registers, at the foot of the stack.
@@ -222,8 +248,20 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let Some(area) = patches::area(t) else { return };
     // SAFETY: a patch is not taken away while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
-    // SAFETY: the same; a counter of ours.
-    unsafe { (*(known.patience as *const AtomicU32)).store(known.patience_max, Relaxed) };
+    if known.leaving {
+        match patches::calm(t, area, known.pc) {
+            Calm::Stays => {}
+            Calm::Gone => area.hit.store(
+                &raw const *known as u64 + size_of::<Known>() as u64,
+                Relaxed,
+            ),
+            Calm::ToGo => {
+                t.inner().cool = known.pc;
+                t.attention.store(1, SeqCst);
+            }
+        }
+        return;
+    }
     let gprs = &mut frame.gprs;
     gprs.rip = known.after;
     let alias = area.alias.load(Relaxed);
@@ -300,6 +338,10 @@ pub fn finish(t: &'static Thread, uc: &mut UContext) -> bool {
     let i = t.inner();
     if let Some(mask) = i.direct_mask.take() {
         uc.sigmask = mask;
+    }
+    let cool = core::mem::take(&mut i.cool);
+    if cool != 0 && i.own_step.is_none() && !i.stepping {
+        park::request(t, uc, Request::Cool { start: cool });
     }
     let events = core::mem::replace(&mut i.pending, Events::none());
     if events.is_empty() {

@@ -237,6 +237,9 @@ pub fn look_again(t: &'static Thread, uc: &mut UContext) {
         && !t.inner().stepping
     {
         let pc = site.insn.pc;
+        if g().page_map.class(TargetAddr(page)) != 0 && patches::switch(t, pc, true) {
+            return;
+        }
         request(t, uc, Request::PatchAccess { pc, page });
         if !patches::is_patched(pc) || g().page_map.class(TargetAddr(page)) == 0 {
             site.heat.store(-HOPELESS, Relaxed);

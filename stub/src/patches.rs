@@ -17,30 +17,45 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_engine::patch::{Body, Group, JUMP, Phase, What};
+use ulpf_engine::patch::{Body, Group, JUMP, Part, Phase, Tables, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
-use ulpf_lib::ring::{Area, Unpatched};
+use ulpf_lib::ring::{Area, CALMS, Unpatched};
 use ulpf_lib::sys;
 
 use crate::direct::{self, Known};
 use crate::g;
 use crate::runtime::frame::UContext;
+use crate::runtime::memory;
 use crate::runtime::thread::Thread;
 
 /// A patch. One that has not paid is kept, so that it can be put back quickly.
 pub struct Patch {
     /// The jump is there.
-    pub in_place: bool,
+    pub in_place: AtomicBool,
     pub group: Group,
     pub jump: [u8; JUMP],
     pub at: u64,
     pub body: Body,
-    /// What a hit of each part is told; the body has their address.
-    pub known: Box<[Known]>,
+    /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
+    /// has their address.
+    pub _known: Box<[Known]>,
+    /// Which of [`Area::calm`].
+    pub calm: usize,
+    /// Accesses to pages without guard, in a row, after which it goes.
+    pub patience: AtomicU32,
+    /// TSC when it has gone.
+    pub gone_at: AtomicU64,
     /// How often somebody has jumped into its middle.
     pub landings: AtomicU32,
 }
+
+/// Bounds of [`Patch::patience`], and what it begins with. A body calls after each so many.
+pub const CALM: u32 = 256;
+const MOST_PATIENCE: u32 = 1 << 16;
+pub const PATIENCE: u32 = 1 << 12;
+/// Nanoseconds that it takes to take a patch out and to put it back, about.
+const SWITCH: u64 = 6_000;
 
 impl Patch {
     pub fn start(&self) -> u64 {
@@ -49,19 +64,53 @@ impl Patch {
     pub fn end(&self) -> u64 {
         self.group.end()
     }
-    /// Its counter: `Target::patience`.
-    pub fn patience(&self) -> u64 {
-        self.known.first().map_or(0, |k| k.patience)
+    pub fn is_in_place(&self) -> bool {
+        self.in_place.load(Relaxed)
     }
     /// Its middle is where a loop goes, most likely: the signals cost more than it saves.
     pub fn hopeless(&self) -> bool {
         self.landings.load(Relaxed) >= MOST_LANDINGS
     }
+
+    /// The jump is out. (Whoever calls has written the code.)
+    pub fn has_gone(&self) {
+        self.in_place.store(false, Relaxed);
+        self.gone_at.store(tsc(), Relaxed);
+        REMOVED.fetch_add(1, Relaxed);
+    }
+
+    /// The jump is in again. Had it gone too soon, it stays for longer; had it been worth it, it goes sooner.
+    pub fn is_back(&self) {
+        let Some(h) = g().header() else { return };
+        let away = h
+            .nanos(tsc())
+            .saturating_sub(h.nanos(self.gone_at.load(Relaxed)));
+        let patience = self.patience.load(Relaxed);
+        let patience = if away < SWITCH / 2 {
+            patience * 2
+        } else if away > SWITCH {
+            patience / 2
+        } else {
+            patience
+        };
+        self.patience
+            .store(patience.clamp(CALM, MOST_PATIENCE), Relaxed);
+        self.in_place.store(true, Relaxed);
+        PLACED.fetch_add(1, Relaxed);
+    }
+}
+
+pub static PLACED: AtomicU64 = AtomicU64::new(0);
+pub static REMOVED: AtomicU64 = AtomicU64::new(0);
+
+fn tsc() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 const MOST_LANDINGS: u32 = 64;
 
-/// Written by the stub's task while the world rests.
+/// Written by the stub's task while the world rests. (`in_place` also by the only thread that there is.)
 pub struct Table {
     /// By their start.
     pub list: Vec<Patch>,
@@ -69,8 +118,8 @@ pub struct Table {
     pub bodies: Vec<(u64, u64)>,
     /// Stretches where bodies are.
     pub rooms: Vec<(u64, u64)>,
-    /// What a thread's area begins with: classes, writes, reads.
-    pub tables: [u64; 3],
+    /// What bodies look up; all zero: not yet mapped.
+    pub tables: Tables,
     /// From pages to their aliases: those of all classes.
     pub distances: Vec<u64>,
     /// Sites that were tried, and why they were not patched.
@@ -85,7 +134,12 @@ static TABLE: Shared = Shared(UnsafeCell::new(Table {
     list: Vec::new(),
     bodies: Vec::new(),
     rooms: Vec::new(),
-    tables: [0; 3],
+    tables: Tables {
+        classes: 0,
+        writes: 0,
+        reads: 0,
+        tallies: 0,
+    },
     distances: Vec::new(),
     refused: BTreeMap::new(),
 }));
@@ -110,20 +164,24 @@ pub unsafe fn table_mut() -> &'static mut Table {
 pub unsafe fn drop_tables() {
     // SAFETY: the caller's duty.
     let t = unsafe { table_mut() };
-    let [classes, writes, reads] = core::mem::take(&mut t.tables);
-    if classes == 0 {
+    let of = core::mem::take(&mut t.tables);
+    if of.classes == 0 {
         return;
     }
     // SAFETY: our own mappings, as `control::patches` has made them.
     unsafe {
         g().page_map.use_classes(core::ptr::null_mut());
-        let _ = sys!(k::__NR_munmap, classes - PAGE_SIZE, PAGES + PAGE_SIZE);
-        for b in [writes, reads] {
-            let _ = sys!(k::__NR_munmap, b.wrapping_add(OUR_PLACE / 8), BITS_LEN);
+        let _ = sys!(k::__NR_munmap, of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
+        for bits in [of.writes, of.reads] {
+            let _ = sys!(k::__NR_munmap, bits.wrapping_add(OUR_PLACE / 8), BITS_LEN);
         }
+        let tallies = of.tallies.wrapping_add(OUR_PLACE / PAGE_SIZE);
+        let _ = sys!(k::__NR_munmap, tallies, TALLIES_LEN);
     }
 }
 
+/// Bytes of a table with a byte for each page of our place.
+pub const TALLIES_LEN: u64 = OUR_PLACE_LEN / PAGE_SIZE;
 /// Bytes of a table with a bit for each byte of our place.
 pub const BITS_LEN: u64 = OUR_PLACE_LEN / 8 + PAGE_SIZE;
 
@@ -141,7 +199,7 @@ impl Table {
     pub fn at(&self, pc: u64) -> Option<&Patch> {
         let n = self.list.partition_point(|p| p.start() <= pc);
         let p = self.list.get(n.checked_sub(1)?)?;
-        (p.in_place && pc < p.end()).then_some(p)
+        (p.is_in_place() && pc < p.end()).then_some(p)
     }
     /// Where a patch that looks at the access of the instruction at `pc` is in the list, in place or not.
     pub fn position(&self, pc: u64) -> Option<usize> {
@@ -202,7 +260,7 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
     let end = addr.saturating_add(buf.len() as u64);
     let mut n = list.partition_point(|p| p.end() <= addr);
     while let Some(p) = list.get(n).filter(|p| p.start() < end) {
-        let jump = if p.in_place { JUMP } else { 0 };
+        let jump = if p.is_in_place() { JUMP } else { 0 };
         for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(jump)) {
             if at >= addr
                 && let Some(slot) = buf.get_mut((at - addr) as usize)
@@ -265,10 +323,6 @@ pub fn behind_alias(alias: u64) -> Option<u64> {
 pub fn enable(t: &Thread) {
     let Some(a) = area(t) else { return };
     let base = a as *const Area as u64;
-    let [classes, writes, reads] = table().tables;
-    a.classes.store(classes, Relaxed);
-    a.writes.store(writes, Relaxed);
-    a.reads.store(reads, Relaxed);
     a.entry.store(direct::entry(), Relaxed);
     a.stack.store(direct::frame(t), Relaxed);
     if let Some(h) = g().header() {
@@ -302,6 +356,51 @@ fn register(gprs: &mut Gprs, n: u8) -> Option<&mut u64> {
     gprs.get_mut(n)
 }
 
+/// The three registers of a body are the program's again.
+fn restore(area: &Area, uc: &mut UContext, a: u8, b: u8) -> Option<()> {
+    *register(&mut uc.gprs, b)? = area.other.load(Relaxed);
+    uc.gprs.rcx = area.rcx.load(Relaxed);
+    *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+    Some(())
+}
+
+fn add(count: &AtomicU64, n: u64) {
+    count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// What a body counts for at present.
+fn tally<'a>(area: &Area, counts: &'a [AtomicU64]) -> Option<&'a AtomicU64> {
+    counts.get(area.tally.load(Relaxed) as usize)
+}
+
+/// Has the access that a body has just made left everything as it was?
+fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool {
+    let What::Checked(insn) = &part.what else {
+        return false;
+    };
+    let size = insn.mem.size as usize;
+    let mut now = [0u8; 64];
+    let Some(now) = now.get_mut(..size) else {
+        return false;
+    };
+    let alias = register(&mut uc.gprs, a).map_or(0, |r| *r);
+    if memory::read(alias, now) != size {
+        return false;
+    }
+    let mut old = [0u8; 64];
+    if size <= 8 {
+        let value = register(&mut uc.gprs, b).map_or(0, |r| *r);
+        if let Some(to) = old.first_chunk_mut() {
+            *to = value.to_le_bytes();
+        }
+    } else {
+        for (to, from) in old.chunks_exact_mut(8).zip(&area.old) {
+            to.copy_from_slice(&from.load(Relaxed).to_le_bytes());
+        }
+    }
+    old.get(..size) == Some(now)
+}
+
 /// If the context is inside a body, makes it that of the original code.
 pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
@@ -320,18 +419,32 @@ pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
     );
     match mark.phase {
         Phase::Before => uc.gprs.rip = part.at,
-        Phase::Saved | Phase::Closer | Phase::Counted => {
+        Phase::Saved | Phase::Closer | Phase::Counted | Phase::Tallied => {
             if mark.phase == Phase::Closer {
                 uc.gprs.r11 = area.r11.load(Relaxed);
             }
-            *register(&mut uc.gprs, b)? = area.other.load(Relaxed);
-            uc.gprs.rcx = area.rcx.load(Relaxed);
-            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
-            if mark.phase == Phase::Counted {
-                area.passed
-                    .store(area.passed.load(Relaxed).wrapping_sub(1), Relaxed);
+            restore(area, uc, a, b)?;
+            match mark.phase {
+                Phase::Counted => add(&area.passed, u64::MAX),
+                Phase::Tallied => add(tally(area, &area.hits)?, u64::MAX),
+                _ => {}
             }
             uc.gprs.rip = part.at;
+        }
+        Phase::Fresh | Phase::Compare | Phase::Silent | Phase::Rest => {
+            if mark.phase == Phase::Fresh {
+                area.rcx.store(uc.gprs.rcx, Relaxed);
+            }
+            let silent = match mark.phase {
+                Phase::Silent => true,
+                Phase::Rest => false,
+                _ => unchanged(area, uc, part, a, b),
+            };
+            if silent {
+                add(tally(area, &area.silent)?, 1);
+            }
+            restore(area, uc, a, b)?;
+            uc.gprs.rip = after;
         }
         Phase::Hit => {
             *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
@@ -355,16 +468,6 @@ pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
     })
 }
 
-/// What an `int3` was about.
-pub enum Trap {
-    /// None of ours.
-    Foreign,
-    /// A body wants its access looked at; the context is that of the original instruction.
-    Look,
-    /// As `Look`, and the patch at that address has not paid for a while.
-    Cold(u64),
-}
-
 /// A thread at a place where an instruction was before a patch.
 pub enum Landing {
     /// It is on the way to the copy.
@@ -373,19 +476,15 @@ pub enum Landing {
     Often(u64),
 }
 
-/// `int3` at `at`: a body's?
-pub fn trap(t: &Thread, uc: &mut UContext, at: u64) -> Trap {
-    if !SOME.load(Relaxed) {
-        return Trap::Foreign;
+/// Is the `int3` at `at` a body's, which wants its access looked at? Then the context is that of the original
+/// instruction.
+pub fn trap(t: &Thread, uc: &mut UContext, at: u64) -> bool {
+    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    if ours {
+        uc.gprs.rip = at;
+        leave(t, uc);
     }
-    let Some((p, offset)) = table().body(at).filter(|(p, o)| p.body.traps(*o)) else {
-        return Trap::Foreign;
-    };
-    let cold = p.body.cold.contains(&offset);
-    let start = p.start();
-    uc.gprs.rip = at;
-    leave(t, uc);
-    if cold { Trap::Cold(start) } else { Trap::Look }
+    ours
 }
 
 /// A SIGTRAP that somebody has sent may have taken the place of an `int3`'s: then that is executed anew.
@@ -433,6 +532,106 @@ pub fn skip(uc: &mut UContext) {
     {
         uc.gprs.rip = copy;
     }
+}
+
+// ---- in and out --------------------------------------------------------------------------------
+
+/// Does something that is no patch of an access stand in `[start, end)`?
+pub fn taken(start: u64, end: u64) -> bool {
+    crate::syscalls::sites::touches(start, end)
+        || g()
+            .breakpoints()
+            .iter()
+            .any(|b| b.addr >= start && b.addr < end)
+}
+
+/// The only thread of the program that there is: the stub's task waits for it before it touches what is
+/// shared, and nobody else runs the code.
+fn alone(t: &Thread) -> bool {
+    let i = t.inner();
+    t.tgid() == g().pid.load(Relaxed)
+        && !i.stepping
+        && i.own_step.is_none()
+        && g().threads.iter().nth(1).is_none()
+}
+
+/// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
+/// has to do it.
+pub fn switch(t: &Thread, pc: u64, on: bool) -> bool {
+    let table = table();
+    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+        return false;
+    };
+    if p.is_in_place() == on {
+        return true;
+    }
+    let may = !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
+    if !may || !alone(t) || on && taken(p.start(), p.end()) {
+        return false;
+    }
+    let bytes = match on {
+        true => p.jump.as_slice(),
+        false => p.group.bytes.get(..JUMP).unwrap_or(&[]),
+    };
+    if !overwrite(p.start(), bytes) {
+        return false;
+    }
+    if on {
+        p.is_back();
+    } else {
+        p.has_gone();
+    }
+    true
+}
+
+/// Writes code that this thread does not run at present, and nobody else.
+fn overwrite(at: u64, bytes: &[u8]) -> bool {
+    let page = at & !(PAGE_SIZE - 1);
+    let len = (at + bytes.len() as u64 - page).next_multiple_of(PAGE_SIZE);
+    // SAFETY: private file pages that may be read and executed (`control::patches` has made sure, and is told
+    // of every change), and are again. A system that forbids the first change leaves all as it is.
+    unsafe {
+        if sys!(k::__NR_mprotect, page, len, 7).is_err() {
+            return false;
+        }
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
+        let _ = sys!(k::__NR_mprotect, page, len, 5);
+    }
+    true
+}
+
+/// What becomes of a patch that has met no guard for [`CALM`] times.
+pub enum Calm {
+    Stays,
+    Gone,
+    /// It is to go, by the stub's task.
+    ToGo,
+}
+
+/// The body has met none at the instruction at `pc`.
+pub fn calm(t: &Thread, area: &Area, pc: u64) -> Calm {
+    let table = table();
+    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+        return Calm::Stays;
+    };
+    let Some(word) = area.calm.get(p.calm) else {
+        return Calm::Stays;
+    };
+    let times = (word.load(Relaxed) >> 32) + 1;
+    if times * u64::from(CALM) < u64::from(p.patience.load(Relaxed)) {
+        word.store(times << 32, Relaxed);
+        return Calm::Stays;
+    }
+    word.store(0, Relaxed);
+    match switch(t, pc, false) {
+        true => Calm::Gone,
+        false => Calm::ToGo,
+    }
+}
+
+/// The offset of a word of [`Area::calm`].
+pub fn calm_at(n: usize) -> usize {
+    core::mem::offset_of!(Area, calm) + n % CALMS * size_of::<AtomicU64>()
 }
 
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);

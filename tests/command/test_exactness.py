@@ -45,13 +45,14 @@ class Exactness(unittest.TestCase):
         expected = bare(example("hail"), "100000")
         for options in ["-q"], ["--log", "/dev/null", "--backtrace", "4"], ["-q", "--no-patch"]:
             with self.subTest(options):
-                watches = ["cells[0]", "cells[1]", "cells[2]", "taken"]
+                watches = ["cells[0]", "cells[1]", "cells[2]", "taken", "whole+4096:4096"]
                 status, out, said = run(watches, "hail", "100000", options=[*options, "--placement=guard"], seconds=80)
                 self.assertEqual((status, out), expected)
                 hits = {name: int(n) for n, name in re.findall(r"(?m)^ +(\d+) .* (\S+)$", said)}
                 self.assertEqual([hits["cells[0]"], hits["cells[1]"]], [100000, 100000], said)
                 self.assertEqual(hits["cells[2]"], hits["taken"], said)
                 self.assertGreaterEqual(hits["taken"], 5000)
+                self.assertRegex(said, r"(?m)^ +400000 +225002 .* whole\+4096:4096$")
                 faults = int(re.search(r"(\d+) faults", said).group(1))
                 check = self.assertGreater if "--no-patch" in options else self.assertLess
                 check(faults, 150_000, said)

@@ -33,6 +33,10 @@ pub const COUNTERS_OFFSET: u64 = 4096;
 pub const COUNTER_SLOTS: u64 = 1 << 20;
 pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
 pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
+/// Watches whose hits bodies count themselves at the same time, and none as the first.
+pub const TALLIES: usize = 256;
+/// Words of [`Area::calm`].
+pub const CALMS: usize = 512;
 /// One for each thread that runs at the same time.
 pub const AREAS: u64 = 1 << 15;
 pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
@@ -92,6 +96,8 @@ pub struct SharedHeader {
     pub syscalls: AtomicU64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
+    /// Which watch (its number, plus 1) bodies count for in that place of [`Area::hits`].
+    pub tallies: [AtomicU32; TALLIES],
     /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
 }
@@ -241,13 +247,6 @@ pub struct Area {
     pub address: AtomicU64,
     pub rcx: AtomicU64,
     pub other: AtomicU64,
-    /// Address of the page classes, a byte for each page number; before them the distances to the
-    /// alias.
-    pub classes: AtomicU64,
-    /// Addresses of the bits that say which stores (loads) concern a watch, one for each byte of the
-    /// alias, less what an alias address / 8 adds.
-    pub writes: AtomicU64,
-    pub reads: AtomicU64,
     /// False positives that bodies have let pass. Only the area's thread writes it.
     pub passed: AtomicU64,
     /// r11, while a body looks closer.
@@ -264,7 +263,16 @@ pub struct Area {
     pub back: AtomicU64,
     /// Not 0: that code runs.
     pub direct: AtomicU64,
-    pub reserved: [AtomicU64; 9],
+    /// What a body counts a hit for at present.
+    pub tally: AtomicU64,
+    pub reserved: [AtomicU64; 11],
+    /// Hits that bodies have counted themselves, and the silent ones of them; see
+    /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
+    pub hits: [AtomicU64; TALLIES],
+    pub silent: [AtomicU64; TALLIES],
+    /// For each patch (some share one): accesses in a row to pages without guard, up to 256, and in the
+    /// upper half how many times that many.
+    pub calm: [AtomicU64; CALMS],
 }
 
 impl SharedHeader {
@@ -274,6 +282,21 @@ impl SharedHeader {
         let passed = areas.iter().take(used);
         let passed = passed.map(|a| a.passed.load(Ordering::Relaxed));
         self.false_positives.load(Ordering::Relaxed) + passed.sum::<u64>()
+    }
+    /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
+    /// its [`Counters`].
+    pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
+        let is_its = |t: &AtomicU32| t.load(Ordering::Relaxed) == watch.wrapping_add(1);
+        let Some(n) = self.tallies.iter().position(is_its) else {
+            return (0, 0);
+        };
+        let used = self.areas.load(Ordering::Acquire) as usize;
+        let mut sum = (0, 0);
+        for a in areas.iter().take(used) {
+            sum.0 += a.hits[n].load(Ordering::Relaxed);
+            sum.1 += a.silent[n].load(Ordering::Relaxed);
+        }
+        sum
     }
     /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
     pub fn nanos(&self, tsc: u64) -> u64 {
@@ -287,4 +310,4 @@ const _: () = assert!(core::mem::offset_of!(SharedHeader, faults) == 64);
 const _: () = assert!(size_of::<SharedHeader>() <= COUNTERS_OFFSET as usize);
 const _: () = assert!(size_of::<RingHead>() == 64 && size_of::<Listed>() == 32);
 const _: () = assert!(HEADS_OFFSET % 64 == 0 && RINGS_OFFSET % 4096 == 0);
-const _: () = assert!(size_of::<Area>() == 256);
+const _: () = assert!(core::mem::offset_of!(Area, hits) == 256 && size_of::<Area>() % 64 == 0);

@@ -38,6 +38,40 @@ impl Asm {
     pub fn load(&mut self, reg: u8, at: usize) {
         self.slot(0x8b, reg, at);
     }
+    fn slot_of_rcx(&mut self, opcode: u8, reg: u8, at: usize) {
+        self.put(&[
+            0x65,
+            0x48 | (reg >> 3) << 2,
+            opcode,
+            (reg & 7) << 3 | 4,
+            0xc0 | RCX << 3 | 5,
+        ]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `reg = ++gs:[at + rcx*8]`
+    pub fn count_at_rcx(&mut self, at: usize, reg: u8) {
+        self.slot_of_rcx(0x8b, reg, at);
+        self.lea(reg, reg, 1);
+        self.slot_of_rcx(0x89, reg, at);
+    }
+    /// `mov qword gs:[at], 0`
+    pub fn clear(&mut self, at: usize) {
+        self.put(&[0x65, 0x48, 0xc7, 0x04, 0x25]);
+        self.put(&(at as u32).to_le_bytes());
+        self.put(&[0; 4]);
+    }
+    /// `ecx = ++gs:[at]`, 32 bits.
+    pub fn count_in_ecx(&mut self, at: usize) {
+        self.put(&[0x65, 0x8b, 0x0c, 0x25]);
+        self.put(&(at as u32).to_le_bytes());
+        self.put(&[0x8d, 0x49, 0x01]);
+        self.put(&[0x65, 0x89, 0x0c, 0x25]);
+        self.put(&(at as u32).to_le_bytes());
+    }
+    /// `movzx ecx, ch`
+    pub fn ecx_from_ch(&mut self) {
+        self.put(&[0x0f, 0xb6, 0xcd]);
+    }
     /// `mov qword gs:[at], value`, in two halves.
     pub fn save_constant(&mut self, at: usize, value: u64) {
         for (n, half) in [value as u32, (value >> 32) as u32].into_iter().enumerate() {
@@ -55,15 +89,16 @@ impl Asm {
         self.put(&[0x65, 0xff, 0x24, 0x25]);
         self.put(&(at as u32).to_le_bytes());
     }
-    /// `mov rcx, [base + disp]` of so many bytes, zero-extended; `base` is one of the first eight.
-    pub fn peek(&mut self, base: u8, disp: u8, bytes: u32) {
+    /// `mov reg, [base + disp]` of so many bytes, zero-extended; `base` is one of the first eight.
+    pub fn peek(&mut self, reg: u8, base: u8, disp: u8, bytes: u32) {
+        let wide = if bytes < 8 { 0x40 } else { 0x48 };
+        self.put(&[wide | (reg >> 3) << 2]);
         self.put(match bytes {
             1 => &[0x0f, 0xb6],
             2 => &[0x0f, 0xb7],
-            4 => &[0x8b],
-            _ => &[0x48, 0x8b],
+            _ => &[0x8b],
         });
-        self.put(&[0x48 | base, disp]);
+        self.put(&[0x40 | (reg & 7) << 3 | base, disp]);
     }
     /// `rcx -= other`
     pub fn subtract_from_rcx(&mut self, other: u8) {

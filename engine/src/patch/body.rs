@@ -13,17 +13,33 @@ use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;
 
-/// Where a body goes.
+/// Where a body goes, and what it works with.
 #[derive(Clone, Copy)]
 pub struct Target {
     pub at: u64,
-    /// A counter that falls at every access to a page without guard, and what it is set to by one to a
-    /// page that has one. At zero the patch is not worth its checks any more.
-    pub patience: u64,
-    pub patience_max: u32,
-    /// What [`Area::hit`] is to hold for a hit of the first part, and how much more for each further one.
+    /// Its word of [`Area::calm`]: counts accesses to pages without guard, until there is one to a page
+    /// that has one. When the lower byte overflows, the patch may not be worth its checks any more.
+    pub calm: usize,
+    /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
+    /// more for each further part.
     pub hit: u64,
-    pub hit_step: u64,
+    pub leaving: u64,
+    pub step: u64,
+    pub tables: Tables,
+}
+
+/// Addresses of what bodies look up; the same for all of them.
+#[derive(Clone, Copy, Default)]
+pub struct Tables {
+    /// A byte for each page number: its class. Before them the distances to the alias.
+    pub classes: u64,
+    /// Bits that say which stores (loads) concern a watch, one for each byte of the alias, less what
+    /// an alias address / 8 adds.
+    pub writes: u64,
+    pub reads: u64,
+    /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
+    /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
+    pub tallies: u64,
 }
 
 /// Code for one address, and what it means.
@@ -37,8 +53,6 @@ pub struct Body {
     pub other: Vec<u8>,
     /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
     pub looks: Vec<u16>,
-    /// Of those that say: not worth it any more.
-    pub cold: Vec<u16>,
     /// Where each part is done, if it is checked, and its registers are back.
     pub after: Vec<u16>,
 }
@@ -84,7 +98,6 @@ impl Body {
             address: Vec::new(),
             other: Vec::new(),
             looks: Vec::new(),
-            cold: Vec::new(),
             after: Vec::new(),
         };
         let mut asides = Vec::new();
@@ -112,12 +125,18 @@ impl Body {
             w.part = x.part;
             let here = w.asm.here();
             w.asm.aim(x.from, here)?;
-            w.asm.constant(x.b, target.patience);
-            w.asm.put(&[0x40 | x.b >> 3, 0x8b, 0x08 | x.b & 7]);
-            w.asm.put(&[0x8d, 0x49, 0xff]);
-            w.asm.put(&[0x40 | x.b >> 3, 0x89, 0x08 | x.b & 7]);
-            let cold = w.asm.jrcxz();
-            let on = w.asm.here();
+            w.asm.count_in_ecx(target.calm);
+            w.asm.ecx_from_ch();
+            let on = w.asm.jrcxz();
+            w.asm.save_constant(
+                offset_of!(Area, hit),
+                target.leaving + target.step * u64::from(x.part),
+            );
+            restore(&mut w, x.a, x.b);
+            w.mark(Phase::Saved);
+            w.asm.jump_through(offset_of!(Area, entry));
+            w.mark(Phase::Before);
+            w.asm.aim_short(on)?;
             restore(&mut w, x.a, x.b);
             w.mark(Phase::Saved);
             let part = group.parts.get(x.part as usize)?;
@@ -137,27 +156,29 @@ impl Body {
             let from = w.asm.jmp();
             w.asm.aim(from, x.back)?;
             w.mark(Phase::After);
-            w.asm.aim_short(cold)?;
-            body.cold.push(w.asm.here() as u16);
-            w.asm.trap();
-            let from = w.asm.jmp();
-            w.asm.aim(from, on)?;
-            w.mark(Phase::Saved);
         }
         for (n, part) in group.parts.iter().enumerate() {
             let What::Checked(insn) = &part.what else {
                 continue;
             };
+            let back = usize::from(*body.after.get(n)?);
+            let mut its: Vec<Near> = Vec::new();
+            while let Some(at) = near.iter().position(|x| x.part as usize == n) {
+                its.push(near.remove(at));
+            }
+            let count = whole_page(&mut w, its.first_mut()?, target)?;
             let mut hits = Vec::new();
-            for x in near.iter().filter(|x| x.part as usize == n) {
+            for x in &its {
                 hits.push(closer(&mut w, x)?);
             }
             let here = w.asm.here();
             for from in hits {
                 w.asm.aim(from, here)?;
             }
-            let one = near.iter().find(|x| x.part as usize == n)?;
-            hit(&mut w, one, insn, target, &mut body.looks)?;
+            hit(&mut w, its.first()?, insn, target, &mut body.looks)?;
+            let here = w.asm.here();
+            w.asm.aim(count, here)?;
+            tally(&mut w, its.first()?, insn, back)?;
         }
         body.code = w.asm.bytes;
         body.marks = w.marks;
@@ -166,7 +187,7 @@ impl Body {
 
     /// Is one of our `int3`s at `offset`?
     pub fn traps(&self, offset: u16) -> bool {
-        self.looks.contains(&offset) || self.cold.contains(&offset)
+        self.looks.contains(&offset)
     }
 
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
@@ -190,12 +211,114 @@ fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
 /// Some bit is set in the bytes that hold the access's bits.
 struct Near {
     part: u8,
+    /// A jump from there to here.
     from: usize,
     back: usize,
-    bits: usize,
+    bits: u64,
     size: u32,
     a: u8,
     b: u8,
+}
+
+/// Is every access to the page a hit of one watch? Returns a jump that is taken if so, with the number of its
+/// tally in rcx; `x` goes on behind it.
+fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
+    w.part = x.part;
+    let here = w.asm.here();
+    w.asm.aim(x.from, here)?;
+    let asm = &mut w.asm;
+    let mut two_pages = None;
+    if x.size > 1 {
+        asm.lea(x.b, x.a, x.size as i32 - 1);
+        asm.ecx(12);
+        asm.shift_by(false, x.b, x.b, RCX);
+        asm.shift(x.a);
+        asm.subtract_from_rcx(x.b);
+        let one_page = asm.jrcxz();
+        two_pages = Some(asm.jmp());
+        asm.aim_short(one_page)?;
+    }
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.constant(x.b, target.tables.tallies);
+    asm.indexed(&[0x0f, 0xb6], false, x.b, 1, 0);
+    let none = asm.jrcxz();
+    let count = asm.jmp();
+    asm.aim_short(none)?;
+    if let Some(from) = two_pages {
+        let here = asm.here();
+        asm.aim(from, here)?;
+    }
+    x.from = asm.jmp();
+    Some(count)
+}
+
+/// Makes the access and counts it, with the number of its tally in rcx.
+fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
+    let writes = insn.mem.kind.writes();
+    let named = named(insn) & 1 << RCX != 0;
+    let small = x.size <= 8;
+    let redirected = exec::redirected(insn, x.a)?;
+    w.part = x.part;
+    w.asm.save(offset_of!(Area, tally), RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
+    w.mark(Phase::Saved);
+    if !writes {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.asm.load(x.b, offset_of!(Area, other));
+        w.asm.put(redirected.bytes());
+        w.mark(Phase::Tallied);
+        w.asm.load(x.a, offset_of!(Area, address));
+        w.mark(Phase::Done);
+        return jump_back(w, back);
+    }
+    if small {
+        w.asm.peek(x.b, x.a, 0, x.size);
+    } else {
+        for at in (0..x.size).step_by(8) {
+            w.asm.peek(RCX, x.a, at as u8, 8);
+            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
+        }
+    }
+    if named {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+    }
+    w.asm.put(redirected.bytes());
+    w.mark(Phase::Tallied);
+    if named {
+        w.asm.save(offset_of!(Area, rcx), RCX);
+        w.mark(Phase::Fresh);
+    }
+    // Has it changed anything?
+    let mut changed = Vec::new();
+    for at in (0..x.size).step_by(8) {
+        if !small {
+            w.asm.load(x.b, offset_of!(Area, old) + at as usize);
+        }
+        w.asm.peek(RCX, x.a, at as u8, x.size.min(8));
+        w.asm.subtract_from_rcx(x.b);
+        let same = w.asm.jrcxz();
+        changed.push(w.asm.jmp());
+        w.asm.aim_short(same)?;
+    }
+    w.mark(Phase::Compare);
+    w.asm.load(RCX, offset_of!(Area, tally));
+    w.asm.count_at_rcx(offset_of!(Area, silent), x.b);
+    w.mark(Phase::Silent);
+    let here = w.asm.here();
+    for from in changed {
+        w.asm.aim(from, here)?;
+    }
+    restore(w, x.a, x.b);
+    w.mark(Phase::Rest);
+    jump_back(w, back)
+}
+
+fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
+    let from = w.asm.jmp();
+    w.asm.aim(from, back)?;
+    w.mark(Phase::After);
+    Some(())
 }
 
 /// Is it one of the access's own? Returns a jump that is taken if so.
@@ -215,7 +338,7 @@ fn closer(w: &mut Writer, x: &Near) -> Option<usize> {
     asm.shift_by(false, RCX, RCX, R11); // which bit is the first
     asm.r11(3);
     asm.shift_by(false, R11, x.a, R11);
-    asm.load(x.b, x.bits);
+    asm.constant(x.b, x.bits);
     asm.r11_indexed(x.b);
     asm.shift_by(false, R11, R11, RCX);
     asm.ecx(64 - x.size);
@@ -247,13 +370,13 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
         asm.aim_short(one_page)?;
     }
     for at in (0..x.size).step_by(8) {
-        asm.peek(x.a, at as u8, x.size.min(8));
+        asm.peek(RCX, x.a, at as u8, x.size.min(8));
         asm.save(offset_of!(Area, old) + at as usize, RCX);
     }
     asm.save(offset_of!(Area, alias), x.a);
     asm.save_constant(
         offset_of!(Area, hit),
-        target.hit + target.hit_step * u64::from(x.part),
+        target.hit + target.step * u64::from(x.part),
     );
     asm.load(RCX, offset_of!(Area, rcx));
     asm.load(x.b, offset_of!(Area, other));
@@ -418,7 +541,7 @@ fn checked(
     };
     asm.ecx(12);
     asm.shift(last);
-    asm.load(b, offset_of!(Area, classes));
+    asm.constant(b, target.tables.classes);
     asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
     let distances = if insn.mem.kind == AccessKind::Read {
         CLASS_READS
@@ -428,10 +551,11 @@ fn checked(
     asm.indexed(&[0x8b], true, b, 8, distances);
     let not_ours = asm.jrcxz();
     asm.add_rcx(a);
+    asm.clear(target.calm);
     let mut aside = None;
     for (wanted, bits) in [
-        (insn.mem.kind.writes(), offset_of!(Area, writes)),
-        (insn.mem.kind.reads(), offset_of!(Area, reads)),
+        (insn.mem.kind.writes(), target.tables.writes),
+        (insn.mem.kind.reads(), target.tables.reads),
     ] {
         if !wanted {
             continue;
@@ -447,7 +571,7 @@ fn checked(
         for (disp, op, wide) in looks {
             asm.ecx(3);
             asm.shift(a);
-            asm.load(b, bits);
+            asm.constant(b, bits);
             asm.indexed(op, *wide, b, 1, *disp);
             let clear = asm.jrcxz();
             near.push(Near {
@@ -468,9 +592,6 @@ fn checked(
             near.last_mut()?.back = back;
         }
     }
-    asm.constant(b, target.patience);
-    asm.put(&[0x40 | b >> 3, 0xc7, b & 7]);
-    asm.put(&target.patience_max.to_le_bytes());
     asm.load(RCX, offset_of!(Area, passed));
     asm.lea(RCX, RCX, 1);
     asm.save(offset_of!(Area, passed), RCX);

@@ -23,7 +23,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, Target};
+pub use body::{Body, Tables, Target};
 pub use plan::{Group, Part, Refusal, What};
 
 /// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
@@ -57,6 +57,17 @@ pub enum Phase {
     Counted,
     /// As `Done`, and the hit is still to be accounted for.
     Hit,
+    /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
+    Tallied,
+    /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
+    /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
+    /// other register, or in the area if it is more than 8 bytes.
+    Fresh,
+    Compare,
+    /// It was silent, which is to be counted. All three registers are in the area.
+    Silent,
+    /// The instruction is done, and the three registers are in the area.
+    Rest,
     /// The instruction is done; the address register is in the area.
     Done,
     /// The instruction is done and the registers are the program's.

@@ -362,6 +362,9 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         .take(MOST_LISTED)
     {
         let Some(n) = g().counters(id) else { continue };
+        let tallied = g()
+            .header()
+            .map_or((0, 0), |h| h.tallied(g().areas(), id.0));
         let kind = match kind {
             WatchKind::Write => "w",
             WatchKind::Read => "r",
@@ -375,8 +378,8 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         let _ = write!(
             out,
             ",\"kind\":\"{kind}\",\"hits\":{},\"silent\":{},\"filtered\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}{}}}",
-            n.hits.load(Relaxed),
-            n.silent.load(Relaxed),
+            n.hits.load(Relaxed) + tallied.0,
+            n.silent.load(Relaxed) + tallied.1,
             n.filtered.load(Relaxed),
             n.false_positives.load(Relaxed),
             n.stops.load(Relaxed),

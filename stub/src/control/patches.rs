@@ -10,31 +10,29 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::{
-    Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Part, Refusal, Target, What,
+    Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target,
 };
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{
     OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_WRITE, PageEntry, our_place,
 };
 use ulpf_lib::pages::Guard;
-use ulpf_lib::ring::Unpatched;
+use ulpf_lib::ring::{CALMS, Unpatched};
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind};
 
 use super::rooms::Rooms;
 use super::text;
-use crate::direct::Known;
+use crate::direct::{KNOWN, Known};
 use crate::g;
-use crate::patches::{self, AFTER, ENABLED, GS_TAKEN, Patch, SOME};
+use crate::patches::{self, AFTER, ENABLED, GS_TAKEN, PLACED, Patch, REMOVED, SOME};
 
 /// Pages that are looked at together.
 const BATCH: u64 = 64;
-/// Accesses to pages without guard, in a row, after which a patch goes.
-const PATIENCE: u32 = 1 << 14;
 
 pub struct Patches {
     rooms: Rooms,
@@ -42,12 +40,10 @@ pub struct Patches {
     classes: Vec<(u64, Guard)>,
     /// Pages with a class.
     classified: Vec<u64>,
-    /// Counters that bodies count down, and those that are free.
-    patience: Vec<u64>,
-    counters: u64,
-    counters_left: u64,
-    pub placed: u64,
-    pub removed: u64,
+    /// Watches that bodies count for themselves, by tally.
+    tallied: Vec<WatchId>,
+    /// How many bodies there have been.
+    made: usize,
     pub refused: u64,
     /// What the patch that is being made shall look at beside its first instruction.
     wanted: Vec<u64>,
@@ -60,11 +56,8 @@ impl Patches {
             rooms: Rooms::new(),
             classes: Vec::new(),
             classified: Vec::new(),
-            patience: Vec::new(),
-            counters: 0,
-            counters_left: 0,
-            placed: 0,
-            removed: 0,
+            tallied: Vec::new(),
+            made: 0,
             refused: 0,
             wanted: Vec::new(),
             failed: false,
@@ -118,7 +111,7 @@ impl Patches {
     fn prepare(&mut self) -> bool {
         // SAFETY: the world rests.
         let t = unsafe { patches::table_mut() };
-        if t.tables[0] != 0 {
+        if t.tables.classes != 0 {
             return true;
         }
         // CPUID 7: EBX bit 8 is BMI2.
@@ -142,18 +135,20 @@ impl Patches {
                 sparse(PAGES + PAGE_SIZE)?,
                 sparse(patches::BITS_LEN)?,
                 sparse(patches::BITS_LEN)?,
+                sparse(patches::TALLIES_LEN)?,
             ))
         })();
-        let Some((classes, writes, reads)) = all else {
+        let Some((classes, writes, reads, tallies)) = all else {
             self.failed = true; // RLIMIT_AS, most likely: faults will do
             return false;
         };
         let classes = classes + PAGE_SIZE;
-        t.tables = [
+        t.tables = Tables {
             classes,
-            writes.wrapping_sub(OUR_PLACE / 8),
-            reads.wrapping_sub(OUR_PLACE / 8),
-        ];
+            writes: writes.wrapping_sub(OUR_PLACE / 8),
+            reads: reads.wrapping_sub(OUR_PLACE / 8),
+            tallies: tallies.wrapping_sub(OUR_PLACE / PAGE_SIZE),
+        };
         // SAFETY: mapped for good.
         unsafe { g().page_map.use_classes(classes as *mut u8) };
         true
@@ -184,7 +179,7 @@ impl Patches {
         let Some(class) = self.class(distance, guard) else {
             return;
         };
-        let [_, writes, reads] = patches::table().tables;
+        let Tables { writes, reads, .. } = patches::table().tables;
         for (bits, kind) in [(writes, AccessKind::Write), (reads, AccessKind::Read)] {
             // SAFETY: the bits of one page of our place; nobody reads them while the world rests.
             let bits = unsafe {
@@ -203,6 +198,9 @@ impl Patches {
                     }
                 });
         }
+        let tally = whole_page(page).map_or(0, |id| self.tally(id));
+        // SAFETY: a page of our place; nobody looks while the world rests.
+        unsafe { *((patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8) = tally };
         self.edge(page, alias, entry);
         let next = TargetAddr(page.0 + PAGE_SIZE);
         if map.class(next) != 0 {
@@ -222,7 +220,7 @@ impl Patches {
         if same && other.permits(AccessKind::Write) {
             return;
         }
-        let [_, writes, reads] = patches::table().tables;
+        let Tables { writes, reads, .. } = patches::table().tables;
         for bits in [writes, reads] {
             // SAFETY: within the bits of our place, as `classify` has made sure.
             unsafe { *((bits + (alias - 1) / 8) as *mut u8) = 0xff };
@@ -243,7 +241,7 @@ impl Patches {
         if !distances.contains(&distance) {
             distances.push(distance);
         }
-        let classes = patches::table().tables[0];
+        let classes = patches::table().tables.classes;
         let put = |table: i32, value: u64| {
             let at = classes.wrapping_add_signed(table.into()) + n as u64 * 8;
             // SAFETY: the page before the classes.
@@ -261,10 +259,42 @@ impl Patches {
         Some(n as u8)
     }
 
+    /// Where bodies count for a watch; 0: nowhere.
+    fn tally(&mut self, id: WatchId) -> u8 {
+        let known = self.tallied.iter().position(|t| *t == id);
+        let n = known.unwrap_or(self.tallied.len()) + 1;
+        let Some(slot) = g().header().and_then(|h| h.tallies.get(n)) else {
+            return 0;
+        };
+        if known.is_none() {
+            self.tallied.push(id);
+            slot.store(id.0 + 1, Release);
+        }
+        n as u8
+    }
+
     /// Watches or guards have changed: nothing is known of any page.
     pub fn declassify(&mut self) {
         for page in core::mem::take(&mut self.classified) {
             g().page_map.set_class(TargetAddr(page), 0);
+        }
+        for (n, id) in (1..).zip(core::mem::take(&mut self.tallied)) {
+            let Some(h) = g().header() else { return };
+            let used = h.areas.load(Acquire) as usize;
+            for area in g().areas().iter().take(used) {
+                let sums = g().counters(id).map(|c| [&c.hits, &c.silent]);
+                for (from, to) in [&area.hits, &area.silent]
+                    .into_iter()
+                    .zip(sums.into_iter().flatten())
+                {
+                    if let Some(from) = from.get(n) {
+                        to.fetch_add(from.swap(0, Relaxed), Relaxed);
+                    }
+                }
+            }
+            if let Some(slot) = h.tallies.get(n) {
+                slot.store(0, Release);
+            }
         }
     }
 
@@ -293,7 +323,7 @@ impl Patches {
         let insn = crate::fault::decode(pc, code).ok_or(Unpatched::Instruction)?;
         let hot = |at: u64| {
             let list = &patches::table().list;
-            self.wanted.contains(&at) || list.iter().any(|p| p.in_place && p.group.checks(at))
+            self.wanted.contains(&at) || list.iter().any(|p| p.is_in_place() && p.group.checks(at))
         };
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
@@ -310,18 +340,19 @@ impl Patches {
         let maps = Snapshot::read().map_err(|_| Code)?;
         let group = self.group(pc, &maps)?;
         let (start, end) = (group.start(), group.end());
-        if taken(start, end) {
+        if patches::taken(start, end) {
             return Err(Taken);
         }
-        let patience = self.counter().ok_or(Room)?;
-        let mut known: Box<[Known]> = group.parts.iter().map(|p| known_of(p, patience)).collect();
+        let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
+        let calm = self.made % CALMS;
         let target = |at| Target {
             at,
-            patience,
-            patience_max: PATIENCE,
+            calm: patches::calm_at(calm),
             hit,
-            hit_step: size_of::<Known>() as u64,
+            leaving: hit + size_of::<Known>() as u64,
+            step: KNOWN as u64 * size_of::<Known>() as u64,
+            tables: patches::table().tables,
         };
         // Its length does not depend on where it is.
         let size = Body::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
@@ -329,10 +360,7 @@ impl Patches {
             .then(|| self.rooms.find(&group, size, &maps))
             .flatten()
             .and_then(|at| Some((at, group.jump(at)?, Body::new(&group, target(at))?)));
-        let Some((at, jump, body)) = made else {
-            self.patience.push(patience);
-            return Err(Room);
-        };
+        let (at, jump, body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
         while let Some(n) = patches::table()
             .list
@@ -341,17 +369,18 @@ impl Patches {
         {
             self.remove(n);
         }
-        // SAFETY: a counter of ours.
-        unsafe { (*(patience as *const AtomicU32)).store(PATIENCE, Relaxed) };
+        self.made += 1;
         self.rooms.take(at, size, true);
-        for (known, after) in known.iter_mut().zip(&body.after) {
-            known.back = at + u64::from(*after);
+        for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
+            let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
+            if let [hit, stays, _] = known {
+                (hit.back, stays.back) = (offset(&body.after), offset(&body.parts));
+            }
         }
         SOME.store(true, SeqCst);
         let written = text::write_raw(at, &body.code).and_then(|()| text::write_raw(start, &jump));
         if written.is_err() {
             self.rooms.take(at, size, false);
-            self.patience.push(patience);
             return Err(Code);
         }
         // SAFETY: the world rests.
@@ -360,34 +389,22 @@ impl Patches {
         table.list.insert(
             n,
             Patch {
-                in_place: true,
+                in_place: AtomicBool::new(true),
                 group,
                 jump,
                 at,
                 body,
-                known,
+                _known: known,
+                calm,
+                patience: AtomicU32::new(patches::PATIENCE),
+                gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
             },
         );
         let n = table.bodies.partition_point(|b| b.0 < at);
         table.bodies.insert(n, (at, start));
-        self.placed += 1;
+        PLACED.fetch_add(1, Relaxed);
         Ok(())
-    }
-
-    fn counter(&mut self) -> Option<u64> {
-        if let Some(c) = self.patience.pop() {
-            return Some(c);
-        }
-        if self.counters_left == 0 {
-            let at = crate::arena::map_anonymous(1 << 16);
-            if at.is_null() {
-                return None;
-            }
-            (self.counters, self.counters_left) = (at as u64, 1 << 14);
-        }
-        self.counters_left -= 1;
-        Some(self.counters + self.counters_left * 4)
     }
 
     // ---- the way back ----------------------------------------------------------------------------
@@ -400,47 +417,40 @@ impl Patches {
         }
         let p = table.list.remove(n);
         table.bodies.retain(|b| b.1 != p.start());
-        if p.in_place {
+        if p.is_in_place() {
             let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
             let _ = text::write_raw(p.start(), original);
-            self.removed += 1;
+            REMOVED.fetch_add(1, Relaxed);
         }
         self.rooms.take(p.at, p.body.code.len() as u64 + 1, false);
-        self.patience.push(p.patience());
     }
 
-    /// The patch at `start` has not paid: the original code is back, for now or for good.
-    pub fn cool(&mut self, start: u64) {
-        // SAFETY: the world rests.
-        let list = unsafe { &mut patches::table_mut().list };
-        let n = list.partition_point(|p| p.start() < start);
-        let p = list.get_mut(n);
-        if let Some(p) = p.filter(|p| p.start() == start && p.in_place) {
-            if p.hopeless() {
-                let refused = unsafe { &mut patches::table_mut().refused };
-                refused.insert(start, Unpatched::Landings);
-                return self.remove(n);
-            }
-            p.in_place = false;
-            let _ = text::write_raw(start, p.group.bytes.get(..p.jump.len()).unwrap_or(&[]));
-            self.removed += 1;
+    /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.
+    pub fn cool(&mut self, pc: u64) {
+        let Some(n) = patches::table().position(pc) else {
+            return;
+        };
+        let Some(p) = patches::table().list.get(n).filter(|p| p.is_in_place()) else {
+            return;
+        };
+        if p.hopeless() {
+            // SAFETY: the world rests.
+            let refused = unsafe { &mut patches::table_mut().refused };
+            refused.insert(p.start(), Unpatched::Landings);
+            return self.remove(n);
         }
+        let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
+        let _ = text::write_raw(p.start(), original);
+        p.has_gone();
     }
 
     fn put_back(&mut self, n: usize) -> Result<(), Unpatched> {
-        // SAFETY: the world rests.
-        let p = unsafe { patches::table_mut() }
-            .list
-            .get_mut(n)
-            .ok_or(Unpatched::Taken)?;
-        if taken(p.start(), p.end()) {
+        let p = patches::table().list.get(n).ok_or(Unpatched::Taken)?;
+        if patches::taken(p.start(), p.end()) {
             return Err(Unpatched::Taken);
         }
-        // SAFETY: a counter of ours.
-        unsafe { (*(p.patience() as *const AtomicU32)).store(PATIENCE, Relaxed) };
         text::write_raw(p.start(), &p.jump).map_err(|_| Unpatched::Code)?;
-        p.in_place = true;
-        self.placed += 1;
+        p.is_back();
         Ok(())
     }
 
@@ -503,7 +513,7 @@ impl Patches {
     /// For `monitor ulpf patch`.
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
-        let there = || table.list.iter().filter(|p| p.in_place);
+        let there = || table.list.iter().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.parts.len() > 1);
         let _ = writeln!(
             out,
@@ -512,8 +522,8 @@ impl Patches {
             AFTER.load(Relaxed),
             there().count(),
             short.count(),
-            self.placed,
-            self.removed,
+            PLACED.load(Relaxed),
+            REMOVED.load(Relaxed),
             self.refused,
             patches::LANDINGS.load(Relaxed),
             self.classified.len(),
@@ -541,30 +551,21 @@ pub fn sites(most: usize, out: &mut dyn Write) {
     }
 }
 
-/// What is known of a part beforehand.
-fn known_of(part: &Part, patience: u64) -> Known {
-    let (size, kind) = match &part.what {
-        What::Checked(insn) => (insn.mem.size, insn.mem.kind),
-        _ => (0, AccessKind::Read),
-    };
-    Known {
-        pc: part.at,
-        after: part.at + u64::from(part.len),
-        back: 0,
-        size: size.into(),
-        kind,
-        patience,
-        patience_max: PATIENCE,
-    }
-}
-
-/// Does something that is no patch of an access stand in `[start, end)`?
-fn taken(start: u64, end: u64) -> bool {
-    crate::syscalls::sites::touches(start, end)
-        || g()
-            .breakpoints()
-            .iter()
-            .any(|b| b.addr >= start && b.addr < end)
+/// Every access to the page is a hit of this watch, and is only counted.
+fn whole_page(page: TargetAddr) -> Option<WatchId> {
+    let (mut all, mut whole) = (0, None);
+    g().watchlist()
+        .for_each_overlap(page, PAGE_SIZE, &mut |id, range, kind| {
+            all += 1;
+            let covers = range.start.0 <= page.0 && range.end().0 >= page.0 + PAGE_SIZE;
+            if covers && kind != WatchKind::Read {
+                whole = Some(id);
+            }
+        });
+    let id = whole.filter(|_| all == 1)?;
+    let a = g().attributes(id);
+    let only_counts = !a.stop && !a.log && a.filter.is_none();
+    only_counts.then(|| a.group.unwrap_or(id))
 }
 
 /// Sets the bits `[from, to)`.

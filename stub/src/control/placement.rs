@@ -286,7 +286,9 @@ fn note(id: WatchId, register: bool) {
 }
 
 fn hits(id: WatchId) -> u64 {
-    g().counters(id).map_or(0, |n| n.hits.load(Relaxed))
+    let counted = g().counters(id).map_or(0, |n| n.hits.load(Relaxed));
+    let tallied = g().header().map_or(0, |h| h.tallied(g().areas(), id.0).0);
+    counted + tallied
 }
 
 impl Control {

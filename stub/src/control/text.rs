@@ -180,7 +180,7 @@ pub fn restore_all(list: &[Breakpoint]) {
 
 /// As [`restore_all`], for patched accesses.
 pub fn restore_patches(list: &[Patch]) {
-    let patched = list.iter().filter(|p| p.in_place);
+    let patched = list.iter().filter(|p| p.is_in_place());
     put_back(patched.map(|p| {
         (
             p.start(),

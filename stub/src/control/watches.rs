@@ -111,6 +111,7 @@ impl Control {
     }
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
+        self.patches.declassify();
         // SAFETY: the world rests.
         let all = unsafe { &mut g().watches_mut().attributes };
         let at = id.0 as usize;

@@ -914,19 +914,9 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         if direct::finish(t, uc) {
             return;
         }
-        match patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
-            patches::Trap::Foreign => {}
-            patches::Trap::Look => {
-                fault::again(t, uc);
-                return patches::skip(uc);
-            }
-            patches::Trap::Cold(start) => {
-                fault::again(t, uc);
-                if i.own_step.is_none() && !i.stepping {
-                    park::request(t, uc, Request::Cool { start });
-                }
-                return patches::skip(uc);
-            }
+        if patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
+            fault::again(t, uc);
+            return patches::skip(uc);
         }
     } else if patches::leave(t, uc) == Some(Left::Access) && info.code == TRAP_TRACE && i.stepping {
         // The step has only made the jump.

@@ -257,6 +257,8 @@ pub struct Inner {
     pub caught: u64,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
     pub reconsider: u64,
+    /// Not 0: the patch there is to go.
+    pub cool: u64,
     /// A hot instruction and the page that it has met.
     pub hot: Option<(&'static Site, u64)>,
     /// What a call has done to the mappings, for the stub's task.
@@ -519,6 +521,7 @@ impl Registry {
                 call: None,
                 caught: 0,
                 reconsider: 0,
+                cool: 0,
                 hot: None,
                 mapped: Mapped::default(),
             })
