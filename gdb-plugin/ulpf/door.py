@@ -181,7 +181,7 @@ def members(type):
 
 def lookup_type(name):
     try:
-        return gdb.lookup_type(re.sub(r"^(struct|union|class)\s+", "", name))
+        return gdb.lookup_type(name)
     except gdb.error as e:
         raise UlpfError(f"no type {name}", error_text(e), "info types lists what there is") from None
 
@@ -269,6 +269,38 @@ def functions(word):
     """Names of functions that begin so."""
     head = "break "
     return [line[len(head):] for line in execute(f"complete {head}{word}").splitlines() if line.startswith(head)]
+
+
+def frame_with(address, most):
+    """The frame of this thread whose part of the stack has this address, if it is one of the first so many."""
+    try:
+        frame = gdb.newest_frame()
+        for _ in range(most):
+            older = frame.older()
+            low = int(frame.read_register("rsp"))
+            if older is None or address < low - 128:
+                return None
+            # (Its red zone, too.)
+            if frame.type() == gdb.NORMAL_FRAME and address < int(older.read_register("rsp")):
+                return frame
+            frame = older
+    except gdb.error:
+        pass
+    return None
+
+
+def is_location(name):
+    """Can a breakpoint be set there? (GDB asks its user when it cannot.)"""
+    try:
+        gdb.decode_line(name)
+        return True
+    except gdb.error:
+        return False
+
+
+def entry_point():
+    match = re.search(r"Entry point: (0x[0-9a-f]+)", execute("info files"))
+    return match and int(match.group(1), 16)
 
 
 def lwp_of(number):

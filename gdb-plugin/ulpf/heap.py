@@ -66,10 +66,11 @@ class _Ended(door.Breakpoint):
             if watch.number not in watches.all:
                 return False
             if self.moves:
+                # What the allocator does with the block meanwhile is none of the object's business.
                 _Moved(watch)
+                watches.pause(watch)
                 return False
-            watches.disable(watch)
-            watch.enabled, watch.ended = True, "the object was freed"
+            watches.end(watch, "the object was freed")
             door.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed"
                      f"{_by()}.")
         except Exception as e:
@@ -96,10 +97,10 @@ if door.gdb:
 
             try:
                 now = int(door.evaluate("(unsigned long) $rax"))
-                old = self.watch.places[0].address
-                if now and now != old:
-                    base = _following[self.watch.number][0]
-                    watches.moved(self.watch, now + old - base)
+                base = _following[self.watch.number][0]
+                # NULL: it stays where it was.
+                watches.moved(self.watch, (now or base) - base)
+                if now and now != base:
                     door.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
                     follow(self.watch, now)
             except Exception as e:
@@ -107,10 +108,26 @@ if door.gdb:
             return False
 
 
+def _block(watch):
+    """What the allocator has given: the pointer by which the expression gets at the object."""
+    at = watch.places[0].address
+    head, arrow, _ = watch.name.rpartition("->")
+    for pointer in (head if arrow else None, watch.name.split("[")[0], watch.name.lstrip("* ").split("@")[0]):
+        if not pointer or pointer == watch.name:
+            continue
+        try:
+            value = door.evaluate(pointer)
+            if door.is_pointer(door.plain(value.type)) and 0 <= at - int(value) < 1 << 40:
+                return int(value)
+        except UlpfError:
+            pass
+    return at
+
+
 def follow(watch, base=None):
     """From now on the watch ends with its object, and moves with it."""
     unfollow(watch)
-    base = base if base is not None else watch.places[0].address
+    base = base if base is not None else _block(watch)
     made = []
     try:
         for name in "free", "realloc":

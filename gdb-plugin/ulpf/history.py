@@ -62,8 +62,7 @@ def frames(hit):
 
 
 def _plain(hit):
-    name, *_ = hit.part()
-    return {"time": hit.time, "watch": hit.watch.number if hit.watch else None, "name": name, "tid": hit.tid,
+    return {"time": hit.time, "watch": hit.watch.number if hit.watch else None, "name": hit.name, "tid": hit.tid,
             "access": hit.access, "addr": f"{hit.address:#x}", "len": hit.length,
             "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent,
             "pc": f"{hit.pc:#x}" if hit.pc is not None else None, "where": at(hit.pc) if hit.pc is not None else None,

@@ -8,7 +8,7 @@ Ids go with the stub: another program, or the same after exec, has none of them.
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from . import bytecode, door, filters, places, stops, wire
+from . import bytecode, door, filters, places, scope, stops, wire
 from .errors import UlpfError, refused
 from .spec import Spec
 
@@ -75,6 +75,7 @@ class Watches:
         self._arm(watch)
         self._last = watch.number
         self.all[watch.number] = watch
+        scope.bind(watch)
         return watch
 
     def remove(self, watch):
@@ -216,13 +217,20 @@ class Watches:
         counted = counts([watch])[watch.number]
         watch.before = counted
 
-    def moved(self, watch, address):
-        """The object has another address now: the places move with it."""
-        base = watch.places[0].address
+    def end(self, watch, why):
+        """It stays in the list with what it has counted."""
+        self.pause(watch)
+        watch.ended = why
+
+    def pause(self, watch):
+        """Nothing is watched until `moved` says where."""
         self._keep_counts(watch)
         self._disarm(watch)
+
+    def moved(self, watch, by):
+        """The object is so many bytes further now: the places move with it."""
         for place in watch.places:
-            place.address += address - base
+            place.address += by
         self._arm(watch)
 
 

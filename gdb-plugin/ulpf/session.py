@@ -42,11 +42,11 @@ def expect_another():
     """From the first watch on: programs that begin are noticed."""
     if _begins:
         return
-    for where in _PLACES:
-        try:
-            _begins.append(_Begin(where, internal=True))
-        except Exception:  # a stripped program has no such symbol; the other one may do
-            pass
+    places = [name for name in _PLACES if door.is_location(name)]
+    if not places:  # a stripped program
+        entry = door.entry_point()
+        places = [f"*{entry:#x}"] if entry else []
+    _begins.extend(_Begin(where, internal=True) for where in places)
 
 
 def _stopped(event):

@@ -47,8 +47,16 @@ class Hit:
         return self._part
 
     @property
+    def past(self):
+        """The program has gone on since."""
+        return self.time is not None or self.ago is not None
+
+    @property
     def name(self):
-        return self.part()[0]
+        name, at, type, length = self.part()
+        if self.past and type is not None and length != self.length and not (self.place and self.place.mask):
+            name += f"+{self.address - at}"
+        return name
 
     @property
     def old(self):
@@ -67,6 +75,8 @@ class Hit:
         if type is None:
             return data
         if (at, length) != (self.address, len(data)):
+            if self.past:
+                return data
             # A part of it was touched; the rest is as it is.
             whole = door.read_memory(at, length)
             skip = self.address - at

@@ -1,0 +1,68 @@
+"""Objects on the heap, and programs that become others."""
+
+from lib.env import ulpf_only
+from lib.plugin import PluginCase
+
+
+@ulpf_only
+class Objects(PluginCase):
+    def test_a_list_on_the_heap(self):
+        gdb = self.begin("objects")
+        self.assertSays(gdb("ulpf watch list->*next.refcount"), r"watch 1: list->\*next\.refcount \(5 places, 20 bytes\)")
+        for n in range(5):
+            self.assertStop(gdb("continue"), 1, f"list->*next[{n}].refcount", 4 - n, 14 - n)
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+
+    def test_blocks_of_a_type(self):
+        gdb = self.begin("objects")
+        self.assertSays(gdb("ulpf watch blocks struct node log"), r"^Ulpf watch 1: blocks struct node \(5 places, 240 bytes\), logged")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        self.assertEqual(self.counted(gdb, 1), (5, 0))
+        self.assertEqual(gdb("ulpf log show").count(".refcount: "), 5)
+        self.assertSays(gdb("ulpf watch blocks nosuch"), r"^no type nosuch: ")
+        self.assertSays(gdb("ulpf watch blocks struct box"), r"^no type struct box: ")
+
+    def test_following_an_object(self):
+        gdb = self.begin("objects")
+        gdb("ulpf watch table->used follow")
+        gdb("ulpf watch table->slots[2] follow")
+        self.assertStop(gdb("continue"), 1, "table->used", 0, 1)
+        said = gdb("continue", 60)
+        self.assertSays(said, r"ulpf: watch 1 \(table->used\) follows its object from 0x\w+ to 0x\w+\.")
+        self.assertSays(said, r"ulpf: watch 2 \(table->slots\[2\]\) follows its object from 0x\w+ to 0x\w+\.")
+        self.assertStop(said, 1, "table->used", 1, 2)
+        self.assertStop(gdb("continue"), 1, "table->used", 2, 3)
+        # What comes to lie there afterwards is no hit.
+        said = gdb("continue")
+        self.assertSays(said, r"ulpf: watch 1 \(table->used\) has ended: the object was freed by drop\.", r"Temporary breakpoint")
+        self.assertEqual(self.row(gdb, 1)["Lives"], "ended")
+        self.assertExits(gdb, 0, "objects: kept 3, 91")
+
+    def test_exec(self):
+        """The same program again: its statics are watched again."""
+        gdb = self.begin("relay", "1", done=False)
+        gdb("ulpf watch baton")
+        self.assertStop(gdb("continue"), 1, "baton", 0, 11)
+        self.assertStop(gdb("continue"), 1, "baton", 11, 12)
+        self.assertStop(gdb("continue", 60), 1, "baton", 0, 10)
+        self.assertStop(gdb("continue"), 1, "baton", 10, 11)
+
+    def test_a_child_is_none_of_its_business(self):
+        gdb = self.begin("children", done=False)
+        gdb("ulpf watch heap log")
+        self.assertSays(gdb("continue", 60), r"exited")
+
+    def test_a_local_ends_with_its_function(self):
+        gdb = self.begin("locals", done=False, stop="recurse")
+        gdb("break recurse\ncontinue\ncontinue")
+        self.assertSays(gdb("info args"), r"n = 3")
+        gdb("delete\nup")
+        gdb("ulpf watch here")
+        gdb("down\nulpf watch n :rw count 0")
+        self.assertSays(gdb("frame"), r"n=3")
+        said = gdb("continue")
+        # n of the inner one ends first; here of the outer one is written when that has returned.
+        self.assertSays(said, r"ulpf: watch 2 \(n\) has ended: the function that had it has returned\.", r"Ulpf watch 1: here\n\nOld value = 8\nNew value = \d+")
+        said = gdb("continue")
+        self.assertSays(said, r"ulpf: watch 1 \(here\) has ended", r"exited normally")
+        self.assertEqual(said.count("Ulpf watch"), 0)
