@@ -53,29 +53,34 @@ def _main_heap(what):
     raise UlpfError(what, "the program has no heap of glibc's yet", "watch them after the first malloc")
 
 
-class _Ended(door.Breakpoint):
-    """The call that gives the object back, or another place."""
-
-    watch = None
+class _Call(door.Breakpoint):
+    """A call that concerns a watch. GDB asks `stop` whoever's condition at this address has held."""
 
     def stop(self):
+        try:
+            if int(door.evaluate(self.condition)):
+                self.called()
+        except Exception as e:  # GDB would show a traceback
+            door.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) does not go with the heap any more: {e}")
+        return False
+
+
+class _Ended(_Call):
+    """The call that gives the object back, or another place."""
+
+    def called(self):
         from .registry import watches
 
         watch = self.watch
-        try:
-            if watch.number not in watches.all:
-                return False
-            if self.moves:
-                # What the allocator does with the block meanwhile is none of the object's business.
-                _Moved(watch)
-                watches.pause(watch)
-                return False
-            watches.end(watch, "the object was freed")
-            door.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed"
-                     f"{_by()}.")
-        except Exception as e:
-            door.say(f"ulpf: watch {watch.number} is not followed any more: {e}")
-        return False
+        if watch.number not in watches.all or not watch.armed:
+            return
+        if self.moves:
+            # What the allocator does with the block meanwhile is none of the object's business.
+            _Moved(watch)
+            watches.pause(watch)
+            return
+        watches.end(watch, "the object was freed")
+        door.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed{_by()}.")
 
 
 def _by():
@@ -105,6 +110,80 @@ if door.gdb:
                     follow(self.watch, now)
             except Exception as e:
                 door.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
+            return False
+
+
+# ---- all blocks that a function allocates ----
+
+# What says how large the block will be.
+_SIZES = {"malloc": "$rdi", "calloc": "$rdi * $rsi"}
+# More breakpoints at `free` than that make each call of it slow.
+_MOST_BLOCKS = 1000
+
+# watch number: its breakpoints
+_expecting = {}
+
+
+def expect(watch, function):
+    """From now on what this function allocates is watched, until it is freed."""
+    what = f"cannot watch the blocks of {function}"
+    code = door.code_of(function)
+    if not code:
+        raise UlpfError(what, "no function has that name", "info functions lists them")
+    forget(watch)
+    start, end = code[0]
+    caller = "*(unsigned long *) $rsp"
+    points = []
+    for name, size in _SIZES.items():
+        at = int(door.evaluate(f"(unsigned long) &{name}", what))
+        point = _Allocates(f"*{at:#x}", internal=True)
+        point.condition = f"{caller} >= {start:#x} && {caller} < {end:#x}"
+        point.watch, point.size = watch, size
+        points.append(point)
+    _expecting[watch.number] = points
+
+
+def forget(watch):
+    """No more blocks; those there are stay as they are."""
+    for point in _expecting.pop(watch.number, []):
+        if point.is_valid():
+            point.enabled = False
+
+
+class _Allocates(_Call):
+    def called(self):
+        if self.watch.armed and len(self.watch.places) < _MOST_BLOCKS:
+            _Allocated(self.watch, int(door.evaluate(f"(unsigned long) ({self.size})")))
+
+
+class _Freed(_Call):
+    def called(self):
+        from .registry import watches
+
+        self.enabled = False
+        if self.place in self.watch.places:
+            watches.shrink(self.watch, self.place)
+
+
+if door.gdb:
+    class _Allocated(door.gdb.FinishBreakpoint):
+        def __init__(self, watch, size):
+            super().__init__(door.gdb.newest_frame(), internal=True)
+            self.watch, self.size = watch, size
+
+        def stop(self):
+            from .registry import watches
+
+            try:
+                at = int(door.evaluate("(unsigned long) $rax"))
+                if at and self.size and self.watch.armed:
+                    place = Place(f"block of {self.size} bytes at {at:#x}", at, self.size)
+                    watches.extend(self.watch, place)
+                    freed = _Freed(f"*{int(door.evaluate('(unsigned long) &free')):#x}", internal=True)
+                    freed.condition = f"$rdi == {at:#x}"
+                    freed.watch, freed.place = self.watch, place
+            except Exception as e:
+                door.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
             return False
 
 
@@ -153,6 +232,10 @@ def unfollow(watch):
 
 def rest():
     """The program is gone, and its objects with it."""
+    for number in list(_expecting):
+        for point in _expecting.pop(number):
+            if point.is_valid():
+                point.enabled = False
     for _base, points in _following.values():
         for point in points:
             if point.is_valid():

@@ -284,8 +284,10 @@ def _step(value, match):
 def part(place, address, length):
     """Name, address and type of the smallest part of a place in which an access lies."""
     name, at, type = place.name, place.address, place.type
-    if place.mask or type is None:
-        return name, place.address, type, place.length
+    if type is None:
+        return name + (f"+{address - at}" if address != at else ""), address, None, length
+    if place.mask:
+        return name, at, type, place.length
     pointer = _AT.match(name)
     if pointer and door.is_array(type):
         name = pointer.group(1)

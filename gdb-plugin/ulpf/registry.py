@@ -140,9 +140,25 @@ class Watches:
             watch.ended = e.why
             return e.why
 
-    def _arm(self, watch):
+    def extend(self, watch, place):
+        """One more place of a watch whose places come with time."""
+        watch.places.append(place)
+        if watch.armed:
+            self._arm(watch, [place])
+
+    def shrink(self, watch, place):
+        """A place is gone; what it has counted is not."""
+        alone = Watch(watch.number, watch.spec, places=[place], before=watch.before)
+        watch.before = counts([alone])[watch.number]
+        watch.places.remove(place)
+        if place.id is not None:
+            self.by_id.pop(place.id, None)
+            wire.many([f"unwatch {place.id}"])
+
+    def _arm(self, watch, only=None):
+        """Arms the places of a watch, or only some."""
         stops.prepare()
-        spec = watch.spec
+        spec, wanted = watch.spec, watch.places if only is None else only
         mode = "log" if spec.log else "stop log"
         tail = f"{spec.kind} {mode}" + (f" bt {spec.bt}" if spec.bt else "") + (f" {spec.placement}" if spec.placement else "")
         words, by_server = _filter(watch)
@@ -150,15 +166,17 @@ class Watches:
         if watch.heap:
             answers = [wire.ask(f"watch heap {tail} {words}")]
         else:
-            answers = wire.many(f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in watch.places)
+            answers = wire.many(f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in wanted)
         failed = []
-        for place, answer in zip(watch.places, answers):
+        for place, answer in zip(wanted, answers):
             if "refused" in answer:
                 place.id = None
                 failed.append((place, refused(answer)))
             else:
                 place.id = answer["watch"]
                 self.by_id[place.id] = (watch, place)
+        if failed and only is not None:
+            raise failed[0][1]
         if failed:
             self._some_refused(watch, failed)
         if by_server:
@@ -247,7 +265,11 @@ def _locate(watch):
     if watch.spec.expression.startswith("blocks "):
         from . import heap
 
-        watch.places = heap.blocks(watch.spec.expression.split(None, 1)[1])
+        of = watch.spec.expression.split(None, 1)[1]
+        if of.startswith("@"):
+            heap.expect(watch, of[1:].strip())
+            return
+        watch.places = heap.blocks(of)
     else:
         watch.places = places.find(watch.spec.expression)
     watch.type = watch.places[0].type
@@ -282,7 +304,7 @@ COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
 
 def counts(watches):
     """Of each watch by its number: what its places have counted together, and where they live."""
-    found = {w.number: {name: w.before.get(name, 0) for name in COUNTED} | {"placements": set(), "gone": 0} for w in watches}
+    found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0} for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
     if wanted and door.pid():
         for line in wire.ask("stats")["watches"]:

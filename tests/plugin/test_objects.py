@@ -22,10 +22,23 @@ class Objects(PluginCase):
         self.assertSays(gdb("ulpf watch blocks nosuch"), r"^no type nosuch: ")
         self.assertSays(gdb("ulpf watch blocks struct box"), r"^no type struct box: ")
 
+    def test_blocks_of_a_function(self):
+        gdb = self.begin("objects", done=False, stop="block_in_between")
+        gdb("break done")
+        self.assertSays(gdb("ulpf watch blocks @main log"), r"^Ulpf watch 1: blocks @main, logged")
+        self.assertSays(gdb("ulpf watch blocks @block_in_between"), r"^Ulpf watch 2: ")
+        self.assertSays(gdb("ulpf watch blocks @nosuch"), r"^cannot watch the blocks of nosuch: no function has that name; ")
+        self.assertSays(gdb("continue"), r"Breakpoint \d, done")
+        # other[0] = 77, in the block that main has from malloc.
+        self.assertSays(gdb("ulpf log show 1 of 1"), r"#1 write  block of 100000 bytes at 0x\w+.*main\+")
+        self.assertSays(gdb("ulpf info watches"), r"\n1 .* blocks @main log\n", r"2 .* blocks @block_in_between\n")
+        self.assertExits(gdb)
+
     def test_following_an_object(self):
         gdb = self.begin("objects")
         gdb("ulpf watch table->used follow")
         gdb("ulpf watch table->slots[2] follow")
+        gdb("ulpf watch list->name follow")
         self.assertStop(gdb("continue"), 1, "table->used", 0, 1)
         said = gdb("continue", 60)
         self.assertSays(said, r"ulpf: watch 1 \(table->used\) follows its object from 0x\w+ to 0x\w+\.")
@@ -35,7 +48,7 @@ class Objects(PluginCase):
         # What comes to lie there afterwards is no hit.
         said = gdb("continue")
         self.assertSays(said, r"ulpf: watch 1 \(table->used\) has ended: the object was freed by drop\.", r"Temporary breakpoint")
-        self.assertEqual(self.row(gdb, 1)["Lives"], "ended")
+        self.assertEqual([self.row(gdb, n)["Lives"] for n in (1, 2, 3)], ["ended", "ended", "page"])
         self.assertExits(gdb, 0, "objects: kept 3, 91")
 
     def test_exec(self):

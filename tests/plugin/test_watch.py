@@ -134,6 +134,12 @@ class Loading(PluginCase):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"/proc/none cannot be written: .*\. Name another folder\.")
 
+    def test_an_old_gdb(self):
+        gdb = self.gdb()
+        gdb("python gdb.VERSION = 'Debian 11.2-1'")
+        self.assertSays(gdb(f"source {LOADER}"), r"^The ulpf commands are not loaded: they need GDB 12 or later, and this is Debian 11\.2-1\.")
+        self.assertSays(gdb("ulpf watch a"), r"Undefined command")
+
     def test_another_target(self):
         """Under a plain gdb: what to do is said."""
         gdb = self.gdb()

@@ -18,6 +18,7 @@ EXPR is an expression of the program's language, or one of these:
   map[*]  vec[*].x      each element of an array or container, or a field of each
   heap                  all that the program allocates, now and later
   blocks TYPE           each live heap block of the size of TYPE
+  blocks @FUNCTION      what this function allocates from now on, until it is freed
 
 Kind: w (writes, the default), r (reads), rw (both).
 COND is evaluated by the program's own threads, without a stop. It may name globals, members, registers and
@@ -100,6 +101,7 @@ class Delete(_ByNumber):
     def run(self, argument):
         for watch in self.chosen(argument):
             heap.unfollow(watch)
+            heap.forget(watch)
             watches.remove(watch)
 
 
