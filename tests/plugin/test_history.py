@@ -118,6 +118,8 @@ class Targets(PluginCase):
         gdb = self.plain()
         gdb("break ready")
         self.assertSays(gdb("ulpf run", 60), r"Breakpoint 1, ready")
+        left = gdb("python import ulpf.commands.target as t, os; print([f for _, f in t._started if os.path.exists(f)])")
+        self.assertEqual(left.strip(), "[]")
         gdb("up\nulpf watch a")
         self.assertStop(gdb("continue"), 1, "a", 10, 11)
         self.assertSays(gdb("ulpf run"), r"Breakpoint 1, ready")

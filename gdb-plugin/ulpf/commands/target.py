@@ -53,6 +53,15 @@ def _serve(options, program=()):
     return path
 
 
+def _connect(kind, path):
+    """The socket is of use only until GDB has connected."""
+    door.execute("set sysroot /")
+    try:
+        door.run_command(f"target {kind} {path}")
+    finally:
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
 def _end(_event=None):
     for server, folder in _started:
         if server.poll() is None:
@@ -79,9 +88,7 @@ Where `ulpf gdb` has connected already, this is `run`. The program reads nothing
             file = door.gdb.current_progspace().filename
             if not file:
                 raise UlpfError("ulpf run", "no program is chosen", "say: file PROGRAM")
-            path = _serve(["--multi", "--once"])
-            door.execute("set sysroot /")
-            door.execute(f"target extended-remote {path}")
+            _connect("extended-remote", _serve(["--multi", "--once"]))
             door.execute(f"set remote exec-file {os.path.abspath(file)}")
         door.run_command(f"run {argument}".strip())
 
@@ -102,9 +109,7 @@ class Attach(UlpfCommand):
         if _under_ulpf():
             door.run_command(f"attach {argument}")
             return
-        path = _serve(["--once", "--attach", argument])
-        door.execute("set sysroot /")
-        door.run_command(f"target remote {path}")
+        _connect("remote", _serve(["--once", "--attach", argument]))
 
 
 @plain_class
