@@ -34,6 +34,8 @@ enum Command {
     Attach(crate::run::AttachArgs),
     /// Say who wrote a variable or an address last, while it is being watched
     Last(crate::run::last::LastArgs),
+    /// Show live what is watched: hits, sites, pages, threads
+    Top(crate::top::TopArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -75,6 +77,7 @@ pub fn main() -> i32 {
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),
         Command::Last(args) => crate::run::last::main(&args),
+        Command::Top(args) => crate::top::main(&args),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

@@ -6,17 +6,20 @@ mod bench;
 pub mod cli;
 pub mod coverage;
 mod doctor;
+pub mod door;
 pub mod follow;
 mod gdb;
 pub mod inject;
 pub mod placement;
 pub mod plugin;
 pub mod rsp;
+#[macro_use]
 pub mod run;
 pub mod server;
 pub mod session;
 pub mod signals;
 pub mod symbols;
+pub mod top;
 
 /// The C library's text for an errno, without the "(os error N)" that Rust appends.
 pub fn errno_text(errno: i32) -> String {

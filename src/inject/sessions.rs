@@ -21,6 +21,8 @@ pub struct Sessions {
     pub list: Vec<Watched>,
     /// Those of another version of ulpf.
     pub foreign: Vec<i32>,
+    /// Those of other users, or of nobody that we may ask.
+    pub others: Vec<i32>,
     /// The process with the number that was asked for is somebody else's.
     pub forbidden: bool,
 }
@@ -37,6 +39,9 @@ pub fn find(of: Option<i32>) -> io::Result<Sessions> {
             Err(e) => {
                 let asked = of == Some(by) && e.kind() == io::ErrorKind::PermissionDenied;
                 found.forbidden |= asked;
+                if process::Status::of(by).is_ok_and(|s| s.name() == "ulpf") {
+                    found.others.push(by);
+                }
                 continue;
             }
         };

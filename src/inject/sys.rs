@@ -303,6 +303,32 @@ pub fn own_group() -> i32 {
     unsafe { libc::getpgrp() }
 }
 
+pub fn user() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Who is at the other end: user, process.
+pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
+    let mut who = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `who` has room for `len` bytes and outlives the call.
+    check(unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut len,
+        )
+    } as i64)?;
+    Ok((who.uid, who.pid))
+}
+
 pub fn is_root() -> bool {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() == 0 }

@@ -5,8 +5,10 @@
 
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
+use super::requests;
 use super::stops::{INTERRUPT, Stop, TRAP, console, outcome, pass_on, stop_of};
 use super::watches::{Armed, Changes};
+use crate::door::serve::{self, Asked, Requests};
 use crate::follow::Follower;
 use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Client, Received};
@@ -45,6 +47,9 @@ pub struct Control {
     pub(super) is_child: bool,
     /// Its number in the log.
     pub(super) life: usize,
+    /// What others ask of us, and what of it waits for the program to rest.
+    requests: Option<Requests>,
+    pub(super) waiting: Vec<Asked>,
 }
 
 /// What a signal to ourselves means for a process.
@@ -95,6 +100,8 @@ impl Control {
             follows_forks: false,
             is_child: false,
             life: 0,
+            requests: None,
+            waiting: Vec::new(),
             executable: executable(session.pid),
         })
     }
@@ -239,7 +246,10 @@ impl Control {
     /// Lets the program run to its end (or, attached, to Ctrl-C), passing everything on. With
     /// `libraries`, the log is asked what to arm whenever the program has loaded some.
     pub async fn run(mut self, events: Sender<Event>, libraries: bool) -> Result<Ending> {
+        self.requests = Some(serve::open(self.pid));
         let result = self.follow(&events, libraries).await;
+        self.requests = None;
+        self.waiting.clear();
         let result = match result {
             Ok(Some(ending)) => Ok(ending),
             Ok(None) => Ok(self.ended().await),
@@ -386,6 +396,9 @@ impl Control {
                     number = self.signals.next() => if !self.heard(number).await? {
                         break Stop::GivenUp;
                     },
+                    asked = requests::next(&mut self.requests), if !eof => {
+                        self.asked(asked, events).await?;
+                    }
                 }
             };
             let (signal, thread) = match stop {
@@ -408,7 +421,10 @@ impl Control {
                 self.let_go().await;
                 return Ok(Some(Ending::Unknown));
             }
+            self.serve(events).await?;
             resume = match library_event {
+                // The program's own interrupts do not stop it, so this is what we have asked for.
+                None if signal == INTERRUPT => "vCont;c".into(),
                 Some((addr, state)) => {
                     self.libraries_changed(events, state).await?;
                     match self.step_over(addr, &thread).await? {

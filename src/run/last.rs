@@ -183,7 +183,13 @@ fn name(pid: i32) -> String {
 }
 
 /// The program runs, and Yama may keep us from its memory: it is opened only if it is needed.
-struct Lazily(i32, OnceCell<Option<ProcessMemory>>);
+pub struct Lazily(i32, OnceCell<Option<ProcessMemory>>);
+
+impl Lazily {
+    pub fn of(pid: i32) -> Lazily {
+        Lazily(pid, OnceCell::new())
+    }
+}
 
 impl Memory for Lazily {
     fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
@@ -204,7 +210,7 @@ fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
         _ => what.to_string(),
     };
     let spec = Spec::parse(&text).map_err(problem)?;
-    let memory = Lazily(pid, OnceCell::new());
+    let memory = Lazily::of(pid);
     let watch = program.resolve(&spec, &memory).map_err(problem)?;
     if watch.heap {
         bail!("`{what}` is all of the heap; ask for an address in it");

@@ -17,9 +17,11 @@ use super::control::Control;
 use super::follow::{Again, Entered, Forked, Ready, Spawned};
 use super::format::{Formatter, Look, Quoted, When};
 use super::output::Output;
+use super::requests::{self, Planned};
 use super::ring::{self, Batch, Flow};
 use super::summary::count;
 use super::watches::{self, Armed, Changes, Watch};
+use crate::door::Ask;
 use crate::inject::{SharedArea, process};
 use crate::symbols::{Program, Spec};
 use std::collections::HashMap;
@@ -38,6 +40,10 @@ pub enum Event {
     Libraries(usize, tokio::sync::oneshot::Sender<Changes>),
     /// Lines of the stub's for the user.
     Notice(String),
+    /// Somebody wants to know which watches there are.
+    List(usize, tokio::sync::oneshot::Sender<String>),
+    /// Somebody wants other watches, and the process rests.
+    Change(usize, Ask, tokio::sync::oneshot::Sender<Planned>),
     /// Outcome of arming the watch of that number.
     Armed(usize, usize, Armed),
     Forked(Box<Forked>),
@@ -117,6 +123,10 @@ impl Life {
             life.know(number);
         }
         life
+    }
+
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     fn know(&mut self, number: usize) {
@@ -218,6 +228,12 @@ impl Log {
                     let _ = reply.send(changes);
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),
+                Event::List(life, reply) => drop(reply.send(requests::list(&self.lives[life]))),
+                Event::Change(life, ask, reply) => {
+                    let life = &mut self.lives[life];
+                    life.refresh();
+                    let _ = reply.send(requests::plan(life, &ask, &self.plan.how));
+                }
                 Event::Armed(life, number, armed) => {
                     let life = &mut self.lives[life];
                     life.watches[number].armed = armed;

@@ -21,7 +21,8 @@ pub mod last;
 mod log;
 pub mod memory;
 mod options;
-mod output;
+pub mod output;
+mod requests;
 mod ring;
 mod stops;
 mod summary;
@@ -206,6 +207,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let mut log = Log::new(started.clock(), plan, output, runtime.handle().clone());
     control.follows_forks = options.follow;
     log.begin(pid, shared, program, watches);
+    if options.held {
+        crate::inject::sys::stop_here();
+    }
     let task = runtime.spawn(control.run(log.sender(), pending));
     log.follow();
     let control = runtime.block_on(task);

@@ -117,6 +117,11 @@ pub struct WatchArgs {
     #[arg(long, overrides_with = "no_summary")]
     pub summary: bool,
 
+    /// Stop ourselves when the watches are set, and let the program run when we are continued; nothing
+    /// to watch is not an error (`ulpf top` adds watches)
+    #[arg(long, hide = true)]
+    pub held: bool,
+
     /// No summary at the end
     #[arg(long)]
     pub no_summary: bool,

@@ -144,7 +144,7 @@ impl Output {
                         );
                     }
                 }
-                (Armed::Yes(_), None) => {}
+                (Armed::Yes(_), None) | (Armed::Off, _) => {}
             }
         }
         self.write(&mut text);

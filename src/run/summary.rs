@@ -56,7 +56,9 @@ pub struct Summary {
 impl Summary {
     pub fn read(watches: &[Watch], shared: &SharedArea, lost: u64, seconds: f64) -> Summary {
         let header = shared.header();
-        let rows = watches.iter().enumerate().map(|(number, watch)| {
+        let shown = |(_, w): &(usize, &Watch)| !w.deleted || !w.past.is_empty();
+        let rows = watches.iter().enumerate().filter(shown);
+        let rows = rows.map(|(number, watch)| {
             let mut row = Row {
                 number: number + 1,
                 name: watch.spec.text.clone(),

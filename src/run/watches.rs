@@ -14,6 +14,8 @@ pub enum Armed {
     No(Problem),
     /// Its library is not loaded (yet, or any more).
     Pending(Problem),
+    /// Taken away at somebody's request.
+    Off,
 }
 
 /// A watch from the command line to the summary.
@@ -24,6 +26,8 @@ pub struct Watch {
     pub armed: Armed,
     /// Numbers that it had while its library was loaded before.
     pub past: Vec<u32>,
+    /// Nobody wants to hear of it any more.
+    pub deleted: bool,
 }
 
 impl Watch {
@@ -68,6 +72,7 @@ pub fn resolve_all(
             watched: None,
             armed: Armed::No(Problem::new("", "", "")),
             past: Vec::new(),
+            deleted: false,
         };
         if let Some(command) = resolve(program, &mut watch, memory, how) {
             changes.arm.push((watches.len(), command));
@@ -103,7 +108,12 @@ fn command(watched: &Watched, how: &str) -> String {
 }
 
 /// Resolves one watch; the command that arms it.
-fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: &str) -> Option<String> {
+pub fn resolve(
+    program: &Program,
+    watch: &mut Watch,
+    memory: &dyn Memory,
+    how: &str,
+) -> Option<String> {
     match program.resolve(&watch.spec, memory) {
         Ok(watched) => {
             let command = command(&watched, how);
@@ -177,6 +187,9 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
         texts.extend(spec_lines(&text).map(str::to_string));
+    }
+    if texts.is_empty() && options.held {
+        return Ok(Vec::new());
     }
     if texts.is_empty() {
         anyhow::bail!(

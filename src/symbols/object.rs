@@ -121,6 +121,17 @@ impl ObjectFile {
             .unwrap_or("?")
     }
 
+    /// The code from an address (as linked) to the end of its segment, as the file has it.
+    pub fn code(&self, addr: u64) -> &[u8] {
+        let holds = |s: &&Segment| s.executable && s.contains(addr);
+        let Some(s) = self.segments.iter().find(holds) else {
+            return &[];
+        };
+        let (from, to) = (s.offset + (addr - s.vaddr), s.offset.saturating_add(s.file_len));
+        let all: &[u8] = self.elf.data();
+        all.get(from as usize..to as usize).unwrap_or(&[])
+    }
+
     pub fn debug(&self) -> &Debug {
         self.debug.get_or_init(|| self.find_debug())
     }

@@ -160,6 +160,20 @@ impl Reader {
         Progress::All
     }
 
+    /// Leaves out all but about the last `slots` slots of a ring: for whoever wants a sample, whose cost
+    /// does not grow with the number of hits. The next record says how many were left out.
+    pub fn keep_last(&mut self, rings: &impl Rings, ring: usize, slots: u64) {
+        let end = rings.head(ring).0;
+        // Makes the cursor.
+        self.read(rings, ring, 0, |_| {});
+        if let Some(c) = self.cursors.get_mut(ring)
+            && end.saturating_sub(c.at) > slots
+        {
+            c.at = end - slots;
+            c.searching = true;
+        }
+    }
+
     /// Goes on behind a record whose writer will not finish.
     pub fn skip(&mut self, ring: usize) {
         if let Some(c) = self.cursors.get_mut(ring) {

@@ -1,0 +1,497 @@
+//! One session, looked at from outside: its shared area is mapped for reading, and nobody is asked for
+//! anything. What a look costs does not grow with the number of hits: they are counted by counters, and
+//! of the rings only the youngest records are read.
+
+use super::model::{Line, Page, Rates, Session, Site, State, Thread, Totals, Watch};
+use super::names::Names;
+use crate::door::{Entry, Listing};
+use crate::inject::sessions::Watched as Found;
+use crate::inject::{SharedArea, process, sys};
+use crate::symbols::Watched;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+use ulpf_lib::ring::{Hit, Progress, Reader, Rings, Start, listed};
+use ulpf_lib::{PAGE_SIZE, WatchKind};
+
+/// Slots that one look reads of all rings together, and at least of each that has news.
+const SLOTS: u64 = 4096;
+const LEAST: u64 = 16;
+/// Lines that one look adds to the feed: more than anybody reads, less than costs anything.
+const LINES: usize = 256;
+/// Watches that are shown; the others are in the totals.
+const WATCHES: usize = 20_000;
+const PAGES: usize = 4096;
+/// What is left of a site's hits after a look.
+const KEPT: f64 = 0.8;
+/// How much the last look counts in a rate that is shown.
+const FRESH: f64 = 0.6;
+
+pub struct Looker {
+    pub pid: i32,
+    pub by: i32,
+    /// Nothing more will happen.
+    pub ended: bool,
+    /// What is shown; here only while we look.
+    session: Session,
+    pub shared: SharedArea,
+    pub names: Names,
+    reader: Reader,
+    last: Instant,
+    refreshed: Instant,
+    before: Totals,
+    rings: HashMap<usize, Ring>,
+    sites: HashMap<u64, Sampled>,
+    /// What the owner has said of the watches.
+    pub listing: Listing,
+    known: HashMap<u32, Rc<Watched>>,
+    values: HashMap<u32, String>,
+    before_watch: HashMap<u32, (u64, u64, f64, f64)>,
+    lines: u64,
+}
+
+#[derive(Default)]
+struct Ring {
+    records: u64,
+    rate: f64,
+    tid: u32,
+    last: Rc<str>,
+}
+
+#[derive(Default)]
+struct Sampled {
+    hits: u64,
+    /// Those of late.
+    recent: f64,
+    by_kernel: bool,
+    traps: bool,
+}
+
+/// Which hits the feed takes.
+pub type Wanted<'a> = &'a dyn Fn(&str, &str, u32) -> bool;
+
+fn mixed(before: f64, now: f64) -> f64 {
+    let rate = before * (1.0 - FRESH) + now * FRESH;
+    if rate < 0.05 { 0.0 } else { rate }
+}
+
+impl Looker {
+    pub fn new(found: &Found) -> Looker {
+        let pid = found.pid;
+        let path = process::executable(pid).unwrap_or_default();
+        let program = path.file_name().unwrap_or_default().to_string_lossy();
+        Looker {
+            pid,
+            by: found.by,
+            ended: false,
+            session: Session {
+                pid,
+                by: found.by,
+                how: subcommand(found.by),
+                program: program.into_owned(),
+                ..Session::default()
+            },
+            shared: found.shared.clone(),
+            names: Names::of(pid),
+            reader: Reader::new(Start::First),
+            last: Instant::now(),
+            refreshed: Instant::now(),
+            before: Totals::default(),
+            rings: HashMap::new(),
+            sites: HashMap::new(),
+            listing: Listing::default(),
+            known: HashMap::new(),
+            values: HashMap::new(),
+            before_watch: HashMap::new(),
+            lines: 0,
+        }
+    }
+
+    pub fn base_ns(&self) -> u64 {
+        self.shared.header().base_ns
+    }
+
+    /// What is shown before the first look.
+    pub fn begin(&mut self) -> Session {
+        std::mem::take(&mut self.session)
+    }
+
+    /// Brings the session up to date. `feed`: the hits that are wanted for the feed; none while it rests.
+    pub fn look(&mut self, session: &mut Session, feed: Option<Wanted>) {
+        std::mem::swap(&mut self.session, session);
+        self.update(feed);
+        self.ended = self.session.ended.is_some();
+        std::mem::swap(&mut self.session, session);
+    }
+
+    fn update(&mut self, feed: Option<Wanted>) {
+        let first = self.session.seconds == 0.0;
+        let passed = self.last.elapsed().as_secs_f64().max(1e-6);
+        let ended = self.session.ended.is_some();
+        if !ended {
+            let header = self.shared.header();
+            let now = header.nanos(sys::tsc());
+            self.session.seconds = now.saturating_sub(header.base_ns) as f64 / 1e9;
+            self.last = Instant::now();
+            if !process::is_alive(self.session.pid) {
+                self.session.ended = Some("the program has ended".into());
+            } else if !process::is_alive(self.session.by) {
+                let by = self.session.by;
+                self.session.ended = Some(format!("ulpf ({by}) has let go of the program"));
+            }
+        }
+        let rate = |before: f64, n: u64, was: u64| match () {
+            // What was before we came is nobody's rate.
+            _ if first || ended => 0.0,
+            _ => mixed(before, n.saturating_sub(was) as f64 / passed),
+        };
+        self.watches(&rate);
+        self.totals(&rate, first);
+        self.rings(&rate, feed);
+        self.sites();
+        self.pages();
+        if !ended && self.session.threads.is_empty() || !first {
+            self.states();
+        }
+    }
+
+    fn totals(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64, first: bool) {
+        let header = self.shared.header();
+        let t = &mut self.session.totals;
+        t.faults = header.faults.load(Relaxed);
+        t.false_positives = header.all_false_positives(self.shared.areas());
+        t.slow = header.slow.load(Relaxed);
+        t.syscalls = header.syscalls.load(Relaxed);
+        let (t, b, r) = (*t, self.before, self.session.rates);
+        self.session.rates = Rates {
+            hits: rate(r.hits, t.hits, b.hits),
+            false_positives: rate(r.false_positives, t.false_positives, b.false_positives),
+            faults: rate(r.faults, t.faults, b.faults),
+        };
+        if !first && self.session.ended.is_none() {
+            let history = &mut self.session.history;
+            if history.len() >= super::model::HISTORY {
+                history.pop_front();
+            }
+            history.push_back(self.session.rates.hits as u64);
+        }
+        self.before = t;
+    }
+
+    fn watches(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64) {
+        // Several stretches may be reported as one watch (the heap).
+        let mut all: BTreeMap<u32, (u64, u64, u32, u64, bool)> = BTreeMap::new();
+        for (id, line) in self.shared.roster().iter().enumerate() {
+            let what = line.what.load(Acquire);
+            if what == 0 {
+                continue;
+            }
+            let (start, len) = (line.start.load(Relaxed), line.len.load(Relaxed));
+            let (since, as_id) = (line.since.load(Relaxed), line.reported_as.load(Relaxed));
+            let ended = what & listed::ENDED != 0;
+            if as_id != id as u32 {
+                let heap = all.entry(as_id).or_insert((0, 0, what, 0, true));
+                heap.1 += if ended { 0 } else { len };
+                heap.4 = true;
+            } else {
+                all.insert(as_id, (start, len, what, since, false));
+            }
+        }
+        let mut totals = Totals::default();
+        let mut watches = Vec::with_capacity(all.len().min(WATCHES));
+        let mut more = 0;
+        let mut off: Vec<(&Entry, [u64; 4])> = Vec::new();
+        let listing = std::mem::take(&mut self.listing);
+        for (id, (addr, len, what, since, heap)) in all {
+            let c = self.shared.counters(id);
+            let n = [
+                c.hits.load(Relaxed),
+                c.silent.load(Relaxed),
+                c.filtered.load(Relaxed),
+                c.false_positives.load(Relaxed),
+            ];
+            totals.hits += n[0];
+            totals.silent += n[1];
+            totals.filtered += n[2];
+            let entry = listing.armed(id);
+            let ended = what & listed::ENDED != 0 && !heap;
+            if ended {
+                if let Some(entry) = listing.past(id) {
+                    off.push((entry, n));
+                }
+                continue;
+            }
+            if watches.len() >= WATCHES {
+                more += 1;
+                continue;
+            }
+            let kind = kind_of(what);
+            let spec = entry.map(|e| e.spec.as_str());
+            let spec = spec.or(heap.then_some("heap"));
+            let named = self.names.watch((id, since), (addr, len), kind, spec);
+            let b = self.before_watch.entry(id).or_default();
+            b.2 = rate(b.2, n[0], b.0);
+            b.3 = rate(b.3, n[3], b.1);
+            (b.0, b.1) = (n[0], n[3]);
+            let (hit_rate, false_rate) = (b.2, b.3);
+            if n[0] == 0 || !self.values.contains_key(&id) {
+                // Until a hit tells. Memory is not always ours to read.
+                if watches.len() < 256 {
+                    let value = self.names.memory(&named);
+                    if !value.is_empty() {
+                        self.values.insert(id, value);
+                    }
+                }
+            }
+            watches.push(Watch {
+                id: Some(id),
+                number: entry.map(|e| e.number),
+                name: match spec {
+                    Some(spec) if !heap => spec.into(),
+                    _ => named.name.as_str().into(),
+                },
+                addr,
+                len,
+                kind: word(kind),
+                state: match c.gone.load(Relaxed) {
+                    0 => State::Armed,
+                    _ => State::Gone,
+                },
+                hits: n[0],
+                rate: hit_rate,
+                silent: n[1],
+                filtered: n[2],
+                false_positives: n[3],
+                false_rate,
+                register: c.placement.load(Relaxed) != 0,
+                counts_only: what & listed::LOGGED == 0,
+                last: self.values.get(&id).cloned().unwrap_or_default(),
+                note: String::new(),
+            });
+            self.known.insert(id, named);
+        }
+        // What is switched off, waits or was refused is known to the owner only. A watch that was off for
+        // a while has another number since: what it has counted before is its own all the same.
+        for (entry, n) in off {
+            if let Some(w) = watches.iter_mut().find(|w| w.number == Some(entry.number)) {
+                w.hits += n[0];
+                w.silent += n[1];
+                w.filtered += n[2];
+                w.false_positives += n[3];
+            } else {
+                watches.push(entry.row(n));
+            }
+        }
+        let shown: HashSet<usize> = watches.iter().filter_map(|w| w.number).collect();
+        for entry in listing.entries.iter().filter(|e| e.state != State::Armed) {
+            if !shown.contains(&entry.number) {
+                watches.push(entry.row([0; 4]));
+            }
+        }
+        self.listing = listing;
+        watches.sort_by_key(|w| (w.number.unwrap_or(usize::MAX), w.id));
+        self.session.totals = Totals {
+            hits: totals.hits,
+            silent: totals.silent,
+            filtered: totals.filtered,
+            ..self.session.totals
+        };
+        (self.session.watches, self.session.more_watches) = (watches, more);
+    }
+
+    fn rings(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64, feed: Option<Wanted>) {
+        let rings = self.shared.rings();
+        let mut news: Vec<usize> = Vec::new();
+        for n in 0..rings {
+            let records = self.shared.head(n).1;
+            let ring = self.rings.entry(n).or_default();
+            ring.rate = rate(ring.rate, records, ring.records);
+            if records != ring.records {
+                news.push(n);
+                ring.records = records;
+            }
+        }
+        let slots = (SLOTS / news.len().max(1) as u64).max(LEAST);
+        let mut hits: Vec<Hit> = Vec::new();
+        for n in news {
+            let before = hits.len();
+            self.reader.keep_last(&self.shared, n, slots);
+            for _ in 0..4 {
+                let take = |hit: Hit| hits.push(hit);
+                match self.reader.read(&self.shared, n, slots as usize, take) {
+                    // One that is not complete yet is read the next time.
+                    Progress::Unfinished | Progress::All | Progress::More => break,
+                }
+            }
+            if let (Some(ring), Some(hit)) = (self.rings.get_mut(&n), hits[before..].last()) {
+                ring.tid = hit.tid;
+                let hit = hit.clone();
+                ring.last = self.names.place(hit.pc).text;
+            }
+        }
+        if hits.iter().any(|h| !self.names.knows_code(h.pc))
+            && self.refreshed.elapsed() > Duration::from_secs(1)
+        {
+            self.names.refresh();
+            self.refreshed = Instant::now();
+        }
+        hits.sort_by_key(|hit| hit.time);
+        let mut lines = Vec::new();
+        for hit in hits.iter().rev() {
+            if !self.sites.contains_key(&hit.pc) && self.sites.len() >= PAGES {
+                continue;
+            }
+            let site = self.sites.entry(hit.pc).or_default();
+            site.hits += 1;
+            site.recent += 1.0;
+            site.by_kernel |= hit.call.is_some();
+            site.traps |= self.shared.counters(hit.watch).placement.load(Relaxed) != 0;
+        }
+        let mut left_out = hits.iter().map(|h| h.lost).sum::<u64>();
+        let mut seen: HashSet<u32> = HashSet::new();
+        for hit in hits.into_iter().rev() {
+            let Some(watch) = self.known.get(&hit.watch).cloned() else {
+                continue;
+            };
+            if seen.insert(hit.watch) {
+                let value = self.names.value(&watch, &hit);
+                self.values.insert(hit.watch, value);
+            }
+            let Some(wanted) = feed else { continue };
+            if lines.len() >= LINES {
+                left_out += 1;
+                continue;
+            }
+            let place = self.names.place(hit.pc).text;
+            if wanted(&watch.name, &place, hit.tid) {
+                let (name, change) = self.names.hit(&watch, &hit);
+                let header = self.shared.header();
+                lines.push(Line {
+                    number: 0,
+                    nanos: header.nanos(hit.time).saturating_sub(header.base_ns),
+                    tid: hit.tid,
+                    verb: verb(hit.kind),
+                    name,
+                    change,
+                    place,
+                    hit,
+                });
+            }
+        }
+        self.session.unseen += left_out;
+        for mut line in lines.into_iter().rev() {
+            self.lines += 1;
+            line.number = self.lines;
+            self.session.push(line);
+        }
+    }
+
+    fn sites(&mut self) {
+        let all: f64 = self.sites.values().map(|s| s.recent).sum();
+        let per_hit = self.session.rates.hits / all.max(1.0);
+        let mut rows: Vec<Site> = Vec::with_capacity(self.sites.len());
+        for (pc, s) in &mut self.sites {
+            let place = self.names.place(*pc);
+            rows.push(Site {
+                pc: *pc,
+                function: place.function,
+                line: place.line,
+                served: match () {
+                    _ if s.by_kernel => super::model::Served::Syscall,
+                    _ if s.traps => super::model::Served::Register,
+                    _ => super::model::Served::Trap,
+                },
+                sampled: s.hits,
+                share: s.recent / all.max(1.0),
+                traps: None,
+                rate: s.recent * per_hit,
+            });
+            s.recent *= KEPT;
+        }
+        rows.sort_by_key(|s| (std::cmp::Reverse(s.sampled), s.pc));
+        self.session.sites = rows;
+    }
+
+    fn pages(&mut self) {
+        let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
+        for w in self.session.watches.iter().filter(|w| w.len > 0) {
+            let (first, last) = (w.addr / PAGE_SIZE, (w.addr + w.len - 1) / PAGE_SIZE);
+            for (n, page) in (first..=last).enumerate() {
+                if pages.len() >= PAGES && !pages.contains_key(&page) {
+                    break;
+                }
+                let row = pages.entry(page).or_default();
+                row.addr = page * PAGE_SIZE;
+                row.watches += 1;
+                let from = w.addr.max(row.addr);
+                row.bytes += (w.addr + w.len).min(row.addr + PAGE_SIZE) - from;
+                // A watch counts as a whole; where it has several pages, each gets its share.
+                row.hits += w.rate / (last - first + 1) as f64;
+                if n == 0 {
+                    row.false_positives += w.false_rate;
+                }
+            }
+        }
+        self.session.pages = pages.into_values().collect();
+    }
+
+    fn states(&mut self) {
+        let pid = self.session.pid;
+        let mut rows: BTreeMap<i32, Thread> = BTreeMap::new();
+        for ring in self.rings.values().filter(|r| r.tid != 0) {
+            let row = rows.entry(ring.tid as i32).or_default();
+            row.tid = ring.tid as i32;
+            row.logged += ring.records;
+            row.rate += ring.rate;
+            row.last = ring.last.clone();
+        }
+        let alive = process::threads(pid).unwrap_or_default();
+        for tid in alive.iter().copied().take(512) {
+            if let Ok(status) = process::Status::of_thread(pid, tid) {
+                let row = rows.entry(tid).or_default();
+                row.tid = tid;
+                row.name = status.name().to_string();
+                row.state = status.state();
+            }
+        }
+        // Those that have ended are of interest only for what they did.
+        rows.retain(|_, r| r.state != '\0' || r.logged > 0);
+        self.session.threads = rows.into_values().collect();
+    }
+}
+
+fn kind_of(what: u32) -> WatchKind {
+    let is = |kind: WatchKind| what & listed::KIND == kind as u32;
+    match () {
+        _ if is(WatchKind::Read) => WatchKind::Read,
+        _ if is(WatchKind::Write) => WatchKind::Write,
+        _ => WatchKind::Access,
+    }
+}
+
+pub fn word(kind: WatchKind) -> &'static str {
+    match kind {
+        WatchKind::Write => "w",
+        WatchKind::Read => "r",
+        WatchKind::Access => "rw",
+    }
+}
+
+fn verb(kind: u8) -> &'static str {
+    match kind {
+        1 => "read",
+        2 => "write",
+        _ => "update",
+    }
+}
+
+/// What the ulpf that watches was started as.
+fn subcommand(pid: i32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let word = line.split(|b| *b == 0).nth(1).unwrap_or_default();
+    match std::str::from_utf8(word) {
+        Ok(word @ ("run" | "attach" | "server" | "gdb")) => word.to_string(),
+        _ => "?".into(),
+    }
+}

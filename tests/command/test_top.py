@@ -1,0 +1,302 @@
+"""`ulpf top` in a real terminal, on real programs."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from lib.cases import Case, line
+from lib.env import ULPF, example, needs, ulpf_only
+from lib.rsp import wait_until
+from lib.run import ulpf
+from lib.tmux import Screen
+
+FIVE = ["bank.accounts[0..16]", "bank.fees", "bank.transfers", "audits:rw"]
+
+
+def watches(*specs):
+    return [word for spec in specs for word in ("-w", spec)]
+
+
+class Running:
+    """`ulpf run` on examples/bank, which has begun."""
+
+    def __init__(self, *specs, options=(), program=("bank", "60", "2000"), server=None):
+        command = [*server] if server else [ULPF]
+        self.ulpf = subprocess.Popen([*command, "run", *watches(*specs), *options, "--log", os.devnull, "--no-summary", "--",
+                                      example(program[0]), *program[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        pattern = f"/{program[0]}"
+        find = lambda: [p for p in subprocess.run(["pgrep", "-P", str(self.ulpf.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+                        if os.path.realpath(f"/proc/{p}/exe").endswith(pattern)]
+        assert wait_until(lambda: find(), 20), "the program has not begun"
+        self.pid = int(find()[0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ulpf.send_signal(signal.SIGTERM)
+        self.ulpf.wait()
+
+
+@needs("tmux")
+@ulpf_only
+class Top(Case):
+    maxDiff = None
+
+    def top(self, *words, **options):
+        return Screen(ULPF, "top", *words, **options)
+
+    def test_a_session(self):
+        with Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
+            at = line("bank.c", "bank.accounts[to] += amount;")
+            screen.shows(rf"^ ulpf top  bank \({bank.pid}\) +\[1 Watches\]", r"hits [\d,]{3,}  \S+/s",
+                         r"^   2 bank\.fees +w +[\d.]+ +[\d,]+", r"^   4 audits:rw +rw ",
+                         rf"write  bank\.accounts\[\d+\]: -?\d+ → -?\d+  transfer\+0x\w+ at bank")
+            screen.keys("2")
+            screen.shows(r"\[2 Sites\]", rf"^transfer\+0x\w+ +bank\.c:{at} +(trap|patched) ", r"^charge\+")
+            screen.keys("4")
+            screen.shows(r"\[4 Threads\]", r"\d+ anna +(sleeps|runs|in kernel) ", r" carla ")
+            screen.keys("3")
+            screen.shows(r"page map", r"^0x[0-9a-f]+000 +4 ")
+            screen.keys("q")
+            screen.shows(r"exit status 0")
+
+    def test_one_hit_closely(self):
+        with Running("bank.fees", options=["-b", "4"]) as bank, self.top("--pid", bank.pid) as screen:
+            at = line("bank.c", "bank.fees += 1;")
+            screen.keys("5")
+            screen.shows(rf"write  bank\.fees +\d+ → \d+ +charge\+")
+            screen.keys("Enter")
+            screen.shows(r"^── (write|update) of bank\.fees", r"^   #1 teller\+0x\w+ at bank\.c:\d+", rf"^ ▶ +{at}      bank\.fees \+= 1;")
+            screen.resize(160, 50)
+            screen.shows(r"where   ", r"▶ 0x[0-9a-f]+  \w+ .*\(%rip\)|▶ 0x[0-9a-f]+  \w+ .*0x[0-9a-f]+")
+            screen.resize(80, 24)
+            screen.keys("Escape")
+            screen.shows(r"time access watch")
+
+    def test_it_starts_the_program(self):
+        with self.top("-w", "game.total", "--", example("stray")) as screen:
+            # Ended before anybody could look: nothing is missed all the same.
+            screen.shows(r"^ ulpf top  stray \(", r"^   1 game\.total +w ", r"game\.total: 9 → 0  reset_scores\+0x24",
+                         r"the program has ended: these are its last figures")
+            screen.keys("q")
+            screen.shows(r"exit status 0")
+
+    def test_a_program_that_fails(self):
+        for program, says in ((["exitcode", "7"], r"the program has ended with status \d+"), (["crash"], r"the program was killed by signal 11")):
+            with self.top("--", example(program[0]), *program[1:]) as screen:
+                screen.shows(says, r"no watch yet: press a to add one")
+        with self.top("-w", "nonsense", "--", example("bank")) as screen:
+            screen.shows(r"there is no variable `nonsense`", r"exit status 2")
+        with self.top("--", "/nowhere/at/all") as screen:
+            screen.shows(r"No such file", r"exit status 2")
+
+    def test_quitting_ends_what_it_has_started(self):
+        with self.top("-w", "audits", "--", example("bank"), "1000") as screen:
+            pid = int(screen.shows(r"bank \((\d+)\)")[0].group(1))
+            screen.keys("q")
+            screen.shows(r"exit status 0")
+            self.assertFalse(os.path.exists(f"/proc/{pid}"))
+
+    def test_watches_from_the_screen(self):
+        with Running("bank.fees") as bank, self.top("--pid", bank.pid) as screen:
+            screen.shows(r"^   1 bank\.fees +w ")
+            screen.keys("a", "bank.transfers if $new > 100", "Enter")
+            screen.shows(r"watching bank\.transfers if \$new > 100", r"^   2 bank\.transfer\S+ +w +[\d.k]+ +[1-9]", r"update bank\.transfers: ")
+            screen.keys("d")
+            screen.shows(r"watch 1 is off", r"^   1 bank\.fees .* off")
+            before = int(screen.shows(r"^   1 bank\.fees +w +0 +([\d,]+)")[0].group(1).replace(",", ""))
+            screen.keys("d")
+            screen.shows(r"watch 1 is on")
+            # It has not forgotten what it had counted.
+            self.assertTrue(wait_until(lambda: int(re.search(r"bank\.fees +w +\S+ +([\d,]+)", screen.text()).group(1).replace(",", "")) > before))
+            screen.keys("Down", "D")
+            screen.shows(r"delete watch 2, bank\.transfers if .*\? y deletes it")
+            screen.keys("y")
+            screen.shows(r"watch 2 is deleted")
+            self.assertTrue(wait_until(lambda: not re.search(r"^   2 ", screen.text(), re.M)))
+            screen.keys("a", "bank.nothing", "Enter")
+            screen.shows(r"^ .*bank.*nothing.*has no|^ .*no (member|field|variable)")
+            # The program has come through all of it.
+            self.assertIsNone(bank.ulpf.poll())
+
+    def test_filter_and_pause(self):
+        with Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
+            screen.keys("5", "f", "charge fees", "Enter")
+            screen.shows(r"write +bank\.fees|update +bank\.fees")
+            self.assertTrue(wait_until(lambda: "bank.accounts" not in screen.text()))
+            screen.keys("p")
+            screen.shows("feed paused")
+            still = screen.shows(r"(?s)where\n(.*)\n ")[0].group(1)
+            hits = lambda: int(screen.shows(r"hits ([\d,]+)")[0].group(1).replace(",", ""))
+            before = hits()
+            # Counting goes on.
+            self.assertTrue(wait_until(lambda: hits() > before))
+            self.assertEqual(screen.shows(r"(?s)where\n(.*)\n ")[0].group(1), still)
+
+    def test_sizes(self):
+        with Running("bank.fees") as bank, self.top("--pid", bank.pid, size=(20, 5)) as screen:
+            screen.shows(r"20x5 is too small", r"needs 40x10")
+            screen.resize(80, 24)
+            screen.shows(r"^   1 bank\.fees")
+            screen.resize(160, 50)
+            screen.shows(r"· ulpf run", r"address +length", r"0x[0-9a-f]{6,} +8$")
+            screen.resize(20, 5)
+            screen.shows(r"20x5 is too small")
+            screen.keys("q")
+            screen.resize(80, 24)
+            screen.shows(r"exit status 0")
+
+    def test_no_colour(self):
+        with Running("bank.fees") as bank:
+            for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+                with self.top("--pid", bank.pid, env=env) as screen:
+                    screen.shows(r"^   1 bank\.fees")
+                    colours = re.findall(r"\x1b\[[\d;]*?[34][0-7]", screen.text(colours=True))
+                    self.assertEqual(bool(colours), coloured, env)
+
+    def test_nobody_and_then_somebody(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A name of its own: other tests have sessions, too.
+            with self.top("--pid", "2147480000") as screen:
+                screen.shows(r"No ulpf watches process 2147480000", r"ulpf attach --watch SPEC")
+                screen.keys("a", "x", "Enter")
+                screen.shows(r"no program is watched")
+                screen.keys("q")
+                screen.shows(r"exit status 0")
+
+    def test_the_end_while_it_looks(self):
+        with Running("bank.fees") as bank, self.top("--pid", bank.pid) as screen:
+            screen.shows(r"^   1 bank\.fees")
+            os.kill(bank.pid, signal.SIGKILL)
+            screen.shows(r"the program has ended: these are its last figures", r"^   1 bank\.fees")
+            screen.keys("a", "audits", "Enter")
+            screen.shows(r"the program has ended")
+            screen.keys("5", "Enter", "Escape", "2", "q")
+            screen.shows(r"exit status 0")
+
+    def test_the_end_of_the_one_that_watches(self):
+        with Running("bank.fees", program=("bank", "30")) as bank, self.top("--pid", bank.pid) as screen:
+            screen.shows(r"^   1 bank\.fees")
+            bank.ulpf.kill()
+            screen.shows(r"(the program has ended|has let go of the program): these are its last figures")
+            screen.keys("q")
+            screen.shows(r"exit status 0")
+            subprocess.run(["kill", "-9", str(bank.pid)], stderr=subprocess.DEVNULL)
+
+    def test_a_slow_terminal(self):
+        """Nobody reads what it draws: the program comes to its end all the same."""
+        master, slave = pty.openpty()
+        program = Running("cells[3]", program=("threads16", "200000"))
+        top = subprocess.Popen([ULPF, "top", "--interval", "0.05", "--pid", str(program.pid)], stdin=slave, stdout=slave, stderr=slave,
+                               env={**os.environ, "TERM": "xterm"}, start_new_session=True)
+        try:
+            os.close(slave)
+            self.assertEqual(program.ulpf.wait(60), 0)
+            self.assertIsNone(top.poll())
+        finally:
+            top.kill()
+            top.wait()
+            os.close(master)
+            program.ulpf.kill()
+            program.ulpf.wait()
+
+    def test_under_a_debugger(self):
+        """gdb's own watches are shown by name, and are gdb's to change."""
+        gdb = self.session("five")
+        gdb("watch b")
+        self.assertChange(gdb("continue"), 2, "b", 20, 21)
+        with self.top("--pid", gdb.server.program_pid) as screen:
+            screen.shows(r"^ ulpf top  five \(", r"^ +\d+ b +w .* 21 ", r"write  b: 20 → 21  main\+")
+            screen.keys("d")
+            screen.shows(r"^ .*debugger.*there")
+
+
+@ulpf_only
+class Plain(unittest.TestCase):
+    def test_lines(self):
+        with Running(*FIVE) as bank:
+            status, out, err = ulpf("top", "--plain", "--count", "3", "--interval", "0.3", "--pid", str(bank.pid))
+            self.assertEqual((status, err), (0, ""))
+            self.assertNotIn("\x1b", out)
+            self.assertEqual(len(re.findall(rf"(?m)^bank \({bank.pid}\), \d+ seconds: [\d,]+ hits, \S+ per second, 0 silent, ", out)), 3, out)
+            self.assertRegex(out, r"(?m)^  watch 2, bank\.fees: [\d,]+ hits, \S+ per second, value \d+$")
+            self.assertRegex(out, r"(?m)^  write at \d+\.\d{6} s by thread \d+: bank\.accounts\[\d+\]: -?\d+ to -?\d+, transfer\+0x\w+ at bank\.c:\d+$")
+
+    def test_commands(self):
+        with Running("bank.fees") as bank:
+            top = subprocess.Popen([ULPF, "top", "--plain", "--pid", str(bank.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            heard = []
+
+            def until(pattern):
+                while not (heard and re.search(pattern, heard[-1])):
+                    text = top.stdout.readline()
+                    self.assertTrue(text, f"no {pattern!r} in {''.join(heard)}")
+                    heard.append(text)
+
+            def say(text):
+                top.stdin.write(text + "\n")
+                top.stdin.flush()
+
+            until(r"^  watch 1, bank\.fees: ")
+            say("add bank.transfers")
+            until(r"^watching bank\.transfers")
+            until(r"^  watch 2, bank\.transfers: ")
+            say("off 1")
+            until(r"^watch 1 is off")
+            say("threads")
+            until(r"^thread \d+, name anna, state ")
+            say("add bank.nothing")
+            until(r"nothing")
+            say("what?")
+            until(r"^commands: ")
+            say("quit")
+            self.assertEqual(top.wait(20), 0)
+            top.stdin.close()
+            top.stdout.close()
+
+    def test_a_pipe_is_plain(self):
+        status, out, err = ulpf("top", "-w", "game.total", "--", example("stray"))
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex(out, r"(?m)^stray \(\d+\), 0 seconds: [\d,]+ hits, .*; the program has ended$")
+        self.assertIn("game.total: 9 to 0, reset_scores+0x24", out)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    def test_somebody_else(self):
+        with tempfile.TemporaryDirectory() as folder, Running("bank.fees") as bank:
+            os.chmod(folder, 0o755)
+            mine = shutil.copy(ULPF, folder)
+            os.chmod(mine, 0o755)
+            nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+            try:
+                subprocess.run([mine, "--version"], stdout=subprocess.DEVNULL, **nobody)
+            except PermissionError:
+                self.skipTest("nobody may not run anything in this system's temporary folder")
+            done = subprocess.run([mine, "top", "--plain", "--count", "1"], **nobody, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, r"of another user is at work; only that user and root may look into it")
+            # Nor does the door open: the socket is there for everybody, its owner answers its own user only.
+            ask = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect('\\0ulpf/' + sys.argv[1]); "
+                   "s.sendall(b'{\"do\":\"list\",\"pid\":' + sys.argv[2].encode() + b'}\\n'); print(s.recv(1000).decode())")
+            done = subprocess.run(["python3", "-c", ask, str(bank.ulpf.pid), str(bank.pid)], cwd="/", **nobody, stdout=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(json.loads(done.stdout), {"refused": "this session belongs to another user"})
+
+    def test_garbage_at_the_door(self):
+        ask = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect('\\0ulpf/' + sys.argv[1]); "
+               "s.sendall(b'nonsense\\n[]\\n{\"do\":\"delete\",\"pid\":1,\"watch\":7}\\n{\"do\":\"delete\",\"pid\":' + sys.argv[2].encode() + b',\"watch\":7}\\n'); "
+               "f = s.makefile(); [print(f.readline(), end='') for _ in range(4)]; s.sendall(b'x' * (1 << 20))")
+        with Running("bank.fees") as bank:
+            self.assertTrue(wait_until(lambda: ulpf("top", "--plain", "--count", "1", "--pid", str(bank.pid))[0] == 0))
+            said = subprocess.run(["python3", "-c", ask, str(bank.ulpf.pid), str(bank.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            answers = [json.loads(text)["refused"] for text in said.stdout.splitlines()]
+            self.assertEqual(len(answers), 4, said)
+            self.assertIn("is not watched here", answers[2])
+            self.assertEqual(answers[3], "there is no watch 7")
+            self.assertIsNone(bank.ulpf.poll())
