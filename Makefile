@@ -11,7 +11,7 @@ CARGO  ?= cargo
 BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
 # The last two build Unicorn, the oracle's machine.
-TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps cmake libclang-dev pkg-config
+TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps tmux cmake libclang-dev pkg-config
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev

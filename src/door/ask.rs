@@ -26,13 +26,21 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     // Anybody may have taken the name.
     match sys::peer(&stream) {
         Ok((user, process)) if process == by || user == 0 || user == sys::user() => {}
-        _ => return Err(format!("somebody else answers in the place of ulpf ({by}); nothing was asked")),
+        _ => {
+            return Err(format!(
+                "somebody else answers in the place of ulpf ({by}); nothing was asked"
+            ));
+        }
     }
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(ask.to_json(pid).as_bytes()).map_err(failed)?;
+    stream
+        .write_all(ask.to_json(pid).as_bytes())
+        .map_err(failed)?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).map_err(failed)?;
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .map_err(failed)?;
     if line.is_empty() {
         return Err(format!("ulpf ({by}) has ended meanwhile"));
     }

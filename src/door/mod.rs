@@ -75,7 +75,9 @@ impl Ask {
         let pid = value["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
         let pid = pid.ok_or("`pid` is missing")?;
         let watch = || {
-            let n = value["watch"].as_u64().and_then(|n| usize::try_from(n).ok());
+            let n = value["watch"]
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok());
             n.ok_or("`watch` has to be the number of a watch")
         };
         let ask = match value["do"].as_str() {
@@ -206,25 +208,35 @@ mod tests {
             assert_eq!(Ask::parse(&ask.to_json(4711)), Ok((4711, ask)));
         }
         let listing = Listing::of(vec![Entry {
-                number: 2,
-                spec: "x:rw".into(),
-                kind: "rw".into(),
-                addr: 0x4040,
-                len: 4,
-                state: State::Off,
-                why: "switched off".into(),
-                id: None,
-                past: vec![3, 9],
-            }]);
+            number: 2,
+            spec: "x:rw".into(),
+            kind: "rw".into(),
+            addr: 0x4040,
+            len: 4,
+            state: State::Off,
+            why: "switched off".into(),
+            id: None,
+            past: vec![3, 9],
+        }]);
         let back = serde_json::from_str(&listing.to_json()).unwrap();
         let back = Listing::parse(&back).unwrap();
-        assert_eq!(format!("{:?}", back.entries), format!("{:?}", listing.entries));
+        assert_eq!(
+            format!("{:?}", back.entries),
+            format!("{:?}", listing.entries)
+        );
         assert_eq!(back.past(9).unwrap().number, 2);
     }
 
     #[test]
     fn garbage_is_answered() {
-        for bad in ["", "{", "[]", "{\"do\":\"list\"}", "{\"do\":\"off\",\"pid\":1}", "{\"do\":1,\"pid\":2}"] {
+        for bad in [
+            "",
+            "{",
+            "[]",
+            "{\"do\":\"list\"}",
+            "{\"do\":\"off\",\"pid\":1}",
+            "{\"do\":1,\"pid\":2}",
+        ] {
             assert!(Ask::parse(bad).is_err(), "{bad}");
         }
     }

@@ -83,7 +83,11 @@ async fn serve(stream: UnixStream, owners: Owners) {
             Ok((pid, ask)) => answer(pid, ask, &owners).await,
             Err(why) => refusal(why),
         };
-        if write.write_all(format!("{answer}\n").as_bytes()).await.is_err() {
+        if write
+            .write_all(format!("{answer}\n").as_bytes())
+            .await
+            .is_err()
+        {
             return;
         }
     }

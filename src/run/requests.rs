@@ -49,7 +49,9 @@ impl Control {
         for asked in std::mem::take(&mut self.waiting) {
             let (reply, answer) = oneshot::channel();
             let change = Event::Change(self.life, asked.ask, reply);
-            events.send(change).map_err(|_| anyhow!("the log has ended"))?;
+            events
+                .send(change)
+                .map_err(|_| anyhow!("the log has ended"))?;
             let (number, changes) = match answer.await? {
                 Ok(planned) => planned,
                 Err(why) => {
@@ -117,7 +119,13 @@ pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
                     let number = life.watches.len();
                     life.watches.push(watch);
                     let arm = vec![(number, command)];
-                    Ok((number, Changes { arm, ..Changes::default() }))
+                    Ok((
+                        number,
+                        Changes {
+                            arm,
+                            ..Changes::default()
+                        },
+                    ))
                 }
                 (None, Armed::No(problem) | Armed::Pending(problem)) => Err(problem.to_string()),
                 (None, _) => Err("it cannot be watched".into()),
@@ -149,7 +157,13 @@ pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
                 (None, _) => Vec::new(),
             };
             life.watches[number] = watch;
-            Ok((number, Changes { arm, ..Changes::default() }))
+            Ok((
+                number,
+                Changes {
+                    arm,
+                    ..Changes::default()
+                },
+            ))
         }
     }
 }

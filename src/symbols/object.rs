@@ -127,7 +127,10 @@ impl ObjectFile {
         let Some(s) = self.segments.iter().find(holds) else {
             return &[];
         };
-        let (from, to) = (s.offset + (addr - s.vaddr), s.offset.saturating_add(s.file_len));
+        let (from, to) = (
+            s.offset + (addr - s.vaddr),
+            s.offset.saturating_add(s.file_len),
+        );
         let all: &[u8] = self.elf.data();
         all.get(from as usize..to as usize).unwrap_or(&[])
     }

@@ -352,7 +352,10 @@ impl App {
 
     fn switch(&mut self) -> Option<Action> {
         if self.view != View::Watches {
-            self.say("watches are switched off and on in their own view: press 1", true);
+            self.say(
+                "watches are switched off and on in their own view: press 1",
+                true,
+            );
             return None;
         }
         let watch = self.selected_watch()?;
@@ -471,11 +474,7 @@ impl App {
 /// Does a hit pass the feed's filter? All words have to be in its watch, its place, or be its thread.
 pub fn passes(filter: &str, name: &str, place: &str, tid: u32) -> bool {
     let mut words = filter.split_whitespace();
-    words.all(|word| {
-        contains(name, word)
-            || contains(place, word)
-            || word.parse() == Ok(tid)
-    })
+    words.all(|word| contains(name, word) || contains(place, word) || word.parse() == Ok(tid))
 }
 
 /// Without regard to case.

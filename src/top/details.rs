@@ -45,7 +45,11 @@ fn hit(names: &mut Names, line: &Line) -> Details {
     }
     let mut stack: Vec<String> = Vec::new();
     for frame in &h.frames {
-        stack.push(format!("#{} {}", stack.len() + 1, names.program.locate_caller(*frame)));
+        stack.push(format!(
+            "#{} {}",
+            stack.len() + 1,
+            names.program.locate_caller(*frame)
+        ));
     }
     if stack.is_empty() {
         stack.push("not recorded (ulpf run -b 8 does)".into());
@@ -61,11 +65,17 @@ fn hit(names: &mut Names, line: &Line) -> Details {
 fn site(names: &mut Names, session: &Session, pc: u64) -> Details {
     let place = names.place(pc);
     let row = session.sites.iter().find(|s| s.pc == pc).cloned();
-    let mut facts = vec![("where", place.text.to_string()), ("address", format!("{pc:#x}"))];
+    let mut facts = vec![
+        ("where", place.text.to_string()),
+        ("address", format!("{pc:#x}")),
+    ];
     if let Some(s) = row {
         facts.push(("served", s.served.word().into()));
         if let Some((traps, beside)) = s.traps {
-            facts.push(("traps", format!("{traps}, {beside} of them beside every watch")));
+            facts.push((
+                "traps",
+                format!("{traps}, {beside} of them beside every watch"),
+            ));
         }
     }
     let hits = session.feed.iter().rev().filter(|l| l.hit.pc == pc);
@@ -123,7 +133,9 @@ fn file_code(names: &Names, start: u64, to: &mut [u8]) -> usize {
 fn disassemble(bytes: &[u8], start: u64, pc: u64) -> Vec<(bool, String)> {
     let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     let mut formatter = GasFormatter::new();
-    formatter.options_mut().set_space_after_operand_separator(false);
+    formatter
+        .options_mut()
+        .set_space_after_operand_separator(false);
     let mut before = VecDeque::new();
     let mut out = Vec::new();
     let mut insn = Instruction::default();
@@ -178,7 +190,13 @@ mod tests {
         let lines: Vec<&str> = text.iter().map(|(_, l)| l.as_str()).collect();
         assert_eq!(
             lines,
-            ["0x1000  push %rbp", "0x1001  mov %rsp,%rbp", "0x1004  mov %edi,(%rsi)", "0x1006  pop %rbp", "0x1007  ret"]
+            [
+                "0x1000  push %rbp",
+                "0x1001  mov %rsp,%rbp",
+                "0x1004  mov %edi,(%rsi)",
+                "0x1006  pop %rbp",
+                "0x1007  ret"
+            ]
         );
         assert_eq!(text.iter().position(|(here, _)| *here), Some(2));
         // Out of step: the instruction itself is right all the same.
@@ -190,7 +208,10 @@ mod tests {
     fn source_around_a_line() {
         let text: String = (1..=30).map(|n| format!("line {n}\n")).collect();
         let lines = around(&text, 2);
-        assert_eq!((lines.len(), &lines[1]), (7, &(true, "   2  line 2".into())));
+        assert_eq!(
+            (lines.len(), &lines[1]),
+            (7, &(true, "   2  line 2".into()))
+        );
         assert_eq!(around(&text, 30).len(), 6);
         assert!(around("", 3).is_empty());
     }

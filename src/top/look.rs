@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use ulpf_lib::ring::{Hit, Progress, Reader, Rings, Start, listed};
+use ulpf_lib::ring::{Hit, Reader, Rings, Start, listed};
 use ulpf_lib::{PAGE_SIZE, WatchKind};
 
 /// Slots that one look reads of all rings together, and at least of each that has news.
@@ -317,13 +317,9 @@ impl Looker {
         for n in news {
             let before = hits.len();
             self.reader.keep_last(&self.shared, n, slots);
-            for _ in 0..4 {
-                let take = |hit: Hit| hits.push(hit);
-                match self.reader.read(&self.shared, n, slots as usize, take) {
-                    // One that is not complete yet is read the next time.
-                    Progress::Unfinished | Progress::All | Progress::More => break,
-                }
-            }
+            // What is not complete, or too much, is read the next time.
+            let take = |hit: Hit| hits.push(hit);
+            self.reader.read(&self.shared, n, slots as usize, take);
             if let (Some(ring), Some(hit)) = (self.rings.get_mut(&n), hits[before..].last()) {
                 ring.tid = hit.tid;
                 let hit = hit.clone();

@@ -150,9 +150,7 @@ impl Screen {
             Screen::close();
             before(info);
         }));
-        enable_raw_mode().context(
-            "cannot use this terminal (--plain writes lines instead)",
-        )?;
+        enable_raw_mode().context("cannot use this terminal (--plain writes lines instead)")?;
         let screen = Screen;
         execute!(stdout(), EnterAlternateScreen, EnableMouseCapture)?;
         Ok(screen)
@@ -220,7 +218,10 @@ fn tell_of(program: &mut Started, app: &mut App) {
     }
     app.output = program.said(20);
     let how = match program.status {
-        Some(status) => match (status.code(), std::os::unix::process::ExitStatusExt::signal(&status)) {
+        Some(status) => match (
+            status.code(),
+            std::os::unix::process::ExitStatusExt::signal(&status),
+        ) {
             (Some(0), _) => "the program has ended".to_string(),
             (Some(n), _) => format!("the program has ended with status {n}"),
             (_, Some(n)) => format!("the program was killed by signal {n}"),

@@ -17,9 +17,12 @@ pub struct Names {
     memory: Lazily,
     /// By the stub's number and the moment at which it was set.
     watches: HashMap<(u32, u64), Rc<Watched>>,
-    parts: HashMap<(u32, u64, u32), (Rc<str>, Rc<Part>)>,
+    /// By the watch's number, offset in it, length.
+    parts: HashMap<(u32, u64, u32), Named>,
     places: HashMap<u64, Place>,
 }
+
+type Named = (Rc<str>, Rc<Part>);
 
 /// An instruction's place, in a programmer's words.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +123,11 @@ impl Names {
                 })
             }
             _ => Some(Watched {
-                name: if from == 0 { name } else { format!("{name}+{from}") },
+                name: if from == 0 {
+                    name
+                } else {
+                    format!("{name}+{from}")
+                },
                 ..raw(addr, len, WatchKind::Write)
             }),
         }
@@ -174,7 +181,7 @@ impl Names {
         self.memory.read(addr, bytes)
     }
 
-    fn part(&mut self, watch: &Watched, id: u32, offset: u64, len: u32) -> (Rc<str>, Rc<Part>) {
+    fn part(&mut self, watch: &Watched, id: u32, offset: u64, len: u32) -> Named {
         if self.parts.len() >= CACHE_LIMIT {
             self.parts.clear();
         }
@@ -182,7 +189,10 @@ impl Names {
             let (name, part) = watch.part(offset, len.into());
             (name.into(), Rc::new(part))
         };
-        self.parts.entry((id, offset, len)).or_insert_with(new).clone()
+        self.parts
+            .entry((id, offset, len))
+            .or_insert_with(new)
+            .clone()
     }
 
     pub fn place(&mut self, pc: u64) -> Place {

@@ -65,7 +65,11 @@ pub fn run(
             let _ = writeln!(text, "{message}");
         }
         // Whoever read us has gone: then so do we.
-        if stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()).is_err() {
+        if stdout()
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout().flush())
+            .is_err()
+        {
             return Ok(());
         }
         let enough = args.count.is_some_and(|n| reports >= n);
@@ -88,7 +92,11 @@ pub fn run(
                     if !obey(&line, &mut app, watcher, &mut text) {
                         return Ok(());
                     }
-                    if stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()).is_err() {
+                    if stdout()
+                        .write_all(text.as_bytes())
+                        .and_then(|()| stdout().flush())
+                        .is_err()
+                    {
                         return Ok(());
                     }
                 }
@@ -115,7 +123,11 @@ fn obey(line: &str, app: &mut App, watcher: &mut Watcher, text: &mut String) -> 
         ("hits", n) => return show(app, View::Hits, n.unwrap_or(20), text),
         ("pause", _) => {
             app.paused ^= true;
-            let _ = writeln!(text, "the feed {}", if app.paused { "rests" } else { "goes on" });
+            let _ = writeln!(
+                text,
+                "the feed {}",
+                if app.paused { "rests" } else { "goes on" }
+            );
             return true;
         }
         ("filter", _) => {
@@ -150,7 +162,9 @@ fn show(app: &mut App, view: View, last: usize, text: &mut String) -> bool {
     for row in rows.iter().skip(rows.len().saturating_sub(last)) {
         let cells = columns.iter().zip(&row.cells);
         let cells = cells.filter(|(_, cell)| !cell.is_empty());
-        let words: Vec<String> = cells.map(|(c, cell)| format!("{} {cell}", c.title)).collect();
+        let words: Vec<String> = cells
+            .map(|(c, cell)| format!("{} {cell}", c.title))
+            .collect();
         let _ = writeln!(text, "{}", words.join(", "));
     }
     true
@@ -191,10 +205,16 @@ impl Told {
             short(r.hits),
             figure(t.silent),
             figure(t.false_positives),
-            s.ended.as_ref().map_or(String::new(), |why| format!("; {why}"))
+            s.ended
+                .as_ref()
+                .map_or(String::new(), |why| format!("; {why}"))
         );
         for w in &s.watches {
-            let key = (s.pid, w.number.unwrap_or(usize::MAX), u64::from(w.id.unwrap_or(0)));
+            let key = (
+                s.pid,
+                w.number.unwrap_or(usize::MAX),
+                u64::from(w.id.unwrap_or(0)),
+            );
             let before = self.hits.insert(key, w.hits);
             if before == Some(w.hits) {
                 continue;
@@ -206,13 +226,22 @@ impl Told {
                 w.name,
                 figure(w.hits),
                 short(w.rate),
-                if w.last.is_empty() { "not known" } else { &w.last }
+                if w.last.is_empty() {
+                    "not known"
+                } else {
+                    &w.last
+                }
             );
         }
         // The youngest hits, and how many there were.
         let told = self.line.entry(s.pid).or_default();
         let fits = |l: &&super::model::Line| super::app::passes(filter, &l.name, &l.place, l.tid);
-        let news: Vec<_> = s.feed.iter().filter(|l| l.number > *told).filter(fits).collect();
+        let news: Vec<_> = s
+            .feed
+            .iter()
+            .filter(|l| l.number > *told)
+            .filter(fits)
+            .collect();
         *told = s.feed.back().map_or(*told, |l| l.number);
         if news.len() > 5 {
             let _ = writeln!(text, "  {} hits, the last 5:", figure(news.len() as u64));

@@ -138,7 +138,9 @@ fn watches(session: &Session) -> Vec<Row> {
             false => w.note.clone(),
         };
         Row {
-            key: w.number.map_or(1 << 40 | u64::from(w.id.unwrap_or(0)), |n| n as u64),
+            key: w
+                .number
+                .map_or(1 << 40 | u64::from(w.id.unwrap_or(0)), |n| n as u64),
             at,
             cells: vec![
                 number.to_string(),
@@ -151,8 +153,16 @@ fn watches(session: &Session) -> Vec<Row> {
                 value,
                 state.to_string(),
                 figure(w.filtered),
-                if w.addr == 0 { "-".into() } else { format!("{:#x}", w.addr) },
-                if w.len == 0 { "-".into() } else { figure(w.len) },
+                if w.addr == 0 {
+                    "-".into()
+                } else {
+                    format!("{:#x}", w.addr)
+                },
+                if w.len == 0 {
+                    "-".into()
+                } else {
+                    figure(w.len)
+                },
             ],
             order: vec![
                 number as f64,
@@ -272,14 +282,7 @@ fn threads(session: &Session) -> Vec<Row> {
                 figure(t.logged),
                 t.last.to_string(),
             ],
-            order: vec![
-                f64::from(t.tid),
-                0.0,
-                0.0,
-                -t.rate,
-                -(t.logged as f64),
-                0.0,
-            ],
+            order: vec![f64::from(t.tid), 0.0, 0.0, -t.rate, -(t.logged as f64), 0.0],
             tone: match t.state {
                 '\0' => Tone::Dim,
                 _ if t.rate > 0.0 => Tone::Good,
@@ -309,7 +312,11 @@ fn hits(session: &Session) -> Vec<Row> {
 }
 
 pub fn seconds(nanos: u64) -> String {
-    format!("{}.{:06}", nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000)
+    format!(
+        "{}.{:06}",
+        nanos / 1_000_000_000,
+        nanos % 1_000_000_000 / 1000
+    )
 }
 
 /// Leaves out what is not searched for, and sorts.
@@ -328,12 +335,18 @@ pub fn arrange(mut rows: Vec<Row>, view: View, table: &Table, feed_filter: &str)
     let by = table.sort;
     rows.sort_by(|a, b| {
         let numbers = |r: &Row| r.order.get(by).copied().unwrap_or(0.0);
-        let order = numbers(a).partial_cmp(&numbers(b)).unwrap_or(Ordering::Equal);
+        let order = numbers(a)
+            .partial_cmp(&numbers(b))
+            .unwrap_or(Ordering::Equal);
         let order = match numbers(a) == 0.0 && numbers(b) == 0.0 {
             true => a.cells[by].cmp(&b.cells[by]),
             false => order,
         };
-        if table.reverse { order.reverse() } else { order }
+        if table.reverse {
+            order.reverse()
+        } else {
+            order
+        }
     });
     rows
 }

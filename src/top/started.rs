@@ -25,7 +25,11 @@ pub struct Started {
 
 impl Started {
     /// Starts it, and returns when its watches are set and before it has run.
-    pub fn start(watches: &[String], more: &[String], command: &[OsString]) -> Result<(Started, Option<Watched>)> {
+    pub fn start(
+        watches: &[String],
+        more: &[String],
+        command: &[OsString],
+    ) -> Result<(Started, Option<Watched>)> {
         let ulpf = std::env::current_exe().context("cannot find ulpf itself")?;
         let mut run = Command::new(ulpf);
         run.args(["run", "--held", "--log", "/dev/null", "--no-summary"]);
@@ -33,7 +37,9 @@ impl Started {
             run.args(["--watch", watch]);
         }
         run.args(more).arg("--").args(command);
-        run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = run.spawn().context("cannot start `ulpf run`")?;
         let said = Arc::new(Mutex::new(VecDeque::new()));
         let mut readers = Vec::new();
@@ -68,7 +74,10 @@ impl Started {
             }
             if Instant::now() > late {
                 self.end();
-                bail!("the program's watches were not set within {} s", PATIENCE.as_secs());
+                bail!(
+                    "the program's watches were not set within {} s",
+                    PATIENCE.as_secs()
+                );
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -131,13 +140,20 @@ fn children(parent: i32) -> Vec<i32> {
     let of = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let behind = stat.rsplit(')').next().unwrap_or_default();
-        behind.split_whitespace().nth(1).and_then(|n| n.parse().ok()) == Some(parent)
+        behind
+            .split_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse().ok())
+            == Some(parent)
     };
     let all = process::all().unwrap_or_default();
     all.into_iter().filter(of).collect()
 }
 
-fn keep(from: impl Read + Send + 'static, to: Arc<Mutex<VecDeque<String>>>) -> std::thread::JoinHandle<()> {
+fn keep(
+    from: impl Read + Send + 'static,
+    to: Arc<Mutex<VecDeque<String>>>,
+) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -148,7 +164,11 @@ fn keep(from: impl Read + Send + 'static, to: Arc<Mutex<VecDeque<String>>>) -> s
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            let text: String = String::from_utf8_lossy(&line).trim_end().chars().filter(|c| !c.is_control()).collect();
+            let text: String = String::from_utf8_lossy(&line)
+                .trim_end()
+                .chars()
+                .filter(|c| !c.is_control())
+                .collect();
             if let Ok(mut to) = to.lock() {
                 if to.len() >= LINES {
                     to.pop_front();

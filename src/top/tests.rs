@@ -75,7 +75,13 @@ fn session() -> Session {
         ..Session::default()
     };
     session.watches = vec![
-        watch(1, "bank.accounts[0..16]", 1_200_000, 1_000_000.0, "[14]=-382"),
+        watch(
+            1,
+            "bank.accounts[0..16]",
+            1_200_000,
+            1_000_000.0,
+            "[14]=-382",
+        ),
         watch(2, "bank.fees", 108, 25.0, "102"),
         Watch {
             state: State::Off,
@@ -99,7 +105,11 @@ fn session() -> Session {
         },
     ];
     for n in 0..40 {
-        session.push(line(n, ["bank.accounts[3]", "bank.fees"][n as usize % 2], "1641 → 1626"));
+        session.push(line(
+            n,
+            ["bank.accounts[3]", "bank.fees"][n as usize % 2],
+            "1641 → 1626",
+        ));
     }
     let site = |pc: u64, function: &str, served, sampled: u64, traps| Site {
         pc,
@@ -112,8 +122,20 @@ fn session() -> Session {
         rate: sampled as f64 * 1020.0,
     };
     session.sites = vec![
-        site(0x5555_5555_52a4, "transfer+0x77", Served::Patched, 700, Some((16, 4))),
-        site(0x5555_5555_526c, "transfer+0x3f", Served::Trap, 250, Some((20_000, 15_000))),
+        site(
+            0x5555_5555_52a4,
+            "transfer+0x77",
+            Served::Patched,
+            700,
+            Some((16, 4)),
+        ),
+        site(
+            0x5555_5555_526c,
+            "transfer+0x3f",
+            Served::Trap,
+            250,
+            Some((20_000, 15_000)),
+        ),
         site(0x7fff_f7ec_1a3d, "read+0xd", Served::Syscall, 40, None),
         site(0x5555_5555_5423, "audit+0x3b", Served::Register, 10, None),
     ];
@@ -175,7 +197,10 @@ fn same(name: &str, app: &mut App, width: u16, height: u16) {
         std::fs::write(&path, &got).unwrap();
     }
     let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(got == want, "{name} differs; it is now:\n{got}\nand was:\n{want}");
+    assert!(
+        got == want,
+        "{name} differs; it is now:\n{got}\nand was:\n{want}"
+    );
 }
 
 fn press(app: &mut App, keys: &str) -> Option<Action> {
@@ -196,7 +221,10 @@ fn press(app: &mut App, keys: &str) -> Option<Action> {
 
 #[test]
 fn views() {
-    for (key, name) in ["watches", "sites", "pages", "threads", "hits"].iter().enumerate() {
+    for (key, name) in ["watches", "sites", "pages", "threads", "hits"]
+        .iter()
+        .enumerate()
+    {
         for (width, height) in [(80, 24), (160, 50)] {
             let mut app = app();
             press(&mut app, &(key + 1).to_string());
@@ -256,7 +284,8 @@ fn help_and_nothing() {
     press(&mut help, "x");
     assert!(!help.help);
     let mut none = App::new(THEME);
-    none.nothing = "No program is watched at present.\n\nStart one: ulpf run -w counter ./program".into();
+    none.nothing =
+        "No program is watched at present.\n\nStart one: ulpf run -w counter ./program".into();
     same("nothing-80x24", &mut none, 80, 24);
     for key in "12345?aDdes/fprnx\n\x1b^v".chars() {
         press(&mut none, &key.to_string());
@@ -269,7 +298,12 @@ fn the_end_of_a_program() {
     let mut app = app();
     app.sessions[0].ended = Some("the program has ended with status 3".into());
     let text = screen(&mut app, 80, 24);
-    assert!(text.ends_with(" the program has ended with status 3: these are its last figures. q quits, e ex…\n"), "{text}");
+    assert!(
+        text.ends_with(
+            " the program has ended with status 3: these are its last figures. q quits, e ex…\n"
+        ),
+        "{text}"
+    );
 }
 
 #[test]
@@ -297,7 +331,12 @@ fn searching_and_sorting() {
     assert_eq!(app.rows().len(), 1);
     press(&mut app, "\x1b");
     assert_eq!(app.rows().len(), 6);
-    let order = |app: &App| app.rows().iter().map(|r| r.cells[0].clone()).collect::<String>();
+    let order = |app: &App| {
+        app.rows()
+            .iter()
+            .map(|r| r.cells[0].clone())
+            .collect::<String>()
+    };
     assert_eq!(order(&app), "123456");
     press(&mut app, "s");
     assert_eq!(order(&app), "412365", "by name");
@@ -329,7 +368,10 @@ fn the_feed_and_its_filter() {
     assert_eq!(app.table().selected, None);
     // Enter on a watch shows its hits.
     press(&mut app, "1v\n");
-    assert_eq!((app.view, app.feed_filter.as_str()), (View::Hits, "bank.fees"));
+    assert_eq!(
+        (app.view, app.feed_filter.as_str()),
+        (View::Hits, "bank.fees")
+    );
     press(&mut app, "p");
     assert!(app.paused);
 }
@@ -338,7 +380,10 @@ fn the_feed_and_its_filter() {
 fn changes() {
     let mut app = app();
     let add = Ask::Add("tab[0..4]:rw if $new > 3".into());
-    assert_eq!(press(&mut app, "atab[0..4]:rw if $new > 3\n"), Some(Action::Ask(add)));
+    assert_eq!(
+        press(&mut app, "atab[0..4]:rw if $new > 3\n"),
+        Some(Action::Ask(add))
+    );
     assert_eq!(press(&mut app, "a\n"), None);
     assert_eq!(press(&mut app, "d"), Some(Action::Ask(Ask::Off(1))));
     app.tables[0].selected = Some(3);
@@ -347,7 +392,10 @@ fn changes() {
     assert!(matches!(app.prompt, Some((Prompt::Delete(3, _), _))));
     assert_eq!(press(&mut app, "n"), None);
     assert_eq!(press(&mut app, "Dy"), Some(Action::Ask(Ask::Delete(3))));
-    assert_eq!(press(&mut app, "e\n"), Some(Action::Export("ulpf-4831.jsonl".into())));
+    assert_eq!(
+        press(&mut app, "e\n"),
+        Some(Action::Export("ulpf-4831.jsonl".into()))
+    );
     // gdb's own watches are gdb's.
     app.sessions[0].watches[0].number = None;
     app.tables[0].selected = Some(1 << 40);
@@ -374,8 +422,16 @@ fn the_mouse() {
     click(&mut app, 20, 4);
     assert_eq!(app.table().selected, Some(2));
     click(&mut app, 20, 4);
-    assert_eq!((app.view, app.feed_filter.as_str()), (View::Hits, "bank.fees"));
-    let x = screen(&mut app, 80, 24).lines().next().unwrap().find(" 3 Pages").unwrap();
+    assert_eq!(
+        (app.view, app.feed_filter.as_str()),
+        (View::Hits, "bank.fees")
+    );
+    let x = screen(&mut app, 80, 24)
+        .lines()
+        .next()
+        .unwrap()
+        .find(" 3 Pages")
+        .unwrap();
     click(&mut app, x as u16 + 2, 0);
     assert_eq!(app.view, View::Pages);
     click(&mut app, 2, 0);

@@ -33,7 +33,8 @@ impl Theme {
         self.with(Color::DarkGray, Modifier::DIM)
     }
     pub fn title(self) -> Style {
-        self.with(Color::Cyan, Modifier::BOLD).add_modifier(Modifier::BOLD)
+        self.with(Color::Cyan, Modifier::BOLD)
+            .add_modifier(Modifier::BOLD)
     }
     pub fn bar(self) -> Style {
         match self.colour {
@@ -89,7 +90,9 @@ impl Theme {
             true => text.to_string(),
             false => {
                 let text = text.replace('→', "->").replace('…', "~").replace('·', "-");
-                text.replace(['│', '─'], "|").replace('▶', ">").replace('×', "x")
+                text.replace(['│', '─'], "|")
+                    .replace('▶', ">")
+                    .replace('×', "x")
             }
         }
     }

@@ -154,7 +154,8 @@ impl Watcher {
             }
             listed.under_way = true;
             // A long list is work for both sides.
-            listed.next = Instant::now() + LIST.max(Duration::from_millis(looker.listing.entries.len() as u64));
+            listed.next = Instant::now()
+                + LIST.max(Duration::from_millis(looker.listing.entries.len() as u64));
             let to = self.answers.0.clone();
             std::thread::spawn(move || drop(to.send(Answer::Listing(pid, list(by, pid)))));
         }
@@ -242,7 +243,11 @@ impl Watcher {
             Subject::Site(pc) => (looker.pid, *pc, false),
         };
         if self.detailed != Some(of) || app.details.is_none() {
-            app.details = Some(details::of(&mut looker.names, &app.sessions[app.current], &subject));
+            app.details = Some(details::of(
+                &mut looker.names,
+                &app.sessions[app.current],
+                &subject,
+            ));
             self.detailed = Some(of);
         }
     }

@@ -26,15 +26,17 @@ def watches(*specs):
 class Running:
     """`ulpf run` on examples/bank, which has begun."""
 
-    def __init__(self, *specs, options=(), program=("bank", "60", "2000"), server=None):
-        command = [*server] if server else [ULPF]
-        self.ulpf = subprocess.Popen([*command, "run", *watches(*specs), *options, "--log", os.devnull, "--no-summary", "--",
+    def __init__(self, *specs, options=(), program=("bank", "60", "2000")):
+        self.ulpf = subprocess.Popen([ULPF, "run", *watches(*specs), *options, "--log", os.devnull, "--no-summary", "--",
                                       example(program[0]), *program[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         pattern = f"/{program[0]}"
         find = lambda: [p for p in subprocess.run(["pgrep", "-P", str(self.ulpf.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
                         if os.path.realpath(f"/proc/{p}/exe").endswith(pattern)]
         assert wait_until(lambda: find(), 20), "the program has not begun"
         self.pid = int(find()[0])
+        # The door opens a moment later.
+        door = f"@ulpf/{self.ulpf.pid}\n"
+        assert wait_until(lambda: door in open("/proc/net/unix").read(), 20), "the door stays closed"
 
     def __enter__(self):
         return self
@@ -155,10 +157,10 @@ class Top(Case):
 
     def test_no_colour(self):
         with Running("bank.fees") as bank:
-            for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+            for env, coloured in (({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)):
                 with self.top("--pid", bank.pid, env=env) as screen:
                     screen.shows(r"^   1 bank\.fees")
-                    colours = re.findall(r"\x1b\[[\d;]*?[34][0-7]", screen.text(colours=True))
+                    colours = re.findall(r"\x1b\[(?:[34]8;5;\d|[34][0-7])", screen.text(colours=True))
                     self.assertEqual(bool(colours), coloured, env)
 
     def test_nobody_and_then_somebody(self):

@@ -55,7 +55,8 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
     let left = super::table::cut(&left, room, false, theme.unicode);
     let buffer = frame.buffer_mut();
     buffer.set_string(area.x, area.y, &left, theme.bar());
-    app.spots.push((Rect::new(area.x, area.y, room, 1), Spot::Session));
+    app.spots
+        .push((Rect::new(area.x, area.y, room, 1), Spot::Session));
     for (view, title) in tabs {
         let style = match view == app.view {
             true => theme.bar().add_modifier(ratatui::style::Modifier::BOLD),
@@ -63,7 +64,8 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
         };
         let width = title.len() as u16;
         buffer.set_string(x, area.y, title, style);
-        app.spots.push((Rect::new(x, area.y, width, 1), Spot::Tab(view)));
+        app.spots
+            .push((Rect::new(x, area.y, width, 1), Spot::Tab(view)));
         x += width;
     }
     buffer.set_string(x, area.y, clock, theme.bar());
@@ -74,7 +76,10 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
     let theme = app.theme;
     let (t, r) = (&s.totals, &s.rates);
     let rate = Span::styled(format!("{}/s", short(r.hits)), theme.warm());
-    let mut spans = vec![Span::raw(" hits "), Span::styled(figure(t.hits), theme.head())];
+    let mut spans = vec![
+        Span::raw(" hits "),
+        Span::styled(figure(t.hits), theme.head()),
+    ];
     spans.extend([Span::raw("  "), rate]);
     let mut add = |name: &str, n: u64, show: bool| {
         if show {
@@ -105,11 +110,14 @@ pub fn figures(frame: &mut Frame, app: &App, area: Rect) {
         let bars = s.history.iter().skip(s.history.len().saturating_sub(room));
         let chart: String = bars.map(|n| theme.height(*n as f64 / most)).collect();
         let x = area.right() - 1 - chart.chars().count() as u16;
-        frame.buffer_mut().set_string(x, area.y, chart, theme.good());
+        frame
+            .buffer_mut()
+            .set_string(x, area.y, chart, theme.good());
     }
 }
 
-const KEYS: &str = " ? help  q quit  / search  s sort  a add  d off/on  D delete  p pause  e export";
+const KEYS: &str =
+    " ? help  q quit  / search  s sort  a add  d off/on  D delete  p pause  e export";
 const FEED_KEYS: &str = " ? help  q quit  / filter  p pause  Enter details  Esc all  e export";
 const SITE_KEYS: &str = " ? help  q quit  / search  s sort  r reverse  Enter code and source";
 
@@ -125,7 +133,8 @@ pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
             Prompt::Delete(..) => ("", ""),
         };
         if let Prompt::Delete(n, name) = prompt {
-            let question = format!(" delete watch {n}, {name}? y deletes it, any other key does not");
+            let question =
+                format!(" delete watch {n}, {name}? y deletes it, any other key does not");
             let line = Line::styled(question, theme.warm());
             return frame.render_widget(Paragraph::new(line), area);
         }
@@ -168,14 +177,24 @@ pub fn nothing(frame: &mut Frame, app: &App, area: Rect) {
     lines.extend(app.nothing.lines().map(|l| Line::raw(format!("  {l}"))));
     if !app.output.is_empty() {
         lines.push(Line::raw(""));
-        lines.extend(app.output.iter().map(|l| Line::styled(format!("  {l}"), app.theme.bad())));
+        lines.extend(
+            app.output
+                .iter()
+                .map(|l| Line::styled(format!("  {l}"), app.theme.bad())),
+        );
     }
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
 }
 
 const HELP: &[(&str, &str)] = &[
-    ("1 … 5, Tab, ← →", "views: watches, sites, pages, threads, hits"),
-    ("↑ ↓ PgUp PgDn Home End", "move (also k j g G, the wheel, a click)"),
+    (
+        "1 … 5, Tab, ← →",
+        "views: watches, sites, pages, threads, hits",
+    ),
+    (
+        "↑ ↓ PgUp PgDn Home End",
+        "move (also k j g G, the wheel, a click)",
+    ),
     ("Enter", "a watch's hits; a hit's or site's code, source"),
     ("Esc", "back; then the search and the filter go"),
     ("s · r", "sort by the next column · reverse (or click)"),
@@ -214,7 +233,9 @@ pub fn help(frame: &mut Frame, app: &App, area: Rect) {
         false => Block::bordered().border_set(ASCII),
     };
     let block = block.title(" keys; any key goes back ").style(Style::new());
-    let text = Paragraph::new(lines).block(block).wrap(Wrap { trim: false });
+    let text = Paragraph::new(lines)
+        .block(block)
+        .wrap(Wrap { trim: false });
     frame.render_widget(text, rect);
 }
 

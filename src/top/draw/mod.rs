@@ -53,7 +53,7 @@ fn view(frame: &mut Frame, app: &mut App, body: Rect) {
     }
     match app.view {
         View::Watches => {
-            let rows = app.session().map_or(0, |s| s.watches.len()) .max(1) as u16 + 1;
+            let rows = app.session().map_or(0, |s| s.watches.len()).max(1) as u16 + 1;
             // The feed gets what the watches leave, and never less than a third.
             let most = (body.height * 2 / 3).max(4);
             let [above, below] =

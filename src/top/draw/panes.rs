@@ -15,7 +15,9 @@ fn rule(frame: &mut Frame, app: &App, text: &str, area: Rect) {
     let fill = usize::from(area.width).saturating_sub(text.chars().count());
     let text = text + &dash.repeat(fill);
     let width = usize::from(area.width);
-    frame.buffer_mut().set_stringn(area.x, area.y, text, width, app.theme.dim());
+    frame
+        .buffer_mut()
+        .set_stringn(area.x, area.y, text, width, app.theme.dim());
 }
 
 /// The youngest hits, below the watches.
@@ -29,7 +31,10 @@ pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
         title += &format!(" of `{}`", app.feed_filter);
     }
     if s.unseen > 0 {
-        title += &format!(" (a sample: {} more were too fast to show)", figure(s.unseen));
+        title += &format!(
+            " (a sample: {} more were too fast to show)",
+            figure(s.unseen)
+        );
     }
     rule(frame, app, &title, Rect { height: 1, ..area });
     let theme = app.theme;
@@ -39,23 +44,32 @@ pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
     let lines = lines.filter(|l| passes(filter, &l.name, &l.place, l.tid));
     let mut shown: Vec<_> = lines.take(room).collect();
     shown.reverse();
-    let rows: Vec<Line> = shown.iter().map(|l| {
-        let style = if l.verb == "read" { theme.good() } else { theme.warm() };
-        let time = crate::top::rows::seconds(l.nanos);
-        Line::from(vec![
-            Span::styled(format!("{time:>11} {:>7} ", l.tid), theme.dim()),
-            Span::styled(format!("{:<6} ", l.verb), style),
-            Span::styled(l.name.to_string(), theme.head()),
-            Span::raw(theme.text(&format!(": {}  ", l.change))),
-            Span::styled(l.place.to_string(), theme.dim()),
-        ])
-    }).collect();
+    let rows: Vec<Line> = shown
+        .iter()
+        .map(|l| {
+            let style = if l.verb == "read" {
+                theme.good()
+            } else {
+                theme.warm()
+            };
+            let time = crate::top::rows::seconds(l.nanos);
+            Line::from(vec![
+                Span::styled(format!("{time:>11} {:>7} ", l.tid), theme.dim()),
+                Span::styled(format!("{:<6} ", l.verb), style),
+                Span::styled(l.name.to_string(), theme.head()),
+                Span::raw(theme.text(&format!(": {}  ", l.change))),
+                Span::styled(l.place.to_string(), theme.dim()),
+            ])
+        })
+        .collect();
     let empty = match (rows.is_empty(), filter.is_empty()) {
         (true, true) => Some("no hit yet"),
         (true, false) => Some("no hit that passes the filter; Esc shows all"),
         _ => None,
     };
-    let rows = empty.map_or(rows, |text| vec![Line::styled(format!(" {text}"), theme.dim())]);
+    let rows = empty.map_or(rows, |text| {
+        vec![Line::styled(format!(" {text}"), theme.dim())]
+    });
     let below = Rect {
         y: area.y + 1,
         height: area.height - 1,
@@ -107,7 +121,9 @@ pub fn map(frame: &mut Frame, app: &App, area: Rect) {
         let label = format!("{:>14x} ", base * CELLS * 4096);
         frame.buffer_mut().set_string(area.x, y, label, theme.dim());
         let first = s.pages.partition_point(|p| p.addr / 4096 / CELLS < *base);
-        let here = s.pages[first..].iter().take_while(|p| p.addr / 4096 / CELLS == *base);
+        let here = s.pages[first..]
+            .iter()
+            .take_while(|p| p.addr / 4096 / CELLS == *base);
         for page in here {
             let x = area.x + 15 + (page.addr / 4096 % CELLS) as u16;
             if x < area.right() {
@@ -150,13 +166,29 @@ pub fn details(frame: &mut Frame, app: &mut App, area: Rect) {
             (true, false) => " > ",
             _ => "   ",
         };
-        let style = if *here { theme.warm() } else { Default::default() };
+        let style = if *here {
+            theme.warm()
+        } else {
+            Default::default()
+        };
         Line::styled(format!("{mark}{text}"), style)
     };
-    let stack = d.stack.iter().map(|f| Line::raw(format!("   {f}"))).collect();
+    let stack = d
+        .stack
+        .iter()
+        .map(|f| Line::raw(format!("   {f}")))
+        .collect();
     section(&mut lines, "backtrace", stack);
-    section(&mut lines, &d.source_title, d.source.iter().map(marked).collect());
-    section(&mut lines, "instructions", d.code.iter().map(marked).collect());
+    section(
+        &mut lines,
+        &d.source_title,
+        d.source.iter().map(marked).collect(),
+    );
+    section(
+        &mut lines,
+        "instructions",
+        d.code.iter().map(marked).collect(),
+    );
     let below = Rect {
         y: area.y + 1,
         height: area.height - 1,

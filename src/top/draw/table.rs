@@ -14,11 +14,18 @@ const ROOM: u16 = 14;
 pub fn fit(columns: &[Column], width: u16) -> Vec<(usize, u16, u16)> {
     let mut shown: Vec<usize> = (0..columns.len()).collect();
     let need = |shown: &[usize]| -> u16 {
-        let one = |i: &usize| columns[*i].width.max(if columns[*i].width == 0 { ROOM } else { 0 });
+        let one = |i: &usize| {
+            columns[*i]
+                .width
+                .max(if columns[*i].width == 0 { ROOM } else { 0 })
+        };
         shown.iter().map(one).sum::<u16>() + shown.len() as u16
     };
     while need(&shown) > width {
-        let last = shown.iter().enumerate().filter(|(_, i)| columns[**i].spare > 0);
+        let last = shown
+            .iter()
+            .enumerate()
+            .filter(|(_, i)| columns[**i].spare > 0);
         match last.max_by_key(|(at, i)| (columns[**i].spare, *at)) {
             Some((at, _)) => drop(shown.remove(at)),
             None => break,
@@ -127,8 +134,16 @@ pub fn draw(frame: &mut Frame, app: &mut App, view: View, area: Rect) {
     let offset = *offset;
     for (n, row) in all.iter().enumerate().skip(offset).take(room) {
         let y = area.y + 1 + (n - offset) as u16;
-        line(frame, app, view, (row, at == Some(n)), &places, Rect::new(area.x, y, area.width, 1));
-        app.spots.push((Rect::new(area.x, y, area.width, 1), Spot::Row(row.key)));
+        line(
+            frame,
+            app,
+            view,
+            (row, at == Some(n)),
+            &places,
+            Rect::new(area.x, y, area.width, 1),
+        );
+        app.spots
+            .push((Rect::new(area.x, y, area.width, 1), Spot::Row(row.key)));
     }
 }
 
@@ -189,7 +204,9 @@ fn line(
         }
         let right = rows::columns(view)[*i].right;
         let text = cut(&text, *width, right, theme.unicode);
-        frame.buffer_mut().set_string(area.x + at, area.y, text, style);
+        frame
+            .buffer_mut()
+            .set_string(area.x + at, area.y, text, style);
     }
     if let (View::Watches, true) = (view, row.tone == Tone::Dim && !selected) {
         frame.buffer_mut().set_style(area, theme.dim());
