@@ -3,6 +3,7 @@
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
+# make picture    draws docs/top.svg out of a real run of ulpf top
 # make install    copies ulpf to $(PREFIX)/bin
 
 PREFIX ?= /usr/local
@@ -20,7 +21,7 @@ EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libj
 
 build: need-build
 	$(CARGO) build --release
-demo: need-demo build
+demo: need-demo build examples
 	@demo/run
 test: need-test
 	@tests/all
@@ -31,6 +32,8 @@ bench: need-bench build
 	target/release/ulpf bench --write
 examples: need-build
 	@$(MAKE) -s -C examples
+picture: need-test build examples
+	@demo/picture
 install: build
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
 clean:
@@ -50,4 +53,4 @@ need-test: need-build
 	@.ci/need --optional $(EXTRA_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench examples install clean need-build need-demo need-bench need-test
+.PHONY: build demo test soak bench examples picture install clean need-build need-demo need-bench need-test

@@ -36,6 +36,8 @@ enum Command {
     Last(crate::run::last::LastArgs),
     /// Show live what is watched: hits, sites, pages, threads
     Top(crate::top::TopArgs),
+    /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
+    Export(crate::top::exporter::ExportArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -78,6 +80,7 @@ pub fn main() -> i32 {
         Command::Attach(args) => crate::run::attach(&args),
         Command::Last(args) => crate::run::last::main(&args),
         Command::Top(args) => crate::top::main(&args),
+        Command::Export(args) => crate::top::exporter::main(&args),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

@@ -27,6 +27,8 @@ pub fn address(by: i32) -> std::io::Result<SocketAddr> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     List,
+    /// Instructions that have touched guarded pages, and how they are served.
+    Sites,
     Add(String),
     /// By the number of the watch.
     Off(usize),
@@ -61,6 +63,7 @@ impl Ask {
     pub fn to_json(&self, pid: i32) -> String {
         let value = match self {
             Ask::List => json!({"do": "list", "pid": pid}),
+            Ask::Sites => json!({"do": "sites", "pid": pid}),
             Ask::Add(spec) => json!({"do": "add", "pid": pid, "spec": spec}),
             Ask::Off(n) => json!({"do": "off", "pid": pid, "watch": n}),
             Ask::On(n) => json!({"do": "on", "pid": pid, "watch": n}),
@@ -82,11 +85,12 @@ impl Ask {
         };
         let ask = match value["do"].as_str() {
             Some("list") => Ask::List,
+            Some("sites") => Ask::Sites,
             Some("add") => Ask::Add(value["spec"].as_str().ok_or("`spec` is missing")?.into()),
             Some("off") => Ask::Off(watch()?),
             Some("on") => Ask::On(watch()?),
             Some("delete") => Ask::Delete(watch()?),
-            _ => return Err("`do` has to be list, add, off, on or delete".into()),
+            _ => return Err("`do` has to be list, sites, add, off, on or delete".into()),
         };
         Ok((pid, ask))
     }
@@ -200,6 +204,7 @@ mod tests {
     fn there_and_back() {
         for ask in [
             Ask::List,
+            Ask::Sites,
             Ask::Add("tab[0..4]:rw if $new > \"3\"".into()),
             Ask::Off(3),
             Ask::On(1),

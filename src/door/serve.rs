@@ -62,11 +62,6 @@ async fn serve(stream: UnixStream, owners: Owners) {
     let ours = matches!(user, Ok(user) if user == 0 || user == sys::user());
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
-    if !ours {
-        let why = refusal("this session belongs to another user");
-        let _ = write.write_all(format!("{why}\n").as_bytes()).await;
-        return;
-    }
     loop {
         let mut line = Vec::new();
         let mut limited = (&mut read).take(LONGEST as u64);
@@ -78,6 +73,12 @@ async fn serve(stream: UnixStream, owners: Owners) {
                 return;
             }
             _ => return,
+        }
+        // Who is refused has been heard: an end with unread bytes would take the answer back.
+        if !ours {
+            let why = refusal("this session belongs to another user");
+            let _ = write.write_all(format!("{why}\n").as_bytes()).await;
+            return;
         }
         let answer = match Ask::parse(&String::from_utf8_lossy(&line)) {
             Ok((pid, ask)) => answer(pid, ask, &owners).await,

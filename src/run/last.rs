@@ -144,7 +144,7 @@ fn answer(args: &LastArgs) -> Result<bool> {
     Ok(!found.hits.is_empty())
 }
 
-fn choose(of: Option<i32>) -> Result<Session> {
+pub fn choose(of: Option<i32>) -> Result<Session> {
     let mut sessions = sessions::find(of).context("cannot look at processes")?;
     match (sessions.list.pop(), sessions.list.len()) {
         (Some(only), 0) => Ok(only),

@@ -16,14 +16,14 @@ macro_rules! say {
 mod clock;
 mod control;
 mod follow;
-mod format;
+pub mod format;
 pub mod last;
 mod log;
 pub mod memory;
 mod options;
 pub mod output;
 mod requests;
-mod ring;
+pub mod ring;
 mod stops;
 mod summary;
 mod watches;

@@ -47,6 +47,14 @@ impl Control {
     /// The program rests: now what was asked for can be done.
     pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
         for asked in std::mem::take(&mut self.waiting) {
+            if asked.ask == Ask::Sites {
+                let lines = self.client.monitor("ulpf patch sites 512").await?;
+                let lines: Vec<&str> = lines.lines().filter(|l| l.starts_with('{')).collect();
+                let _ = asked
+                    .reply
+                    .send(format!("{{\"sites\":[{}]}}", lines.join(",")));
+                continue;
+            }
             let (reply, answer) = oneshot::channel();
             let change = Event::Change(self.life, asked.ask, reply);
             events
@@ -102,7 +110,7 @@ pub fn list(life: &Life) -> String {
 /// Decides what to tell the stub, and keeps it in mind.
 pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
     match ask {
-        Ask::List => Err("a list changes nothing".into()),
+        Ask::List | Ask::Sites => Err("a list changes nothing".into()),
         Ask::Add(text) => {
             let spec = Spec::parse(text).map_err(|problem| problem.to_string())?;
             let memory = memory_of(life)?;

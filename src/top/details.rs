@@ -71,6 +71,9 @@ fn site(names: &mut Names, session: &Session, pc: u64) -> Details {
     ];
     if let Some(s) = row {
         facts.push(("served", s.served.word().into()));
+        if !s.why.is_empty() {
+            facts.push(("because", s.why));
+        }
         if let Some((traps, beside)) = s.traps {
             facts.push((
                 "traps",

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use ulpf_lib::ring::{Hit, Reader, Rings, Start, listed};
+use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
 use ulpf_lib::{PAGE_SIZE, WatchKind};
 
 /// Slots that one look reads of all rings together, and at least of each that has news.
@@ -65,7 +65,10 @@ struct Sampled {
     /// Those of late.
     recent: f64,
     by_kernel: bool,
-    traps: bool,
+    by_register: bool,
+    patched: bool,
+    why: String,
+    traps: Option<(u64, u64)>,
 }
 
 /// Which hits the feed takes.
@@ -342,7 +345,7 @@ impl Looker {
             site.hits += 1;
             site.recent += 1.0;
             site.by_kernel |= hit.call.is_some();
-            site.traps |= self.shared.counters(hit.watch).placement.load(Relaxed) != 0;
+            site.by_register |= self.shared.counters(hit.watch).placement.load(Relaxed) != 0;
         }
         let mut left_out = hits.iter().map(|h| h.lost).sum::<u64>();
         let mut seen: HashSet<u32> = HashSet::new();
@@ -361,18 +364,7 @@ impl Looker {
             }
             let place = self.names.place(hit.pc).text;
             if wanted(&watch.name, &place, hit.tid) {
-                let (name, change) = self.names.hit(&watch, &hit);
-                let header = self.shared.header();
-                lines.push(Line {
-                    number: 0,
-                    nanos: header.nanos(hit.time).saturating_sub(header.base_ns),
-                    tid: hit.tid,
-                    verb: verb(hit.kind),
-                    name,
-                    change,
-                    place,
-                    hit,
-                });
+                lines.extend(self.line(hit));
             }
         }
         self.session.unseen += left_out;
@@ -381,6 +373,51 @@ impl Looker {
             line.number = self.lines;
             self.session.push(line);
         }
+    }
+
+    /// What the stub knows of instructions: faults, how many of them beside every watch, and why they
+    /// are not patched.
+    pub fn know_sites(&mut self, value: &serde_json::Value) {
+        for site in value["sites"].as_array().into_iter().flatten() {
+            let hex = site["pc"].as_str().and_then(|s| s.strip_prefix("0x"));
+            let Some(pc) = hex.and_then(|h| u64::from_str_radix(h, 16).ok()) else {
+                continue;
+            };
+            if self.sites.len() >= PAGES && !self.sites.contains_key(&pc) {
+                continue;
+            }
+            let known = self.sites.entry(pc).or_default();
+            let number = |key: &str| site[key].as_u64().unwrap_or(0);
+            known.traps = Some((number("faults"), number("beside")));
+            let why = site["why"].as_str().unwrap_or_default();
+            let patched = [Unpatched::Page, Unpatched::Beneath]
+                .iter()
+                .any(|w| w.why() == why);
+            known.patched = patched;
+            known.why = if patched {
+                String::new()
+            } else {
+                why.to_string()
+            };
+        }
+    }
+
+    /// A hit in words; `None`: nobody knows its watch.
+    pub fn line(&mut self, hit: Hit) -> Option<Line> {
+        let watch = self.known.get(&hit.watch)?.clone();
+        let place = self.names.place(hit.pc).text;
+        let (name, change) = self.names.hit(&watch, &hit);
+        let header = self.shared.header();
+        Some(Line {
+            number: 0,
+            nanos: header.nanos(hit.time).saturating_sub(header.base_ns),
+            tid: hit.tid,
+            verb: verb(hit.kind),
+            name,
+            change,
+            place,
+            hit,
+        })
     }
 
     fn sites(&mut self) {
@@ -395,12 +432,14 @@ impl Looker {
                 line: place.line,
                 served: match () {
                     _ if s.by_kernel => super::model::Served::Syscall,
-                    _ if s.traps => super::model::Served::Register,
+                    _ if s.by_register => super::model::Served::Register,
+                    _ if s.patched => super::model::Served::Patched,
                     _ => super::model::Served::Trap,
                 },
                 sampled: s.hits,
                 share: s.recent / all.max(1.0),
-                traps: None,
+                traps: s.traps,
+                why: s.why.clone(),
                 rate: s.recent * per_hit,
             });
             s.recent *= KEPT;

@@ -13,6 +13,8 @@
 mod app;
 mod details;
 mod draw;
+mod export;
+pub mod exporter;
 mod look;
 pub mod model;
 mod names;

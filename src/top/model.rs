@@ -128,6 +128,8 @@ pub struct Site {
     pub sampled: u64,
     /// Its share of all hits, of late.
     pub share: f64,
+    /// Why it is not patched, if that is known.
+    pub why: String,
     /// Accesses that trapped, and how many of them met no watch; `None`: nobody counts them here.
     pub traps: Option<(u64, u64)>,
     pub rate: f64,

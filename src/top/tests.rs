@@ -118,6 +118,7 @@ fn session() -> Session {
         served,
         sampled,
         share: sampled as f64 / 1000.0,
+        why: String::new(),
         traps,
         rate: sampled as f64 * 1020.0,
     };

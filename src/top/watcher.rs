@@ -2,20 +2,25 @@
 
 use super::app::{Action, App, passes};
 use super::details;
+use super::export;
 use super::look::Looker;
+use super::model::{Line, Session};
 use crate::door::ask::{ask, list};
 use crate::door::{Ask, Listing};
 use crate::inject::sessions::{self, Watched};
+use serde_json::Value;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 const FIND: Duration = Duration::from_secs(2);
 const LIST: Duration = Duration::from_secs(2);
+const SITES: Duration = Duration::from_secs(3);
 
 /// What a thread that has asked an owner brings back, about a process.
 enum Answer {
     Listing(i32, Result<Listing, String>),
     Done(i32, Result<String, String>),
+    Sites(i32, Result<Value, String>),
 }
 
 pub struct Watcher {
@@ -26,6 +31,8 @@ pub struct Watcher {
     find: Instant,
     lists: Vec<Listed>,
     answers: (Sender<Answer>, Receiver<Answer>),
+    sites_next: Instant,
+    sites_under_way: bool,
     /// Of what details were last made.
     detailed: Option<(i32, u64, bool)>,
     pub nothing: String,
@@ -47,6 +54,8 @@ impl Watcher {
             find: Instant::now(),
             lists: Vec::new(),
             answers: channel(),
+            sites_next: Instant::now(),
+            sites_under_way: false,
             detailed: None,
             nothing: String::new(),
         }
@@ -70,6 +79,7 @@ impl Watcher {
         }
         self.hear(app);
         self.ask_for_lists();
+        self.ask_for_sites(app);
         let filter = app.feed_filter.clone();
         let wanted = |name: &str, place: &str, tid: u32| passes(&filter, name, place, tid);
         let all = self.lookers.iter_mut().zip(&mut app.sessions);
@@ -79,6 +89,15 @@ impl Watcher {
             looker.look(session, feed.then_some(&wanted));
         }
         app.nothing.clone_from(&self.nothing);
+    }
+
+    /// A hit of the session that alone is looked at, in words.
+    pub fn line(&mut self, hit: &ulpf_lib::ring::Hit) -> Option<Line> {
+        self.lookers.first_mut()?.line(hit.clone())
+    }
+
+    pub fn all<'a>(&'a self, app: &'a App) -> Vec<(&'a Looker, &'a Session)> {
+        self.lookers.iter().zip(&app.sessions).collect()
     }
 
     fn add(&mut self, new: &Watched, app: &mut App) {
@@ -134,6 +153,21 @@ impl Watcher {
         };
     }
 
+    /// How sites are served is the stub's knowledge, and it speaks only while the program rests: that is
+    /// asked for where somebody looks at it, and not often.
+    fn ask_for_sites(&mut self, app: &App) {
+        let Some(looker) = self.lookers.get(app.current) else {
+            return;
+        };
+        let due = app.view == super::app::View::Sites && Instant::now() >= self.sites_next;
+        if !due || self.sites_under_way || looker.ended {
+            return;
+        }
+        (self.sites_under_way, self.sites_next) = (true, Instant::now() + SITES);
+        let (pid, by, to) = (looker.pid, looker.by, self.answers.0.clone());
+        std::thread::spawn(move || drop(to.send(Answer::Sites(pid, ask(by, pid, &Ask::Sites)))));
+    }
+
     fn ask_for_lists(&mut self) {
         for looker in self.lookers.iter().filter(|l| !l.ended) {
             let (pid, by) = (looker.pid, looker.by);
@@ -164,7 +198,7 @@ impl Watcher {
     /// What has come back.
     fn hear(&mut self, app: &mut App) {
         while let Ok(answer) = self.answers.1.try_recv() {
-            let (Answer::Listing(pid, _) | Answer::Done(pid, _)) = &answer;
+            let (Answer::Listing(pid, _) | Answer::Done(pid, _) | Answer::Sites(pid, _)) = &answer;
             let pid = *pid;
             let listed = self.lists.iter_mut().find(|l| l.pid == pid);
             let looker = self.lookers.iter_mut().find(|l| l.pid == pid);
@@ -183,6 +217,14 @@ impl Watcher {
                             session.closed = None;
                         }
                         Err(why) => session.closed = Some(why),
+                    }
+                }
+                Answer::Sites(_, result) => {
+                    self.sites_under_way = false;
+                    // Made again, with what is known now.
+                    self.detailed = None;
+                    if let (Ok(value), Some(looker)) = (result, looker) {
+                        looker.know_sites(&value);
                     }
                 }
                 Answer::Done(_, result) => {
@@ -212,7 +254,7 @@ impl Watcher {
                     Ask::Off(n) => format!("watch {n} is off; d switches it on again"),
                     Ask::On(n) => format!("watch {n} is on"),
                     Ask::Delete(n) => format!("watch {n} is deleted"),
-                    Ask::List => String::new(),
+                    Ask::List | Ask::Sites => String::new(),
                 };
                 let to = self.answers.0.clone();
                 std::thread::spawn(move || {
@@ -220,7 +262,10 @@ impl Watcher {
                     let _ = to.send(Answer::Done(pid, result));
                 });
             }
-            Action::Export(_) => app.say("exports come with `ulpf export`", true),
+            Action::Export(name) => match export::snapshot(name.as_ref(), session) {
+                Ok(hits) => app.say(format!("{hits} hits and the counters are in {name}"), false),
+                Err(error) => app.say(format!("{error:#}"), true),
+            },
         }
     }
 

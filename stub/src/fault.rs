@@ -317,6 +317,9 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
             if !watched {
                 if let Some(at) = guarded(&list, fault_at) {
                     count_false_positive(t, at);
+                    if faulted {
+                        site.beside.fetch_add(1, Relaxed);
+                    }
                     warm(t, site, at);
                 }
             } else {

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 from lib.cases import Case, line
 from lib.env import ULPF, example, needs, ulpf_only
@@ -32,8 +34,9 @@ class Running:
         pattern = f"/{program[0]}"
         find = lambda: [p for p in subprocess.run(["pgrep", "-P", str(self.ulpf.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
                         if os.path.realpath(f"/proc/{p}/exe").endswith(pattern)]
-        assert wait_until(lambda: find(), 20), "the program has not begun"
-        self.pid = int(find()[0])
+        found = []
+        assert wait_until(lambda: found.extend(find()) or found, 20), "the program has not begun"
+        self.pid = int(found[0])
         # The door opens a moment later.
         door = f"@ulpf/{self.ulpf.pid}\n"
         assert wait_until(lambda: door in open("/proc/net/unix").read(), 20), "the door stays closed"
@@ -195,7 +198,7 @@ class Top(Case):
     def test_a_slow_terminal(self):
         """Nobody reads what it draws: the program comes to its end all the same."""
         master, slave = pty.openpty()
-        program = Running("cells[3]", program=("threads16", "200000"))
+        program = Running("bank.transfers", program=("bank", "3", "0"))
         top = subprocess.Popen([ULPF, "top", "--interval", "0.05", "--pid", str(program.pid)], stdin=slave, stdout=slave, stderr=slave,
                                env={**os.environ, "TERM": "xterm"}, start_new_session=True)
         try:
@@ -209,6 +212,31 @@ class Top(Case):
             program.ulpf.kill()
             program.ulpf.wait()
 
+    def test_sites_are_known(self):
+        """How instructions are served, and what share of their faults is beside every watch."""
+        with Running(*FIVE, options=["--no-patch"]) as bank, self.top("--pid", bank.pid, size=(160, 50)) as screen:
+            screen.keys("2")
+            screen.shows(r"^transfer\+0x\w+ +bank\.c:\d+ +trap +\S+ +\d+% +[\d,.M]+ +\d+% 0x", r"because  +patching is off", r"traps    +\d+, \d+ of them beside every watch")
+        with Running(*FIVE, program=("bank", "60", "100")) as bank, self.top("--pid", bank.pid) as screen:
+            screen.keys("2")
+            screen.shows(r"^transfer\+0x\w+ +bank\.c:\d+ +patched ")
+
+    def test_export_from_the_screen(self):
+        with tempfile.TemporaryDirectory() as folder, Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
+            screen.shows(r"update bank\.transfers: ")
+            for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,thread,access,"), ("a.trace.json", '"ph":"C"')):
+                path = os.path.join(folder, name)
+                screen.keys("e", "C-u", path, "Enter")
+                screen.shows(r"\d+ hits and the counters are in ")
+                self.assertTrue(wait_until(lambda: os.path.exists(path)))
+                self.assertIn(has, open(path).read())
+            if os.path.exists("/dev/full"):
+                os.symlink("/dev/full", os.path.join(folder, "full.csv"))
+                screen.keys("e", "C-u", os.path.join(folder, "full.csv"), "Enter")
+                screen.shows(r"cannot write .*full\.csv")
+            screen.keys("e", "C-u", "x.doc", "Enter")
+            screen.shows(r"cannot tell the format of x\.doc")
+
     def test_under_a_debugger(self):
         """gdb's own watches are shown by name, and are gdb's to change."""
         gdb = self.session("five")
@@ -218,6 +246,71 @@ class Top(Case):
             screen.shows(r"^ ulpf top  five \(", r"^ +\d+ b +w .* 21 ", r"write  b: 20 → 21  main\+")
             screen.keys("d")
             screen.shows(r"^ .*debugger.*there")
+
+
+@ulpf_only
+class Export(unittest.TestCase):
+    def test_every_hit(self):
+        """The export of a program that has been held says what its own log says."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "hits.jsonl")
+            with Running(*FIVE, program=("bank", "2", "1000")) as bank:
+                status, out, err = ulpf("export", "-o", path, "--pid", str(bank.pid))
+                bank.ulpf.wait()
+            self.assertEqual((status, out), (0, ""))
+            self.assertRegex(err, r"^ulpf: \d+ hits written to .*hits\.jsonl\n$")
+            lines = [json.loads(text) for text in open(path)]
+            hits = [l for l in lines if l["type"] == "hit"]
+            counters = {l["watch"]: l["hits"] for l in lines if l["type"] == "counters"}
+            self.assertEqual(len(hits), sum(counters.values()))
+            self.assertEqual(sum(l["name"] == "bank.fees" for l in hits), counters["bank.fees"])
+            self.assertEqual([l["time"] for l in hits], sorted(l["time"] for l in hits))
+            self.assertEqual((lines[0]["type"], lines[0]["program"]), ("session", "bank"))
+
+    def test_formats(self):
+        with tempfile.TemporaryDirectory() as folder, Running(*FIVE) as bank:
+            for name in "hits.csv", "hits.trace.json":
+                path = os.path.join(folder, name)
+                status, _, err = ulpf("export", "-o", path, "--for", "0.5", "-p", str(bank.pid))
+                self.assertEqual(status, 0, err)
+                text = open(path).read()
+                if name.endswith("csv"):
+                    self.assertRegex(text.splitlines()[1], r"^\d+\.\d{6},\d+,(write|update|read),[\w.\[\]]+,0x\w+,8,\w{16},\w{16},(true|false),0x\w+,\w+\+0x")
+                else:
+                    events = json.loads(text)
+                    self.assertEqual({e["ph"] for e in events}, {"M", "i", "C"})
+                    self.assertIn("anna", {e["args"].get("name") for e in events if e["ph"] == "M"})
+            status, out, _ = ulpf("export", "-o", "-", "--for", "0.3", "-p", str(bank.pid))
+            self.assertTrue(all(json.loads(text)["type"] for text in out.splitlines()))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_a_full_disk(self):
+        with Running(*FIVE, program=("bank", "60", "100")) as bank:
+            status, _, err = ulpf("export", "-o", "/dev/full", "--format", "csv", "-p", str(bank.pid))
+            self.assertEqual(status, 2)
+            self.assertRegex(err, r"^ulpf: cannot write /dev/full: .*No space left on device")
+            # Nobody but the export minds.
+            self.assertIsNone(bank.ulpf.poll())
+
+    def test_metrics(self):
+        with Running(*FIVE) as bank:
+            server = subprocess.Popen([ULPF, "export", "--metrics", "0", "--pid", str(bank.pid)], stderr=subprocess.PIPE, text=True)
+            try:
+                url = re.search(r"http://\S+", server.stderr.readline()).group()
+                with urllib.request.urlopen(url, timeout=20) as reply:
+                    self.assertIn("openmetrics-text", reply.headers["Content-Type"])
+                    text = reply.read().decode()
+                self.assertRegex(text, rf'(?m)^ulpf_watch_hits_total{{pid="{bank.pid}",program="bank",watch="bank\.fees",kind="w"}} \d+$')
+                self.assertTrue(text.endswith("# EOF\n"))
+                with self.assertRaises(urllib.error.HTTPError):
+                    urllib.request.urlopen(url + "/else", timeout=20)
+            finally:
+                server.terminate()
+                server.wait()
+                server.stderr.close()
+        status, _, err = ulpf("export", "--metrics", "0.0.0.0:0")
+        self.assertEqual(status, 2)
+        self.assertIn("use a loopback address", err)
 
 
 @ulpf_only

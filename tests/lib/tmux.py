@@ -35,7 +35,7 @@ class Screen:
     def keys(self, *keys):
         """`Enter`, `Escape`, `Up`, …; anything else as it is."""
         for key in keys:
-            named = key in ("Enter", "Escape", "Up", "Down", "Tab", "C-c", "End")
+            named = key in ("Enter", "Escape", "Up", "Down", "Tab", "C-c", "C-u", "End")
             subprocess.run([*self._tmux, "send-keys", *([] if named else ["-l"]), "-t", "t", key], check=True)
 
     def resize(self, width, height):

@@ -30,6 +30,8 @@ pub struct Site {
     pub heat: AtomicI32,
     /// How many faults it has had.
     pub faults: AtomicU32,
+    /// How many of them concerned no watch.
+    pub beside: AtomicU32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,6 +175,7 @@ impl Thunks {
             save: 0,
             heat: AtomicI32::new(0),
             faults: AtomicU32::new(0),
+            beside: AtomicU32::new(0),
         };
         if matches!(site.plan, Plan::Thunk | Plan::Gather) {
             match emit::thunk(&insn) {

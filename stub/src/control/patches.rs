@@ -539,9 +539,10 @@ pub fn sites(most: usize, out: &mut dyn Write) {
     for site in all.into_iter().take(most) {
         let _ = write!(
             out,
-            "{{\"pc\":\"{:#x}\",\"faults\":{},\"why\":\"{}\",\"bytes\":\"",
+            "{{\"pc\":\"{:#x}\",\"faults\":{},\"beside\":{},\"why\":\"{}\",\"bytes\":\"",
             site.insn.pc,
             site.faults.load(Relaxed),
+            site.beside.load(Relaxed),
             patches::why_not(site.insn.pc).why(),
         );
         for byte in site.insn.code() {
