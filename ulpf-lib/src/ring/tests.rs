@@ -408,6 +408,33 @@ fn what_has_been_overwritten_is_owned_up_to() {
 }
 
 #[test]
+fn a_sample_of_the_last() {
+    let memory = Memory::new(1, 64);
+    let mut reader = Reader::new(Start::First);
+    let sample = |reader: &mut Reader| {
+        let mut times = Vec::new();
+        let mut lost = 0;
+        reader.keep_last(&memory, 0, 4);
+        reader.read(&memory, 0, 100, |hit| {
+            times.push(hit.time);
+            lost += hit.lost;
+        });
+        (times, lost)
+    };
+    let add = |times: core::ops::Range<u64>| {
+        times.for_each(|time| write(&memory.ring(0), &store(1, time, 0x100, 4, 0, 1)));
+    };
+    add(0..3);
+    assert_eq!(sample(&mut reader), (vec![0, 1, 2], 0));
+    // More than is wanted, more than the ring holds: what was left out is known either way.
+    add(3..30);
+    assert_eq!(sample(&mut reader), (vec![26, 27, 28, 29], 23));
+    add(30..300);
+    assert_eq!(sample(&mut reader), (vec![296, 297, 298, 299], 266));
+    assert_eq!(sample(&mut reader), (vec![], 0));
+}
+
+#[test]
 fn rings_lie_side_by_side() {
     let mut end = RINGS_OFFSET;
     for index in 0..AREAS {
