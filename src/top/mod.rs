@@ -137,9 +137,25 @@ fn top(args: &TopArgs) -> Result<()> {
         return plain::run(args, &mut watcher, started, &leave);
     }
     let screen = Screen::open()?;
+    let child = started.as_ref().map(Started::pid);
+    let told = leave.clone();
+    std::thread::spawn(move || leave_all_the_same(&told, child));
     let result = live(args, &mut watcher, started, &leave);
     drop(screen);
     result
+}
+
+/// Where the terminal has gone, crossterm waits for its keys for ever, and busily: who was told to leave
+/// and does not come to it leaves from here. The program that we have started ends, too.
+fn leave_all_the_same(told: &AtomicBool, child: Option<i32>) {
+    while !told.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    if let Some(pid) = child {
+        let _ = crate::inject::sys::kill(pid, libc::SIGTERM);
+    }
+    std::process::exit(1);
 }
 
 /// The terminal as we need it; as it was when dropped.

@@ -83,6 +83,11 @@ impl Started {
         }
     }
 
+    /// That of `ulpf run`.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
     /// Has `ulpf run` ended, and so the program?
     pub fn ended(&mut self) -> bool {
         if self.status.is_none() {

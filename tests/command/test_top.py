@@ -109,6 +109,15 @@ class Top(Case):
             screen.shows(r"exit status 0")
             self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
+    def test_the_terminal_goes_away(self):
+        with self.top("-w", "audits", "--", example("bank"), "1000") as screen:
+            pid = int(screen.shows(r"bank \((\d+)\)")[0].group(1))
+            run = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], stdout=subprocess.PIPE, text=True).stdout.strip()
+            top = subprocess.run(["ps", "-o", "ppid=", "-p", run], stdout=subprocess.PIPE, text=True).stdout.strip()
+            screen.close()
+            for which in pid, top:
+                self.assertTrue(wait_until(lambda: not os.path.exists(f"/proc/{which}"), 20), "it is still there")
+
     def test_watches_from_the_screen(self):
         with Running("bank.fees") as bank, self.top("--pid", bank.pid) as screen:
             screen.shows(r"^   1 bank\.fees +w ")

@@ -28,6 +28,10 @@ class Screen:
         subprocess.run([*self._tmux, "kill-server"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._folder.cleanup()
 
+    def close(self):
+        """The terminal goes away."""
+        subprocess.run([*self._tmux, "kill-server"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
     def text(self, colours=False):
         return subprocess.run([*self._tmux, "capture-pane", "-p", *(["-e"] if colours else []), "-t", "t"], check=True,
                               stdout=subprocess.PIPE, text=True).stdout
