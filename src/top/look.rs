@@ -137,9 +137,11 @@ impl Looker {
             let now = header.nanos(sys::tsc());
             self.session.seconds = now.saturating_sub(header.base_ns) as f64 / 1e9;
             self.last = Instant::now();
+            // In this order: who watched a program ends after it.
+            let left_alone = !process::is_alive(self.session.by);
             if !process::is_alive(self.session.pid) {
                 self.session.ended = Some("the program has ended".into());
-            } else if !process::is_alive(self.session.by) {
+            } else if left_alone {
                 let by = self.session.by;
                 self.session.ended = Some(format!("ulpf ({by}) has let go of the program"));
             }
