@@ -21,7 +21,8 @@ EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libj
 
 build: need-build
 	$(CARGO) build --release
-demo: need-demo build examples
+demo: need-demo build
+	@$(MAKE) -s -C examples bin/bank
 	@demo/run
 test: need-test
 	@tests/all
