@@ -49,7 +49,11 @@ class Stress(Case):
 
     def test_watches_come_and_go_while_16_threads_store(self):
         """A real debugger sets and deletes watches on the neighbours; the watch that stays counts every store."""
-        stores = 1_000_000
+        # How long a program of so many stores lives is the machine's affair.
+        self.assertTrue(any(self.come_and_go(stores) > 10 for stores in (1_000_000, 10_000_000, 100_000_000)))
+
+    def come_and_go(self, stores):
+        """How many watches have been deleted before the program's end."""
         gdb = self.session("threads16", str(stores))
         gdb("monitor ulpf placement guard")  # in debug registers most stores would not be seen at all
         said = gdb("monitor ulpf watch %#x 1 w" % gdb.address("cells[3]"))
@@ -70,13 +74,13 @@ class Stress(Case):
             deleted += 1
         else:
             self.assertSays(gdb("continue", 120), r"_exit")
-        self.assertGreater(deleted, 10)
         stats = json.loads(gdb("monitor ulpf stats").strip())
         mine = [w["hits"] for w in stats["watches"] if w["id"] == json.loads(said.strip())["watch"]]
         self.assertEqual(mine, [stores])
         # Memory is as if nobody had looked: each cell holds its last store.
         self.assertExits(gdb, 0)
         self.assertEqual(gdb.server.stdout(), bare(example("threads16"), str(stores))[1])
+        return deleted
 
     def test_200_threads(self):
         status, out, hits = counted(["count"], "comers")

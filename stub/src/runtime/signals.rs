@@ -825,6 +825,7 @@ extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if let Some(l) = left {
         l.again(t, uc);
     }
+    patches::skip(uc);
 }
 
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
