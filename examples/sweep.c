@@ -1,6 +1,7 @@
 /* Stores each byte of 256 pages, in address order: what a patch of a hot store saves.
  *
  *   sweep ROUNDS [HOW]     HOW: into  the loop jumps between the store and the instruction behind it
+ *                               over  it jumps over every second store, to behind it
  *                               fork  a child sweeps, too, and looks at its own code
  *                               gs    the program takes gs for itself half-way
  *                               lock  it locks all its memory half-way
@@ -53,6 +54,20 @@ __attribute__((noinline)) void fill_half(unsigned char *from, unsigned char *to,
 			 : "memory", "cc");
 }
 
+/* A jump over the store leads to where the middle of a jump would be that takes the store's place. */
+__attribute__((noinline)) void fill_odd(unsigned char *from, unsigned char *to, int value)
+{
+	__asm__ volatile("1:	test	$1, %b0\n"
+			 "	je	2f\n"
+			 "	mov	%b2, (%0)\n"
+			 "2:	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+q"(from)
+			 : "r"(to), "q"(value)
+			 : "memory", "cc");
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 4, status = 0;
@@ -73,6 +88,8 @@ int main(int argc, char **argv)
 			mlockall(MCL_CURRENT);
 		if (n > 1 && !strcmp(how, "leave"))
 			fill(other, other + SIZE, n);
+		else if (!strcmp(how, "over"))
+			fill_odd(block, block + SIZE, n);
 		else if (!strcmp(how, "into"))
 			fill_half(block, block + SIZE, n);
 		else

@@ -12,7 +12,7 @@ use iced_x86::{
     Register,
 };
 use object::{Object, ObjectSection, SectionKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use ulpf_engine::access::Decoder;
 use ulpf_engine::patch::{Body, Group, JUMP, Refusal, Target};
@@ -22,7 +22,7 @@ use ulpf_engine::patch::{Body, Group, JUMP, Refusal, Target};
 pub struct Sites {
     /// The jump fits into the instruction.
     pub near: u64,
-    /// The instructions behind it move, too.
+    /// The instructions behind it move, too, or before it.
     pub relocated: u64,
     /// By reason.
     pub refused: BTreeMap<String, u64>,
@@ -68,6 +68,9 @@ pub struct Coverage {
     pub loads: Sites,
 }
 
+/// How many instructions before a site are remembered.
+const BEFORE: usize = 8;
+
 enum Tactic {
     Near,
     Relocated,
@@ -95,10 +98,17 @@ pub fn of_code(start: u64, code: &[u8], coverage: &mut Coverage) -> Result<()> {
     let mut info = InstructionInfoFactory::new();
     let mut decoder = iced_x86::Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let mut insn = Instruction::default();
+    // Where the last instructions began, and this one does.
+    let mut before: VecDeque<usize> = VecDeque::new();
     while decoder.can_decode() {
         let at = decoder.position();
         decoder.decode_out(&mut insn);
+        if before.len() > BEFORE {
+            before.pop_front();
+        }
+        before.push_back(at);
         if insn.is_invalid() {
+            before.clear();
             // Data among code, as hand-written assembly has it.
             let _ = decoder.set_position(at + 1);
             decoder.set_ip(start + at as u64 + 1);
@@ -111,7 +121,7 @@ pub fn of_code(start: u64, code: &[u8], coverage: &mut Coverage) -> Result<()> {
             true => &mut coverage.stores,
             false => &mut coverage.loads,
         };
-        sites.add(tactic(&engine, &insn, &code[at..]));
+        sites.add(tactic(&engine, &insn, code, &before));
     }
     Ok(())
 }
@@ -149,13 +159,33 @@ fn explicit(insn: &Instruction, info: &mut InstructionInfoFactory) -> Option<boo
     found
 }
 
-fn tactic(engine: &Decoder, insn: &Instruction, code: &[u8]) -> Result<Tactic, String> {
+/// `before` are offsets in the code; the last one is that of `insn`.
+fn tactic(
+    engine: &Decoder,
+    insn: &Instruction,
+    code: &[u8],
+    before: &VecDeque<usize>,
+) -> Result<Tactic, String> {
+    let at = before.back().copied().unwrap_or(0);
+    let start = insn.ip() - at as u64;
+    let rest = &code[at..];
     let site = engine
-        .decode(insn.ip(), &code[..code.len().min(15)])
+        .decode(insn.ip(), &rest[..rest.len().min(15)])
         .map_err(|_| "an instruction that the engine does not know".to_string())?;
-    match Group::new(&site, code, &mut |_, _| None) {
+    let mut group = Group::new(&site, rest, &mut |_, _| None);
+    if matches!(group, Err(Refusal::Successor))
+        && let Some(first) = before.front()
+    {
+        let starts = Group::starts(&site, start + *first as u64, &code[*first..]);
+        let mut groups = starts.into_iter().map(|from| {
+            let bytes = &code[(from - start) as usize..];
+            Group::from(from, 0, &site, bytes, &mut |_, _| None)
+        });
+        group = groups.find(Result::is_ok).unwrap_or(group);
+    }
+    match group {
         Err(Refusal::Instruction) => Err(kind(insn)),
-        Err(Refusal::Successor) => Err(successor(insn, code)),
+        Err(Refusal::Successor) => Err(successor(insn, rest)),
         Ok(group) => {
             // Somewhere near, as a room would be.
             let target = Target {
@@ -187,8 +217,8 @@ fn kind(insn: &Instruction) -> String {
         && !mnemonic.starts_with("fx");
     if insn.is_string_instruction() {
         format!("a string instruction ({mnemonic})")
-    } else if matches!(insn.segment_prefix(), Register::FS | Register::GS) {
-        "thread-local: through fs or gs".into()
+    } else if insn.segment_prefix() == Register::GS {
+        "through gs".into()
     } else if x87 {
         "x87: the unit remembers where its last instruction was".into()
     } else if (0..insn.op_count()).any(rsp) {
@@ -257,9 +287,9 @@ mod tests {
 
     #[test]
     fn reasons() {
-        // mov [rdi], al; call [rax] · rep movsb · mov fs:[0], eax
+        // mov [rdi], al; call [rax] · rep movsb · mov gs:[0], eax
         let code = [
-            0x88, 0x07, 0xff, 0x10, 0xf3, 0xa4, 0x64, 0x89, 0x04, 0x25, 0, 0, 0, 0,
+            0x88, 0x07, 0xff, 0x10, 0xf3, 0xa4, 0x65, 0x89, 0x04, 0x25, 0, 0, 0, 0,
         ];
         let c = of(&code);
         assert_eq!(c.stores.patched(), 0);
@@ -267,9 +297,20 @@ mod tests {
         let all = [
             "a string instruction (movsb)",
             "an indirect call follows",
-            "thread-local: through fs or gs",
+            "through gs",
         ];
         assert_eq!(why, all);
+    }
+
+    #[test]
+    fn what_cannot_move_stays() {
+        // xor eax, eax; mov [rdi], al; call [rax] · mov fs:[rbx], ebp; add rsp, 24
+        let code = [
+            0x31, 0xc0, 0x66, 0x90, 0x88, 0x07, 0xff, 0x10, 0x64, 0x89, 0x2b, 0x48, 0x83, 0xc4,
+            0x18,
+        ];
+        let c = of(&code);
+        assert_eq!((c.stores.relocated, c.stores.all()), (2, 2));
     }
 
     /// An update is a store, a pushed register no site.

@@ -214,11 +214,41 @@ pub const EXEC: u32 = 5;
 pub const DATA: u32 = 6;
 const READ: u32 = 4;
 
+const GNU_EH_FRAME: u32 = 0x6474_e550;
+/// Where the unwind tables are in the page with the headers.
+const TABLES: u64 = 2048;
+
+/// `.eh_frame_hdr` at `at`, with a description behind it of each part that has code, as one function.
+fn unwind_tables(at: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
+    let mut code: Vec<_> = parts.iter().filter(|p| p.1 == EXEC).collect();
+    code.sort_by_key(|p| p.0);
+    let mut out = vec![1, 0x1b, 0x03, 0x3b];
+    let mut put = |word: u64| out.extend((word as u32).to_le_bytes());
+    put(0);
+    put(code.len() as u64);
+    let described = |n: usize| at + 12 + 8 * code.len() as u64 + 16 * n as u64;
+    for (n, part) in code.iter().enumerate() {
+        put(part.0.wrapping_sub(at));
+        put(described(n).wrapping_sub(at));
+    }
+    for (n, part) in code.iter().enumerate() {
+        put(12);
+        put(0);
+        put(part.0.wrapping_sub(described(n) + 8));
+        put(part.2.len() as u64);
+    }
+    out
+}
+
 /// A static executable without sections; it starts at the beginning of its first part.
 pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     let mut inside = contents(memory_seed, 1);
     inside.extend(contents(memory_seed, 2));
     let mut segments = parts.to_vec();
+    // The page with the headers, and unwind tables in it: they tell ulpf where code begins.
+    let headers = segments[0].0 - 4096;
+    let tables = unwind_tables(headers + TABLES, parts);
+    assert!(tables.len() <= 4096 - TABLES as usize);
     segments.push((ARENAS[0], DATA, contents(memory_seed, 0)));
     segments.push((CONTENTS, READ, inside));
     let mut out = Vec::new();
@@ -230,8 +260,18 @@ pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
     out.extend(64u64.to_le_bytes());
     out.extend(0u64.to_le_bytes());
     out.extend(0u32.to_le_bytes());
-    for half in [64u16, 56, segments.len() as u16, 64, 0, 0] {
+    for half in [64u16, 56, segments.len() as u16 + 2, 64, 0, 0] {
         out.extend(half.to_le_bytes());
+    }
+    for (kind, at, len) in [
+        (1u32, 0, 4096u64),
+        (GNU_EH_FRAME, TABLES, tables.len() as u64),
+    ] {
+        out.extend(kind.to_le_bytes());
+        out.extend(READ.to_le_bytes());
+        for word in [at, headers + at, headers + at, len, len, 4096] {
+            out.extend(word.to_le_bytes());
+        }
     }
     let mut at = 4096u64;
     for (addr, flags, bytes) in &segments {
@@ -243,6 +283,8 @@ pub fn elf(memory_seed: u64, parts: &[(u64, u32, Vec<u8>)]) -> Vec<u8> {
         }
         at += len.next_multiple_of(4096);
     }
+    out.resize(TABLES as usize, 0);
+    out.extend(tables);
     for (_, _, bytes) in &segments {
         out.resize(out.len().next_multiple_of(4096), 0);
         out.extend(bytes);

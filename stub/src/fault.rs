@@ -35,6 +35,8 @@ const CODE: usize = 16 << 20;
 const MAX_REPEATS: u32 = 1 << 16;
 /// What a site has to go through again that could not be patched, or whose page could not.
 const HOPELESS: i32 = 100_000;
+/// The same for one that has faulted although both are as they should be.
+const MISSED: i32 = 64;
 /// Start of the saved access list in the scratch area; old values follow it.
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
@@ -237,7 +239,13 @@ pub fn look_again(t: &'static Thread, uc: &mut UContext) {
         && !t.inner().stepping
     {
         let pc = site.insn.pc;
-        if g().page_map.class(TargetAddr(page)) != 0 && patches::switch(t, pc, true) {
+        let classed = g().page_map.class(TargetAddr(page)) != 0;
+        if classed && patches::is_patched(pc) {
+            // It was before, or it was jumped to behind a jump that another instruction before it has.
+            site.heat.store(-MISSED, Relaxed);
+            return;
+        }
+        if classed && patches::switch(t, pc, true) {
             return;
         }
         request(t, uc, Request::PatchAccess { pc, page });

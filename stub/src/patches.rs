@@ -204,7 +204,8 @@ impl Table {
     /// Where a patch that looks at the access of the instruction at `pc` is in the list, in place or not.
     pub fn position(&self, pc: u64) -> Option<usize> {
         let after = self.list.partition_point(|p| p.start() <= pc);
-        let from = after.saturating_sub(JUMP);
+        // Groups are shorter than that.
+        let from = self.list.partition_point(|p| p.start() + 64 <= pc);
         let near = self.list.get(from..after)?;
         Some(from + near.iter().rposition(|p| p.group.checks(pc))?)
     }

@@ -109,9 +109,18 @@ class PatchedAccesses(Case):
         self.assertEqual([w["hits"] for w in stats["watches"]], [2] * 256)
         self.assertEqual(stats["false_positives"], 2 * (SIZE // 2 - 256))
         self.assertGreater(patches["landings"], 0)
-        # Each costs a signal: a patch in whose middle a loop begins is given up.
+        # Each costs a signal: a patch in whose middle a loop begins is given up, and so are the few that
+        # might take its place.
+        self.assertLess(patches["landings"], 6 * 64)
+
+    def test_jumps_over_a_store(self):
+        """What is before it moves then, not what is behind it."""
+        stats, patches = self.at_the_end(self.sweep("4", "over", at=2049), "4", "over")
+        self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 256)
+        self.assertEqual(stats["false_positives"], 4 * (SIZE // 2 - 256))
         self.assertLess(patches["landings"], 200)
-        self.assertEqual(patches["patches"], 0)
+        self.assertEqual((patches["patches"], patches["preceded"]), (1, 1))
+        self.assertLess(stats["faults"], 4000)
 
     def neighbours(self, *arguments):
         """Two stores under one jump, and one whose body must lie far away, in a program that leaves little place."""

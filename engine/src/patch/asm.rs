@@ -115,6 +115,10 @@ impl Asm {
     fn not_rcx(&mut self) {
         self.put(&[0x48, 0xf7, 0xd1]);
     }
+    /// `rdfsbase rcx`
+    pub fn fs_base(&mut self) {
+        self.put(&[0xf3, 0x48, 0x0f, 0xae, 0xc1]);
+    }
     /// `mov reg, imm64`
     pub fn constant(&mut self, reg: u8, value: u64) {
         self.put(&[0x48 | reg >> 3, 0xb8 | reg & 7]);

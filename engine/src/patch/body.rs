@@ -7,7 +7,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
-use super::plan::{Group, Part, What};
+use super::plan::{FS, Group, Part, What};
 use super::{CLASS_READS, CLASS_WRITES, Mark, Phase};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
@@ -529,6 +529,10 @@ fn checked(
     let asm = &mut w.asm;
     if !asm.address(a, &insn.mem) {
         return None;
+    }
+    if insn.mem.segment == FS {
+        asm.fs_base();
+        asm.add_rcx(a);
     }
     // The last byte's page: an access that begins on the page before finds the bits there set, unless
     // it may go through this page's alias.

@@ -7,6 +7,10 @@ use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 use super::{JUMP, TRAPS};
 use crate::access::{Class, Insn};
 
+/// The prefixes, as [`MemOp::segment`](crate::access::MemOp) has them.
+pub const FS: u8 = 0x64;
+const GS: u8 = 0x65;
+
 /// Why a site keeps its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -53,34 +57,81 @@ impl Group {
         code: &[u8],
         also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
     ) -> Result<Group, Refusal> {
+        Group::from(insn.pc, insn.pc, insn, code, also)
+    }
+
+    /// The same from `start` on, where an instruction begins that leads to `insn`, and up to the one at
+    /// `last`, if there is one; `code` are the bytes from `start` on.
+    pub fn from(
+        start: u64,
+        last: u64,
+        insn: &Insn,
+        code: &[u8],
+        also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
+    ) -> Result<Group, Refusal> {
         if !can_check(insn) {
             return Err(Refusal::Instruction);
         }
-        let mut parts = alloc::vec![Part {
-            at: insn.pc,
-            len: insn.len,
-            what: What::Checked(*insn),
-        }];
-        let mut len = insn.len as usize;
-        while len < JUMP {
-            let rest = code.get(len..).ok_or(Refusal::Successor)?;
-            let at = insn.pc + len as u64;
-            let mut part = successor(at, rest).ok_or(Refusal::Successor)?;
-            let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
-            if let Some(insn) = checked {
-                part.what = What::Checked(insn);
-            }
-            len += part.len as usize;
+        let mut parts = Vec::new();
+        let mut at = start;
+        while at < start + JUMP as u64 || at <= insn.pc.max(last) {
+            let part = if at == insn.pc {
+                Part {
+                    at,
+                    len: insn.len,
+                    what: What::Checked(*insn),
+                }
+            } else {
+                let rest = code.get((at - start) as usize..);
+                let rest = rest.ok_or(Refusal::Successor)?;
+                let (mut part, next) = successor(at, rest).ok_or(Refusal::Successor)?;
+                let after = at + u64::from(part.len);
+                if at < insn.pc && (!next || after > insn.pc) {
+                    return Err(Refusal::Successor);
+                }
+                let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
+                if let Some(insn) = checked {
+                    part.what = What::Checked(insn);
+                }
+                part
+            };
+            at += u64::from(part.len);
             parts.push(part);
         }
-        let bytes = code.get(..len).ok_or(Refusal::Successor)?.to_vec();
+        let bytes = code.get(..(at - start) as usize);
+        let bytes = bytes.ok_or(Refusal::Successor)?.to_vec();
         Ok(Group { parts, bytes })
+    }
+
+    /// Where groups for `insn` may begin that displace nothing behind it, the nearest first: at
+    /// instructions before it, given those of its function (`code`, from the function's `start` on).
+    pub fn starts(insn: &Insn, start: u64, code: &[u8]) -> Vec<u64> {
+        const MOST: usize = 4;
+        let mut decoder = iced_x86::Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        let mut before = Vec::new();
+        while decoder.can_decode() && decoder.ip() < insn.pc {
+            before.push(decoder.ip());
+            if decoder.decode().is_invalid() {
+                return Vec::new(); // data among the code
+            }
+        }
+        if decoder.ip() != insn.pc {
+            return Vec::new();
+        }
+        let enough = |at: &u64| insn.pc + u64::from(insn.len) - at >= JUMP as u64;
+        before.into_iter().rev().filter(enough).take(MOST).collect()
     }
 
     /// Is the access of the instruction at `pc` looked at?
     pub fn checks(&self, pc: u64) -> bool {
         let checked = |p: &Part| p.at == pc && matches!(p.what, What::Checked(_));
         self.parts.iter().any(checked)
+    }
+
+    /// Does it look at an access through fs? Then its body needs `rdfsbase`.
+    pub fn needs_fs_base(&self) -> bool {
+        let fs = |p: &Part| matches!(p.what, What::Checked(i) if i.mem.segment == FS);
+        self.parts.iter().any(fs)
     }
 
     /// The first multiple of `step` from `at` on where a body may lie.
@@ -138,7 +189,8 @@ pub fn can_check(insn: &Insn) -> bool {
     let l = &insn.layout;
     insn.class == Class::Plain
         && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 16 | 32 | 64)
-        && insn.mem.segment == 0
+        // Through gs bodies find their own area.
+        && insn.mem.segment != GS
         // The x87 unit remembers where its last instruction was.
         && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))
         && !l.addr32
@@ -147,7 +199,9 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
-fn successor(at: u64, code: &[u8]) -> Option<Part> {
+/// The instruction at `at` as a part that is not looked at, and whether what stands behind it comes next,
+/// and only then.
+fn successor(at: u64, code: &[u8]) -> Option<(Part, bool)> {
     let mut decoder = iced_x86::Decoder::with_ip(
         64,
         code.get(..code.len().min(15))?,
@@ -176,9 +230,14 @@ fn successor(at: u64, code: &[u8]) -> Option<Part> {
         FlowControl::Call if i.is_call_near() => What::Call(target()?),
         _ => return None,
     };
-    Some(Part {
+    let next = matches!(
+        i.flow_control(),
+        FlowControl::Next | FlowControl::ConditionalBranch
+    );
+    let part = Part {
         at,
         len: i.len() as u8,
         what,
-    })
+    };
+    Some((part, next))
 }

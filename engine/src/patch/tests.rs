@@ -73,6 +73,38 @@ fn every_access_under_a_jump_may_be_looked_at() {
     assert!(!group.checks(AT + 1) && !group.checks(AT + 8));
 }
 
+/// A group that begins before its access, so that nothing behind that moves.
+#[test]
+fn what_stands_before_moves_as_well() {
+    let decoder = Decoder::new().unwrap();
+    // xor %eax,%eax; jne +4; or $4,%eax; mov %rax,-8(%rdi); ret
+    let code = [
+        0x31, 0xc0, 0x75, 0x04, 0x83, 0xc8, 0x04, 0x48, 0x89, 0x47, 0xf8, 0xc3,
+    ];
+    let store = decoder.decode(AT + 7, &code[7..]).unwrap();
+    let starts = Group::starts(&store, AT, &code);
+    assert_eq!(starts, [AT + 4, AT + 2, AT]);
+    for (start, parts, mine) in [(AT + 4, 2, 1), (AT + 2, 3, 2)] {
+        let from = (start - AT) as usize;
+        let group = Group::from(start, 0, &store, &code[from..], &mut |_, _| None).unwrap();
+        assert_eq!((group.start(), group.end()), (start, AT + 11));
+        assert_eq!(group.parts.len(), parts);
+        assert!(group.checks(AT + 7) && !group.checks(start));
+        let at = group.next(AT - 0x1000_0000, 16).unwrap();
+        let body = Body::new(&group, target(at)).unwrap();
+        assert_eq!(body.after.iter().filter(|a| **a != 0).count(), 1);
+        assert!(body.after[mine] > body.parts[mine]);
+    }
+    let more = Group::from(AT + 4, AT + 11, &store, &code[4..], &mut |_, _| None);
+    assert_eq!(more.unwrap().end(), AT + 12);
+    // In the middle of an instruction; from another one's middle; behind what never leads there.
+    assert!(Group::starts(&store, AT + 1, &code).is_empty());
+    let from = |start: u64, code: &[u8]| Group::from(start, 0, &store, code, &mut |_, _| None);
+    assert!(from(AT + 5, &code[5..]).is_err());
+    let returns = [0xc3, 0x90, 0x90, 0x48, 0x89, 0x47, 0xf8, 0xc3];
+    assert!(from(AT + 4, &returns).is_err());
+}
+
 #[test]
 fn places_in_order() {
     for code in [
@@ -114,7 +146,7 @@ fn what_cannot_be_patched() {
     let refused = |code: &[u8]| group(code).err();
     assert_eq!(refused(&[0xaa]), Some(Instruction)); // stos
     assert_eq!(refused(&[0x50]), Some(Instruction)); // push
-    assert_eq!(refused(&[0x64, 0x89, 0x07]), Some(Instruction)); // fs:
+    assert_eq!(refused(&[0x65, 0x89, 0x07]), Some(Instruction)); // gs:
     assert_eq!(refused(&[0x48, 0x89, 0x27]), Some(Instruction)); // mov %rsp,(%rdi)
     assert_eq!(refused(&[0xdd, 0x1f]), Some(Instruction)); // fstpl
     assert_eq!(refused(&[0x89, 0x07, 0xff, 0xd0, 0x90]), Some(Successor)); // call *%rax
@@ -130,6 +162,8 @@ fn every_byte_of_a_body_has_a_meaning() {
         &[0x89, 0x07, 0xe8, 1, 2, 3, 0],
         &[0x48, 0x89, 0x05, 0x10, 0, 0, 0],
         &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
+        // mov %ebp,%fs:(%rbx)
+        &[0x64, 0x89, 0x2b, 0x48, 0x83, 0xc4, 0x18],
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {

@@ -1,6 +1,7 @@
 //! Makes programs out of seeds: epochs of random items in a loop, watches that are changed between
 //! the epochs.
 
+mod close;
 mod crew;
 mod instruction;
 mod masks;
@@ -404,10 +405,11 @@ impl Gen<'_> {
     }
 
     fn item(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.below(22) {
             0..=1 => self.string(),
             2..=3 => self.stack(),
             4 => self.system_call(),
+            20..=21 => self.close(),
             // Of the codes only a few take vectors of addresses.
             5 if self.judge == Judge::Step => self.random_masked(),
             _ => self.random_instruction(),

@@ -8,6 +8,7 @@
 mod bulk;
 mod filters;
 mod follow;
+mod functions;
 pub mod heap;
 mod last;
 mod monitor;

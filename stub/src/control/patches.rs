@@ -33,6 +33,8 @@ use crate::patches::{self, AFTER, ENABLED, GS_TAKEN, PLACED, Patch, REMOVED, SOM
 
 /// Pages that are looked at together.
 const BATCH: u64 = 64;
+/// How far a patch goes to take others with it.
+const FURTHEST: u64 = 24;
 
 pub struct Patches {
     rooms: Rooms,
@@ -45,8 +47,6 @@ pub struct Patches {
     /// How many bodies there have been.
     made: usize,
     pub refused: u64,
-    /// What the patch that is being made shall look at beside its first instruction.
-    wanted: Vec<u64>,
     failed: bool,
 }
 
@@ -59,7 +59,6 @@ impl Patches {
             tallied: Vec::new(),
             made: 0,
             refused: 0,
-            wanted: Vec::new(),
             failed: false,
         }
     }
@@ -79,18 +78,21 @@ impl Patches {
         }
         let table = patches::table();
         let done = match (table.at(pc), table.position(pc)) {
-            _ if patches::why_not(pc) == Unpatched::Landings => Err(Unpatched::Landings),
             // One more of its instructions is hot.
             (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
                 let start = p.start();
-                self.wanted = alloc::vec![pc];
-                let done = self.patch(start);
-                self.wanted.clear();
-                done
+                let maps = Snapshot::read().map_err(|_| Unpatched::Code);
+                maps.and_then(|maps| self.place(pc, start, &maps))
             }
             (Some(_), _) => Err(Unpatched::Taken),
             (_, Some(n)) => self.put_back(n),
-            _ => self.patch(pc),
+            _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
+                self.patch_before(pc, Unpatched::Landings)
+            }
+            _ => match self.patch(pc) {
+                Err(why @ (Unpatched::Successor | Unpatched::Room)) => self.patch_before(pc, why),
+                done => done,
+            },
         };
         // SAFETY: the world rests.
         let refused = unsafe { &mut patches::table_mut().refused };
@@ -300,8 +302,14 @@ impl Patches {
 
     // ---- code ------------------------------------------------------------------------------------
 
-    /// What the patch at `pc` is to displace, and looks at: what those that it replaces have looked at, too.
-    fn group(&self, pc: u64, maps: &Snapshot) -> Result<Group, Unpatched> {
+    /// What a patch of the access at `pc` is to displace that begins at `from` and goes on to `last`, at least.
+    /// It looks at what those that it replaces have looked at, too.
+    fn group(
+        &self,
+        pc: u64,
+        (from, last): (u64, u64),
+        maps: &Snapshot,
+    ) -> Result<Group, Unpatched> {
         use Unpatched::Code;
         let vma = maps.at(pc).ok_or(Code)?;
         // Never memory that others see, or that the program may write while we patch it.
@@ -313,32 +321,83 @@ impl Patches {
         {
             return Err(Code);
         }
-        let mut code = [0u8; 40];
-        let room = (vma.end - pc).min(code.len() as u64) as usize;
+        let mut code = [0u8; 64];
+        let room = (vma.end - from).min(code.len() as u64) as usize;
         let code = code.get_mut(..room).ok_or(Code)?;
-        if text::read(pc, code) != room {
+        if from < vma.start || text::read(from, code) != room {
             return Err(Code);
         }
-        patches::hide(pc, code);
-        let insn = crate::fault::decode(pc, code).ok_or(Unpatched::Instruction)?;
+        let own = code.get((pc - from) as usize..).ok_or(Code)?;
+        let own = own.get(..own.len().min(15)).ok_or(Code)?;
+        let insn = crate::fault::decode(pc, own).ok_or(Unpatched::Instruction)?;
         let hot = |at: u64| {
             let list = &patches::table().list;
-            self.wanted.contains(&at) || list.iter().any(|p| p.is_in_place() && p.group.checks(at))
+            list.iter().any(|p| p.is_in_place() && p.group.checks(at))
         };
         let mut also = |at: u64, rest: &[u8]| {
             let rest = rest.get(..rest.len().min(15))?;
             hot(at).then(|| crate::fault::decode(at, rest)).flatten()
         };
-        Group::new(&insn, code, &mut also).map_err(|why| match why {
+        let group = Group::from(from, last, &insn, code, &mut also).map_err(|why| match why {
             Refusal::Instruction => Unpatched::Instruction,
             Refusal::Successor => Unpatched::Successor,
-        })
+        })?;
+        if group.needs_fs_base() && !g().fsgsbase {
+            return Err(Unpatched::Instruction);
+        }
+        Ok(group)
+    }
+
+    /// A patch of the access at `pc` that displaces what stands before, not what stands behind, where that
+    /// cannot move or loops jump to it. What stands before, the function's own beginning tells, which the
+    /// unwind tables know.
+    fn patch_before(&mut self, pc: u64, why: Unpatched) -> Result<(), Unpatched> {
+        use Unpatched::Landings;
+        let maps = Snapshot::read().map_err(|_| why)?;
+        let start = super::functions::start(pc, &maps).ok_or(why)?;
+        let mut code = alloc::vec![0; (pc - start) as usize + 15];
+        let n = text::read(start, &mut code);
+        let code = code.get(..n).ok_or(why)?;
+        let own = code.get((pc - start) as usize..).ok_or(why)?;
+        let insn = crate::fault::decode(pc, own).ok_or(why)?;
+        for from in Group::starts(&insn, start, code) {
+            let tried = patches::table().refused.get(&from) == Some(&Landings);
+            if !tried && self.place(pc, from, &maps).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(why)
     }
 
     fn patch(&mut self, pc: u64) -> Result<(), Unpatched> {
+        let maps = Snapshot::read().map_err(|_| Unpatched::Code)?;
+        self.place(pc, pc, &maps)
+    }
+
+    /// A patch of the access at `pc`, its jump at `from`.
+    fn place(&mut self, pc: u64, from: u64, maps: &Snapshot) -> Result<(), Unpatched> {
         use Unpatched::{Code, Room, Taken};
-        let maps = Snapshot::read().map_err(|_| Code)?;
-        let group = self.group(pc, &maps)?;
+        let mut group = self.group(pc, (from, pc), maps)?;
+        // What would be lost of those that it meets comes with it, as long as that is not far away.
+        let mut stretch = (from, pc);
+        for _ in 0..4 {
+            let before = stretch;
+            for p in &patches::table().list {
+                let near = p.start() + FURTHEST > pc && p.start() < pc + FURTHEST;
+                if near && p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
+                    let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
+                    stretch.0 = stretch.0.min(p.start());
+                    stretch.1 = stretch.1.max(last.map_or(0, |x| x.at));
+                }
+            }
+            if stretch == before {
+                break;
+            }
+            let Ok(larger) = self.group(pc, stretch, maps) else {
+                break;
+            };
+            group = larger;
+        }
         let (start, end) = (group.start(), group.end());
         if patches::taken(start, end) {
             return Err(Taken);
@@ -357,7 +416,7 @@ impl Patches {
         // Its length does not depend on where it is.
         let size = Body::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
         let made = (size > 1)
-            .then(|| self.rooms.find(&group, size, &maps))
+            .then(|| self.rooms.find(&group, size, maps))
             .flatten()
             .and_then(|at| Some((at, group.jump(at)?, Body::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
@@ -427,7 +486,10 @@ impl Patches {
 
     /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.
     pub fn cool(&mut self, pc: u64) {
-        let Some(n) = patches::table().position(pc) else {
+        // Its jump may stand before the access.
+        let table = patches::table();
+        let there = table.list.iter().position(|p| p.start() == pc);
+        let Some(n) = there.or_else(|| table.position(pc)) else {
             return;
         };
         let Some(p) = patches::table().list.get(n).filter(|p| p.is_in_place()) else {
@@ -515,13 +577,16 @@ impl Patches {
         let table = patches::table();
         let there = || table.list.iter().filter(|p| p.is_in_place());
         let short = there().filter(|p| p.group.parts.len() > 1);
+        // What stands before the access has moved.
+        let preceded = there().filter(|p| !p.group.checks(p.start()));
         let _ = writeln!(
             out,
-            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
+            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"preceded\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
             ENABLED.load(Relaxed),
             AFTER.load(Relaxed),
             there().count(),
             short.count(),
+            preceded.count(),
             PLACED.load(Relaxed),
             REMOVED.load(Relaxed),
             self.refused,
