@@ -2,6 +2,8 @@
  *
  *   sweep ROUNDS [HOW]     HOW: into  the loop jumps between the store and the instruction behind it
  *                               over  it jumps over every second store, to behind it
+ *                               past  it increments, and every second turn jumps past the lock prefix
+ *                               fs    it stores through fs, as to a thread's own variables
  *                               fork  a child sweeps, too, and looks at its own code
  *                               gs    the program takes gs for itself half-way
  *                               lock  it locks all its memory half-way
@@ -68,6 +70,37 @@ __attribute__((noinline)) void fill_odd(unsigned char *from, unsigned char *to, 
 			 : "memory", "cc");
 }
 
+/* As C libraries skip the prefix in a program of one thread. */
+__attribute__((noinline)) void fill_past(unsigned char *from, unsigned char *to)
+{
+	__asm__ volatile("1:	test	$1, %b0\n"
+			 "	je	2f\n"
+			 "	lock\n"
+			 "2:	incb	(%0)\n"
+			 "	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+q"(from)
+			 : "r"(to)
+			 : "memory", "cc");
+}
+
+__attribute__((noinline)) void fill_fs(unsigned char *from, unsigned char *to, int value)
+{
+	unsigned char *base;
+
+	__asm__ volatile("mov	%%fs:0, %2\n"
+			 "	sub	%2, %0\n"
+			 "	sub	%2, %1\n"
+			 "1:	mov	%b3, %%fs:(%0)\n"
+			 "	inc	%0\n"
+			 "	cmp	%1, %0\n"
+			 "	jne	1b"
+			 : "+r"(from), "+r"(to), "=&r"(base)
+			 : "q"(value)
+			 : "memory", "cc");
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 4, status = 0;
@@ -90,6 +123,10 @@ int main(int argc, char **argv)
 			fill(other, other + SIZE, n);
 		else if (!strcmp(how, "over"))
 			fill_odd(block, block + SIZE, n);
+		else if (!strcmp(how, "past"))
+			fill_past(block, block + SIZE);
+		else if (!strcmp(how, "fs"))
+			fill_fs(block, block + SIZE, n);
 		else if (!strcmp(how, "into"))
 			fill_half(block, block + SIZE, n);
 		else

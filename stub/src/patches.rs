@@ -503,7 +503,7 @@ fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
         return None;
     }
     let p = table().at(pc).filter(|p| p.start() != pc)?;
-    let n = p.group.parts.iter().position(|x| x.at == pc)?;
+    let n = p.group.entered(pc)?;
     // Behind the jump stands what always stood there.
     if pc >= p.start() + JUMP as u64 {
         return None;

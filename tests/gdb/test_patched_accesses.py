@@ -122,6 +122,16 @@ class PatchedAccesses(Case):
         self.assertEqual((patches["patches"], patches["preceded"]), (1, 1))
         self.assertLess(stats["faults"], 4000)
 
+    def test_jumps_past_a_lock(self):
+        """A C library's: only one of the two ways to the instruction goes by its prefix."""
+        stats, _ = self.at_the_end(self.sweep("1", "past"), "1", "past")
+        self.assertCounted(stats, 1)
+
+    def test_through_fs(self):
+        stats, _ = self.at_the_end(self.sweep("4", "fs"), "4", "fs")
+        self.assertCounted(stats, 4)
+        self.assertLess(stats["faults"], 4000)
+
     def neighbours(self, *arguments):
         """Two stores under one jump, and one whose body must lie far away, in a program that leaves little place."""
         gdb = self.session("neighbours", *arguments, options=["--placement=guard"])

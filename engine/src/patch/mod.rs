@@ -24,7 +24,7 @@ mod plan;
 mod tests;
 
 pub use body::{Body, Tables, Target};
-pub use plan::{Group, Part, Refusal, What};
+pub use plan::{Group, Part, Refusal, What, skipped};
 
 /// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
 /// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands

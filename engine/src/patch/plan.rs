@@ -1,5 +1,6 @@
 //! Which instructions a jump displaces, and where it may lead.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
@@ -16,7 +17,7 @@ const GS: u8 = 0x65;
 pub enum Refusal {
     /// An access that bodies cannot make: implicit operands, masks, segments, rsp as an operand.
     Instruction,
-    /// What stands behind it cannot be moved: an indirect call, a system call, unknown bytes.
+    /// What stands behind it (or before) cannot be moved: an indirect call, a system call, unknown bytes.
     Successor,
 }
 
@@ -60,8 +61,8 @@ impl Group {
         Group::from(insn.pc, insn.pc, insn, code, also)
     }
 
-    /// The same from `start` on, where an instruction begins that leads to `insn`, and up to the one at
-    /// `last`, if there is one; `code` are the bytes from `start` on.
+    /// The same from `start` on, where an instruction begins, and up to the one at `last`, if there is one;
+    /// `code` are the bytes from `start` on.
     pub fn from(
         start: u64,
         last: u64,
@@ -84,9 +85,8 @@ impl Group {
             } else {
                 let rest = code.get((at - start) as usize..);
                 let rest = rest.ok_or(Refusal::Successor)?;
-                let (mut part, next) = successor(at, rest).ok_or(Refusal::Successor)?;
-                let after = at + u64::from(part.len);
-                if at < insn.pc && (!next || after > insn.pc) {
+                let mut part = displaced(at, rest).ok_or(Refusal::Successor)?;
+                if at < insn.pc && at + u64::from(part.len) > insn.pc {
                     return Err(Refusal::Successor);
                 }
                 let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
@@ -104,15 +104,23 @@ impl Group {
     }
 
     /// Where groups for `insn` may begin that displace nothing behind it, the nearest first: at
-    /// instructions before it, given those of its function (`code`, from the function's `start` on).
+    /// instructions that lead to it, given those of its function (`code`, from the function's `start` on).
     pub fn starts(insn: &Insn, start: u64, code: &[u8]) -> Vec<u64> {
         const MOST: usize = 4;
         let mut decoder = iced_x86::Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let mut before = Vec::new();
+        let mut before = VecDeque::new();
         while decoder.can_decode() && decoder.ip() < insn.pc {
-            before.push(decoder.ip());
-            if decoder.decode().is_invalid() {
+            let at = decoder.ip();
+            let i = decoder.decode();
+            if i.is_invalid() {
                 return Vec::new(); // data among the code
+            }
+            match i.flow_control() {
+                FlowControl::Next | FlowControl::ConditionalBranch => before.push_back(at),
+                _ => before.clear(),
+            }
+            if before.len() > JUMP + MOST {
+                before.pop_front();
             }
         }
         if decoder.ip() != insn.pc {
@@ -120,6 +128,15 @@ impl Group {
         }
         let enough = |at: &u64| insn.pc + u64::from(insn.len) - at >= JUMP as u64;
         before.into_iter().rev().filter(enough).take(MOST).collect()
+    }
+
+    /// The part that somebody means who jumps to `pc`. Behind a [`skipped`] prefix it is the locked one.
+    pub fn entered(&self, pc: u64) -> Option<usize> {
+        self.parts.iter().position(|p| {
+            let lock = (p.at - self.start()) as usize;
+            let before = lock.checked_sub(2).and_then(|n| self.bytes.get(n..=lock));
+            p.at == pc || p.at + 1 == pc && before.is_some_and(skipped)
+        })
     }
 
     /// Is the access of the instruction at `pc` looked at?
@@ -168,11 +185,7 @@ impl Group {
 
     /// May the byte at offset `n` of the jump be anything? (If not, one of [`TRAPS`].)
     fn free(&self, n: usize) -> bool {
-        !self
-            .parts
-            .iter()
-            .skip(1)
-            .any(|p| p.at - self.start() == n as u64)
+        self.entered(self.start() + n as u64).is_none()
     }
 
     /// The jump to `to`, if its bytes are right.
@@ -182,6 +195,12 @@ impl Group {
         let fits = |(n, byte): (usize, &u8)| n == 0 || self.free(n) || TRAPS.contains(byte);
         jump.iter().enumerate().all(fits).then_some(jump)
     }
+}
+
+/// Do these bytes end with a `lock` prefix that the jump before it skips? So C libraries spare those who are
+/// alone: `cmpl $0, %fs:24; je 1f; lock; 1: cmpxchg ...`.
+pub fn skipped(bytes: &[u8]) -> bool {
+    bytes.ends_with(&[0x74, 0x01, 0xf0])
 }
 
 /// Can a body make this access?
@@ -199,9 +218,8 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
-/// The instruction at `at` as a part that is not looked at, and whether what stands behind it comes next,
-/// and only then.
-fn successor(at: u64, code: &[u8]) -> Option<(Part, bool)> {
+/// The instruction at `at` as a part that is not looked at.
+fn displaced(at: u64, code: &[u8]) -> Option<Part> {
     let mut decoder = iced_x86::Decoder::with_ip(
         64,
         code.get(..code.len().min(15))?,
@@ -230,14 +248,9 @@ fn successor(at: u64, code: &[u8]) -> Option<(Part, bool)> {
         FlowControl::Call if i.is_call_near() => What::Call(target()?),
         _ => return None,
     };
-    let next = matches!(
-        i.flow_control(),
-        FlowControl::Next | FlowControl::ConditionalBranch
-    );
-    let part = Part {
+    Some(Part {
         at,
         len: i.len() as u8,
         what,
-    };
-    Some((part, next))
+    })
 }

@@ -99,10 +99,34 @@ fn what_stands_before_moves_as_well() {
     assert_eq!(more.unwrap().end(), AT + 12);
     // In the middle of an instruction; from another one's middle; behind what never leads there.
     assert!(Group::starts(&store, AT + 1, &code).is_empty());
-    let from = |start: u64, code: &[u8]| Group::from(start, 0, &store, code, &mut |_, _| None);
-    assert!(from(AT + 5, &code[5..]).is_err());
-    let returns = [0xc3, 0x90, 0x90, 0x48, 0x89, 0x47, 0xf8, 0xc3];
-    assert!(from(AT + 4, &returns).is_err());
+    let middle = Group::from(AT + 5, 0, &store, &code[5..], &mut |_, _| None);
+    assert!(middle.is_err());
+    let returns = [0x90, 0xc3, 0x90, 0x48, 0x89, 0x47, 0xf8, 0xc3];
+    assert_eq!(Group::starts(&store, AT + 4, &returns), [AT + 6]);
+}
+
+/// mov %al,(%rdi); jmp +2; mov %cl,(%rdi): the second one becomes hot, too.
+#[test]
+fn both_ends_of_an_else() {
+    let decoder = Decoder::new().unwrap();
+    let code = [0x88, 0x07, 0xeb, 0x02, 0x88, 0x0f, 0xc3];
+    let store = decoder.decode(AT + 4, &code[4..]).unwrap();
+    let mut also = |at, code: &[u8]| (at == AT).then(|| decoder.decode(at, code).unwrap());
+    let group = Group::from(AT, AT + 4, &store, &code, &mut also).unwrap();
+    assert!(group.checks(AT) && group.checks(AT + 4));
+}
+
+/// je +1; lock; cmpxchg %rcx,(%rdi)
+#[test]
+fn jumps_past_a_lock() {
+    let decoder = Decoder::new().unwrap();
+    let code = [0x74, 0x01, 0xf0, 0x48, 0x0f, 0xb1, 0x0f, 0xc3];
+    let locked = decoder.decode(AT + 2, &code[2..]).unwrap();
+    let group = Group::from(AT, AT, &locked, &code, &mut |_, _| None).unwrap();
+    let entered = [0, 2, 3, 4].map(|n| group.entered(AT + n));
+    assert_eq!(entered, [Some(0), Some(1), Some(1), None]);
+    let jump = group.jump(group.next(AT + 0x10000, 16).unwrap()).unwrap();
+    assert!(TRAPS.contains(&jump[2]) && TRAPS.contains(&jump[3]));
 }
 
 #[test]

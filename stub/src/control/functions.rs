@@ -2,8 +2,6 @@
 //! run-times search in the same way). Only tables of the form that linkers write are read; without one,
 //! nothing is known.
 
-use alloc::vec::Vec;
-
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::maps::Snapshot;
 
@@ -50,13 +48,14 @@ fn table(pc: u64, maps: &Snapshot) -> Option<u64> {
         return None;
     }
     let count = u16::from_le_bytes([head[56], head[57]]);
-    let at = base + u64_at(base + 32)?;
+    let mut header = base.wrapping_add(u64_at(base + 32)?);
     let mut bias = None;
     let (mut inside, mut table) = (false, None);
-    let headers: Vec<u64> = (0..u64::from(count.min(64))).map(|n| at + 56 * n).collect();
-    for h in headers {
-        let (kind, offset) = (u32_at(h)?, u64_at(h + 8)?);
-        let (address, len) = (u64_at(h + 16)?, u64_at(h + 40)?);
+    for _ in 0..count.min(64) {
+        let (kind, offset) = (u32_at(header)?, u64_at(header.wrapping_add(8))?);
+        let address = u64_at(header.wrapping_add(16))?;
+        let len = u64_at(header.wrapping_add(40))?;
+        header = header.wrapping_add(56);
         if kind == PT_LOAD {
             if offset == 0 {
                 bias = Some(base.wrapping_sub(address & !(PAGE_SIZE - 1)));
@@ -76,8 +75,8 @@ pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
     if bytes(table)? != [1, 0x1b, 0x03, 0x3b] {
         return None;
     }
-    let entry = |n: u64| table + 12 + n * 8;
-    let (mut low, mut high) = (0, u64::from(u32_at(table + 8)?));
+    let entry = |n: u64| table.wrapping_add(12 + n * 8);
+    let (mut low, mut high) = (0, u64::from(u32_at(table.wrapping_add(8))?));
     while low < high {
         let middle = (low + high) / 2;
         if relative(table, entry(middle))? <= pc {
@@ -88,9 +87,10 @@ pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
     }
     let entry = entry(low.checked_sub(1)?);
     let start = relative(table, entry)?;
-    let described = relative(table, entry + 4)?;
+    let described = relative(table, entry.wrapping_add(4))?;
     // Length, its own origin, the function's start relative to itself, its length.
-    let same = relative(described + 8, described + 8)? == start;
-    let len = u64::from(u32_at(described + 12)?);
+    let field = described.wrapping_add(8);
+    let same = relative(field, field)? == start;
+    let len = u64::from(u32_at(described.wrapping_add(12))?);
     (same && pc - start < len && len <= LONGEST).then_some(start)
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::{
-    Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target,
+    Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target, skipped,
 };
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{
@@ -97,6 +97,8 @@ impl Patches {
         // SAFETY: the world rests.
         let refused = unsafe { &mut patches::table_mut().refused };
         match done {
+            // That a loop begins behind it stays true.
+            Ok(()) if refused.get(&pc) == Some(&Unpatched::Landings) => {}
             Ok(()) => {
                 refused.remove(&pc);
             }
@@ -330,6 +332,12 @@ impl Patches {
         let own = code.get((pc - from) as usize..).ok_or(Code)?;
         let own = own.get(..own.len().min(15)).ok_or(Code)?;
         let insn = crate::fault::decode(pc, own).ok_or(Unpatched::Instruction)?;
+        // Some come by way of the prefix, others jump past it.
+        let mut prefix = [0; 4];
+        let read = text::read(pc - 3, &mut prefix);
+        if from == pc && read == 4 && (skipped(&prefix) || prefix.get(..3).is_some_and(skipped)) {
+            return Err(Unpatched::Successor);
+        }
         let hot = |at: u64| {
             let list = &patches::table().list;
             list.iter().any(|p| p.is_in_place() && p.group.checks(at))
