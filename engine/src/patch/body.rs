@@ -169,7 +169,7 @@ impl Body {
             let count = whole_page(&mut w, its.first_mut()?, target)?;
             let mut hits = Vec::new();
             for x in &its {
-                hits.push(closer(&mut w, x)?);
+                closer(&mut w, x, &mut hits)?;
             }
             let here = w.asm.here();
             for from in hits {
@@ -211,8 +211,8 @@ fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
 /// Some bit is set in the bytes that hold the access's bits.
 struct Near {
     part: u8,
-    /// A jump from there to here.
-    from: usize,
+    /// A jump from there to here; `None`: it stands behind what leads here.
+    from: Option<usize>,
     back: usize,
     bits: u64,
     size: u32,
@@ -225,16 +225,10 @@ struct Near {
 fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
     w.part = x.part;
     let here = w.asm.here();
-    w.asm.aim(x.from, here)?;
+    w.asm.aim(x.from.take()?, here)?;
     let asm = &mut w.asm;
     let mut two_pages = None;
-    if x.size > 1 {
-        asm.lea(x.b, x.a, x.size as i32 - 1);
-        asm.ecx(12);
-        asm.shift_by(false, x.b, x.b, RCX);
-        asm.shift(x.a);
-        asm.subtract_from_rcx(x.b);
-        let one_page = asm.jrcxz();
+    if let Some(one_page) = on_one_page(asm, x) {
         two_pages = Some(asm.jmp());
         asm.aim_short(one_page)?;
     }
@@ -249,8 +243,20 @@ fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
         let here = asm.here();
         asm.aim(from, here)?;
     }
-    x.from = asm.jmp();
     Some(count)
+}
+
+/// Do both ends of the access lie on one page? Returns a short branch that is taken if so; `None`: it has one.
+fn on_one_page(asm: &mut Asm, x: &Near) -> Option<usize> {
+    if x.size == 1 {
+        return None;
+    }
+    asm.lea(x.b, x.a, x.size as i32 - 1);
+    asm.ecx(12);
+    asm.shift_by(false, x.b, x.b, RCX);
+    asm.shift(x.a);
+    asm.subtract_from_rcx(x.b);
+    Some(asm.jrcxz())
 }
 
 /// Makes the access and counts it, with the number of its tally in rcx.
@@ -321,15 +327,18 @@ fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
     Some(())
 }
 
-/// Is it one of the access's own? Returns a jump that is taken if so.
-fn closer(w: &mut Writer, x: &Near) -> Option<usize> {
+/// Is it one of the access's own? Adds a jump that is taken if so.
+fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
     w.part = x.part;
     // Its bits may reach beyond 64 from the first one's byte on.
     if x.size == 64 {
-        return Some(x.from);
+        hits.extend(x.from);
+        return Some(());
     }
-    let here = w.asm.here();
-    w.asm.aim(x.from, here)?;
+    if let Some(from) = x.from {
+        let here = w.asm.here();
+        w.asm.aim(from, here)?;
+    }
     w.asm.save(offset_of!(Area, r11), R11);
     w.mark(Phase::Saved);
     let asm = &mut w.asm;
@@ -346,25 +355,19 @@ fn closer(w: &mut Writer, x: &Near) -> Option<usize> {
     asm.load(R11, offset_of!(Area, r11));
     w.mark(Phase::Closer);
     let clear = w.asm.jrcxz();
-    let set = w.asm.jmp();
+    hits.push(w.asm.jmp());
     w.asm.aim_short(clear)?;
     let from = w.asm.jmp();
     w.asm.aim(from, x.back)?;
     w.mark(Phase::Saved);
-    Some(set)
+    Some(())
 }
 
 /// The access is a hit, most likely: made here, it is accounted for by [`Area::entry`].
 fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u16>) -> Option<()> {
     let asm = &mut w.asm;
-    if x.size > 1 {
-        // Bits are also set before a page whose neighbour lies elsewhere.
-        asm.lea(x.b, x.a, x.size as i32 - 1);
-        asm.ecx(12);
-        asm.shift_by(false, x.b, x.b, RCX);
-        asm.shift(x.a);
-        asm.subtract_from_rcx(x.b);
-        let one_page = asm.jrcxz();
+    // Bits are also set before a page whose neighbour lies elsewhere.
+    if let Some(one_page) = on_one_page(asm, x) {
         looks.push(asm.here() as u16);
         asm.trap();
         asm.aim_short(one_page)?;
@@ -579,7 +582,7 @@ fn checked(
             asm.indexed(op, *wide, b, 1, *disp);
             let clear = asm.jrcxz();
             near.push(Near {
-                from: asm.jmp(),
+                from: Some(asm.jmp()),
                 part,
                 bits,
                 size,
