@@ -12,6 +12,53 @@ use ulpf_engine::cpu::Gprs;
 /// [`ulpf_restorer`] may return without the kernel.
 pub const RETURN_HERE: u64 = 1;
 
+/// `global_asm!` for what loads or saves all registers: their offsets in a [`Gprs`] by their names.
+macro_rules! gprs_asm {
+    ($($code:tt)*) => {
+        global_asm!(
+            $($code)*
+            r8 = const offset_of!(Gprs, r8),
+            r9 = const offset_of!(Gprs, r9),
+            r10 = const offset_of!(Gprs, r10),
+            r11 = const offset_of!(Gprs, r11),
+            r12 = const offset_of!(Gprs, r12),
+            r13 = const offset_of!(Gprs, r13),
+            r14 = const offset_of!(Gprs, r14),
+            r15 = const offset_of!(Gprs, r15),
+            rdi = const offset_of!(Gprs, rdi),
+            rsi = const offset_of!(Gprs, rsi),
+            rbp = const offset_of!(Gprs, rbp),
+            rbx = const offset_of!(Gprs, rbx),
+            rdx = const offset_of!(Gprs, rdx),
+            rax = const offset_of!(Gprs, rax),
+            rcx = const offset_of!(Gprs, rcx),
+        );
+    };
+}
+
+/// The registers of the [`Gprs`] at rsp + `{gprs}`, but for rax and rcx, with which the last is done, and rsp.
+macro_rules! load_gprs {
+    () => {
+        concat!(
+            "mov r8, [rsp+{gprs}+{r8}]\n",
+            "mov r9, [rsp+{gprs}+{r9}]\n",
+            "mov r10, [rsp+{gprs}+{r10}]\n",
+            "mov r11, [rsp+{gprs}+{r11}]\n",
+            "mov r12, [rsp+{gprs}+{r12}]\n",
+            "mov r13, [rsp+{gprs}+{r13}]\n",
+            "mov r14, [rsp+{gprs}+{r14}]\n",
+            "mov r15, [rsp+{gprs}+{r15}]\n",
+            "mov rdi, [rsp+{gprs}+{rdi}]\n",
+            "mov rsi, [rsp+{gprs}+{rsi}]\n",
+            "mov rbp, [rsp+{gprs}+{rbp}]\n",
+            "mov rbx, [rsp+{gprs}+{rbx}]\n",
+            "mov rdx, [rsp+{gprs}+{rdx}]\n",
+        )
+    };
+}
+
+pub(crate) use {gprs_asm, load_gprs};
+
 // Return from a handler; rsp points to its ucontext. rt_sigreturn(2) costs a quarter of a whole
 // fault, and all that it does that user mode could not is to set the mask. So a handler that left the
 // mask alone returns by XRSTOR and IRET. A signal that strikes on the way is noted in
@@ -19,7 +66,7 @@ pub const RETURN_HERE: u64 = 1;
 // done is done again), and then the note is seen.
 //
 // The frame of the IRET lies below the ucontext, within the red zone that signals leave alone.
-global_asm!(
+gprs_asm!(
     ".text",
     ".globl ulpf_restorer",
     "ulpf_restorer:",
@@ -50,19 +97,7 @@ global_asm!(
     "mov eax, -1",
     "mov edx, -1",
     "xrstor64 [rcx]",
-    "mov r8, [rsp+{gprs}+{r8}]",
-    "mov r9, [rsp+{gprs}+{r9}]",
-    "mov r10, [rsp+{gprs}+{r10}]",
-    "mov r11, [rsp+{gprs}+{r11}]",
-    "mov r12, [rsp+{gprs}+{r12}]",
-    "mov r13, [rsp+{gprs}+{r13}]",
-    "mov r14, [rsp+{gprs}+{r14}]",
-    "mov r15, [rsp+{gprs}+{r15}]",
-    "mov rdi, [rsp+{gprs}+{rdi}]",
-    "mov rsi, [rsp+{gprs}+{rsi}]",
-    "mov rbp, [rsp+{gprs}+{rbp}]",
-    "mov rbx, [rsp+{gprs}+{rbx}]",
-    "mov rdx, [rsp+{gprs}+{rdx}]",
+    load_gprs!(),
     "mov rax, [rsp+{gprs}+{rax}]",
     "mov rcx, [rsp+{gprs}+{rcx}]",
     "lea rsp, [rsp-40]",
@@ -91,21 +126,6 @@ global_asm!(
     rsp = const offset_of!(UContext, gprs) + offset_of!(Gprs, rsp),
     rflags = const offset_of!(UContext, gprs) + offset_of!(Gprs, rflags),
     gprs = const offset_of!(UContext, gprs),
-    r8 = const offset_of!(Gprs, r8),
-    r9 = const offset_of!(Gprs, r9),
-    r10 = const offset_of!(Gprs, r10),
-    r11 = const offset_of!(Gprs, r11),
-    r12 = const offset_of!(Gprs, r12),
-    r13 = const offset_of!(Gprs, r13),
-    r14 = const offset_of!(Gprs, r14),
-    r15 = const offset_of!(Gprs, r15),
-    rdi = const offset_of!(Gprs, rdi),
-    rsi = const offset_of!(Gprs, rsi),
-    rbp = const offset_of!(Gprs, rbp),
-    rbx = const offset_of!(Gprs, rbx),
-    rdx = const offset_of!(Gprs, rdx),
-    rax = const offset_of!(Gprs, rax),
-    rcx = const offset_of!(Gprs, rcx),
 );
 
 global_asm!(
