@@ -102,72 +102,53 @@ pub struct SharedHeader {
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
 }
 
-/// Why an access to a guarded page costs a fault.
-#[repr(u8)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Unpatched {
-    /// Its instruction has met too few guarded pages as yet.
-    Cold,
-    /// Its instruction is patched; the page's class was not known.
-    Page,
-    /// Behind a patched instruction, under the same jump.
-    Beneath,
-    /// It was patched, and met no guarded page for long.
-    Cooled,
-    /// Patching is off, or beyond this processor or program.
-    Off,
-    /// An access that bodies cannot make.
-    Instruction,
-    /// What stands behind it cannot be moved.
-    Successor,
-    /// Its code is the program's to write, or shared.
-    Code,
-    /// Nowhere within reach of its jump.
-    Room,
-    /// Jumps led into the middle of its patch.
-    Landings,
-    /// A breakpoint or a patched system call stands there.
-    Taken,
-    /// Made the slow way: it can be neither redirected nor patched.
-    Slow,
+/// The reasons, each with what people are told.
+macro_rules! reasons {
+    ($($(#[$meaning:meta])* $name:ident => $why:literal,)*) => {
+        /// Why an access to a guarded page costs a fault.
+        #[repr(u8)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Unpatched {
+            $($(#[$meaning])* $name,)*
+        }
+
+        impl Unpatched {
+            pub const ALL: [Unpatched; [$($why),*].len()] = [$(Unpatched::$name),*];
+            /// For people.
+            pub fn why(self) -> &'static str {
+                match self {
+                    $(Unpatched::$name => $why,)*
+                }
+            }
+        }
+    };
 }
 
-impl Unpatched {
-    pub const ALL: [Unpatched; 12] = {
-        use Unpatched::*;
-        [
-            Cold,
-            Page,
-            Beneath,
-            Cooled,
-            Off,
-            Instruction,
-            Successor,
-            Code,
-            Room,
-            Landings,
-            Taken,
-            Slow,
-        ]
-    };
-    /// For people.
-    pub fn why(self) -> &'static str {
-        use Unpatched::*;
-        match self {
-            Cold => "not hot yet",
-            Page => "first access to a page since watches or mappings changed",
-            Beneath => "under the jump of another patched instruction",
-            Cooled => "was patched, but met no guarded page for long",
-            Off => "patching is off",
-            Instruction => "a kind of instruction that is not patched",
-            Successor => "what follows it cannot be moved",
-            Code => "code that the program can write, or others can see",
-            Room => "no free memory within reach of its jump",
-            Landings => "loops jump into the middle of its patch",
-            Taken => "a breakpoint or another patch stands there",
-            Slow => "needs the slow way",
-        }
-    }
+reasons! {
+    /// Its instruction has met too few guarded pages as yet.
+    Cold => "not hot yet",
+    /// Its instruction is patched; the page's class was not known.
+    Page => "first access to a page since watches or mappings changed",
+    /// Behind a patched instruction, under the same jump.
+    Beneath => "under the jump of another patched instruction",
+    /// It was patched, and met no guarded page for long.
+    Cooled => "was patched, but met no guarded page for long",
+    /// Patching is off, or beyond this processor or program.
+    Off => "patching is off",
+    /// An access that bodies cannot make.
+    Instruction => "a kind of instruction that is not patched",
+    /// What stands behind it cannot be moved.
+    Successor => "what follows it cannot be moved",
+    /// Its code is the program's to write, or shared.
+    Code => "code that the program can write, or others can see",
+    /// Nowhere within reach of its jump.
+    Room => "no free memory within reach of its jump",
+    /// Jumps led into the middle of its patch.
+    Landings => "loops jump into the middle of its patch",
+    /// A breakpoint or a patched system call stands there.
+    Taken => "a breakpoint or another patch stands there",
+    /// Made the slow way: it can be neither redirected nor patched.
+    Slow => "needs the slow way",
 }
 
 /// How the hit came about.
