@@ -824,7 +824,7 @@ impl Inferior for Control {
             self.bulk.understood = false;
             return true;
         }
-        let own = |id| !g().attributes(id).bulk;
+        let own = |id| !g().is_bulk(id);
         self.staged.remove_one(range, kind, own).is_some()
     }
 
