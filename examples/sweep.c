@@ -8,6 +8,7 @@
  *                               gs    the program takes gs for itself half-way
  *                               lock  it locks all its memory half-way
  *                               leave ever after it sweeps another block
+ *                               hide  that, with code that can be executed, but not read
  */
 #define _GNU_SOURCE
 #include <asm/prctl.h>
@@ -101,6 +102,27 @@ __attribute__((noinline)) void fill_fs(unsigned char *from, unsigned char *to, i
 			 : "memory", "cc");
 }
 
+static const void *of(const void *code)
+{
+	return (const void *)((unsigned long)code & -4096UL);
+}
+
+/* May the code be executed, and nothing else? */
+static int is_hidden(const void *code)
+{
+	char line[512], wanted[32];
+	int hidden = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	snprintf(wanted, sizeof(wanted), "%lx-", (unsigned long)of(code));
+	while (maps && fgets(line, sizeof(line), maps))
+		if (!strncmp(line, wanted, strlen(wanted)))
+			hidden = strstr(line, " --xp ") != NULL;
+	if (maps)
+		fclose(maps);
+	return hidden;
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 4, status = 0;
@@ -114,12 +136,14 @@ int main(int argc, char **argv)
 	memset(other, 0, SIZE);
 	memcpy(code, (void *)fill, sizeof code);
 	ready();
+	if (!strcmp(how, "hide"))
+		mprotect((void *)of((void *)fill), 4096, PROT_EXEC);
 	for (int n = 1; n <= rounds; n++) {
 		if (n > rounds / 2 && !strcmp(how, "gs") && syscall(SYS_arch_prctl, ARCH_SET_GS, code))
 			return 2;
 		if (n == rounds / 2 + 1 && !strcmp(how, "lock"))
 			mlockall(MCL_CURRENT);
-		if (n > 1 && !strcmp(how, "leave"))
+		if (n > 1 && (!strcmp(how, "leave") || !strcmp(how, "hide")))
 			fill(other, other + SIZE, n);
 		else if (!strcmp(how, "over"))
 			fill_odd(block, block + SIZE, n);
@@ -146,6 +170,8 @@ int main(int argc, char **argv)
 		syscall(SYS_arch_prctl, ARCH_GET_GS, &base);
 		status = base != (unsigned long)code;
 	}
+	if (!strcmp(how, "hide"))
+		status = !is_hidden((void *)fill);
 	for (int i = 0; i < SIZE; i++)
 		sum = sum * 31 + block[i] + other[i];
 	printf("sweep: sum %lx, status %x\n", sum, status);

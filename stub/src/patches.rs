@@ -22,6 +22,7 @@ use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
 use ulpf_lib::ring::{Area, CALMS, Unpatched};
 use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
 
 use crate::direct::{self, Known};
 use crate::g;
@@ -35,6 +36,9 @@ pub struct Patch {
     pub in_place: AtomicBool,
     pub group: Group,
     pub jump: [u8; JUMP],
+    /// The code may be read and executed, and nothing else: what its protection is after a change of the jump
+    /// by the program's thread.
+    pub plain_code: bool,
     pub at: u64,
     pub body: Body,
     /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
@@ -566,7 +570,7 @@ pub fn switch(t: &Thread, pc: u64, on: bool) -> bool {
     if p.is_in_place() == on {
         return true;
     }
-    let may = !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
+    let may = p.plain_code && !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
     if !may || !alone(t) || on && taken(p.start(), p.end()) {
         return false;
     }
@@ -585,14 +589,22 @@ pub fn switch(t: &Thread, pc: u64, on: bool) -> bool {
     true
 }
 
-/// Writes code that this thread does not run at present, and nobody else.
+/// The system lets no code be written where it is executed.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Writes code that this thread does not run at present, and nobody else. It is [`Patch::plain_code`].
 fn overwrite(at: u64, bytes: &[u8]) -> bool {
     let page = at & !(PAGE_SIZE - 1);
     let len = (at + bytes.len() as u64 - page).next_multiple_of(PAGE_SIZE);
+    if FORBIDDEN.load(Relaxed) {
+        return false;
+    }
     // SAFETY: private file pages that may be read and executed (`control::patches` has made sure, and is told
     // of every change), and are again. A system that forbids the first change leaves all as it is.
     unsafe {
-        if sys!(k::__NR_mprotect, page, len, 7).is_err() {
+        if let Err(why) = sys!(k::__NR_mprotect, page, len, 7) {
+            // ENOMEM: too many mappings, for now.
+            FORBIDDEN.store(why != Errno(12), Relaxed);
             return false;
         }
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());

@@ -182,6 +182,12 @@ class PatchedAccesses(Case):
         self.assertGreaterEqual(patches["removed"], 1)
         self.assertEqual(patches["patches"], 0)
 
+    def test_code_keeps_its_protection(self):
+        """Code that can be executed but not read is not made readable when a patch goes."""
+        stats, patches = self.at_the_end(self.sweep("3", "hide"), "3", "hide")
+        self.assertEqual([w["hits"] for w in stats["watches"]], [1] * 256)
+        self.assertGreaterEqual(patches["removed"], 1)
+
     def test_detach(self):
         gdb = self.sweep("1000000000")
         gdb(f"watch *(char *){self.block + 9}")

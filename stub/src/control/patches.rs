@@ -18,7 +18,7 @@ use ulpf_engine::patch::{
 };
 use ulpf_lib::guard::maps::{Snapshot, VmaKind};
 use ulpf_lib::guard::{
-    OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_WRITE, PageEntry, our_place,
+    OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, our_place,
 };
 use ulpf_lib::pages::Guard;
 use ulpf_lib::ring::{CALMS, Unpatched};
@@ -410,6 +410,9 @@ impl Patches {
         if patches::taken(start, end) {
             return Err(Taken);
         }
+        let plain_code = maps
+            .at(start)
+            .is_some_and(|v| v.prot == PROT_READ | PROT_EXEC);
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
         let calm = self.made % CALMS;
@@ -459,6 +462,7 @@ impl Patches {
                 in_place: AtomicBool::new(true),
                 group,
                 jump,
+                plain_code,
                 at,
                 body,
                 _known: known,
