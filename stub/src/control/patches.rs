@@ -134,18 +134,28 @@ impl Patches {
                 Some(at)
             }
         };
-        let all = (|| {
-            Some((
-                sparse(PAGES + PAGE_SIZE)?,
-                sparse(patches::BITS_LEN)?,
-                sparse(patches::BITS_LEN)?,
-                sparse(patches::TALLIES_LEN)?,
-            ))
-        })();
-        let Some((classes, writes, reads, tallies)) = all else {
-            self.failed = true; // RLIMIT_AS, most likely: faults will do
-            return false;
-        };
+        let lens = [
+            PAGES + PAGE_SIZE,
+            patches::BITS_LEN,
+            patches::BITS_LEN,
+            patches::TALLIES_LEN,
+        ];
+        let mut all = [0; 4];
+        for (n, len) in lens.into_iter().enumerate() {
+            let (Some(at), Some(slot)) = (sparse(len), all.get_mut(n)) else {
+                // RLIMIT_AS, most likely: faults will do.
+                for (at, len) in all.into_iter().zip(lens).take(n) {
+                    // SAFETY: just mapped, and nobody has been told.
+                    let _ = unsafe { sys!(k::__NR_munmap, at, len) };
+                    // SAFETY: the world rests.
+                    unsafe { g().guards_mut() }.include(TargetAddr(at), len);
+                }
+                self.failed = true;
+                return false;
+            };
+            *slot = at;
+        }
+        let [classes, writes, reads, tallies] = all;
         let classes = classes + PAGE_SIZE;
         t.tables = Tables {
             classes,
