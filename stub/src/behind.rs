@@ -75,14 +75,26 @@ pub fn touched(
         }
         found = look.at(pc, after);
         if found.is_some() {
-            found = look
-                .with_prefixes(&candidates, len, after, Look::at)
+            let mut lost = candidates.order.iter().take(n).filter(|l| {
+                candidates.votes(**l) >= candidates.votes(len).saturating_mul(LOST_IS_WORTH)
+            });
+            let lost = lost.find_map(|l| look.lost_address(after.wrapping_sub(*l), after));
+            found = lost
+                .or_else(|| {
+                    look.with_prefixes(&candidates, len, after, |l, pc, after| {
+                        l.at(pc, after).or_else(|| l.lost_address(pc, after))
+                    })
+                })
                 .or(found);
             break;
         }
         if n == 0 {
             // A string instruction that is not through yet is likelier than the other lengths.
             found = look.at(after, after);
+            // Where nothing goes on, somebody has come from elsewhere.
+            if found.is_none() && look.ends(pc, after) {
+                found = look.call(after, false);
+            }
             if found.is_some() {
                 break;
             }
@@ -142,6 +154,10 @@ impl Candidates {
 /// A prefix is seldom the end of the instruction before: unless it has this many times fewer votes, the
 /// longer one is right.
 const PREFIX_IS_WORTH: u32 = 4;
+
+/// One that has lost its address explains any read: it is right only with so many times the votes of one that
+/// explains this one.
+const LOST_IS_WORTH: u32 = 4;
 
 struct Look {
     /// Behind the instruction.
@@ -229,6 +245,15 @@ impl Look {
     fn flushes(&self, pc: u64, after: u64) -> bool {
         let insn = self.decode(pc);
         insn.is_some_and(|i| i.class == Class::Flush && pc.wrapping_add(i.len.into()) == after)
+    }
+
+    /// Does the instruction at `pc` lead elsewhere, whatever its flags are?
+    fn ends(&self, pc: u64, after: u64) -> bool {
+        self.decode(pc).is_some_and(|i| {
+            let jump =
+                i.layout.legacy() && i.layout.map == 0 && matches!(i.layout.opcode, 0xe9 | 0xeb);
+            pc.wrapping_add(i.len.into()) == after && (jump || matches!(i.class, Class::Ret))
+        })
     }
 
     /// Has a `ret` read the range?
