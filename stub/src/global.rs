@@ -50,6 +50,8 @@ pub struct Global {
     pub brk: AtomicU64,
     /// Thread that is inside exec, or 0.
     pub exec_pending: AtomicU32,
+    /// The thread that the stub's task is sending the park signal to.
+    pub nudged: AtomicU32,
     /// What the command follows: `follows::` bits (see `control/follow.rs`).
     pub follows: AtomicU32,
     /// The command's word to the thread that waits to exec; 0: not given yet.
@@ -155,6 +157,7 @@ static mut GLOBAL: Global = Global {
     pass_signals: AtomicU64::new(0),
     brk: AtomicU64::new(0),
     exec_pending: AtomicU32::new(0),
+    nudged: AtomicU32::new(0),
     follows: AtomicU32::new(0),
     exec_word: AtomicU32::new(0),
     shared: AtomicPtr::new(null_mut()),

@@ -14,10 +14,15 @@ use crate::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
 pub fn nudge(t: &Thread) {
+    // Who is about to execute another program waits for us here (`syscalls::exec`).
+    g().nudged.store(t.tid() as u32, SeqCst);
     // SAFETY: a signal that only our handler sees.
-    if unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), PARK_SIGNAL) } == Err(sys::Errno(3)) {
+    if t.state() != State::Dead
+        && unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), PARK_SIGNAL) } == Err(sys::Errno(3))
+    {
         t.set_state(State::Dead); // killed without a word
     }
+    g().nudged.store(0, SeqCst);
 }
 
 /// A task of another process that shares our memory may have been killed: is it a zombie, or gone?

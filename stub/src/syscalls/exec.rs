@@ -61,6 +61,10 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // alone, and nobody sends it anything.)
     if !followed {
         t.set_state(State::Dead);
+        while g().nudged.load(SeqCst) == t.tid() as u32 {
+            // SAFETY: the signal is being sent; it comes before the call.
+            let _ = unsafe { sys!(k::__NR_sched_yield) };
+        }
     }
     waiting::hand_over(t);
     let call = [nr, args[0], args[1], args[2], args[3], args[4], args[5]];
