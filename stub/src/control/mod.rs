@@ -343,16 +343,10 @@ impl Control {
         let execs = |t: &Thread| {
             t.state() == State::Requesting && matches!(t.inner().request, Request::ExecBegin { .. })
         };
-        let reports = |t: &Thread| {
-            t.state() == State::Parked
-                && !t.hold.load(SeqCst)
-                && t.is_debugged()
-                && t.inner().event != Event::None
-        };
         self.running
             && self.holder.is_none()
             && g().threads.iter().any(execs)
-            && g().threads.iter().any(reports)
+            && g().threads.iter().any(|t| t.is_debugged() && has_met(t))
     }
 
     /// Which thread has something to report?
@@ -650,6 +644,11 @@ impl Control {
     }
 }
 
+/// It rests for something, which is to be reported now.
+fn has_met(t: &Thread) -> bool {
+    t.state() == State::Parked && !t.hold.load(SeqCst) && t.inner().event != Event::None
+}
+
 /// A thread parked in the middle of a debugger's step goes on stepping.
 fn resume_again(t: &Thread) -> Resume {
     let i = t.inner();
@@ -868,8 +867,9 @@ impl Inferior for Control {
             self.forget_stale_breakpoint(t);
             let how = how(t);
             t.hold.store(how == Resume::Hold, SeqCst);
-            pending |=
-                how != Resume::Hold && t.state() == State::Parked && t.inner().event != Event::None;
+            // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
+            let reports = t.is_debugged() || matches!(t.inner().event, Event::Vforked { .. });
+            pending |= reports && has_met(t);
         }
         if pending {
             notify();
@@ -879,8 +879,7 @@ impl Inferior for Control {
         for t in g().threads.iter() {
             let how = how(t);
             // One that was let go a moment ago may have met something already.
-            let met = t.state() == State::Parked && t.inner().event != Event::None;
-            if how != Resume::Hold && !met {
+            if how != Resume::Hold && !has_met(t) {
                 world::release(t, how);
             }
         }

@@ -100,7 +100,13 @@ extern "C" fn work() -> ! {
                     return Err(EAGAIN);
                 }
                 // SAFETY: free room of the pipe.
-                unsafe { receive_into((PIPE.bytes.get() as *mut u8).add(at), n, MSG_DONTWAIT) }
+                let got =
+                    unsafe { receive_into((PIPE.bytes.get() as *mut u8).add(at), n, MSG_DONTWAIT) };
+                // Before anybody else may read what comes behind it.
+                if let Ok(n) = got {
+                    PIPE.written.store(written + n as usize, SeqCst);
+                }
+                got
             });
             match got {
                 Err(EAGAIN | EINTR) => continue,
@@ -109,7 +115,7 @@ extern "C" fn work() -> ! {
                     fds[0].fd = -1;
                     fds[0].revents = 0;
                 }
-                Ok(n) => PIPE.written.store(written + n as usize, SeqCst),
+                Ok(_) => {}
             }
             park::notify();
         }

@@ -14,13 +14,14 @@ use crate::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
 pub fn nudge(t: &Thread) {
+    let (serial, tid) = (t.serial.load(SeqCst), t.tid());
     // Who is about to execute another program waits for us here (`syscalls::exec`).
-    g().nudged.store(t.tid() as u32, SeqCst);
+    g().nudged.store(tid as u32, SeqCst);
     // SAFETY: a signal that only our handler sees.
-    if t.state() != State::Dead
-        && unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), PARK_SIGNAL) } == Err(sys::Errno(3))
+    if !matches!(t.state(), State::Dead | State::Free)
+        && unsafe { sys!(k::__NR_tgkill, t.tgid(), tid, PARK_SIGNAL) } == Err(sys::Errno(3))
     {
-        t.set_state(State::Dead); // killed without a word
+        t.has_ended(serial); // killed without a word
     }
     g().nudged.store(0, SeqCst);
 }
@@ -28,6 +29,7 @@ pub fn nudge(t: &Thread) {
 /// A task of another process that shares our memory may have been killed: is it a zombie, or gone?
 pub fn died(t: &Thread) -> bool {
     use core::fmt::Write;
+    let serial = t.serial.load(SeqCst);
     if t.tgid() == g().pid.load(Relaxed) || t.tid() == 0 {
         return false;
     }
@@ -40,7 +42,7 @@ pub fn died(t: &Thread) -> bool {
         .and_then(|at| stat.get(at + 2));
     let dead = matches!(state, Some(b'Z' | b'X'));
     if dead {
-        t.set_state(State::Dead);
+        t.has_ended(serial);
     }
     dead
 }

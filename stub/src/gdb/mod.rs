@@ -242,8 +242,10 @@ impl GdbSession {
         let mut expedited = Vec::new();
         for number in [arch::RBP, arch::RSP, arch::RIP] {
             let mut value = [0; 8];
-            registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value)?;
-            expedited.push((arch::RegisterNumber(number), value));
+            // Without them a stop is still to be told of.
+            if registers::read(inf, stop.tid, arch::Place::Gpr(number), &mut value).is_some() {
+                expedited.push((arch::RegisterNumber(number), value));
+            }
         }
         let raw = self.step(inf, |machine, debuggee| {
             let GdbStubStateMachine::Running(m) = machine else {

@@ -318,6 +318,16 @@ impl Thread {
     pub fn set_state(&self, s: State) {
         self.state.store(s as u32, SeqCst);
     }
+    /// Dead, unless it is so already: then the record may stand for another thread by now, which
+    /// `serial` tells.
+    pub fn has_ended(&self, serial: u64) {
+        let state = self.state.load(SeqCst);
+        let alive = state != State::Dead as u32 && state != State::Free as u32;
+        if alive && self.serial.load(SeqCst) == serial {
+            let dead = State::Dead as u32;
+            let _ = self.state.compare_exchange(state, dead, SeqCst, SeqCst);
+        }
+    }
     pub fn tid(&self) -> i32 {
         self.tid.load(Relaxed)
     }
@@ -432,7 +442,7 @@ impl Registry {
             if t.state() == State::Dead
                 && gone(t)
                 && t.state
-                    .compare_exchange(State::Dead as u32, State::Starting as u32, SeqCst, SeqCst)
+                    .compare_exchange(State::Dead as u32, State::Free as u32, SeqCst, SeqCst)
                     .is_ok()
             {
                 self.reset(t);
@@ -454,7 +464,6 @@ impl Registry {
         }
         // SAFETY: zeroed memory is a valid Thread but for the enums, which `reset` writes.
         let t = unsafe { &*(base as *const Thread) };
-        t.set_state(State::Starting);
         self.reset(t);
         let at = self.high.fetch_add(1, AcqRel);
         if at >= MAX_THREADS {
@@ -468,6 +477,7 @@ impl Registry {
         Some(t)
     }
 
+    /// Makes a record in state `Free`, which nobody looks at, one in state `Starting`.
     fn reset(&self, t: &'static Thread) {
         t.tid.store(0, Relaxed);
         t.go.store(0, Relaxed);
@@ -479,7 +489,7 @@ impl Registry {
         t.trap_ring.store(0, Relaxed);
         t.own_actions.renew();
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
-        // SAFETY: nobody else uses a record in state Starting.
+        // SAFETY: nobody else uses a record in state Free.
         unsafe {
             t.inner.get().write(Inner {
                 event: Event::None,
@@ -526,6 +536,7 @@ impl Registry {
                 mapped: Mapped::default(),
             })
         };
+        t.set_state(State::Starting);
     }
 }
 

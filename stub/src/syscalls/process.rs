@@ -163,6 +163,7 @@ fn share(
     let Some(child) = g().threads.create() else {
         return Outcome::Value(ENOMEM);
     };
+    let serial = child.serial.load(SeqCst);
     let (program_stack, child_tid, parent_tid, tls) = match nr as u32 {
         k::__NR_clone3 => (
             if v3.stack == 0 {
@@ -233,7 +234,7 @@ fn share(
         v.stack_size = stack - v.stack;
         v.redirect();
         let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
-        make(t, uc, flags, &args, child)
+        make(t, uc, flags, &args, (child, serial))
     } else {
         let args = [
             k::__NR_clone as u64,
@@ -244,10 +245,10 @@ fn share(
             tls,
             0,
         ];
-        make(t, uc, flags, &args, child)
+        make(t, uc, flags, &args, (child, serial))
     };
     if result < 0 {
-        child.set_state(State::Dead);
+        child.has_ended(serial);
     } else if followed && result > 0 {
         t.inner().pending.push(Event::VforkDone);
     }
@@ -264,13 +265,13 @@ fn make(
     uc: &mut UContext,
     flags: u64,
     args: &[u64; 7],
-    child: &'static Thread,
+    (child, serial): (&'static Thread, u64),
 ) -> i64 {
     if flags & CLONE_VFORK != 0 {
         enter_syscall(t, uc);
         if g().world.load(SeqCst) != 0 {
             // First, for who stops the world waits for a thread that starts.
-            child.set_state(State::Dead);
+            child.has_ended(serial);
             leave_syscall(t, uc);
             return RESTART;
         }
@@ -278,7 +279,7 @@ fn make(
     // SAFETY: the child runs on its own block, see `ulpf_child`.
     let r = unsafe { ulpf_clone(args, child) };
     if flags & CLONE_VFORK != 0 {
-        child.set_state(State::Dead); // it has exec'ed or exited, or never was
+        child.has_ended(serial); // it has exec'ed or exited, or never was
         leave_syscall(t, uc);
     }
     r
