@@ -39,6 +39,8 @@ pub enum Stdio {
     Inherit,
     /// Ours carry the protocol: stdin is /dev/null, stdout goes to stderr.
     Redirect,
+    /// stdin is /dev/null, the others are these descriptors of ours.
+    Given { stdout: i32, stderr: i32 },
 }
 
 impl Launch {
@@ -292,9 +294,17 @@ unsafe fn child(
         if spec.own_group {
             libc::setpgid(0, 0);
         }
-        if spec.stdio == Stdio::Redirect {
+        let outputs = match spec.stdio {
+            Stdio::Inherit => None,
+            Stdio::Redirect => Some((2, 2)),
+            Stdio::Given { stdout, stderr } => Some((stdout, stderr)),
+        };
+        if let Some((stdout, stderr)) = outputs {
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-            if null < 0 || libc::dup2(null, 0) < 0 || libc::dup2(2, 1) < 0 {
+            if null < 0 || libc::dup2(null, 0) < 0 {
+                return errno();
+            }
+            if libc::dup2(stdout, 1) < 0 || libc::dup2(stderr, 2) < 0 {
                 return errno();
             }
             if null > 2 {

@@ -441,10 +441,10 @@ impl Server {
             disable_randomization: self.disable_randomization,
             own_group: true,
             foreground: self.terminal == Terminal::Program,
-            stdio: if self.stdio {
-                Stdio::Redirect
-            } else {
-                Stdio::Inherit
+            stdio: match self.options.output {
+                Some([stdout, stderr]) => Stdio::Given { stdout, stderr },
+                None if self.stdio => Stdio::Redirect,
+                None => Stdio::Inherit,
             },
         };
         if self.stdio {

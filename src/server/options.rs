@@ -108,6 +108,8 @@ pub struct Options {
     pub remote_debug: bool,
     pub placement: Placement,
     pub no_patch: bool,
+    /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
+    pub output: Option<[i32; 2]>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
