@@ -79,8 +79,12 @@ class Watches:
         return watch
 
     def remove(self, watch):
-        self._disarm(watch)
-        del self.all[watch.number]
+        self.remove_many([watch])
+
+    def remove_many(self, chosen):
+        self._disarm_all(chosen)
+        for watch in chosen:
+            del self.all[watch.number]
 
     def disable(self, watch):
         if watch.enabled:
@@ -158,15 +162,18 @@ class Watches:
     def _arm(self, watch, only=None):
         """Arms the places of a watch, or only some."""
         stops.prepare()
-        spec, wanted = watch.spec, watch.places if only is None else only
-        mode = "log" if spec.log else "stop log"
-        tail = f"{spec.kind} {mode}" + (f" bt {spec.bt}" if spec.bt else "") + (f" {spec.placement}" if spec.placement else "")
-        words, by_server = _filter(watch)
-        watch.words = words
-        if watch.heap:
-            answers = [wire.ask(f"watch heap {tail} {words}")]
-        else:
-            answers = wire.many(f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in wanted)
+        wanted = watch.places if only is None else only
+        commands, by_server = _commands(watch, wanted)
+        failed = self._heard(watch, wanted, wire.many(commands))
+        if failed and only is not None:
+            raise failed[0][1]
+        if failed:
+            self._some_refused(watch, failed)
+        if by_server:
+            self._by_server(watch)
+
+    def _heard(self, watch, wanted, answers):
+        """What the stub has said to these places; the refused ones with their reasons."""
         failed = []
         for place, answer in zip(wanted, answers):
             if "refused" in answer:
@@ -175,12 +182,42 @@ class Watches:
             else:
                 place.id = answer["watch"]
                 self.by_id[place.id] = (watch, place)
-        if failed and only is not None:
-            raise failed[0][1]
-        if failed:
-            self._some_refused(watch, failed)
-        if by_server:
-            self._by_server(watch)
+        return failed
+
+    def add_many(self, asked):
+        """Arms many watches with few words to the stub: (spec, places or None, callback) for each; a watch for
+        each, or the error that says why not."""
+        door.need_program()
+        self.renew()
+        stops.prepare()
+        results, wanted = [], []
+        for spec, found, callback in asked:
+            watch = Watch(self._last + 1, spec, callback)
+            try:
+                _locate(watch, found)
+                commands, by_server = _commands(watch, watch.places)
+                if by_server or watch.heap:
+                    self._arm(watch)
+                else:
+                    wanted.append((watch, len(results), commands))
+                self._last = watch.number
+                results.append(watch)
+            except UlpfError as e:
+                results.append(e)
+        answers = iter(wire.many(c for _, _, commands in wanted for c in commands))
+        for watch, at, commands in wanted:
+            failed = self._heard(watch, watch.places, [next(answers) for _ in commands])
+            if failed:
+                try:
+                    self._some_refused(watch, failed)
+                except UlpfError as e:
+                    results[at] = e
+        for watch in results:
+            if isinstance(watch, Watch):
+                self.all[watch.number] = watch
+                if not watch.static:
+                    scope.bind(watch)
+        return results
 
     def _some_refused(self, watch, failed):
         """All or nothing: half a watch would miss silently."""
@@ -219,16 +256,20 @@ class Watches:
             raise
 
     def _disarm(self, watch):
-        ids = watch.ids()
-        for place in watch.places:
-            place.id = None
+        self._disarm_all([watch])
+
+    def _disarm_all(self, chosen):
+        ids = [id for watch in chosen for id in watch.ids()]
+        for watch in chosen:
+            for place in watch.places:
+                place.id = None
         for id in ids:
             self.by_id.pop(id, None)
         if ids and door.pid():
             try:
                 wire.many(f"unwatch {id}" for id in ids)
             except UlpfError:
-                if watch.ended is None and door.pid():
+                if any(watch.ended is None for watch in chosen) and door.pid():
                     raise
 
     def _keep_counts(self, watch):
@@ -257,12 +298,14 @@ def _numbers(answer):
     return [int(n) for n in inside.split(",") if n.strip()]
 
 
-def _locate(watch):
-    """Finds the places of a watch."""
-    if watch.spec.expression == "heap":
+def _locate(watch, found=None):
+    """Finds the places of a watch, if they are not known already."""
+    if found:
+        watch.places = found
+    elif watch.spec.expression == "heap":
         watch.heap, watch.places = True, [places.Place("heap", 0, 0)]
         return
-    if watch.spec.expression.startswith("blocks "):
+    elif watch.spec.expression.startswith("blocks "):
         from . import heap
 
         of = watch.spec.expression.split(None, 1)[1]
@@ -274,6 +317,18 @@ def _locate(watch):
         watch.places = places.find(watch.spec.expression)
     watch.type = watch.places[0].type
     watch.static = all(door.is_static(p.address) for p in watch.places[:_FEW])
+
+
+def _commands(watch, wanted):
+    """What the stub is told for these places of a watch, and whether the server has to add the condition."""
+    spec = watch.spec
+    mode = "log" if spec.log else "stop log"
+    tail = f"{spec.kind} {mode}" + (f" bt {spec.bt}" if spec.bt else "") + (f" {spec.placement}" if spec.placement else "")
+    words, by_server = _filter(watch)
+    watch.words = words
+    if watch.heap:
+        return [f"watch heap {tail} {words}"], by_server
+    return [f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in wanted], by_server
 
 
 def _filter(watch):

@@ -14,6 +14,8 @@ from .errors import UlpfError
 _marker = None
 # The hit that GDB is about to stop for.
 _pending = None
+# The one that it has stopped for last, until somebody takes it (ide.py).
+shown = None
 
 
 class Hit:
@@ -163,8 +165,9 @@ def hit_of(record):
 
 def show(event):
     """GDB has stopped: if it is for us, says why."""
-    global _pending
+    global _pending, shown
     hit, _pending = _pending, None
+    shown = hit
     if not any(b is _marker for b in getattr(event, "breakpoints", None) or []):
         return
     if hit is None:
