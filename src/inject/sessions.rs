@@ -32,7 +32,6 @@ pub struct Sessions {
 pub fn find(of: Option<i32>) -> io::Result<Sessions> {
     let mut found = Sessions::default();
     let ours = std::process::id() as i32;
-    let memfd = format!("/memfd:{}", NAME.to_string_lossy());
     for by in process::all()?.into_iter().filter(|pid| *pid != ours) {
         let descriptors = match fs::read_dir(format!("/proc/{by}/fd")) {
             Ok(list) => list,
@@ -45,25 +44,41 @@ pub fn find(of: Option<i32>) -> io::Result<Sessions> {
                 continue;
             }
         };
-        for fd in descriptors.flatten().map(|d| d.path()) {
-            let link = fs::read_link(&fd).unwrap_or_default();
-            if !link.to_string_lossy().starts_with(&memfd) {
+        for shared in areas(descriptors) {
+            let Some(shared) = shared else {
+                found.foreign.push(by);
                 continue;
-            }
-            let Ok(file) = File::open(&fd) else { continue };
-            match SharedArea::look(file) {
-                Ok(Some(shared)) => {
-                    let pid = shared.header().pid.load(Ordering::Acquire) as i32;
-                    if process::is_alive(pid) && of.is_none_or(|n| n == pid || n == by) {
-                        found.add(Watched { pid, by, shared });
-                    }
-                }
-                Ok(None) => found.foreign.push(by),
-                Err(_) => {}
+            };
+            let pid = shared.header().pid.load(Ordering::Acquire) as i32;
+            if process::is_alive(pid) && of.is_none_or(|n| n == pid || n == by) {
+                found.add(Watched { pid, by, shared });
             }
         }
     }
     Ok(found)
+}
+
+/// The areas among a process's descriptors; `None` for one of another version of ulpf.
+fn areas(descriptors: fs::ReadDir) -> Vec<Option<SharedArea>> {
+    let memfd = format!("/memfd:{}", NAME.to_string_lossy());
+    let links = descriptors.flatten().map(|d| d.path()).filter(|fd| {
+        let link = fs::read_link(fd).unwrap_or_default();
+        link.to_string_lossy().starts_with(&memfd)
+    });
+    links
+        .filter_map(|fd| SharedArea::look(File::open(fd).ok()?).ok())
+        .collect()
+}
+
+/// The area of a program that we watch ourselves, or else another ulpf.
+pub fn area_of(program: i32) -> Option<SharedArea> {
+    let ours = fs::read_dir("/proc/self/fd").ok()?;
+    let ours = areas(ours).into_iter().flatten();
+    let pid = |area: &SharedArea| area.header().pid.load(Ordering::Acquire) as i32;
+    let ours = ours
+        .filter(|area| pid(area) == program)
+        .max_by_key(|area| area.header().base_ns);
+    ours.or_else(|| Some(find(Some(program)).ok()?.list.pop()?.shared))
 }
 
 impl Sessions {
