@@ -26,6 +26,8 @@ enum Command {
     Server(Words),
     /// Open GDB on a program, connected, with unlimited watchpoints
     Gdb(GdbArgs),
+    /// Serve an IDE: a debug adapter (DAP) that drives GDB, with data breakpoints of any size and number
+    Dap(crate::dap::DapArgs),
     /// Write GDB's ulpf commands to a folder, for a GDB that `ulpf gdb` does not start
     GdbPlugin(crate::plugin::PluginArgs),
     /// Watch without a debugger: start a program and log every hit
@@ -75,6 +77,7 @@ pub fn main() -> i32 {
     match Cli::parse().command {
         Command::Server(Words { words }) => server(words),
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
+        Command::Dap(args) => run(crate::dap::dap(args)),
         Command::GdbPlugin(args) => crate::plugin::main(&args),
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),

@@ -220,7 +220,7 @@ fn join(head: &str, tail: &OsStr) -> OsString {
     text
 }
 
-fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(name))
         .find(|p| is_executable(p))
@@ -233,7 +233,7 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// The program's absolute path, as a shell would find it.
-fn locate(program: &OsStr) -> Result<PathBuf, String> {
+pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, String> {
     let path = Path::new(program);
     let here = path.exists().then(|| path.to_owned());
     let found = match program.as_bytes().contains(&b'/') {
@@ -246,10 +246,10 @@ fn locate(program: &OsStr) -> Result<PathBuf, String> {
 }
 
 /// A directory that only we may enter, removed at the end.
-struct SocketDir(PathBuf);
+pub(crate) struct SocketDir(pub PathBuf);
 
 impl SocketDir {
-    fn new() -> Result<SocketDir, String> {
+    pub fn new() -> Result<SocketDir, String> {
         let base = std::env::var_os("XDG_RUNTIME_DIR")
             .map(PathBuf::from)
             .filter(|d| d.is_dir())

@@ -5,6 +5,7 @@
 mod bench;
 pub mod cli;
 pub mod coverage;
+pub mod dap;
 mod doctor;
 pub mod door;
 pub mod follow;

@@ -76,6 +76,12 @@ pub fn to_gdb(linux: i32) -> i32 {
     }
 }
 
+/// A name as GDB and Linux write it.
+pub fn number(name: &str) -> Option<i32> {
+    let known = SIGNALS.iter().find(|(_, _, n, _)| *n == name);
+    known.map(|(linux, ..)| *linux)
+}
+
 pub fn name(linux: i32) -> String {
     match SIGNALS.iter().find(|s| s.0 == linux) {
         Some(s) => s.2.into(),

@@ -101,7 +101,7 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, door, session, settings
+    from . import advice, commands, door, ide, session, settings
 
     settings.register()
     commands.register()
@@ -111,4 +111,5 @@ def load():
     import __main__
 
     __main__.ulpf = __import__(__name__)
+    assert ide.answer is not None  # `ulpf dap` asks there
     assert door.gdb is not None

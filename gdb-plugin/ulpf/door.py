@@ -125,6 +125,13 @@ def children(value):
     return hint, printer.children()
 
 
+def summary(value):
+    """The text of a value's pretty-printer, without its children; None without one."""
+    printer = gdb.default_visualizer(value)
+    text = printer.to_string() if printer is not None and hasattr(printer, "to_string") else None
+    return None if text is None else str(text)
+
+
 # ---- types ----
 
 def plain(type):
@@ -229,6 +236,90 @@ def line_at(pc):
     """`stray.c:22`, or None."""
     found = gdb.find_pc_line(pc)
     return f"{found.symtab.filename.rsplit('/', 1)[-1]}:{found.line}" if found.symtab and found.line else None
+
+
+def file_at(pc):
+    """(path, line), or None."""
+    found = gdb.find_pc_line(pc) if pc is not None else None
+    return (found.symtab.fullname(), found.line) if found and found.symtab and found.line else None
+
+
+def globals_here():
+    """Names of the variables of the selected frame's source file, its static ones first."""
+    try:
+        block = gdb.selected_frame().block()
+    except (gdb.error, RuntimeError):
+        return []
+    names = []
+    for scope in block.static_block, block.global_block:
+        for symbol in scope or ():
+            if symbol.is_variable and symbol.name not in names:
+                names.append(symbol.name)
+    return names
+
+
+def code_at(file, line):
+    """Addresses where code of a line begins."""
+    try:
+        places = gdb.decode_line(f"{file}:{line}")[1] or ()
+    except gdb.error as e:
+        raise UlpfError(f"no code at {file}:{line}", error_text(e), "choose a line with code") from None
+    return [place.pc for place in places if place.pc is not None and place.line == line]
+
+
+def instructions(address, before, count):
+    """Of so many instructions from the one `before` ahead of an address: address, bytes, text, symbol, line."""
+    found = _ahead(address, before) if before > 0 else []
+    start = address
+    if before <= 0:
+        # The first of them are not wanted.
+        found, count = [], count - before
+    left = count - len(found)
+    if left > 0:
+        found += _decoded(start, left)
+    return found[-before:] if before < 0 else found[:count]
+
+
+def _decoded(start, count=None, end=None):
+    """What is decoded from an address on; less if the memory ends."""
+    how = {"count": count} if end is None else {"end_pc": end - 1}
+    try:
+        frames = gdb.selected_inferior().architecture().disassemble(start, **how)
+    except (gdb.error, AttributeError, RuntimeError):
+        # One that cannot be read spoils all.
+        frames = []
+        for _ in range(count or 0):
+            try:
+                frames += gdb.selected_inferior().architecture().disassemble(start, count=1)
+            except (gdb.error, RuntimeError):
+                break
+            start = frames[-1]["addr"] + frames[-1]["length"]
+    return [_instruction(f) for f in frames]
+
+
+def _instruction(f):
+    data = read_memory(f["addr"], f["length"]) or b""
+    line = gdb.find_pc_line(f["addr"])
+    said = {"address": f["addr"], "bytes": data.hex(" "), "text": f["asm"].replace("\t", " "), "symbol": symbol_at(f["addr"])}
+    if line.symtab and line.line and line.pc == f["addr"]:
+        said.update(file=line.symtab.fullname(), line=line.line)
+    return said
+
+
+def _ahead(address, before):
+    """The instructions ahead of an address, from functions' beginnings on; fewer if there are none."""
+    found, end = [], address
+    while len(found) < before:
+        symbol = symbol_at(end - 1)
+        offset = re.search(r"\+(0x[0-9a-f]+)$", symbol or "")
+        start = end - 1 - (int(offset.group(1), 16) if offset else 0)
+        if symbol is None or end - start > 1 << 16:
+            break
+        some = [i for i in _decoded(start, end=end) if i["address"] < end]
+        if not some:
+            break
+        found, end = some + found, start
+    return found[-before:]
 
 
 def code_of(name):

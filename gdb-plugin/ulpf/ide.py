@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What a debug adapter (`ulpf dap`) asks of ulpf, as JSON.
+
+    python ulpf.ide.answer("FILE")      FILE: {"do": NAME, …}      printed: ulpf-ide:{…} on a line
+
+Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
+"""
+
+import json
+
+from . import door, history, places, session, stops
+from .errors import UlpfError
+from .registry import watches
+from .spec import Spec, parse
+
+_ACCESS = {"read": "r", "write": "w", "readWrite": "rw"}
+# Places that have been asked about, for a client that wants to watch them: locals, what pointers lead to.
+_places = {}
+# Every place that has been armed, by the stub's number: hits are told after the program's end, too.
+_known = {}
+# Watches that the adapter knows to have ended.
+_ended = set()
+
+
+def answer(file):
+    """Does what the file asks for and prints the answer."""
+    with open(file, encoding="utf-8") as text:
+        asked = json.load(text)
+    try:
+        said = _VERBS[asked.pop("do")](**asked)
+    except UlpfError as e:
+        said = {"error": str(e)}
+    except Exception as e:
+        said = {"error": door.error_text(e) if door.gdb_error(e) else f"{type(e).__name__}: {e}"}
+    door.say("ulpf-ide:" + json.dumps(said))
+
+
+# ---- data breakpoints ----
+
+def info(expression=None, address=None, bytes=None):
+    """What a client has to say to watch something, and what it may show its user."""
+    if address is not None:
+        length = int(bytes or 1)
+        _readable(address, length)
+        return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
+    if expression == "heap" or expression.startswith("blocks "):
+        return {"id": f"e:{expression}", "name": expression, "persist": True}
+    found = places.find(expression)
+    if bytes:
+        found = [_of_length(expression, found, int(bytes))]
+        _readable(found[0].address, found[0].length)
+    name = expression + (f", {bytes} bytes" if bytes else _size(found))
+    if all(door.is_static(p.address) for p in found[:3]):
+        return {"id": f"b:{bytes}:{expression}" if bytes else f"e:{expression}", "name": name, "persist": True}
+    key = f"p:{len(_places)}:{expression}"
+    _places[key] = found
+    return {"id": key, "name": name, "persist": False}
+
+
+def _size(found):
+    total = sum(p.length for p in found)
+    if len(found) > 1:
+        return f" ({len(found)} places, {total} bytes)"
+    return f" ({total} bytes)" if total > 8 else ""
+
+
+def _of_length(expression, found, length):
+    """So many bytes from where an expression is; of a pointer, or an array, that is what a user means, too."""
+    if len(found) > 1:
+        raise UlpfError(f"cannot watch {length} bytes at {expression}", "it is in several places", "name one of them")
+    first = found[0]
+    if length == first.length:
+        return first
+    return places.Place(f"{expression}, {length} bytes", first.address, length)
+
+
+def _readable(address, length):
+    if not 0 < length <= 1 << 40:
+        raise UlpfError(f"cannot watch {length} bytes", "that is no size", "say how many bytes")
+    if address < 1 << 47 and not (door.readable(address) and door.readable(address + length - 1)):
+        raise UlpfError(f"cannot watch {length} bytes at {address:#x}", "there is no memory at all of them", "look at the address and the size")
+
+
+def _found(id):
+    """(expression, places or None) of an id that `info` has made."""
+    kind, _, rest = id.partition(":")
+    if kind == "e":
+        return rest, None
+    if kind == "b":
+        length, _, expression = rest.partition(":")
+        return expression, [_of_length(expression, places.find(expression), int(length))]
+    if kind == "a":
+        address, _, length = rest.partition(":")
+        address, length = int(address, 0), int(length)
+        _readable(address, length)
+        return f"{length} bytes at {address:#x}", [places.Place(f"{address:#x}", address, length)]
+    found = _places.get(id)
+    if found is None:
+        raise UlpfError(f"{rest.partition(':')[2]} is not watched", "it was on the stack or heap of another run", "set it anew where it exists")
+    return rest.partition(":")[2], found
+
+
+class _Every:
+    """A hit condition that the program's threads cannot check: of those that pass the filter, each N-th."""
+
+    def __init__(self, of):
+        self.of, self.passed = of, 0
+
+    def __call__(self, _hit):
+        self.passed += 1
+        return self.passed % self.of == 0
+
+
+def _asked(id, access="write", condition=None, hit=None, log=False, silent=False, bt=0):
+    expression, found = _found(id)
+    spec = Spec(text=expression, expression=expression, kind=_ACCESS[access], condition=condition or None, log=log, bt=bt)
+    # What users call a change of the value; reads and accesses have none.
+    spec.changed = spec.kind == "w" and not silent
+    if spec.kind == "w" and silent and not log:
+        # A write that changes nothing stops nobody; an access does.
+        spec.kind = "rw"
+        spec.condition = "$kind != 1" + (f" && ({condition})" if condition else "")
+    callback = None
+    if hit:
+        operator, number = hit
+        if operator == "==":
+            spec.skip, spec.count = number - 1, 1
+        elif operator == ">=":
+            spec.skip = number - 1
+        elif operator == "<=":
+            spec.count = number
+        elif spec.condition is None and not spec.changed:
+            spec.condition = f"$hits % {number} == 0"
+        elif log:
+            raise UlpfError(f"{expression} is not logged", f"%{number} beside a condition needs a stop", "use one of both")
+        else:
+            callback = _Every(number)
+    return spec, [_copy(p) for p in found] if found else None, callback
+
+
+def _copy(place):
+    return places.Place(place.name, place.address, place.length, place.type, place.unit, place.mask, place.first)
+
+
+def add(breakpoints):
+    """Arms these; for each its number, or why not."""
+    asked, results = [], []
+    for one in breakpoints:
+        try:
+            asked.append(_asked(**one))
+            results.append(None)
+        except UlpfError as e:
+            results.append(e)
+    armed = iter(watches.add_many(asked))
+    said = []
+    for result in results:
+        result = result or next(armed)
+        if isinstance(result, UlpfError):
+            said.append({"error": str(result)})
+            continue
+        _know(result)
+        said.append({"number": result.number, "log": result.spec.log})
+    if any("number" in s for s in said):
+        session.expect_another()
+    return {"breakpoints": said}
+
+
+def _know(watch):
+    for place in watch.places:
+        if place.id is not None:
+            _known[place.id] = (watch, place)
+
+
+def remove(numbers):
+    watches.remove_many([watches.get(n) for n in numbers if n in watches.all])
+    _ended.difference_update(numbers)
+    return {}
+
+
+def watch(text):
+    """`ulpf watch TEXT`, for a client's own commands."""
+    watch = watches.add(parse(text))
+    session.expect_another()
+    _know(watch)
+    return {"number": watch.number}
+
+
+# ---- stops and hits ----
+
+def stop():
+    """The hit of the present stop, if it is one of ours, and which watches have ended since."""
+    hit, stops.shown = stops.shown, None
+    ended = [{"number": w.number, "why": w.ended} for w in watches.all.values() if w.ended is not None and w.number not in _ended]
+    _ended.update(e["number"] for e in ended)
+    _ended.intersection_update(n for n, w in watches.all.items() if w.ended is not None)
+    said = {"ended": ended}
+    if hit is not None:
+        said["hit"] = _hit(hit)
+    return said
+
+
+def _hit(hit):
+    said = {"watch": hit.watch.number if hit.watch else None, "name": hit.name, "access": hit.access, "tid": hit.tid,
+            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent}
+    if hit.call:
+        said["call"] = hit.call
+    ids = hit.watch.ids() if hit.watch else []
+    return {**said, "ids": ids[:1000]}
+
+
+def lines(records):
+    """Hits out of the rings, each in one line as `ulpf log show` has it."""
+    for watch in watches.all.values():
+        if watch.spec.log:
+            _know(watch)
+    said = []
+    for record in records:
+        watch, place = _known.get(record["watch"], (None, None))
+        hit = stops.Hit(watch, place, record)
+        text = history.line(hit, f"{float(record['time']):11.6f}")
+        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": door.file_at(hit.pc)})
+    return {"lines": said}
+
+
+def logging():
+    """The stub's numbers of the watches that log, and is there any such watch?"""
+    those = [w for w in watches.all.values() if w.spec.log]
+    for w in those:
+        _know(w)
+    return {"ids": [id for w in those for id in w.ids()], "any": bool(those)}
+
+
+def listed(running=False):
+    """All watches with the stub's numbers of their places; what they count is read from the shared area."""
+    if door.pid() and not running:
+        session.check()
+    said = []
+    for w in watches.all.values():
+        spec = w.spec
+        _know(w)
+        said.append({"number": w.number, "text": spec.text, "name": w.name, "kind": spec.kind, "log": spec.log,
+                     "condition": spec.condition, "bytes": w.bytes, "places": len(w.places), "ids": w.ids(),
+                     "enabled": w.enabled, "ended": w.ended, "before": w.before})
+        if w.places and not w.heap:
+            said[-1]["address"] = f"{w.places[0].address:#x}"
+    return {"watches": said}
+
+
+# ---- what MI does not tell ----
+
+def summary(expression):
+    """What the pretty-printer of an expression's type says of the whole."""
+    return {"text": door.summary(door.evaluate(expression))}
+
+
+
+def globals():
+    """Names of the variables of this frame's file."""
+    return {"names": door.globals_here()}
+
+
+def lines_of(file, line):
+    """Where code of a source line begins."""
+    return {"addresses": door.code_at(file, line)}
+
+
+def disassemble(address, before, count):
+    return {"instructions": door.instructions(address, before, count)}
+
+
+_VERBS = {"info": info, "summary": summary, "add": add, "remove": remove, "watch": watch, "stop": stop, "lines": lines, "listed": listed, "logging": logging,
+          "globals": globals, "lines_of": lines_of, "disassemble": disassemble}

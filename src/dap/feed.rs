@@ -1,0 +1,282 @@
+//! What watches count and log, read from the area that the program's threads write to: nobody is asked, and
+//! the program need not rest. Names and values of a logged hit come from the plugin, as in `ulpf log show`.
+
+use super::data::numbers;
+use super::session::{Answer, Session, State};
+use crate::inject::{SharedArea, sessions};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use ulpf_lib::ring::{Hit, Reader, Rings, Start, hit_flags};
+
+const PERIOD: Duration = Duration::from_millis(100);
+/// Lines that one look shows; nobody reads more.
+const LINES: usize = 1000;
+/// Records that one look reads of a ring.
+const RECORDS: usize = 50_000;
+
+#[derive(Default)]
+pub struct Feed {
+    area: Option<(i32, SharedArea)>,
+    reader: Option<Reader>,
+    /// The stub's numbers of watches that log, and of all others that have been seen.
+    logging: HashSet<u32>,
+    silent: HashSet<u32>,
+    active: bool,
+}
+
+impl Feed {
+    /// Another program, another area.
+    pub fn forget(&mut self) {
+        let active = self.active;
+        *self = Feed::default();
+        self.active = active;
+    }
+
+    /// When it is time to look again. Safe to cancel.
+    pub async fn due(&self) {
+        if !self.active || self.area.is_none() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+
+    fn area(&mut self, pid: Option<i32>) -> Option<&SharedArea> {
+        let pid = pid?;
+        if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
+            // After exec there is another one; the watches' names are gone with the old program anyway.
+            self.area = sessions::area_of(pid).map(|area| (pid, area));
+            self.reader = None;
+        }
+        self.area.as_ref().map(|(_, area)| area)
+    }
+
+    /// The hits of watches that log, since the last time, in the order of their times; how many were left
+    /// out; and is there one of a watch that nobody knows?
+    fn news(&mut self) -> (Vec<Hit>, u64, bool) {
+        let Some((_, area)) = &self.area else {
+            return (Vec::new(), 0, false);
+        };
+        let reader = self.reader.get_or_insert_with(|| Reader::new(Start::First));
+        let (mut hits, mut lost) = (Vec::new(), 0);
+        let (logging, silent) = (&self.logging, &self.silent);
+        let mut unknown = false;
+        for ring in 0..area.rings() {
+            reader.read(area, ring, RECORDS, |hit| {
+                lost += hit.lost;
+                if !silent.contains(&hit.watch) {
+                    unknown |= !logging.contains(&hit.watch);
+                    hits.push(hit);
+                }
+            });
+        }
+        hits.sort_by_key(|hit| hit.time);
+        (hits, lost, unknown)
+    }
+}
+
+impl Session {
+    /// After watches have changed: which of them log?
+    pub async fn look_for_logs(&mut self) {
+        let Ok(said) = self.ask("logging", json!({})).await else {
+            return;
+        };
+        self.feed.logging = numbers(&said["ids"]).into_iter().collect();
+        self.feed.silent.clear();
+        self.feed.active = said["any"] == true;
+        if self.feed.active {
+            let pid = self.program.pid;
+            self.feed.area(pid);
+        }
+    }
+
+    pub async fn show_hits(&mut self) {
+        let (mut hits, mut lost, unknown) = self.feed.news();
+        if unknown {
+            // Started anew, maybe: the same watches have other numbers.
+            self.look_for_logs().await;
+            let logging = &self.feed.logging;
+            let strange = hits.iter().map(|h| h.watch);
+            let strange: Vec<u32> = strange.filter(|w| !logging.contains(w)).collect();
+            self.feed.silent.extend(strange);
+            hits.retain(|h| self.feed.logging.contains(&h.watch));
+        }
+        if hits.is_empty() {
+            return;
+        }
+        if hits.len() > LINES {
+            lost += (hits.len() - LINES) as u64;
+            hits.truncate(LINES);
+        }
+        let records: Vec<Value> = match &self.feed.area {
+            Some((_, area)) => hits.iter().map(|hit| record(area, hit)).collect(),
+            None => return,
+        };
+        match self.ask("lines", json!({"records": records})).await {
+            Ok(said) => {
+                for line in said["lines"].as_array().into_iter().flatten() {
+                    let text = format!("{}\n", line["text"].as_str().unwrap_or_default());
+                    let mut body = json!({"category": "console", "output": text});
+                    if let (Some(path), Some(number)) =
+                        (line["file"][0].as_str(), line["file"][1].as_i64())
+                    {
+                        body["source"] =
+                            json!({"path": path, "name": path.rsplit('/').next().unwrap_or(path)});
+                        body["line"] = number.into();
+                    }
+                    self.client.event("output", body).await;
+                }
+            }
+            Err(why) => self.client.output("important", &format!("{why}\n")).await,
+        }
+        if lost > 0 {
+            let text = format!(
+                "{lost} more hits are not shown (ulpf log save FILE writes the last ones).\n"
+            );
+            self.client.output("console", &text).await;
+        }
+    }
+
+    /// At a stop or the end nothing is on its way any more.
+    pub async fn show_all_hits(&mut self) {
+        if self.feed.active && self.gdb.as_ref().is_some_and(|g| !g.is_gone()) {
+            let pid = self.program.pid;
+            self.feed.area(pid);
+            self.show_hits().await;
+        }
+    }
+
+    /// Hits of all places of a watch.
+    pub fn hits_of(&mut self, ids: &[u32]) -> Option<u64> {
+        let pid = self.program.pid;
+        let area = self.feed.area(pid)?;
+        Some(ids.iter().map(|id| area.hits(*id).0).sum())
+    }
+
+    // ---- for an IDE's own view of the watches ----
+
+    /// `ulpf/watches`: all of them with what they have counted; also while the program runs.
+    pub async fn list_watches(&mut self) -> Answer {
+        if self.gdb.is_none() {
+            return Ok(json!({"watches": []}));
+        }
+        let running = self.state == State::Running;
+        let mut said = self.ask("listed", json!({"running": running})).await?;
+        let pid = self.program.pid;
+        let mut list = said["watches"].take();
+        for watch in list.as_array_mut().into_iter().flatten() {
+            let ids = numbers(&watch["ids"]);
+            if let Some(watch) = watch.as_object_mut() {
+                watch.remove("ids");
+            }
+            let before = watch["before"].take();
+            let was = |name: &str| before[name].as_u64().unwrap_or(0);
+            let mut sums = [
+                was("hits"),
+                was("silent"),
+                was("filtered"),
+                was("stops"),
+                was("false_positives"),
+            ];
+            let (mut gone, mut registers) = (0, 0);
+            if let Some(area) = self.feed.area(pid) {
+                for id in &ids {
+                    let n = area.counters(*id);
+                    let (hits, silent) = area.hits(*id);
+                    let counted = [
+                        hits,
+                        silent,
+                        n.filtered.load(Relaxed),
+                        n.stops.load(Relaxed),
+                        n.false_positives.load(Relaxed),
+                    ];
+                    for (sum, n) in sums.iter_mut().zip(counted) {
+                        *sum += n;
+                    }
+                    gone += n.gone.load(Relaxed);
+                    registers += n.placement.load(Relaxed);
+                }
+            }
+            for (name, sum) in ["hits", "silent", "filtered", "stops", "falsePositives"]
+                .iter()
+                .zip(sums)
+            {
+                watch[*name] = sum.into();
+            }
+            watch["placement"] = match (ids.len() as u64, registers) {
+                (0, _) => Value::Null,
+                (_, 0) => "page".into(),
+                (all, n) if n == all => "register".into(),
+                _ => "page/register".into(),
+            };
+            watch["gone"] = gone.into();
+            let number = watch["number"].as_i64().unwrap_or(0);
+            watch["breakpointId"] = self.id_of_watch(number).into();
+        }
+        Ok(json!({"watches": list}))
+    }
+
+    /// `ulpf/watch`: what `ulpf watch` takes, as text.
+    pub async fn watch_by_text(&mut self, arguments: &Value) -> Answer {
+        let text = arguments["text"].as_str().unwrap_or_default();
+        self.gdb()?;
+        let was_running = self.rest().await?;
+        let frame = arguments["frameId"].as_i64();
+        let result = match self.choose_frame(frame).await {
+            Ok(()) => self.ask("watch", json!({"text": text})).await,
+            Err(why) => Err(why),
+        };
+        self.data.others = true;
+        self.look_for_logs().await;
+        self.go_on(was_running).await?;
+        let number = result?["number"].as_i64().unwrap_or(0);
+        Ok(json!({"number": number, "breakpointId": self.id_of_watch(number)}))
+    }
+
+    /// `ulpf/unwatch`: by its number.
+    pub async fn unwatch(&mut self, arguments: &Value) -> Answer {
+        let number = arguments["number"].as_i64().unwrap_or(0);
+        self.gdb()?;
+        let was_running = self.rest().await?;
+        let result = self.ask("remove", json!({"numbers": [number]})).await;
+        let id = self.id_of_watch(number);
+        self.forget_watch(number);
+        self.look_for_logs().await;
+        self.go_on(was_running).await?;
+        result?;
+        let body = json!({"reason": "removed", "breakpoint": {"id": id, "verified": false}});
+        self.client.event("breakpoint", body).await;
+        Ok(Value::Null)
+    }
+}
+
+/// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).
+fn record(area: &SharedArea, hit: &Hit) -> Value {
+    let header = area.header();
+    let since = header
+        .nanos(hit.time)
+        .saturating_sub(header.nanos(header.base_tsc));
+    let access = match hit.kind {
+        1 => "read",
+        2 => "write",
+        _ => "update",
+    };
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let callers: Vec<String> = hit.frames.iter().map(|f| format!("{f:#x}")).collect();
+    let mut said = json!({
+        "time": since as f64 / 1e9, "watch": hit.watch, "tid": hit.tid, "access": access,
+        "addr": format!("{:#x}", hit.addr), "len": hit.len, "pc": format!("{:#x}", hit.pc), "callers": callers,
+    });
+    if hit.flags & hit_flags::UNKNOWN == 0 {
+        said["old_bytes"] = hex(&hit.old[..hit.used()]).into();
+        said["new_bytes"] = hex(&hit.new[..hit.used()]).into();
+        said["silent"] = (hit.flags & hit_flags::SILENT != 0).into();
+    }
+    if let Some(call) = &hit.call {
+        let mut text = String::new();
+        let _ = ulpf_lib::syscalls::write_call(&mut text, call.nr, &call.args, call.result);
+        said["call"] = text.into();
+    }
+    said
+}

@@ -1,0 +1,132 @@
+//! Which request is served where.
+
+use super::protocol::{Request, arguments};
+use super::session::{Answer, Session, State};
+use serde_json::{Value, json};
+
+impl Session {
+    pub async fn dispatch(&mut self, request: &Request) -> Answer {
+        let name = request.command.as_str();
+        macro_rules! with {
+            ($handler:ident) => {
+                match arguments(name, &request.arguments) {
+                    Ok(arguments) => self.$handler(arguments).await,
+                    Err(why) => Err(why),
+                }
+            };
+        }
+        match name {
+            "initialize" => {
+                self.asked = arguments(name, &request.arguments)?;
+                if self.asked.pathFormat.as_deref() == Some("uri") {
+                    return Err("Paths as URIs are not understood; use pathFormat \"path\".".into());
+                }
+                Ok(capabilities())
+            }
+            "launch" => with!(launch),
+            "attach" => with!(attach),
+            "configurationDone" => self.configuration_done().await,
+            "restart" => with!(restart),
+            "terminate" => self.terminate().await,
+            "disconnect" => with!(disconnect),
+            // Already seen to by the task that reads.
+            "cancel" => Ok(Value::Null),
+
+            "setBreakpoints" => with!(set_breakpoints),
+            "setFunctionBreakpoints" => with!(set_function_breakpoints),
+            "setInstructionBreakpoints" => with!(set_instruction_breakpoints),
+            "setExceptionBreakpoints" => with!(set_exception_breakpoints),
+            "exceptionInfo" => self.exception_info(),
+            "breakpointLocations" => with!(breakpoint_locations),
+            "dataBreakpointInfo" => with!(data_breakpoint_info),
+            "setDataBreakpoints" => with!(set_data_breakpoints),
+
+            "threads" => self.threads().await,
+            "stackTrace" => with!(stack_trace),
+            "scopes" => with!(scopes),
+            "variables" => with!(variables),
+            "setVariable" => with!(set_variable),
+            "evaluate" => with!(evaluate),
+            "setExpression" => with!(set_expression),
+            "completions" => with!(completions),
+
+            "continue" => with!(continue_),
+            "next" => with!(next),
+            "stepIn" => with!(step_in),
+            "stepOut" => with!(step_out),
+            "pause" => self.pause().await,
+            "gotoTargets" => with!(goto_targets),
+            "goto" => with!(goto),
+
+            "readMemory" => with!(read_memory),
+            "writeMemory" => with!(write_memory),
+            "disassemble" => with!(disassemble),
+            "modules" => with!(modules),
+            "loadedSources" => self.loaded_sources().await,
+            "source" => with!(source),
+
+            "ulpf/watches" => self.list_watches().await,
+            "ulpf/watch" => self.watch_by_text(&request.arguments).await,
+            "ulpf/unwatch" => self.unwatch(&request.arguments).await,
+            other => Err(format!("There is no request {other}.")),
+        }
+    }
+
+    /// What has to follow the answer, not come before it.
+    pub async fn after(&mut self, command: &str) {
+        match command {
+            // The program rests at its first instruction: what the client sets now is armed.
+            "launch" | "attach" if self.state == State::Stopped && self.configuring => {
+                self.client.event("initialized", json!({})).await;
+            }
+            "disconnect" => self.leave(),
+            _ => {}
+        }
+    }
+}
+
+fn capabilities() -> Value {
+    let filter = |id: &str, label: &str, on: bool, what: &str| {
+        json!({"filter": id, "label": label, "default": on, "supportsCondition": id != "signals",
+               "conditionDescription": what})
+    };
+    let types = "A regular expression for the exception's type";
+    json!({
+        "supportsConfigurationDoneRequest": true,
+        "supportsFunctionBreakpoints": true,
+        "supportsConditionalBreakpoints": true,
+        "supportsHitConditionalBreakpoints": true,
+        "supportsLogPoints": true,
+        "supportsInstructionBreakpoints": true,
+        "supportsDataBreakpoints": true,
+        "supportsDataBreakpointBytes": true,
+        "supportsBreakpointLocationsRequest": true,
+        "supportsExceptionFilterOptions": true,
+        "supportsExceptionInfoRequest": true,
+        "exceptionBreakpointFilters": [
+            filter("throw", "C++: thrown", false, types),
+            filter("rethrow", "C++: thrown again", false, types),
+            filter("catch", "C++: caught", false, types),
+            filter("signals", "Signals that GDB stops at", true, ""),
+        ],
+        "supportsEvaluateForHovers": true,
+        "supportsSetVariable": true,
+        "supportsSetExpression": true,
+        "supportsCompletionsRequest": true,
+        "completionTriggerCharacters": [" ", ".", "-", "/", ">"],
+        "supportsValueFormattingOptions": true,
+        "supportsDelayedStackTraceLoading": true,
+        "supportsSteppingGranularity": true,
+        "supportsGotoTargetsRequest": true,
+        "supportsReadMemoryRequest": true,
+        "supportsWriteMemoryRequest": true,
+        "supportsDisassembleRequest": true,
+        "supportsModulesRequest": true,
+        "supportsLoadedSourcesRequest": true,
+        "supportsRestartRequest": true,
+        "supportsTerminateRequest": true,
+        "supportTerminateDebuggee": true,
+        "supportsCancelRequest": true,
+        "supportsStepBack": false,
+    })
+}

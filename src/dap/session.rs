@@ -1,0 +1,415 @@
+//! One client, one GDB, one program (or what becomes of it).
+//!
+//! ```text
+//!   client ─requests─▶ ┌─────────┐ ─commands─▶ gdb ─▶ ulpf server (a thread of ours) ─▶ program
+//!          ◀─answers── │ Session │ ◀─records── gdb                                        │
+//!          ◀─events─── └─────────┘ ◀─stdout, stderr───────────────────────────────────────┘
+//!                           ◀─ the shared area: counters, rings of hits
+//! ```
+//! One task serves requests to their ends, one after the other, so nothing here is locked. What the program
+//! does meanwhile waits in order. Whoever needs the program at rest while it runs interrupts it and lets it go
+//! on ([`Session::rest`]); the client does not hear of that.
+
+use super::breakpoints::Breakpoints;
+use super::client::{Client, Input};
+use super::data::Data;
+use super::feed::Feed;
+use super::mi::parse::{Fields, Record};
+use super::mi::{self, Gdb};
+use super::program::Program;
+use super::protocol::{Initialize, Request, Start};
+use super::stack::Frames;
+use super::variables::Variables;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// An answer's body, or why there is none.
+pub type Answer = Result<Value, String>;
+
+/// What a client may rely on as the text of an error.
+pub const NOT_STOPPED: &str = "notStopped";
+/// A program that does not stop within this time has a server whose watchdog says why.
+const STOP: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// None yet, or it has ended.
+    None,
+    Stopped,
+    Running,
+}
+
+pub struct Session {
+    pub client: Client,
+    pub asked: Initialize,
+    pub start: Option<Start>,
+    pub gdb: Option<Gdb>,
+    pub program: Program,
+    pub state: State,
+    /// The client has not said `configurationDone`.
+    pub configuring: bool,
+    /// A `*running` that the client knows of, because it has asked for it.
+    pub resuming: bool,
+    /// The client has asked for a stop.
+    pub pausing: bool,
+    pub thread: i64,
+    /// Names of all threads that there are.
+    pub threads: BTreeMap<i64, String>,
+    pub frames: Frames,
+    pub variables: Variables,
+    pub breakpoints: Breakpoints,
+    pub data: Data,
+    pub feed: Feed,
+    /// The last stop's words, for `exceptionInfo`.
+    pub exception: Option<(String, String)>,
+    /// `terminated` has been sent.
+    pub over: bool,
+    leaving: bool,
+}
+
+enum Happening {
+    Client(Option<Input>),
+    Gdb(Option<Record>),
+    Output(&'static str, String),
+    Tick,
+}
+
+impl Session {
+    pub fn new(client: Client) -> Session {
+        Session {
+            client,
+            asked: Initialize::default(),
+            start: None,
+            gdb: None,
+            program: Program::default(),
+            state: State::None,
+            configuring: true,
+            resuming: false,
+            pausing: false,
+            thread: 1,
+            threads: BTreeMap::new(),
+            frames: Frames::default(),
+            variables: Variables::default(),
+            breakpoints: Breakpoints::default(),
+            data: Data::default(),
+            feed: Feed::default(),
+            exception: None,
+            over: false,
+            leaving: false,
+        }
+    }
+
+    /// Serves the client until it goes, or we are told to.
+    pub async fn serve(mut self, mut leave: watch::Receiver<bool>) {
+        while !self.leaving {
+            let happening = {
+                let gdb = async {
+                    match &mut self.gdb {
+                        Some(gdb) if !gdb.is_gone() => gdb.event().await,
+                        _ => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    record = gdb => Happening::Gdb(record),
+                    (kind, text) = self.program.output() => Happening::Output(kind, text),
+                    input = self.client.next() => Happening::Client(input),
+                    () = self.feed.due() => Happening::Tick,
+                _ = leave.changed() => break,
+                }
+            };
+            match happening {
+                Happening::Client(None) => break,
+                Happening::Client(Some(input)) => self.input(input).await,
+                Happening::Gdb(Some(record)) => self.record(record).await,
+                Happening::Gdb(None) => self.gdb_gone().await,
+                Happening::Output(kind, text) => self.client.output(kind, &text).await,
+                Happening::Tick => self.show_hits().await,
+            }
+        }
+        // A client that vanishes: what it has started ends, what it has attached to goes on.
+        self.end(None).await;
+        self.client.close().await;
+    }
+
+    pub fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    async fn input(&mut self, input: Input) {
+        match input {
+            Input::Request(request) => self.request(request).await,
+            Input::Garbage(why) => {
+                let message = format!("The message is not understood: {why}.");
+                self.respond(0, "", Err(message)).await;
+            }
+            Input::Answer(answer) => {
+                if answer["success"] == false {
+                    let why = answer["message"].as_str().unwrap_or("no reason given");
+                    let text = format!("The client refuses a request: {why}\n");
+                    self.client.output("important", &text).await;
+                }
+            }
+        }
+    }
+
+    async fn request(&mut self, request: Request) {
+        if self.client.shared.is_cancelled(&request.seq.to_string()) {
+            self.respond(request.seq, &request.command, Err("cancelled".into()))
+                .await;
+            return;
+        }
+        self.client.begin(request.seq);
+        let answer = self.dispatch(&request).await;
+        self.client.done();
+        let cancelled = self.client.shared.is_cancelled(&request.seq.to_string());
+        let answer = match answer {
+            Err(_) if cancelled => Err("cancelled".into()),
+            answer => answer,
+        };
+        self.respond(request.seq, &request.command, answer).await;
+        self.after(&request.command).await;
+    }
+
+    async fn respond(&mut self, seq: i64, command: &str, answer: Answer) {
+        let mut message = json!({"type": "response", "request_seq": seq, "command": command, "success": answer.is_ok()});
+        match answer {
+            Ok(Value::Null) => {}
+            Ok(body) => message["body"] = body,
+            Err(why) => {
+                message["message"] = why.clone().into();
+                // The words of the protocol itself are not for users.
+                if why != "cancelled" && why != NOT_STOPPED {
+                    message["body"] =
+                        json!({"error": {"id": 1, "format": "{why}", "variables": {"why": why}}});
+                }
+            }
+        }
+        self.client.send(message).await;
+    }
+
+    // ---- GDB ----
+
+    pub fn gdb(&mut self) -> Result<&mut Gdb, String> {
+        self.gdb
+            .as_mut()
+            .ok_or_else(|| "There is no program yet: launch or attach first.".to_string())
+    }
+
+    /// An MI command; GDB's complaint is the error.
+    pub async fn mi(&mut self, command: &str) -> Result<Fields, String> {
+        self.trace(command).await;
+        let result = self.gdb()?.command(command).await;
+        result.map_err(|e| e.to_string())
+    }
+
+    /// A command as a user would type it; what it prints.
+    pub async fn console(&mut self, command: &str) -> Result<String, String> {
+        self.trace(command).await;
+        let result = self.gdb()?.console(command).await;
+        result.map_err(|e| e.to_string())
+    }
+
+    async fn trace(&mut self, command: &str) {
+        if self.start.as_ref().is_some_and(|s| s.trace) {
+            let text = format!("gdb ◀ {command}\n");
+            self.client.output("telemetry", &text).await;
+        }
+    }
+
+    /// Asks the plugin (gdb-plugin/ulpf/ide.py).
+    pub async fn ask(&mut self, what: &str, mut arguments: Value) -> Result<Value, String> {
+        arguments["do"] = what.into();
+        let file = self.program.file("asked.json")?;
+        std::fs::write(&file, arguments.to_string())
+            .map_err(|e| format!("{} cannot be written: {e}.", file.display()))?;
+        let said = self
+            .console(&format!(
+                "python ulpf.ide.answer({:?})",
+                file.display().to_string()
+            ))
+            .await?;
+        let mut answer = None;
+        for line in said.lines() {
+            match line.strip_prefix("ulpf-ide:") {
+                Some(text) => answer = serde_json::from_str::<Value>(text).ok(),
+                // Meant for the user.
+                None if line.starts_with("ulpf") => {
+                    self.client.output("important", &format!("{line}\n")).await;
+                }
+                None => {}
+            }
+        }
+        let answer = answer.ok_or("gdb's plugin has not answered; see the debug console.")?;
+        match answer["error"].as_str() {
+            Some(error) => Err(error.to_string()),
+            None => Ok(answer),
+        }
+    }
+
+    /// Makes the program rest; was it running, so that [`Session::go_on`] lets it go on? A stop that has a
+    /// reason of its own stays to be told.
+    pub async fn rest(&mut self) -> Result<bool, String> {
+        if self.state != State::Running {
+            return Ok(false);
+        }
+        // It may have stopped just now.
+        let asked = self.mi("-exec-interrupt --all").await;
+        let gdb = self.gdb()?;
+        if !gdb.has_event() {
+            asked?;
+        }
+        let mut other = Vec::new();
+        let end = tokio::time::Instant::now() + STOP;
+        let ours = loop {
+            match tokio::time::timeout_at(end, gdb.event()).await {
+                Ok(Some(Record::Async('*', class, fields))) if class == "stopped" => {
+                    let interrupted = fields.text("reason") == "signal-received"
+                        && matches!(fields.text("signal-name"), "SIGINT" | "0");
+                    if !interrupted {
+                        other.push(Record::Async('*', class, fields));
+                    }
+                    break interrupted;
+                }
+                Ok(Some(Record::Async('*', class, _))) if class == "running" => {}
+                Ok(Some(record)) => other.push(record),
+                Ok(None) => return Err(mi::Error::Gone.to_string()),
+                Err(_) => {
+                    return Err(
+                        "The program does not stop; pause it, or see what ulpf says of it.".into(),
+                    );
+                }
+            }
+        };
+        for record in other.into_iter().rev() {
+            gdb.again(record);
+        }
+        self.state = State::Stopped;
+        self.resuming = false;
+        Ok(ours)
+    }
+
+    /// After [`Session::rest`].
+    pub async fn go_on(&mut self, was_running: bool) -> Result<(), String> {
+        if was_running {
+            self.resuming = true;
+            self.mi("-exec-continue").await?;
+            self.state = State::Running;
+        }
+        Ok(())
+    }
+
+    /// For what can only be asked of a program at rest.
+    pub fn need_rest(&self) -> Result<(), String> {
+        match self.state {
+            State::Stopped => Ok(()),
+            State::Running => Err(NOT_STOPPED.into()),
+            State::None => Err("There is no program: it has not begun, or has ended.".into()),
+        }
+    }
+
+    async fn record(&mut self, record: Record) {
+        match record {
+            Record::Async('*', class, fields) if class == "stopped" => self.stopped(fields).await,
+            Record::Async('*', class, fields) if class == "running" => self.running(&fields).await,
+            Record::Async('=', class, fields) => self.notified(&class, &fields).await,
+            // GDB tells every stop in words, too; what the plugin says is for the user.
+            Record::Stream('~', text) => {
+                for line in text.lines().filter(|l| l.starts_with("ulpf:")) {
+                    self.client.output("important", &format!("{line}\n")).await;
+                }
+            }
+            Record::Stream('&', text) if !text.starts_with("warning: Error disabling") => {
+                self.client.output("console", &text).await;
+            }
+            Record::Stream('@', text) => self.client.output("stdout", &text).await,
+            // A program that has GDB's own terminal.
+            Record::Other(text) => self.client.output("stdout", &format!("{text}\n")).await,
+            _ => {}
+        }
+    }
+
+    async fn running(&mut self, fields: &Fields) {
+        if self.state == State::None {
+            return;
+        }
+        self.state = State::Running;
+        self.forget_stop().await;
+        if !std::mem::take(&mut self.resuming) && !self.configuring {
+            let thread = fields.number("thread-id").unwrap_or(self.thread);
+            self.client
+                .event(
+                    "continued",
+                    json!({"threadId": thread, "allThreadsContinued": true}),
+                )
+                .await;
+        }
+    }
+
+    /// What was valid at the last stop is so no more.
+    pub async fn forget_stop(&mut self) {
+        self.frames.forget();
+        self.variables.forget();
+        self.exception = None;
+    }
+
+    async fn notified(&mut self, class: &str, fields: &Fields) {
+        match class {
+            "thread-created" | "thread-exited" => {
+                let reason = if class == "thread-created" {
+                    "started"
+                } else {
+                    "exited"
+                };
+                let id = fields.number("id").unwrap_or(0);
+                match class {
+                    "thread-created" => drop(self.threads.insert(id, format!("Thread {id}"))),
+                    _ => drop(self.threads.remove(&id)),
+                }
+                self.client
+                    .event("thread", json!({"reason": reason, "threadId": id}))
+                    .await;
+            }
+            "thread-group-started" => {
+                if let Some(pid) = fields.number("pid") {
+                    self.began(pid as i32).await;
+                }
+            }
+            "thread-group-exited" => self.program.exit_code(fields.text("exit-code")),
+            "library-loaded" | "library-unloaded" => self.library(class, fields).await,
+            "breakpoint-created" | "breakpoint-modified" | "breakpoint-deleted" => {
+                self.breakpoint_changed(class, fields).await;
+            }
+            "memory-changed" if self.asked.supportsInvalidatedEvent => {
+                self.client
+                    .event("invalidated", json!({"areas": ["variables"]}))
+                    .await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn gdb_gone(&mut self) {
+        let text = "gdb has ended, and the session with it.\n";
+        self.state = State::None;
+        if !self.over {
+            self.client.output("important", text).await;
+        }
+        self.program_over().await;
+    }
+
+    /// The client is told that there is nothing more to debug; once.
+    pub async fn program_over(&mut self) {
+        self.state = State::None;
+        self.forget_stop().await;
+        for (kind, text) in self.program.rest_of_output() {
+            self.client.output(kind, &text).await;
+        }
+        self.show_all_hits().await;
+        if !std::mem::replace(&mut self.over, true) {
+            self.client.event("terminated", json!({})).await;
+        }
+    }
+}

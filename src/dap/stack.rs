@@ -1,0 +1,205 @@
+//! Threads, frames, scopes.
+
+use super::protocol::{Scopes, StackTrace};
+use super::session::{Answer, Session};
+use super::variables::Kind;
+use serde_json::{Value, json};
+
+/// Frames beyond those that a client has asked for, of which it is told that there are some.
+const AHEAD: i64 = 20;
+
+/// Numbers that a client gets for frames; they are good until the program runs again.
+#[derive(Default)]
+pub struct Frames {
+    /// (thread, level)
+    list: Vec<(i64, i64)>,
+    /// The number of the first in the list.
+    first: i64,
+    targets: Vec<u64>,
+}
+
+impl Frames {
+    pub fn forget(&mut self) {
+        self.first += self.list.len() as i64;
+        self.list.clear();
+        self.targets.clear();
+    }
+
+    fn number(&mut self, thread: i64, level: i64) -> i64 {
+        let at = self.list.iter().position(|f| *f == (thread, level));
+        let at = at.unwrap_or_else(|| {
+            self.list.push((thread, level));
+            self.list.len() - 1
+        });
+        self.first + at as i64 + 1
+    }
+
+    pub fn number_of(&mut self, frame: (i64, i64)) -> i64 {
+        self.number(frame.0, frame.1)
+    }
+
+    pub fn get(&self, number: i64) -> Option<(i64, i64)> {
+        let at = usize::try_from(number - self.first - 1).ok()?;
+        self.list.get(at).copied()
+    }
+
+    pub fn target(&mut self, address: u64) -> i64 {
+        self.targets.push(address);
+        self.targets.len() as i64
+    }
+
+    pub fn target_of(&self, number: i64) -> Option<u64> {
+        self.targets.get(usize::try_from(number - 1).ok()?).copied()
+    }
+}
+
+impl Session {
+    pub async fn threads(&mut self) -> Answer {
+        if self.gdb.is_none() {
+            return Ok(json!({"threads": []}));
+        }
+        // GDB asks its target for names; while the program runs those of the last stop have to do.
+        if let Ok(answer) = self.mi("-thread-info").await {
+            self.threads.clear();
+            for thread in answer.tuples("threads") {
+                let (name, target) = (thread.text("name"), thread.text("target-id"));
+                // "Thread 12.34" is the remote protocol's way to say it.
+                let number = target.rsplit(['.', ' ']).next().unwrap_or(target);
+                let name = match name {
+                    "" => target.to_string(),
+                    name => format!("{name} ({number})"),
+                };
+                let id = thread.number("id").unwrap_or(0);
+                self.threads.insert(id, name);
+            }
+        }
+        let threads = self.threads.iter();
+        let threads: Vec<Value> = threads
+            .map(|(id, name)| json!({"id": id, "name": name}))
+            .collect();
+        Ok(json!({"threads": threads}))
+    }
+
+    /// `--thread T --frame L` of a frame that the client names; the last stop's without one.
+    pub fn frame(&self, frame: Option<i64>) -> Result<(i64, i64), String> {
+        match frame {
+            None => Ok((self.thread, 0)),
+            Some(number) => self
+                .frames
+                .get(number)
+                .ok_or("That frame is gone: the program has run since.".into()),
+        }
+    }
+
+    /// Makes a frame GDB's selected one, for commands that know no other.
+    pub async fn choose_frame(&mut self, frame: Option<i64>) -> Result<(), String> {
+        if self.need_rest().is_err() && frame.is_none() {
+            return Ok(());
+        }
+        let (thread, level) = self.frame(frame)?;
+        self.mi(&format!("-thread-select {thread}")).await?;
+        self.mi(&format!("-stack-select-frame {level}")).await?;
+        Ok(())
+    }
+
+    pub async fn stack_trace(&mut self, asked: StackTrace) -> Answer {
+        self.need_rest()?;
+        let thread = asked.threadId;
+        let first = asked.startFrame.max(0);
+        let most = if asked.levels > 0 { asked.levels } else { 1000 };
+        let deep = first + most + AHEAD;
+        let depth = self
+            .mi(&format!("-stack-info-depth --thread {thread} {deep}"))
+            .await?
+            .number("depth")
+            .unwrap_or(0);
+        if first >= depth {
+            return Ok(json!({"stackFrames": [], "totalFrames": depth}));
+        }
+        let last = (first + most).min(depth) - 1;
+        let answer = self
+            .mi(&format!(
+                "-stack-list-frames --thread {thread} {first} {last}"
+            ))
+            .await?;
+        let back = i64::from(self.asked.linesStartAt1 == Some(false));
+        let mut frames = Vec::new();
+        for frame in answer.tuples("stack") {
+            let level = frame.number("level").unwrap_or(0);
+            let address = frame.address("addr");
+            let name = match (frame.text("func"), address) {
+                ("", Some(address)) => format!("{address:#x}"),
+                (name, _) => name.to_string(),
+            };
+            let line = frame.number("line").unwrap_or(0);
+            let mut told = json!({"id": self.frames.number(thread, level), "name": name, "line": (line - back).max(0), "column": 0});
+            if let Some(address) = address {
+                told["instructionPointerReference"] = format!("{address:#x}").into();
+            }
+            let file = match frame.text("fullname") {
+                "" => frame.text("file"),
+                full => full,
+            };
+            if line > 0 && !file.is_empty() {
+                told["source"] = self.variables.sources.describe(file, address);
+            } else {
+                told["presentationHint"] = "subtle".into();
+            }
+            let library = frame.text("from");
+            if !library.is_empty() {
+                told["moduleId"] = library.into();
+            }
+            frames.push(told);
+        }
+        Ok(json!({"stackFrames": frames, "totalFrames": depth}))
+    }
+
+    pub async fn scopes(&mut self, asked: Scopes) -> Answer {
+        self.need_rest()?;
+        let frame = self.frame(Some(asked.frameId))?;
+        let list = self
+            .mi(&format!(
+                "-stack-list-variables --thread {} --frame {} --no-values",
+                frame.0, frame.1
+            ))
+            .await
+            .unwrap_or_default();
+        let (mut arguments, mut locals) = (Vec::new(), Vec::new());
+        for variable in list.tuples("variables") {
+            let name = variable.text("name").to_string();
+            let of = match variable.has("arg") {
+                true => &mut arguments,
+                false => &mut locals,
+            };
+            // The innermost of the same name comes first.
+            if !of.contains(&name) {
+                of.push(name);
+            }
+        }
+        let mut told = Vec::new();
+        for (name, hint, kind, expensive) in [
+            ("Arguments", "arguments", Kind::Named(arguments), false),
+            ("Locals", "locals", Kind::Named(locals), false),
+            ("Globals of this file", "globals", Kind::Globals, true),
+            ("Registers", "registers", Kind::Registers, true),
+        ] {
+            let count = match &kind {
+                Kind::Named(names) if names.is_empty() && name == "Arguments" => continue,
+                Kind::Named(names) => Some(names.len()),
+                _ => None,
+            };
+            let reference = self.variables.scope(frame, kind);
+            let mut one =
+                json!({"name": name, "variablesReference": reference, "expensive": expensive});
+            // "globals" is no hint of the protocol.
+            if hint != "globals" {
+                one["presentationHint"] = hint.into();
+            }
+            if let Some(count) = count {
+                one["namedVariables"] = count.into();
+            }
+            told.push(one);
+        }
+        Ok(json!({"scopes": told}))
+    }
+}

@@ -1,0 +1,458 @@
+//! Variables are GDB's variable objects: made when a client looks at them, thrown away when the program runs.
+
+use super::info::Sources;
+use super::mi::parse::{Fields, quote};
+use super::protocol::{SetVariable, Variables as Asked};
+use super::session::{Answer, Session};
+use serde_json::{Value, json};
+
+/// Children that are made at once when a client does not say how many.
+const MOST: i64 = 1000;
+
+/// What a `variablesReference` stands for.
+#[derive(Clone)]
+enum Container {
+    Scope((i64, i64), Kind),
+    /// A variable object, and the frame in which it was made.
+    Object(String, (i64, i64)),
+}
+
+#[derive(Clone)]
+pub enum Kind {
+    Named(Vec<String>),
+    Globals,
+    Registers,
+}
+
+#[derive(Default)]
+pub struct Variables {
+    list: Vec<Container>,
+    first: i64,
+    /// Roots that have been made since the program has stopped.
+    roots: Vec<String>,
+    /// To be deleted at the next occasion.
+    old: Vec<String>,
+    made: u64,
+    pub sources: Sources,
+}
+
+impl Variables {
+    /// Every reference ends here.
+    pub fn forget(&mut self) {
+        self.first += self.list.len() as i64;
+        self.list.clear();
+        self.old.append(&mut self.roots);
+    }
+
+    fn add(&mut self, container: Container) -> i64 {
+        self.list.push(container);
+        self.first + self.list.len() as i64
+    }
+
+    pub fn scope(&mut self, frame: (i64, i64), kind: Kind) -> i64 {
+        self.add(Container::Scope(frame, kind))
+    }
+
+    fn get(&self, reference: i64) -> Result<Container, String> {
+        let at = usize::try_from(reference - self.first - 1).ok();
+        let found = at.and_then(|at| self.list.get(at));
+        found
+            .cloned()
+            .ok_or("That variable is gone: the program has run since.".into())
+    }
+}
+
+/// `x,x` in a watch: another base.
+pub fn format_of(expression: &str) -> (&str, Option<&'static str>) {
+    let expression = expression.trim();
+    for (suffix, format) in [
+        (",x", "hexadecimal"),
+        (",h", "hexadecimal"),
+        (",d", "decimal"),
+        (",o", "octal"),
+        (",b", "binary"),
+    ] {
+        if let Some(head) = expression.strip_suffix(suffix) {
+            return (head.trim_end(), Some(format));
+        }
+    }
+    (expression, None)
+}
+
+impl Session {
+    /// A variable object of an expression.
+    pub async fn object(
+        &mut self,
+        frame: (i64, i64),
+        expression: &str,
+        format: Option<&str>,
+    ) -> Result<Fields, String> {
+        for old in std::mem::take(&mut self.variables.old) {
+            let _ = self.mi(&format!("-var-delete {old}")).await;
+        }
+        self.variables.made += 1;
+        let name = format!("v{}", self.variables.made);
+        let (thread, level) = frame;
+        let created = self
+            .mi(&format!(
+                "-var-create --thread {thread} --frame {level} {name} * {}",
+                quote(expression)
+            ))
+            .await;
+        let mut answer = match created {
+            Ok(answer) => answer,
+            // It does not say why; evaluation does.
+            Err(why) => {
+                let again = self
+                    .mi(&format!(
+                        "-data-evaluate-expression --thread {thread} --frame {level} {}",
+                        quote(expression)
+                    ))
+                    .await;
+                return Err(again.err().unwrap_or(why));
+            }
+        };
+        self.variables.roots.push(name.clone());
+        if let Some(format) = format {
+            let again = self.mi(&format!("-var-set-format {name} {format}")).await?;
+            if again.has("value") {
+                answer.set("value", again.text("value"));
+            }
+        }
+        if answer.text("dynamic") == "1" && answer.text("value") == "{...}" {
+            self.mi(&format!("-thread-select {thread}")).await?;
+            self.mi(&format!("-stack-select-frame {level}")).await?;
+            if let Ok(said) = self.ask("summary", json!({"expression": expression})).await
+                && let Some(text) = said["text"].as_str()
+            {
+                answer.set("value", text);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// A variable object as a variable of the protocol.
+    pub fn variable(&mut self, name: &str, object: &Fields, frame: (i64, i64)) -> Value {
+        let children = object.number("numchild").unwrap_or(0);
+        let dynamic = object.text("dynamic") == "1";
+        let some = children > 0 || dynamic && object.text("has_more") == "1";
+        let mut value = object.text("value").to_string();
+        let type_ = object.text("type").to_string();
+        if value == "{...}" && !type_.is_empty() {
+            value = format!("{type_} {{...}}");
+        }
+        let reference = match some {
+            true => self
+                .variables
+                .add(Container::Object(object.text("name").into(), frame)),
+            false => 0,
+        };
+        let mut told = json!({"name": name, "value": value, "variablesReference": reference});
+        if !type_.is_empty() && self.asked.supportsVariableType {
+            told["type"] = type_.clone().into();
+        }
+        let array = type_.ends_with(']') || object.text("displayhint") == "array";
+        if array && !dynamic {
+            told["indexedVariables"] = children.into();
+        } else if some && children > 100 {
+            told["namedVariables"] = children.into();
+        }
+        if let Some(address) = value.strip_prefix("0x").and(value.split(' ').next())
+            && (type_.ends_with('*') || type_.contains("*)"))
+        {
+            told["memoryReference"] = address.into();
+        }
+        told
+    }
+
+    pub async fn variables(&mut self, asked: Asked) -> Answer {
+        self.need_rest()?;
+        let format = asked.format.hex.then_some("hexadecimal");
+        let (start, count) = (asked.start.max(0), asked.count);
+        let container = self.variables.get(asked.variablesReference)?;
+        let indexed = asked.filter.as_deref();
+        let told = match container {
+            Container::Scope(frame, kind) => {
+                if indexed == Some("indexed") {
+                    return Ok(json!({"variables": []}));
+                }
+                let names = self.names(frame, &kind).await?;
+                let names = names.into_iter().skip(start as usize);
+                let most = if count > 0 {
+                    count as usize
+                } else {
+                    usize::MAX
+                };
+                let names: Vec<(String, String)> = names.take(most).collect();
+                let mut told = Vec::new();
+                for (name, expression) in names {
+                    told.push(match self.object(frame, &expression, format).await {
+                        Ok(object) => {
+                            let mut one = self.variable(&name, &object, frame);
+                            one["evaluateName"] = expression.into();
+                            one
+                        }
+                        Err(why) => {
+                            json!({"name": name, "value": format!("<{why}>"), "variablesReference": 0})
+                        }
+                    });
+                }
+                told
+            }
+            Container::Object(object, frame) => {
+                let count = if count > 0 { count } else { MOST };
+                // GDB makes all children ahead of the wanted ones; of a large array a part is better.
+                if start > MOST
+                    && let Some(part) = self.part(&object, frame, start, count).await
+                {
+                    let mut found = Vec::new();
+                    self.children(&part, 0, count, format, &mut found).await?;
+                    let mut told = Vec::new();
+                    for (n, child) in found.iter().enumerate() {
+                        let name = format!("[{}]", start + n as i64);
+                        told.push(self.variable(&name, child, frame));
+                    }
+                    return Ok(json!({"variables": told}));
+                }
+                let mut found = Vec::new();
+                let more = self
+                    .children(&object, start, count, format, &mut found)
+                    .await?;
+                let mut told = Vec::new();
+                for child in found {
+                    let name = child_name(&child, &object);
+                    let mut one = self.variable(&name, &child, frame);
+                    if let Ok(path) = self
+                        .mi(&format!("-var-info-path-expression {}", child.text("name")))
+                        .await
+                        && !path.text("path_expr").is_empty()
+                    {
+                        one["evaluateName"] = path.text("path_expr").into();
+                    }
+                    told.push(one);
+                }
+                if more && asked.count <= 0 {
+                    let value = format!("more than {MOST}; name a range to see others");
+                    told.push(json!({"name": "…", "value": value, "variablesReference": 0}));
+                }
+                told
+            }
+        };
+        Ok(json!({"variables": told}))
+    }
+
+    /// Some elements of an array, as an array of their own.
+    async fn part(
+        &mut self,
+        object: &str,
+        frame: (i64, i64),
+        start: i64,
+        count: i64,
+    ) -> Option<String> {
+        let object = quote(object);
+        let type_ = self.mi(&format!("-var-info-type {object}")).await.ok()?;
+        let path = self
+            .mi(&format!("-var-info-path-expression {object}"))
+            .await
+            .ok()?;
+        let all = self
+            .mi(&format!("-var-info-num-children {object}"))
+            .await
+            .ok()?;
+        let count = count.min(all.number("numchild")? - start);
+        if !type_.text("type").ends_with(']') || path.text("path_expr").is_empty() || count <= 0 {
+            return None;
+        }
+        let expression = format!("({})[{start}]@{count}", path.text("path_expr"));
+        let part = self.object(frame, &expression, None).await.ok()?;
+        Some(part.text("name").to_string())
+    }
+
+    /// (name, expression)
+    async fn names(
+        &mut self,
+        frame: (i64, i64),
+        kind: &Kind,
+    ) -> Result<Vec<(String, String)>, String> {
+        let plain = |n: String| (n.clone(), n);
+        Ok(match kind {
+            Kind::Named(names) => names.iter().cloned().map(plain).collect(),
+            Kind::Globals => {
+                self.mi(&format!("-thread-select {}", frame.0)).await?;
+                self.mi(&format!("-stack-select-frame {}", frame.1)).await?;
+                let said = self.ask("globals", json!({})).await?;
+                let names = said["names"].as_array().into_iter().flatten();
+                names
+                    .filter_map(|n| n.as_str().map(|n| plain(n.to_string())))
+                    .collect()
+            }
+            Kind::Registers => {
+                let answer = self.mi("-data-list-register-names").await?;
+                let names = answer.list("register-names").iter();
+                // Parts of others (al, ax, k0 …) are not shown.
+                names
+                    .map(|n| n.text().to_string())
+                    .filter(|n| whole_register(n))
+                    .map(|n| (n.clone(), format!("${n}")))
+                    .collect()
+            }
+        })
+    }
+
+    /// Children of an object; those of C++'s `public`, `private`, `protected` as if they were its own.
+    async fn children(
+        &mut self,
+        object: &str,
+        start: i64,
+        count: i64,
+        format: Option<&str>,
+        to: &mut Vec<Fields>,
+    ) -> Result<bool, String> {
+        if let Some(format) = format {
+            let _ = self
+                .mi(&format!("-var-set-format {} {format}", quote(object)))
+                .await;
+        }
+        let end = start.saturating_add(count);
+        let answer = self
+            .mi(&format!(
+                "-var-list-children --all-values {} {start} {end}",
+                quote(object)
+            ))
+            .await?;
+        for child in answer.tuples("children") {
+            let access = matches!(child.text("exp"), "public" | "private" | "protected")
+                && child.text("type").is_empty()
+                && child.text("value").is_empty();
+            if access {
+                Box::pin(self.children(child.text("name"), 0, MOST, format, to)).await?;
+                continue;
+            }
+            let mut child = child.clone();
+            if let Some(format) = format
+                && let Ok(again) = self
+                    .mi(&format!(
+                        "-var-set-format {} {format}",
+                        quote(child.text("name"))
+                    ))
+                    .await
+                && again.has("value")
+            {
+                child.set("value", again.text("value"));
+            }
+            to.push(child);
+        }
+        Ok(answer.text("has_more") == "1")
+    }
+
+    /// The object of a container's child by its name, and its frame (as the client numbers it).
+    pub async fn child(
+        &mut self,
+        reference: i64,
+        name: &str,
+    ) -> Result<(String, Option<i64>), String> {
+        self.need_rest()?;
+        let found = match self.variables.get(reference)? {
+            Container::Scope(frame, kind) => {
+                let names = self.names(frame, &kind).await?;
+                let expression = names.into_iter().find(|(n, _)| n == name);
+                let (_, expression) =
+                    expression.ok_or_else(|| format!("There is no {name} here."))?;
+                let object = self.object(frame, &expression, None).await?;
+                (object.text("name").to_string(), frame)
+            }
+            Container::Object(object, frame) => {
+                let mut found = Vec::new();
+                self.children(&object, 0, i64::from(i32::MAX), None, &mut found)
+                    .await?;
+                let child = found.iter().find(|c| child_name(c, &object) == name);
+                let child = child.ok_or_else(|| format!("There is no {name} here."))?;
+                (child.text("name").to_string(), frame)
+            }
+        };
+        let frame = self.frames.number_of(found.1);
+        Ok((found.0, Some(frame)))
+    }
+
+    pub async fn set_variable(&mut self, asked: SetVariable) -> Answer {
+        let (object, frame) = self.child(asked.variablesReference, &asked.name).await?;
+        let frame = self.frame(frame)?;
+        self.mi(&format!(
+            "-var-assign {} {}",
+            quote(&object),
+            quote(&asked.value)
+        ))
+        .await?;
+        self.value_of(&object, frame, asked.format.hex).await
+    }
+
+    /// What an object is now.
+    pub async fn value_of(&mut self, object: &str, frame: (i64, i64), hex: bool) -> Answer {
+        let name = quote(object);
+        if hex {
+            self.mi(&format!("-var-set-format {name} hexadecimal"))
+                .await?;
+        }
+        let value = self.mi(&format!("-var-evaluate-expression {name}")).await?;
+        let type_ = self.mi(&format!("-var-info-type {name}")).await?;
+        let children = self.mi(&format!("-var-info-num-children {name}")).await?;
+        let mut fields = Fields::default();
+        for (field, text) in [
+            ("name", object),
+            ("value", value.text("value")),
+            ("type", type_.text("type")),
+            ("numchild", children.text("numchild")),
+        ] {
+            fields.set(field, text);
+        }
+        let mut told = self.variable("", &fields, frame);
+        if let Some(told) = told.as_object_mut() {
+            told.remove("name");
+        }
+        Ok(told)
+    }
+}
+
+/// A child's name; elements of arrays as they are written.
+fn child_name(child: &Fields, parent: &str) -> String {
+    let name = child.text("exp");
+    match name.bytes().all(|b| b.is_ascii_digit()) && !name.is_empty() && !parent.is_empty() {
+        true => format!("[{name}]"),
+        false => name.to_string(),
+    }
+}
+
+fn whole_register(name: &str) -> bool {
+    let general = name.len() == 3 && name.starts_with('r')
+        || matches!(name, "r8" | "r9" | "eflags" | "mxcsr" | "orig_rax");
+    let segment = matches!(
+        name,
+        "cs" | "ss" | "ds" | "es" | "fs" | "gs" | "fs_base" | "gs_base"
+    );
+    let float = name.starts_with("st") || name.starts_with("xmm") || name.starts_with("ymm");
+    let hidden =
+        name.ends_with('h') && name.starts_with("ymm") || name.contains("mm") && name.len() > 5;
+    (general || segment || float) && !hidden && name != "st"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats() {
+        assert_eq!(format_of("a,x"), ("a", Some("hexadecimal")));
+        assert_eq!(format_of("f(a, x)"), ("f(a, x)", None));
+        assert_eq!(format_of(" b "), ("b", None));
+    }
+
+    #[test]
+    fn registers() {
+        for name in ["rax", "r15", "eflags", "fs_base", "xmm3", "st0", "rip"] {
+            assert!(whole_register(name), "{name}");
+        }
+        for name in ["al", "eax", "r8d", "", "k0", "ymm0h"] {
+            assert!(!whole_register(name), "{name}");
+        }
+    }
+}

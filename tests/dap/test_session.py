@@ -1,0 +1,282 @@
+"""A debug adapter's session: how it gets a program, what it shows, how it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+from lib import schema
+from lib.dap import DapCase, Refused, source
+from lib.env import ULPF, example, ulpf_only
+from lib.server import Server, sleeps, stub_of
+from lib.rsp import wait_until
+
+
+def gone(pid):
+    """Is a process no more (or only its exit status)?"""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@ulpf_only
+class Launch(DapCase):
+    def test_from_the_first_instruction_to_the_end(self):
+        dap = self.adapter()
+        able = dap.initialize()
+        self.assertTrue(able["supportsDataBreakpoints"] and able["supportsDataBreakpointBytes"])
+        dap.ask("launch", program=example("five"), gdbArgs=["-nx"])
+        dap.event("initialized")
+        dap.ask("configurationDone")
+        self.assertEqual(dap.exited(), 0)
+        self.assertIn("five: done\n", dap.outputs("stdout"))
+        dap.disconnect()
+        self.assertEqual(dap.process.returncode, 0)
+
+    def test_arguments_folder_environment(self):
+        dap = self.adapter()
+        script = 'for w in "$@"; do echo "[$w]"; done; pwd; echo "$ONE+${HOME-none}"; echo wrong >&2; exit 7'
+        dap.launch("/bin/sh", "-c", script, "sh", "it's", 'a "b" $HOME', "", cwd="/usr", env={"ONE": "1 2", "HOME": None})
+        dap.ask("configurationDone")
+        self.assertEqual(dap.exited(), 7)
+        self.assertEqual(dap.outputs("stdout"), '[it\'s]\n[a "b" $HOME]\n[]\n/usr\n1 2+none\n')
+        self.assertEqual(dap.outputs("stderr"), "wrong\n")
+
+    def test_stop_on_entry_and_stepping(self):
+        dap = self.adapter()
+        dap.launch("five", stopOnEntry=True)
+        dap.ask("configurationDone")
+        self.assertEqual(dap.event("stopped")["reason"], "entry")
+        frame = dap.top()[0]
+        self.assertEqual((frame["name"], frame["source"]["path"]), ("main", source("five.c")["path"]))
+        dap.ask("next", threadId=1)
+        dap.event("stopped", reason="step")
+        dap.ask("next", threadId=1)
+        dap.event("stopped", reason="step")
+        self.assertEqual(dap.value("a"), "11")
+        before = dap.top()[0]["instructionPointerReference"]
+        dap.ask("stepIn", threadId=1, granularity="instruction")
+        dap.event("stopped", reason="step")
+        self.assertNotEqual(dap.top()[0]["instructionPointerReference"], before)
+
+    def test_step_in_and_out(self):
+        dap = self.adapter()
+        dap.begin("filters", at="slowly")
+        dap.ask("stepIn", threadId=1)
+        dap.event("stopped", reason="step")
+        self.assertEqual([f["name"] for f in dap.top()], ["add", "slowly", "main"])
+        dap.ask("stepOut", threadId=1)
+        dap.event("stopped", reason="step")
+        self.assertEqual(dap.top()[0]["name"], "slowly")
+
+    def test_a_program_that_crashes(self):
+        dap = self.adapter()
+        dap.begin("crash")
+        stop = dap.event("stopped", reason="exception")
+        self.assertIn("SIGSEGV", stop["text"])
+        self.assertIn("SIGSEGV", dap.ask("exceptionInfo", threadId=stop["threadId"])["exceptionId"])
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 128 + signal.SIGSEGV)
+        # Nothing is left, and the session still answers.
+        with self.assertRaisesRegex(Refused, "no program"):
+            dap.top()
+        dap.disconnect()
+
+    def test_what_cannot_be_launched(self):
+        dap = self.adapter()
+        dap.initialize()
+        for options, why in (({}, "names no program"), ({"program": "/no/such"}, "no program /no/such"),
+                             ({"program": "/etc/passwd"}, "gdb cannot use"),
+                             ({"program": example("five"), "cwd": "/no/dir"}, "no folder /no/dir"),
+                             ({"program": example("five"), "gdb": "/no/gdb"}, "cannot be started"),
+                             ({"program": example("five"), "placement": "nowhere"}, "nowhere"),
+                             ({"program": 7}, "not understood")):
+            with self.assertRaisesRegex(Refused, why):
+                dap.ask("launch", {"gdbArgs": ["-nx"], **options})
+        # None of it has spoilt the session.
+        dap.ask("launch", program=example("five"), gdbArgs=["-nx"])
+        dap.event("initialized")
+
+    def test_restart(self):
+        dap = self.adapter()
+        dap.launch("five")
+        dap.ask("setFunctionBreakpoints", breakpoints=[{"name": "ready"}])
+        watch, = dap.set_watches(dap.watch("b"))
+        dap.ask("configurationDone")
+        first = dap.pid()
+        dap.event("stopped", reason="function breakpoint")
+        self.assertHit(dap.cont(), watch, "b: 20 → 21")
+        dap.ask("restart", {})
+        dap.event("stopped", reason="function breakpoint")
+        self.assertNotEqual(dap.pid(), first)
+        self.assertTrue(gone(first))
+        self.assertHit(dap.cont(), watch, "b: 20 → 21")
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+        # And once more, after its end.
+        dap.ask("restart", {})
+        dap.event("stopped", reason="function breakpoint")
+
+    def test_terminate_and_disconnect(self):
+        dap = self.adapter()
+        dap.begin("/bin/sleep", "60")
+        pid = dap.pid()
+        self.assertTrue(wait_until(lambda: sleeps(pid), 20))
+        dap.ask("terminate")
+        self.assertEqual(dap.exited(), 128 + signal.SIGTERM)
+        dap.disconnect()
+
+    def test_disconnect_ends_what_was_launched(self):
+        for options, dies in (({}, True), ({"terminateDebuggee": False}, False)):
+            with self.subTest(options):
+                dap = self.adapter()
+                dap.begin("/bin/sleep", "60")
+                pid = dap.pid()
+                dap.disconnect(**options)
+                self.assertEqual(wait_until(lambda: gone(pid), 5 if dies else 0.3), dies)
+                if not dies:
+                    os.kill(pid, signal.SIGKILL)
+
+    def test_a_client_that_vanishes(self):
+        dap = self.adapter()
+        dap.begin("/bin/sleep", "60")
+        pid = dap.pid()
+        dap.process.stdin.close()
+        dap.process.wait(20)
+        self.assertTrue(wait_until(lambda: gone(pid), 5))
+
+    def test_gdb_is_killed(self):
+        dap = self.adapter()
+        dap.begin("/bin/sleep", "60")
+        pid = dap.pid()
+        gdb = subprocess.run(["pgrep", "-P", str(dap.process.pid), "gdb"], stdout=subprocess.PIPE, text=True).stdout.split()
+        os.kill(int(gdb[0]), signal.SIGKILL)
+        dap.event("terminated")
+        self.assertIn("gdb has ended", dap.outputs("important"))
+        with self.assertRaises(Refused):
+            dap.ask("evaluate", expression="1", context="repl")
+        self.assertTrue(wait_until(lambda: gone(pid), 10))
+        dap.disconnect()
+
+
+@ulpf_only
+class Attach(DapCase):
+    def test_attach_and_let_go(self):
+        program = subprocess.Popen(["/bin/sleep", "60"], stdout=subprocess.DEVNULL)
+        self.addCleanup(program.kill)
+        self.assertTrue(wait_until(lambda: sleeps(program.pid), 20))
+        dap = self.adapter()
+        dap.initialize()
+        dap.ask("attach", pid=str(program.pid), gdbArgs=["-nx"], stopOnEntry=True)
+        dap.event("initialized")
+        dap.ask("configurationDone")
+        dap.event("stopped", reason="entry")
+        self.assertIn("nanosleep", dap.top()[0]["name"])
+        dap.ask("continue", threadId=1)
+        dap.disconnect()
+        time.sleep(0.2)
+        self.assertIsNone(program.poll())
+        with self.assertRaisesRegex(AssertionError, r"\[\]"):
+            stub_of(program.pid)
+
+    def test_a_running_server(self):
+        server = Server(example("five"))
+        self.addCleanup(server.close)
+        dap = self.adapter()
+        dap.initialize()
+        dap.ask("attach", address=server.target, program=example("five"), gdbArgs=["-nx"])
+        dap.event("initialized")
+        watch, = dap.set_watches(dap.watch("a"))
+        dap.ask("configurationDone")
+        self.assertHit(dap.event("stopped"), watch, "a: 10 → 11")
+        dap.set_watches()
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+
+    def test_what_cannot_be_attached_to(self):
+        dap = self.adapter()
+        dap.initialize()
+        for options, why in (({}, "neither"), ({"pid": 2 ** 30}, "no process"), ({"pid": "x"}, "no number"),
+                             ({"address": "127.0.0.1:1"}, "no connection")):
+            with self.assertRaisesRegex(Refused, why):
+                dap.ask("attach", {"gdbArgs": ["-nx"], **options})
+
+
+@ulpf_only
+class Transport(DapCase):
+    def test_tcp(self):
+        server = subprocess.Popen([ULPF, "dap", "--listen", "0"], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stderr.close)
+        self.addCleanup(server.kill)
+        port = int(re.search(r"port (\d+)", server.stderr.readline()).group(1))
+        with open(f"/proc/{server.pid}/net/tcp") as sockets:
+            self.assertIn(f"0100007F:{port:04X}", sockets.read())
+        # Each has a session of its own.
+        both = [self.adapter(connect=socket.create_connection(("127.0.0.1", port))) for _ in range(2)]
+        for dap in both:
+            dap.begin("five", at="ready")
+        for dap in both:
+            dap.ask("continue", threadId=1)
+            self.assertEqual(dap.exited(), 0)
+
+    def test_garbage(self):
+        dap = self.adapter()
+        for bad in (b"hello\r\n\r\n", b"Content-Length: x\r\n\r\n", b"Content-Length: 5\r\n\r\n{abc}",
+                    b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 4\r\n\r\nnull",
+                    b'Content-Length: 30\r\n\r\n{"seq":"x","type":"request"}  '):
+            dap.send_bytes(bad)
+            answer = dap.wait(lambda m: m["type"] == "response" and m["request_seq"] == 0)
+            self.assertFalse(answer["success"])
+            self.assertIn("not understood", answer["message"])
+        with self.assertRaisesRegex(Refused, "no request fly"):
+            dap.ask("fly")
+        with self.assertRaisesRegex(Refused, "no program yet"):
+            dap.ask("evaluate", expression="1", context="repl")
+        with self.assertRaisesRegex(Refused, "arguments"):
+            dap.ask("variables", {"variablesReference": "seven"})
+        dap.begin("five", at="ready")
+        with self.assertRaisesRegex(Refused, "frame is gone"):
+            dap.ask("scopes", frameId=4711)
+        with self.assertRaisesRegex(Refused, "variable is gone"):
+            dap.ask("variables", variablesReference=4711)
+        self.assertEqual(dap.value("a"), "10")
+
+    def test_cancel(self):
+        dap = self.adapter()
+        dap.begin("/bin/sleep", "60")
+        pid = dap.pid()
+        self.assertTrue(wait_until(lambda: sleeps(pid), 20))
+        dap.ask("pause", threadId=1)
+        stop = dap.event("stopped", reason="pause")
+        # GDB sleeps; both requests are taken back.
+        slow = dap.send("evaluate", {"expression": "python import time; time.sleep(60)", "context": "repl"})
+        next_one = dap.send("evaluate", {"expression": "1", "context": "repl"})
+        dap.send("cancel", {"requestId": next_one})
+        time.sleep(0.5)
+        dap.send("cancel", {"requestId": slow})
+        for seq in slow, next_one:
+            with self.assertRaisesRegex(Refused, "cancelled"):
+                dap.answer(seq, 20)
+        self.assertTrue(dap.ask("stackTrace", threadId=stop["threadId"])["stackFrames"])
+
+
+class Schema(DapCase):
+    def test_every_conversation_is_checked(self):
+        """Fetches the schema for this and later runs; without it the other tests check less."""
+        if schema.path(fetch=True) is None:
+            self.skipTest("no debugpy with the protocol's schema, and pip cannot fetch it")
+        schema.load.cache_clear()
+        judge = schema.load()
+        self.assertTrue(list(judge.problems({"seq": 1, "type": "event", "event": "stopped", "body": {"reason": 7}})))
+        self.assertTrue(list(judge.problems({"seq": 1, "type": "event", "event": "stopped", "body": {}})))
+        self.assertFalse(list(judge.problems({"seq": 1, "type": "event", "event": "stopped", "body": {"reason": "step"}})))
+        dap = self.adapter()
+        dap.begin("five", at="ready")
+        dap.top()
+
+
