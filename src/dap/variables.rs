@@ -423,8 +423,13 @@ fn child_name(child: &Fields, parent: &str) -> String {
 }
 
 fn whole_register(name: &str) -> bool {
-    let general = name.len() == 3 && name.starts_with('r')
-        || matches!(name, "r8" | "r9" | "eflags" | "mxcsr" | "orig_rax");
+    let numbered = name
+        .strip_prefix('r')
+        .is_some_and(|n| n.parse::<u8>().is_ok());
+    let general = matches!(
+        name,
+        "rax" | "rbx" | "rcx" | "rdx" | "rsi" | "rdi" | "rbp" | "rsp" | "rip" | "eflags" | "mxcsr"
+    ) || numbered;
     let segment = matches!(
         name,
         "cs" | "ss" | "ds" | "es" | "fs" | "gs" | "fs_base" | "gs_base"
