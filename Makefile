@@ -17,7 +17,7 @@ BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
+EXTRA_PACKAGES := lldb-19 python3-pip libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
 build: need-build
 	$(CARGO) build --release
