@@ -149,6 +149,37 @@ class Launch(DapCase):
         dap.process.wait(20)
         self.assertTrue(wait_until(lambda: gone(pid), 5))
 
+    def test_the_adapter_is_told_to_end(self):
+        dap = self.adapter()
+        dap.begin("/bin/sleep", "60")
+        pid = dap.pid()
+        dap.process.send_signal(signal.SIGTERM)
+        self.assertEqual(dap.process.wait(20), 128 + signal.SIGTERM)
+        self.assertTrue(wait_until(lambda: gone(pid), 5))
+
+    def test_a_terminal_of_the_clients(self):
+        dap = self.adapter()
+        dap.initialize(supportsRunInTerminalRequest=True)
+        launched = dap.send("launch", {"program": example("five"), "console": "integratedTerminal", "gdbArgs": ["-nx"]})
+        wanted = dap.wait(lambda m: m["type"] == "request")
+        self.assertEqual((wanted["command"], wanted["arguments"]["kind"]), ("runInTerminal", "integrated"))
+        terminal = subprocess.Popen(wanted["arguments"]["args"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(terminal.stdout.close)
+        self.addCleanup(terminal.kill)
+        dap.respond(wanted, {"processId": terminal.pid})
+        dap.answer(launched)
+        dap.event("initialized")
+        watch, = dap.set_watches(dap.watch("a"))
+        dap.ask("configurationDone")
+        # What it has counted is found in the other server's area.
+        self.assertHit(dap.event("stopped"), watch, "a: 10 → 11 (hit 1)")
+        dap.set_watches()
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+        dap.disconnect()
+        self.assertIn("five: done", terminal.communicate(timeout=20)[0])
+        self.assertEqual(dap.outputs("stdout"), "")
+
     def test_gdb_is_killed(self):
         dap = self.adapter()
         dap.begin("/bin/sleep", "60")
