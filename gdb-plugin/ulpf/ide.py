@@ -172,9 +172,10 @@ def _know(watch):
 
 
 def remove(numbers):
-    watches.remove_many([watches.get(n) for n in numbers if n in watches.all])
+    there = [n for n in numbers if n in watches.all]
+    watches.remove_many([watches.get(n) for n in there])
     _ended.difference_update(numbers)
-    return {}
+    return {"removed": there}
 
 
 def watch(text):

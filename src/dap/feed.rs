@@ -244,7 +244,9 @@ impl Session {
         self.forget_watch(number);
         self.look_for_logs().await;
         self.go_on(was_running).await?;
-        result?;
+        if numbers(&result?["removed"]).is_empty() {
+            return Err(format!("There is no watch {number}."));
+        }
         let body = json!({"reason": "removed", "breakpoint": {"id": id, "verified": false}});
         self.client.event("breakpoint", body).await;
         Ok(Value::Null)
