@@ -17,11 +17,12 @@ use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
-use ulpf_lib::{AccessKind, TargetAddr, WatchRange};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
 
 use crate::g;
 use crate::hits::{Cause, count_false_positive, hits};
 use crate::patches;
+use crate::runs;
 use crate::runtime::debug_registers;
 use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
@@ -149,7 +150,7 @@ impl AliasMap for Pages {
                 return Open::Plain; // the program's own fault
             }
             ours |= entry.moved();
-            page = page.offset(ulpf_lib::PAGE_SIZE);
+            page = page.offset(PAGE_SIZE);
         }
         if ours { Open::Split } else { Open::Plain }
     }
@@ -301,6 +302,12 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
     if list.overflowed() || !site.insn.accesses_known() {
         return slow(t, uc, None, fault_at, None);
     }
+    if let Some(run) = runs::run(t, &mut cpu, &site.insn, run_buffers(t)) {
+        if run.beside && faulted {
+            site.beside.fetch_add(1, Relaxed);
+        }
+        return if run.more { Step::Again } else { Step::Done };
+    }
     // An empty list is right, too: `clflush` faults as a load does and touches nothing.
     let watched = list
         .iter()
@@ -394,6 +401,18 @@ fn warm(t: &'static Thread, site: &'static Site, at: TargetAddr) {
         && t.tgid() == g().pid.load(Relaxed)
     {
         t.inner().hot = Some((site, at.page().0));
+    }
+}
+
+fn run_buffers(t: &Thread) -> runs::Buffers<'_> {
+    const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
+    // SAFETY: two pages of the thread's scratch area, which nobody else uses before `save_old`.
+    unsafe {
+        let at = t.scratch().add(OLD_AT);
+        runs::Buffers {
+            old: &mut *at.cast(),
+            new: &mut *at.add(PAGE_SIZE as usize).cast(),
+        }
     }
 }
 
@@ -499,15 +518,12 @@ fn slow(
         // Unknown accesses: all guarded pages open, and what changed is found by comparing.
         (start, end) = (0, ulpf_lib::addr::USER_END);
         let page = fault_at.page();
-        g().watchlist().for_each_overlap(
-            page,
-            ulpf_lib::PAGE_SIZE,
-            &mut |_, range: WatchRange, _| {
+        g().watchlist()
+            .for_each_overlap(page, PAGE_SIZE, &mut |_, range: WatchRange, _| {
                 let from = range.start.0.max(page.0);
-                let to = range.end().0.min(page.0 + ulpf_lib::PAGE_SIZE);
+                let to = range.end().0.min(page.0 + PAGE_SIZE);
                 kept.push(from, to - from, AccessKind::Write);
-            },
-        );
+            });
     }
     begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
     // Now that nobody else writes:

@@ -169,11 +169,24 @@ fn unchanged(addr: u64, old: &[u8]) -> bool {
     true
 }
 
+/// So many hits of a watch that only counts.
+pub fn count(id: WatchId, hits: u64, silent: u64) {
+    if let Some(n) = g().counters(id) {
+        n.hits.fetch_add(hits, Relaxed);
+        n.silent.fetch_add(silent, Relaxed);
+    }
+}
+
 pub fn count_false_positive(t: &Thread, at: TargetAddr) {
+    count_false_positives(t, at, 1);
+}
+
+/// All on one page.
+pub fn count_false_positives(t: &Thread, at: TargetAddr, number: u64) {
     let Some(h) = g().header() else { return };
-    h.false_positives.fetch_add(1, Relaxed);
+    h.false_positives.fetch_add(number, Relaxed);
     if let Some(n) = page_counters(at.page()) {
-        let before = n.false_positives.fetch_add(1, Relaxed);
+        let before = n.false_positives.fetch_add(number, Relaxed);
         if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
             t.inner().reconsider = at.page().0;
         }

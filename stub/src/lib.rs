@@ -22,6 +22,7 @@ mod hits;
 mod inferior;
 mod log;
 mod patches;
+mod runs;
 mod runtime;
 mod syscalls;
 

@@ -33,6 +33,20 @@ class Exactness(unittest.TestCase):
     def test_sixteen_threads_and_a_debug_register(self):
         self.stores("debug-register", 0)
 
+    def test_string_instructions(self):
+        """Iterations that are made at once, where hits are only counted, count as those that are made one by one."""
+        expected = bare(example("strings"))
+        for watches, hits, silent, beside in (
+                (["area"], 32675, 254, 0),
+                (["area[100..7000]"], 25129, 245, 5522),
+                (["area[4090..4100]", "area[4101..5000]"], 4769, 118, 25882),
+                (["area[1]", "area[2000..2003]", "area[9000]"], 14, 0, 25541)):
+            for options in ["-q"], ["--log", "/dev/null"], ["-q", "--no-patch"]:
+                with self.subTest(watches=watches, options=options):
+                    status, out, said = run(watches, "strings", options=[*options, "--placement=guard"])
+                    self.assertEqual((status, out), expected)
+                    self.assertRegex(said, rf"{hits} hits on \d watch(es)?, {silent} silent stores, {beside} false positives")
+
     def test_signals_strike_meanwhile(self):
         expected = bare(example("barrage"))
         status, out, said = run(["page.in_handler"], "barrage", options=["-q", "--summary"], seconds=100)
