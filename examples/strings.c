@@ -1,64 +1,84 @@
-/* String instructions over watched memory, as memset and memcpy are made of: all widths, forwards and
- * backwards, overlapping, across pages, with counts of zero. Ends with a checksum of all that it has stored. */
+/* String instructions in both directions, locked and wide atomics, bit strings that reach beyond
+ * their word, pushes and calls on a stack that lies on the heap. */
+#define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <ucontext.h>
 
-_Alignas(4096) unsigned char area[4 * 4096];
-_Alignas(4096) static unsigned char from[4 * 4096];
+_Alignas(4096) char text[3 * 4096];
+char source[3 * 4096];
+_Alignas(16) unsigned long pair[2] = { 1, 2 };
+unsigned long counter = 5, bits[64];
+static ucontext_t back, forth;
+static char *heap_stack;
+int calls;
 
 __attribute__((noinline)) void ready(void)
 {
 	__asm__ volatile("");
 }
 
-#define STOS(width) \
-	static void *stos##width(void *to, unsigned long value, unsigned long n) \
-	{ \
-		__asm__ volatile("rep stos" #width : "+D"(to), "+c"(n) : "a"(value) : "memory"); \
-		return to; \
-	}
-#define MOVS(width) \
-	static void *movs##width(void *to, const void *what, unsigned long n) \
-	{ \
-		__asm__ volatile("rep movs" #width : "+D"(to), "+S"(what), "+c"(n) : : "memory"); \
-		return to; \
-	}
-
-STOS(b) STOS(w) STOS(l) STOS(q)
-MOVS(b) MOVS(w) MOVS(l) MOVS(q)
-
-static void backwards(unsigned char *to, const unsigned char *what, unsigned long n)
+static void rep_movs(void *to, const void *from, unsigned long n)
 {
-	__asm__ volatile("std; rep movsb; cld" : "+D"(to), "+S"(what), "+c"(n) : : "memory");
+	__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+}
+
+static void rep_movs_down(char *to, const char *from, unsigned long n)
+{
+	to += n - 1;
+	from += n - 1;
+	__asm__ volatile("std\n\trep movsb\n\tcld" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+}
+
+static void rep_stos(void *to, unsigned long value, unsigned long n)
+{
+	__asm__ volatile("rep stosq" : "+D"(to), "+c"(n) : "a"(value) : "memory");
+}
+
+static void on_heap(void)
+{
+	volatile int local = 1;
+
+	for (int i = 0; i < 10; i++)
+		local += i;
+	calls += local;
 }
 
 int main(void)
 {
-	unsigned long sum = 0;
-	unsigned char *end;
+	unsigned long sum = 0, low = 1, high = 2;
+	unsigned char done;
 
-	for (unsigned i = 0; i < sizeof from; i++)
-		from[i] = (unsigned char)(i * 7 + i / 251);
+	for (unsigned i = 0; i < sizeof source; i++)
+		source[i] = (char)(i * 7);
+	heap_stack = malloc(65536);
 	ready();
-	end = stosb(area + 5, 0xab, 9000);       /* two pages and more */
-	sum += (unsigned long)(end - area);
-	end = stosb(area + 4000, 0xab, 200);     /* all silent */
-	sum += (unsigned long)(end - area);
-	stosw(area + 4095, 0x1234, 2048);        /* an element on two pages */
-	stosl(area + 8192, 0xdeadbeef, 700);
-	stosq(area + 8192 + 2801, 0x0123456789abcdef, 300);
-	end = movsb(area + 100, from + 33, 6000);
-	sum += (unsigned long)(end - area);
-	movsw(area + 1, from + 4094, 3000);
-	movsl(area + 12288, from, 1024);
-	movsq(area + 2000, from + 777, 900);
-	movsb(area + 3000, area + 2999, 2000);   /* spreads one byte */
-	movsb(area + 6000, area + 9000, 2500);
-	backwards(area + 7999, from + 4999, 5000);
-	stosb(area, 1, 0);
-	stosb(area, 1, 3);
-	for (unsigned i = 0; i < sizeof area; i++)
-		sum = sum * 31 + area[i];
-	printf("strings: %016lx\n", sum);
+	rep_movs(text, source, sizeof text);
+	rep_stos(text + 64, 0x1122334455667788, 16);
+	rep_movs_down(text + 1, source, 200);
+	rep_movs(text + 100, source, 0); /* nothing moves: no hit */
+	__asm__ volatile("lock cmpxchg16b %0\n\tsete %1"
+			 : "+m"(pair), "=q"(done), "+a"(low), "+d"(high)
+			 : "b"(10UL), "c"(20UL)
+			 : "cc");
+	__asm__ volatile("lock cmpxchg16b %0" : "+m"(pair), "+a"(low), "+d"(high) : "b"(1UL), "c"(1UL) : "cc");
+	__asm__ volatile("lock xaddq %1, %0" : "+m"(counter), "+r"(low) : : "cc");
+	__asm__ volatile("xchgq %1, %0" : "+m"(counter), "+r"(high));
+	__asm__ volatile("lock incq %0\n\tnegq %0\n\tnotq %0\n\trolq $3, %0" : "+m"(counter) : : "cc");
+	__asm__ volatile("btsq %1, %0" : "+m"(bits[32]) : "r"(-65L) : "cc", "memory");  /* in bits[30] */
+	__asm__ volatile("btcq %1, %0" : "+m"(bits[32]) : "r"(1000L) : "cc", "memory"); /* in bits[47] */
+	getcontext(&forth);
+	forth.uc_stack.ss_sp = heap_stack;
+	forth.uc_stack.ss_size = 65536;
+	forth.uc_link = &back;
+	makecontext(&forth, on_heap, 0);
+	swapcontext(&back, &forth);
+	memset(text + 5000, 1, 3000);
+	memmove(text + 5001, text + 5000, 3000);
+	for (unsigned i = 0; i < sizeof text; i++)
+		sum = sum * 31 + (unsigned char)text[i];
+	printf("strings: pair %lu %lu (%d), counter %lu, bits %lx %lx, calls %d, checksum %016lx\n",
+	       pair[0], pair[1], done, counter, bits[30], bits[47], calls, sum);
 	return 0;
 }

@@ -38,10 +38,18 @@ pub fn hit(
     if len as usize > n {
         flags |= hit_flags::TRUNCATED;
     }
-    let mut now = [0u8; MAX_VALUE];
-    let now = now.get_mut(..n).unwrap_or_default();
-    memory::read(start, now);
-    let new = words(now);
+    let known = c
+        .new
+        .and_then(|new| new.get((start - c.addr.0) as usize..)?.get(..n));
+    let new = match known {
+        Some(new) => words(new),
+        None => {
+            let mut now = [0u8; MAX_VALUE];
+            let now = now.get_mut(..n).unwrap_or_default();
+            memory::read(start, now);
+            words(now)
+        }
+    };
     let old = match old.and_then(|o| o.get(..n)) {
         Some(old) => words(old),
         None if c.kind.writes() => [0; WORDS],

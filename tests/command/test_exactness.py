@@ -35,7 +35,7 @@ class Exactness(unittest.TestCase):
 
     def test_string_instructions(self):
         """Iterations that are made at once, where hits are only counted, count as those that are made one by one."""
-        expected = bare(example("strings"))
+        expected = bare(example("string_runs"))
         for watches, hits, silent, beside in (
                 (["area"], 32675, 254, 0),
                 (["area[100..7000]"], 25129, 245, 5522),
@@ -43,7 +43,7 @@ class Exactness(unittest.TestCase):
                 (["area[1]", "area[2000..2003]", "area[9000]"], 14, 0, 25541)):
             for options in ["-q"], ["--log", "/dev/null"], ["-q", "--no-patch"]:
                 with self.subTest(watches=watches, options=options):
-                    status, out, said = run(watches, "strings", options=[*options, "--placement=guard"])
+                    status, out, said = run(watches, "string_runs", options=[*options, "--placement=guard"])
                     self.assertEqual((status, out), expected)
                     self.assertRegex(said, rf"{hits} hits on \d watch(es)?, {silent} silent stores, {beside} false positives")
 
