@@ -46,6 +46,11 @@ static __attribute__((noinline)) void four(volatile long *page, long i)
 
 static void *hail(void *thread)
 {
+	sigset_t all;
+
+	/* What is not for one thread alone (SIGALRM) is for the other one: `take` is not for two at once. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	for (int i = 0; i < QUEUED; i++) {
 		while (pthread_sigqueue((pthread_t)thread, SIGRTMIN + 3, (union sigval){0}))
 			;
