@@ -1,5 +1,6 @@
 """The VS Code extension: its own tests (npm test), among them sessions with the real adapter, and its package."""
 
+import fcntl
 import json
 import os
 import re
@@ -26,13 +27,20 @@ def node():
 @ulpf_only
 @unittest.skipIf(node(), node())
 class Extension(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        got = cls.npm("ci", "--no-audit", "--no-fund", "--ignore-scripts")
+    limit = 300
+
+    def setUp(self):
+        # One at a time: they build in the same folder.
+        lock = os.open(SOURCE, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted, there = (os.path.join(SOURCE, name) for name in ("package-lock.json", "node_modules/.package-lock.json"))
+        if os.path.exists(there) and os.path.getmtime(there) >= os.path.getmtime(wanted):
+            return
+        got = self.npm("ci", "--no-audit", "--no-fund", "--ignore-scripts")
         if got.returncode and UNREACHABLE.search(got.stdout):
-            raise unittest.SkipTest("npm cannot fetch what the extension is built with")
-        if got.returncode:
-            raise AssertionError(got.stdout)
+            self.skipTest("npm cannot fetch what the extension is built with")
+        self.assertEqual(got.returncode, 0, got.stdout)
 
     @staticmethod
     def npm(*words, timeout=300):

@@ -105,8 +105,13 @@ async function drive(page, port) {
   seen.logged = await page.locator('.repl .monaco-list-row', { hasText: 'write  total' }).count() > 0;
   await picture('vscode');
 
-  await row('Globals of this file').click();
-  await row('total =').click({ button: 'right' });
+  // The view is drawn anew after a stop: a click may come too early.
+  const total = row('total =');
+  for (let tries = 0; tries < 5 && !await total.isVisible(); tries++) {
+    await row('Globals of this file').click();
+    await total.waitFor({ timeout: 5000 }).catch(() => undefined);
+  }
+  await total.click({ button: 'right' });
   const menu = page.locator('.monaco-menu .action-label');
   await menu.first().waitFor();
   seen.menu = (await menu.allTextContents()).filter(Boolean);
