@@ -3,6 +3,7 @@
 use super::loops;
 use super::tools::wait;
 use crate::rsp::{self, Decoder, Event};
+use crate::run::arm::{self, Arm};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::VecDeque;
 use std::fs;
@@ -167,38 +168,27 @@ impl Client {
         }
     }
 
-    /// `monitor` commands, as many at a time as `ulpf run` sends.
-    pub fn monitor(&mut self, commands: impl Iterator<Item = String>) -> Result<()> {
-        let mut batch = String::new();
-        let mut commands = commands.peekable();
-        while let Some(command) = commands.next() {
-            batch.push_str(&command);
-            batch.push(';');
-            if batch.len() < 16 << 10 && commands.peek().is_some() {
-                continue;
-            }
-            self.send(&format!("qRcmd,{}", rsp::to_hex(batch.as_bytes())))?;
-            batch.clear();
-            loop {
-                let reply = self.receive()?;
-                match reply.as_slice() {
-                    b"OK" => break,
-                    [b'O', hex @ ..] => {
-                        let text = rsp::from_hex(hex).unwrap_or_default();
-                        let text = String::from_utf8_lossy(&text);
-                        ensure!(!text.contains("refused"), "a watch was refused: {text}");
-                    }
-                    other => {
-                        // The whole answer at once.
-                        let text = rsp::from_hex(other).context("an error")?;
-                        let text = String::from_utf8_lossy(&text);
-                        ensure!(!text.contains("refused"), "a watch was refused: {text}");
-                        break;
-                    }
+    /// A `monitor` command that sets watches.
+    pub fn monitor(&mut self, command: &str) -> Result<()> {
+        self.send(&format!("qRcmd,{}", rsp::to_hex(command.as_bytes())))?;
+        loop {
+            let reply = self.receive()?;
+            match reply.as_slice() {
+                b"OK" => return Ok(()),
+                [b'O', hex @ ..] => {
+                    let text = rsp::from_hex(hex).unwrap_or_default();
+                    let text = String::from_utf8_lossy(&text);
+                    ensure!(!text.contains("refused"), "a watch was refused: {text}");
                 }
+                other => bail!("the answer was {}", String::from_utf8_lossy(other)),
             }
         }
-        Ok(())
+    }
+
+    /// Sets watches as `ulpf run` does.
+    pub fn arm(&mut self, watches: &[Arm]) -> Result<()> {
+        let watches: Vec<&Arm> = watches.iter().collect();
+        arm::commands(&watches).try_for_each(|(command, _)| self.monitor(&command))
     }
 }
 

@@ -3,10 +3,11 @@
 //! Every signal that the stub reports is handed back to it for the program; nothing else stops it
 //! (watches only log).
 
+use super::arm::{self, Arm};
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
 use super::requests;
-use super::stops::{INTERRUPT, Stop, TRAP, console, outcome, pass_on, stop_of};
+use super::stops::{INTERRUPT, Stop, TRAP, console, outcomes, pass_on, stop_of};
 use super::watches::{Armed, Changes};
 use crate::door::serve::{self, Asked, Requests};
 use crate::follow::Follower;
@@ -14,7 +15,7 @@ use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Client, Received};
 use crate::session::{Ending, Exit, Session};
 use crate::signals::Incoming;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -193,17 +194,28 @@ impl Control {
             .collect();
         self.monitor(&disarm).await?;
         self.monitor(&changes.filter).await?;
-        let arm: Vec<&str> = changes
-            .arm
-            .iter()
-            .map(|(_, command)| command.as_str())
-            .collect();
-        let lines = self.monitor(&arm).await?;
-        let armed = |((number, _), line): (&(usize, String), String)| {
-            let armed = outcome(&line).with_context(|| format!("the stub answered `{line}`"))?;
-            Ok((*number, armed))
-        };
-        changes.arm.iter().zip(lines).map(armed).collect()
+        let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
+        let mut armed = Vec::with_capacity(arms.len());
+        for (command, count) in arm::commands(&arms) {
+            let answer = self.ask(&command).await?;
+            let before = armed.len();
+            for line in answer.lines().filter(|l| !l.trim().is_empty()) {
+                outcomes(line, &mut armed)
+                    .with_context(|| format!("the stub answered `{line}`"))?;
+            }
+            let told = armed.len() - before;
+            ensure!(
+                told == count,
+                "the stub answered {told} of {count} watches: {answer}"
+            );
+        }
+        let numbers = changes.arm.iter().map(|(number, _)| *number);
+        Ok(numbers.zip(armed).collect())
+    }
+
+    async fn ask(&mut self, command: &str) -> Result<String> {
+        let answer = self.client.monitor(command).await;
+        answer.context("cannot set the watches")
     }
 
     /// Sends commands, many at a time; one line of answer for each, in order.
@@ -221,11 +233,7 @@ impl Control {
                 taken += 1;
             }
             rest = &rest[taken..];
-            let answer = self
-                .client
-                .monitor(&batch)
-                .await
-                .context("cannot set the watches")?;
+            let answer = self.ask(&batch).await?;
             let before = lines.len();
             lines.extend(
                 answer

@@ -13,6 +13,7 @@ macro_rules! say {
     ($($text:tt)*) => { $crate::run::output::say(&format!($($text)*)) };
 }
 
+pub mod arm;
 mod clock;
 mod control;
 mod follow;

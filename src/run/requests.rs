@@ -121,12 +121,12 @@ pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
                 past: Vec::new(),
                 deleted: false,
             };
-            let command = watches::resolve(life.program(), &mut watch, &memory, how);
-            match (command, &watch.armed) {
-                (Some(command), _) => {
+            let arm = watches::resolve(life.program(), &mut watch, &memory, how);
+            match (arm, &watch.armed) {
+                (Some(arm), _) => {
                     let number = life.watches.len();
                     life.watches.push(watch);
-                    let arm = vec![(number, command)];
+                    let arm = vec![(number, arm)];
                     Ok((
                         number,
                         Changes {
@@ -158,9 +158,9 @@ pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
             }
             let memory = memory_of(life)?;
             let mut watch = life.watches[number].clone();
-            let command = watches::resolve(life.program(), &mut watch, &memory, how);
-            let arm = match (command, &watch.armed) {
-                (Some(command), _) => vec![(number, command)],
+            let arm = watches::resolve(life.program(), &mut watch, &memory, how);
+            let arm = match (arm, &watch.armed) {
+                (Some(arm), _) => vec![(number, arm)],
                 (None, Armed::No(problem)) => return Err(problem.to_string()),
                 (None, _) => Vec::new(),
             };

@@ -60,11 +60,17 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     }
 }
 
-/// Reads one line of the answer to `ulpf watch`.
-pub fn outcome(line: &str) -> Result<Armed> {
+/// Reads one line of the answer to `ulpf watch` or `ulpf watches`.
+pub fn outcomes(line: &str, armed: &mut Vec<Armed>) -> Result<()> {
     let json: serde_json::Value = serde_json::from_str(line)?;
     if let Some(id) = json["watch"].as_u64() {
-        return Ok(Armed::Yes(u32::try_from(id)?));
+        armed.push(Armed::Yes(u32::try_from(id)?));
+        return Ok(());
+    }
+    if let Some((first, count)) = json["watches"][0].as_u64().zip(json["watches"][1].as_u64()) {
+        let (first, end) = (u32::try_from(first)?, u32::try_from(first + count)?);
+        armed.extend((first..end).map(Armed::Yes));
+        return Ok(());
     }
     let refused = &json["refused"];
     let text = |key: &str| {
@@ -73,11 +79,12 @@ pub fn outcome(line: &str) -> Result<Armed> {
             .map(str::to_string)
             .ok_or_else(|| anyhow!("no `{key}`"))
     };
-    Ok(Armed::No(Problem::new(
+    armed.push(Armed::No(Problem::new(
         text("what")?,
         text("why")?,
         text("what_to_do")?,
-    )))
+    )));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -104,13 +111,28 @@ mod tests {
     }
 
     #[test]
-    fn outcomes() {
-        assert!(matches!(outcome("{\"watch\":7}").unwrap(), Armed::Yes(7)));
-        match outcome(r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#).unwrap() {
-            Armed::No(problem) => assert_eq!(problem.to_string(), "a: b; c"),
-            _ => panic!(),
+    fn what_became_of_watches() {
+        let mut armed = Vec::new();
+        outcomes("{\"watch\":7}", &mut armed).unwrap();
+        outcomes("{\"watches\":[9,2]}", &mut armed).unwrap();
+        outcomes(
+            r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#,
+            &mut armed,
+        )
+        .unwrap();
+        match armed.as_slice() {
+            [
+                Armed::Yes(7),
+                Armed::Yes(9),
+                Armed::Yes(10),
+                Armed::No(problem),
+            ] => {
+                assert_eq!(problem.to_string(), "a: b; c")
+            }
+            other => panic!("{other:?}"),
         }
-        assert!(outcome("{}").is_err());
-        assert!(outcome("OK").is_err());
+        for bad in ["{}", "OK", "{\"watches\":[1]}"] {
+            assert!(outcomes(bad, &mut armed).is_err(), "{bad}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The watches of one run: from the command line, through resolving and arming, to the summary.
 
+use super::arm::Arm;
 use super::memory::ProcessMemory;
 use super::options::WatchArgs;
 use super::summary::kind;
@@ -40,8 +41,8 @@ impl Watch {
 /// What to tell the stub.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the watch (in the order given), command.
-    pub arm: Vec<(usize, String)>,
+    /// Number of the watch (in the order given), and how it is armed.
+    pub arm: Vec<(usize, Arm)>,
     pub disarm: Vec<u32>,
     /// Commands that give armed watches another filter.
     pub filter: Vec<String>,
@@ -74,8 +75,8 @@ pub fn resolve_all(
             past: Vec::new(),
             deleted: false,
         };
-        if let Some(command) = resolve(program, &mut watch, memory, how) {
-            changes.arm.push((watches.len(), command));
+        if let Some(arm) = resolve(program, &mut watch, memory, how) {
+            changes.arm.push((watches.len(), arm));
         }
         watches.push(watch);
     }
@@ -89,36 +90,33 @@ pub fn inherit(watches: &[Watch], how: &str) -> (Vec<Watch>, Changes) {
     for (number, watch) in inherited.iter_mut().enumerate() {
         watch.past.clear();
         if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched) {
-            changes.arm.push((number, command(watched, how)));
+            changes.arm.push((number, arm(watched, how)));
         }
     }
     (inherited, changes)
 }
 
 /// How the stub is told to watch.
-fn command(watched: &Watched, how: &str) -> String {
-    let (kind, filter) = (kind(watched.kind), &watched.filter);
-    match watched.heap {
-        true => format!("ulpf watch heap {kind}{how}{filter}"),
-        false => format!(
-            "ulpf watch {:#x} {} {kind}{how}{filter}",
-            watched.addr, watched.len
-        ),
+fn arm(watched: &Watched, how: &str) -> Arm {
+    Arm {
+        place: (!watched.heap).then_some((watched.addr, watched.len)),
+        how: format!("{}{how}", kind(watched.kind)),
+        filter: watched.filter.to_string(),
     }
 }
 
-/// Resolves one watch; the command that arms it.
+/// Resolves one watch; how it is armed.
 pub fn resolve(
     program: &Program,
     watch: &mut Watch,
     memory: &dyn Memory,
     how: &str,
-) -> Option<String> {
+) -> Option<Arm> {
     match program.resolve(&watch.spec, memory) {
         Ok(watched) => {
-            let command = command(&watched, how);
+            let arm = arm(&watched, how);
             watch.watched = Some(watched);
-            Some(command)
+            Some(arm)
         }
         Err(problem) => {
             // Only a named library is worth waiting for: a misspelt name would wait for ever.
@@ -168,8 +166,8 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
                 ));
             }
             (Armed::Pending(_), true) => {
-                if let Some(command) = resolve(program, watch, &memory, how) {
-                    changes.arm.push((number, command));
+                if let Some(arm) = resolve(program, watch, &memory, how) {
+                    changes.arm.push((number, arm));
                 } else if let Armed::No(problem) = &watch.armed {
                     say!("{problem}");
                 }

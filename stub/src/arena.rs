@@ -1,4 +1,5 @@
-//! The stub's own heap: chunks from mmap, one free list per power-of-two size.
+//! The stub's own heap: chunks from mmap, one free list per power-of-two size. What is larger than a
+//! mebibyte has a mapping of its own, and goes back to the system.
 //!
 //! Callers are the stub's task and, when an instruction is decoded for the first time, program
 //! threads inside our signal handlers. Neither is ever parked here, and a signal that strikes a program
@@ -12,7 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-const CLASSES: usize = 20; // 16 B … 8 MiB
+const CLASSES: usize = 17; // 16 B … 1 MiB
 const CHUNK: usize = 4 << 20;
 const SMALLEST: usize = 16;
 
@@ -101,9 +102,6 @@ unsafe impl GlobalAlloc for Arena {
                 // SAFETY: a free block holds the pointer to the next one.
                 l.free[class] = unsafe { *(head as *mut *mut u8) };
                 return head;
-            }
-            if bytes >= CHUNK {
-                return map_anonymous(bytes);
             }
             let aligned = (l.next as usize).next_multiple_of(bytes.min(4096));
             if l.next.is_null() || aligned + bytes > l.end as usize {

@@ -4,7 +4,6 @@
 //! all program threads rest (or before the first one runs), and read by handlers without locks.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
@@ -20,7 +19,7 @@ use ulpf_lib::ring::{
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
 
-use crate::filter::Filter;
+use crate::attributes::{self, Attributes};
 use crate::inferior::AgentExpr;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -93,48 +92,10 @@ pub struct Breakpoint {
     pub conditions: Vec<AgentExpr>,
 }
 
-/// What is to be done at a hit.
-#[derive(Clone, Default)]
-pub struct Attributes {
-    /// The debugger set it: stop.
-    pub stop: bool,
-    /// Not in the debugger's own table (`control/bulk.rs`).
-    pub bulk: bool,
-    /// Write a record to the ring.
-    pub log: bool,
-    pub backtrace: u8,
-    pub wish: Wish,
-    /// Counted and reported as this watch.
-    pub group: Option<WatchId>,
-    /// Which hits matter; `None`: all.
-    pub filter: Option<Arc<Filter>>,
-}
-
-static NO_ATTRIBUTES: Attributes = Attributes {
-    stop: false,
-    bulk: false,
-    log: false,
-    backtrace: 0,
-    wish: Wish::Auto,
-    group: None,
-    filter: None,
-};
-
-/// Where the user wants a watch to be.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum Wish {
-    /// Where it costs least.
-    #[default]
-    Auto,
-    Guard,
-    Register,
-}
-
 pub struct Watches {
     /// The list in force; owned by the stub's task (`control::Control::staged`).
     pub list: *const Watchlist,
-    /// Indexed by watch number.
-    pub attributes: Vec<Attributes>,
+    pub attributes: attributes::Table,
 }
 
 static EMPTY: Watchlist = Watchlist::new();
@@ -171,7 +132,7 @@ static mut GLOBAL: Global = Global {
         guards: UnsafeCell::new(None),
         watches: UnsafeCell::new(Watches {
             list: &raw const EMPTY,
-            attributes: Vec::new(),
+            attributes: attributes::Table::new(),
         }),
     },
 };
@@ -247,8 +208,7 @@ impl Global {
         unsafe { &*self.watches().list }
     }
     pub fn attributes(&self, id: WatchId) -> &Attributes {
-        let all = &self.watches().attributes;
-        all.get(id.0 as usize).unwrap_or(&NO_ATTRIBUTES)
+        self.watches().attributes.get(id)
     }
     pub fn has_watches(&self) -> bool {
         self.watching.load(Relaxed) || self.heap_watched.load(Relaxed)

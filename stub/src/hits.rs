@@ -196,12 +196,12 @@ pub fn count_false_positives(t: &Thread, at: TargetAddr, number: u64) {
 /// Where the false positives of a page are counted: at its first watch.
 pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
     let mut first = None;
+    let look = &mut |id, _, _| {
+        first = Some(id);
+        false
+    };
     g().watchlist()
-        .for_each_overlap(page, ulpf_lib::PAGE_SIZE, &mut |id, _, _| {
-            if first.is_none() {
-                first = Some(id);
-            }
-        });
+        .overlaps_while(page, ulpf_lib::PAGE_SIZE, look);
     first.and_then(|id| g().counters(g().attributes(id).group.unwrap_or(id)))
 }
 

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod arena;
+mod attributes;
 mod behind;
 mod boot;
 mod control;

@@ -11,8 +11,8 @@ use ulpf_lib::WatchId;
 use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, SharedHeader, hit_flags};
 use ulpf_lib::sys;
 
+use crate::attributes::Attributes;
 use crate::g;
-use crate::global::Attributes;
 use crate::hits::Cause;
 use crate::runtime::memory;
 use crate::runtime::thread::Thread;

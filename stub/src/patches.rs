@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_engine::patch::{Body, Group, JUMP, Part, Phase, Tables, What};
+use ulpf_engine::patch::{Body, CALM, CALM_START, Group, JUMP, Part, Phase, Tables, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
 use ulpf_lib::ring::{Area, CALMS, Unpatched};
@@ -54,8 +54,7 @@ pub struct Patch {
     pub landings: AtomicU32,
 }
 
-/// Bounds of [`Patch::patience`], and what it begins with. A body calls after each so many.
-pub const CALM: u32 = 256;
+/// Bounds of [`Patch::patience`] are [`CALM`] and this; and what it begins with.
 const MOST_PATIENCE: u32 = 1 << 16;
 pub const PATIENCE: u32 = 1 << 12;
 /// Nanoseconds that it takes to take a patch out and to put it back, about.
@@ -632,10 +631,10 @@ pub fn calm(t: &Thread, area: &Area, pc: u64) -> Calm {
     };
     let times = (word.load(Relaxed) >> 32) + 1;
     if times * u64::from(CALM) < u64::from(p.patience.load(Relaxed)) {
-        word.store(times << 32, Relaxed);
+        word.store(times << 32 | CALM_START as u64, Relaxed);
         return Calm::Stays;
     }
-    word.store(0, Relaxed);
+    word.store(CALM_START as u64, Relaxed);
     match switch(t, pc, false) {
         true => Calm::Gone,
         false => Calm::ToGo,

@@ -121,16 +121,16 @@ fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
     let look = &mut |id: WatchId, range: WatchRange, kind: WatchKind| {
         if range.start.0 > addr {
             end = end.min(range.start.0);
-            return;
+            return false; // what follows begins later still
         }
         let a = g().attributes(id);
         special |= here.is_some() || a.log || a.stop || a.filter.is_some();
         special |= !kind.sees(AccessKind::Write);
         end = end.min(range.end().0);
         here = Some(a.group.unwrap_or(id));
+        true
     };
-    g().watchlist()
-        .for_each_overlap(TargetAddr(addr), len, look);
+    g().watchlist().overlaps_while(TargetAddr(addr), len, look);
     *n = (end - addr) / size;
     (!special).then_some(here)
 }

@@ -251,8 +251,8 @@ pub struct Area {
     /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
     pub hits: [AtomicU64; TALLIES],
     pub silent: [AtomicU64; TALLIES],
-    /// For each patch (some share one): accesses in a row to pages without guard, up to 256, and in the
-    /// upper half how many times that many.
+    /// For each patch (some share one): its body's counter of accesses in a row to pages without guard, and in
+    /// the upper half how often that has come to its end.
     pub calm: [AtomicU64; CALMS],
 }
 

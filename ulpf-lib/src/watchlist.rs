@@ -197,6 +197,16 @@ impl Watchlist {
         !self.visit(addr, len, &mut |_| false)
     }
 
+    /// The same, as long as `f` says so.
+    pub fn overlaps_while<F: FnMut(WatchId, WatchRange, WatchKind) -> bool>(
+        &self,
+        addr: TargetAddr,
+        len: u64,
+        f: &mut F,
+    ) {
+        self.visit(addr, len, &mut |e| f(e.id(), e.range(), e.kind()));
+    }
+
     /// Range and kind of a watch.
     pub fn get(&self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
         self.entry(id).map(|e| (e.range(), e.kind()))

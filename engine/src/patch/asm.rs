@@ -54,11 +54,11 @@ impl Asm {
         self.lea(reg, reg, 1);
         self.slot_of_rcx(0x89, reg, at);
     }
-    /// `mov qword gs:[at], 0`
-    pub fn clear(&mut self, at: usize) {
+    /// `mov qword gs:[at], value`, sign-extended.
+    pub fn set(&mut self, at: usize, value: i32) {
         self.put(&[0x65, 0x48, 0xc7, 0x04, 0x25]);
         self.put(&(at as u32).to_le_bytes());
-        self.put(&[0; 4]);
+        self.put(&value.to_le_bytes());
     }
     /// `ecx = ++gs:[at]`, 32 bits.
     pub fn count_in_ecx(&mut self, at: usize) {

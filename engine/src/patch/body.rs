@@ -8,7 +8,7 @@ use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
 use super::plan::{FS, Group, Part, What};
-use super::{CLASS_READS, CLASS_WRITES, Mark, Phase};
+use super::{CALM_START, CLASS_READS, CLASS_WRITES, Mark, Phase};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;
@@ -17,8 +17,9 @@ use crate::exec;
 #[derive(Clone, Copy)]
 pub struct Target {
     pub at: u64,
-    /// Its word of [`Area::calm`]: counts accesses to pages without guard, until there is one to a page
-    /// that has one. When the lower byte overflows, the patch may not be worth its checks any more.
+    /// Its word of [`Area::calm`]: counts accesses to pages without guard, from [`CALM_START`] on, until there
+    /// is one to a page that has one. When the lower byte overflows, after [`super::CALM`] of them, the patch may not
+    /// be worth its checks any more.
     pub calm: usize,
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
     /// more for each further part.
@@ -558,7 +559,7 @@ fn checked(
     asm.indexed(&[0x8b], true, b, 8, distances);
     let not_ours = asm.jrcxz();
     asm.add_rcx(a);
-    asm.clear(target.calm);
+    asm.set(target.calm, CALM_START);
     let mut aside = None;
     for (wanted, bits) in [
         (insn.mem.kind.writes(), target.tables.writes),

@@ -35,6 +35,11 @@ pub const TRAPS: [u8; 15] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
+/// Accesses to pages without guard, in a row, after which a body asks whether its patch is worth its checks;
+/// and what its counter begins with, so that the lower byte overflows then.
+pub const CALM: u32 = 64;
+pub const CALM_START: i32 = 256 - CALM as i32;
+
 /// Bytes of a near jump.
 pub const JUMP: usize = 5;
 

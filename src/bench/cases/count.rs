@@ -5,6 +5,7 @@ use super::super::packets::Session;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, count as whole, some};
 use super::super::tools::{Measured, PATCHED, Run};
+use crate::run::arm::Arm;
 use anyhow::Result;
 use std::process::Command;
 use std::time::Instant;
@@ -42,8 +43,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             session.step()?;
             let before = session.resident()?;
             let start = Instant::now();
-            let watches = offsets(count).map(|n| format!("ulpf watch {:#x} 1 w", block + n));
-            session.client.monitor(watches)?;
+            let watches: Vec<Arm> = offsets(count)
+                .map(|n| Arm {
+                    place: Some((block + n, 1)),
+                    how: "w".into(),
+                    filter: String::new(),
+                })
+                .collect();
+            session.client.arm(&watches)?;
             session.step()?;
             let took = start.elapsed().as_secs_f64();
             let variant = format!("{count} watches");

@@ -12,9 +12,9 @@ use ulpf_lib::{TargetAddr, WatchId, WatchRange};
 
 use super::Control;
 use super::monitor::number;
+use crate::attributes::Attributes;
 use crate::filter::{FAILED, Filter, Ranges};
 use crate::g;
-use crate::global::Attributes;
 use crate::inferior::AgentExpr;
 
 pub const HELP: &str = "\
@@ -226,7 +226,7 @@ impl Control {
         if let Some(f) = &filter {
             self.filters.0.push((range, f.clone()));
         }
-        let ids = (0..g().watches().attributes.len() as u32).map(WatchId);
+        let ids = g().watches().attributes.iter().map(|(id, _)| id);
         let same = |id: &WatchId| self.staged.get(*id).is_some_and(|w| w.0 == range);
         let same: Vec<WatchId> = ids.filter(same).collect();
         for &id in &same {
@@ -240,11 +240,11 @@ impl Control {
         if !FAILED.swap(false, SeqCst) {
             return;
         }
-        let all = g().watches().attributes.iter().enumerate();
+        let all = g().watches().attributes.iter();
         let failures: Vec<_> = all
-            .filter_map(|(n, a)| {
+            .filter_map(|(id, a)| {
                 let (error, pc) = a.filter.as_ref()?.take_failure()?;
-                Some((a.group.unwrap_or(WatchId(n as u32)), error, pc))
+                Some((a.group.unwrap_or(id), error, pc))
             })
             .collect();
         for (id, error, pc) in failures {

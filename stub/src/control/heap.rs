@@ -17,9 +17,9 @@ use ulpf_lib::guard::LARGEST_HEAP;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
+use crate::attributes::{Attributes, Wish};
 use crate::filter::Filter;
 use crate::g;
-use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
 use crate::runtime::thread::Thread;
 

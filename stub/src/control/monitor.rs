@@ -9,14 +9,17 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::filters::{self, Words};
+use super::watches::refusal;
+use crate::attributes::{Attributes, Wish};
 use crate::g;
-use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
 use crate::patches;
 
 const HELP: &str = "\
 ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] [FILTER]
                             watch a range without a GDB watchpoint
+ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at PLACE...
+                            many of them; PLACE: ADDR:LEN, or ADDR:LEN*COUNT+STRIDE
 ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
                             watch all that the program allocates
 ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
@@ -62,6 +65,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
         }
         match w.next().unwrap_or("") {
             "watch" => watch(c, &mut w, out),
+            "watches" => watches(c, &mut w, out),
             "unwatch" => unwatch(c, &mut w, out),
             "filter" => filter(c, &mut w, out),
             "placement" => placement(c, &mut w, out),
@@ -123,7 +127,7 @@ fn quoted(out: &mut dyn Write, s: &str) {
     let _ = out.write_char('"');
 }
 
-fn refused(out: &mut dyn Write, r: &Refusal) {
+pub fn refused(out: &mut dyn Write, r: &Refusal) {
     let _ = out.write_str("{\"refused\":{\"what\":");
     quoted(out, &r.what);
     let _ = out.write_str(",\"why\":");
@@ -155,34 +159,23 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         },
         _ => return bad(out, "the address has to be a number, or the word heap"),
     };
-    let kind = match w.next() {
-        Some("w") => WatchKind::Write,
-        Some("r") => WatchKind::Read,
-        Some("rw") => WatchKind::Access,
-        _ => return bad(out, "the kind has to be r, w or rw"),
+    let Some(kind) = kind(w.next()) else {
+        return bad(out, "the kind has to be r, w or rw");
     };
-    let mut a = Attributes {
-        bulk: true,
-        ..Attributes::default()
-    };
+    let mut a = bulk(c);
     let mut words = Words::default();
-    let mut place = c.placement.wish;
     while let Some(word) = w.next() {
-        match word {
-            _ if wish(word).is_some() => place = wish(word).unwrap_or_default(),
-            "log" => a.log = true,
-            "stop" => a.stop = true,
-            "bt" => match number(w.next()) {
-                Some(n) if n <= ulpf_lib::ring::MAX_FRAMES as u64 => a.backtrace = n as u8,
-                _ => return bad(out, "bt takes a number from 0 to 16"),
-            },
-            _ => match words.take(word, w) {
-                Ok(true) => {}
-                Ok(false) => {
-                    return bad(out, &alloc::format!("`{word}` says nothing about a watch"));
-                }
-                Err(why) => return bad(out, why),
-            },
+        match how(&mut a, word, w) {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(why) => return bad(out, why),
+        }
+        match words.take(word, w) {
+            Ok(true) => {}
+            Ok(false) => {
+                return bad(out, &alloc::format!("`{word}` says nothing about a watch"));
+            }
+            Err(why) => return bad(out, why),
         }
     }
     let range = WatchRange::new(TargetAddr(addr), len);
@@ -191,6 +184,7 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         Err(why) => return bad(out, why),
     }
     if heap {
+        a.wish = Wish::default();
         match c.watch_heap(kind, a) {
             Ok((id, bytes)) => {
                 let _ = writeln!(out, "{{\"watch\":{},\"heap\":{bytes}}}", id.0);
@@ -205,16 +199,83 @@ fn watch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
             "the length is zero or the range wraps around the end of the address space",
         );
     };
-    match c.stage(range, kind, place) {
+    match c.watch_bulk(range, kind, &a) {
         Ok(id) => {
-            // It may be one that was taken away since the program ran, with what was said about it then.
-            let was = g().attributes(id).clone();
-            let (wish, group) = (was.wish, was.group);
-            c.set_attributes(id, Attributes { wish, group, ..a });
             let _ = writeln!(out, "{{\"watch\":{}}}", id.0);
         }
         Err(r) => refused(out, &r),
     }
+}
+
+/// See `places`.
+fn watches<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
+    let bad = |out: &mut dyn Write, why: &str| {
+        let what_to_do = "say: ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at ADDR:LEN..., for example ulpf watches w log at 0x4040:8 0x8000:4*100+64";
+        refused(
+            out,
+            &refusal("ulpf watches".into(), why.into(), what_to_do.into()),
+        );
+    };
+    let Some(kind) = kind(w.next()) else {
+        return bad(out, "the kind has to be r, w or rw");
+    };
+    let mut a = bulk(c);
+    loop {
+        let Some(word) = w.next() else {
+            return bad(out, "no place is named");
+        };
+        if word == "at" {
+            break;
+        }
+        match how(&mut a, word, w) {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = alloc::format!("`{word}` says nothing that holds for many watches");
+                return bad(out, &why);
+            }
+            Err(why) => return bad(out, why),
+        }
+    }
+    c.watch_places(kind, &a, w, out);
+}
+
+fn kind(word: Option<&str>) -> Option<WatchKind> {
+    match word? {
+        "w" => Some(WatchKind::Write),
+        "r" => Some(WatchKind::Read),
+        "rw" => Some(WatchKind::Access),
+        _ => None,
+    }
+}
+
+/// A watch that the debugger's own table lacks, before anything is said of it.
+fn bulk(c: &Control) -> Attributes {
+    Attributes {
+        bulk: true,
+        wish: c.placement.wish,
+        ..Attributes::default()
+    }
+}
+
+/// What is to be done at a hit, and where the watch is to live. `Ok(false)`: the word says nothing of that.
+fn how<'a>(
+    a: &mut Attributes,
+    word: &str,
+    w: &mut impl Iterator<Item = &'a str>,
+) -> Result<bool, &'static str> {
+    match word {
+        "log" => a.log = true,
+        "stop" => a.stop = true,
+        "bt" => match number(w.next()) {
+            Some(n) if n <= ulpf_lib::ring::MAX_FRAMES as u64 => a.backtrace = n as u8,
+            _ => return Err("bt takes a number from 0 to 16"),
+        },
+        _ => match wish(word) {
+            Some(wish) => a.wish = wish,
+            None => return Ok(false),
+        },
+    }
+    Ok(true)
 }
 
 fn filter<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {

@@ -10,8 +10,8 @@ use ulpf_lib::sys;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, roster};
+use crate::attributes::{Attributes, Wish};
 use crate::g;
-use crate::global::{Attributes, Wish};
 use crate::inferior::Refusal;
 use crate::runtime::debug_registers;
 
@@ -113,14 +113,7 @@ impl Control {
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
         self.patches.declassify();
         // SAFETY: the world rests.
-        let all = unsafe { &mut g().watches_mut().attributes };
-        let at = id.0 as usize;
-        if all.len() <= at {
-            all.resize(at + 1, Attributes::default());
-        }
-        if let Some(slot) = all.get_mut(at) {
-            *slot = a;
-        }
+        unsafe { g().watches_mut() }.attributes.set(id, a);
         roster::attributes_changed(id);
     }
 

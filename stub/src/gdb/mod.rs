@@ -7,7 +7,7 @@
 //! ```
 //!
 //! gdbstub keeps the session's state (stopped, running), negotiates features, serves registers,
-//! thread lists and `monitor`, and reports stops. The seam has two sides:
+//! thread lists, and reports stops. The seam has two sides:
 //! - `beside/`: packets that gdbstub does not have or serves too narrowly are answered before
 //!   gdbstub sees them, one file per group, each with its reason;
 //! - `amend.rs`: gdbstub's answers that need more (the feature list, stop replies).
@@ -50,6 +50,9 @@ pub enum Event {
     /// `Inferior::kill` was called.
     Killed,
 }
+
+/// Console text goes out in packets of at most this many bytes before hex encoding.
+const CONSOLE_CHUNK: usize = 8 << 10;
 
 /// gdbstub writes its answers here.
 struct Capture(Vec<u8>);
@@ -172,6 +175,14 @@ impl GdbSession {
         match beside::serve(self, inf, payload) {
             beside::Served::Ok => out(b"$OK#9a"),
             beside::Served::Reply(reply) => out(&packet::frame(&reply)),
+            beside::Served::Output(text) => {
+                let mut all = Vec::new();
+                for part in text.as_bytes().chunks(CONSOLE_CHUNK) {
+                    console(part, &mut |frame| all.extend_from_slice(frame));
+                }
+                all.extend_from_slice(b"$OK#9a");
+                out(&all);
+            }
             beside::Served::Silent => {}
             beside::Served::Pass => {
                 let raw = self.feed(inf, payload);

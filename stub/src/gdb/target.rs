@@ -4,14 +4,11 @@ use super::arch::{Amd64, Layout, RegisterBytes, RegisterNumber};
 use super::packet::{Action, Go};
 use super::{registers, signals};
 use crate::inferior::{Inferior, Refusal, Resume, Tid};
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::convert::Infallible;
-use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use gdbstub::common::{Pid, Signal, Tid as StubTid};
-use gdbstub::outputln;
 use gdbstub::target::ext::base::BaseOps;
 use gdbstub::target::ext::base::multithread::{
     MultiThreadBase, MultiThreadResume, MultiThreadResumeOps,
@@ -27,7 +24,6 @@ use gdbstub::target::ext::extended_mode::{
     Args, AttachKind, CurrentActivePid, CurrentActivePidOps, ExtendedMode, ExtendedModeOps,
     ShouldTerminate,
 };
-use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
 use ulpf_lib::TargetAddr;
@@ -139,9 +135,6 @@ impl Target for Debuggee {
         false
     }
     fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
-        Some(self)
-    }
-    fn support_monitor_cmd(&mut self) -> Option<MonitorCmdOps<'_, Self>> {
         Some(self)
     }
     fn support_extended_mode(&mut self) -> Option<ExtendedModeOps<'_, Self>> {
@@ -292,57 +285,6 @@ impl HwWatchpoint for Debuggee {
         _: StubWatchKind,
     ) -> TargetResult<bool, Self> {
         Err(TargetError::Errno(ENOSYS))
-    }
-}
-
-/// Console text goes out in packets of at most this many bytes before hex encoding.
-const CONSOLE_CHUNK: usize = 8 << 10;
-
-struct Console<'a, 'b>(&'a mut ConsoleOutput<'b>, usize);
-
-impl Write for Console<'_, '_> {
-    fn write_str(&mut self, mut s: &str) -> core::fmt::Result {
-        while !s.is_empty() {
-            let mut cut = s.len().min(CONSOLE_CHUNK - self.1);
-            while !s.is_char_boundary(cut) {
-                cut -= 1;
-            }
-            self.0.write_raw(&s.as_bytes()[..cut]);
-            self.1 += cut;
-            s = &s[cut..];
-            if self.1 + 4 > CONSOLE_CHUNK {
-                self.0.flush();
-                self.1 = 0;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl MonitorCmd for Debuggee {
-    fn handle_monitor_cmd(
-        &mut self,
-        cmd: &[u8],
-        mut out: ConsoleOutput<'_>,
-    ) -> Result<(), Infallible> {
-        let command = String::from_utf8_lossy(cmd);
-        let command = command.trim();
-        if let ("ulpf why", Some(r)) = (command, &self.refusal) {
-            outputln!(out, "{}: {}; {}.", r.what, r.why, r.what_to_do);
-            return Ok(());
-        }
-        let known = match self.inf() {
-            Some(inf) => inf.monitor(command, &mut Console(&mut out, 0)),
-            None => false,
-        };
-        if !known {
-            outputln!(
-                out,
-                "Unknown monitor command \"{}\"; \"monitor help\" lists what there is.",
-                command
-            );
-        }
-        Ok(())
     }
 }
 

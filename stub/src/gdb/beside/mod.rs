@@ -4,6 +4,7 @@ pub mod large;
 mod libraries;
 mod lldb;
 mod memory;
+mod monitor;
 mod points;
 mod queries;
 mod resume;
@@ -11,11 +12,14 @@ mod xfer;
 
 use super::{Event, GdbSession};
 use crate::inferior::Inferior;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 pub enum Served {
     Ok,
     Reply(Vec<u8>),
+    /// Text for the user.
+    Output(String),
     /// Done, and the protocol wants no answer (now).
     Silent,
     /// gdbstub's.

@@ -1,6 +1,6 @@
 //! Small questions and settings of GDB.
 
-use super::Served;
+use super::{Served, monitor};
 use crate::gdb::packet::{self, Id, ThreadId};
 use crate::gdb::{Client, Event, GdbSession, amend, signals};
 use crate::inferior::{Inferior, StopReason, Tid};
@@ -65,7 +65,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             session.large = Default::default();
             Served::PassAs(session.client.features.for_gdbstub().to_vec())
         }
-        b"qRcmd" => Served::Pass,
+        b"qRcmd" => monitor::serve(session, inf, rest),
         b"qThreadExtraInfo" => match named(inf, session.debuggee.pid, rest) {
             Some(tid) => {
                 let mut reply = Vec::new();
