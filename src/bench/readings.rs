@@ -28,19 +28,29 @@ impl Readings {
     /// The median of a variant's readings.
     pub fn median(&self, case: &str, variant: &str, unit: &str) -> Option<f64> {
         let wanted = |r: &&Reading| r.case == case && r.variant == variant && r.unit == unit;
-        let mut values: Vec<f64> = self.0.iter().filter(wanted).map(|r| r.value).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        Some(match values.len() % 2 {
-            1 => *values.get(middle)?,
-            _ => (values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0,
-        })
+        median(self.0.iter().filter(wanted).map(|r| r.value).collect())
     }
 
-    /// How many times as much as `base` a variant takes.
+    /// How many times as much as `base` a variant takes: the median of what each of its readings is to the
+    /// last one of `base` before it. They take turns, so a machine that becomes slower meanwhile slows both.
     pub fn ratio(&self, case: &str, variant: &str, base: &str, unit: &str) -> Option<f64> {
-        let base = self.median(case, base, unit).filter(|b| *b > 0.0)?;
-        Some(self.median(case, variant, unit)? / base)
+        let mut last = None;
+        let mut ratios = Vec::new();
+        for r in self.0.iter().filter(|r| r.case == case && r.unit == unit) {
+            if r.variant == base {
+                last = Some(r.value).filter(|b| *b > 0.0);
+            } else if r.variant == variant {
+                ratios.push(last.map(|base| r.value / base));
+            }
+        }
+        match ratios.iter().copied().collect() {
+            Some(ratios) => median(ratios),
+            // Some came first.
+            None => {
+                let base = self.median(case, base, unit).filter(|b| *b > 0.0)?;
+                Some(self.median(case, variant, unit)? / base)
+            }
+        }
     }
 
     /// One line a reading; before them, what machine it was.
@@ -56,6 +66,15 @@ impl Readings {
         }
         out
     }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    Some(match values.len() % 2 {
+        1 => *values.get(middle)?,
+        _ => (values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0,
+    })
 }
 
 /// One field of a line, quoted where it must be.
@@ -84,6 +103,19 @@ mod tests {
         assert_eq!(r.ratio("c", "b", "a", "ns"), Some(2.0));
         assert_eq!(r.median("c", "a", "ms"), None);
         assert_eq!(r.ratio("c", "a", "none", "ns"), None);
+        assert_eq!(r.ratio("c", "none", "a", "ns"), None);
+    }
+
+    #[test]
+    fn ratios_are_those_of_a_turn() {
+        let mut r = Readings::default();
+        for (bare, watched) in [(1.0, 2.0), (3.0, 6.0), (10.0, 25.0)] {
+            r.add("c", "bare", "ns", bare);
+            r.add("c", "watched", "ns", watched);
+        }
+        assert_eq!(r.ratio("c", "watched", "bare", "ns"), Some(2.0));
+        // The first has none before it: the medians.
+        assert_eq!(r.ratio("c", "bare", "watched", "ns"), Some(0.5));
     }
 
     #[test]

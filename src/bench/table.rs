@@ -47,6 +47,26 @@ impl Unit {
 }
 
 impl Goal {
+    /// Less is better.
+    pub fn at_most(what: impl Into<String>, value: f64, bar: f64, goal: f64, unit: Unit) -> Goal {
+        Goal {
+            what: what.into(),
+            value,
+            bar,
+            goal,
+            unit,
+            at_least: false,
+        }
+    }
+
+    /// More is better.
+    pub fn at_least(what: impl Into<String>, value: f64, bar: f64, goal: f64, unit: Unit) -> Goal {
+        Goal {
+            at_least: true,
+            ..Goal::at_most(what, value, bar, goal, unit)
+        }
+    }
+
     pub fn outcome(&self) -> &'static str {
         let reached = |limit: f64| match self.at_least {
             true => self.value >= limit,

@@ -91,43 +91,33 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             ]);
         }
     }
-    let goal = |what: &str, value: f64, bar: f64, goal: f64, unit| {
-        Some(Goal {
-            what: what.into(),
-            value,
-            bar,
-            goal,
-            unit,
-            at_least: false,
-        })
-    };
     let many = 1_000_000;
     if let (Some(few), Some(all)) = (of(1_000, "ns"), of(many, "ns")) {
-        t.goal(goal(
+        t.goal(Some(Goal::at_most(
             "10^6 watches against 10^3 on the same pages",
             all / few,
             1.1,
             1.0,
             Unit::Times,
-        ));
+        )));
     }
     if let Some(seconds) = of(many, "s to arm") {
-        t.goal(goal(
+        t.goal(Some(Goal::at_most(
             "arming 10^6 watches in bulk",
             seconds,
             1.0,
             0.2,
             Unit::Seconds,
-        ));
+        )));
     }
     if let Some(bytes) = of(many, "bytes a watch") {
-        t.goal(goal(
+        t.goal(Some(Goal::at_most(
             "memory of 10^6 watches, each",
             bytes,
             64.0,
             24.0,
             Unit::Bytes,
-        ));
+        )));
     }
     t.note("Stores to the last 64 bytes of each page, the watches are on the others. Armed as `ulpf run --watch-file` does it; memory: what more of the program is resident then.");
     vec![t]
@@ -196,14 +186,13 @@ pub fn thread_tables(r: &Readings) -> Vec<Table> {
     };
     of("bare");
     if let Some(gain) = of("patched") {
-        t.goal(Some(Goal {
-            what: "two threads on two processors against one".into(),
-            value: gain,
-            bar: 1.9,
-            goal: 2.0,
-            unit: Unit::Times,
-            at_least: true,
-        }));
+        t.goal(Some(Goal::at_least(
+            "two threads on two processors against one",
+            gain,
+            1.9,
+            2.0,
+            Unit::Times,
+        )));
     }
     t.note("Each thread stores every byte of 128 pages of its own, each with a watch. What the machine itself gives is the row of the bare program.");
     vec![t]

@@ -116,14 +116,13 @@ pub fn tables(r: &Readings) -> Vec<Table> {
         let Some(ours) = ratio("patched") else {
             continue;
         };
-        let goal = Goal {
-            what: format!("table 4.6, -O0, watches: {}", row.watches),
-            value: ours,
-            bar: row.ulpf,
-            goal: 3.0f64.min(row.ulpf),
-            unit: Unit::Times,
-            at_least: false,
-        };
+        let goal = Goal::at_most(
+            format!("table 4.6, -O0, watches: {}", row.watches),
+            ours,
+            row.ulpf,
+            3.0f64.min(row.ulpf),
+            Unit::Times,
+        );
         let limit = goal.limit(goal.goal);
         let outcome = t.goal(Some(goal));
         t.row(&[

@@ -121,14 +121,13 @@ pub fn program_tables(r: &Readings) -> Vec<Table> {
         let Some(ours) = ratio("patched") else {
             continue;
         };
-        let goal = Goal {
-            what: format!("{}, all heap watched", row.program),
-            value: ours,
-            bar: row.lookup,
-            goal: row.goal,
-            unit: Unit::Times,
-            at_least: false,
-        };
+        let goal = Goal::at_most(
+            format!("{}, all heap watched", row.program),
+            ours,
+            row.lookup,
+            row.goal,
+            Unit::Times,
+        );
         let limit = goal.limit(row.goal);
         let outcome = t.goal(Some(goal));
         t.row(&[
@@ -223,14 +222,13 @@ pub fn fault_tables(r: &Readings) -> Vec<Table> {
         let Some(share) = r.median("faults", program, "% still fault") else {
             continue;
         };
-        let goal = Goal {
-            what: format!("{program}, all heap watched: accesses that still fault"),
-            value: share,
-            bar: 5.0,
-            goal: 0.5,
-            unit: Unit::Percent,
-            at_least: false,
-        };
+        let goal = Goal::at_most(
+            format!("{program}, all heap watched: accesses that still fault"),
+            share,
+            5.0,
+            0.5,
+            Unit::Percent,
+        );
         let limits = (goal.limit(goal.bar), goal.limit(goal.goal));
         let outcome = t.goal(Some(goal));
         let count = |what| number(r.median("faults", program, what));
@@ -337,13 +335,14 @@ pub fn coverage_tables(r: &Readings) -> Vec<Table> {
             };
             let share = (near + relocated) / all.max(1.0) * 100.0;
             // Loads fault only under read and access watches; no limit was set for them.
-            let goal = (kind == "stores").then(|| Goal {
-                what: format!("{name}: store sites that some tactic can patch"),
-                value: share,
-                bar: 97.0,
-                goal: 99.9,
-                unit: Unit::Percent,
-                at_least: true,
+            let goal = (kind == "stores").then(|| {
+                Goal::at_least(
+                    format!("{name}: store sites that some tactic can patch"),
+                    share,
+                    97.0,
+                    99.9,
+                    Unit::Percent,
+                )
             });
             let limit = |pick: fn(&Goal) -> String| goal.as_ref().map_or("–".into(), pick);
             let limits = (limit(|g| g.limit(g.bar)), limit(|g| g.limit(g.goal)));

@@ -186,48 +186,35 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             ]);
         }
     }
-    let goal = |what: &str, value: f64, bar: f64, goal: f64, unit: Unit, at_least: bool| {
-        Some(Goal {
-            what: what.into(),
-            value,
-            bar,
-            goal,
-            unit,
-            at_least,
-        })
-    };
     if let (Some(ours), Some(bare)) = (cycles("mate, patched"), cycles("mate, bare")) {
-        t.goal(goal(
+        t.goal(Some(Goal::at_most(
             "false positive at a patched site, more than bare",
             ours - bare,
             15.0,
             4.0,
             Unit::Cycles,
-            false,
-        ));
+        )));
     }
     if let (Some(gdb), Some(ours)) = (
         ns("conditional hit, gdb hardware"),
         ns("conditional, patched"),
     ) {
-        t.goal(goal(
+        t.goal(Some(Goal::at_least(
             "conditional hit that does not stop, cheaper than gdb's hardware watch",
             gdb / ours,
             1000.0,
             5000.0,
             Unit::Times,
-            true,
-        ));
+        )));
     }
     if let Some(ours) = cycles("logged, patched") {
-        t.goal(goal(
+        t.goal(Some(Goal::at_most(
             "logged hit, no backtrace",
             ours,
             150.0,
             60.0,
             Unit::Cycles,
-            false,
-        ));
+        )));
     }
     let sum = |all: &[f64]| figure(all.iter().sum());
     t.note(format!(

@@ -270,17 +270,16 @@ pub fn sparse_tables(r: &Readings) -> Vec<Table> {
         let Some(ours) = ratio("patched") else {
             continue;
         };
-        let outcome = t.goal(Some(Goal {
-            what: format!(
+        let outcome = t.goal(Some(Goal::at_most(
+            format!(
                 "table 4.3, watches on pages: {} on {}",
                 row.watches, row.pages
             ),
-            value: ours,
-            bar: row.lookup,
-            goal: row.no_lookup,
-            unit: Unit::Times,
-            at_least: false,
-        }));
+            ours,
+            row.lookup,
+            row.no_lookup,
+            Unit::Times,
+        )));
         t.row(&[
             &row.watches.to_string(),
             &row.pages.to_string(),
@@ -340,14 +339,7 @@ fn judged(
             continue;
         };
         let (what, bar, goal) = limits(row);
-        let goal = Goal {
-            what,
-            value: ours,
-            bar,
-            goal,
-            unit: Unit::Times,
-            at_least: false,
-        };
+        let goal = Goal::at_most(what, ours, bar, goal, Unit::Times);
         let limits = (goal.limit(bar), goal.limit(goal.goal));
         let outcome = t.goal(Some(goal));
         t.row(&[
