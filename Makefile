@@ -3,6 +3,9 @@
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
+# make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
+# make kernel-bench  what the module costs, in instructions
+# make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make picture    draws docs/top.svg out of a real run of ulpf top
 # make install    copies ulpf to $(PREFIX)/bin
 
@@ -16,6 +19,8 @@ TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps tmux cmake libcla
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
+# The kernel module is built with the packaged headers, and booted in a simulator.
+KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86
 # Without these, some tests skip and say why.
 EXTRA_PACKAGES := lldb-19 python3-pip libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
@@ -31,6 +36,13 @@ soak: need-test build
 	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 bench: need-bench build
 	target/release/ulpf bench --write
+kernel-test: need-kernel
+	@tests/run kernel.
+kernel-bench: need-kernel
+	@python3 tests/lib/vm.py --icount bench_module
+CALLS ?= 1000000
+kernel-fuzz: need-kernel
+	@python3 tests/lib/vm.py --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
@@ -49,9 +61,12 @@ need-demo: need-build
 need-bench: need-build
 	@.ci/need $(BENCH_PACKAGES)
 	@.ci/need --optional $(PEER_PACKAGES)
+need-kernel: need-build
+	@.ci/need $(KERNEL_PACKAGES)
 need-test: need-build
 	@.ci/need $(TEST_PACKAGES)
 	@.ci/need --optional $(EXTRA_PACKAGES)
+	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench examples picture install clean need-build need-demo need-bench need-test
+.PHONY: build demo test soak bench kernel-test kernel-bench kernel-fuzz examples picture install clean need-build need-demo need-bench need-kernel need-test

@@ -114,6 +114,14 @@
  * machine keeps nothing about a handler that runs: leaving it by longjmp, or a
  * thread's end in it, need no call.
  *
+ * There is a cheaper way back than iretq (and QEMU before 9.1 faults at an iretq in
+ * user mode): with cs and ss as usual, put `ip` on the program's stack, just below the
+ * red zone, lower the frame's `sp` to it, and after the registers
+ *
+ *       add $40, %rsp; popfq; pop %rsp; ret $128
+ *
+ * kernel/README.md has the whole of it.
+ *
  * The frame lies 128 bytes (the red zone) or a little more below the interrupted
  * rsp. Faults in the handler nest: each has its frame below the one that it
  * interrupted. Threads whose stacks may be guarded, or too small, name an
@@ -146,8 +154,9 @@
  * for each page and call, `addr` being the first byte that the kernel touched there.
  * Other processes' accesses (ptrace, process_vm_writev, /proc/PID/mem) are events,
  * too, with the tid of who made them. On the Linux module such a page is open from
- * the access until the call returns; memory that a device or io_uring has pinned is
- * seen when it is pinned, not when it is written.
+ * the access until the call returns, and what other threads do there meanwhile is not
+ * seen; memory that a device or io_uring has pinned is seen when it is pinned, not when
+ * it is written.
  *
  * Guard ranges
  * ============

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The kernel's own accesses to guarded memory, and work on the way back to user mode.
+ *
+ * A system call that reads or writes a forbidden page must succeed. So the page is
+ * mapped for it, told as an event, and taken out of the page table again before the
+ * thread is back in user mode.
+ *
+ * How does a module get to run there? The last fput() of a file runs its release as
+ * task work, which is just that moment. So what is to be done then is the release of a
+ * file that nobody else ever sees. (task_work_add() is what we mean, but few kernels
+ * export it.) For kernel threads it runs from a work queue, a moment later; if that is
+ * too early, the access faults again, and is told again.
+ */
+#include <linux/anon_inodes.h>
+#include <linux/err.h>
+#include <linux/file.h>
+#include <linux/module.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "ulpf_internal.h"
+
+#define CLOSER_PAGES	8
+
+/**
+ * struct closer - pages that one task's system call has opened
+ * @space: where
+ * @list: in @space->closers
+ * @task: whose; only compared
+ * @count: how many pages
+ * @at: which of the store, and whether for writing
+ */
+struct closer {
+	struct ulpf_space *space;
+	struct list_head list;
+	const struct task_struct *task;
+	unsigned int count;
+	struct {
+		pgoff_t page;
+		bool write;
+	} at[CLOSER_PAGES];
+};
+
+static int closer_release(struct inode *inode, struct file *file)
+{
+	struct closer *closer = file->private_data;
+	struct ulpf_space *space = closer->space;
+	unsigned int i;
+
+	spin_lock(&space->closers_lock);
+	list_del(&closer->list);
+	spin_unlock(&space->closers_lock);
+	for (i = 0; i < closer->count; i++)
+		ulpf_flush(space, closer->at[i].page, 1);
+	kfree(closer);
+	fput(space->file);
+	return 0;
+}
+
+static const struct file_operations closer_fops = {
+	.owner = THIS_MODULE,
+	.release = closer_release,
+};
+
+/*
+ * Has `fops->release` run with `data` on the way back to user mode. The caller must not
+ * touch `data` afterwards.
+ */
+static int later(const struct file_operations *fops, void *data)
+{
+	struct file *file = anon_inode_getfile("[ulpf]", fops, data, O_RDONLY);
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	fput(file);
+	return 0;
+}
+
+/* Returns whether the page is open for this task already. Notes a write to one opened for reading. */
+static bool find_open(struct ulpf_space *space, pgoff_t page, bool write, struct closer **room)
+{
+	struct closer *closer;
+	unsigned int i;
+
+	lockdep_assert_held(&space->closers_lock);
+	list_for_each_entry(closer, &space->closers, list) {
+		if (closer->task != current)
+			continue;
+		for (i = 0; i < closer->count; i++)
+			if (closer->at[i].page == page && closer->at[i].write >= write)
+				return true;
+		if (room && closer->count < CLOSER_PAGES)
+			*room = closer;
+	}
+	return false;
+}
+
+bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page)
+{
+	bool open;
+
+	/* Without the lock: what this task has put there it sees. */
+	if (list_empty(&space->closers))
+		return false;
+	spin_lock(&space->closers_lock);
+	open = find_open(space, page, true, NULL);
+	spin_unlock(&space->closers_lock);
+	return open;
+}
+
+static struct closer *closer_make(struct ulpf_space *space)
+{
+	struct closer *closer = kzalloc(sizeof(*closer), GFP_KERNEL_ACCOUNT);
+	int error;
+
+	if (!closer)
+		return NULL;
+	closer->space = space;
+	closer->task = current;
+	get_file(space->file);
+	spin_lock(&space->closers_lock);
+	list_add(&closer->list, &space->closers);
+	spin_unlock(&space->closers_lock);
+	error = later(&closer_fops, closer);
+	if (!error)
+		return closer;
+	spin_lock(&space->closers_lock);
+	list_del(&closer->list);
+	spin_unlock(&space->closers_lock);
+	fput(space->file);
+	kfree(closer);
+	return NULL;
+}
+
+/**
+ * ulpf_open_for_kernel - a forbidden access that is not the program's
+ * @space: where
+ * @vmf: the fault
+ * @write: whether it is a store
+ *
+ * Tells it, and arranges that the page is closed again. The caller lets the access pass.
+ *
+ * Return: 0, or -ENOMEM: then it must not pass.
+ */
+int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write)
+{
+	struct closer *room = NULL;
+	bool known;
+
+	spin_lock(&space->closers_lock);
+	known = find_open(space, vmf->pgoff, write, &room);
+	if (!known && room) {
+		room->at[room->count].page = vmf->pgoff;
+		room->at[room->count++].write = write;
+	}
+	spin_unlock(&space->closers_lock);
+	if (known)
+		return 0;
+	if (!room) {
+		room = closer_make(space);
+		if (!room)
+			return -ENOMEM;
+		/*
+		 * Ours alone until this task is back in user mode. (A kernel thread's may be gone by
+		 * now, so it is looked for again.)
+		 */
+		spin_lock(&space->closers_lock);
+		room = NULL;
+		find_open(space, vmf->pgoff, write, &room);
+		if (room) {
+			room->at[room->count].page = vmf->pgoff;
+			room->at[room->count++].write = write;
+		}
+		spin_unlock(&space->closers_lock);
+		if (!room)
+			return -ENOMEM;
+	}
+	ulpf_count(space, write ? ULPF_COUNT_KERNEL_WRITES : ULPF_COUNT_KERNEL_READS);
+	ulpf_event(space, write ? ULPF_EVENT_KERNEL_WRITE : ULPF_EVENT_KERNEL_READ, vmf->real_address,
+		   write ? ULPF_INFO_WRITE : 0, false);
+	return 0;
+}
+
+/* A frame's memory that has to be brought in, where page faults are allowed again. */
+struct fault_in {
+	struct ulpf_space *space;
+	unsigned long addr;
+	size_t size;
+};
+
+static int fault_in_release(struct inode *inode, struct file *file)
+{
+	struct fault_in *work = file->private_data;
+
+	/*
+	 * It writes zeros, below the red zone: where the frame will be. It lets a stack grow, as
+	 * its gentler sister does not. An exiting thread has no memory, and no further instruction.
+	 */
+	if (current->mm == work->space->mm && !(current->flags & PF_EXITING) &&
+	    fault_in_writeable((char __user *)work->addr, work->size)) {
+		ulpf_count(work->space, ULPF_COUNT_UNDELIVERED);
+		ulpf_event(work->space, ULPF_EVENT_UNDELIVERED, work->addr, ULPF_INFO_WRITE, true);
+		force_sig(SIGSEGV);
+	}
+	fput(work->space->file);
+	kfree(work);
+	return 0;
+}
+
+static const struct file_operations fault_in_fops = {
+	.owner = THIS_MODULE,
+	.release = fault_in_release,
+};
+
+int ulpf_fault_in_later(struct ulpf_space *space, unsigned long addr, size_t size)
+{
+	struct fault_in *work = kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
+	int error;
+
+	if (!work)
+		return -ENOMEM;
+	*work = (struct fault_in){ .space = space, .addr = addr, .size = size };
+	get_file(space->file);
+	error = later(&fault_in_fops, work);
+	if (error) {
+		fput(space->file);
+		kfree(work);
+	}
+	return error;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The device: opening it, its calls, its end.
+ */
+#include <linux/capability.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/sched/mm.h>
+#include <linux/shmem_fs.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "ulpf_internal.h"
+
+static unsigned short mode = 0660;
+module_param(mode, ushort, 0444);
+MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)");
+
+#define ULPF_FEATURES (ULPF_FEATURE_READ | ULPF_FEATURE_PLI_LOOSEN | ULPF_FEATURE_ONCE | \
+		       ULPF_FEATURE_STACK | ULPF_FEATURE_KERNEL | ULPF_FEATURE_GUARD)
+
+/* Memory that cannot be swapped is limited as mlock()'s is. Callers hold the mmap lock for writing. */
+long ulpf_charge(struct ulpf_space *space, unsigned long pages)
+{
+	return __account_locked_vm(space->mm, pages, true, current, capable(CAP_IPC_LOCK));
+}
+
+void ulpf_uncharge(struct ulpf_space *space, unsigned long pages)
+{
+	if (!pages || !mmget_not_zero(space->mm))
+		return;
+	account_locked_vm(space->mm, pages, false);
+	/* Not mmput(): its last steps could end in the release that we are in. */
+	mmput_async(space->mm);
+}
+
+static int ulpf_open(struct inode *inode, struct file *file)
+{
+	struct ulpf_space *space;
+	int error;
+
+	/* Guarded memory is written, and so are the aliases: a half-open device is of no use. */
+	if ((file->f_mode & (FMODE_READ | FMODE_WRITE)) != (FMODE_READ | FMODE_WRITE))
+		return -EACCES;
+	if (!current->mm)
+		return -EPERM;
+	space = kzalloc(sizeof(*space), GFP_KERNEL_ACCOUNT);
+	if (!space)
+		return -ENOMEM;
+	error = -ENOMEM;
+	space->counters = alloc_percpu_gfp(struct ulpf_counters, GFP_KERNEL_ACCOUNT);
+	if (!space->counters)
+		goto free_space;
+	/* Sparse: no page of it is accounted before it is there. */
+	space->store = shmem_file_setup("ulpf", ULPF_STORE_SIZE, VM_NORESERVE);
+	if (IS_ERR(space->store)) {
+		error = PTR_ERR(space->store);
+		goto free_counters;
+	}
+	xa_init_flags(&space->regions, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&space->pli, XA_FLAGS_ACCOUNT);
+	xa_init_flags(&space->threads, XA_FLAGS_ACCOUNT);
+	space->threads_sweep = 64;
+	INIT_LIST_HEAD(&space->closers);
+	spin_lock_init(&space->closers_lock);
+	mutex_init(&space->ring_lock);
+	space->file = file;
+	space->mm = current->mm;
+	mmgrab(space->mm);
+	file->private_data = space;
+	return nonseekable_open(inode, file);
+
+free_counters:
+	free_percpu(space->counters);
+free_space:
+	kfree(space);
+	return error;
+}
+
+static int ulpf_release(struct inode *inode, struct file *file)
+{
+	struct ulpf_space *space = file->private_data;
+
+	WARN_ON(!list_empty(&space->closers));
+	ulpf_ring_free(space);
+	ulpf_threads_free(space);
+	ulpf_regions_free(space);
+	ulpf_pli_free(space);
+	fput(space->store);
+	mmdrop(space->mm);
+	free_percpu(space->counters);
+	kfree(space);
+	return 0;
+}
+
+/* Somebody's descriptor goes; if the owner went with it, readers want to know. */
+static int ulpf_close(struct file *file, fl_owner_t id)
+{
+	ulpf_ring_wake(file->private_data);
+	return 0;
+}
+
+/*
+ * The size is the first field of every structure that is copied in. `least` is where
+ * the first version's input ended.
+ */
+static int ulpf_get(void *to, size_t size, size_t least, const void __user *from)
+{
+	u32 said;
+
+	if (get_user(said, (const u32 __user *)from))
+		return -EFAULT;
+	if (said < least)
+		return -EINVAL;
+	if (said > PAGE_SIZE)
+		return -E2BIG;
+	return copy_struct_from_user(to, size, from, said);
+}
+
+/* What the caller does not know of is not written. */
+static int ulpf_put(void __user *to, const void *from, size_t size)
+{
+	u32 said = *(const u32 *)from;
+
+	return copy_to_user(to, from, min_t(size_t, said, size)) ? -EFAULT : 0;
+}
+
+static long ulpf_query(void __user *arg)
+{
+	struct ulpf_query query;
+	u32 wanted;
+	int error = ulpf_get(&query, sizeof(query), sizeof(query), arg);
+
+	if (error)
+		return error;
+	if (query.flags)
+		return -EINVAL;
+	wanted = query.version;
+	query.version = ULPF_VERSION;
+	query.machine = ULPF_MACHINE_LINUX;
+	query.features = ULPF_FEATURES;
+	query.batch_max = ULPF_BATCH_MAX;
+	query.ring_max = ULPF_RING_MAX;
+	error = ulpf_put(arg, &query, sizeof(query));
+	if (error)
+		return error;
+	return wanted == ULPF_VERSION ? 0 : -EPROTONOSUPPORT;
+}
+
+static long ulpf_get_counts(struct ulpf_space *space, void __user *arg)
+{
+	struct ulpf_counts counts;
+	u64 *sums = &counts.upcalls;
+	int error = ulpf_get(&counts, sizeof(counts), sizeof(counts), arg);
+	unsigned int cpu, i;
+
+	BUILD_BUG_ON(sizeof(counts) != offsetof(struct ulpf_counts, upcalls) + ULPF_COUNTERS * 8);
+	if (error)
+		return error;
+	if (counts.flags)
+		return -EINVAL;
+	for (i = 0; i < ULPF_COUNTERS; i++) {
+		sums[i] = 0;
+		for_each_possible_cpu(cpu)
+			sums[i] += READ_ONCE(per_cpu_ptr(space->counters, cpu)->value[i]);
+	}
+	return ulpf_put(arg, &counts, sizeof(counts));
+}
+
+static long ulpf_owner_ioctl(struct ulpf_space *space, unsigned int number, void __user *arg)
+{
+	union {
+		struct ulpf_handler handler;
+		struct ulpf_stack stack;
+		struct ulpf_batch batch;
+		struct ulpf_ring ring;
+		struct ulpf_page page;
+	} u;
+	long error, result;
+
+	switch (number) {
+	case _IOC_NR(ULPF_HANDLER):
+		error = ulpf_get(&u, sizeof(u.handler), sizeof(u.handler), arg);
+		return error ?: ulpf_set_handler(space, &u.handler);
+	case _IOC_NR(ULPF_STACK):
+		error = ulpf_get(&u, sizeof(u.stack), sizeof(u.stack), arg);
+		return error ?: ulpf_set_stack(space, &u.stack);
+	case _IOC_NR(ULPF_APPLY):
+		return ulpf_apply(space, arg);
+	case _IOC_NR(ULPF_BATCH):
+		error = ulpf_get(&u, sizeof(u.batch), sizeof(u.batch), arg);
+		if (error)
+			return error;
+		result = ulpf_batch(space, &u.batch);
+		error = put_user(u.batch.done, &((struct ulpf_batch __user *)arg)->done);
+		return result ?: error;
+	case _IOC_NR(ULPF_RING):
+		error = ulpf_get(&u, sizeof(u.ring), sizeof(u.ring), arg);
+		return error ?: ulpf_ring_make(space, &u.ring);
+	case _IOC_NR(ULPF_LOOKUP):
+		error = ulpf_get(&u, sizeof(u.page), sizeof(u.page), arg);
+		error = error ?: ulpf_lookup(space, &u.page);
+		return error ?: ulpf_put(arg, &u.page, sizeof(u.page));
+	default:
+		return -ENOTTY;
+	}
+}
+
+static long ulpf_ioctl(struct file *file, unsigned int command, unsigned long arg)
+{
+	struct ulpf_space *space = file->private_data;
+	unsigned int number = _IOC_NR(command);
+
+	/* The size in the command is the first version's; the structure tells its own. */
+	if (_IOC_TYPE(command) != ULPF_IOC_TYPE || number < _IOC_NR(ULPF_QUERY) ||
+	    number > _IOC_NR(ULPF_COUNTS))
+		return -ENOTTY;
+	if (number == _IOC_NR(ULPF_QUERY))
+		return ulpf_query((void __user *)arg);
+	if (number == _IOC_NR(ULPF_COUNTS))
+		return ulpf_get_counts(space, (void __user *)arg);
+	if (current->mm != space->mm)
+		return -EPERM;
+	return ulpf_owner_ioctl(space, number, (void __user *)arg);
+}
+
+static const struct file_operations ulpf_fops = {
+	.owner = THIS_MODULE,
+	.open = ulpf_open,
+	.release = ulpf_release,
+	.flush = ulpf_close,
+	.unlocked_ioctl = ulpf_ioctl,
+	.mmap = ulpf_mmap,
+	.read = ulpf_read,
+	.poll = ulpf_poll,
+	.llseek = no_llseek,
+};
+
+static struct miscdevice ulpf_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "ulpf",
+	.fops = &ulpf_fops,
+};
+
+static int __init ulpf_init(void)
+{
+	int error = ulpf_once_init();
+
+	if (error)
+		return error;
+	ulpf_device.mode = mode & 0666;
+	error = misc_register(&ulpf_device);
+	if (error)
+		ulpf_once_exit();
+	return error;
+}
+
+static void __exit ulpf_exit(void)
+{
+	misc_deregister(&ulpf_device);
+	ulpf_once_exit();
+	/* Threads' records are freed by RCU callbacks of the kernel's own; nothing of ours is left to run. */
+}
+
+module_init(ulpf_init);
+module_exit(ulpf_exit);
+
+MODULE_LICENSE("GPL");
+MODULE_AUTHOR("The ulpf contributors");
+MODULE_DESCRIPTION("User-level page faults: forbidden accesses are handled in user space, without signals");
+MODULE_VERSION("1");

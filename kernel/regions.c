@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the permissions say. Two bits for each page, 512 pages to a region; the same
+ * layout whether the region is ours or lies in a PLI page.
+ */
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "ulpf_internal.h"
+
+/* Pages of which a byte has the permissions. */
+#define BYTE_PAGES	4
+
+static unsigned int index_of(unsigned long addr)
+{
+	return (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+}
+
+unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr)
+{
+	unsigned int k = index_of(addr);
+
+	return READ_ONCE(region->bits[k / BYTE_PAGES]) >> (k % BYTE_PAGES * 2) & 3;
+}
+
+/* ULPF_EXE in a region, which we cannot honour, is ULPF_NONE. */
+bool ulpf_forbids(unsigned int permission, bool write)
+{
+	return permission > ULPF_RO || (permission == ULPF_RO && write);
+}
+
+struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned long addr)
+{
+	return xa_load(&space->regions, addr >> ULPF_REGION_SHIFT);
+}
+
+struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr)
+{
+	struct ulpf_region *region = ulpf_region(space, addr);
+
+	if (region)
+		return region;
+	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
+	if (!region)
+		return NULL;
+	region->bits = region->own;
+	if (xa_err(xa_store(&space->regions, addr >> ULPF_REGION_SHIFT, region, GFP_KERNEL_ACCOUNT))) {
+		kfree(region);
+		return NULL;
+	}
+	return region;
+}
+
+/* Changes the masked bits; true if something is forbidden now that was permitted. */
+static bool change_byte(u8 *byte, u8 mask, u8 value)
+{
+	u8 old = READ_ONCE(*byte), seen;
+
+	/* The user may store to a PLI page at the same time. */
+	while ((seen = cmpxchg(byte, old, (old & ~mask) | (value & mask))) != old)
+		old = seen;
+	return value & mask & ~old;
+}
+
+/**
+ * ulpf_region_fill - gives the pages of [@addr, @end), within one region, a permission
+ * @region: the region
+ * @addr: first page
+ * @end: behind the last page
+ * @permission: ULPF_RW ...
+ *
+ * Return: true if processors must forget what they know of these pages.
+ */
+bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned long end,
+		      unsigned int permission)
+{
+	unsigned int k = index_of(addr), last = k + ((end - addr) >> PAGE_SHIFT);
+	/* What a region of the user's says may not have been synced yet. */
+	bool tighter = region->slot;
+	u8 value = permission * 0x55;
+
+	while (k < last) {
+		unsigned int within = k % BYTE_PAGES;
+		unsigned int count = min(BYTE_PAGES - within, last - k);
+
+		tighter |= change_byte(&region->bits[k / BYTE_PAGES],
+				       ((1 << 2 * count) - 1) << 2 * within, value);
+		k += count;
+	}
+	return tighter;
+}
+
+/* Mappings have gone. Regions of the user's stay as they are. */
+void ulpf_regions_clear(struct ulpf_space *space, unsigned long addr, unsigned long end)
+{
+	struct ulpf_region *region;
+	unsigned long prefix;
+
+	xa_for_each_range(&space->regions, prefix, region, addr >> ULPF_REGION_SHIFT,
+			  (end - 1) >> ULPF_REGION_SHIFT) {
+		unsigned long from = max(addr, prefix << ULPF_REGION_SHIFT);
+		unsigned long to = min(end, (prefix + 1) << ULPF_REGION_SHIFT);
+
+		if (!region->slot)
+			ulpf_region_fill(region, from, to, ULPF_RW);
+		if (region->guarded) {
+			unsigned int k = index_of(from), n = (to - from) >> PAGE_SHIFT;
+
+			/* Faults elsewhere in the region may take bits away meanwhile. */
+			for (; n; k++, n--) {
+				clear_bit(k, region->log);
+				clear_bit(k, region->stop);
+			}
+		}
+		cond_resched();
+	}
+}
+
+void ulpf_regions_free(struct ulpf_space *space)
+{
+	struct ulpf_region *region;
+	unsigned long prefix;
+
+	xa_for_each(&space->regions, prefix, region) {
+		kfree(region);
+		cond_resched();
+	}
+	xa_destroy(&space->regions);
+}

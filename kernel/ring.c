@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The event ring.
+ *
+ * Writers are threads in a page fault. They take a number with one cmpxchg, and wait for
+ * nobody: a slot is theirs if the event of the round before is complete, and if it is
+ * not (its writer was interrupted, and everybody else has gone once around), the new
+ * event is dropped and counted. Readers never hold writers up.
+ *
+ *	stamp of slot n:  0  →  number + 1  →  0  →  number + records + 1  → ...
+ *	                  being written          being written
+ *
+ * A reader is woken when `watermark` events wait, or by a timer. (The paper's logger
+ * polled its device, and cost 61 to 103 %.)
+ */
+#include <linux/ktime.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/poll.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task_stack.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+#include <linux/wait.h>
+
+#include <asm/ptrace.h>
+
+#include "compat.h"
+#include "ulpf_internal.h"
+
+/**
+ * struct ulpf_ring_buffer - the ring, as the kernel sees it
+ * @header: shared, read only for user space
+ * @slot: ... and the events
+ * @mask: slots - 1
+ * @watermark: events that wait before a reader is woken
+ * @latency: jiffies that the first of them waits; zero: any time
+ * @pages: that it occupies
+ * @next: the number that read() gives next (@lock)
+ * @expired: the latency is over
+ * @lock: among readers
+ * @readers: they wait here
+ * @timer: for the latency
+ */
+struct ulpf_ring_buffer {
+	struct ulpf_ring_header *header;
+	struct ulpf_event *slot;
+	u64 mask;
+	u32 watermark;
+	unsigned long latency;
+	unsigned long pages;
+	u64 next;
+	bool expired;
+	struct mutex lock;
+	wait_queue_head_t readers;
+	struct timer_list timer;
+};
+
+static void ring_expired(struct timer_list *timer)
+{
+	struct ulpf_ring_buffer *ring = container_of(timer, struct ulpf_ring_buffer, timer);
+
+	WRITE_ONCE(ring->expired, true);
+	wake_up_interruptible(&ring->readers);
+}
+
+int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg)
+{
+	struct ulpf_ring_buffer *ring;
+	size_t size;
+	int error;
+
+	if (arg->flags || arg->reserved || !is_power_of_2(arg->records) || arg->records < 64 ||
+	    arg->records > ULPF_RING_MAX || !arg->watermark || arg->watermark > arg->records / 2 ||
+	    arg->latency_us > 10000000)
+		return -EINVAL;
+	size = PAGE_ALIGN(PAGE_SIZE + arg->records * sizeof(struct ulpf_event));
+	mutex_lock(&space->ring_lock);
+	error = -EBUSY;
+	if (space->ring)
+		goto unlock;
+	error = -ENOMEM;
+	ring = kzalloc(sizeof(*ring), GFP_KERNEL_ACCOUNT);
+	if (!ring)
+		goto unlock;
+	ring->pages = size >> PAGE_SHIFT;
+	error = account_locked_vm(space->mm, ring->pages, true);
+	if (error)
+		goto free;
+	error = -ENOMEM;
+	ring->header = __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!ring->header)
+		goto uncharge;
+	ring->slot = (void *)ring->header + PAGE_SIZE;
+	ring->mask = arg->records - 1;
+	ring->watermark = arg->watermark;
+	ring->latency = arg->latency_us ? usecs_to_jiffies(arg->latency_us) : 0;
+	mutex_init(&ring->lock);
+	init_waitqueue_head(&ring->readers);
+	timer_setup(&ring->timer, ring_expired, 0);
+	ring->header->version = ULPF_VERSION;
+	ring->header->records = arg->records;
+	ring->header->data_offset = PAGE_SIZE;
+	ring->header->length = size;
+	smp_store_release(&space->ring, ring);
+	mutex_unlock(&space->ring_lock);
+	return 0;
+
+uncharge:
+	account_locked_vm(space->mm, ring->pages, false);
+free:
+	kfree(ring);
+unlock:
+	mutex_unlock(&space->ring_lock);
+	return error;
+}
+
+void ulpf_ring_free(struct ulpf_space *space)
+{
+	struct ulpf_ring_buffer *ring = space->ring;
+
+	if (!ring)
+		return;
+	del_timer_sync(&ring->timer);
+	vfree(ring->header);
+	ulpf_uncharge(space, ring->pages);
+	kfree(ring);
+}
+
+static vm_fault_t ring_fault(struct vm_fault *vmf)
+{
+	struct ulpf_space *space = vmf->vma->vm_file->private_data;
+	pgoff_t n = vmf->pgoff - (ULPF_MAP_RING >> PAGE_SHIFT);
+	struct page *page = vmalloc_to_page((void *)space->ring->header + (n << PAGE_SHIFT));
+
+	get_page(page);
+	vmf->page = page;
+	return 0;
+}
+
+static const struct vm_operations_struct ring_ops = {
+	.fault = ring_fault,
+};
+
+int ulpf_ring_mmap(struct ulpf_space *space, struct vm_area_struct *vma)
+{
+	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+
+	if (!ring)
+		return -ENXIO;
+	if (vma->vm_pgoff != ULPF_MAP_RING >> PAGE_SHIFT || vma_pages(vma) > ring->pages ||
+	    vma->vm_flags & VM_WRITE)
+		return -EINVAL;
+	ulpf_flags(vma, VM_DONTEXPAND | VM_DONTDUMP, VM_MAYWRITE);
+	vma->vm_ops = &ring_ops;
+	return 0;
+}
+
+/* The number of the next event, with its slot, or NULL if there is no slot for it. */
+static struct ulpf_event *ring_claim(struct ulpf_ring_buffer *ring, u64 *number)
+{
+	u64 head = READ_ONCE(ring->header->head);
+
+	for (;;) {
+		struct ulpf_event *slot = ring->slot + (head & ring->mask);
+		u64 before = head > ring->mask ? head - ring->mask : 0, seen;
+
+		if (READ_ONCE(slot->stamp) != before) {
+			/* Taken by somebody who was faster? Then the head has moved on. */
+			seen = READ_ONCE(ring->header->head);
+			if (seen == head)
+				return NULL;
+			head = seen;
+			continue;
+		}
+		seen = cmpxchg(&ring->header->head, head, head + 1);
+		if (seen == head) {
+			*number = head;
+			return slot;
+		}
+		head = seen;
+	}
+}
+
+static u64 waiting(struct ulpf_ring_buffer *ring)
+{
+	return READ_ONCE(ring->header->head) - READ_ONCE(ring->next);
+}
+
+static void arm_timer(struct ulpf_ring_buffer *ring)
+{
+	if (ring->latency && !timer_pending(&ring->timer))
+		mod_timer(&ring->timer, jiffies + ring->latency);
+}
+
+/**
+ * ulpf_event - writes an event, if anybody has asked for a ring
+ * @space: where
+ * @type: ULPF_EVENT_*
+ * @addr: first byte touched
+ * @info: ULPF_INFO_*
+ * @user: the program's own access, by the instruction at which it is
+ */
+void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
+		unsigned int info, bool user)
+{
+	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_event *slot;
+	struct pt_regs *regs;
+	u64 number;
+
+	if (!ring)
+		return;
+	/* Not interrupted by other threads here, writers seldom find a slot that is not free. */
+	preempt_disable();
+	slot = ring_claim(ring, &number);
+	if (!slot) {
+		preempt_enable();
+		/* No number, so no place in the ring; an atomic of a shared page. */
+		atomic64_inc((atomic64_t *)&ring->header->dropped);
+		return;
+	}
+	WRITE_ONCE(slot->stamp, 0);
+	smp_wmb();
+	slot->time = ktime_get_ns();
+	slot->addr = addr;
+	slot->type = type;
+	slot->info = info;
+	slot->pid = current->tgid;
+	slot->tid = current->pid;
+	slot->reserved = 0;
+	slot->ip = 0;
+	slot->sp = 0;
+	slot->syscall = -1;
+	if (!(current->flags & (PF_KTHREAD | PF_IO_WORKER))) {
+		regs = task_pt_regs(current);
+		slot->ip = regs->ip;
+		slot->sp = regs->sp;
+		if (!user && (long)regs->orig_ax >= 0)
+			slot->syscall = regs->orig_ax;
+	}
+	smp_store_release(&slot->stamp, number + 1);
+	preempt_enable();
+	if (!wq_has_sleeper(&ring->readers))
+		return;
+	if (waiting(ring) >= ring->watermark)
+		wake_up_interruptible(&ring->readers);
+	else
+		arm_timer(ring);
+}
+
+/* The memory may be gone: readers look. */
+void ulpf_ring_wake(struct ulpf_space *space)
+{
+	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+
+	if (ring)
+		wake_up_interruptible_all(&ring->readers);
+}
+
+static bool ring_ready(struct ulpf_space *space, struct ulpf_ring_buffer *ring)
+{
+	u64 count = waiting(ring);
+
+	return count >= ring->watermark || (count && READ_ONCE(ring->expired)) || !ulpf_alive(space);
+}
+
+/* The event with number @ring->next, or that some have been lost; false if there is none yet. */
+static bool ring_take(struct ulpf_ring_buffer *ring, struct ulpf_event *event)
+{
+	for (;;) {
+		u64 head = READ_ONCE(ring->header->head), next = ring->next, stamp;
+		struct ulpf_event *slot = ring->slot + (next & ring->mask);
+
+		if (next == head)
+			return false;
+		stamp = smp_load_acquire(&slot->stamp);
+		if (head - next <= ring->mask + 1 && stamp == next + 1) {
+			memcpy(event, slot, sizeof(*event));
+			smp_rmb();
+			if (READ_ONCE(slot->stamp) == stamp) {
+				WRITE_ONCE(ring->next, next + 1);
+				return true;
+			}
+		}
+		/* Being written: for the first time, or by the round that overtakes us? */
+		head = READ_ONCE(ring->header->head);
+		if (head - next <= ring->mask + 1)
+			return false;
+		*event = (struct ulpf_event){
+			.time = ktime_get_ns(),
+			.type = ULPF_EVENT_LOST,
+			.addr = head - next - (ring->mask + 1),
+			.syscall = -1,
+		};
+		WRITE_ONCE(ring->next, head - (ring->mask + 1));
+		return true;
+	}
+}
+
+ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *position)
+{
+	struct ulpf_space *space = file->private_data;
+	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_event event;
+	ssize_t done = 0;
+	bool gone;
+
+	if (!ring)
+		return -ENXIO;
+	if (count < sizeof(event))
+		return -EINVAL;
+	do {
+		if (!(file->f_flags & O_NONBLOCK)) {
+			if (waiting(ring))
+				arm_timer(ring);
+			if (wait_event_interruptible(ring->readers, ring_ready(space, ring)))
+				return -ERESTARTSYS;
+		}
+		/* What was written before the end is there once the end is. */
+		gone = !ulpf_alive(space);
+		if (mutex_lock_interruptible(&ring->lock))
+			return -ERESTARTSYS;
+		WRITE_ONCE(ring->expired, false);
+		while (count - done >= sizeof(event) && ring_take(ring, &event)) {
+			if (copy_to_user(buffer + done, &event, sizeof(event))) {
+				mutex_unlock(&ring->lock);
+				return done ?: -EFAULT;
+			}
+			done += sizeof(event);
+		}
+		mutex_unlock(&ring->lock);
+		if (!done && file->f_flags & O_NONBLOCK && !gone)
+			return -EAGAIN;
+		/* Another reader may have been faster, or the one event is not complete yet. */
+	} while (!done && !gone);
+	return done;
+}
+
+__poll_t ulpf_poll(struct file *file, struct poll_table_struct *wait)
+{
+	struct ulpf_space *space = file->private_data;
+	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	__poll_t events = 0;
+
+	if (!ring)
+		return EPOLLERR;
+	poll_wait(file, &ring->readers, wait);
+	if (waiting(ring))
+		arm_timer(ring);
+	if (!ulpf_alive(space))
+		events |= EPOLLHUP;
+	if (ring_ready(space, ring))
+		events |= EPOLLIN | EPOLLRDNORM;
+	return events;
+}

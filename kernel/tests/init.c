@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * The first, and only, process of the test machine: loads the module, runs the programs that
+ * the kernel's command line names (ulpf.run=a,b), unloads the module, and looks whether the
+ * kernel has complained. The last line is "ulpf-vm: ok" or "ulpf-vm: failed".
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/klog.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What taints by right: a module from elsewhere, without a signature. */
+#define TAINT_ALLOWED ((1 << 12) | (1 << 13))
+
+static int failures;
+
+static void complain(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	printf("ulpf-vm: ");
+	vprintf(format, args);
+	printf("\n");
+	va_end(args);
+	failures++;
+}
+
+static void file_text(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY);
+	ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+
+	text[got < 0 ? 0 : got] = 0;
+	if (fd >= 0)
+		close(fd);
+}
+
+static unsigned long number_in(const char *path)
+{
+	char text[64];
+
+	file_text(path, text, sizeof(text));
+	return strtoul(text, NULL, 0);
+}
+
+static void run(const char *name)
+{
+	char path[128];
+	int status;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), "/tests/%s", name);
+	printf("ulpf-vm: begin %s\n", name);
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		execl(path, path, (char *)NULL);
+		_exit(127);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		complain("%s ended with status 0x%x", name, status);
+	printf("ulpf-vm: end %s\n", name);
+}
+
+static int load(void)
+{
+	int fd = open("/ulpf.ko", O_RDONLY | O_CLOEXEC);
+
+	return syscall(SYS_finit_module, fd, "mode=0666", 0);
+}
+
+static int unload(void)
+{
+	return syscall(SYS_delete_module, "ulpf", O_NONBLOCK);
+}
+
+/* A file's release, and with it the module's last reference, may be a moment late. */
+static int unload_patiently(void)
+{
+	int tries;
+
+	for (tries = 0; tries < 100; tries++) {
+		if (!unload())
+			return 0;
+		if (errno != EAGAIN && errno != EBUSY && errno != EWOULDBLOCK)
+			return -1;
+		while (waitpid(-1, NULL, WNOHANG) > 0)
+			;
+		usleep(50000);
+	}
+	return -1;
+}
+
+static void show_log(void)
+{
+	static char text[1 << 20];
+	int length = klogctl(3 /* SYSLOG_ACTION_READ_ALL */, text, sizeof(text) - 1);
+	char *line;
+
+	text[length > 0 ? length : 0] = 0;
+	/* From where the module came. */
+	line = strstr(text, "ulpf: loading out-of-tree");
+	fputs(line ? line : text, stdout);
+}
+
+int main(void)
+{
+	static char command[4096];
+	unsigned long taint;
+	char *names, *name;
+	int fd;
+
+	mkdir("/proc", 0755);
+	mkdir("/sys", 0755);
+	mkdir("/dev", 0755);
+	mkdir("/tmp", 01777);
+	mount("proc", "/proc", "proc", 0, NULL);
+	mount("sys", "/sys", "sysfs", 0, NULL);
+	mount("dev", "/dev", "devtmpfs", 0, NULL);
+	mount("tmp", "/tmp", "tmpfs", 0, NULL);
+	mkdir("/sys/fs/cgroup", 0755);
+	mount("cgroup", "/sys/fs/cgroup", "cgroup2", 0, NULL);
+	fd = open("/dev/console", O_RDWR);
+	dup2(fd, 0);
+	dup2(fd, 1);
+	dup2(fd, 2);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+
+	/* With no module there is no device. */
+	if (open("/dev/ulpf", O_RDWR) >= 0 || errno != ENOENT)
+		complain("a device without the module");
+	if (load())
+		complain("the module does not load: %s", strerror(errno));
+	file_text("/proc/cmdline", command, sizeof(command));
+	names = strstr(command, "ulpf.run=");
+	if (names) {
+		names[strcspn(names, " \n")] = 0;
+		for (name = strtok(names + strlen("ulpf.run="), ","); name; name = strtok(NULL, ","))
+			run(name);
+	}
+	/* It goes, and comes again; nobody holds it after all this. */
+	if (unload_patiently())
+		complain("the module does not unload: %s", strerror(errno));
+	else if (load() || unload_patiently())
+		complain("the module does not load once more: %s", strerror(errno));
+	taint = number_in("/proc/sys/kernel/tainted");
+	if (taint & ~TAINT_ALLOWED)
+		complain("the kernel is tainted: 0x%lx (0x200: a warning, 0x80: an oops)", taint);
+	if (failures)
+		show_log();
+	printf("ulpf-vm: %s\n", failures ? "failed" : "ok");
+	fflush(stdout);
+	sync();
+	reboot(RB_POWER_OFF);
+	for (;;)
+		pause();
+}

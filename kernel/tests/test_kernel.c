@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* System calls and other processes reach guarded memory, and are seen. */
+#include "test.h"
+
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+static struct space *with_ring(size_t pages)
+{
+	struct space *space = space_make(pages);
+
+	EXPECT_EQ(ring(space, 1024, 1, 0), 0);
+	EXPECT_EQ(handler(space, entry, 0), 0);
+	on_fault = store_byte;
+	return space;
+}
+
+TEST(read_writes_a_guarded_buffer)
+{
+	struct space *space = with_ring(4);
+	struct ulpf_event event[8];
+	int ends[2];
+
+	EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
+	EXPECT_EQ(pipe(ends), 0);
+	EXPECT_EQ(write(ends[1], "hello", 5), 5);
+	EXPECT_EQ(read(ends[0], space->guarded + 10, 5), 5);
+	EXPECT_EQ(memcmp(space->alias + 10, "hello", 5), 0);
+	EXPECT_EQ(faults, 0);
+	EXPECT_EQ(events(space, event, 8), 1);
+	EXPECT_EQ(event[0].type, ULPF_EVENT_KERNEL_WRITE);
+	EXPECT_EQ(event[0].addr, (uintptr_t)space->guarded + 10);
+	EXPECT_EQ(event[0].syscall, SYS_read);
+	EXPECT_EQ(event[0].tid, gettid());
+	EXPECT_EQ(event[0].pid, getpid());
+	EXPECT_EQ(event[0].info, ULPF_INFO_WRITE);
+	EXPECT(event[0].ip && event[0].sp && event[0].time);
+	/* And the page is closed again. */
+	put(space->guarded + 10, 'j');
+	EXPECT_EQ(faults, 1);
+	/* As it is when the kernel finds it mapped for reading. */
+	EXPECT_EQ(get(space->guarded + 10), 'j');
+	EXPECT_EQ(write(ends[1], "again", 5), 5);
+	EXPECT_EQ(read(ends[0], space->guarded + 10, 5), 5);
+	EXPECT_EQ(events(space, event, 8), 1);
+	put(space->guarded + 10, 'k');
+	EXPECT_EQ(faults, 2);
+	EXPECT_EQ(memcmp(space->alias + 10, "kgain", 5), 0);
+}
+
+TEST(write_reads_a_guarded_buffer)
+{
+	struct space *space = with_ring(4);
+	struct ulpf_event event[8];
+	char text[8];
+	int ends[2];
+
+	strcpy(space->alias, "secret");
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	EXPECT_EQ(pipe(ends), 0);
+	EXPECT_EQ(write(ends[1], space->guarded, 6), 6);
+	EXPECT_EQ(events(space, event, 8), 0);	/* loads are permitted */
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_NONE), 0);
+	EXPECT_EQ(write(ends[1], space->guarded, 6), 6);
+	EXPECT_EQ(read(ends[0], text, 6), 6);
+	EXPECT_EQ(memcmp(text, "secret", 6), 0);
+	EXPECT_EQ(events(space, event, 8), 1);
+	EXPECT_EQ(event[0].type, ULPF_EVENT_KERNEL_READ);
+	EXPECT_EQ(event[0].syscall, SYS_write);
+	on_fault = load_byte;
+	EXPECT_EQ(get(space->guarded), 's');
+	EXPECT_EQ(faults, 1);
+}
+
+TEST(one_event_for_each_page_of_a_large_call)
+{
+	struct space *space = with_ring(64);
+	struct ulpf_event event[128];
+	int file = memfd_create("file", 0), i;
+
+	EXPECT_EQ(ftruncate(file, space->size), 0);
+	EXPECT_EQ(set(space, space->guarded, space->size, ULPF_NONE), 0);
+	EXPECT_EQ(pread(file, space->guarded, space->size, 0), (ssize_t)space->size);
+	EXPECT_EQ(events(space, event, 128), 64);
+	for (i = 0; i < 64; i++) {
+		EXPECT_EQ(event[i].addr, (uintptr_t)space->guarded + i * PAGE);
+		EXPECT_EQ(event[i].type, ULPF_EVENT_KERNEL_WRITE);
+		EXPECT_EQ(event[i].stamp, i + 1);
+	}
+	for (i = 0; i < 64; i++)
+		put(space->guarded + i * PAGE, i);
+	EXPECT_EQ(faults, 64);
+	EXPECT_EQ(counts(space).kernel_writes, 64);
+}
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number)
+{
+	(void)number;
+	caught++;
+}
+
+/* Signal frames go to a guarded stack: the kernel writes there on its way back from exceptions. */
+TEST(signal_frames_on_a_guarded_stack)
+{
+	struct space *space = with_ring(16);
+	stack_t stack = { .ss_sp = space->guarded, .ss_size = space->size };
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK };
+	struct ulpf_event event[64];
+	int round;
+
+	on_fault = open_page;
+	EXPECT_EQ(sigaltstack(&stack, NULL), 0);
+	sigaction(SIGTRAP, &action, NULL);
+	sigaction(SIGUSR1, &action, NULL);
+	for (round = 0; round < 5; round++) {
+		EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
+		if (round % 2)
+			get(space->guarded + space->size - 2048);
+		asm volatile("int3");		/* an exception: orig_ax is -1 there as at a page fault */
+		EXPECT_EQ(caught, 2 * round + 1);
+		EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
+		if (round % 2)
+			get(space->guarded + space->size - 2048);
+		raise(SIGUSR1);
+		EXPECT_EQ(caught, 2 * round + 2);
+	}
+	EXPECT(counts(space).kernel_writes >= 10);
+	EXPECT(events(space, event, 64) >= 10);
+	EXPECT_EQ(event[0].syscall, -1);
+}
+
+TEST(another_process_writes)
+{
+	struct space *space = with_ring(2);
+	struct ulpf_event event[4];
+	pid_t parent = getpid(), pid;
+	int status;
+
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	pid = fork();
+	if (!pid) {
+		struct iovec from = { "xyz", 3 }, to = { space->guarded + 7, 3 };
+
+		_exit(process_vm_writev(parent, &from, 1, &to, 1, 0) == 3 ? 0 : errno);
+	}
+	EXPECT_EQ(waitpid(pid, &status, 0), pid);
+	EXPECT_EQ(status, 0);
+	EXPECT_EQ(memcmp(space->alias + 7, "xyz", 3), 0);
+	EXPECT_EQ(events(space, event, 4), 1);
+	EXPECT_EQ(event[0].type, ULPF_EVENT_KERNEL_WRITE);
+	EXPECT_EQ(event[0].tid, pid);
+	put(space->guarded + 7, 'a');
+	EXPECT_EQ(faults, 1);
+}
+
+TEST(futexes_on_guarded_memory)
+{
+	struct space *space = with_ring(2);
+	pthread_mutexattr_t attributes;
+	pthread_mutex_t *mutex = (pthread_mutex_t *)space->guarded;
+
+	on_fault = open_page;
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+	pthread_mutex_init(mutex, &attributes);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	/* FUTEX_LOCK_PI writes the word, with page faults off at first. */
+	EXPECT_EQ(syscall(SYS_futex, mutex, 6 /* FUTEX_LOCK_PI */, 0, NULL, NULL, 0), 0);
+	EXPECT_EQ(*(int *)space->alias & 0x3fffffff, gettid());
+	EXPECT(counts(space).kernel_writes >= 1);
+	EXPECT_EQ(lookup(space, space->guarded).permission, ULPF_RO);
+}
+
+/* Calls one after the other: nothing accumulates. */
+TEST(ten_thousand_calls)
+{
+	struct space *space = with_ring(2);
+	int file = memfd_create("file", 0), i;
+
+	EXPECT_EQ(ftruncate(file, 1), 0);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	for (i = 0; i < 10000; i++)
+		EXPECT_EQ(pread(file, space->guarded, 1, 0), 1);
+	EXPECT_EQ(counts(space).kernel_writes, 10000);
+}

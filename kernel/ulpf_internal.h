@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Inside the module: the guarded address space, and who may touch what when.
+ *
+ * A space lives as long as its device file. Guarded mappings have another vm_file
+ * (the store), so each of them holds a reference to the device file; the VFS then
+ * keeps the module loaded, too.
+ *
+ * Whatever decides faults (handler, regions, guards) changes only under the mmap lock
+ * held for writing, and faults hold it for reading from the decision until the page
+ * table says so. Hence no fault can install what has just been forbidden. What user
+ * space stores into PLI regions is the exception that the interface tells of, and
+ * guard bits that an access takes away (atomic).
+ */
+#ifndef _ULPF_INTERNAL_H
+#define _ULPF_INTERNAL_H
+
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/types.h>
+#include <linux/xarray.h>
+
+#include <ulpf.h>
+
+#define ULPF_REGION_PAGES	512
+#define ULPF_BATCH_MAX		(1 << 20)
+#define ULPF_RING_MAX		65536
+
+struct ulpf_ring_buffer;
+
+/**
+ * struct ulpf_region - the permissions of 512 pages, two bits each
+ * @bits: @own, or 128 bytes of a PLI page, which user space may store to
+ * @pli: index of the PLI page, if it is bound
+ * @slot: number of the region in it; zero if it is not bound
+ * @log: pages whose first access is to be logged; @log and @stop are there if @guarded
+ * @stop: pages that nobody may touch
+ */
+struct ulpf_region {
+	u8 *bits;
+	unsigned int pli;
+	unsigned int slot;
+	bool guarded;
+	u8 own[ULPF_REGION_SIZE];
+	DECLARE_BITMAP(log, ULPF_REGION_PAGES);
+	DECLARE_BITMAP(stop, ULPF_REGION_PAGES);
+};
+
+/**
+ * struct ulpf_pli_page - a page of regions, shared with user space
+ * @page: the memory
+ * @used: bit n: region n governs a prefix
+ */
+struct ulpf_pli_page {
+	struct page *page;
+	u32 used;
+};
+
+#define ULPF_ONCE_PAGES	4
+
+/**
+ * struct ulpf_thread - what a thread has of its own
+ * @pid: whose it is; keeps the number from being given to another
+ * @base: exception stack, if @length is not zero
+ * @length: its size
+ * @once_ip: the instruction that has just been told to the handler, or is being let pass
+ * @once_addr: ... and the page that it touched
+ * @once_open: pages of the store that are open for it
+ * @once_count: how many
+ * @stepping: the instruction executes, with the trap flag set by us
+ * @stepped: the program itself had the trap flag set
+ *
+ * Only the thread itself uses it.
+ */
+struct ulpf_thread {
+	struct pid *pid;
+	struct rcu_head rcu;
+	unsigned long base;
+	unsigned long length;
+	unsigned long once_ip;
+	unsigned long once_addr;
+	pgoff_t once_open[ULPF_ONCE_PAGES];
+	unsigned int once_count;
+	bool stepping;
+	bool stepped;
+};
+
+/* The fields of struct ulpf_counts, in their order. */
+enum ulpf_counter {
+	ULPF_COUNT_UPCALLS,
+	ULPF_COUNT_KERNEL_READS,
+	ULPF_COUNT_KERNEL_WRITES,
+	ULPF_COUNT_GUARDS,
+	ULPF_COUNT_UNHANDLED,
+	ULPF_COUNT_UNDELIVERED,
+	ULPF_COUNT_CHANGES,
+	ULPF_COUNT_FLUSHES,
+	ULPF_COUNTERS,
+};
+
+struct ulpf_counters {
+	u64 value[ULPF_COUNTERS];
+};
+
+/**
+ * struct ulpf_space - one guarded address space
+ * @file: the device file; not counted, the space goes with it
+ * @mm: whose memory it is; pinned so that no other can be taken for it, may be dead
+ * @store: the shmem file behind guarded mappings and aliases
+ * @store_ops: shmem's operations, of which the guarded mappings' are a copy
+ * @guard_ops: operations of guarded mappings; tells them from all others
+ * @entry: the handler, or zero (mmap lock)
+ * @cookie: for its frames (mmap lock)
+ * @once: the thesis's write-once rule (mmap lock)
+ * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
+ * @pli: index to struct ulpf_pli_page (mmap lock)
+ * @pli_count: how many PLI pages there are (mmap lock)
+ * @threads: thread number to struct ulpf_thread
+ * @threads_count: how many (@threads' lock)
+ * @threads_sweep: look for dead ones when there are so many (@threads' lock)
+ * @closers: pages that the kernel's own accesses have opened (@closers_lock)
+ * @ring: events, once asked for; published with release
+ * @counters: for ULPF_COUNTS
+ */
+struct ulpf_space {
+	struct file *file;
+	struct mm_struct *mm;
+	struct file *store;
+	const struct vm_operations_struct *store_ops;
+	struct vm_operations_struct guard_ops;
+
+	unsigned long entry;
+	u64 cookie;
+	bool once;
+
+	struct xarray regions;
+	struct xarray pli;
+	unsigned int pli_count;
+
+	struct xarray threads;
+	unsigned int threads_count;
+	unsigned int threads_sweep;
+
+	struct list_head closers;
+	spinlock_t closers_lock;
+
+	struct ulpf_ring_buffer *ring;
+	struct mutex ring_lock;
+	struct ulpf_counters __percpu *counters;
+};
+
+static inline void ulpf_count(struct ulpf_space *space, enum ulpf_counter counter)
+{
+	this_cpu_inc(space->counters->value[counter]);
+}
+
+/* Whether the memory still belongs to somebody. */
+static inline bool ulpf_alive(struct ulpf_space *space)
+{
+	return atomic_read(&space->mm->mm_users) > 0;
+}
+
+/* map.c: mappings and their faults */
+int ulpf_mmap(struct file *file, struct vm_area_struct *vma);
+bool ulpf_is_guarded(const struct vm_area_struct *vma);
+
+static inline bool ulpf_guards(const struct ulpf_space *space, const struct vm_area_struct *vma)
+{
+	return vma->vm_ops == &space->guard_ops;
+}
+
+/* upcall.c: entering the handler */
+enum ulpf_who { ULPF_USER, ULPF_KERNEL, ULPF_UNKNOWN };
+enum ulpf_who ulpf_who(const struct vm_fault *vmf);
+void ulpf_learn(const struct vm_fault *vmf);
+vm_fault_t ulpf_upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info);
+int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handler);
+int ulpf_set_stack(struct ulpf_space *space, const struct ulpf_stack *stack);
+struct ulpf_thread *ulpf_thread(struct ulpf_space *space);
+struct ulpf_thread *ulpf_thread_make(struct ulpf_space *space);
+void ulpf_threads_free(struct ulpf_space *space);
+
+/* access.c: the kernel's own accesses; work on the way back to user mode */
+int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write);
+bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page);
+int ulpf_fault_in_later(struct ulpf_space *space, unsigned long addr, size_t size);
+
+/* once.c: the thesis's write-once rule */
+int ulpf_once_pass(struct ulpf_space *space, struct vm_fault *vmf);
+void ulpf_once_arm(struct ulpf_space *space, struct vm_fault *vmf, u64 *flags);
+bool ulpf_once_is_open(struct ulpf_space *space, const struct vm_fault *vmf);
+int ulpf_once_init(void);
+void ulpf_once_exit(void);
+
+/* regions.c: what the permissions say */
+unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr);
+bool ulpf_forbids(unsigned int permission, bool write);
+struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned long addr);
+struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr);
+bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned long end,
+		      unsigned int permission);
+void ulpf_regions_clear(struct ulpf_space *space, unsigned long addr, unsigned long end);
+void ulpf_regions_free(struct ulpf_space *space);
+
+/* ops.c: changes, one and many */
+int ulpf_apply(struct ulpf_space *space, const struct ulpf_op __user *arg);
+int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch);
+int ulpf_lookup(struct ulpf_space *space, struct ulpf_page *page);
+void ulpf_flush(struct ulpf_space *space, pgoff_t first, pgoff_t count);
+
+/* pli.c: regions that user space stores to */
+int ulpf_pli_mmap(struct ulpf_space *space, struct vm_area_struct *vma);
+int ulpf_pli_bind(struct ulpf_space *space, unsigned long addr, unsigned long region);
+int ulpf_pli_unbind(struct ulpf_space *space, unsigned long addr);
+void ulpf_pli_free(struct ulpf_space *space);
+
+/* ring.c: events */
+int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg);
+int ulpf_ring_mmap(struct ulpf_space *space, struct vm_area_struct *vma);
+void ulpf_ring_wake(struct ulpf_space *space);
+void ulpf_ring_free(struct ulpf_space *space);
+ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *position);
+__poll_t ulpf_poll(struct file *file, struct poll_table_struct *wait);
+void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
+		unsigned int info, bool user);
+
+/* main.c */
+long ulpf_charge(struct ulpf_space *space, unsigned long pages);
+void ulpf_uncharge(struct ulpf_space *space, unsigned long pages);
+
+#endif /* _ULPF_INTERNAL_H */

@@ -1,0 +1,159 @@
+"""Debian's kernel in a simulator, with our module and programs: builds, boots, and tells what was said.
+
+    python3 tests/lib/vm.py [--icount] [--limit SECONDS] [--cpus N] PROGRAM…
+
+runs programs of kernel/tests there, shows what they say, and ends with 1 if anything was not right.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+KERNEL = os.path.join(ROOT, "kernel")
+BUILD = os.path.join(ROOT, "build", "kernel")
+
+
+class Unavailable(Exception):
+    """This machine cannot boot a kernel; the text says why."""
+
+
+def version():
+    """Of the kernel, whose image lies in BUILD then."""
+    if not shutil.which("qemu-system-x86_64"):
+        raise Unavailable("qemu-system-x86_64 is not installed")
+    done = subprocess.run([os.path.join(ROOT, ".ci", "kernel-image")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=300)
+    if done.returncode:
+        raise Unavailable(done.stderr.strip().splitlines()[-1])
+    return done.stdout.strip()
+
+
+def make(*arguments):
+    done = subprocess.run(["make", "-s", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    if done.returncode:
+        raise AssertionError(f"make {' '.join(arguments)}:\n{done.stdout}")
+    return done.stdout
+
+
+def build_module(name):
+    """Path of ulpf.ko for this kernel. A warning is an error."""
+    sources = {}
+    for top in KERNEL, os.path.join(KERNEL, "include", "uapi"):
+        for file in sorted(os.listdir(top)):
+            if file.endswith((".c", ".h")) and not file.endswith(".mod.c") or file == "Kbuild":
+                with open(os.path.join(top, file), "rb") as text:
+                    sources[os.path.relpath(os.path.join(top, file), KERNEL)] = text.read()
+    # Beside the sources, the kernel's build would leave its files among them. Always anew: it does not notice
+    # all that has changed.
+    digest = hashlib.sha256(repr([name, sources]).encode()).hexdigest()[:16]
+    folder = os.path.join(BUILD, f"module-{digest}")
+    built = os.path.join(folder, "built")
+    if not os.path.exists(built):
+        for old in os.listdir(BUILD):
+            if old.startswith("module-"):
+                shutil.rmtree(os.path.join(BUILD, old))
+        for file, text in sources.items():
+            os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
+            with open(os.path.join(folder, file), "wb") as out:
+                out.write(text)
+        make("-C", f"/usr/src/linux-headers-{name}", f"M={folder}", "W=1", "KCFLAGS=-Werror", "modules")
+        open(built, "w").close()
+    return os.path.join(folder, "ulpf.ko")
+
+
+def archive(path, files):
+    """An initramfs: a cpio archive of (name, mode, content)."""
+    with open(path, "wb") as out:
+        for number, (name, mode, content) in enumerate([*files, ("TRAILER!!!", 0, b"")], start=1):
+            encoded = name.encode() + b"\0"
+            fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(encoded), 0)
+            head = b"070701" + b"".join(b"%08x" % field for field in fields) + encoded
+            out.write(head + b"\0" * (-len(head) % 4) + content + b"\0" * (-len(content) % 4))
+
+
+def initramfs(module, programs):
+    folder = os.path.join(BUILD, "programs")
+    os.makedirs(folder, exist_ok=True)
+    make("-C", os.path.join(KERNEL, "tests"), f"OUT={folder}")
+
+    def executable(name, source):
+        with open(source, "rb") as file:
+            return name, 0o100755, file.read()
+    path = os.path.join(BUILD, "initramfs-" + "-".join(programs)[:100])
+    archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
+                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs)])
+    return path
+
+
+def names(prefix):
+    """Programs of kernel/tests."""
+    return sorted(f[:-2] for f in os.listdir(os.path.join(KERNEL, "tests")) if f.startswith(prefix) and f.endswith(".c"))
+
+
+def boot(programs, limit=300, cpus=2, icount=False, options="", show=None):
+    """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest."""
+    name = version()
+    image = initramfs(build_module(name), programs)
+    command = ["timeout", "-k", "5", str(limit), "qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-m", "512", "-display", "none",
+               "-nodefaults", "-serial", "stdio", "-no-reboot", "-smp", str(1 if icount else cpus),
+               "-kernel", os.path.join(BUILD, f"vmlinuz-{name}"), "-initrd", image, "-append",
+               "console=ttyS0 loglevel=3 panic=-1 oops=panic reboot=t random.trust_cpu=on nmi_watchdog=0 "
+               f"{options} ulpf.run={','.join(programs)}"]
+    if icount:
+        command += ["-icount", "shift=0"]
+    said = []
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for line in process.stdout:
+        line = line.decode(errors="replace").replace("\r", "").rstrip("\n")
+        said.append(line)
+        if show:
+            show(line)
+    status = process.wait()
+    if status == 124:
+        said.append(f"ulpf-vm: no end after {limit} s")
+    return "\n".join(said)
+
+
+def verdicts(said):
+    """{program: {test: (verdict, notes)}} of what a machine said in KTAP."""
+    found, notes, program = {}, [], None
+    for line in said.splitlines():
+        begin = re.match(r"ulpf-vm: begin (\S+)", line)
+        if begin:
+            program, notes = found.setdefault(begin[1], {}), []
+        elif line.startswith("# "):
+            notes.append(line[2:])
+        result = re.match(r"(not ok|ok) \d+ (\w+)( # SKIP)?$", line)
+        if result and program is not None:
+            program[result[2]] = "skipped" if result[3] else "passed" if result[1] == "ok" else "failed", "\n".join(notes)
+            notes = []
+    return found
+
+
+def is_well(said):
+    return said.rstrip().endswith("ulpf-vm: ok") or "\nulpf-vm: ok\n" in said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--icount", action="store_true", help="one processor that counts: time is instructions")
+    parser.add_argument("--limit", type=int, default=600)
+    parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--options", action="append", default=[], help="for the kernel's command line")
+    parser.add_argument("programs", nargs="+")
+    args = parser.parse_args()
+    try:
+        said = boot(args.programs, args.limit, args.cpus, args.icount, " ".join(args.options), lambda line: print(line, flush=True))
+    except Unavailable as why:
+        print(f"no machine: {why}", file=sys.stderr)
+        return 1
+    return 0 if is_well(said) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
