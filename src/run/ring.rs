@@ -243,8 +243,8 @@ mod tests {
                 tid: ring as u32,
                 kind: 2,
                 flags: 0,
-                old: [0; 4],
-                new: [0; 4],
+                old: &[0; 4],
+                new: &[0; 4],
                 call: None,
                 frames: &[],
             };

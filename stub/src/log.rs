@@ -41,19 +41,24 @@ pub fn hit(
     let known = c
         .new
         .and_then(|new| new.get((start - c.addr.0) as usize..)?.get(..n));
-    let new = match known {
-        Some(new) => words(new),
+    // Never copied whole: what was stored in words cannot be loaded in larger pieces at once.
+    let (mut old_words, mut new_words) = ([0; WORDS], [0; WORDS]);
+    match known {
+        Some(new) => words(new, &mut new_words),
         None => {
             let mut now = [0u8; MAX_VALUE];
             let now = now.get_mut(..n).unwrap_or_default();
             memory::read(start, now);
-            words(now)
+            words(now, &mut new_words);
         }
-    };
+    }
     let old = match old.and_then(|o| o.get(..n)) {
-        Some(old) => words(old),
-        None if c.kind.writes() => [0; WORDS],
-        None => new,
+        Some(old) => {
+            words(old, &mut old_words);
+            &old_words
+        }
+        None if c.kind.writes() => &old_words,
+        None => &new_words,
     };
     let entry = Entry {
         pc: c.pc,
@@ -64,7 +69,7 @@ pub fn hit(
         kind: c.kind as u8,
         flags,
         old,
-        new,
+        new: &new_words,
         call: c.syscall,
         frames: &[],
     };
@@ -76,9 +81,9 @@ pub fn hit(
 
 const WORDS: usize = MAX_VALUE / 8;
 
-fn words(bytes: &[u8]) -> [u64; WORDS] {
-    let mut all = [0; WORDS];
-    for (word, part) in all.iter_mut().zip(bytes.chunks(8)) {
+/// In memory order; what is behind the bytes stays as it is.
+fn words(bytes: &[u8], to: &mut [u64; WORDS]) {
+    for (word, part) in to.iter_mut().zip(bytes.chunks(8)) {
         *word = match *part {
             [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
             [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
@@ -87,7 +92,6 @@ fn words(bytes: &[u8]) -> [u64; WORDS] {
             _ => part.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)),
         };
     }
-    all
 }
 
 #[inline(never)]

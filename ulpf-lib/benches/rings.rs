@@ -67,8 +67,8 @@ fn main() {
                             tid: 1,
                             kind: 2,
                             flags: 0,
-                            old: [n; 4],
-                            new: [n + 1; 4],
+                            old: &[n; 4],
+                            new: &[n + 1; 4],
                             call: None,
                             frames: &frames,
                         };

@@ -72,13 +72,10 @@ impl Asm {
     pub fn ecx_from_ch(&mut self) {
         self.put(&[0x0f, 0xb6, 0xcd]);
     }
-    /// `mov qword gs:[at], value`, in two halves.
+    /// `mov qword gs:[at], value`, by way of rcx: two halves would have to be there before the whole is read.
     pub fn save_constant(&mut self, at: usize, value: u64) {
-        for (n, half) in [value as u32, (value >> 32) as u32].into_iter().enumerate() {
-            self.put(&[0x65, 0xc7, 0x04, 0x25]);
-            self.put(&(at as u32 + 4 * n as u32).to_le_bytes());
-            self.put(&half.to_le_bytes());
-        }
+        self.constant(RCX, value);
+        self.save(at, RCX);
     }
     /// `int3`, and a byte to which nothing leads: there, it has been executed.
     pub fn trap(&mut self) {

@@ -70,8 +70,8 @@ pub struct Entry<'a> {
     pub tid: u32,
     pub kind: u8,
     pub flags: u8,
-    pub old: [u64; VALUE_WORDS],
-    pub new: [u64; VALUE_WORDS],
+    pub old: &'a [u64; VALUE_WORDS],
+    pub new: &'a [u64; VALUE_WORDS],
     pub call: Option<&'a SystemCall>,
     pub frames: &'a [u64],
 }

@@ -89,8 +89,8 @@ fn write(ring: &Ring, hit: &Hit) {
         tid: hit.tid,
         kind: hit.kind,
         flags: hit.flags,
-        old: words(&hit.old),
-        new: words(&hit.new),
+        old: &words(&hit.old),
+        new: &words(&hit.new),
         call: hit.call.as_deref(),
         frames: &hit.frames,
     };
