@@ -29,6 +29,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("open_step_close.c"),
     source!("quantum.c"),
     source!("lbm.c"),
+    source!("plugin.py"),
     ("hotlocal.c", include_str!("../../examples/hotlocal.c")),
 ];
 

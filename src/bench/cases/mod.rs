@@ -3,6 +3,7 @@
 mod count;
 mod debuggers;
 mod heap;
+mod plugin;
 mod redis;
 mod server;
 mod store;
@@ -137,6 +138,12 @@ pub const CASES: &[Case] = &[
         "watches set by gdb's packets, one by one; a stop with 10,000 of them",
         server::packets,
         server::packet_tables,
+    ),
+    case(
+        "plugin",
+        "a stop with ten and with ten thousand watches of `ulpf watch`",
+        plugin::run,
+        plugin::tables,
     ),
 ];
 
