@@ -85,7 +85,13 @@ impl Output {
                 .to
                 .write_all(text.as_bytes())
                 .and_then(|()| self.to.flush());
-            self.broken = written.err();
+            if let Err(error) = written {
+                // Now, not at the end of a program that may run for days.
+                say(&format!(
+                    "the log ends here: {error}; the program goes on, and its hits are counted"
+                ));
+                self.broken = Some(error);
+            }
         }
         text.clear();
     }

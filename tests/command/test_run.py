@@ -275,3 +275,20 @@ class Refusals(unittest.TestCase):
         status, out, err = run(["a"], "five", options=["--log", "/dev/full"])
         self.assertEqual((status, out), (0, "five: done\n"))
         self.assertIn("the log is incomplete", err)
+
+    def test_a_disk_that_fills_up(self):
+        """The log ends with what there is room for, and that is said at once; program and counting go on."""
+        with tempfile.TemporaryDirectory() as folder:
+            small = f'mount -t tmpfs -o size=64k none {folder} && exec "$@" && cat {folder}/log'
+            if subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=64k none {folder}"], stderr=subprocess.PIPE).returncode:
+                self.skipTest("nobody may mount a small disk here")
+            command = [ULPF, "run", "-w", "bank.accounts[0..16]", "--json", "--log", f"{folder}/log", "--", example("bank"), "2", "1000"]
+            done = subprocess.run(["unshare", "-m", "sh", "-c", small.replace("exec ", ""), "sh", *command], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"(?s)the log ends here: No space left on device.*; the program goes on.*the log is incomplete")
+        said, _, log = done.stdout.partition('{"type":"start"')
+        lines = ('{"type":"start"' + log).splitlines()
+        self.assertGreater(len(lines), 100)
+        # Nothing but the last line may be cut.
+        self.assertTrue(all(json.loads(line) for line in lines[:-1]))
