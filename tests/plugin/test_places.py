@@ -90,11 +90,12 @@ class Refused(PluginCase):
 
     def test_optimised_out(self):
         """A variable without a place: said so, and nothing is watched."""
-        gdb = self.begin(done=False)
-        gdb("break printf\ncontinue")
-        said = [gdb(f"ulpf watch {name}") for name in re.findall(r"(?m)^(\w+) = <optimized out>", gdb("info locals"))]
-        for text in said:
-            self.assertSays(text, r"optimi[sz]ed out.*(-Og|place in memory)")
+        gdb = self.begin("optimised", done=False)
+        self.assertSays(gdb("info locals"), r"gone = <optimized out>", r"constant = 7")
+        self.assertSays(gdb("ulpf watch gone"), r"optimi[sz]ed out.*(-Og|place in memory)")
+        self.assertSays(gdb("ulpf watch constant"), r"it has no address|optimi[sz]ed out|is a constant|lives in")
+        self.assertSays(gdb("ulpf info watches"), r"No ulpf watches")
+        self.assertExits(gdb, 0, "optimised: ")
 
     def test_tracebacks_only_if_asked(self):
         gdb = self.begin()
