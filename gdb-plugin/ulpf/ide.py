@@ -28,11 +28,15 @@ def answer(file):
         asked = json.load(text)
     try:
         said = _VERBS[asked.pop("do")](**asked)
-    except UlpfError as e:
-        said = {"error": str(e)}
     except Exception as e:
-        said = {"error": door.error_text(e) if door.gdb_error(e) else f"{type(e).__name__}: {e}"}
+        said = {"error": _why(e)}
     door.say("ulpf-ide:" + json.dumps(said))
+
+
+def _why(error):
+    if isinstance(error, UlpfError):
+        return str(error)
+    return door.error_text(error) if door.gdb_error(error) else f"{type(error).__name__}: {error}"
 
 
 # ---- data breakpoints ----
@@ -40,7 +44,7 @@ def answer(file):
 def info(expression=None, address=None, bytes=None):
     """What a client has to say to watch something, and what it may show its user."""
     if address is not None:
-        length = int(bytes or 1)
+        length = 1 if bytes is None else int(bytes)
         _readable(address, length)
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
     if expression == "heap" or expression.startswith("blocks "):
@@ -149,14 +153,14 @@ def add(breakpoints):
         try:
             asked.append(_asked(**one))
             results.append(None)
-        except UlpfError as e:
+        except Exception as e:  # a client may keep ids of another version, say; the others are not to suffer
             results.append(e)
     armed = iter(watches.add_many(asked))
     said = []
     for result in results:
         result = result or next(armed)
-        if isinstance(result, UlpfError):
-            said.append({"error": str(result)})
+        if isinstance(result, Exception):
+            said.append({"error": _why(result)})
             continue
         _know(result)
         said.append({"number": result.number, "log": result.spec.log})
@@ -254,7 +258,6 @@ def summary(expression):
     return {"text": door.summary(door.evaluate(expression))}
 
 
-
 def globals():
     """Names of the variables of this frame's file."""
     return {"names": door.globals_here()}
@@ -269,5 +272,4 @@ def disassemble(address, before, count):
     return {"instructions": door.instructions(address, before, count)}
 
 
-_VERBS = {"info": info, "summary": summary, "add": add, "remove": remove, "watch": watch, "stop": stop, "lines": lines, "listed": listed, "logging": logging,
-          "globals": globals, "lines_of": lines_of, "disassemble": disassemble}
+_VERBS = {verb.__name__: verb for verb in (info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble)}

@@ -125,11 +125,14 @@ impl Session {
         }
         let first = i64::from(self.asked.linesStartAt1 == Some(false));
         let wishes = list.iter().map(|b| {
-            let place = format!("--source {} --line {}", quote(&path), b.line + first);
+            let place = format!(
+                "--source {} --line {}",
+                quote(&path),
+                b.line.saturating_add(first)
+            );
             wish(&path, place, &b.condition, &b.hitCondition, &b.logMessage)
         });
-        let wishes: Vec<_> = wishes.collect();
-        self.set_wishes(Kind::Source, &path, wishes).await
+        self.set_wishes(Kind::Source, &path, wishes.collect()).await
     }
 
     pub async fn set_function_breakpoints(&mut self, asked: SetOf<FunctionBreakpoint>) -> Answer {
@@ -137,8 +140,8 @@ impl Session {
             let place = format!("--function {}", quote(b.name.trim()));
             wish("functions", place, &b.condition, &b.hitCondition, &None)
         });
-        let wishes: Vec<_> = wishes.collect();
-        self.set_wishes(Kind::Function, "functions", wishes).await
+        self.set_wishes(Kind::Function, "functions", wishes.collect())
+            .await
     }
 
     pub async fn set_instruction_breakpoints(
@@ -152,8 +155,7 @@ impl Session {
             let place = format!("*{address:#x}");
             wish("instructions", place, &b.condition, &b.hitCondition, &None)
         });
-        let wishes: Vec<_> = wishes.collect();
-        self.set_wishes(Kind::Instruction, "instructions", wishes)
+        self.set_wishes(Kind::Instruction, "instructions", wishes.collect())
             .await
     }
 
@@ -371,8 +373,7 @@ fn describe(bkpt: &Fields) -> Value {
     }
     let path = place.text("fullname");
     if !path.is_empty() {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        told["source"] = json!({"name": name, "path": path});
+        told["source"] = super::info::source(path);
     }
     if let Some(address) = place.address("addr") {
         told["instructionReference"] = format!("{address:#x}").into();

@@ -1,7 +1,7 @@
 //! Data breakpoints: watches of ulpf, through its plugin (gdb-plugin/ulpf/ide.py). GDB's own table of
 //! breakpoints has none of them, so that ten thousand cost nothing at a stop.
 
-use super::breakpoints::hit_condition;
+use super::breakpoints::{hit_condition, some};
 use super::mi::parse::quote;
 use super::protocol::{DataBreakpoint, DataBreakpointInfo, SetOf};
 use super::session::{Answer, Session};
@@ -338,11 +338,10 @@ fn for_plugin(breakpoint: &DataBreakpoint) -> Result<Value, String> {
             "{access} is no kind of access: read, write or readWrite."
         ));
     }
-    let condition = breakpoint.condition.as_ref().map(|c| c.trim());
     Ok(json!({
         "id": breakpoint.dataId,
         "access": access,
-        "condition": condition.filter(|c| !c.is_empty()),
+        "condition": some(&breakpoint.condition),
         "hit": hit.map(|(operator, n)| json!([operator, n])),
         "log": breakpoint.log || breakpoint.logMessage.is_some(),
         "silent": breakpoint.silent,

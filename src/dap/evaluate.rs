@@ -116,7 +116,7 @@ impl Session {
 
     pub async fn completions(&mut self, asked: Completions) -> Answer {
         self.gdb()?;
-        let end = (asked.column - 1).max(0) as usize;
+        let end = asked.column.saturating_sub(1).max(0) as usize;
         let text: String = asked.text.chars().take(end).collect();
         if self.state == State::Stopped {
             self.choose_frame(asked.frameId).await?;
@@ -127,10 +127,7 @@ impl Session {
         };
         // Every match repeats what stands before the last word.
         let head = answer.text("completion").to_string();
-        let common = head.len().min(text.len());
-        let start = text[..common]
-            .rfind([' ', '.', '>', '(', ',', '*', '&'])
-            .map_or(0, |at| at + 1);
+        let start = last_word(&text, head.len());
         let before = text[..start].chars().count();
         let targets: Vec<Value> = answer
             .list("matches")
@@ -144,6 +141,17 @@ impl Session {
             .collect();
         Ok(json!({"targets": targets}))
     }
+}
+
+/// Where the last word within the first bytes of a text begins.
+fn last_word(text: &str, mut bytes: usize) -> usize {
+    bytes = bytes.min(text.len());
+    // GDB counts as it likes; half a character is none.
+    while !text.is_char_boundary(bytes) {
+        bytes -= 1;
+    }
+    let separators = [' ', '.', '>', '(', ',', '*', '&'];
+    text[..bytes].rfind(separators).map_or(0, |at| at + 1)
 }
 
 /// Commands that show something and change nothing.
@@ -163,4 +171,18 @@ fn changes(word: &str) -> bool {
             | "ptype"
             | "echo"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_word;
+
+    #[test]
+    fn words() {
+        assert_eq!(last_word("print abc", 9), 6);
+        assert_eq!(last_word("print a.b", 7), 6);
+        assert_eq!(last_word("ab", 99), 0);
+        // In the middle of a character.
+        assert_eq!(last_word("p ñ", 3), 2);
+    }
 }

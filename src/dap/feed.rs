@@ -2,13 +2,14 @@
 //! the program need not rest. Names and values of a logged hit come from the plugin, as in `ulpf log show`.
 
 use super::data::numbers;
+use super::info::source;
 use super::session::{Answer, Session, State};
 use crate::inject::{SharedArea, sessions};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use ulpf_lib::ring::{Hit, Reader, Rings, Start, hit_flags};
+use ulpf_lib::ring::{Hit, Reader, Rings, Start};
 
 const PERIOD: Duration = Duration::from_millis(100);
 /// Lines that one look shows; nobody reads more.
@@ -110,7 +111,7 @@ impl Session {
             hits.truncate(LINES);
         }
         let records: Vec<Value> = match &self.feed.area {
-            Some((_, area)) => hits.iter().map(|hit| record(area, hit)).collect(),
+            Some((_, area)) => hits.iter().filter_map(|hit| record(area, hit)).collect(),
             None => return,
         };
         match self.ask("lines", json!({"records": records})).await {
@@ -121,8 +122,7 @@ impl Session {
                     if let (Some(path), Some(number)) =
                         (line["file"][0].as_str(), line["file"][1].as_i64())
                     {
-                        body["source"] =
-                            json!({"path": path, "name": path.rsplit('/').next().unwrap_or(path)});
+                        body["source"] = source(path);
                         body["line"] = number.into();
                     }
                     self.client.event("output", body).await;
@@ -254,31 +254,11 @@ impl Session {
 }
 
 /// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).
-fn record(area: &SharedArea, hit: &Hit) -> Value {
+fn record(area: &SharedArea, hit: &Hit) -> Option<Value> {
     let header = area.header();
-    let since = header
-        .nanos(hit.time)
-        .saturating_sub(header.nanos(header.base_tsc));
-    let access = match hit.kind {
-        1 => "read",
-        2 => "write",
-        _ => "update",
-    };
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
-    let callers: Vec<String> = hit.frames.iter().map(|f| format!("{f:#x}")).collect();
-    let mut said = json!({
-        "time": since as f64 / 1e9, "watch": hit.watch, "tid": hit.tid, "access": access,
-        "addr": format!("{:#x}", hit.addr), "len": hit.len, "pc": format!("{:#x}", hit.pc), "callers": callers,
-    });
-    if hit.flags & hit_flags::UNKNOWN == 0 {
-        said["old_bytes"] = hex(&hit.old[..hit.used()]).into();
-        said["new_bytes"] = hex(&hit.new[..hit.used()]).into();
-        said["silent"] = (hit.flags & hit_flags::SILENT != 0).into();
-    }
-    if let Some(call) = &hit.call {
-        let mut text = String::new();
-        let _ = ulpf_lib::syscalls::write_call(&mut text, call.nr, &call.args, call.result);
-        said["call"] = text.into();
-    }
-    said
+    let since = header.nanos(hit.time);
+    let since = since.saturating_sub(header.nanos(header.base_tsc)) as f64 / 1e9;
+    let mut text = format!("{{\"time\":{since},\"watch\":{}", hit.watch);
+    hit.write_json(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }

@@ -12,11 +12,21 @@ pub struct Sources {
     missing: Vec<(String, Option<u64>)>,
 }
 
+/// What a path's last part is.
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A file of this machine, as the protocol's Source.
+pub fn source(path: &str) -> Value {
+    json!({"name": name(path), "path": path})
+}
+
 impl Sources {
     pub fn describe(&mut self, path: &str, address: Option<u64>) -> Value {
-        let name = path.rsplit('/').next().unwrap_or(path);
+        let mut told = source(path);
         if Path::new(path).is_file() {
-            return json!({"name": name, "path": path});
+            return told;
         }
         let at = self.missing.iter().position(|(p, _)| p == path);
         let at = at.unwrap_or_else(|| {
@@ -26,8 +36,10 @@ impl Sources {
         if self.missing[at].1.is_none() {
             self.missing[at].1 = address;
         }
-        json!({"name": name, "path": path, "sourceReference": at + 1, "presentationHint": "deemphasize",
-               "origin": "not on this machine"})
+        told["sourceReference"] = (at + 1).into();
+        told["presentationHint"] = "deemphasize".into();
+        told["origin"] = "not on this machine".into();
+        told
     }
 
     fn get(&self, reference: i64) -> Option<&(String, Option<u64>)> {
@@ -39,8 +51,7 @@ impl Session {
     pub async fn modules(&mut self, page: Page) -> Answer {
         let mut all = Vec::new();
         if let Some(program) = self.start.as_ref().and_then(|s| s.program.clone()) {
-            let name = program.rsplit('/').next().unwrap_or(&program).to_string();
-            all.push(json!({"id": program, "name": name, "path": program}));
+            all.push(json!({"id": program, "name": name(&program), "path": program}));
         }
         if self.gdb.is_some() {
             let answer = self.mi("-file-list-shared-libraries").await?;
@@ -78,10 +89,7 @@ impl Session {
             .collect();
         paths.sort();
         paths.dedup();
-        let sources: Vec<Value> = paths
-            .iter()
-            .map(|p| json!({"name": p.rsplit('/').next().unwrap_or(p), "path": p}))
-            .collect();
+        let sources: Vec<Value> = paths.iter().map(|p| source(p)).collect();
         Ok(json!({"sources": sources}))
     }
 
@@ -115,9 +123,9 @@ impl Session {
 fn module(fields: &Fields) -> Value {
     let path = match fields.text("host-name") {
         "" => fields.text("id"),
-        name => name,
+        path => path,
     };
-    let mut told = json!({"id": fields.text("id"), "name": path.rsplit('/').next().unwrap_or(path), "path": path});
+    let mut told = json!({"id": fields.text("id"), "name": name(path), "path": path});
     if let Some(range) = fields.tuples("ranges").next() {
         told["addressRange"] = format!("{}-{}", range.text("from"), range.text("to")).into();
     }

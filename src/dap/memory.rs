@@ -2,7 +2,8 @@
 
 use super::protocol::Memory;
 use super::session::{Answer, Session};
-use super::wire::{from_base64, to_base64};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 const MOST_BYTES: i64 = 64 << 20;
@@ -60,7 +61,7 @@ impl Session {
             told["unreadableBytes"] = missing.into();
         }
         if !bytes.is_empty() {
-            told["data"] = to_base64(&bytes).into();
+            told["data"] = BASE64.encode(&bytes).into();
         }
         Ok(told)
     }
@@ -68,10 +69,15 @@ impl Session {
     pub async fn write_memory(&mut self, asked: Memory) -> Answer {
         self.need_rest()?;
         let at = base(&asked)?;
-        let bytes = from_base64(&asked.data).ok_or("The data are no base64.")?;
+        let bytes = BASE64.decode(&asked.data).map_err(|e| {
+            format!(
+                "The data are no base64: {}.",
+                e.to_string().trim_end_matches('.')
+            )
+        })?;
         // A line of reasonable length at a time.
         for (n, piece) in bytes.chunks(4096).enumerate() {
-            let digits: String = piece.iter().map(|b| format!("{b:02x}")).collect();
+            let digits = crate::rsp::to_hex(piece);
             let to = at + (n * 4096) as u64;
             if let Err(why) = self
                 .mi(&format!("-data-write-memory-bytes {to:#x} {digits}"))
@@ -96,10 +102,10 @@ impl Session {
         self.need_rest()?;
         let at = base(&asked)?;
         let count = asked.instructionCount.clamp(0, MOST_INSTRUCTIONS);
-        let before = -asked.instructionOffset;
-        if before.abs() > MOST_INSTRUCTIONS {
+        if !(-MOST_INSTRUCTIONS..=MOST_INSTRUCTIONS).contains(&asked.instructionOffset) {
             return Err("That is too far from the address.".into());
         }
+        let before = -asked.instructionOffset;
         let answer = self
             .ask(
                 "disassemble",

@@ -117,7 +117,7 @@ impl Session {
                     (kind, text) = self.program.output() => Happening::Output(kind, text),
                     input = self.client.next() => Happening::Client(input),
                     () = self.feed.due() => Happening::Tick,
-                _ = leave.changed() => break,
+                    _ = leave.changed() => break,
                 }
             };
             match happening {
@@ -263,7 +263,7 @@ impl Session {
         }
         let mut other = Vec::new();
         let end = tokio::time::Instant::now() + STOP;
-        let ours = loop {
+        let result = loop {
             match tokio::time::timeout_at(end, gdb.event()).await {
                 Ok(Some(Record::Async('*', class, fields))) if class == "stopped" => {
                     let interrupted = fields.text("reason") == "signal-received"
@@ -271,13 +271,13 @@ impl Session {
                     if !interrupted {
                         other.push(Record::Async('*', class, fields));
                     }
-                    break interrupted;
+                    break Ok(interrupted);
                 }
                 Ok(Some(Record::Async('*', class, _))) if class == "running" => {}
                 Ok(Some(record)) => other.push(record),
-                Ok(None) => return Err(mi::Error::Gone.to_string()),
+                Ok(None) => break Err(mi::Error::Gone.to_string()),
                 Err(_) => {
-                    return Err(
+                    break Err(
                         "The program does not stop; pause it, or see what ulpf says of it.".into(),
                     );
                 }
@@ -286,6 +286,7 @@ impl Session {
         for record in other.into_iter().rev() {
             gdb.again(record);
         }
+        let ours = result?;
         self.state = State::Stopped;
         self.resuming = false;
         Ok(ours)
@@ -358,16 +359,14 @@ impl Session {
     async fn notified(&mut self, class: &str, fields: &Fields) {
         match class {
             "thread-created" | "thread-exited" => {
+                let id = fields.number("id").unwrap_or(0);
                 let reason = if class == "thread-created" {
+                    self.threads.insert(id, format!("Thread {id}"));
                     "started"
                 } else {
+                    self.threads.remove(&id);
                     "exited"
                 };
-                let id = fields.number("id").unwrap_or(0);
-                match class {
-                    "thread-created" => drop(self.threads.insert(id, format!("Thread {id}"))),
-                    _ => drop(self.threads.remove(&id)),
-                }
                 self.client
                     .event("thread", json!({"reason": reason, "threadId": id}))
                     .await;

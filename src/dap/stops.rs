@@ -186,16 +186,21 @@ impl Session {
         Ok(json!({"allThreadsContinued": true}))
     }
 
+    /// Of a number that is none GDB makes what it likes.
+    fn known_thread(&self, asked: i64) -> Result<i64, String> {
+        match asked {
+            ..=0 => Ok(self.thread),
+            thread if self.threads.contains_key(&thread) => Ok(thread),
+            thread => Err(format!("There is no thread {thread}; it may have ended.")),
+        }
+    }
+
     async fn step(&mut self, how: Resume, line: &str, instruction: &str) -> Answer {
         let command = match how.granularity.as_deref() {
             Some("instruction") => instruction,
             _ => line,
         };
-        let thread = if how.threadId > 0 {
-            how.threadId
-        } else {
-            self.thread
-        };
+        let thread = self.known_thread(how.threadId)?;
         self.resume(&format!("{command} --thread {thread}")).await?;
         Ok(Value::Null)
     }
@@ -209,11 +214,7 @@ impl Session {
     }
 
     pub async fn step_out(&mut self, how: Resume) -> Answer {
-        let thread = if how.threadId > 0 {
-            how.threadId
-        } else {
-            self.thread
-        };
+        let thread = self.known_thread(how.threadId)?;
         self.resume(&format!("-exec-finish --thread {thread} --frame 0"))
             .await?;
         Ok(Value::Null)
@@ -255,7 +256,7 @@ impl Session {
             .frames
             .target_of(how.targetId)
             .ok_or("That target is not known any more; ask again.")?;
-        let thread = how.threadId;
+        let thread = self.known_thread(how.threadId)?;
         self.mi(&format!(
             "-data-evaluate-expression --thread {thread} --frame 0 \"$pc = {address:#x}\""
         ))

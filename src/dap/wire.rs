@@ -123,41 +123,6 @@ pub fn take_text(bytes: &mut Vec<u8>) -> String {
     text
 }
 
-pub fn to_base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let n = group
-            .iter()
-            .enumerate()
-            .fold(0u32, |n, (i, b)| n | u32::from(*b) << (16 - 8 * i));
-        for i in 0..4 {
-            text.push(match i <= group.len() {
-                true => ALPHABET[(n >> (18 - 6 * i) & 63) as usize] as char,
-                false => '=',
-            });
-        }
-    }
-    text
-}
-
-pub fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut n, mut bits) = (0u32, 0);
-    for c in text.trim_end_matches('=').bytes() {
-        let digit = ALPHABET.iter().position(|a| *a == c)?;
-        n = n << 6 | digit as u32;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((n >> bits) as u8);
-            n &= (1 << bits) - 1;
-        }
-    }
-    Some(bytes)
-}
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,19 +191,5 @@ mod tests {
         fn any_bytes(text: Vec<u8>) {
             all(&text);
         }
-
-        #[test]
-        fn base64(bytes: Vec<u8>) {
-            let text = to_base64(&bytes);
-            prop_assert_eq!(text.len() % 4, 0);
-            prop_assert_eq!(from_base64(&text), Some(bytes));
-        }
-    }
-
-    #[test]
-    fn base64_of_others() {
-        assert_eq!(to_base64(b"ab"), "YWI=");
-        assert_eq!(from_base64("YWI="), Some(b"ab".to_vec()));
-        assert_eq!(from_base64("Y?I="), None);
     }
 }

@@ -284,6 +284,16 @@ class DapCase(unittest.TestCase):
         self.assertEqual((stop["reason"], stop.get("hitBreakpointIds")), ("data breakpoint", [number]), stop)
         self.assertIn(text, stop["text"])
 
+    def watch_a(self, dap, text):
+        """Configures a session on examples/five, and sees one hit and the end."""
+        dap.event("initialized")
+        watch, = dap.set_watches(dap.watch("a"))
+        dap.ask("configurationDone")
+        self.assertHit(dap.event("stopped"), watch, text)
+        dap.set_watches()
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+
 
 def source(name):
     path = os.path.join(ROOT, "examples", name)

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::{Hit, Reader, Start};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-use super::last::{Ours, one};
+use super::last::Ours;
 use crate::g;
 use crate::inferior::StopReason;
 use crate::runtime::thread::Thread;
@@ -65,7 +65,7 @@ impl Bulk {
             .header()
             .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
         let _ = match hit {
-            Some(hit) => one(&hit, out),
+            Some(hit) => hit.write_json(out),
             // A watch that writes no records.
             None => write!(
                 out,

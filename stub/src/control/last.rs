@@ -5,8 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::ring::last::{Asked, all, last};
-use ulpf_lib::ring::{Hit, Rings, SLOT_WORDS, SharedHeader, hit_flags, listed, ring_place};
-use ulpf_lib::syscalls;
+use ulpf_lib::ring::{Rings, SLOT_WORDS, SharedHeader, listed, ring_place};
 
 use crate::g;
 
@@ -73,7 +72,7 @@ pub fn answer(addr: u64, len: u64, most: u64, out: &mut dyn Write) {
     for (n, hit) in found.hits.iter().enumerate() {
         let _ = out.write_str(if n > 0 { "," } else { "" });
         let _ = write!(out, "{{\"ago\":{}", ago(hit.time));
-        let _ = one(hit, out);
+        let _ = hit.write_json(out);
     }
     let _ = out.write_str("]}\n");
 }
@@ -101,44 +100,9 @@ pub fn log(most: u64, out: &mut dyn Write) {
             since(hit.time),
             hit.watch
         );
-        let _ = one(hit, out);
+        let _ = hit.write_json(out);
         let _ = out.write_str("\n");
     }
-}
-
-/// The fields of a hit behind those that the caller has begun with, and the closing brace.
-pub fn one(hit: &Hit, out: &mut dyn Write) -> core::fmt::Result {
-    let access = match hit.kind {
-        1 => "read",
-        2 => "write",
-        _ => "update",
-    };
-    write!(
-        out,
-        ",\"tid\":{},\"access\":\"{access}\",\"addr\":\"{:#x}\",\"len\":{}",
-        hit.tid, hit.addr, hit.len
-    )?;
-    if hit.flags & hit_flags::UNKNOWN == 0 {
-        for (name, bytes) in [("old_bytes", &hit.old), ("new_bytes", &hit.new)] {
-            write!(out, ",\"{name}\":\"")?;
-            for byte in bytes.iter().take(hit.used()) {
-                write!(out, "{byte:02x}")?;
-            }
-            out.write_str("\"")?;
-        }
-        write!(out, ",\"silent\":{}", hit.flags & hit_flags::SILENT != 0)?;
-    }
-    if let Some(c) = &hit.call {
-        out.write_str(",\"call\":\"")?;
-        syscalls::write_call(out, c.nr, &c.args, c.result)?;
-        out.write_str("\"")?;
-    }
-    write!(out, ",\"pc\":\"{:#x}\",\"callers\":[", hit.pc)?;
-    for (n, frame) in hit.frames.iter().enumerate() {
-        let comma = if n > 0 { "," } else { "" };
-        write!(out, "{comma}\"{frame:#x}\"")?;
-    }
-    out.write_str("]}")
 }
 
 /// When the last of the logged watches there was set.
