@@ -186,7 +186,7 @@ class Watches:
 
     def add_many(self, asked):
         """Arms many watches with few words to the stub: (spec, places or None, callback) for each; a watch for
-        each, or the error that says why not."""
+        each, or the error (of whatever kind) that says why not."""
         door.need_program()
         self.renew()
         stops.prepare()
@@ -202,7 +202,7 @@ class Watches:
                     wanted.append((watch, len(results), commands))
                 self._last = watch.number
                 results.append(watch)
-            except UlpfError as e:
+            except Exception as e:  # GDB's own, say: the others are not to suffer
                 results.append(e)
         answers = iter(wire.many(c for _, _, commands in wanted for c in commands))
         for watch, at, commands in wanted:
@@ -358,19 +358,28 @@ COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
 
 
 def counts(watches):
-    """Of each watch by its number: what its places have counted together, and where they live."""
-    found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0} for w in watches}
+    """Of each watch by its number: what its places have counted together, and where they live. How many of them
+    are gone with their memory, and have been switched off or taken away from outside (`ulpf top`)."""
+    found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0}
+             for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
     if wanted and door.pid():
-        for line in wire.ask("stats")["watches"]:
-            number = wanted.get(line["id"])
+        stats = wire.ask("stats")
+        for line in stats["watches"]:
+            number = wanted.pop(line["id"], None)
             if number is None:
                 continue
             sums = found[number]
             for name in COUNTED:
                 sums[name] += line[name]
-            sums["placements"].add(line["placement"])
             sums["gone"] += bool(line.get("gone"))
+            if line.get("off"):
+                sums["off"] += 1
+            else:
+                sums["placements"].add(line["placement"])
+        for id, number in wanted.items():
+            # Others take effect when the program goes on.
+            found[number]["taken"] += id < stats.get("next", 0)
     return found
 
 

@@ -13,9 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Asks the ulpf `by` about process `pid`. The error is a sentence for the user.
 pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => format!(
-            "ulpf ({by}) takes no requests: it serves a debugger (set the watch there), or is just beginning or ending"
-        ),
+        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
+            format!("ulpf ({by}) takes no requests: it is just beginning or ending")
+        }
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => format!(
             "ulpf ({by}) has not answered for {} s: the program does not come to rest, perhaps; the request stays with it",
             PATIENCE.as_secs()

@@ -22,21 +22,34 @@ type Owners = Arc<Mutex<HashMap<i32, mpsc::Sender<Asked>>>>;
 
 static OWNERS: OnceLock<Owners> = OnceLock::new();
 
-/// From now on requests about `pid` arrive at the returned end. Needs a runtime. Where the door cannot
-/// be opened nobody can ask, and all else goes on.
+/// From now on requests about `pid` arrive at the returned end. Where the door cannot be opened nobody can
+/// ask, and all else goes on.
 pub fn open(pid: i32) -> Requests {
     let (sender, requests) = mpsc::channel(16);
     let owners = OWNERS.get_or_init(|| {
         let owners = Owners::default();
-        if let Ok(listener) = bind() {
-            tokio::spawn(accept(listener, owners.clone()));
-        }
+        let served = owners.clone();
+        // A thread of its own: whoever opens the door first may be gone long before the last.
+        let thread = std::thread::Builder::new().name("door".into());
+        let _ = thread.spawn(move || keep(served));
         owners
     });
     if let Ok(mut owners) = owners.lock() {
         owners.insert(pid, sender);
     }
     requests
+}
+
+fn keep(owners: Owners) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async {
+        if let Ok(listener) = bind() {
+            accept(listener, owners).await;
+        }
+    });
 }
 
 fn bind() -> io::Result<UnixListener> {

@@ -20,7 +20,8 @@ impl Arm {
         self.place.is_some() && self.filter.is_empty()
     }
 
-    fn command(&self) -> String {
+    /// One alone.
+    pub fn command(&self) -> String {
         let Arm { how, filter, .. } = self;
         match self.place {
             None => format!("ulpf watch heap {how}{filter};"),

@@ -25,9 +25,9 @@ mod options;
 pub mod output;
 mod requests;
 pub mod ring;
-mod stops;
+pub mod stops;
 mod summary;
-mod watches;
+pub mod watches;
 
 pub use options::{AttachArgs, RunArgs, WatchArgs};
 

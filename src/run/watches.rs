@@ -97,6 +97,10 @@ pub fn inherit(watches: &[Watch], how: &str) -> (Vec<Watch>, Changes) {
 }
 
 /// How the stub is told to watch.
+pub fn command(watched: &Watched, how: &str) -> String {
+    arm(watched, how).command()
+}
+
 fn arm(watched: &Watched, how: &str) -> Arm {
     Arm {
         place: (!watched.heap).then_some((watched.addr, watched.len)),

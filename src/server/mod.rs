@@ -18,6 +18,7 @@ macro_rules! message {
 }
 
 mod client;
+mod door;
 mod filters;
 mod host_io;
 mod listen;
@@ -91,6 +92,7 @@ struct Server {
     host_io: HostIo,
     stdio: bool,
     terminal: Terminal,
+    door: door::Door,
 }
 
 /// Who has the terminal, when there is one.
@@ -161,6 +163,7 @@ impl Bound {
             host_io: HostIo::default(),
             stdio,
             terminal,
+            door: door::Door::default(),
             options,
         };
         Ok(Bound { listener, server })
@@ -250,10 +253,19 @@ impl Server {
     }
 
     /// The next client. A lack of descriptors, say, may pass; a program that we have is worth the wait.
-    async fn accept(&self, listener: &Listener) -> Option<(Reader, Writer, String)> {
+    async fn accept(&mut self, listener: &Listener) -> Option<(Reader, Writer, String)> {
         let mut told = None;
         loop {
-            let error = match listener.accept().await {
+            let accepted = listener.accept();
+            tokio::pin!(accepted);
+            let accepted = loop {
+                tokio::select! {
+                    biased;
+                    accepted = &mut accepted => break accepted,
+                    wish = self.door.next() => self.wished(wish, false).await,
+                }
+            };
+            let error = match accepted {
                 Ok(client) => return Some(client),
                 Err(e) => e.to_string(),
             };
@@ -284,7 +296,20 @@ impl Server {
 
     async fn connection(&mut self, client: &mut Client) -> Outcome {
         loop {
-            match client.next().await {
+            // What has waited for this rest.
+            self.grant(false).await;
+            let input = {
+                let next = client.next();
+                tokio::pin!(next);
+                loop {
+                    tokio::select! {
+                        biased;
+                        input = &mut next => break input,
+                        wish = self.door.next() => self.wished(wish, false).await,
+                    }
+                }
+            };
+            match input {
                 Input::Gone => return Outcome::Closed,
                 // The program has stopped meanwhile; what that means is for the stub to say.
                 Input::Interrupt => {
@@ -478,6 +503,12 @@ impl Server {
         for packet in greeting(self) {
             let _ = target.request(&packet).await;
         }
+        self.enlist(target);
+    }
+
+    /// One more process; others may ask about it.
+    fn enlist(&mut self, target: Target) {
+        self.door.open(target.pid);
         self.targets.push(target);
     }
 

@@ -278,7 +278,7 @@ impl Server {
                 for packet in greeting(self) {
                     let _ = target.request(&packet).await;
                 }
-                self.targets.push(target);
+                self.enlist(target);
             }
             Err(error) => {
                 message!("ulpf server: process {number} was forked and is not followed:");

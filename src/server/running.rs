@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::client::{Client, Input};
+use super::door;
 use super::target::{self, News, Target};
 use super::watchdog;
 use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
@@ -96,13 +97,8 @@ impl Server {
                     .map_or(0, |t| t.pid),
             );
         }
-        while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
-            let number = target.number;
-            if let Some(news) = target.later.pop_front()
-                && self.child_news(client, number, news).await
-            {
-                return None;
-            }
+        if self.tell_later_news(client).await {
+            return None;
         }
         let greeting = greeting(self);
         let several = self.targets.len() > 1;
@@ -119,6 +115,7 @@ impl Server {
                 let _ = target.send(&mine).await;
             }
             target.running = true;
+            (target.again, target.halted) = (door::once_more(&mine), false);
             target.greeting.clone_from(&greeting);
         }
         let outcome = self.run_on(client).await;
@@ -128,10 +125,45 @@ impl Server {
         outcome
     }
 
+    /// News that came while the debugger had a stop. True: it has been told of another one.
+    async fn tell_later_news(&mut self, client: &mut Client) -> bool {
+        while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
+            let number = target.number;
+            if let Some(news) = target.later.pop_front()
+                && self.child_news(client, number, news).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Process `number` rests because we wanted it to: others' wishes are granted, and it goes on. True: the
+    /// debugger has been told of a stop.
+    async fn halted(&mut self, client: &mut Client, number: i32) -> bool {
+        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+            (target.running, target.halted) = (false, false);
+        }
+        self.grant(false).await;
+        if self.tell_later_news(client).await {
+            return true;
+        }
+        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+            target.running = true;
+            if let Some(again) = target.again.clone() {
+                // An error shows as end of file later.
+                let _ = target.send(&again).await;
+            }
+        }
+        false
+    }
+
     /// Until a process stops or ends.
     async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
         // When an interrupt that was asked for is overdue.
         let mut overdue: Option<Instant> = None;
+        // It was asked for while a halt of ours was on its way; the stub has not been told.
+        let mut untold = false;
         loop {
             let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::PATIENCE);
             let (number, news) = tokio::select! {
@@ -146,10 +178,17 @@ impl Server {
                     continue;
                 }
                 news = news_of(&mut self.targets) => news,
+                wish = self.door.next() => {
+                    self.wished(wish, overdue.is_some()).await;
+                    continue;
+                }
                 input = client.next_urgent() => match input {
                     Input::Interrupt => {
                         if let Some(target) = self.targets.iter_mut().find(|t| t.running) {
-                            let _ = target.interrupt().await;
+                            match target.halted {
+                                true => untold = true,
+                                false => drop(target.interrupt().await),
+                            }
                         }
                         overdue.get_or_insert(limit);
                         continue;
@@ -169,7 +208,21 @@ impl Server {
                         let _ = target.send(b"vCont;c").await;
                     }
                 }
-                News::Reply(reply) => {
+                News::Reply(mut reply) => {
+                    let target = self.targets.iter_mut().find(|t| t.number == number);
+                    if let Some(stop) = reply.strip_suffix(target::HALTED) {
+                        if overdue.is_none() {
+                            if self.halted(client, number).await {
+                                return None;
+                            }
+                            continue;
+                        }
+                        // The debugger wanted a stop meanwhile: this is it.
+                        reply = stop.to_vec();
+                    } else if let (true, Some(target)) = (untold, target) {
+                        // It comes behind this stop, as it would have without us.
+                        let _ = target.interrupt().await;
+                    }
                     if let Some((gone, ending)) = self.come_to_rest(number).await {
                         // First, for a debugger would not understand why nothing works there.
                         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
@@ -265,12 +318,12 @@ impl Server {
         if !self.exec_events {
             let _ = target.send(b"vCont;c").await;
             target.running = true;
-            self.targets.push(target);
+            self.enlist(target);
             return false;
         }
         let program = process::executable(target.pid).unwrap_or_default();
         let stop = target.request(b"?").await.unwrap_or_default();
-        self.targets.push(target);
+        self.enlist(target);
         self.come_to_rest(number).await;
         let stop = exec_stop(&stop, &program.display().to_string());
         let _ = client.send(&shape_stop(stop, &self.options.disabled)).await;

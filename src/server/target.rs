@@ -1,6 +1,7 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::door::Book;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
@@ -38,6 +39,9 @@ pub enum News {
     ChildEnded(i32, Ending),
 }
 
+/// The end of a stop reply that `vUlpfHalt` alone has led to (stub/src/gdb/mod.rs).
+pub const HALTED: &[u8] = b"ulpfhalt:;";
+
 pub struct Target {
     pub pid: i32,
     /// The number that the program has for itself, and the stub reports: another one in a container.
@@ -60,6 +64,12 @@ pub struct Target {
     pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
+    /// What others have changed in its stub.
+    pub(super) book: Book,
+    /// How it was resumed, for once more; `None`: it cannot be resumed so again.
+    pub again: Option<Vec<u8>>,
+    /// We have asked for a stop that the debugger is not to hear of.
+    pub halted: bool,
     /// Kept for whoever looks back at hits (`ulpf last`).
     shared: SharedArea,
     replaced: bool,
@@ -100,6 +110,9 @@ impl Target {
             later: VecDeque::new(),
             children: Vec::new(),
             inherits: false,
+            book: Book::default(),
+            again: None,
+            halted: false,
             replaced: false,
             follower,
             unfollowed: None,
@@ -125,6 +138,17 @@ impl Target {
         let renamed = vfork::to_stub(payload, self.number, &self.children);
         let payload = renamed.as_deref().unwrap_or(payload);
         self.control.write_all(&rsp::frame(payload)).await
+    }
+
+    pub(super) fn shared(&self) -> &SharedArea {
+        &self.shared
+    }
+
+    /// Asks for a stop that nobody but us hears of, where the program can be resumed as before.
+    pub(super) async fn halt(&mut self) {
+        if !self.halted && self.again.is_some() && !self.follower.is_busy() {
+            self.halted = self.send(b"vUlpfHalt").await.is_ok();
+        }
     }
 
     /// Asks for a stop; a stop reply follows if the program runs.
@@ -254,6 +278,8 @@ impl Target {
         self.shared = session.shared;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
+        self.book = Book::default();
+        self.halted = false;
         self.unfollowed = None;
         self.eof = false;
         self.queue.clear();
@@ -302,12 +328,24 @@ impl Target {
     /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
     /// program or its stub has gone, or it does not answer (see [`Target::hangs`]).
     pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        self.request_with(payload, &mut Vec::new()).await
+    }
+
+    /// What the stub says to a `monitor` command; as [`Target::request`].
+    pub async fn monitor(&mut self, command: &str) -> Option<String> {
+        let packet = format!("qRcmd,{}", rsp::to_hex(command.as_bytes()));
+        let mut said = Vec::new();
+        self.request_with(packet.as_bytes(), &mut said).await?;
+        Some(String::from_utf8_lossy(&said).into_owned())
+    }
+
+    async fn request_with(&mut self, payload: &[u8], said: &mut Vec<u8>) -> Option<Vec<u8>> {
         if self.still_hangs(watchdog::AGAIN).await.is_some() {
             return None;
         }
         self.send(payload).await.ok()?;
         let patience = watchdog::patience(payload);
-        match self.reply_by(Instant::now() + patience).await {
+        match self.reply_by(Instant::now() + patience, said).await {
             Ok(reply) => reply,
             Err(_) => {
                 self.hangs(patience);
@@ -316,11 +354,17 @@ impl Target {
         }
     }
 
-    /// The next reply that is no text to print. `Ok(None)`: there will be none.
-    async fn reply_by(&mut self, end: Instant) -> Result<Option<Vec<u8>>, Elapsed> {
+    /// The next reply that is no text to print, which is added to `said`. `Ok(None)`: there will be none.
+    async fn reply_by(
+        &mut self,
+        end: Instant,
+        said: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, Elapsed> {
         loop {
             match tokio::time::timeout_at(end, self.news()).await? {
-                News::Reply(reply) if is_output(&reply) => {}
+                News::Reply(reply) if is_output(&reply) => {
+                    said.extend(rsp::from_hex(&reply[1..]).unwrap_or_default());
+                }
                 News::Reply(reply) => return Ok(Some(reply)),
                 News::Notification(_) => {}
                 news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
@@ -351,7 +395,7 @@ impl Target {
             let patience = watchdog::patience(&batch[0]);
             let end = Instant::now() + patience;
             for answered in 0..batch.len() {
-                match self.reply_by(end).await {
+                match self.reply_by(end, &mut Vec::new()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return None,
                     Err(_) => {
@@ -369,7 +413,7 @@ impl Target {
         if !self.running {
             return self.lost.is_none() && self.exit.now().is_none();
         }
-        self.running = false;
+        (self.running, self.halted) = (false, false);
         if self.send(b"vUlpfHalt").await.is_err() {
             return false;
         }
@@ -379,7 +423,7 @@ impl Target {
                 // Console output of the program, not its stop.
                 Ok(News::Reply(reply)) if is_output(&reply) => {}
                 Ok(News::Reply(reply)) => {
-                    if !reply.starts_with(b"T02") {
+                    if !reply.ends_with(HALTED) {
                         self.pending = Some(reply);
                     }
                     return true;

@@ -363,7 +363,7 @@ impl App {
             (Some(n), State::Armed | State::Gone) => Some(Action::Ask(Ask::Off(n))),
             (Some(n), _) => Some(Action::Ask(Ask::On(n))),
             (None, _) => {
-                self.say_closed();
+                self.say_closed(watch.debuggers);
                 None
             }
         }
@@ -379,15 +379,18 @@ impl App {
                     let name = watch.name.to_string();
                     self.prompt = Some((Prompt::Delete(n, name), String::new()));
                 }
-                None => self.say_closed(),
+                None => self.say_closed(watch.debuggers),
             },
             None => self.say("there is no watch to delete", true),
         }
     }
 
-    fn say_closed(&mut self) {
-        let why = self.session().and_then(|s| s.closed.clone());
-        let why = why.unwrap_or("a debugger, perhaps, has set this watch: change it there".into());
+    fn say_closed(&mut self, debuggers: bool) {
+        let closed = self.session().and_then(|s| s.closed.clone());
+        let why = closed.unwrap_or_else(|| match debuggers {
+            true => "this watch is the debugger's own: change it there (GDB: info watchpoints, delete, disable)".into(),
+            false => "its owner is being asked about this watch: try again in a moment".into(),
+        });
         self.say(why, true);
     }
 

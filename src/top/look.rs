@@ -232,7 +232,7 @@ impl Looker {
                 continue;
             }
             let kind = kind_of(what);
-            let spec = entry.map(|e| e.spec.as_str());
+            let spec = entry.map(|e| e.spec.as_str()).filter(|s| !s.is_empty());
             let spec = spec.or(heap.then_some("heap"));
             let named = self.names.watch((id, since), (addr, len), kind, spec);
             let b = self.before_watch.entry(id).or_default();
@@ -259,8 +259,10 @@ impl Looker {
                 addr,
                 len,
                 kind: word(kind),
-                state: match c.gone.load(Relaxed) {
-                    0 => State::Armed,
+                state: match (entry.map(|e| e.state), c.gone.load(Relaxed)) {
+                    // (A list may be older than what we see here.)
+                    (None | Some(State::Armed | State::Waiting), 0) => State::Armed,
+                    (Some(state), 0) => state,
                     _ => State::Gone,
                 },
                 hits: n[0],
@@ -270,9 +272,13 @@ impl Looker {
                 false_positives: n[3],
                 false_rate,
                 register: c.placement.load(Relaxed) != 0,
+                debuggers: what & listed::BULK == 0,
                 counts_only: what & listed::LOGGED == 0,
                 last: self.values.get(&id).cloned().unwrap_or_default(),
-                note: String::new(),
+                note: match entry {
+                    Some(e) if e.state == State::Off => e.why.clone(),
+                    _ => String::new(),
+                },
             });
             self.known.insert(id, named);
         }
@@ -498,7 +504,7 @@ impl Looker {
     }
 }
 
-fn kind_of(what: u32) -> WatchKind {
+pub fn kind_of(what: u32) -> WatchKind {
     let is = |kind: WatchKind| what & listed::KIND == kind as u32;
     match () {
         _ if is(WatchKind::Read) => WatchKind::Read,
@@ -528,7 +534,7 @@ fn subcommand(pid: i32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let word = line.split(|b| *b == 0).nth(1).unwrap_or_default();
     match std::str::from_utf8(word) {
-        Ok(word @ ("run" | "attach" | "server" | "gdb")) => word.to_string(),
+        Ok(word @ ("run" | "attach" | "server" | "gdb" | "dap")) => word.to_string(),
         _ => "?".into(),
     }
 }

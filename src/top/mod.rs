@@ -15,7 +15,7 @@ mod details;
 mod draw;
 mod export;
 pub mod exporter;
-mod look;
+pub mod look;
 pub mod model;
 mod names;
 mod plain;

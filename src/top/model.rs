@@ -88,6 +88,8 @@ pub struct Watch {
     pub false_positives: u64,
     pub false_rate: f64,
     pub register: bool,
+    /// In the debugger's own table.
+    pub debuggers: bool,
     /// Its hits are counted only.
     pub counts_only: bool,
     /// The value after the last hit that was seen.

@@ -194,6 +194,10 @@ pub mod listed {
     pub const LOGGED: u32 = 4;
     /// It has been taken away.
     pub const ENDED: u32 = 8;
+    /// It is not in the debugger's own table (`monitor ulpf watch`).
+    pub const BULK: u32 = 16;
+    /// It has been switched off, and can be switched on again.
+    pub const OFF: u32 = 32;
 }
 
 /// Counters of one watch.

@@ -25,6 +25,8 @@ pub struct StagedWatches {
     next_id: u32,
     /// Numbers from here on were given out after the last commit.
     first_new: u32,
+    /// Older numbers that came back after it.
+    again: Vec<WatchId>,
 }
 
 /// The difference that a commit makes.
@@ -49,11 +51,23 @@ impl StagedWatches {
             marks: 0,
             next_id: 0,
             first_new: 0,
+            again: Vec::new(),
         }
     }
 
     /// The watches in force. Complete after [`StagedWatches::commit`].
     pub fn list(&self) -> &Watchlist {
+        &self.list
+    }
+
+    /// Numbers from here on take effect with the next commit.
+    pub fn first_new(&self) -> u32 {
+        self.first_new
+    }
+
+    /// The same list, with those that will be in force after a commit.
+    pub fn coming(&mut self) -> &Watchlist {
+        self.flush();
         &self.list
     }
 
@@ -84,10 +98,21 @@ impl StagedWatches {
     /// range and kind; check whether it can be armed ([`crate::guard::Guards::check`]) and
     /// [`StagedWatches::insert`] it.
     pub fn restore(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
+        self.restore_one(range, kind, |_| true)
+    }
+
+    /// The same for one of those that `which` names.
+    pub fn restore_one(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        which: impl Fn(WatchId) -> bool,
+    ) -> Option<WatchId> {
         if self.marks == 0 {
             return None;
         }
-        let e = self.list.last_matching(range, kind, Entry::staged)?;
+        let wanted = |e: Entry| e.staged() && which(e.id());
+        let e = self.list.last_matching(range, kind, wanted)?;
         self.list.set_staged(e.id(), false);
         self.marks -= 1;
         Some(e.id())
@@ -96,9 +121,12 @@ impl StagedWatches {
     /// Adds a watch, or puts it back with its old number. `None` when the range does not fit user
     /// space or the numbers are used up.
     pub fn insert(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
-        if let Some(id) = self.restore(range, kind) {
-            return Some(id);
-        }
+        self.restore(range, kind)
+            .or_else(|| self.insert_new(range, kind))
+    }
+
+    /// Adds a watch with a number of its own.
+    pub fn insert_new(&mut self, range: WatchRange, kind: WatchKind) -> Option<WatchId> {
         if self.next_id >= WATCH_ID_END {
             return None;
         }
@@ -106,6 +134,27 @@ impl StagedWatches {
         self.fresh.push(Entry::new(id, range, kind)?);
         self.next_id += 1;
         Some(id)
+    }
+
+    /// Puts a watch back that was removed, also before the last commit, under the number that it had. False:
+    /// that number is in use, or was never given out.
+    pub fn insert_again(&mut self, id: WatchId, range: WatchRange, kind: WatchKind) -> bool {
+        self.flush();
+        match self.list.entry(id) {
+            Some(e) if e.staged() && (e.range(), e.kind()) == (range, kind) => {
+                self.list.set_staged(id, false);
+                self.marks -= 1;
+                return true;
+            }
+            Some(_) => return false,
+            None => {}
+        }
+        let Some(entry) = Entry::new(id, range, kind).filter(|_| id.0 < self.next_id) else {
+            return false;
+        };
+        self.fresh.push(entry);
+        self.again.push(id);
+        true
     }
 
     /// A number without a range, under which several watches are reported as one.
@@ -166,7 +215,7 @@ impl StagedWatches {
                     continue;
                 };
                 self.list.remove_entry(e);
-                if id.0 < self.first_new {
+                if id.0 < self.first_new && !self.again.contains(&id) {
                     changes.removed.push((id, e.range(), e.kind()));
                 }
             }
@@ -174,9 +223,13 @@ impl StagedWatches {
         }
         self.marked.clear();
         self.flush();
-        for id in self.first_new..self.next_id {
-            if let Some((range, kind)) = self.list.get(WatchId(id)) {
-                changes.added.push((WatchId(id), range, kind));
+        let new = (self.first_new..self.next_id).map(WatchId);
+        // (One that was given out after the last commit is among the new ones anyway.)
+        let first_new = self.first_new;
+        let again = core::mem::take(&mut self.again);
+        for id in again.into_iter().filter(|id| id.0 < first_new).chain(new) {
+            if let Some((range, kind)) = self.list.get(id) {
+                changes.added.push((id, range, kind));
             }
         }
         self.first_new = self.next_id;
@@ -229,6 +282,31 @@ mod tests {
         assert_eq!((w.get(id), w.holds(id)), (Some(here), false));
         w.commit();
         assert_eq!(w.get(id), None);
+    }
+
+    #[test]
+    fn an_old_number_comes_back() {
+        let mut w = StagedWatches::new();
+        let here = (range(8, 4), WatchKind::Read);
+        let id = w.insert(here.0, here.1).unwrap();
+        let other = w.insert(range(16, 4), WatchKind::Read).unwrap();
+        w.commit();
+        assert!(!w.insert_again(id, here.0, here.1), "it is there");
+        w.remove_id(id);
+        assert!(w.insert_again(id, here.0, here.1));
+        assert!(w.commit().is_empty(), "nothing has changed");
+        w.remove_id(id);
+        assert_eq!(w.commit().removed, [(id, here.0, here.1)]);
+        assert!(!w.insert_again(WatchId(99), here.0, here.1), "nobody's");
+        assert!(w.insert_again(id, here.0, here.1) && w.holds(id));
+        // Away again before anybody was told.
+        w.remove_id(id);
+        assert!(w.commit().is_empty());
+        assert!(w.insert_again(id, here.0, here.1));
+        assert_eq!(w.commit().added, [(id, here.0, here.1)]);
+        assert_eq!(w.len(), 2);
+        w.remove_id(other);
+        assert_eq!(w.commit().removed.len(), 1);
     }
 
     #[test]

@@ -14,7 +14,8 @@ class InfoWatches(UlpfCommand):
 Hits      accesses to the watched bytes, with those that changed nothing (Silent) and those that the
           filter has rejected (Filtered)
 False     accesses beside them on the same guarded page, as far as they cost a fault
-Lives on  page (guarded; hot instructions are patched) or register (a debug register)
+Lives on  page (guarded; hot instructions are patched) or register (a debug register); off, taken: switched
+          off or taken away from outside (`ulpf top`)
 Cost      what that took at most, in milliseconds; hits of patched instructions cost next to nothing"""
 
     name, completes = "info watches", "COMPLETE_NONE"
@@ -41,6 +42,8 @@ def _row(watch, n):
         lives = "disabled"
     elif watch.ended is not None:
         lives = "ended"
+    elif n["off"] or n["taken"]:
+        lives = "/".join([lives] * bool(lives) + ["off"] * bool(n["off"]) + ["taken"] * bool(n["taken"]))
     elif n["gone"]:
         lives = "gone"
     elif not lives:
@@ -139,6 +142,10 @@ def _reasons(watch):
         yield f"  It is not armed: {watch.ended}. ulpf enable {watch.number} evaluates it anew."
         return
     n = counts([watch])[watch.number]
+    if n["off"]:
+        yield f"  {n['off']} of its places switched off from outside (`ulpf top`): ulpf disable {watch.number}, ulpf enable {watch.number} arms all of it."
+    if n["taken"]:
+        yield f"  {n['taken']} of its places taken away from outside (`ulpf top`): ulpf disable {watch.number}, ulpf enable {watch.number} arms all of it."
     if n["gone"]:
         yield f"  The memory of {n['gone']} of its places is gone; they are armed again if it comes back."
     if "debug-register" in n["placements"]:

@@ -13,6 +13,7 @@ pub mod heap;
 mod last;
 mod monitor;
 pub mod notices;
+mod off;
 mod patches;
 mod perf;
 mod placement;
@@ -80,6 +81,7 @@ pub struct Control {
     heap: heap::Heap,
     filters: filters::ByRange,
     bulk: bulk::Bulk,
+    off: off::Off,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
     detached: bool,
@@ -117,6 +119,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
         bulk: bulk::Bulk::default(),
+        off: off::Off::default(),
         holding: None,
         detached: false,
         exec: follow::Exec::None,

@@ -28,6 +28,7 @@ ulpf filter at ADDR LEN [FILTER]
 ulpf filter VARIABLE [FILTER]
                             the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
 ulpf unwatch ID             take it away
+ulpf off ID, ulpf on ID     switch one of these off and on; it keeps its number, counters and filter
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
 ulpf stats                  counters, as JSON
@@ -67,6 +68,8 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "watch" => watch(c, &mut w, out),
             "watches" => watches(c, &mut w, out),
             "unwatch" => unwatch(c, &mut w, out),
+            "off" => switch(c, &mut w, false, out),
+            "on" => switch(c, &mut w, true, out),
             "filter" => filter(c, &mut w, out),
             "placement" => placement(c, &mut w, out),
             "stats" => stats(c, out),
@@ -358,6 +361,27 @@ fn placement<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &m
     let _ = out.write_str(&c.placement_text());
 }
 
+fn switch<'a>(
+    c: &mut Control,
+    w: &mut impl Iterator<Item = &'a str>,
+    on: bool,
+    out: &mut dyn Write,
+) {
+    let Some(id) = number(w.next()).map(|n| WatchId(n as u32)) else {
+        return bad(out, "on and off take the number of a watch");
+    };
+    let done = match on {
+        true => c.switch_on(id),
+        false => c.switch_off(id),
+    };
+    match done {
+        Ok(()) => {
+            let _ = writeln!(out, "{{\"watch\":{},\"on\":{on}}}", id.0);
+        }
+        Err(r) => refused(out, &r),
+    }
+}
+
 fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut dyn Write) {
     let id = number(w.next()).map(|n| WatchId(n as u32));
     if let Some(id) = id
@@ -366,7 +390,8 @@ fn unwatch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut
         let _ = writeln!(out, "{{\"unwatched\":{{\"heap\":true}}}}");
         return;
     }
-    match id.and_then(|id| c.staged.remove_id(id)) {
+    let off = id.and_then(|id| c.off.forget(id));
+    match off.or_else(|| id.and_then(|id| c.staged.remove_id(id))) {
         Some((range, _)) => {
             let _ = writeln!(
                 out,
@@ -400,7 +425,7 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
     let pages = unsafe { g().guards_mut() }.moved_pages();
     let _ = write!(
         out,
-        "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"sites\":{},\"sites_refused\":{},\"moved_pages\":{},\"watch_bytes\":{},\"watches\":[",
+        "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"sites\":{},\"sites_refused\":{},\"moved_pages\":{},\"watch_bytes\":{},\"next\":{},\"watches\":[",
         h.faults.load(Relaxed),
         h.all_false_positives(g().areas()),
         h.slow.load(Relaxed),
@@ -409,10 +434,14 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         c.sites.refused,
         pages,
         c.staged.list().memory(),
+        c.staged.first_new(),
     );
-    let listed = c.staged.list().iter();
+    let first_new = c.staged.first_new();
+    let listed = c.staged.coming().iter();
     let single = listed
-        .filter(|(id, ..)| g().attributes(*id).group.is_none())
+        .filter(|(id, ..)| id.0 < first_new)
+        .filter(|(id, ..)| g().attributes(*id).group.is_none() && !c.off.has(*id))
+        .chain(c.off.list())
         .map(|(id, range, kind)| (id, Some(range), kind));
     let mut first = true;
     for (id, range, kind) in c
@@ -450,10 +479,10 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
                 "guard"
             },
             n.traps.load(Relaxed),
-            if n.gone.load(Relaxed) != 0 {
-                ",\"gone\":true"
-            } else {
-                ""
+            match n.gone.load(Relaxed) {
+                _ if c.off.has(id) => ",\"off\":true",
+                0 => "",
+                _ => ",\"gone\":true",
             },
         );
         first = false;

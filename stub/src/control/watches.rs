@@ -86,19 +86,13 @@ impl Control {
         kind: WatchKind,
         wish: Wish,
     ) -> Result<WatchId, Refusal> {
-        if let Some(id) = self.staged.restore(range, kind) {
+        // What is switched off waits for whoever has set it.
+        let off = &self.off;
+        if let Some(id) = self.staged.restore_one(range, kind, |id| !off.has(id)) {
             return Ok(id);
         }
-        let possible = if wish == Wish::Register {
-            self.check_register(range, kind)
-        } else {
-            // SAFETY: the world rests while the debugger inserts.
-            unsafe { g().guards_mut() }
-                .check(range, kind)
-                .map_err(from_lib)
-        };
-        possible.inspect_err(|r| self.last_refusal = Some(r.clone()))?;
-        let id = self.staged.insert(range, kind).ok_or_else(no_numbers)?;
+        self.check(range, kind, wish)?;
+        let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
         let attributes = Attributes {
             wish,
             ..Attributes::default()
@@ -108,6 +102,19 @@ impl Control {
             self.force_register(id);
         }
         Ok(id)
+    }
+
+    /// Can it be armed?
+    pub fn check(&mut self, range: WatchRange, kind: WatchKind, wish: Wish) -> Result<(), Refusal> {
+        let possible = if wish == Wish::Register {
+            self.check_register(range, kind)
+        } else {
+            // SAFETY: the world rests while the debugger inserts.
+            unsafe { g().guards_mut() }
+                .check(range, kind)
+                .map_err(from_lib)
+        };
+        possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
     }
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {

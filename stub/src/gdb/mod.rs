@@ -68,6 +68,9 @@ impl Connection for Capture {
     }
 }
 
+/// At the end of a stop reply: nothing but `vUlpfHalt` has led to it.
+const HALTED: &[u8] = b"ulpfhalt:;";
+
 type Machine = GdbStubStateMachine<'static, Debuggee, Capture>;
 
 /// One debugger's conversation with one program. All calls come from the stub's own task.
@@ -81,6 +84,8 @@ pub struct GdbSession {
     /// An interrupt request that no stop has answered yet. GDB counts on its answer: the program may
     /// have stopped just before for a reason that GDB handles without the user. LLDB does not.
     interrupt_due: bool,
+    /// The server has asked for a stop that is no business of the debugger's.
+    halting: bool,
     /// Thread of `Hg` and of the last stop.
     thread: Tid,
     /// Threads of `Hc`, for the old resume packets.
@@ -112,6 +117,7 @@ impl GdbSession {
             client: Client::default(),
             event: Event::Stopped,
             interrupt_due: false,
+            halting: false,
             thread: 0,
             resume_thread: packet::ThreadId::ALL,
             last_stop: Vec::new(),
@@ -151,7 +157,9 @@ impl GdbSession {
     ) -> Event {
         self.thread = stop.tid;
         self.last_reason = Some(stop);
-        if stop.reason == StopReason::Interrupted {
+        let interrupted = stop.reason == StopReason::Interrupted;
+        let halted = core::mem::take(&mut self.halting) && interrupted && !self.interrupt_due;
+        if interrupted {
             self.interrupt_due = false;
         }
         if let (StopReason::Watch { addr, .. }, false) = (stop.reason, self.client.lldb) {
@@ -160,8 +168,11 @@ impl GdbSession {
         if let Some(raw) = self.report(inf, stop) {
             let mut reply = amend::payload(&raw).to_vec();
             amend::stop_reply(&mut reply, inf, stop, self.client, self.debuggee.pid);
+            self.last_stop = reply.clone();
+            if halted {
+                reply.extend_from_slice(HALTED);
+            }
             out(&packet::frame(&reply));
-            self.last_stop = reply;
         }
         self.event = Event::Stopped;
         self.event

@@ -129,6 +129,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
         // As an interrupt, but for a stop that nobody asked for: one that it crosses is as good.
         b"vUlpfHalt" => {
             if session.event == Event::Running {
+                session.halting = true;
                 inf.interrupt();
             }
             Served::Silent
