@@ -8,4 +8,5 @@ pub mod agent;
 mod corpus;
 pub mod cpu;
 pub mod exec;
+pub mod frame;
 pub mod patch;

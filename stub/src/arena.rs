@@ -1,178 +1,28 @@
-//! The stub's own heap: chunks from mmap, one free list per power-of-two size. What is larger than a
-//! mebibyte has a mapping of its own, and goes back to the system.
+//! The stub's own heap.
 //!
 //! Callers are the stub's task and, when an instruction is decoded for the first time, program
 //! threads inside our signal handlers. Neither is ever parked here, and a signal that strikes a program
-//! thread here is only noted, so the spin lock is held for a few dozen instructions at a time and never by
-//! a thread that waits for somebody. A forked child must not allocate (the lock may be taken).
+//! thread here is only noted. A forked child must not allocate (the lock may be taken).
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::ptr::{null_mut, write_bytes};
-use core::sync::atomic::{AtomicBool, Ordering};
-
-use linux_raw_sys::general as k;
-use ulpf_lib::sys;
-
-const CLASSES: usize = 17; // 16 B … 1 MiB
-const CHUNK: usize = 4 << 20;
-const SMALLEST: usize = 16;
-
-struct Lists {
-    free: [*mut u8; CLASSES],
-    next: *mut u8,
-    end: *mut u8,
-}
-
-pub struct Arena {
-    taken: AtomicBool,
-    lists: core::cell::UnsafeCell<Lists>,
-}
-
-// SAFETY: `lists` is only touched while `taken` is held.
-unsafe impl Sync for Arena {}
+use ulpf_lib::arena::Arena;
+pub use ulpf_lib::arena::map_anonymous;
 
 #[global_allocator]
-pub static ARENA: Arena = Arena {
-    taken: AtomicBool::new(false),
-    lists: core::cell::UnsafeCell::new(Lists {
-        free: [null_mut(); CLASSES],
-        next: null_mut(),
-        end: null_mut(),
-    }),
-};
+pub static ARENA: Arena = Arena::new();
 
-/// Anonymous private memory; null when the kernel refuses (RLIMIT_AS, overcommit).
-pub fn map_anonymous(len: usize) -> *mut u8 {
-    use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, our_place};
-    // Away from the program's memory: a neighbour of a watched page is moved with it. Hints come round
-    // again after a while, and where one is taken the kernel puts us among the program's own mappings. What
-    // is in the way may be large: each further step is longer.
-    const HINTS: u32 = 16;
-    for hint in 1..=HINTS {
-        // SAFETY: a fresh mapping; the address is a hint.
-        let got = unsafe {
-            sys!(
-                k::__NR_mmap,
-                our_place((len as u64) << hint.min(12)),
-                len,
-                k::PROT_READ | k::PROT_WRITE,
-                k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,
-                -1i64,
-                0
-            )
-        };
-        let Ok(at) = got else { break };
-        if at.wrapping_sub(OUR_PLACE) < OUR_PLACE_LEN || hint == HINTS {
-            return at as *mut u8;
-        }
-        // SAFETY: just mapped.
-        let _ = unsafe { sys!(k::__NR_munmap, at, len) };
-    }
-    null_mut()
-}
-
-fn class_of(size: usize) -> usize {
-    (size.max(SMALLEST).next_power_of_two().trailing_zeros() - SMALLEST.trailing_zeros()) as usize
-}
-
-impl Arena {
-    fn with<R>(&self, f: impl FnOnce(&mut Lists) -> R) -> R {
-        while self.taken.swap(true, Ordering::Acquire) {
-            core::hint::spin_loop();
-        }
-        // SAFETY: the lock is ours.
-        let r = f(unsafe { &mut *self.lists.get() });
-        self.taken.store(false, Ordering::Release);
-        r
-    }
-}
-
-// SAFETY: blocks are disjoint, aligned to their power-of-two size (at most a page), and live until freed.
-unsafe impl GlobalAlloc for Arena {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let size = layout.size().max(layout.align());
-        let class = class_of(size);
-        if class >= CLASSES || layout.align() > 4096 {
-            return map_anonymous(size.next_multiple_of(4096));
-        }
-        let bytes = SMALLEST << class;
-        self.with(|l| {
-            let head = l.free[class];
-            if !head.is_null() {
-                // SAFETY: a free block holds the pointer to the next one.
-                l.free[class] = unsafe { *(head as *mut *mut u8) };
-                return head;
-            }
-            let aligned = (l.next as usize).next_multiple_of(bytes.min(4096));
-            if l.next.is_null() || aligned + bytes > l.end as usize {
-                let chunk = map_anonymous(CHUNK);
-                if chunk.is_null() {
-                    return null_mut();
-                }
-                l.next = chunk;
-                l.end = chunk.wrapping_add(CHUNK);
-            } else {
-                l.next = aligned as *mut u8;
-            }
-            let block = l.next;
-            l.next = block.wrapping_add(bytes);
-            block
-        })
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        let size = layout.size().max(layout.align());
-        let class = class_of(size);
-        if class >= CLASSES || layout.align() > 4096 {
-            // SAFETY: mapped by `alloc` with this very size.
-            let _ = unsafe { sys!(k::__NR_munmap, p, size.next_multiple_of(4096)) };
-            return;
-        }
-        self.with(|l| {
-            // SAFETY: the block is ours again and at least 16 bytes long.
-            unsafe { *(p as *mut *mut u8) = l.free[class] };
-            l.free[class] = p;
-        });
-    }
-}
-
-/// malloc(3) for capstone: the size stands in 16 bytes before the block.
+/// malloc(3) for capstone.
 pub fn c_malloc(size: usize) -> *mut u8 {
-    let total = size + 16;
-    // SAFETY: nonzero size, valid alignment.
-    let p = unsafe { ARENA.alloc(Layout::from_size_align_unchecked(total, 16)) };
-    if p.is_null() {
-        return p;
-    }
-    // SAFETY: the block is at least 16 bytes long.
-    unsafe { *(p as *mut usize) = total };
-    p.wrapping_add(16)
+    ARENA.c_malloc(size)
 }
 
 pub fn c_free(p: *mut u8) {
-    if p.is_null() {
-        return;
-    }
-    let base = p.wrapping_sub(16);
-    // SAFETY: made by `c_malloc`.
-    unsafe {
-        ARENA.dealloc(
-            base,
-            Layout::from_size_align_unchecked(*(base as *mut usize), 16),
-        )
-    };
+    ARENA.c_free(p)
 }
 
 pub fn c_size(p: *mut u8) -> usize {
-    // SAFETY: made by `c_malloc`.
-    unsafe { *(p.wrapping_sub(16) as *mut usize) - 16 }
+    ARENA.c_size(p)
 }
 
 pub fn c_zeroed(size: usize) -> *mut u8 {
-    let p = c_malloc(size);
-    if !p.is_null() {
-        // SAFETY: `size` bytes are ours.
-        unsafe { write_bytes(p, 0, size) };
-    }
-    p
+    ARENA.c_zeroed(size)
 }

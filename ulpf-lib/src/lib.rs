@@ -6,6 +6,7 @@
 extern crate alloc;
 
 pub mod addr;
+pub mod arena;
 pub mod boot;
 pub mod guard;
 pub mod pages;

@@ -9,10 +9,11 @@
 
 pub mod asm;
 pub mod debug_registers;
-pub mod frame;
 pub mod memory;
 pub mod park;
 pub mod robust;
 pub mod signals;
 pub mod thread;
 pub mod waiting;
+
+pub use ulpf_engine::frame;

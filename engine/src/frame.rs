@@ -7,7 +7,7 @@
 //! rsp → | return address = restorer                                          |
 //! ```
 
-use ulpf_engine::cpu::Gprs;
+use crate::cpu::Gprs;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ pub const FXSAVE_LEN: usize = 512;
 /// Length in bytes of an fpstate with its trailing magic, and of the XSAVE image within.
 ///
 /// # Safety
-/// `fp` points to an fpstate that the kernel or [`super::signals`] wrote.
+/// `fp` points to an fpstate that the kernel or the stub wrote.
 pub unsafe fn fpstate_len(fp: *const u8) -> (usize, usize) {
     if fp.is_null() {
         return (0, 0);
