@@ -394,11 +394,14 @@ impl Guards {
         if unreadable {
             os::protect(start, end - start, prot | PROT_READ)
                 .map_err(|e| (end, refuse::no_move(start, end, e)))?;
+        } else if self.live {
+            self.hold_writers(start, end, prot)
+                .map_err(|e| (end, refuse::no_move(start, end, e)))?;
         }
         let copied = self.copy_content(file, start, end, m.origin);
         let give_up = |end, refusal| {
             file.punch(start, end);
-            if unreadable {
+            if unreadable || self.live {
                 let _ = os::protect(start, end - start, prot);
             }
             Err((end, refusal))
@@ -411,6 +414,9 @@ impl Guards {
                 );
             }
             file.punch(copied, end);
+            if self.live {
+                let _ = os::protect(copied, end - copied, prot);
+            }
             end = copied;
         }
         if let Err(e) = file.map_over(start, end - start, prot, start) {

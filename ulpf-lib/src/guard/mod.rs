@@ -28,6 +28,7 @@
 
 mod apply;
 mod heap;
+mod live;
 pub mod maps;
 mod os;
 mod page_map;
@@ -137,6 +138,8 @@ pub struct Guards {
     max_map_count: u64,
     /// Parts of moved memory with something in it, for the child of a fork.
     fork_data: Option<Vec<(u64, u64)>>,
+    /// The program's threads run while we change things: see [`Guards::live`].
+    live: bool,
 }
 
 /// Fixed by the x86-64 ABI.
@@ -171,6 +174,7 @@ impl Guards {
             snapshot: None,
             max_map_count: 65530,
             fork_data: None,
+            live: false,
         }
     }
 

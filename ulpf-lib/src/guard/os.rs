@@ -271,6 +271,20 @@ pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
     unsafe { sys!(__NR_mmap, addr, len, RW, flags, -1i64, 0) }.map(drop)
 }
 
+/// Zeroed private memory of ours, to be filled and then put in its place with [`place_over`].
+pub fn map_private(len: u64) -> Result<u64, Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    // SAFETY: without MAP_FIXED no existing mapping is replaced.
+    unsafe { sys!(__NR_mmap, our_place(len), len, RW, flags, -1i64, 0) }
+}
+
+/// Takes the mapping at `from` to `addr`, in the place of what is there, in one go.
+pub fn place_over(addr: u64, from: u64, len: u64) -> Result<(), Errno> {
+    let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    // SAFETY: see the head of the module; what moves is ours and holds the same bytes.
+    unsafe { sys!(__NR_mremap, from, len, len, flags, addr) }.map(drop)
+}
+
 /// Says again what a forked child is to get of private memory.
 pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
     let advice = match in_child {

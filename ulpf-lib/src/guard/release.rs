@@ -56,6 +56,9 @@ impl Guards {
         let Some(file) = &self.file else {
             return Ok(());
         };
+        if self.live {
+            return self.unmove_live(runs);
+        }
         os::could_map_private(end - start).map_err(refusal)?;
         let data = self.data(start, end);
         os::map_private_over(start, end - start).map_err(refusal)?;
@@ -89,14 +92,14 @@ impl Guards {
         Ok(())
     }
 
-    fn punch(&self, start: u64, end: u64) {
+    pub(super) fn punch(&self, start: u64, end: u64) {
         if let Some(file) = &self.file {
             file.punch(start, end);
         }
     }
 
     /// The parts of moved private memory that are not holes.
-    fn data(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    pub(super) fn data(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let mut at = start;
         while let Some((s, e)) = self.file.as_ref().and_then(|f| f.next_data(at, end)) {
