@@ -7,7 +7,7 @@
 # make kernel-bench  what the module costs, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make picture    draws docs/top.svg out of a real run of ulpf top
-# make install    copies ulpf to $(PREFIX)/bin
+# make install    copies ulpf to $(PREFIX)/bin, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo
@@ -22,10 +22,11 @@ PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 python3-pip libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
+EXTRA_PACKAGES := lldb-19 valgrind python3-pip libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
 build: need-build
 	$(CARGO) build --release
+	@$(MAKE) -s -C libulpf stage
 demo: need-demo build
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
@@ -49,6 +50,7 @@ picture: need-test build examples
 	@demo/picture
 install: build
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
+	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
 clean:
 	rm -rf target stub/target oracle/target
 	$(MAKE) -C examples clean

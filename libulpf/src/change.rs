@@ -1,0 +1,183 @@
+//! One changer at a time, while no handler looks.
+//!
+//! ```text
+//!  changer                          handler of a fault
+//!  changer ← me                     performing ← 1
+//!  wait until nobody performs       changer ≠ 0?  performing ← 0, wait, again
+//!  change                           look, perform through the alias
+//!  generation + 1, changer ← 0      performing ← 0
+//! ```
+//! A handler performs for microseconds and calls nothing of the program meanwhile, so both waits are
+//! short; a callback runs outside, so that it may change watches itself. The changer runs on its
+//! exception stack with signals blocked: its own stack may be what moves.
+
+use core::arch::asm;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use crate::error::Failure;
+use crate::shared::S;
+use crate::signals::{ALL, SYNCHRONOUS};
+use crate::stacks::{self, Block};
+
+/// The thread pointer tells threads apart without a system call (System V ABI, thread-local storage:
+/// the word at %fs:0 is its own address).
+pub fn thread_pointer() -> u64 {
+    let tp: u64;
+    // SAFETY: both C libraries of Linux keep the ABI.
+    unsafe { asm!("mov {}, fs:0", out(reg) tp, options(nostack, readonly, preserves_flags)) };
+    tp
+}
+
+/// Waits a little, and longer when it has been long.
+struct Wait(u32);
+
+impl Wait {
+    fn a_little(&mut self) {
+        self.0 += 1;
+        let time = [0u64, 20_000];
+        // SAFETY: two words are a `timespec`.
+        let _ = unsafe {
+            if self.0 < 16 {
+                sys!(k::__NR_sched_yield)
+            } else {
+                sys!(k::__NR_nanosleep, time.as_ptr(), 0)
+            }
+        };
+    }
+}
+
+/// From here to [`leave`] nothing changes.
+pub fn enter(b: &Block) {
+    let me = thread_pointer();
+    let mut wait = Wait(0);
+    loop {
+        b.performing.store(1, SeqCst);
+        let changer = S.changer.load(SeqCst);
+        if changer == 0 || changer == me {
+            return;
+        }
+        b.performing.store(0, SeqCst);
+        wait.a_little();
+    }
+}
+
+pub fn leave(b: &Block) {
+    b.performing.store(0, SeqCst);
+}
+
+/// Becomes the changer; `false`: this thread already is.
+pub fn begin() -> bool {
+    let me = thread_pointer();
+    let mut wait = Wait(0);
+    while let Err(other) = S.changer.compare_exchange(0, me, SeqCst, SeqCst) {
+        if other == me {
+            return false;
+        }
+        wait.a_little();
+    }
+    stacks::each(|b| {
+        let mut wait = Wait(0);
+        while b.performing.load(SeqCst) != 0 && b.thread.load(Acquire) != stacks::thread_id() {
+            wait.a_little();
+        }
+    });
+    true
+}
+
+pub fn end() {
+    S.generation.fetch_add(1, SeqCst);
+    S.changer.store(0, SeqCst);
+}
+
+/// Blocks what is asynchronous; the mask before.
+pub fn block_signals() -> u64 {
+    set_mask(ALL & !SYNCHRONOUS)
+}
+
+pub fn set_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: two words.
+    let _ = unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_SETMASK,
+            &raw const mask,
+            &raw mut old,
+            8
+        )
+    };
+    old
+}
+
+/// Runs `f` on the calling thread's exception stack.
+pub fn aside(block: &Block, mut f: impl FnMut()) {
+    if block.contains(here()) {
+        f();
+    } else {
+        on_stack(block.top(), &mut f);
+    }
+}
+
+/// Runs `f` as the changer.
+pub fn change<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+    let block = Block::claim().ok_or_else(|| {
+        Failure::new(
+            libc::EAGAIN,
+            "too many threads have exception stacks; end some of them",
+        )
+    })?;
+    let mask = block_signals();
+    let inside = block.contains(here());
+    if !inside {
+        block.install();
+    }
+    let mut f = Some(f);
+    let mut result = None;
+    {
+        let mut run = || {
+            if !begin() {
+                result = Some(Err(Failure::new(
+                    libc::EDEADLK,
+                    "this thread is already changing watches; a handler inside must not",
+                )));
+                return;
+            }
+            result = f.take().map(|f| f());
+            end();
+        };
+        aside(block, &mut run);
+    }
+    set_mask(mask);
+    result.unwrap_or_else(|| Err(Failure::new(libc::EFAULT, "")))
+}
+
+fn here() -> u64 {
+    let sp: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
+}
+
+/// Calls `f` with the stack pointer at `top`.
+fn on_stack<F: FnMut()>(top: u64, f: &mut F) {
+    extern "C" fn call<F: FnMut()>(f: *mut F) {
+        // SAFETY: passed through below.
+        unsafe { (*f)() }
+    }
+    // SAFETY: `top` is the end of this thread's exception stack, on which nothing runs now; it is
+    // aligned to 64 bytes.
+    unsafe {
+        asm!(
+            "xchg rsp, r12",
+            "call rax",
+            "mov rsp, r12",
+            inout("r12") top => _,
+            inout("rax") (call::<F> as extern "C" fn(*mut F)) => _,
+            inout("rdi") f as *mut F => _,
+            clobber_abi("C"),
+        );
+    }
+}

@@ -1,0 +1,344 @@
+//! The C interface (`include/ulpf.h`): status codes, errno, and a sentence in `ulpf_error`.
+
+use core::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::WatchKind;
+use ulpf_lib::guard::{PROT_EXEC, maps};
+
+use crate::error::{self, Failure};
+use crate::handler::current;
+use crate::model::{FLAGS, Wish};
+use crate::pli::Permission;
+use crate::shared::S;
+use crate::stacks::Block;
+use crate::watch::{Counts, Stats};
+
+/// `struct ulpf_watchpoint`.
+#[repr(C)]
+pub struct Watchpoint {
+    pub size: usize,
+    pub addr: *mut c_void,
+    pub len: usize,
+    pub access: c_int,
+    pub flags: u32,
+    pub thread: i32,
+    pub reserved: i32,
+    pub handler: usize,
+    pub data: *mut c_void,
+}
+
+fn fail(failure: &Failure) -> c_long {
+    error::remember(&failure.text);
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() = failure.errno };
+    -1
+}
+
+/// The answer to C; errno stays as it was where there was no error.
+fn answer(result: Result<c_long, Failure>) -> c_long {
+    result.unwrap_or_else(|failure| fail(&failure))
+}
+
+fn call<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+    // SAFETY: the calling thread's errno, which what we call may change.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let kept = unsafe { *errno };
+    // Nothing may unwind into C.
+    let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(f)).unwrap_or_else(|_| {
+        Err(Failure::new(
+            libc::EFAULT,
+            "an error inside libulpf; please report it",
+        ))
+    });
+    // SAFETY: as above.
+    unsafe { *errno = kept };
+    result
+}
+
+fn code_at(addr: usize, what: &str) -> Result<(), Failure> {
+    crate::prepare()?;
+    // As a change: the program's heap, into which the kernel would have to write, may be guarded.
+    let prot = crate::change::change(|| {
+        let snapshot = maps::Snapshot::read()
+            .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
+        Ok(snapshot.at(addr as u64).map_or(0, |v| v.prot))
+    })?;
+    match prot & PROT_EXEC {
+        PROT_EXEC => Ok(()),
+        _ => Err(Failure::new(
+            libc::EFAULT,
+            format!("{what} at {addr:#x} is not code of this process"),
+        )),
+    }
+}
+
+// ---- the thesis's API ---------------------------------------------------------------------------
+
+/// Registers the handler of all faults on guarded pages, and prepares the rest.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_register_user_handler(handler: *mut c_void) -> c_int {
+    answer(call(|| {
+        if handler.is_null() {
+            return Err(Failure::new(libc::EINVAL, "the handler is a null pointer"));
+        }
+        code_at(handler as usize, "the handler")?;
+        crate::prepare()?;
+        S.user_handler
+            .compare_exchange(0, handler as usize, AcqRel, Acquire)
+            .map_err(|_| {
+                Failure::new(
+                    libc::EBUSY,
+                    "a handler is registered already; call ulpf_unregister first",
+                )
+            })?;
+        Ok(0)
+    })) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_unregister() -> c_int {
+    answer(call(|| crate::unregister().map(|()| 0))) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_set_permissions(
+    addr: *mut c_void,
+    range: usize,
+    permissions: c_int,
+) -> c_long {
+    answer(call(|| {
+        let permission = permission(permissions)?;
+        if S.user_handler.load(Acquire) == 0 {
+            return Err(Failure::new(
+                libc::EPERM,
+                "no handler is registered; call ulpf_register_user_handler first",
+            ));
+        }
+        crate::with(|m| m.set_permissions(addr as u64, range as u64, permission)).map(|()| 0)
+    }))
+}
+
+fn permission(value: c_int) -> Result<Permission, Failure> {
+    Permission::from_value(value).ok_or_else(|| {
+        Failure::new(
+            libc::EINVAL,
+            format!("{value:#x} is no permission: USER_RW, USER_RO, USER_EXE, USER_WO"),
+        )
+    })
+}
+
+/// The address that faulted; 0 outside a handler.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_read_fault_addr() -> c_ulong {
+    current().map_or(0, |f| f.addr)
+}
+
+/// 1: the access that faulted touches watched bytes; 0: a false positive, or no handler is running.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_lookup_wp() -> c_int {
+    current().map_or(0, |f| f.watched as c_int)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_check_virt_prefix(addr: *mut c_void) -> c_ulong {
+    call(|| crate::with(|m| Ok(m.check_virt_prefix(addr as u64)))).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_modify_pli(addr: *mut c_void, permissions: c_int, region: c_ulong) -> c_int {
+    answer(call(|| {
+        let permission = permission(permissions)?;
+        crate::with(|m| m.modify_pli(addr as u64, permission, region)).map(|()| 0)
+    })) as c_int
+}
+
+// ---- Sentry-Watcher's API ------------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_set_handler(handler: *mut c_void, data: *mut c_void) -> c_int {
+    answer(call(|| {
+        if !handler.is_null() {
+            code_at(handler as usize, "the handler")?;
+        }
+        S.handler.store(0, Release);
+        S.handler_data.store(data as usize, Release);
+        S.handler.store(handler as usize, Release);
+        Ok(0)
+    })) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_insert_watchpoint(addr: *mut c_void, len: usize, access: c_int) -> c_long {
+    let w = Watchpoint {
+        size: size_of::<Watchpoint>(),
+        addr,
+        len,
+        access,
+        flags: 0,
+        thread: 0,
+        reserved: 0,
+        handler: 0,
+        data: core::ptr::null_mut(),
+    };
+    // SAFETY: one watchpoint.
+    answer(call(|| unsafe { insert(&w, 1) }).map(|ids| ids[0] as c_long))
+}
+
+/// # Safety
+/// `watchpoints` points to `count` of them, `ids` (if not null) to room for as many numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_insert(
+    watchpoints: *const Watchpoint,
+    count: usize,
+    ids: *mut c_long,
+) -> c_int {
+    answer(call(|| {
+        // SAFETY: the caller's promise.
+        let made = unsafe { insert(watchpoints, count) }?;
+        if !ids.is_null() {
+            for (i, id) in made.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { ids.add(i).write(*id as c_long) };
+            }
+        }
+        Ok(0)
+    })) as c_int
+}
+
+/// # Safety
+/// As `ulpf_insert`.
+unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32>, Failure> {
+    if watchpoints.is_null() || count == 0 {
+        return Err(Failure::new(
+            libc::EINVAL,
+            "there is no watchpoint to insert",
+        ));
+    }
+    let mut wishes = Vec::with_capacity(count);
+    for i in 0..count {
+        // SAFETY: the caller's promise.
+        let w = unsafe { &*watchpoints.add(i) };
+        let kind = match w.access {
+            1 => WatchKind::Read,
+            2 => WatchKind::Write,
+            3 => WatchKind::Access,
+            other => {
+                return Err(Failure::new(
+                    libc::EINVAL,
+                    format!("{other} is no kind of access: ULPF_READ, ULPF_WRITE, ULPF_ACCESS"),
+                ));
+            }
+        };
+        if w.size != size_of::<Watchpoint>()
+            || w.flags & !FLAGS != 0
+            || w.reserved != 0
+            || w.thread < 0
+        {
+            return Err(Failure::new(
+                libc::EINVAL,
+                "a watchpoint's size, flags, thread or reserved field is wrong; begin with ULPF_WATCHPOINT_INIT",
+            ));
+        }
+        if w.handler != 0 {
+            code_at(w.handler, "a watchpoint's handler")?;
+        }
+        wishes.push(Wish {
+            start: w.addr as u64,
+            len: w.len as u64,
+            kind,
+            flags: w.flags,
+            thread: w.thread,
+            handler: w.handler,
+            data: w.data as usize,
+        });
+    }
+    let ids = crate::with(|m| m.insert(&wishes))?;
+    // Into the program's own memory.
+    Ok(ids.to_vec())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_delete_watchpoint(id: c_long) -> c_int {
+    answer(call(|| {
+        let id = u32::try_from(id).unwrap_or(u32::MAX);
+        crate::with(|m| m.delete(id)).map(|()| 0)
+    })) as c_int
+}
+
+/// # Safety
+/// `counts` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_watchpoint_counts(id: c_long, counts: *mut Counts) -> c_int {
+    match u32::try_from(id).ok().and_then(crate::watch::counts) {
+        Some(found) if !counts.is_null() => {
+            // SAFETY: the caller's promise.
+            unsafe { counts.write(found) };
+            0
+        }
+        _ => fail(&Failure::new(
+            libc::ENOENT,
+            "there is no watchpoint of this number",
+        )) as c_int,
+    }
+}
+
+// ---- the rest -------------------------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
+    match crate::alias(addr as usize, len) {
+        Some(at) => at as *mut c_void,
+        None => {
+            fail(&Failure::new(
+                libc::EXDEV,
+                "the range has no contiguous alias; ask for parts of it",
+            ));
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// Gives the calling thread its exception stack now, not at its first fault.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_thread_init() -> c_int {
+    answer(call(|| {
+        crate::prepare()?;
+        crate::change::change(|| Ok(0))
+    })) as c_int
+}
+
+/// # Safety
+/// `stats` points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_statistics(stats: *mut Stats) {
+    // SAFETY: the caller's promise.
+    unsafe { stats.write(crate::stats()) };
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_backend_name() -> *const c_char {
+    c"signal".as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_backend_reason() -> *const c_char {
+    static REASON: std::sync::OnceLock<std::ffi::CString> = std::sync::OnceLock::new();
+    REASON
+        .get_or_init(|| std::ffi::CString::new(crate::backend::reason()).unwrap_or_default())
+        .as_ptr()
+}
+
+/// Why the calling thread's last call failed; empty before the first failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_error() -> *const c_char {
+    error::last().cast()
+}
+
+/// Is the caller inside a handler (of ours)?
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_in_handler() -> c_int {
+    let local = 0u8;
+    Block::holding(&raw const local as u64).map_or(0, |b| (b.depth > 0) as c_int)
+}

@@ -1,0 +1,175 @@
+"""libulpf: programs that watch themselves, in C, linked both ways."""
+
+import functools
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+from lib.env import PATIENCE, ROOT, needs, ulpf_only
+from lib.run import run
+
+LIBRARY = os.path.join(ROOT, "target", "libulpf")
+HEADERS = os.path.join(ROOT, "libulpf", "include")
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+STATIC = ["-lpthread", "-ldl", "-lm", "-lgcc_s"]
+
+
+@functools.cache
+def staged():
+    """The library as it is installed, built if it is not there (`make -C libulpf` after a change)."""
+    if not os.path.exists(f"{LIBRARY}/libulpf.so.0"):
+        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "libulpf"), "stage"], check=True)
+
+
+class Library(unittest.TestCase):
+    def setUp(self):
+        staged()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def build(self, source, *how, static=False, headers=HEADERS):
+        program = os.path.join(self.folder, os.path.basename(source).split(".")[0])
+        with_library = ([os.path.join(LIBRARY, "libulpf.a"), *STATIC] if static else
+                        [f"-L{LIBRARY}", "-lulpf", f"-Wl,-rpath,{LIBRARY}"])
+        subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{headers}", *how, os.path.join(ROOT, source),
+                        "-o", program, *with_library], check=True)
+        return program
+
+    def says(self, *command, status=0, **options):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60 * PATIENCE, **options)
+        self.assertEqual(done.returncode, status, done.stdout)
+        return done.stdout
+
+
+class Examples(Library):
+    """examples/libulpf."""
+
+    def test_listing_4_2(self):
+        said = ("10 hits, 0 false positives, sum 45, last at +900\n"
+                "1 hit, 15 false positives, xxxxxxxxxxxxxxxx\n"
+                "1 hit, 0 false positives, xxxxxxAAAAxxxxxx\n"
+                "1 hit after USER_RW, unregistered\n")
+        self.assertEqual(self.says(self.build("examples/libulpf/listing.c")), said)
+        self.assertEqual(self.says(self.build("examples/libulpf/listing.c", static=True)), said)
+
+    def test_overflow(self):
+        said = self.says(self.build("examples/libulpf/sentry.c"), "overflow")
+        self.assertEqual(said, "hello, precisely\noverflow at byte 10\n")
+
+    def test_smash(self):
+        said = self.says(self.build("examples/libulpf/sentry.c"), "smash", status=3)
+        self.assertEqual(said, "greeted, letters: 3\nreturn address overwritten, byte 0\n")
+
+    def test_leak(self):
+        said = self.says(self.build("examples/libulpf/sentry.c"), "leak")
+        self.assertEqual(re.findall(r"leaked\? object (\d+), 0 accesses", said), ["7", "17", "27", "37", "47"])
+        self.assertEqual(said.count("\n"), 5)
+
+    def test_invariant(self):
+        said = self.says(self.build("examples/libulpf/sentry.c"), "invariant")
+        self.assertEqual(said, "balance below the limit: -130\nit was -70\n")
+
+    def test_list(self):
+        said = self.says(self.build("examples/libulpf/list.c"))
+        self.assertEqual(re.findall(r"next of node (\d+) clobbered: 1 bytes, now '(.)'", said),
+                         [("42", letter) for letter in "an it sh"])
+        self.assertIn("100 links, 8 clobbering stores, all by the writer\n", said)
+
+    def test_kinds(self):
+        self.assertEqual(self.says(self.build("examples/libulpf/kinds.c")),
+                         "read watch: 3 hits, 3 reads\n"
+                         "counting: 500 hits, 0 told\n"
+                         "one shot: 1 hit, 1 told\n"
+                         "changes: 6 hits, 2 told\n"
+                         "this thread: 3 hits, others: 7 hits\n"
+                         "back end: signal\n")
+
+
+class Promises(Library):
+    """tests/library/checks.c: one test for each of its cases."""
+
+    def check(self, name, **how):
+        self.assertEqual(self.says(self.build("tests/library/checks.c", **how), name), "ok\n")
+
+
+CASES = ("threads", "changes_under_way", "in_malloc", "in_signal_handlers", "blocked", "own_faults", "division", "nested",
+         "recursion", "changes_in_handlers", "thesis_handler_changes", "forks", "system_calls", "bad_input", "plis",
+         "slow", "stack")
+for case in CASES:
+    setattr(Promises, f"test_{case}", lambda self, case=case: self.check(case))
+
+
+class Ways(Library):
+    """How it is linked, installed and run."""
+
+    def test_every_case_is_a_test(self):
+        self.assertEqual(tuple(self.says(self.build("tests/library/checks.c")).split()), CASES)
+
+    def test_statically_linked(self):
+        program = self.build("tests/library/checks.c", static=True)
+        for case in CASES:
+            with self.subTest(case):
+                self.assertEqual(self.says(program, case), "ok\n")
+
+    @needs("pkg-config")
+    def test_installed(self):
+        root = os.path.join(self.folder, "root")
+        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "libulpf"), "install", f"PREFIX={root}"], check=True)
+        asked = {**os.environ, "PKG_CONFIG_PATH": f"{root}/lib/pkgconfig"}
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ulpf"], env=asked, stdout=subprocess.PIPE, text=True,
+                               check=True).stdout.split()
+        program = os.path.join(self.folder, "listing")
+        subprocess.run(["cc", os.path.join(ROOT, "examples/libulpf/listing.c"), "-o", program, *flags], check=True)
+        self.assertIn("10 hits", self.says(program, env={**os.environ, "LD_LIBRARY_PATH": f"{root}/lib"}))
+        needed = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertIn("[libulpf.so.0]", needed)
+        self.assertTrue({"ulpf.3", "ulpf_insert.3", "ulpf_register_user_handler.3"} <=
+                        set(os.listdir(f"{root}/share/man/man3")))
+
+    def test_every_function_has_a_manual_page(self):
+        with open(os.path.join(HEADERS, "ulpf.h")) as file:
+            functions = set(re.findall(r"\b(ulpf_\w+)\(", re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)))
+        exported = subprocess.run(["nm", "-D", "--defined-only", f"{LIBRARY}/libulpf.so"], stdout=subprocess.PIPE, text=True,
+                                  check=True).stdout
+        self.assertEqual(functions, set(re.findall(r" T (ulpf_\w+)", exported)))
+        pages = os.path.join(ROOT, "libulpf", "man")
+        text = "".join(open(os.path.join(pages, name)).read() for name in sorted(os.listdir(pages)))
+        self.assertEqual({f for f in functions if not re.search(rf"(?m)^\.B[IR]? .*\b{f}\b", text)}, set())
+
+    def test_cplusplus(self):
+        source = os.path.join(self.folder, "a.cc")
+        with open(source, "w") as file:
+            file.write("#include <ulpf_names.h>\nint main() { ulpf_watchpoint w = ULPF_WATCHPOINT_INIT; return w.flags; }\n")
+        program = os.path.join(self.folder, "a")
+        subprocess.run(["g++", *WARNINGS, f"-I{HEADERS}", source, "-o", program, f"-L{LIBRARY}", "-lulpf",
+                        f"-Wl,-rpath,{LIBRARY}"], check=True)
+        self.says(program)
+
+    def test_a_back_end_that_is_not_there(self):
+        said = self.says(self.build("examples/libulpf/listing.c"), status=1,
+                         env={**os.environ, "ULPF_BACKEND": "telepathy"})
+        self.assertRegex(said, "ULPF_BACKEND=telepathy: .*`signal`")
+
+    @ulpf_only
+    def test_under_ulpf_run(self):
+        """Guards cannot be shared: the program is told, and what watches it goes on."""
+        program = self.build("examples/libulpf/listing.c")
+        status, out, err = run(["hits"], program)
+        self.assertEqual(status, 1)
+        self.assertIn("is being watched by ulpf run", out + err)
+
+    @needs("valgrind")
+    def test_valgrind(self):
+        program = self.build("tests/library/checks.c")
+        for case in "bad_input", "plis":
+            said = self.says("valgrind", "--error-exitcode=9", "--leak-check=full", program, case)
+            self.assertIn("ok\n", said)
+            self.assertIn("no leaks are possible", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
