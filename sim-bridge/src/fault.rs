@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One access: the MMU's model looks at it, and if it faults, the handler is entered, and left.
+//!
+//! Unicorn cannot take back an instruction from within a hook: after a refused store it goes on to the
+//! instruction's end. So a user-level fault is a transaction. The hook saves the processor's state,
+//! which is that of the instruction's beginning (of the iteration's, in a string instruction), asks
+//! Unicorn to stop, and every store until it does is noted with what was there before. Then memory and
+//! processor are put back, and the handler is entered. What an instruction of several stores (MOVUPS
+//! is two) has stored before the one that faults stays, as with micro-operations.
+
+use crate::costs::{DELIVERY, Step};
+use crate::instructions::{Instruction, Op};
+use crate::machine::{End, State, Uc, code_at};
+use crate::memory::PAGE;
+use crate::mmu::RO;
+use crate::tables::{Leaf, bits_of};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
+use unicorn_engine::RegisterX86 as R;
+use unicorn_engine::unicorn_const::Prot;
+
+/// Flags that are clear in a handler: TF, DF, NT, RF, AC.
+const CLEARED: u64 = 1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
+const RED_ZONE: u64 = 128;
+const FRAME: u64 = 64;
+const INFO_WRITE: u64 = 1;
+
+/// A fault that waits for Unicorn to stop.
+pub(crate) struct Abort {
+    addr: u64,
+    store: bool,
+    permission: u8,
+    /// Address and what was there, in the order of the stores.
+    undo: Vec<(u64, Vec<u8>)>,
+}
+
+const REGISTERS: [R; 16] = [
+    R::RAX,
+    R::RCX,
+    R::RDX,
+    R::RBX,
+    R::RSP,
+    R::RBP,
+    R::RSI,
+    R::RDI,
+    R::R8,
+    R::R9,
+    R::R10,
+    R::R11,
+    R::R12,
+    R::R13,
+    R::R14,
+    R::R15,
+];
+
+/// Does the instruction read, change and write one operand? Then its load is checked as a store.
+fn modifies(uc: &Uc, pc: u64) -> bool {
+    let bytes = code_at(uc, pc);
+    let i = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
+    InstructionInfoFactory::new()
+        .info(&i)
+        .used_memory()
+        .iter()
+        .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite))
+}
+
+/// Would the kernel's tables permit the access?
+fn permitted(uc: &Uc, addr: u64, store: bool) -> bool {
+    let needed = if store { Prot::WRITE } else { Prot::READ };
+    uc.mem_regions().is_ok_and(|all| {
+        all.iter()
+            .any(|r| (r.begin..=r.end).contains(&addr) && r.perms & needed.0 == needed.0)
+    })
+}
+
+impl State {
+    #[inline]
+    pub(crate) fn touch(&mut self, uc: &mut Uc, addr: u64, len: u64, write: bool) {
+        if let Some(abort) = &mut self.abort {
+            if write && let Ok(old) = uc.mem_read_as_vec(addr, len as usize) {
+                abort.undo.push((addr, old));
+            }
+            return;
+        }
+        self.piece(uc, addr, (addr, len), write);
+        let next = (addr | (PAGE - 1)).wrapping_add(1);
+        if next - addr < len && self.abort.is_none() {
+            self.piece(uc, next, (addr, len), write);
+        }
+    }
+
+    /// The part of an access on the page of `at`.
+    #[inline]
+    fn piece(&mut self, uc: &mut Uc, at: u64, access: (u64, u64), write: bool) {
+        let pc = self.pc;
+        let seen = &mut self.modifies;
+        let store = || write || *seen.entry(pc).or_insert_with(|| modifies(uc, pc));
+        let t = self.mmu.access(pc, at, store, |byte| {
+            let mut b = [0];
+            uc.mem_read(byte, &mut b).ok().map(|()| b[0])
+        });
+        match t.hit {
+            true => self.stats.tlb_hits += 1,
+            false => {
+                self.stats.tlb_misses += 1;
+                if self.full {
+                    self.stats.charge(&self.costs, Step::Walk);
+                }
+            }
+        }
+        if let Some(permission) = t.fault {
+            self.fault(uc, at, access, write, permission);
+        }
+    }
+
+    fn fault(&mut self, uc: &mut Uc, at: u64, access: (u64, u64), write: bool, permission: u8) {
+        let store = write || self.modifies.get(&self.pc) == Some(&true);
+        // If both would fault, it is the kernel's.
+        if !permitted(uc, at, store) {
+            return;
+        }
+        if !self.watches.is_empty() {
+            self.serve(at, access);
+            return;
+        }
+        let Some(mut context) = self.context.take() else {
+            return;
+        };
+        let saved = uc.context_save(&mut context);
+        self.context = Some(context);
+        if saved.is_err() {
+            self.end = Some(End::Failed("unicorn cannot save its state".into()));
+        } else {
+            let old = uc.mem_read_as_vec(access.0, access.1 as usize);
+            let undo = match old {
+                Ok(old) if write => vec![(access.0, old)],
+                _ => vec![],
+            };
+            self.abort = Some(Abort {
+                addr: at,
+                store,
+                permission,
+                undo,
+            });
+        }
+        let _ = uc.emu_stop();
+    }
+
+    /// The modelled handler: looks the access up, and permits it.
+    fn serve(&mut self, at: u64, (addr, len): (u64, u64)) {
+        let now = (self.stats.instructions, at);
+        if std::mem::replace(&mut self.served, now) == now {
+            return;
+        }
+        self.stats.faults += 1;
+        match self
+            .watches
+            .iter()
+            .any(|&(w, l)| addr < w + l && w < addr + len)
+        {
+            true => self.stats.hits += 1,
+            false => self.stats.false_positives += 1,
+        }
+        if self.full {
+            self.charge_entry();
+            self.stats.charge(&self.costs, Step::Lookup);
+            self.stats.handler_cycles += self.costs.of(Step::Lookup);
+            self.stats.charge(&self.costs, Step::Return);
+        }
+    }
+
+    fn charge_entry(&mut self) {
+        self.stats.charge(&self.costs, Step::Raise);
+        for step in DELIVERY {
+            self.stats.charge(&self.costs, step);
+        }
+    }
+
+    /// Nothing of the instruction has happened.
+    pub(crate) fn take_back(&mut self, uc: &mut Uc, abort: &Abort) -> Result<(), End> {
+        let mut ok = abort
+            .undo
+            .iter()
+            .rev()
+            .all(|(addr, old)| uc.mem_write(*addr, old).is_ok());
+        ok &= self
+            .context
+            .as_ref()
+            .is_some_and(|c| uc.context_restore(c).is_ok());
+        if !ok {
+            return Err(End::Failed(
+                "unicorn cannot take an instruction back".into(),
+            ));
+        }
+        self.stats.instructions -= 1;
+        if self.full {
+            self.uncharge();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn deliver(&mut self, uc: &mut Uc, abort: &Abort) -> Result<(), End> {
+        self.stats.faults += 1;
+        let get = |uc: &Uc, r| uc.reg_read(r).unwrap_or(0);
+        let (pc, sp, flags) = (get(uc, R::RIP), get(uc, R::RSP), get(uc, R::EFLAGS));
+        let at = abort.addr;
+        if self.mmu.cr18 == 0 {
+            return Err(End::Signal(
+                11,
+                format!(
+                    "the user's tables forbid the access to {at:#x} by {pc:#x}, and there is no handler"
+                ),
+            ));
+        }
+        let frame = sp.wrapping_sub(RED_ZONE + FRAME) & !15;
+        let room = self.space.is_mapped(frame, FRAME)
+            && permitted(uc, frame, true)
+            && self.walk(uc, frame) == 0;
+        let info = (u64::from(abort.store) * INFO_WRITE) | (u64::from(abort.permission) << 8);
+        let words = [at, info, self.cookie, pc, 0x33, flags, sp, 0x2b];
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        if !room || uc.mem_write(frame, &bytes).is_err() {
+            return Err(End::Signal(
+                11,
+                format!("no room for the handler's frame at {frame:#x}"),
+            ));
+        }
+        let set = |uc: &mut Uc, r, v| {
+            uc.reg_write(r, v)
+                .map_err(|e| End::Failed(format!("unicorn: {e:?}")))
+        };
+        set(uc, R::RSP, frame)?;
+        set(uc, R::EFLAGS, flags & !CLEARED)?;
+        set(uc, R::RIP, self.mmu.cr18)?;
+        if self.full {
+            self.charge_entry();
+            self.paid = true;
+        }
+        if self.depth == 0 {
+            self.entered = self.stats.cycles;
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// One of ours; or `iretq`, for which Unicorn has no descriptor tables.
+    pub(crate) fn execute(&mut self, uc: &mut Uc, pc: u64, i: Instruction) -> Result<(), End> {
+        let register = REGISTERS[i.register];
+        let value = uc.reg_read(register).unwrap_or(0);
+        let mut next = pc + i.length;
+        match i.op {
+            Op::SetTlbRo => self.mmu.tlb.set_permission(value >> 12, RO),
+            Op::SetTlbRw => self.mmu.tlb.set_permission(value >> 12, 0),
+            Op::WriteCr16 => self.mmu.cr16 = value,
+            Op::WriteCr18 => self.mmu.cr18 = value,
+            Op::ReadCr17 => _ = uc.reg_write(register, self.mmu.cr17),
+            Op::Uliret | Op::Iretq => {
+                let skip = if i.op == Op::Uliret { 24 } else { 0 };
+                let sp = uc.reg_read(R::RSP).unwrap_or(0);
+                let mut bytes = [0; 40];
+                if uc.mem_read(sp.wrapping_add(skip), &mut bytes).is_err() {
+                    return Err(End::Signal(
+                        11,
+                        format!("ULIRET at {pc:#x} finds no frame at {sp:#x}"),
+                    ));
+                }
+                let word = |n: usize| {
+                    u64::from_le_bytes(bytes[n * 8..n * 8 + 8].try_into().unwrap_or_default())
+                };
+                // Of the flags those that a user may set.
+                let _ = uc.reg_write(R::EFLAGS, word(2) & 0x25_4dd5 | 0x202);
+                let _ = uc.reg_write(R::RSP, word(3));
+                next = word(0);
+                self.mmu.once.returned(next);
+                let was = self.depth;
+                self.depth = was.saturating_sub(1);
+                if self.full {
+                    // The step is all that the instruction costs.
+                    self.uncharge();
+                    if was == 1 {
+                        self.stats.handler_cycles += self.stats.cycles - self.entered;
+                    }
+                    self.stats.charge(&self.costs, Step::Return);
+                }
+            }
+        }
+        uc.reg_write(R::RIP, next)
+            .map_err(|e| End::Failed(format!("unicorn: {e:?}")))
+    }
+
+    /// The cycles of the instruction that has just begun.
+    fn uncharge(&mut self) {
+        let cycles = self.costs.of(Step::Instruction);
+        self.stats.cycles -= cycles;
+        self.stats.steps[Step::Instruction as usize] -= cycles;
+    }
+
+    /// What the user's tables say now, whatever the TLB knows.
+    pub fn walk(&self, uc: &Uc, addr: u64) -> u8 {
+        let read = |at| {
+            let mut b = [0];
+            uc.mem_read(at, &mut b).ok().map(|()| b[0])
+        };
+        self.mmu.tables.walk(self.mmu.cr16, addr, read)
+    }
+
+    /// ULPF_OP_SET for one page: tables, and what the TLB knows.
+    pub fn set_permission(&mut self, uc: &mut Uc, page: u64, permission: u8) {
+        if self.mmu.cr16 == 0 {
+            self.mmu.cr16 = self.mmu.tables.frame();
+        }
+        let (at, shift) = bits_of(page);
+        let change = |b: u8| b & !(3 << shift) | permission << shift;
+        match self.mmu.tables.leaf_or_own(self.mmu.cr16, page) {
+            Some(Leaf::Own(n)) => {
+                let byte = &mut self.mmu.tables.own(n)[at as usize];
+                *byte = change(*byte);
+            }
+            Some(Leaf::User(region)) => {
+                let mut b = [0];
+                if uc.mem_read(region + at, &mut b).is_ok() {
+                    let _ = uc.mem_write(region + at, &[change(b[0])]);
+                }
+            }
+            None => {}
+        }
+        self.mmu.tlb.forget(page >> 12);
+    }
+}

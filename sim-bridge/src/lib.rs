@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The hardware that the ULPF thesis proposes, simulated: a static Linux program runs on Unicorn, and
+//! every data access passes a model of the MMU that knows user-level page faults.
+//!
+//! ```text
+//!   elf ─▶ machine ─┬─ every access ─▶ mmu: tlb, user page tables, write-once ─▶ fault ─▶ the handler
+//!                   ├─ system calls ─▶ os (files, memory, time), device (/dev/ulpf)
+//!                   └─ cycles       ─▶ costs (the thesis's tables), stats
+//! ```
+
+pub mod costs;
+pub mod device;
+pub mod elf;
+pub mod fault;
+pub mod instructions;
+pub mod machine;
+pub mod memory;
+pub mod mmu;
+pub mod os;
+pub mod stats;
+pub mod tables;
+pub mod tlb;
+pub mod write_once;

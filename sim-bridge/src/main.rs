@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `ulpf-sim`: runs a static program on the simulated machine.
+
+use anyhow::{Context, Result, anyhow, bail};
+use std::os::unix::ffi::OsStringExt;
+use ulpf_sim_bridge::elf::{self, Elf};
+use ulpf_sim_bridge::machine::{Config, End, Machine};
+
+const USAGE: &str = "\
+Runs a static x86-64 Linux program on a simulated processor with user-level page faults.
+
+Usage: ulpf-sim [OPTIONS] PROG [ARGS…]
+
+  --functional         no cycles, no TLB before the program sets permissions; fast
+  --watch WHAT         watch a variable (NAME, NAME:LEN) or memory (ADDR:LEN) for writes, with a handler
+                       that is part of the model; more than once if you like
+  --tlb N              entries of the data TLB, a power of two [64]
+  --write-once RULE    corrected, thesis (Figure 3.5), or bit (without its address register) [corrected]
+  --cost STEP=CYCLES   what a step costs; `--cost help=0` names them
+  --limit N            give up after N instructions
+  --stats              the machine's counters as a table, to stderr at the end
+  --json FILE          the same as JSON; `-` is stderr
+  -h, --help           this text
+  -V, --version
+
+The exit status is the program's; 128 + N if a signal N ended it; 125 if the machine could not go on, or
+refuses the program (dynamically linked, 32-bit, for another processor). One thread and one process, so far.
+";
+
+struct Options {
+    config: Config,
+    watches: Vec<String>,
+    stats: bool,
+    json: Option<String>,
+    program: Vec<String>,
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
+    let mut o = Options {
+        config: Config::default(),
+        watches: vec![],
+        stats: false,
+        json: None,
+        program: vec![],
+    };
+    while let Some(arg) = args.next() {
+        if !arg.starts_with('-') {
+            o.program.push(arg);
+            break;
+        }
+        let (name, mut value) = match arg.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => {
+                (name.to_owned(), Some(value.to_owned()))
+            }
+            _ => (arg.clone(), None),
+        };
+        let mut value = || {
+            value
+                .take()
+                .or_else(|| args.next())
+                .ok_or_else(|| anyhow!("{name} needs a value"))
+        };
+        let number = |text: String| {
+            text.parse::<u64>()
+                .map_err(|_| anyhow!("`{text}` is no number"))
+        };
+        match name.as_str() {
+            "-h" | "--help" => {
+                print!("{USAGE}");
+                return Ok(None);
+            }
+            "-V" | "--version" => {
+                println!("ulpf-sim {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            "--functional" => o.config.functional = true,
+            "--watch" => o.watches.push(value()?),
+            "--tlb" => o.config.tlb = number(value()?)? as usize,
+            "--write-once" => o.config.rule = value()?.parse()?,
+            "--cost" => o.config.costs.set(&value()?)?,
+            "--limit" => o.config.limit = Some(number(value()?)?),
+            "--stats" => o.stats = true,
+            "--json" => o.json = Some(value()?),
+            "--" => break,
+            _ => bail!("unknown option {name}; `ulpf-sim --help` lists them"),
+        }
+    }
+    o.program.extend(args);
+    match o.program.is_empty() {
+        true => bail!("no program given; `ulpf-sim --help` tells more"),
+        false => Ok(Some(o)),
+    }
+}
+
+/// NAME, NAME:LEN or ADDR:LEN.
+fn place(elf: &Elf, what: &str) -> Result<(u64, u64)> {
+    let (name, len) = match what.split_once(':') {
+        Some((name, len)) => (
+            name,
+            Some(len.parse().map_err(|_| anyhow!("`{len}` is no length"))?),
+        ),
+        None => (what, None),
+    };
+    if let Some(hex) = name.strip_prefix("0x") {
+        let addr = u64::from_str_radix(hex, 16).map_err(|_| anyhow!("`{name}` is no address"))?;
+        return Ok((addr, len.context("an address needs a length: 0xADDR:LEN")?));
+    }
+    let symbol = elf.symbols.iter().find(|s| s.0 == name);
+    let s = symbol
+        .with_context(|| format!("the program has no variable `{name}` (is it stripped?)"))?;
+    Ok((s.1, len.unwrap_or(s.2)))
+}
+
+fn run(o: &Options) -> Result<i32> {
+    let path = &o.program[0];
+    let file = std::fs::read(path).with_context(|| path.clone())?;
+    let elf = elf::read(&file).with_context(|| path.clone())?;
+    let watches: Vec<_> = o
+        .watches
+        .iter()
+        .map(|w| place(&elf, w))
+        .collect::<Result<_>>()?;
+    let environment: Vec<_> = std::env::vars_os()
+        .map(|(k, v)| [k.into_vec(), b"=".to_vec(), v.into_vec()].concat())
+        .map(|b| String::from_utf8_lossy(&b).into_owned())
+        .collect();
+    let mut machine = Machine::new(&o.config)?;
+    machine.load(&elf, &o.program, &environment)?;
+    machine.watch(&watches)?;
+    let end = machine.run();
+    let status = match &end {
+        End::Exit(status) => *status,
+        End::Signal(n, why) => {
+            eprintln!("ulpf-sim: {path}: signal {n}: {why}");
+            128 + n
+        }
+        End::Failed(why) => {
+            eprintln!("ulpf-sim: {path}: {why}");
+            125
+        }
+    };
+    let stats = &machine.state.borrow().stats;
+    if o.stats {
+        eprint!("{}", stats.table(!watches.is_empty()));
+    }
+    match o.json.as_deref() {
+        Some("-") => eprintln!("{}", stats.json(!watches.is_empty(), status)),
+        Some(file) => std::fs::write(file, stats.json(!watches.is_empty(), status) + "\n")
+            .with_context(|| file.to_owned())?,
+        None => {}
+    }
+    Ok(status)
+}
+
+fn main() {
+    let status = match options(std::env::args().skip(1)) {
+        Ok(None) => 0,
+        Ok(Some(o)) => run(&o).unwrap_or_else(|e| {
+            eprintln!("ulpf-sim: {e:#}");
+            125
+        }),
+        Err(e) => {
+            eprintln!("ulpf-sim: {e:#}");
+            125
+        }
+    };
+    std::process::exit(status);
+}

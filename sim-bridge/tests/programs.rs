@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whole programs on the machine: compiled here with `gcc -static`, run by `ulpf-sim`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Compiles `source` (relative to this crate) with further options, once for each test.
+fn build(source: &str, options: &[&str]) -> PathBuf {
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let test = std::thread::current().name().unwrap().to_owned();
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
+    let done = Command::new("gcc")
+        .args(["-O2", "-I../kernel/include/uapi", "-o"])
+        .arg(&out)
+        .arg(source)
+        .args(options)
+        .current_dir(HERE)
+        .status()
+        .expect("gcc is there");
+    assert!(done.success(), "{source} does not compile");
+    out
+}
+
+fn program(name: &str) -> PathBuf {
+    build(&format!("tests/programs/{name}.c"), &["-static", "-lm"])
+}
+
+struct Run {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn sim(options: &[&str], program: &Path, args: &[&str]) -> Run {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_ulpf-sim"))
+        .args(options)
+        .arg(program)
+        .args(args)
+        .output()
+        .unwrap();
+    Run {
+        status: status.code().expect("ulpf-sim ends by itself"),
+        out: text(&stdout),
+        err: text(&stderr),
+    }
+}
+
+impl Run {
+    /// A number of the statistics in JSON.
+    fn count(&self, name: &str) -> u64 {
+        let key = format!("\"{name}\":");
+        let at = self
+            .err
+            .find(&key)
+            .unwrap_or_else(|| panic!("no {name} in {}", self.err))
+            + key.len();
+        let digits = self.err[at..]
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap();
+        digits.parse().unwrap()
+    }
+
+    fn succeeds(&self, out: &str) {
+        assert_eq!((self.status, self.out.as_str()), (0, out), "{}", self.err);
+    }
+}
+
+#[test]
+fn a_program_runs_as_on_linux() {
+    let p = program("hello");
+    let native = Command::new(&p).arg("you").output().unwrap();
+    assert_eq!(native.status.code(), Some(7));
+    for options in [&[][..], &["--functional"]] {
+        let run = sim(options, &p, &["you"]);
+        assert_eq!(
+            (run.status, run.out),
+            (7, text(&native.stdout)),
+            "{}",
+            run.err
+        );
+    }
+}
+
+#[test]
+fn examples_run_as_on_linux() {
+    for name in ["five", "heap1000", "structs", "strings"] {
+        let p = build(&format!("../examples/{name}.c"), &["-static"]);
+        let native = Command::new(&p).output().unwrap();
+        let run = sim(&["--functional"], &p, &[]);
+        assert_eq!(
+            (Some(run.status), run.out),
+            (native.status.code(), text(&native.stdout)),
+            "{name}: {}",
+            run.err
+        );
+    }
+}
+
+/// Also position-independent, and the same in every run.
+#[test]
+fn a_run_can_be_repeated() {
+    let p = build("tests/programs/hello.c", &["-static-pie", "-fPIE", "-lm"]);
+    let runs = [0, 1].map(|_| sim(&["--json=-"], &p, &["you"]));
+    assert_eq!(runs[0].status, 7, "{}", runs[0].err);
+    assert_eq!(runs[0].err, runs[1].err);
+    assert!(runs[0].count("tlb_misses") > 10);
+}
+
+#[test]
+fn the_thesis_mechanism() {
+    for options in [&[][..], &["--functional"], &["--write-once=thesis"]] {
+        sim(options, &program("thesis"), &[]).succeeds("thesis: done\n");
+    }
+}
+
+/// Section 3.2.3 and DESIGN.md, with Unicorn's own pieces of a MOVUPS.
+#[test]
+fn write_once_rules() {
+    let p = program("instruction");
+    let run = |rule: &str, what: &str| {
+        let run = sim(&["--limit=300000", "--write-once", rule], &p, &[what]);
+        match run.status {
+            0 => Some(run.out),
+            _ => {
+                assert!(
+                    run.status == 125 && run.err.contains("has not ended"),
+                    "{}",
+                    run.err
+                );
+                None
+            }
+        }
+    };
+    let one = Some("1 faults, 1 0\n".into());
+    for rule in ["bit", "thesis", "corrected"] {
+        assert_eq!(run(rule, "store"), one);
+    }
+    let both = Some("2 faults, -1 -1\n".into());
+    assert_eq!(run("bit", "movups"), None);
+    assert_eq!(run("thesis", "movups"), both);
+    assert_eq!(run("corrected", "movups"), both);
+    assert_eq!(run("bit", "rmw"), None);
+    assert_eq!(run("thesis", "rmw"), None);
+    assert_eq!(run("corrected", "rmw"), one);
+}
+
+/// Tables 4.1 and 4.2, each row from the steps that a run has really taken.
+#[test]
+fn the_thesis_tables_to_the_cycle() {
+    let run = sim(&["--json=-"], &program("instruction"), &["store"]);
+    run.succeeds("1 faults, 1 0\n");
+    let table_4_2 = [
+        ("flush", 10),
+        ("inform", 6),
+        ("save-pc", 6),
+        ("save-flags", 12),
+        ("save-rdi", 12),
+        ("cpu-id", 7),
+        ("mispredict", 10),
+        ("first-instruction", 2),
+    ];
+    for (step, cycles) in table_4_2 {
+        assert_eq!(run.count(step), cycles, "{step}");
+    }
+    let total: u64 = table_4_2.iter().map(|row| run.count(row.0)).sum();
+    assert_eq!(total, 65);
+    assert_eq!(total + run.count("raise"), 130);
+    assert_eq!(run.count("return"), 85);
+    assert_eq!(run.count("signal_cycles_modelled"), 24910);
+    // The handler's five instructions before ULIRET; the first one is a step of the table.
+    assert_eq!(run.count("handler_cycles"), 4);
+    let steps = run.count("instruction") + run.count("walk") + 130 + 85;
+    assert_eq!(run.count("cycles"), steps);
+    // Of all instructions, those two are not charged as such.
+    assert_eq!(run.count("instructions") - run.count("instruction"), 2);
+}
+
+/// The third row of Table 4.1 that is ULPF's: the modelled handler's lookup.
+#[test]
+fn watches_with_the_modelled_handler() {
+    let p = program("loop");
+    let plain = sim(&["--json=-"], &p, &["3"]);
+    let run = sim(
+        &["--json=-", "--watch=table:64", "--watch", "total"],
+        &p,
+        &["3"],
+    );
+    run.succeeds(&plain.out);
+    // Sixteen elements in three rounds, and one store to `total`.
+    assert_eq!(run.count("hits"), 49);
+    let faults = run.count("faults");
+    assert_eq!(run.count("false_positives"), faults - 49);
+    assert_eq!(run.count("lookup"), 200 * faults);
+    assert_eq!(
+        run.count("cycles") - plain.count("cycles"),
+        (130 + 200 + 85) * faults
+    );
+    assert_eq!(run.count("tlb_misses"), plain.count("tlb_misses"));
+}
+
+#[test]
+fn a_small_tlb_misses_more() {
+    let p = program("loop");
+    let misses = |size| sim(&["--json=-", "--tlb", size], &p, &["3"]).count("tlb_misses");
+    assert!(misses("2") > 2 * misses("256"));
+}
+
+#[test]
+fn a_program_for_the_device() {
+    for options in [&[][..], &["--functional"], &["--write-once=thesis"]] {
+        sim(options, &program("device"), &[]).succeeds("device: done\n");
+    }
+}
+
+#[test]
+fn what_is_refused() {
+    let refused = |options: &[&str], program: &Path, why: &str| {
+        let run = sim(options, program, &[]);
+        assert!(
+            run.status == 125 && run.err.contains(why),
+            "{}: {}",
+            run.status,
+            run.err
+        );
+    };
+    let dynamic = build("tests/programs/loop.c", &[]);
+    refused(&[], &dynamic, "link it with -static");
+    refused(&[], Path::new("/nonexistent"), "No such file");
+    refused(&[], &Path::new(HERE).join("Cargo.toml"), "not an ELF file");
+    let p = program("loop");
+    refused(&["--tlb=3"], &p, "a power of two");
+    refused(&["--cost=rise=1"], &p, "no step is called `rise`");
+    refused(&["--watch=tabel"], &p, "no variable `tabel`");
+    refused(&["--watch=0x10:4"], &p, "nothing is mapped at 0x10");
+    refused(
+        &["--limit=1000"],
+        &p,
+        "has not ended after 1000 instructions",
+    );
+    let threads = build("../examples/threads16.c", &["-static", "-pthread"]);
+    refused(
+        &[],
+        &threads,
+        "system call 435, clone3; the machine has one thread",
+    );
+}
+
+#[test]
+fn signals_end_it_as_a_shell_would_say() {
+    let p = build("../examples/crash.c", &["-static"]);
+    let run = sim(&[], &p, &[]);
+    assert!(
+        run.status == 128 + 11 && run.err.contains("signal 11"),
+        "{}",
+        run.err
+    );
+}
