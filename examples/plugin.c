@@ -7,6 +7,12 @@ int plugin_step(int by)
 	return plugin_state;
 }
 
+void plugin_call(void (*back)(void))
+{
+	back();
+	plugin_state++;
+}
+
 /* Writes to what is not its own. */
 void plugin_note(int *where)
 {

@@ -25,7 +25,7 @@ WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program
   total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
   total outside libfoo    by any other
   buf called from parse   by a function that parse has called: memcpy, a system call's wrapper
-                          (called outside: by others); as far as frame pointers lead
+                          (called outside: by others)
   total thread main       by this thread (or a number)
   total skip 10 count 5   of the hits that are left: from the 11th on, five of them
 
@@ -80,7 +80,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Log up to N callers with each hit, as far as frame pointers lead (-fno-omit-frame-pointer)
+    /// Log up to N callers with each hit (by unwind tables; in code without them, by frame pointers)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub backtrace: Option<u8>,
 

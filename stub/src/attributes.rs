@@ -152,6 +152,12 @@ impl Table {
         }
     }
 
+    /// Each of them once, however many watches have it.
+    pub fn all(&self) -> impl Iterator<Item = &Attributes> {
+        let used = self.kept.iter().filter(|s| s.watches > 0);
+        used.map(|s| &s.attributes)
+    }
+
     /// Of every watch that something has been said of, those that have ended too.
     pub fn iter(&self) -> impl Iterator<Item = (WatchId, &Attributes)> {
         let ids = (0..self.of.len() as u32).map(WatchId);

@@ -264,7 +264,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         hits::count_false_positive(t, TargetAddr(addr));
     }
     let i = t.inner();
-    if !events.is_empty() || i.reconsider != 0 {
+    if !events.is_empty() || i.reconsider != 0 || i.new_code != 0 {
         i.pending = events;
         t.attention.store(1, SeqCst);
     }

@@ -235,6 +235,10 @@ pub fn look_again(t: &'static Thread, uc: &mut UContext) {
     if page != 0 && t.inner().own_step.is_none() {
         request(t, uc, Request::Reconsider { page });
     }
+    let at = core::mem::take(&mut t.inner().new_code);
+    if at != 0 && t.inner().own_step.is_none() {
+        request(t, uc, Request::Unwind { at });
+    }
     if let Some((site, page)) = t.inner().hot.take()
         && t.inner().own_step.is_none()
         && !t.inner().stepping

@@ -19,6 +19,7 @@ use crate::inferior::AgentExpr;
 use crate::runtime::memory;
 use crate::runtime::park::{self, notify};
 use crate::runtime::thread::Thread;
+use crate::unwind;
 
 /// Elements of one access for which a condition is evaluated; with more it counts as true.
 const MOST_ELEMENTS: u32 = 4096;
@@ -118,11 +119,7 @@ impl Filter {
             return false;
         }
         if let Some(r) = &self.caller
-            && callers(hit.gprs)
-                .into_iter()
-                .flatten()
-                .any(|at| r.contain(at))
-                != r.inside
+            && callers(hit).into_iter().flatten().any(|at| r.contain(at)) != r.inside
         {
             return false;
         }
@@ -195,10 +192,14 @@ impl Filter {
     }
 }
 
-/// Where the function was called, if that can be told without unwind tables: the word on top of the
-/// stack is the return address of a function that has pushed nothing (`memcpy`, a system call's wrapper),
-/// the word behind rbp that of one with a frame.
-fn callers(gprs: &Gprs) -> [Option<u64>; 2] {
+/// Where the function was called. Where no unwind tables tell: the word on top of the stack is the return
+/// address of a function that has pushed nothing (`memcpy`, a system call's wrapper), the word behind rbp
+/// that of one with a frame.
+fn callers(hit: &Hit) -> [Option<u64>; 2] {
+    let gprs = hit.gprs;
+    if let Some(at) = unwind::caller(hit.t, gprs) {
+        return [Some(at.wrapping_sub(1)), None];
+    }
     let framed = gprs.rbp & 7 == 0 && gprs.rbp >= gprs.rsp;
     let top = memory::get::<u64>(gprs.rsp);
     let frame = framed

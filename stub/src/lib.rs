@@ -26,6 +26,7 @@ mod patches;
 mod runs;
 mod runtime;
 mod syscalls;
+mod unwind;
 
 pub use global::g;
 

@@ -16,6 +16,7 @@ use crate::g;
 use crate::hits::Cause;
 use crate::runtime::memory;
 use crate::runtime::thread::Thread;
+use crate::unwind;
 
 /// The bytes `[start, start + len)` of a watch were touched, and this was there before.
 pub fn hit(
@@ -97,31 +98,9 @@ fn words(bytes: &[u8], to: &mut [u64; WORDS]) {
 #[inline(never)]
 fn with_frames(t: &Thread, gprs: &Gprs, entry: Entry, most: usize) {
     let mut frames = [0; MAX_FRAMES];
-    let n = backtrace(gprs, &mut frames, most);
+    let n = unwind::backtrace(t, gprs, &mut frames, most);
     let frames = frames.get(..n).unwrap_or_default();
     write(t, &Entry { frames, ..entry });
-}
-
-/// Return addresses along the frame pointers.
-fn backtrace(gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
-    let mut fp = gprs.rbp;
-    let mut n = 0;
-    let mut low = gprs.rsp;
-    while n < want.min(MAX_FRAMES) {
-        if fp < low || fp & 7 != 0 {
-            break;
-        }
-        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
-            break;
-        };
-        if let Some(slot) = to.get_mut(n) {
-            *slot = ret;
-        }
-        n += 1;
-        low = fp + 16;
-        fp = next;
-    }
-    n
 }
 
 fn write(t: &Thread, entry: &Entry) {

@@ -30,7 +30,7 @@ Clauses:
   changed               only if the value changes
   skip N, count N       not the first N; only N
   log                   record hits and do not stop (ulpf log show)
-  bt N                  with the return addresses of N callers (needs frame pointers)
+  bt N                  with the return addresses of N callers
   follow                end with the heap object at free, move with it at realloc
   guard, debug-register where it lives
 

@@ -2,6 +2,8 @@
 //! run-times search in the same way). Only tables of the form that linkers write are read; without one,
 //! nothing is known.
 
+use alloc::vec::Vec;
+
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::maps::Snapshot;
 
@@ -28,53 +30,92 @@ fn relative(base: u64, at: u64) -> Option<u64> {
     Some(base.wrapping_add_signed(i64::from(u32_at(at)? as i32)))
 }
 
-/// The address of the unwind table of the file that is mapped at `pc`.
-fn table(pc: u64, maps: &Snapshot) -> Option<u64> {
-    const PT_LOAD: u32 = 1;
-    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-    let mut n = maps.index(pc);
-    let vma = maps.vmas.get(n).filter(|v| v.start <= pc)?;
-    let file = (vma.dev, vma.inode);
-    // Its first mapping has the headers.
-    while let Some(v) = n.checked_sub(1).and_then(|n| maps.vmas.get(n)) {
-        if (v.dev, v.inode) != file {
-            break;
-        }
-        n -= 1;
-    }
-    let base = maps.vmas.get(n)?.start;
-    let head: [u8; 64] = bytes(base)?;
-    if !head.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let count = u16::from_le_bytes([head[56], head[57]]);
-    let mut header = base.wrapping_add(u64_at(base + 32)?);
-    let mut bias = None;
-    let (mut inside, mut table) = (false, None);
-    for _ in 0..count.min(64) {
-        let (kind, offset) = (u32_at(header)?, u64_at(header.wrapping_add(8))?);
-        let address = u64_at(header.wrapping_add(16))?;
-        let len = u64_at(header.wrapping_add(40))?;
-        header = header.wrapping_add(56);
-        if kind == PT_LOAD {
-            if offset == 0 {
-                bias = Some(base.wrapping_sub(address & !(PAGE_SIZE - 1)));
+/// A file that is mapped, by its program headers.
+pub struct Object {
+    /// Of its mappings, the first and the last.
+    pub start: u64,
+    pub end: u64,
+    /// Address in memory less address in the file.
+    pub bias: u64,
+    /// What of the file is mapped where, `[start, end)`.
+    loads: Vec<(u64, u64)>,
+    /// `.eh_frame_hdr`.
+    unwind: Option<(u64, u64)>,
+}
+
+impl Object {
+    /// The one that the mapping with this number in `maps` belongs to.
+    pub fn at(mut n: usize, maps: &Snapshot) -> Option<Object> {
+        const PT_LOAD: u32 = 1;
+        const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+        let vma = maps.vmas.get(n)?;
+        let file = (vma.dev, vma.inode);
+        // Its first mapping has the headers.
+        while let Some(v) = n.checked_sub(1).and_then(|n| maps.vmas.get(n)) {
+            if (v.dev, v.inode) != file {
+                break;
             }
-            inside |= pc.wrapping_sub(bias?.wrapping_add(address)) < len;
-        } else if kind == PT_GNU_EH_FRAME {
-            table = Some(address);
+            n -= 1;
         }
+        let base = maps.vmas.get(n)?.start;
+        let head: [u8; 64] = bytes(base)?;
+        if !head.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let count = u16::from_le_bytes([head[56], head[57]]);
+        let mut header = base.wrapping_add(u64_at(base + 32)?);
+        let mut bias = None;
+        let (mut loads, mut unwind, mut end) = (Vec::new(), None, base);
+        for _ in 0..count.min(64) {
+            let (kind, offset) = (u32_at(header)?, u64_at(header.wrapping_add(8))?);
+            let address = u64_at(header.wrapping_add(16))?;
+            let len = u64_at(header.wrapping_add(40))?;
+            header = header.wrapping_add(56);
+            if kind == PT_LOAD {
+                if offset == 0 {
+                    bias = Some(base.wrapping_sub(address & !(PAGE_SIZE - 1)));
+                }
+                let start = bias?.wrapping_add(address);
+                loads.push((start, start.checked_add(len)?));
+                end = end.max(start.checked_add(len)?);
+            } else if kind == PT_GNU_EH_FRAME {
+                unwind = Some((address, len));
+            }
+        }
+        let bias = bias?;
+        let unwind = unwind.map(|(at, len)| (bias.wrapping_add(at), bias.wrapping_add(at + len)));
+        Some(Object {
+            start: base,
+            end: end.checked_next_multiple_of(PAGE_SIZE)?,
+            bias,
+            loads,
+            unwind,
+        })
     }
-    inside.then_some(bias?.wrapping_add(table?))
+
+    /// The table of functions, `[start, end)`.
+    pub fn unwind_header(&self) -> Option<(u64, u64)> {
+        // Version 1; tables relative to themselves, count as it is, entries relative to the table.
+        self.unwind
+            .filter(|u| u.0 < u.1 && bytes(u.0) == Some([1, 0x1b, 0x03, 0x3b]))
+    }
+
+    /// Where what it points to begins, and the end of what is mapped there.
+    pub fn frames(&self) -> Option<(u64, u64)> {
+        let field = self.unwind_header()?.0.wrapping_add(4);
+        let start = relative(field, field)?;
+        let load = self.loads.iter().find(|l| l.0 <= start && start < l.1)?;
+        Some((start, load.1))
+    }
 }
 
 /// The first address of the function that holds `pc`.
 pub fn start(pc: u64, maps: &Snapshot) -> Option<u64> {
-    let table = table(pc, maps)?;
-    // Version 1; table's address relative to itself, count as it is, entries relative to the table.
-    if bytes(table)? != [1, 0x1b, 0x03, 0x3b] {
-        return None;
-    }
+    let n = maps.index(pc);
+    maps.vmas.get(n).filter(|v| v.start <= pc)?;
+    let object = Object::at(n, maps)?;
+    object.loads.iter().find(|l| l.0 <= pc && pc < l.1)?;
+    let table = object.unwind_header()?.0;
     let entry = |n: u64| table.wrapping_add(12 + n * 8);
     let (mut low, mut high) = (0, u64::from(u32_at(table.wrapping_add(8))?));
     while low < high {

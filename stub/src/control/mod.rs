@@ -24,6 +24,7 @@ mod roster;
 mod sites;
 pub mod text;
 mod trampolines;
+mod unwind;
 mod vanished;
 mod watchdog;
 mod watches;
@@ -569,6 +570,10 @@ impl Control {
             }
             Request::Reconsider { page } => {
                 self.reconsider(page);
+                false
+            }
+            Request::Unwind { at } => {
+                self.look_for_code((at != 0).then_some(at));
                 false
             }
             Request::None | Request::End => false,

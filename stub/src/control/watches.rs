@@ -126,6 +126,7 @@ impl Control {
 
     /// Makes the staged set the one in force. Cheap when nothing has changed.
     pub fn commit_watches(&mut self) {
+        self.prepare_backtraces();
         let changes = self.staged.commit();
         // The debugger may have written to what the registers watch.
         debug_registers::look_all(super::text::read);
@@ -201,6 +202,7 @@ impl Control {
     pub fn release_memory(&mut self, start: u64, end: u64) {
         self.sites.forget(start, end);
         self.patches.forget(start, end);
+        self.forget_code(start, end);
         if !g().touches(start, end) {
             return;
         }

@@ -121,6 +121,10 @@ pub enum Request {
     None,
     /// Park the others; nothing else.
     ForkBegin,
+    /// Code at this address, which a backtrace has come to, is not known; 0: a file has been mapped.
+    Unwind {
+        at: u64,
+    },
     /// Give `[start, end)` back to plain private memory: a memory call is about to change it.
     ReleaseBegin {
         start: u64,
@@ -257,6 +261,8 @@ pub struct Inner {
     pub caught: u64,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
     pub reconsider: u64,
+    /// Code that a backtrace has come to and did not know; 0: none.
+    pub new_code: u64,
     /// Not 0: the patch there is to go.
     pub cool: u64,
     /// A hot instruction and the page that it has met.
@@ -531,6 +537,7 @@ impl Registry {
                 call: None,
                 caught: 0,
                 reconsider: 0,
+                new_code: 0,
                 cool: 0,
                 hot: None,
                 mapped: Mapped::default(),

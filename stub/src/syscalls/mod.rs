@@ -36,6 +36,7 @@ use crate::runtime::park::{self, enter_syscall, leave_syscall};
 use crate::runtime::signals;
 use crate::runtime::thread::{Call, Events, OwnStepKind, Request, Thread};
 use crate::runtime::waiting;
+use crate::unwind;
 
 use buffers::List;
 use scratch::Scratch;
@@ -591,7 +592,8 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         && (g().touches(range.0, range.1)
             || debug_registers::any_in(range.0, range.1)
             || sites::touches(range.0, range.1)
-            || patches::touches(range.0, range.1)))
+            || patches::touches(range.0, range.1)
+            || unwind::touches(range.0, range.1)))
     .then_some(range)
 }
 
@@ -653,6 +655,9 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
             r
         }
     };
+    if result >= 0 && unwind::is_loaded(nr, a) {
+        park::request(t, uc, Request::Unwind { at: 0 });
+    }
     if nr as u32 == k::__NR_brk && result > 0 {
         g().brk.store(result as u64, Relaxed);
     }

@@ -1,0 +1,259 @@
+//! Return addresses for the log: by the unwind tables of the program's files, with framehop; in code that has
+//! none, along the frame pointers.
+//!
+//! ```text
+//!   at rest (control/unwind.rs)          in a handler
+//!   .eh_frame of each file, copied ─▶ framehop ─▶ frames
+//!   all executable mappings ────────▶ is this a return address at all?  ── no ──▶ the end of the backtrace
+//!                       ▲                                                └▶ ask, once a page: mappings may be new
+//!                       └─────────────────── Request::Unwind ◀──────────────┘
+//! ```
+//! What handlers read changes only while all of them rest. framehop allocates nothing while it unwinds; the
+//! caches that it needs for that are made beforehand, and whoever finds none free does without.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
+use ulpf_lib::ring::MAX_FRAMES;
+
+use crate::runtime::memory;
+use crate::runtime::thread::Thread;
+
+pub type Tables = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
+type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
+
+/// So many threads unwind at the same time.
+const CACHES: usize = 16;
+/// Pages of unknown code that are remembered, so that nobody asks for them again.
+const MOST_UNKNOWN: usize = 1024;
+
+struct Slot {
+    taken: AtomicBool,
+    cache: UnsafeCell<Cache>,
+}
+
+/// A file whose tables are known.
+pub struct File {
+    /// Its number in the tables: the address of its first mapping.
+    pub start: u64,
+    /// Its code, `[start, end)`.
+    pub code: (u64, u64),
+}
+
+/// What is known of the program's code.
+pub struct Code {
+    pub tables: Tables,
+    /// Whose tables these are.
+    pub files: Vec<File>,
+    /// What is executable, `[start, end)`, ascending.
+    pub executable: Vec<(u64, u64)>,
+    /// Numbers of pages that were asked for and are none of it, ascending.
+    pub unknown: Vec<u64>,
+    caches: Vec<Slot>,
+}
+
+struct Shared(UnsafeCell<Option<Box<Code>>>);
+// SAFETY: written only while all program threads rest; a slot's cache is its taker's.
+unsafe impl Sync for Shared {}
+
+static CODE: Shared = Shared(UnsafeCell::new(None));
+
+fn code() -> Option<&'static Code> {
+    // SAFETY: see `Shared`.
+    unsafe { (*CODE.0.get()).as_deref() }
+}
+
+/// # Safety
+/// The stub's task, with the world at rest.
+#[allow(clippy::mut_from_ref)]
+pub unsafe fn code_mut() -> &'static mut Option<Box<Code>> {
+    // SAFETY: the caller's duty.
+    unsafe { &mut *CODE.0.get() }
+}
+
+impl File {
+    pub fn meets(&self, start: u64, end: u64) -> bool {
+        self.code.0 < end && start < self.code.1
+    }
+}
+
+/// Are tables known of code in `[start, end)`, which is about to change? (Other code comes and goes without
+/// us: a JIT's, say.)
+pub fn touches(start: u64, end: u64) -> bool {
+    code().is_some_and(|c| c.files.iter().any(|f| f.meets(start, end)))
+}
+
+/// A file's code has been mapped, and the rest of it may follow.
+static NEW_FILE: AtomicBool = AtomicBool::new(false);
+
+/// A call that changes mappings has been made. `true`: it is time to look for new files. The dynamic loader
+/// makes what it has relocated read-only last, before it runs any of it.
+pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
+    const MAP_ANONYMOUS: u64 = 0x20;
+    match nr as u32 {
+        _ if code().is_none() => false,
+        k::__NR_mmap => {
+            if args[2] & u64::from(PROT_EXEC) != 0 && args[3] & MAP_ANONYMOUS == 0 {
+                NEW_FILE.store(true, Relaxed);
+            }
+            false
+        }
+        k::__NR_mprotect => args[2] == u64::from(PROT_READ) && NEW_FILE.swap(false, Relaxed),
+        _ => false,
+    }
+}
+
+impl Code {
+    pub fn new() -> Code {
+        let slot = || Slot {
+            taken: AtomicBool::new(false),
+            cache: UnsafeCell::new(Cache::new_in()),
+        };
+        Code {
+            tables: Tables::new(),
+            files: Vec::new(),
+            executable: Vec::new(),
+            unknown: Vec::new(),
+            caches: (0..CACHES).map(|_| slot()).collect(),
+        }
+    }
+
+    /// Can it be a return address, or one of an instruction?
+    fn is_code(&self, at: u64) -> bool {
+        let n = self.executable.partition_point(|r| r.1 < at);
+        self.executable.get(n).is_some_and(|r| r.0 <= at)
+    }
+
+    /// May mappings be new that are not known here?
+    fn may_be_new(&self, at: u64) -> bool {
+        let page = at / PAGE_SIZE;
+        self.unknown.len() < MOST_UNKNOWN && self.unknown.binary_search(&page).is_err()
+    }
+
+    /// A free cache, beginning with the thread's own.
+    fn cache(&self, t: &Thread) -> Option<&Slot> {
+        let first = t.index.load(Relaxed) as usize;
+        (0..CACHES)
+            .filter_map(|n| self.caches.get((first + n) % CACHES))
+            .find(|slot| !slot.taken.swap(true, Acquire))
+    }
+}
+
+/// Return addresses, innermost first, of the context that an access has left; how many.
+pub fn backtrace(t: &Thread, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
+    let Some(code) = code() else { return 0 };
+    let mut found = Found {
+        t,
+        code,
+        to,
+        n: 0,
+        want: want.min(MAX_FRAMES),
+    };
+    match code.cache(t) {
+        Some(slot) => {
+            // SAFETY: ours until `taken` is false again.
+            let cache = unsafe { &mut *slot.cache.get() };
+            by_tables(&mut found, gprs, cache);
+            slot.taken.store(false, Release);
+        }
+        None => by_frame_pointers(&mut found, gprs),
+    }
+    found.n
+}
+
+/// Where the function that is executed was called, if tables tell.
+pub fn caller(t: &Thread, gprs: &Gprs) -> Option<u64> {
+    let code = code()?;
+    if !code.files.iter().any(|f| f.meets(gprs.rip, gprs.rip + 1)) {
+        return None;
+    }
+    let mut to = [0; MAX_FRAMES];
+    (backtrace(t, gprs, &mut to, 1) == 1).then_some(to[0])
+}
+
+struct Found<'a> {
+    t: &'a Thread,
+    code: &'a Code,
+    to: &'a mut [u64; MAX_FRAMES],
+    n: usize,
+    want: usize,
+}
+
+impl Found<'_> {
+    /// One more; `false`: it is none, or enough.
+    fn add(&mut self, at: u64) -> bool {
+        if !self.code.is_code(at) {
+            if self.code.may_be_new(at) {
+                self.t.inner().new_code = at;
+            }
+            return false;
+        }
+        if let Some(slot) = self.to.get_mut(self.n) {
+            *slot = at;
+            self.n += 1;
+        }
+        self.n < self.want
+    }
+}
+
+fn by_tables(found: &mut Found, gprs: &Gprs, cache: &mut Cache) {
+    if !found.code.is_code(gprs.rip) && found.code.may_be_new(gprs.rip) {
+        found.t.inner().new_code = gprs.rip;
+    }
+    let tables = &found.code.tables;
+    let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
+    let mut frame = FrameAddress::InstructionPointer(gprs.rip);
+    let mut read = |at| memory::get::<u64>(at).ok_or(());
+    while let Ok(Some(at)) = tables.unwind_frame(frame, &mut regs, cache, &mut read) {
+        let Some(next) = FrameAddress::from_return_address(at).filter(|_| found.add(at)) else {
+            return;
+        };
+        frame = match interrupted(at, regs.sp()) {
+            Some(context) => {
+                regs = context;
+                if !found.add(context.ip()) {
+                    return;
+                }
+                FrameAddress::InstructionPointer(context.ip())
+            }
+            None => next,
+        };
+    }
+}
+
+/// What a signal has interrupted, if `at` is where its handler returns to, with the stack pointer `sp`.
+fn interrupted(at: u64, sp: u64) -> Option<UnwindRegsX86_64> {
+    // mov $15,%rax; syscall
+    const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    // ucontext_t: rbp, rsp, rip.
+    const PLACES: [u64; 3] = [120, 160, 168];
+    if memory::get::<[u8; 9]>(at)? != SIGRETURN {
+        return None;
+    }
+    let mut values = PLACES.map(|n| memory::get::<u64>(sp.wrapping_add(n)));
+    let mut take = |n: usize| values.get_mut(n).and_then(Option::take);
+    let (bp, sp, ip) = (take(0)?, take(1)?, take(2)?);
+    Some(UnwindRegsX86_64::new(ip, sp, bp))
+}
+
+fn by_frame_pointers(found: &mut Found, gprs: &Gprs) {
+    let (mut fp, mut low) = (gprs.rbp, gprs.rsp);
+    while fp >= low && fp & 7 == 0 {
+        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
+            return;
+        };
+        if !found.add(ret) {
+            return;
+        }
+        low = fp + 16;
+        fp = next;
+    }
+}
