@@ -97,13 +97,10 @@ static bool find_open(struct ulpf_space *space, pgoff_t page, bool write, struct
 	return false;
 }
 
-bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page)
+bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page)
 {
 	bool open;
 
-	/* Without the lock: what this task has put there it sees. */
-	if (list_empty(&space->closers))
-		return false;
 	spin_lock(&space->closers_lock);
 	open = find_open(space, page, true, NULL);
 	spin_unlock(&space->closers_lock);

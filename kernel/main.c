@@ -16,7 +16,7 @@ static unsigned short mode = 0660;
 module_param(mode, ushort, 0444);
 MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)");
 
-#define ULPF_FEATURES (ULPF_FEATURE_READ | ULPF_FEATURE_PLI_LOOSEN | ULPF_FEATURE_ONCE | \
+#define ULPF_FEATURES (ULPF_FEATURE_READ | ULPF_FEATURE_PLI_LOOSEN | \
 		       ULPF_FEATURE_STACK | ULPF_FEATURE_KERNEL | ULPF_FEATURE_GUARD)
 
 /* Memory that cannot be swapped is limited as mlock()'s is. Callers hold the mmap lock for writing. */
@@ -244,21 +244,13 @@ static struct miscdevice ulpf_device = {
 
 static int __init ulpf_init(void)
 {
-	int error = ulpf_once_init();
-
-	if (error)
-		return error;
 	ulpf_device.mode = mode & 0666;
-	error = misc_register(&ulpf_device);
-	if (error)
-		ulpf_once_exit();
-	return error;
+	return misc_register(&ulpf_device);
 }
 
 static void __exit ulpf_exit(void)
 {
 	misc_deregister(&ulpf_device);
-	ulpf_once_exit();
 	/* Threads' records are freed by RCU callbacks of the kernel's own; nothing of ours is left to run. */
 }
 

@@ -54,18 +54,6 @@ static vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault *vmf,
 	return 0;
 }
 
-/* The program's own access is forbidden: 0 if it may pass this once. */
-static vm_fault_t judge_user(struct ulpf_space *space, struct vm_fault *vmf, unsigned int permission)
-{
-	if (space->once) {
-		int passes = ulpf_once_pass(space, vmf);
-
-		if (passes)
-			return passes < 0 ? VM_FAULT_OOM : 0;
-	}
-	return ulpf_upcall(space, vmf, info_of(vmf) | permission << ULPF_INFO_PERM_SHIFT);
-}
-
 static vm_fault_t guarded_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -93,14 +81,10 @@ static vm_fault_t guarded_fault(struct vm_fault *vmf)
 	permission = ulpf_permission(region, vmf->real_address);
 	if (!ulpf_forbids(permission, write))
 		goto allow;
-	if (vmf->flags & FAULT_FLAG_USER) {
-		vm_fault_t taken = judge_user(space, vmf, permission);
-
-		if (taken)
-			return taken;
-	} else if (ulpf_open_for_kernel(space, vmf, write)) {
+	if (vmf->flags & FAULT_FLAG_USER)
+		return ulpf_upcall(space, vmf, info_of(vmf) | permission << ULPF_INFO_PERM_SHIFT);
+	if (ulpf_open_for_kernel(space, vmf, write))
 		return VM_FAULT_OOM;
-	}
 allow:
 	return space->store_ops->fault(vmf);
 }
@@ -123,11 +107,9 @@ static vm_fault_t guarded_mkwrite(struct vm_fault *vmf)
 	/* guarded_fault() may have let pass this very access. */
 	if (ulpf_is_open_for_kernel(space, vmf->pgoff))
 		return 0;
-	if (space->once && ulpf_once_is_open(space, vmf))
-		return 0;
 	switch (ulpf_who(vmf)) {
 	case ULPF_USER:
-		return judge_user(space, vmf, permission);
+		return ulpf_upcall(space, vmf, ULPF_INFO_WRITE | permission << ULPF_INFO_PERM_SHIFT);
 	case ULPF_KERNEL:
 		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : 0;
 	default:

@@ -80,7 +80,7 @@ static void flush_all(struct changes *changes)
 	changes->sorted = true;
 }
 
-static void flush_later(struct changes *changes, pgoff_t first, pgoff_t end)
+static __always_inline void flush_later(struct changes *changes, pgoff_t first, pgoff_t end)
 {
 	struct stretch *last = changes->stretch + changes->count - 1;
 
@@ -259,6 +259,37 @@ static int carry_out(struct changes *changes, const struct ulpf_op *op)
 	}
 }
 
+/*
+ * What long lists consist of: one page, next to the last one, in a region of ours. Only the
+ * cheapest way of the same thing: false if it has to go the long way.
+ */
+static inline bool set_page(struct changes *changes, const struct ulpf_op *op)
+{
+	struct vm_area_struct *vma = changes->vma;
+	struct ulpf_region *region = changes->space->last_region;
+	unsigned int k = (op->addr >> PAGE_SHIFT) % ULPF_REGION_PAGES, shift = k % 4 * 2;
+	unsigned int old, change;
+	pgoff_t page;
+
+	if (op->op != ULPF_OP_SET || op->flags || op->length != PAGE_SIZE || op->addr % PAGE_SIZE ||
+	    op->arg > ULPF_NONE || op->arg == ULPF_EXE)
+		return false;
+	if (!vma || op->addr - vma->vm_start >= vma->vm_end - vma->vm_start)
+		return false;
+	if (!region || region->prefix != op->addr >> ULPF_REGION_SHIFT || region->slot)
+		return false;
+	old = region->own[k / 4];
+	change = (old >> shift & 3) ^ op->arg;
+	if (!change)
+		return true;
+	WRITE_ONCE(region->own[k / 4], old ^ change << shift);
+	if (change & op->arg) {
+		page = vma->vm_pgoff + ((op->addr - vma->vm_start) >> PAGE_SHIFT);
+		flush_later(changes, page, page + 1);
+	}
+	return true;
+}
+
 /* Carries out some operations, as many as go well; the first error. */
 static int carry_out_all(struct changes *changes, const struct ulpf_op *op, unsigned int count,
 			 u32 *done)
@@ -270,9 +301,13 @@ static int carry_out_all(struct changes *changes, const struct ulpf_op *op, unsi
 		return -EINTR;
 	changes->vma = NULL;
 	for (i = 0; i < count; i++) {
+		if (likely(set_page(changes, op + i)))
+			continue;
 		error = carry_out(changes, op + i);
 		if (error)
 			break;
+		/* Each of these may be long. */
+		cond_resched();
 	}
 	flush_all(changes);
 	mmap_write_unlock(changes->space->mm);
@@ -300,6 +335,24 @@ struct chunk {
 	struct ulpf_op op[CHUNK];
 };
 
+/* Word by word: so short a list is not worth the start of a string instruction. */
+static int copy_ops(struct ulpf_op *to, const struct ulpf_op __user *from, u32 count)
+{
+	if (!user_read_access_begin(from, count * sizeof(*from)))
+		return -EFAULT;
+	for (; count; count--, to++, from++) {
+		unsafe_get_user(*(u64 *)&to->op, (const u64 __user *)&from->op, fault);
+		unsafe_get_user(to->addr, &from->addr, fault);
+		unsafe_get_user(to->length, &from->length, fault);
+		unsafe_get_user(to->arg, &from->arg, fault);
+	}
+	user_read_access_end();
+	return 0;
+fault:
+	user_read_access_end();
+	return -EFAULT;
+}
+
 int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch)
 {
 	const struct ulpf_op __user *ops = u64_to_user_ptr(batch->ops);
@@ -319,7 +372,7 @@ int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch)
 	while (!error && batch->done < batch->count) {
 		u32 count = min_t(u32, batch->count - batch->done, CHUNK);
 
-		if (copy_from_user(chunk->op, ops + batch->done, count * sizeof(*ops)))
+		if (copy_ops(chunk->op, ops + batch->done, count))
 			error = -EFAULT;
 		else if (fatal_signal_pending(current))
 			error = -EINTR;

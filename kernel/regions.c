@@ -16,24 +16,6 @@ static unsigned int index_of(unsigned long addr)
 	return (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
 }
 
-unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr)
-{
-	unsigned int k = index_of(addr);
-
-	return READ_ONCE(region->bits[k / BYTE_PAGES]) >> (k % BYTE_PAGES * 2) & 3;
-}
-
-/* ULPF_EXE in a region, which we cannot honour, is ULPF_NONE. */
-bool ulpf_forbids(unsigned int permission, bool write)
-{
-	return permission > ULPF_RO || (permission == ULPF_RO && write);
-}
-
-struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned long addr)
-{
-	return xa_load(&space->regions, addr >> ULPF_REGION_SHIFT);
-}
-
 struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr)
 {
 	struct ulpf_region *region = ulpf_region(space, addr);
@@ -43,6 +25,7 @@ struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long add
 	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
 	if (!region)
 		return NULL;
+	region->prefix = addr >> ULPF_REGION_SHIFT;
 	region->bits = region->own;
 	if (xa_err(xa_store(&space->regions, addr >> ULPF_REGION_SHIFT, region, GFP_KERNEL_ACCOUNT))) {
 		kfree(region);

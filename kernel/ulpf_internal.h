@@ -32,6 +32,7 @@ struct ulpf_ring_buffer;
 
 /**
  * struct ulpf_region - the permissions of 512 pages, two bits each
+ * @prefix: address >> 21
  * @bits: @own, or 128 bytes of a PLI page, which user space may store to
  * @pli: index of the PLI page, if it is bound
  * @slot: number of the region in it; zero if it is not bound
@@ -39,6 +40,7 @@ struct ulpf_ring_buffer;
  * @stop: pages that nobody may touch
  */
 struct ulpf_region {
+	unsigned long prefix;
 	u8 *bits;
 	unsigned int pli;
 	unsigned int slot;
@@ -58,19 +60,11 @@ struct ulpf_pli_page {
 	u32 used;
 };
 
-#define ULPF_ONCE_PAGES	4
-
 /**
- * struct ulpf_thread - what a thread has of its own
+ * struct ulpf_thread - a thread's exception stack
  * @pid: whose it is; keeps the number from being given to another
- * @base: exception stack, if @length is not zero
+ * @base: lowest address, if @length is not zero
  * @length: its size
- * @once_ip: the instruction that has just been told to the handler, or is being let pass
- * @once_addr: ... and the page that it touched
- * @once_open: pages of the store that are open for it
- * @once_count: how many
- * @stepping: the instruction executes, with the trap flag set by us
- * @stepped: the program itself had the trap flag set
  *
  * Only the thread itself uses it.
  */
@@ -79,12 +73,6 @@ struct ulpf_thread {
 	struct rcu_head rcu;
 	unsigned long base;
 	unsigned long length;
-	unsigned long once_ip;
-	unsigned long once_addr;
-	pgoff_t once_open[ULPF_ONCE_PAGES];
-	unsigned int once_count;
-	bool stepping;
-	bool stepped;
 };
 
 /* The fields of struct ulpf_counts, in their order. */
@@ -113,8 +101,8 @@ struct ulpf_counters {
  * @guard_ops: operations of guarded mappings; tells them from all others
  * @entry: the handler, or zero (mmap lock)
  * @cookie: for its frames (mmap lock)
- * @once: the thesis's write-once rule (mmap lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
+ * @last_region: the one looked up last
  * @pli: index to struct ulpf_pli_page (mmap lock)
  * @pli_count: how many PLI pages there are (mmap lock)
  * @threads: thread number to struct ulpf_thread
@@ -133,9 +121,9 @@ struct ulpf_space {
 
 	unsigned long entry;
 	u64 cookie;
-	bool once;
 
 	struct xarray regions;
+	struct ulpf_region *last_region;
 	struct xarray pli;
 	unsigned int pli_count;
 
@@ -184,20 +172,44 @@ void ulpf_threads_free(struct ulpf_space *space);
 
 /* access.c: the kernel's own accesses; work on the way back to user mode */
 int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write);
-bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page);
+bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page);
+
+/* Without the lock: what this task has put there it sees. */
+static inline bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page)
+{
+	return unlikely(!list_empty(&space->closers)) && ulpf_find_open_for_kernel(space, page);
+}
+
 int ulpf_fault_in_later(struct ulpf_space *space, unsigned long addr, size_t size);
 
-/* once.c: the thesis's write-once rule */
-int ulpf_once_pass(struct ulpf_space *space, struct vm_fault *vmf);
-void ulpf_once_arm(struct ulpf_space *space, struct vm_fault *vmf, u64 *flags);
-bool ulpf_once_is_open(struct ulpf_space *space, const struct vm_fault *vmf);
-int ulpf_once_init(void);
-void ulpf_once_exit(void);
-
 /* regions.c: what the permissions say */
-unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr);
-bool ulpf_forbids(unsigned int permission, bool write);
-struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned long addr);
+static inline unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr)
+{
+	unsigned int k = (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+
+	return READ_ONCE(region->bits[k / 4]) >> (k % 4 * 2) & 3;
+}
+
+/* ULPF_EXE in a region, which we cannot honour, is ULPF_NONE. */
+static inline bool ulpf_forbids(unsigned int permission, bool write)
+{
+	return permission > ULPF_RO || (permission == ULPF_RO && write);
+}
+
+static inline struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned long addr)
+{
+	unsigned long prefix = addr >> ULPF_REGION_SHIFT;
+	/* Most faults are where the last one was. Regions stay until the space ends. */
+	struct ulpf_region *region = READ_ONCE(space->last_region);
+
+	if (likely(region && region->prefix == prefix))
+		return region;
+	region = xa_load(&space->regions, prefix);
+	if (region)
+		WRITE_ONCE(space->last_region, region);
+	return region;
+}
+
 struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr);
 bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned long end,
 		      unsigned int permission);

@@ -79,19 +79,20 @@ static unsigned long frame_place(const struct ulpf_thread *thread, unsigned long
 }
 
 /* No page fault may happen here: the mmap lock is held. */
-static int frame_write(struct ulpf_frame __user *to, const struct ulpf_frame *frame)
+static __always_inline int frame_write(struct ulpf_frame __user *to, const struct ulpf_space *space,
+				       const struct pt_regs *regs, unsigned long addr, u64 info)
 {
 	pagefault_disable();
 	if (!user_write_access_begin(to, sizeof(*to)))
 		goto fault_enabled;
-	unsafe_put_user(frame->addr, &to->addr, fault);
-	unsafe_put_user(frame->info, &to->info, fault);
-	unsafe_put_user(frame->cookie, &to->cookie, fault);
-	unsafe_put_user(frame->ip, &to->ip, fault);
-	unsafe_put_user(frame->cs, &to->cs, fault);
-	unsafe_put_user(frame->flags, &to->flags, fault);
-	unsafe_put_user(frame->sp, &to->sp, fault);
-	unsafe_put_user(frame->ss, &to->ss, fault);
+	unsafe_put_user(addr, &to->addr, fault);
+	unsafe_put_user(info, &to->info, fault);
+	unsafe_put_user(space->cookie, &to->cookie, fault);
+	unsafe_put_user(regs->ip, &to->ip, fault);
+	unsafe_put_user((u64)regs->cs, &to->cs, fault);
+	unsafe_put_user(regs->flags, &to->flags, fault);
+	unsafe_put_user(regs->sp, &to->sp, fault);
+	unsafe_put_user((u64)regs->ss, &to->ss, fault);
 	user_write_access_end();
 	pagefault_enable();
 	return 0;
@@ -128,8 +129,8 @@ vm_fault_t ulpf_upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
 {
 	struct pt_regs *regs = task_pt_regs(current);
 	struct ulpf_thread *thread = NULL;
-	struct ulpf_frame frame;
 	unsigned long place;
+	u64 told = info;
 
 	if (unlikely(!space->entry)) {
 		ulpf_count(space, ULPF_COUNT_UNHANDLED);
@@ -138,25 +139,15 @@ vm_fault_t ulpf_upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
 	}
 	if (READ_ONCE(space->threads_count))
 		thread = ulpf_thread(space);
-	frame.addr = vmf->real_address;
-	frame.info = info;
-	frame.cookie = space->cookie;
-	frame.ip = regs->ip;
-	frame.cs = regs->cs;
-	frame.flags = regs->flags;
-	frame.sp = regs->sp;
-	frame.ss = regs->ss;
-	place = frame_place(thread, regs->sp, &frame.info);
+	place = frame_place(thread, regs->sp, &told);
 	if (!place)
 		return undelivered(space, vmf, info);
-	if (space->once)
-		ulpf_once_arm(space, vmf, &frame.flags);
-	if (unlikely(frame_write((struct ulpf_frame __user *)place, &frame))) {
+	if (unlikely(frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told))) {
 		/* The handler's own memory would fault, and its handler, and so on. */
-		if (is_guarded(place) || is_guarded(place + sizeof(frame) - 1))
+		if (is_guarded(place) || is_guarded(place + sizeof(struct ulpf_frame) - 1))
 			return undelivered(space, vmf, info);
 		/* Not there yet, or swapped out. It is brought in on the way back, and the access faults again. */
-		if (ulpf_fault_in_later(space, place, sizeof(frame)))
+		if (ulpf_fault_in_later(space, place, sizeof(struct ulpf_frame)))
 			return VM_FAULT_OOM;
 		return VM_FAULT_NOPAGE;
 	}
@@ -188,6 +179,8 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 
 	if (handler->flags & ~(ULPF_HANDLER_REPLACE | ULPF_HANDLER_ONCE))
 		return -EINVAL;
+	if (handler->flags & ULPF_HANDLER_ONCE)
+		return -EOPNOTSUPP;
 	if (!handler->entry && (handler->flags || handler->cookie))
 		return -EINVAL;
 	if (mmap_write_lock_killable(space->mm))
@@ -201,7 +194,6 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 	if (!error) {
 		space->entry = handler->entry;
 		space->cookie = handler->cookie;
-		space->once = handler->flags & ULPF_HANDLER_ONCE;
 	}
 	mmap_write_unlock(space->mm);
 	return error;

@@ -16,6 +16,20 @@ static void say(const char *name, double value)
 	printf("bench %s %.3f\n", name, value);
 }
 
+/*
+ * As little as a handler can be, as the signal handler below is: counts, stores sil through the
+ * alias, skips the three bytes of put()'s store.
+ */
+extern char lean[];
+unsigned long lean_distance;
+asm("lean:	push %rax; push %rcx\n"
+    "	incq faults(%rip)\n"
+    "	mov 16(%rsp), %rcx; add lean_distance(%rip), %rcx; mov %sil, (%rcx)\n"
+    "	mov 64(%rsp), %rax; lea -136(%rax), %rax\n"
+    "	mov 40(%rsp), %rcx; lea 3(%rcx), %rcx; mov %rcx, (%rax); mov %rax, 64(%rsp)\n"
+    "	pop %rcx; pop %rax\n"
+    "	lea 40(%rsp), %rsp; popfq; pop %rsp; ret $128\n");
+
 /* The program of the sketch: one store, whose handler makes it through the alias. */
 static uint64_t stores(char *to)
 {
@@ -44,11 +58,12 @@ static void segv(int number, siginfo_t *info, void *context)
 
 static uint64_t upcalls(bool mapped)
 {
-	struct space *space = space_make(1);
+	struct space *space = space_make(2);
 	uint64_t cost;
 
-	EXPECT_EQ(handler(space, entry, 0), 0);
-	on_fault = store_byte;
+	lean_distance = space->alias - space->guarded;
+	space->guarded[PAGE] = 1;
+	EXPECT_EQ(handler(space, lean, 0), 0);
 	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
 	if (mapped)
 		get(space->guarded);

@@ -8,7 +8,7 @@
 
 static int file;
 
-enum { WRITERS = 4, EACH = 3000 };
+enum { WRITERS = 4, EACH = 400 };
 
 static struct space *ready(uint32_t records, uint32_t watermark, uint32_t latency)
 {
@@ -176,7 +176,7 @@ static void *writing(void *arg)
 /* None is told twice, none is missing without a count. */
 TEST(many_writers)
 {
-	struct space *space = ready(256, 16, 1000);
+	struct space *space = ready(64, 16, 1000);
 	pthread_t thread[WRITERS];
 	struct ulpf_event event[64];
 	uint64_t next = 1, lost = 0, seen = 0;
