@@ -19,5 +19,6 @@ pub mod mmu;
 pub mod os;
 pub mod stats;
 pub mod tables;
+pub mod time;
 pub mod tlb;
 pub mod write_once;

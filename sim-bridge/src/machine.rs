@@ -11,6 +11,7 @@ use crate::memory::{PAGE, STACK, STACK_TOP, Space, up};
 use crate::mmu::{Mmu, RO};
 use crate::os::{self, Os};
 use crate::stats::Stats;
+use crate::time;
 use crate::write_once::Rule;
 use anyhow::{Result, anyhow, ensure};
 use std::cell::RefCell;
@@ -85,6 +86,7 @@ pub struct State {
     pub(crate) served: (u64, u64),
 }
 
+/// Unicorn is dropped before the state, which its hooks know.
 pub struct Machine {
     pub uc: Uc<'static>,
     pub state: Rc<RefCell<State>>,
@@ -136,6 +138,9 @@ impl Machine {
         }));
         let mut machine = Machine { uc, state };
         machine.hook_always().map_err(uc_failed)?;
+        if !config.functional {
+            time::hook(&mut machine).map_err(uc_failed)?;
+        }
         if !config.functional || config.limit.is_some() {
             machine.hook_accesses().map_err(uc_failed)?;
         }

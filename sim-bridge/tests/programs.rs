@@ -186,6 +186,15 @@ fn the_thesis_tables_to_the_cycle() {
     assert_eq!(run.count("instructions") - run.count("instruction"), 2);
 }
 
+/// What a program measures with `rdtsc` is what the model has charged: three
+/// instructions; then 130 and 85 cycles more, and four of the handler's.
+#[test]
+fn rdtsc_counts_the_models_cycles() {
+    let p = program("measure");
+    sim(&[], &p, &[]).succeeds("open 3, guarded 222\n");
+    sim(&["--cost=raise=0", "--cost=instruction=3"], &p, &[]).succeeds("open 9, guarded 171\n");
+}
+
 /// The third row of Table 4.1 that is ULPF's: the modelled handler's lookup.
 #[test]
 fn watches_with_the_modelled_handler() {
