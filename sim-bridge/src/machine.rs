@@ -165,7 +165,11 @@ impl Machine {
         self.uc.add_intr_hook(move |uc, number| {
             let s = &mut *state.borrow_mut();
             if s.abort.is_none() {
-                s.end = Some(exception(number, s.pc));
+                let pc = match s.hooked {
+                    true => s.pc,
+                    false => uc.reg_read(R::RIP).unwrap_or(0),
+                };
+                s.end = Some(exception(number, pc));
             }
             let _ = uc.emu_stop();
         })?;
@@ -316,7 +320,12 @@ impl Machine {
                 Err(uc_error::INSN_INVALID) => {
                     return End::Signal(4, format!("invalid instruction at {pc:#x}"));
                 }
-                Ok(()) => {}
+                // Stopped to be hooked.
+                Ok(()) if s.mmu.in_use() && !s.hooked => {}
+                // `hlt`, or a jump to the address at which Unicorn is told to stop.
+                Ok(()) => {
+                    return End::Signal(11, format!("general protection fault before {pc:#x}"));
+                }
                 Err(e) => return End::Signal(11, format!("{} at {pc:#x}", what(e))),
             }
         }

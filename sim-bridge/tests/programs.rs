@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Whole programs on the machine: compiled here with `gcc -static`, run by `ulpf-sim`.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -265,13 +266,34 @@ fn what_is_refused() {
     );
 }
 
+/// Faults, traps, an exception of the kernel's, and what only a kernel may do.
 #[test]
 fn signals_end_it_as_a_shell_would_say() {
-    let p = build("../examples/crash.c", &["-static"]);
-    let run = sim(&[], &p, &[]);
-    assert!(
-        run.status == 128 + 11 && run.err.contains("signal 11"),
-        "{}",
-        run.err
-    );
+    let p = program("ends");
+    for how in [
+        "div",
+        "abort",
+        "ud2",
+        "breakpoint",
+        "null",
+        "read-only",
+        "jump",
+        "xn",
+        "kernel",
+        "hlt",
+        "iretq",
+        "stack",
+    ] {
+        let native = Command::new(&p).arg(how).output().unwrap().status.signal();
+        for options in [&[][..], &["--functional"]] {
+            let run = sim(options, &p, &[how]);
+            let signal = run.status - 128;
+            assert_eq!(Some(signal), native, "{how}: {}", run.err);
+            assert!(
+                run.err.contains(&format!("signal {signal}: ")),
+                "{how}: {}",
+                run.err
+            );
+        }
+    }
 }
