@@ -125,6 +125,24 @@ fn the_thesis_mechanism() {
     }
 }
 
+/// Section 3.2.2: if both would fault, it is the kernel's. And a frame needs memory.
+#[test]
+fn no_handler_is_entered() {
+    let p = program("thesis");
+    for (how, why) in [
+        ("kernel", "the page's protection forbids"),
+        ("frame", "no room for the handler's frame"),
+    ] {
+        let run = sim(&[], &p, &[how]);
+        assert!(
+            run.status == 128 + 11 && run.err.contains(why),
+            "{how}: {} {}",
+            run.out,
+            run.err
+        );
+    }
+}
+
 /// Section 3.2.3 and DESIGN.md, with Unicorn's own pieces of a MOVUPS.
 #[test]
 fn write_once_rules() {

@@ -3,7 +3,7 @@
 
 #define CHECK(x) do { if (!(x)) { printf("line %d: %s (%lu faults, last %#lx)\n", __LINE__, #x, faults, last); return 1; } } while (0)
 
-int main(void)
+int main(int argc, char **argv)
 {
 	char *pli = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	volatile char *page = mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,6 +46,13 @@ int main(void)
 	asm volatile("mov $77, %%rax\n mov %%rax, -8(%%rsp)\n mov %%rax, -128(%%rsp)\n movb $1, (%1)\n"
 		     "mov -8(%%rsp), %0\n add -128(%%rsp), %0" : "=&r"(kept) : "r"(page) : "rax", "memory");
 	CHECK(kept == 154);
+	if (argc > 1 && argv[1][0] == 'k') {	// forbidden by the kernel, too
+		mprotect((void *)page, 4096, PROT_READ);
+		page[1] = 1;
+	}
+	modify_pli((void *)page, 1, region);
+	if (argc > 1 && argv[1][0] == 'f')	// the frame would lie on a guarded page
+		asm volatile("lea 1024(%0), %%rsp\n movb $1, (%0)" :: "r"(page) : "memory");
 	printf("thesis: done\n");
 	return 0;
 }
