@@ -43,7 +43,7 @@ kernel-bench: need-kernel
 	@python3 tests/lib/vm.py --icount bench_module
 CALLS ?= 1000000
 kernel-fuzz: need-kernel
-	@python3 tests/lib/vm.py --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
+	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples

@@ -18,6 +18,7 @@ TEST(query_tells_version_and_features)
 	EXPECT_EQ(query.version, ULPF_VERSION);
 	EXPECT_EQ(query.machine, ULPF_MACHINE_LINUX);
 	EXPECT(query.features & ULPF_FEATURE_PLI_LOOSEN && !(query.features & ULPF_FEATURE_PLI_TIGHTEN));
+	EXPECT(!(query.features & (ULPF_FEATURE_ONCE | ULPF_FEATURE_EXE)));
 	EXPECT(query.batch_max >= 10000 && query.ring_max >= 4096);
 	query.version = 7;
 	EXPECT_ERRNO(raw(ULPF_QUERY, &query), EPROTONOSUPPORT);
@@ -68,6 +69,7 @@ TEST(handlers_that_cannot_be)
 	EXPECT_ERRNO(handler(space, gone, 0), EFAULT);
 	EXPECT_ERRNO(handler(space, data, 0), EACCES);
 	EXPECT_ERRNO(raw(ULPF_HANDLER, &arg), EINVAL);
+	EXPECT_ERRNO(handler(space, entry, ULPF_HANDLER_ONCE), EOPNOTSUPP);
 	EXPECT_ERRNO(handler(space, NULL, 0), ENOENT);
 	EXPECT_EQ(handler(space, entry, 0), 0);
 	EXPECT_ERRNO(handler(space, entry, 0), EBUSY);

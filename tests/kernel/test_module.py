@@ -10,7 +10,7 @@ import unittest
 
 from lib import vm
 
-PROGRAMS = [*vm.names("test_"), *vm.names("example_")]
+PROGRAMS = [*vm.names("test_"), *vm.names("example_"), *vm.names("fuzz_")]
 
 
 def told():
