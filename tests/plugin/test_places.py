@@ -1,7 +1,5 @@
 """Expressions, ranges, lists, containers, heap blocks; what cannot be watched, and why."""
 
-import re
-
 from lib.env import ulpf_only
 from lib.plugin import PluginCase
 
