@@ -23,7 +23,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 use crate::change;
 use crate::hits::Pending;
 use crate::shared::{Engine, S};
-use crate::signals::{ALL, SIGSEGV, SIGTRAP, SYNCHRONOUS, chain, raise};
+use crate::signals::{ALL, SIGSEGV, SIGTRAP, SYNCHRONOUS, bit, chain, raise};
 use crate::slow;
 use crate::stacks::Block;
 
@@ -268,8 +268,8 @@ fn one(
         done => {
             pending.made();
             change::leave(b);
-            tell(b, uc, &pending);
-            if matches!(done, Outcome::Repeat) {
+            let stop = tell(b, uc, &pending);
+            if matches!(done, Outcome::Repeat) && !stop {
                 Next::Again
             } else {
                 Next::Done
@@ -381,8 +381,8 @@ fn ask(b: &mut Block, uc: &UContext, addr: u64, watched: bool) {
     b.fault = before;
 }
 
-/// Calls the watches' handlers, after the access.
-pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) {
+/// Calls the watches' handlers, after the access. `true`: the thread is to stop now.
+pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) -> bool {
     let nested = b.depth > 0;
     let context = uc as *const UContext as *const core::ffi::c_void;
     let stop = pending.report(nested, context, |handler, data, info| {
@@ -396,16 +396,17 @@ pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) {
         b.fault = before;
     });
     if stop {
-        // It arrives behind the instruction, where a debugger expects it.
+        // Blocked until we return: so it arrives behind the instruction, where a debugger expects it.
+        change::set_mask(ALL & !SYNCHRONOUS | bit(SIGTRAP));
         // SAFETY: a signal to ourselves.
         unsafe {
             let pid = sys!(k::__NR_getpid).unwrap_or(0);
+            let tid = crate::stacks::thread_id();
             let mut info = SigInfo {
                 signo: SIGTRAP,
                 code: -1,
                 ..SigInfo::zeroed()
             };
-            let tid = crate::stacks::thread_id();
             let _ = sys!(
                 k::__NR_rt_tgsigqueueinfo,
                 pid,
@@ -415,6 +416,7 @@ pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) {
             );
         }
     }
+    stop
 }
 
 /// The fault that the handler of the calling thread is about.

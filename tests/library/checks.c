@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <ulpf_names.h>
 
@@ -525,13 +526,42 @@ static void stack(void)
 	EQ(hits, 1);
 }
 
+/* ---- a stop ---- */
+
+static volatile unsigned long trapped_at;
+static void on_trap(int signo, siginfo_t *info, void *context)
+{
+	(void)signo, (void)info;
+	caught++;
+	trapped_at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+}
+static void stops(void)
+{
+	/* Under a debugger the signal is the debugger's. */
+	if (!getenv("STOP_FOR_THE_DEBUGGER")) {
+		struct sigaction sa = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO };
+		sigaction(SIGTRAP, &sa, NULL);
+	}
+	target = pages(1);
+	struct ulpf_watchpoint w = ULPF_WATCHPOINT_INIT;
+	w.addr = (void *)target, w.len = 1, w.flags = ULPF_STOP | ULPF_CHANGED;
+	OK(ulpf_insert(&w, 1, NULL));
+	unsigned long behind;
+	asm volatile("movb $0, (%1)\n\tmovb $5, (%1)\n0:\tlea 0b(%%rip), %0" : "=&r"(behind) : "r"(target) : "memory");
+	if (!getenv("STOP_FOR_THE_DEBUGGER")) {
+		EQ(caught, 1);
+		CHECK(trapped_at == behind, "stopped at %#lx, not %#lx", trapped_at, behind);
+	}
+	EQ(target[0], 5);
+}
+
 static const struct { const char *name; void (*run)(void); } CASES[] = {
 	{ "threads", threads }, { "changes_under_way", changes_under_way }, { "in_malloc", in_malloc },
 	{ "in_signal_handlers", in_signal_handlers }, { "blocked", blocked }, { "own_faults", own_faults },
 	{ "division", division }, { "nested", nested }, { "recursion", recursion },
 	{ "changes_in_handlers", changes_in_handlers }, { "thesis_handler_changes", thesis_handler_changes },
 	{ "forks", forks }, { "system_calls", system_calls }, { "bad_input", bad_input }, { "plis", plis },
-	{ "slow", slow }, { "stack", stack },
+	{ "slow", slow }, { "stack", stack }, { "stops", stops },
 };
 
 int main(int argc, char **argv)

@@ -98,7 +98,7 @@ class Promises(Library):
 
 CASES = ("threads", "changes_under_way", "in_malloc", "in_signal_handlers", "blocked", "own_faults", "division", "nested",
          "recursion", "changes_in_handlers", "thesis_handler_changes", "forks", "system_calls", "bad_input", "plis",
-         "slow", "stack")
+         "slow", "stack", "stops")
 for case in CASES:
     setattr(Promises, f"test_{case}", lambda self, case=case: self.check(case))
 
@@ -161,6 +161,14 @@ class Ways(Library):
         status, out, err = run(["hits"], program)
         self.assertEqual(status, 1)
         self.assertIn("is being watched by ulpf run", out + err)
+
+    @needs("gdb")
+    def test_a_stop_under_gdb(self):
+        said = self.says("gdb", "-q", "-nx", "-batch", "-ex", "handle SIGSEGV nostop noprint pass", "-ex", "run", "-ex",
+                         "x/i $pc", "-ex", "print target[0]", "-ex", "signal 0", "--args",
+                         self.build("tests/library/checks.c"), "stops", env={**os.environ, "STOP_FOR_THE_DEBUGGER": "1"})
+        self.assertRegex(said, r"received signal SIGTRAP(?s:.*)=> 0x\w+ <stops\+\d+>:\tlea (?s:.*)\$1 = 5 '")
+        self.assertIn("exited normally", said)
 
     @needs("valgrind")
     def test_valgrind(self):
