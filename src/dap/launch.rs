@@ -155,6 +155,7 @@ impl Session {
             .gdb
             .store(0, std::sync::atomic::Ordering::Release);
         self.gdb = Some(gdb);
+        self.groups.clear();
         self.start = Some(start.clone());
         let mut result = Ok(());
         for command in [

@@ -57,6 +57,8 @@ pub struct Session {
     pub thread: i64,
     /// Names of all threads that there are.
     pub threads: BTreeMap<i64, String>,
+    /// GDB's groups that have a process, with its number: more than one if it follows children.
+    pub groups: BTreeMap<String, i32>,
     pub frames: Frames,
     pub variables: Variables,
     pub breakpoints: Breakpoints,
@@ -90,6 +92,7 @@ impl Session {
             pausing: false,
             thread: 1,
             threads: BTreeMap::new(),
+            groups: BTreeMap::new(),
             frames: Frames::default(),
             variables: Variables::default(),
             breakpoints: Breakpoints::default(),
@@ -373,10 +376,18 @@ impl Session {
             }
             "thread-group-started" => {
                 if let Some(pid) = fields.number("pid") {
-                    self.began(pid as i32).await;
+                    self.group_started(fields.text("id"), pid as i32).await;
                 }
             }
-            "thread-group-exited" => self.program.exit_code(fields.text("exit-code")),
+            "thread-group-exited" => {
+                self.program.exit_code(fields.text("exit-code"));
+                let gone = self.groups.remove(fields.text("id"));
+                let left = self.groups.values().next().copied();
+                // The child that is followed instead of it.
+                if let (true, Some(pid)) = (gone.is_some() && gone == self.program.pid, left) {
+                    self.began(pid).await;
+                }
+            }
             "library-loaded" | "library-unloaded" => self.library(class, fields).await,
             "breakpoint-created" | "breakpoint-modified" | "breakpoint-deleted" => {
                 self.breakpoint_changed(class, fields).await;
@@ -388,6 +399,20 @@ impl Session {
             }
             _ => {}
         }
+    }
+
+    /// The program, or a forked child that GDB was told to follow.
+    async fn group_started(&mut self, id: &str, pid: i32) {
+        self.groups.insert(id.into(), pid);
+        if self.groups.len() == 1 {
+            self.began(pid).await;
+            return;
+        }
+        let text = format!(
+            "gdb follows process {pid}, which was forked: it has none of the data breakpoints. While gdb holds two \
+             processes it lets only one of them run; \"set schedule-multiple on\" lets both.\n"
+        );
+        self.client.output("important", &text).await;
     }
 
     async fn gdb_gone(&mut self) {

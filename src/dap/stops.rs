@@ -10,7 +10,10 @@ impl Session {
     pub async fn stopped(&mut self, fields: Fields) {
         let reason = fields.text("reason").to_string();
         if reason.starts_with("exited") {
-            self.exited(&reason, &fields).await;
+            match self.groups.is_empty() {
+                true => self.exited(&reason, &fields).await,
+                false => self.one_exited().await,
+            }
             return;
         }
         self.state = State::Stopped;
@@ -96,6 +99,19 @@ impl Session {
         self.show_all_hits().await;
         self.client.event("exited", json!({"exitCode": code})).await;
         self.program_over().await;
+    }
+
+    /// One of several processes has ended; the others rest.
+    async fn one_exited(&mut self) {
+        self.state = State::Stopped;
+        self.resuming = false;
+        if let Some(thread) = self.threads.keys().next().copied() {
+            self.thread = thread;
+            let _ = self.mi(&format!("-thread-select {thread}")).await;
+        }
+        let text = "A process has ended; another one is there, and rests";
+        let more = json!({"description": text, "text": text});
+        self.tell_stop("pause", more).await;
     }
 
     async fn at_breakpoint(&mut self, fields: &Fields) -> Option<(&'static str, Value)> {

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import urllib.error
 import urllib.request
 
 from lib.cases import Case, line
-from lib.env import ULPF, example, needs, ulpf_only
+from lib.env import ROOT, ULPF, example, needs, ulpf_only
 from lib.rsp import wait_until
 from lib.run import ulpf
 from lib.tmux import Screen
@@ -90,6 +91,18 @@ class Top(Case):
             # Ended before anybody could look: nothing is missed all the same.
             screen.shows(r"^ ulpf top  stray \(", r"^   1 game\.total +w ", r"game\.total: 9 → 0  reset_scores\+0x24",
                          r"the program has ended: these are its last figures")
+            screen.keys("q")
+            screen.shows(r"exit status 0")
+
+    def test_what_the_demo_prints(self):
+        """The command at the demo's end, as it stands there, shows hits; README has the same one."""
+        with open(os.path.join(ROOT, "demo", "run")) as demo, open(os.path.join(ROOT, "README.md")) as readme:
+            command = re.search(r'print\("  (target/release/ulpf top .*?)\\n"\)', demo.read()).group(1)
+            self.assertIn(command.replace("target/release/", "$ "), readme.read())
+        example("bank")
+        words = [os.path.join(ROOT, word) if word.startswith("examples/") else word for word in shlex.split(command)]
+        with self.top(*words[2:]) as screen:
+            screen.shows(r"^ ulpf top  bank \(", r"^   1 bank\.accounts", r"^   2 bank\.fees +w +[\d.]+ +[1-9]", r"(write|update) +bank\.accounts\[\d+\]: ")
             screen.keys("q")
             screen.shows(r"exit status 0")
 

@@ -189,6 +189,48 @@ class Launch(DapCase):
 
 
 @ulpf_only
+class Forks(DapCase):
+    """Children that GDB was told to follow: that is said, and the session stays whole."""
+
+    def launch(self, *commands):
+        dap = self.adapter()
+        dap.launch("children", initCommands=list(commands))
+        dap.ask("configurationDone")
+        return dap
+
+    def test_children_run_on(self):
+        dap = self.launch()
+        self.assertEqual(dap.exited(), 0)
+        self.assertNotIn("gdb follows", dap.outputs("important"))
+
+    def test_a_child_is_followed(self):
+        dap = self.launch("set follow-fork-mode child")
+        self.assertEqual(dap.exited(), 3)
+        self.assertIn("it has none of the data breakpoints", dap.outputs("important"))
+
+    def test_both(self):
+        dap = self.launch("set detach-on-fork off")
+        said = dap.wait(lambda m: m.get("event") == "output" and "gdb follows process" in m["body"]["output"])
+        child = int(re.search(r"process (\d+)", said["body"]["output"]).group(1))
+        pid = dap.pid()
+        self.assertNotEqual(pid, child)
+        # The program waits for its child, which gdb holds.
+        dap.ask("pause", threadId=1)
+        dap.event("stopped", reason="pause")
+        self.assertEqual(len(dap.ask("threads")["threads"]), 2)
+        dap.disconnect()
+        for process in pid, child:
+            self.assertTrue(wait_until(lambda: gone(process), 20), "it is still there")
+
+    def test_one_of_two_ends(self):
+        dap = self.launch("set detach-on-fork off", "set schedule-multiple on")
+        stop = dap.event("stopped", reason="pause")
+        self.assertIn("A process has ended; another one is there", stop["text"])
+        self.assertTrue(dap.ask("stackTrace", threadId=stop["threadId"])["stackFrames"])
+        dap.disconnect()
+
+
+@ulpf_only
 class Attach(DapCase):
     def test_attach_and_let_go(self):
         program = subprocess.Popen(["/bin/sleep", "60"], stdout=subprocess.DEVNULL)

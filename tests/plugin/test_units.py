@@ -1,6 +1,8 @@
 """What of the plugin needs no gdb."""
 
+import glob
 import os
+import re
 import sys
 import unittest
 
@@ -71,3 +73,22 @@ class Tables(unittest.TestCase):
     def test_columns(self):
         rows = [["Num", "Hits", "What"], ["1", "12345", "a"], ["10", "3", "bb"]]
         self.assertEqual(list(table.lines(rows, right={1})), ["Num   Hits  What", "1    12345  a", "10       3  bb"])
+
+
+class Versions(unittest.TestCase):
+    """GDB 12 is old enough to be rare, and new enough to be promised."""
+
+    # Of gdb/NEWS: what came to the Python interface with 13 and later.
+    LATER = ("add_history", "history_count", "format_address", "current_language", "print_options", "BreakpointLocation", "disassembler",
+             "Disassemble", "notify_mi", "execute_mi", "main_name", "ValuePrinter", "interrupt", "executable_filename", "symbol_file",
+             "missing_debug", "executable_changed", "new_progspace", "free_progspace", "is_scalar_or_string", "set_env", "clear_env")
+
+    def test_nothing_newer_is_used(self):
+        files = glob.glob(os.path.join(ROOT, "gdb-plugin", "**", "*.py"), recursive=True)
+        self.assertGreater(len(files), 15)
+        used = re.compile(rf"\.({'|'.join(self.LATER)})\b|\.language\(\)|\.locations\b")
+        found = []
+        for file in files:
+            with open(file) as text:
+                found += [f"{os.path.relpath(file, ROOT)}: {line.strip()}" for line in text if used.search(line)]
+        self.assertEqual(found, [])
