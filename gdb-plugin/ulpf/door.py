@@ -200,6 +200,11 @@ def pid():
     return gdb.selected_inferior().pid
 
 
+def pids():
+    """Of all processes that GDB has."""
+    return {inferior.pid for inferior in gdb.inferiors() if inferior.pid}
+
+
 def need_program():
     if not pid():
         raise UlpfError("there is no program", "nothing is being debugged", NO_PROGRAM)

@@ -51,14 +51,19 @@ class Watch:
         return [p.id for p in self.places if p.id is not None]
 
 
+class Elsewhere(UlpfError):
+    """Another process than that of the watches is selected."""
+
+
 class Watches:
     def __init__(self):
         self.all = {}
         # The stub's id: (watch, place).
         self.by_id = {}
         self._last = 0
-        # Of the stub that has the ids.
+        # Of the stub that has the ids, and of which process that is.
         self.session = None
+        self.pid = 0
 
     def get(self, number):
         watch = self.all.get(number)
@@ -108,10 +113,17 @@ class Watches:
         """Is it still the same stub? Else nothing is armed any more."""
         about = wire.ask("about")
         if about["session"] != self.session:
+            if self.elsewhere():
+                raise Elsewhere("no ulpf watch here", f"they are those of process {self.pid}, which has forked this one ({about['pid']})",
+                                "select it: info inferiors, inferior 1")
             if self.session is not None:
                 self.forget("the program has executed another, or was started again")
-            self.session = about["session"]
+            self.session, self.pid = about["session"], about["pid"]
         return about
+
+    def elsewhere(self):
+        """Does GDB have the program that they are set in beside the one that is selected?"""
+        return self.session is not None and self.pid != door.pid() and self.pid in door.pids()
 
     def forget(self, why):
         """The stub that had them is gone."""
@@ -126,7 +138,8 @@ class Watches:
     def again(self):
         """Another program: what can be found in it is armed. Returns what cannot, each with a reason."""
         self.forget("the program was started again")
-        self.session = wire.ask("about")["session"]
+        about = wire.ask("about")
+        self.session, self.pid = about["session"], about["pid"]
         enabled = [w for w in self.all.values() if w.enabled]
         return [(watch, why) for watch in enabled if (why := self.retry(watch))]
 
@@ -363,7 +376,7 @@ def counts(watches):
     found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0}
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
-    if wanted and door.pid():
+    if wanted and door.pid() and not _registry.elsewhere():
         stats = wire.ask("stats")
         for line in stats["watches"]:
             number = wanted.pop(line["id"], None)
@@ -383,4 +396,4 @@ def counts(watches):
     return found
 
 
-watches = Watches()
+watches = _registry = Watches()

@@ -3,7 +3,7 @@
 
 from . import door, heap, stops, wire
 from .errors import UlpfError
-from .registry import watches
+from .registry import Elsewhere, watches
 
 # Where a program begins, the earliest first. At the first it may not be relocated yet, and a static one is
 # there already when GDB first sees it.
@@ -26,7 +26,7 @@ class _Begin(door.Breakpoint):
 
 
 def _begun(at_last):
-    if not watches.all:
+    if not watches.all or watches.elsewhere():
         return
     if wire.ask("about")["session"] != watches.session:
         _lost[:] = watches.again()
@@ -56,7 +56,10 @@ def _stopped(event):
         door.say(f"ulpf: {e}")
 
 
-def _exited(_event):
+def _exited(event):
+    gone = getattr(event, "inferior", None)
+    if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in door.pids():
+        return  # a forked child
     stops.rest()
     heap.rest()
     watches.forget("the program is gone")
@@ -73,5 +76,7 @@ def check():
     if door.pid():
         try:
             watches.renew()
+        except Elsewhere:
+            pass
         except UlpfError:
             watches.forget("the program is not under ulpf any more")

@@ -65,6 +65,22 @@ class Objects(PluginCase):
         gdb("ulpf watch heap log")
         self.assertSays(gdb("continue", 60), r"exited")
 
+    def test_a_child_that_gdb_holds(self):
+        """The watches are the parent's: said in the child, and whole when the parent is selected again."""
+        gdb = self.begin("children", done=False, extended=True)
+        gdb("ulpf watch shared_count")
+        gdb("set detach-on-fork off\ncatch fork")
+        self.assertSays(gdb("continue"), r"Catchpoint \d+ \(forked process \d+\)")
+        gdb("stepi")
+        self.assertSays(gdb("info inferiors"), r"\* 1 +process \d+", r"  2 +process \d+")
+        gdb("inferior 2")
+        self.assertSays(gdb("ulpf watch big_block"), r"^no ulpf watch here: they are those of process \d+, which has forked this one \(\d+\); select it")
+        self.assertSays(gdb("ulpf info watches"), r"\n1 +w .* shared_count\n")
+        gdb("kill inferiors 2\ninferior 1")
+        self.assertEqual(self.row(gdb, 1)["Lives"], "page")
+        gdb("set detach-on-fork on\ndelete 3\ncatch fork")
+        self.assertSays(gdb("ulpf watch big_block"), r"Ulpf watch 2: big_block")
+
     def test_a_local_ends_with_its_function(self):
         gdb = self.begin("locals", done=False, stop="recurse")
         gdb("break recurse\ncontinue\ncontinue")
