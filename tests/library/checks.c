@@ -526,6 +526,45 @@ static void stack(void)
 	EQ(hits, 1);
 }
 
+static void jump_out(const struct ulpf_hit *hit, void *data)
+{
+	(void)hit, (void)data;
+	calls++;
+	siglongjmp(back, 1);
+}
+static void left_by_jump(void)
+{
+	target = pages(2);
+	OK(ulpf_set_handler(jump_out, NULL));
+	long id = insert_watchpoint((void *)target, 8, ULPF_WRITE);
+	OK(id);
+	for (int i = 0; i < 100; i++)
+		if (!sigsetjmp(back, 1)) {
+			target[i % 8] = i;
+			CHECK(0, "the handler has returned");
+		}
+	EQ(calls, 100);
+	OK(delete_watchpoint(id));
+	OK(insert_watchpoint((void *)(target + PAGE), 8, ULPF_WRITE));
+	EQ(target[3], 99); /* made before the handler was called */
+}
+static void strings(void)
+{
+	/* Each iteration is an access; those beside the watch are false positives or run by themselves. */
+	target = pages(3);
+	memset((void *)target, 1, 3 * PAGE);
+	long id = insert_watchpoint((void *)(target + PAGE + 100), 10, ULPF_WRITE);
+	OK(id);
+	void *to = (void *)(target + PAGE - 50);
+	long n = PAGE + 100;
+	asm volatile("rep stosb" : "+D"(to), "+c"(n) : "a"(7) : "memory");
+	EQ(n, 0);
+	CHECK(to == target + 2 * PAGE + 50, "%p", to);
+	EQ(counts(id).hits, 10);
+	for (int i = 0; i < 3 * PAGE; i++)
+		EQ(target[i], i >= PAGE - 50 && i < 2 * PAGE + 50 ? 7 : 1);
+}
+
 /* ---- a stop ---- */
 
 static volatile unsigned long trapped_at;
@@ -562,6 +601,7 @@ static const struct { const char *name; void (*run)(void); } CASES[] = {
 	{ "changes_in_handlers", changes_in_handlers }, { "thesis_handler_changes", thesis_handler_changes },
 	{ "forks", forks }, { "system_calls", system_calls }, { "bad_input", bad_input }, { "plis", plis },
 	{ "slow", slow }, { "stack", stack }, { "stops", stops },
+	{ "left_by_jump", left_by_jump }, { "strings", strings },
 };
 
 int main(int argc, char **argv)

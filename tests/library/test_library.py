@@ -98,7 +98,7 @@ class Promises(Library):
 
 CASES = ("threads", "changes_under_way", "in_malloc", "in_signal_handlers", "blocked", "own_faults", "division", "nested",
          "recursion", "changes_in_handlers", "thesis_handler_changes", "forks", "system_calls", "bad_input", "plis",
-         "slow", "stack", "stops")
+         "slow", "stack", "stops", "left_by_jump", "strings")
 for case in CASES:
     setattr(Promises, f"test_{case}", lambda self, case=case: self.check(case))
 
