@@ -103,6 +103,8 @@ struct ulpf_counters {
  * @cookie: for its frames (mmap lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
  * @last_region: the one looked up last
+ * @streak_page: page of the store that page_mkwrite saw last
+ * @streak: how often in a row
  * @pli: index to struct ulpf_pli_page (mmap lock)
  * @pli_count: how many PLI pages there are (mmap lock)
  * @threads: thread number to struct ulpf_thread
@@ -124,6 +126,8 @@ struct ulpf_space {
 
 	struct xarray regions;
 	struct ulpf_region *last_region;
+	pgoff_t streak_page;
+	unsigned int streak;
 	struct xarray pli;
 	unsigned int pli_count;
 
