@@ -90,7 +90,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     if info.by_kernel() && engine.thunks.recover(&mut uc.gprs, what) {
         return;
     }
-    if signo == SIGTRAP && b.step.is_some() {
+    if signo == SIGTRAP && b.step().is_some() {
         return slow::finish(b, uc);
     }
     if signo == SIGSEGV && info.code == SEGV_ACCERR && uc.err & FETCH == 0 {

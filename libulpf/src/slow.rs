@@ -47,15 +47,15 @@ pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&Acc
     let mut pending = Pending::new(pc);
     pending.collect(&kept);
     // A step that meets another guarded page begins anew, with that page open as well.
-    let mask = b.step.as_ref().map_or(uc.sigmask, |s| s.mask);
-    if let Some(before) = b.step.take() {
+    let mask = b.step().map_or(uc.sigmask, |s| s.mask);
+    if let Some(before) = b.take_step() {
         // All are guarded again by the last one.
         before
             .list
             .iter()
             .for_each(|a| kept.push(a.addr.0, a.len, a.kind));
     }
-    b.step = Some(Step {
+    b.begin_step(Step {
         mask,
         at: at.0,
         list: kept,
@@ -89,7 +89,7 @@ pub fn cancel(b: &mut Block, uc: &mut UContext) {
 }
 
 fn take(b: &mut Block, uc: &mut UContext) -> Option<Step> {
-    let step = b.step.take()?;
+    let step = b.take_step()?;
     uc.sigmask = step.mask;
     uc.gprs.rflags &= !TF;
     open(&step.list, TargetAddr(step.at), false);

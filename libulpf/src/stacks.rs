@@ -14,6 +14,7 @@
 //! stack pointer: no thread-local storage in a handler. A thread gets its block at its first fault (or
 //! when it sets a watch): `entry.rs` switches to it, the frame's return installs it for good.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
@@ -48,7 +49,8 @@ pub struct Block {
     pub fault: *const FaultNow,
     /// A fault that was not ours, at this generation: the second time it is the program's own.
     pub foreign: (u64, u64, u64),
-    pub step: Option<Step>,
+    stepping: bool,
+    step: MaybeUninit<Step>,
 }
 
 /// Blocks that were ever given out lie below this number.
@@ -154,9 +156,28 @@ impl Block {
             (*block).performing.store(0, Release);
             (*block).depth = 0;
             (*block).fault = core::ptr::null();
-            (*block).step = None;
+            // As little as can be: it runs on whatever stack the signal has found, which may be an
+            // alternate one of a few kilobytes, most of them taken by the frame.
+            (*block).stepping = false;
             Some(&mut *block)
         }
+    }
+
+    pub fn step(&self) -> Option<&Step> {
+        // SAFETY: set together.
+        self.stepping
+            .then(|| unsafe { self.step.assume_init_ref() })
+    }
+
+    pub fn take_step(&mut self) -> Option<Step> {
+        let stepping = core::mem::take(&mut self.stepping);
+        // SAFETY: set together, and read once.
+        stepping.then(|| unsafe { self.step.assume_init_read() })
+    }
+
+    pub fn begin_step(&mut self, step: Step) {
+        self.step.write(step);
+        self.stepping = true;
     }
 
     /// Where the stack begins.

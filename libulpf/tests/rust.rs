@@ -73,6 +73,37 @@ fn refusals_have_an_errno_and_a_sentence() {
     assert!(refused.to_string().contains("0x1000"), "{refused}");
 }
 
+/// A thread whose alternate stack holds a signal's frame and little more: so are those that Rust gives its
+/// threads, on processors with large registers.
+#[test]
+fn a_small_alternate_stack() {
+    let page = page();
+    let watch = Watch::new(address(&page[3]), 8, Access::Write)
+        .insert()
+        .unwrap();
+    let at = address(&page[3]);
+    let thread = std::thread::spawn(move || unsafe {
+        // Where it overflows, it never ends.
+        libc::alarm(100);
+        let size = libc::getauxval(libc::AT_MINSIGSTKSZ) as usize + 2048;
+        let whole = size.next_multiple_of(4096) + 4096;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let room = libc::mmap(std::ptr::null_mut(), whole, 3, flags, -1, 0);
+        assert_ne!(room, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(room, 4096, 0), 0);
+        let stack = libc::stack_t {
+            ss_sp: room.byte_add(whole - size),
+            ss_flags: 0,
+            ss_size: size,
+        };
+        assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
+        std::ptr::write_volatile(at as *mut u64, 1);
+        libc::alarm(0);
+    });
+    thread.join().unwrap();
+    assert_eq!(watch.counts().hits, 1);
+}
+
 #[test]
 fn allocation_heavy_threads_beside_changes() {
     let workers: Vec<_> = (0..3)
