@@ -204,6 +204,7 @@ class Console(DapCase):
             dap.top()
         self.assertGreaterEqual(len(dap.ask("threads")["threads"]), 1)
         self.assertIn("No ulpf watches", dap.ask("evaluate", expression="ulpf info watches", context="repl")["result"])
+        dap.event("output", output="spin: up\n")
         dap.ask("pause", threadId=1)
         stop = dap.event("stopped", reason="pause")
         self.assertTrue(dap.top(stop["threadId"]))

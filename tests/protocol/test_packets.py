@@ -2,10 +2,13 @@
 
 import os
 import random
+import re
+import time
 
 from lib.cases import Case
 from lib.env import STAND_IN, ulpf_only
 from lib.rsp import Rsp, frame
+from lib.server import address
 
 
 class Packets(Case):
@@ -182,3 +185,40 @@ class Packets(Case):
             pass
         self.assertIsNone(self.server.process.poll(), f"seed {seed}")
         self.assertLives(rsp)
+
+
+@ulpf_only
+class Threads(Case):
+    def test_a_step_that_came_second(self):
+        """Another thread's breakpoint is told of first; when the stepped one is let go, nobody asks for its step."""
+        server = self.serve("threads16", "1000000000")
+        rsp = Rsp(server.target)
+        self.addCleanup(rsp.close)
+        rsp.no_ack()
+        rsp("qSupported:multiprocess+;vContSupported+;swbreak+")
+        pid = int(re.match(rb"QCp([0-9a-f]+)", rsp("qC")).group(1), 16)
+        worker = address(pid, "threads16", "worker")
+        first = 0
+        for _ in range(10):
+            rsp.raw(frame("vCont;c"))
+            time.sleep(0.05)
+            rsp.raw(b"\x03")
+            # Not SIGTRAP: that would be a step of the round before.
+            self.assertRegex(rsp.reply(), rb"^T02")
+            busy = []
+            for thread in rsp("qfThreadInfo")[1:].split(b","):
+                self.assertEqual(rsp(b"Hg" + thread), b"OK")
+                pc = int.from_bytes(bytes.fromhex(rsp("p10").decode()), "little")
+                if worker <= pc < worker + 128:
+                    busy.append((thread, pc))
+            if len(busy) < 2:
+                continue
+            # One that stands at the breakpoint, and one that is stepped.
+            (hits, at), (steps, _) = busy[0], busy[-1]
+            self.assertEqual(rsp(f"Z0,{at:x},1"), b"OK")
+            stop = rsp(b"vCont;s:" + steps + b";c:" + hits)
+            self.assertRegex(stop, rb"^T05")
+            first += b"thread:" + hits in stop
+            self.assertEqual(rsp(f"z0,{at:x},1"), b"OK")
+        self.assertGreater(first, 0, "the breakpoint was never told of first")
+        rsp.raw(frame("k"))

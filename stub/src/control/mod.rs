@@ -364,6 +364,12 @@ impl Control {
             }
             let i = t.inner();
             let reason = match i.event {
+                // It came out of a system call and saw the world rest, a moment before everybody was let go.
+                Event::None if g().world.load(SeqCst) == 0 => {
+                    let how = resume_again(t);
+                    world::release(t, how);
+                    continue;
+                }
                 Event::None => continue,
                 Event::Breakpoint => {
                     let pc = t.context().map_or(0, |c| c.gprs.rip);
@@ -876,6 +882,13 @@ impl Inferior for Control {
         for t in g().threads.iter() {
             self.forget_stale_breakpoint(t);
             let how = how(t);
+            // It was stepped, and another thread's stop was told of first. Now nobody asks any more.
+            if t.state() == State::Parked
+                && t.inner().event == Event::Stepped
+                && matches!(how, Resume::Continue { .. })
+            {
+                t.inner().event = Event::None;
+            }
             t.hold.store(how == Resume::Hold, SeqCst);
             // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
             let reports = t.is_debugged() || matches!(t.inner().event, Event::Vforked { .. });
