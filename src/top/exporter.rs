@@ -129,7 +129,7 @@ fn hits<W: Write>(
     let pid = found.pid;
     let shared = Outside(found.shared.clone());
     let mut watcher = Watcher::new(Vec::new());
-    watcher.only(found);
+    watcher.only(&found);
     // Names come from the one who watches.
     watcher.look(&mut app);
     std::thread::sleep(Duration::from_millis(50));

@@ -123,7 +123,10 @@ fn top(args: &TopArgs) -> Result<()> {
         }
         let (mut program, session) = Started::start(&args.watch, &more, &args.command)?;
         match session {
-            Some(session) => watcher.only(session),
+            Some(session) => {
+                watcher.only(&session);
+                program.go()?;
+            }
             None => {
                 let said = program.said(20).join("\n  ");
                 let status = program.status.and_then(|s| s.code()).unwrap_or(1);

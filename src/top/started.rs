@@ -69,7 +69,6 @@ impl Started {
             }
             if process::Status::of(pid).is_ok_and(|s| s.state() == 'T') {
                 let found = sessions::find(Some(pid)).context("cannot look at processes")?;
-                sys::kill(pid, libc::SIGCONT).context("cannot let the program run")?;
                 return Ok(found.list.into_iter().next());
             }
             if Instant::now() > late {
@@ -81,6 +80,11 @@ impl Started {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Lets the program run. It may have ended a moment later: who wants to look at it has done so.
+    pub fn go(&self) -> Result<()> {
+        sys::kill(self.pid(), libc::SIGCONT).context("cannot let the program run")
     }
 
     /// That of `ulpf run`.

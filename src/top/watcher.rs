@@ -25,8 +25,9 @@ enum Answer {
 
 pub struct Watcher {
     only: Vec<i32>,
-    /// The session of the program that we have started ourselves: there is no other.
-    started: Option<Watched>,
+    /// There is only the session of the program that we have started ourselves; and until the first look, that.
+    started: bool,
+    first: Option<Looker>,
     lookers: Vec<Looker>,
     find: Instant,
     lists: Vec<Listed>,
@@ -49,7 +50,8 @@ impl Watcher {
     pub fn new(only: Vec<i32>) -> Watcher {
         Watcher {
             only,
-            started: None,
+            started: false,
+            first: None,
             lookers: Vec::new(),
             find: Instant::now(),
             lists: Vec::new(),
@@ -61,18 +63,19 @@ impl Watcher {
         }
     }
 
-    pub fn only(&mut self, session: Watched) {
-        self.started = Some(session);
+    /// Only this one, from now on: names are found while its program is there.
+    pub fn only(&mut self, session: &Watched) {
+        self.started = true;
+        self.first = Some(Looker::new(session));
     }
 
     /// Brings all sessions up to date.
     pub fn look(&mut self, app: &mut App) {
-        if let (Some(session), true) = (&self.started, self.lookers.is_empty()) {
-            let mut looker = Looker::new(session);
+        if let Some(mut looker) = self.first.take() {
             app.sessions.push(looker.begin());
             self.lookers.push(looker);
         }
-        if self.started.is_none() && Instant::now() >= self.find {
+        if !self.started && Instant::now() >= self.find {
             let begun = Instant::now();
             self.find_sessions(app);
             self.find = Instant::now() + FIND.max(begun.elapsed() * super::REST * 2);
