@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{AliasMap, FaultInfo, Open, Outcome};
+use ulpf_engine::exec::{FaultInfo, Outcome};
 use ulpf_engine::frame::{SigInfo, UContext, fpstate_len};
 use ulpf_lib::guard::Fault;
 use ulpf_lib::sys;
@@ -42,27 +42,6 @@ pub struct FaultNow {
     pub watched: bool,
 }
 
-/// The guarded pages, for the engine.
-pub struct Pages;
-
-impl AliasMap for Pages {
-    fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
-        if let Some(alias) = S.pages.open(addr, len, kind.writes()) {
-            return Open::Alias(alias);
-        }
-        let (mut page, mut ours) = (addr.page(), false);
-        while page.0 < addr.0.saturating_add(len) {
-            let entry = S.pages.entry(page);
-            if entry.moved() && !entry.permits(kind) {
-                return Open::Plain; // the program's own fault
-            }
-            ours |= entry.moved();
-            page = page.offset(PAGE_SIZE);
-        }
-        if ours { Open::Split } else { Open::Plain }
-    }
-}
-
 pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     let Some(b) = Block::holding(here()) else {
         // No stack to be had: only what is not ours can be dealt with.
@@ -78,12 +57,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
         b.depth = 0;
         b.fault = core::ptr::null();
     }
-    let what = FaultInfo {
-        signo,
-        code: info.code,
-        addr: info.addr(),
-        error: uc.err,
-    };
+    let what = FaultInfo::of(info, uc);
     let Some(engine) = S.engine() else {
         return chain(signo, info, uc);
     };
@@ -160,15 +134,9 @@ fn serve(b: &mut Block, engine: &'static Engine, uc: &mut UContext, info: &SigIn
             Next::Done => return true,
             Next::Again => {}
             Next::Fault(what) => {
-                let mut real = SigInfo {
-                    signo: what.signo,
-                    code: what.code,
-                    ..SigInfo::zeroed()
-                };
-                real.data[0] = what.addr;
                 uc.err = what.error;
                 slow::cancel(b, uc);
-                raise(what.signo, &real, uc);
+                raise(what.signo, &what.siginfo(), uc);
                 return true;
             }
         }
@@ -259,7 +227,7 @@ fn one(
             };
         }
     }
-    match engine.thunks.execute(site, &mut cpu, &Pages) {
+    match engine.thunks.execute(site, &mut cpu, &S.pages) {
         Outcome::NeedSlow(_) => slow::begin(b, uc, *at, Some(&list)),
         Outcome::Fault(what) => {
             change::leave(b);

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
-use ulpf_engine::exec::{AliasMap, CodeArena, DataArena, FaultInfo, Open, Outcome, Site, Thunks};
+use ulpf_engine::exec::{CodeArena, DataArena, FaultInfo, Outcome, Site, Thunks};
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::sys;
@@ -110,12 +110,7 @@ pub fn init() -> Result<(), Errno> {
 
 /// A fault inside generated code or an accessor of the engine: it ends there, and the program gets it.
 pub fn recover(uc: &mut UContext, info: &SigInfo) -> bool {
-    let what = FaultInfo {
-        signo: info.signo,
-        code: info.code,
-        addr: info.addr(),
-        error: uc.err,
-    };
+    let what = FaultInfo::of(info, uc);
     engine().thunks.recover(&mut uc.gprs, what)
 }
 
@@ -132,28 +127,6 @@ pub fn sites() -> impl Iterator<Item = &'static Site> {
 /// Does generated code of the engine lie here?
 pub fn is_thunk(pc: u64) -> bool {
     engine().thunks.contains(pc)
-}
-
-struct Pages;
-
-impl AliasMap for Pages {
-    fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
-        let map = &g().page_map;
-        if let Some(alias) = map.open(addr, len, kind.writes()) {
-            return Open::Alias(alias);
-        }
-        let mut page = addr.page();
-        let mut ours = false;
-        while page.0 < addr.0 + len {
-            let entry = map.entry(page);
-            if entry.moved() && !entry.permits(kind) {
-                return Open::Plain; // the program's own fault
-            }
-            ours |= entry.moved();
-            page = page.offset(PAGE_SIZE);
-        }
-        if ours { Open::Split } else { Open::Plain }
-    }
 }
 
 /// `false`: the fault is none of ours.
@@ -217,16 +190,10 @@ pub fn again(t: &'static Thread, uc: &mut UContext) {
 }
 
 fn raise_fault(t: &'static Thread, uc: &mut UContext, what: FaultInfo) {
-    let mut real = SigInfo {
-        signo: what.signo,
-        code: what.code,
-        ..SigInfo::zeroed()
-    };
-    real.data[0] = what.addr;
     uc.err = what.error;
     uc.cr2 = what.addr;
     cancel_own_step(t, uc);
-    signals::raise(t, uc, what.signo, &real);
+    signals::raise(t, uc, what.signo, &what.siginfo());
 }
 
 /// Lets the stub's task place the watches of a page anew, if that is due, or patch a hot site.
@@ -325,7 +292,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
         cpu.gprs.rflags &= !0x100;
     }
     let probe = site.insn.probe(&cpu);
-    match engine().thunks.execute(site, &mut cpu, &Pages) {
+    match engine().thunks.execute(site, &mut cpu, &g().page_map) {
         Outcome::NeedSlow(_) => {
             site.heat.store(-HOPELESS, Relaxed);
             slow(t, uc, Some(&list), fault_at, probe)

@@ -188,12 +188,18 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
+    /// Is this code? If it may be code that is not known yet, the thread asks later.
+    fn knows(&self, at: u64) -> bool {
+        let known = self.code.is_code(at);
+        if !known && self.code.may_be_new(at) {
+            self.t.inner().new_code = at;
+        }
+        known
+    }
+
     /// One more; `false`: it is none, or enough.
     fn add(&mut self, at: u64) -> bool {
-        if !self.code.is_code(at) {
-            if self.code.may_be_new(at) {
-                self.t.inner().new_code = at;
-            }
+        if !self.knows(at) {
             return false;
         }
         if let Some(slot) = self.to.get_mut(self.n) {
@@ -205,9 +211,7 @@ impl Found<'_> {
 }
 
 fn by_tables(found: &mut Found, gprs: &Gprs, cache: &mut Cache) {
-    if !found.code.is_code(gprs.rip) && found.code.may_be_new(gprs.rip) {
-        found.t.inner().new_code = gprs.rip;
-    }
+    found.knows(gprs.rip);
     let tables = &found.code.tables;
     let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
     let mut frame = FrameAddress::InstructionPointer(gprs.rip);

@@ -25,7 +25,7 @@ pub(crate) use emit::{can_thunk, redirected};
 pub use native::FaultInfo;
 pub use sites::{Site, SiteError, Thunks};
 
-use ulpf_lib::{AccessKind, AliasAddr, TargetAddr};
+use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, PageMap, TargetAddr};
 
 /// Code memory mapped twice, so that no page is ever writable and executable at once. The engine
 /// owns all of it. Lives as long as the process.
@@ -59,6 +59,24 @@ pub trait AliasMap {
     /// `len` is at least 1 and at most a few KiB. Must answer [`Open::Plain`] where the *program*
     /// may not do such an access (the alias could), so that it gets its fault.
     fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open;
+}
+
+impl AliasMap for PageMap {
+    fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
+        if let Some(alias) = PageMap::open(self, addr, len, kind.writes()) {
+            return Open::Alias(alias);
+        }
+        let (mut page, mut ours) = (addr.page(), false);
+        while page.0 < addr.0.saturating_add(len) {
+            let entry = self.entry(page);
+            if entry.moved() && !entry.permits(kind) {
+                return Open::Plain; // the program's own fault
+            }
+            ours |= entry.moved();
+            page = page.offset(PAGE_SIZE);
+        }
+        if ours { Open::Split } else { Open::Plain }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::cpu::Gprs;
+use crate::frame::{SigInfo, UContext};
 use core::arch::global_asm;
 
 /// What a nested fault said.
@@ -17,6 +18,29 @@ pub struct FaultInfo {
     pub addr: u64,
     /// Page-fault error code of the signal frame (bit 1: write).
     pub error: u64,
+}
+
+impl FaultInfo {
+    /// What a signal frame says.
+    pub fn of(info: &SigInfo, uc: &UContext) -> FaultInfo {
+        FaultInfo {
+            signo: info.signo,
+            code: info.code,
+            addr: info.addr(),
+            error: uc.err,
+        }
+    }
+
+    /// What the program is told.
+    pub fn siginfo(&self) -> SigInfo {
+        let mut info = SigInfo {
+            signo: self.signo,
+            code: self.code,
+            ..SigInfo::zeroed()
+        };
+        info.data[0] = self.addr;
+        info
+    }
 }
 
 impl FaultInfo {

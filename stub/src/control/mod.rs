@@ -579,7 +579,7 @@ impl Control {
                 false
             }
             Request::Unwind { at } => {
-                self.look_for_code((at != 0).then_some(at));
+                unwind::load((at != 0).then_some(at));
                 false
             }
             Request::None | Request::End => false,

@@ -35,11 +35,6 @@ impl Control {
         }
     }
 
-    /// A file has been mapped, or a thread has met code at `missed` that is not known.
-    pub fn look_for_code(&mut self, missed: Option<u64>) {
-        load(missed);
-    }
-
     /// The mappings of `[start, end)` are about to change.
     pub fn forget_code(&mut self, start: u64, end: u64) {
         // SAFETY: the world rests.
@@ -58,18 +53,16 @@ impl Control {
     }
 }
 
-/// Reads what is mapped; `missed` is an address that was not known to be code.
-fn load(missed: Option<u64>) {
+/// Reads what is mapped: at first, when a file has been mapped since, or when a thread has met code at
+/// `missed` that is not known.
+pub fn load(missed: Option<u64>) {
     let Ok(maps) = Snapshot::read() else { return };
     // SAFETY: the world rests.
     let slot = unsafe { code_mut() };
     let code = slot.get_or_insert_with(|| Box::new(Code::new()));
     let executable = maps.vmas.iter().filter(|v| v.prot & PROT_EXEC != 0);
     code.executable = executable.map(|v| (v.start, v.end)).collect();
-    let mut at = 0;
-    while let Some(n) = maps.vmas.iter().position(|v| v.start >= at) {
-        let Some(vma) = maps.vmas.get(n) else { break };
-        at = vma.end;
+    for (n, vma) in maps.vmas.iter().enumerate() {
         let known = |f: &File| f.meets(vma.start, vma.end);
         if vma.prot & PROT_EXEC == 0 || code.files.iter().any(known) {
             continue;
