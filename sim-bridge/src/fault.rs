@@ -118,8 +118,8 @@ impl State {
         if !permitted(uc, at, store) {
             return;
         }
-        if !self.watches.is_empty() {
-            self.serve(at, access);
+        if !self.watches.is_empty() || self.debug.guards(at) {
+            self.serve(uc, at, access, write);
             return;
         }
         let Some(mut context) = self.context.take() else {
@@ -146,7 +146,8 @@ impl State {
     }
 
     /// The modelled handler: looks the access up, and permits it.
-    fn serve(&mut self, at: u64, (addr, len): (u64, u64)) {
+    fn serve(&mut self, uc: &Uc, at: u64, (addr, len): (u64, u64), write: bool) {
+        let watched = self.debug.guards(at) && self.debug.touched(uc, self.pc, addr, len, write);
         let now = (self.stats.instructions, at);
         if std::mem::replace(&mut self.served, now) == now {
             return;
@@ -156,6 +157,7 @@ impl State {
             .watches
             .iter()
             .any(|&(w, l)| addr < w + l && w < addr + len)
+            || watched
         {
             true => self.stats.hits += 1,
             false => self.stats.false_positives += 1,

@@ -8,6 +8,7 @@
 //!                   └─ cycles       ─▶ costs (the thesis's tables), stats
 //! ```
 
+pub mod bridge;
 pub mod costs;
 pub mod device;
 pub mod elf;

@@ -2,6 +2,7 @@
 //! The machine: Unicorn executes; hooks put the MMU's model (`fault.rs`) between the program and its
 //! memory, and Linux's system calls (`os.rs`) under it.
 
+use crate::bridge::debug::{Debug, Pause};
 use crate::costs::{Costs, Step};
 use crate::device::Device;
 use crate::elf::Elf;
@@ -55,6 +56,8 @@ pub enum End {
     Signal(i32, String),
     /// The machine cannot go on.
     Failed(String),
+    /// It can: what a debugger wanted has come.
+    Paused(Pause),
 }
 
 pub struct State {
@@ -84,6 +87,9 @@ pub struct State {
     pub(crate) watches: Vec<(u64, u64)>,
     /// The access that the modelled handler saw last: instruction count and address.
     pub(crate) served: (u64, u64),
+    pub debug: Debug,
+    /// How it has ended, which the debugger hears after the last hit.
+    ended: Option<End>,
 }
 
 /// Unicorn is dropped before the state, which its hooks know.
@@ -135,6 +141,8 @@ impl Machine {
             limit: config.limit.unwrap_or(u64::MAX),
             watches: vec![],
             served: (u64::MAX, 0),
+            debug: Debug::default(),
+            ended: None,
         }));
         let mut machine = Machine { uc, state };
         machine.hook_always().map_err(uc_failed)?;
@@ -156,7 +164,16 @@ impl Machine {
                     return;
                 }
                 s.stats.system_calls += 1;
+                if s.debug.has_watches() {
+                    // The instruction's own accesses are those of before.
+                    s.debug.settle(uc, 1, false);
+                    s.debug.before_call(uc);
+                }
                 os::call(uc, s);
+                if s.debug.has_watches() {
+                    let pc = s.pc;
+                    s.debug.after_call(uc, pc, 1);
+                }
                 if s.end.is_some() || (s.mmu.in_use() && !s.hooked) {
                     let _ = uc.emu_stop();
                 }
@@ -182,6 +199,10 @@ impl Machine {
         self.uc.add_code_hook(1, 0, move |uc, pc, len| {
             let s = &mut *state.borrow_mut();
             if s.abort.is_some() {
+                return;
+            }
+            if !s.debug.is_idle() && s.debug.begins(uc, pc, 1) {
+                let _ = uc.emu_stop();
                 return;
             }
             s.pc = pc;
@@ -283,6 +304,23 @@ impl Machine {
     }
 
     pub fn run(&mut self) -> End {
+        if let Some(end) = self.state.borrow_mut().ended.take() {
+            return end;
+        }
+        let end = self.go();
+        let s = &mut *self.state.borrow_mut();
+        // The last instruction has no next one to settle its accesses.
+        s.debug.settle(&self.uc, 1, false);
+        match s.debug.paused.take() {
+            Some(pause) => {
+                s.ended = Some(end).filter(|e| !matches!(e, End::Paused(_)));
+                End::Paused(pause)
+            }
+            None => end,
+        }
+    }
+
+    fn go(&mut self) -> End {
         loop {
             if self.state.borrow().mmu.in_use() && !self.state.borrow().hooked {
                 // Code that was translated without hooks has to go.
@@ -304,6 +342,9 @@ impl Machine {
             }
             if let Some(end) = s.end.take() {
                 return end;
+            }
+            if let Some(pause) = &s.debug.paused {
+                return End::Paused(pause.clone());
             }
             let pc = self.uc.reg_read(R::RIP).unwrap_or(0);
             let trap = match std::mem::take(&mut s.iretq) || result == Err(uc_error::INSN_INVALID) {

@@ -138,6 +138,7 @@ fn run(o: &Options) -> Result<i32> {
             eprintln!("ulpf-sim: {path}: {why}");
             125
         }
+        End::Paused(_) => unreachable!("nobody has asked for it"),
     };
     let stats = &machine.state.borrow().stats;
     if o.stats {

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A debugger's connection to the machine.
+
+pub mod debug;
