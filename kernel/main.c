@@ -3,6 +3,7 @@
  * The device: opening it, its calls, its end.
  */
 #include <linux/capability.h>
+#include <linux/file.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/sched/mm.h>
@@ -17,7 +18,8 @@ module_param(mode, ushort, 0444);
 MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)");
 
 #define ULPF_FEATURES (ULPF_FEATURE_READ | ULPF_FEATURE_PLI_LOOSEN | \
-		       ULPF_FEATURE_STACK | ULPF_FEATURE_KERNEL | ULPF_FEATURE_GUARD)
+		       ULPF_FEATURE_STACK | ULPF_FEATURE_KERNEL | ULPF_FEATURE_GUARD | \
+		       ULPF_FEATURE_STORE | ULPF_FEATURE_SIGSTACK | ULPF_FEATURE_EFAULT)
 
 /* Memory that cannot be swapped is limited as mlock()'s is. Callers hold the mmap lock for writing. */
 long ulpf_charge(struct ulpf_space *space, unsigned long pages)
@@ -57,6 +59,9 @@ static int ulpf_open(struct inode *inode, struct file *file)
 		error = PTR_ERR(space->store);
 		goto free_counters;
 	}
+	/* As memfd_create() does, for ULPF_STORE. */
+	space->store->f_mode |= FMODE_LSEEK | FMODE_PREAD | FMODE_PWRITE;
+	space->store->f_flags |= O_LARGEFILE;
 	xa_init_flags(&space->regions, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&space->pli, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&space->threads, XA_FLAGS_ACCOUNT);
@@ -167,6 +172,27 @@ static long ulpf_get_counts(struct ulpf_space *space, void __user *arg)
 	return ulpf_put(arg, &counts, sizeof(counts));
 }
 
+static long ulpf_set_policy(struct ulpf_space *space, const struct ulpf_policy *policy)
+{
+	if (policy->flags & ~ULPF_POLICY_EFAULT)
+		return -EINVAL;
+	if (mmap_write_lock_killable(space->mm))
+		return -EINTR;
+	space->efault = policy->flags & ULPF_POLICY_EFAULT;
+	mmap_write_unlock(space->mm);
+	return 0;
+}
+
+/* A descriptor of the store; its owner reads and writes there what he could by an alias. */
+static long ulpf_get_store(struct ulpf_space *space)
+{
+	int fd = get_unused_fd_flags(O_CLOEXEC);
+
+	if (fd >= 0)
+		fd_install(fd, get_file(space->store));
+	return fd;
+}
+
 static long ulpf_owner_ioctl(struct ulpf_space *space, unsigned int number, void __user *arg)
 {
 	union {
@@ -175,6 +201,7 @@ static long ulpf_owner_ioctl(struct ulpf_space *space, unsigned int number, void
 		struct ulpf_batch batch;
 		struct ulpf_ring ring;
 		struct ulpf_page page;
+		struct ulpf_policy policy;
 	} u;
 	long error, result;
 
@@ -201,6 +228,11 @@ static long ulpf_owner_ioctl(struct ulpf_space *space, unsigned int number, void
 		error = ulpf_get(&u, sizeof(u.page), sizeof(u.page), arg);
 		error = error ?: ulpf_lookup(space, &u.page);
 		return error ?: ulpf_put(arg, &u.page, sizeof(u.page));
+	case _IOC_NR(ULPF_POLICY):
+		error = ulpf_get(&u, sizeof(u.policy), sizeof(u.policy), arg);
+		return error ?: ulpf_set_policy(space, &u.policy);
+	case _IOC_NR(ULPF_STORE):
+		return ulpf_get_store(space);
 	default:
 		return -ENOTTY;
 	}
@@ -213,7 +245,7 @@ static long ulpf_ioctl(struct file *file, unsigned int command, unsigned long ar
 
 	/* The size in the command is the first version's; the structure tells its own. */
 	if (_IOC_TYPE(command) != ULPF_IOC_TYPE || number < _IOC_NR(ULPF_QUERY) ||
-	    number > _IOC_NR(ULPF_COUNTS))
+	    number > _IOC_NR(ULPF_STORE))
 		return -ENOTTY;
 	if (number == _IOC_NR(ULPF_QUERY))
 		return ulpf_query((void __user *)arg);

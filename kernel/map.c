@@ -86,6 +86,8 @@ static vm_fault_t guarded_fault(struct vm_fault *vmf)
 		goto allow;
 	if (vmf->flags & FAULT_FLAG_USER)
 		return ulpf_upcall(space, vmf, info_of(vmf) | permission << ULPF_INFO_PERM_SHIFT);
+	if (ulpf_fails_for_kernel(space))
+		return VM_FAULT_SIGSEGV;
 	if (ulpf_open_for_kernel(space, vmf, write))
 		return VM_FAULT_OOM;
 allow:
@@ -125,6 +127,8 @@ static vm_fault_t guarded_mkwrite(struct vm_fault *vmf)
 		}
 		return ulpf_upcall(space, vmf, ULPF_INFO_WRITE | permission << ULPF_INFO_PERM_SHIFT);
 	case ULPF_KERNEL:
+		if (ulpf_fails_for_kernel(space))
+			return VM_FAULT_SIGSEGV;
 		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : 0;
 	default:
 		/* Once more, with the page gone: guarded_fault() is told who it is. */

@@ -101,6 +101,8 @@ struct ulpf_counters {
  * @guard_ops: operations of guarded mappings; tells them from all others
  * @entry: the handler, or zero (mmap lock)
  * @cookie: for its frames (mmap lock)
+ * @sigstack: frames go to the thread's alternate signal stack (mmap lock)
+ * @efault: the kernel's accesses fail (mmap lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
  * @last_region: the one looked up last
  * @streak_page: page of the store that page_mkwrite saw last
@@ -123,6 +125,8 @@ struct ulpf_space {
 
 	unsigned long entry;
 	u64 cookie;
+	bool sigstack;
+	bool efault;
 
 	struct xarray regions;
 	struct ulpf_region *last_region;
@@ -182,6 +186,12 @@ bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page);
 static inline bool ulpf_is_open_for_kernel(struct ulpf_space *space, pgoff_t page)
 {
 	return unlikely(!list_empty(&space->closers)) && ulpf_find_open_for_kernel(space, page);
+}
+
+/* Whether an access that is not the program's fails. A core dump is to hold everything. */
+static inline bool ulpf_fails_for_kernel(const struct ulpf_space *space)
+{
+	return unlikely(READ_ONCE(space->efault)) && !(current->flags & PF_DUMPCORE);
 }
 
 int ulpf_fault_in_later(struct ulpf_space *space, unsigned long addr, size_t size);

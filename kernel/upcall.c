@@ -78,6 +78,19 @@ static unsigned long frame_place(const struct ulpf_thread *thread, unsigned long
 	return round_down(sp - ULPF_RED_ZONE - sizeof(struct ulpf_frame), 16);
 }
 
+/* The same on the alternate signal stack. */
+static unsigned long sigstack_place(unsigned long sp, u64 *info)
+{
+	unsigned long base = current->sas_ss_sp, length = current->sas_ss_size;
+
+	*info |= ULPF_INFO_STACK;
+	if (sp <= base || sp - base > length)
+		return round_down(base + length, 16) - sizeof(struct ulpf_frame);
+	if (sp - base < ULPF_STACK_MIN)
+		return 0;
+	return round_down(sp - ULPF_RED_ZONE - sizeof(struct ulpf_frame), 16);
+}
+
 /* No page fault may happen here: the mmap lock is held. */
 static __always_inline int frame_write(struct ulpf_frame __user *to, const struct ulpf_space *space,
 				       const struct pt_regs *regs, unsigned long addr, u64 info)
@@ -137,9 +150,15 @@ vm_fault_t ulpf_upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
 		ulpf_event(space, ULPF_EVENT_UNHANDLED, vmf->real_address, info, true);
 		return VM_FAULT_SIGSEGV;
 	}
-	if (READ_ONCE(space->threads_count))
-		thread = ulpf_thread(space);
-	place = frame_place(thread, regs->sp, &told);
+	if (space->sigstack) {
+		if (!current->sas_ss_size)
+			return VM_FAULT_SIGSEGV;
+		place = sigstack_place(regs->sp, &told);
+	} else {
+		if (READ_ONCE(space->threads_count))
+			thread = ulpf_thread(space);
+		place = frame_place(thread, regs->sp, &told);
+	}
 	if (!place)
 		return undelivered(space, vmf, info);
 	if (unlikely(frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told))) {
@@ -177,7 +196,7 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 {
 	int error = 0;
 
-	if (handler->flags & ~(ULPF_HANDLER_REPLACE | ULPF_HANDLER_ONCE))
+	if (handler->flags & ~(ULPF_HANDLER_REPLACE | ULPF_HANDLER_ONCE | ULPF_HANDLER_SIGSTACK))
 		return -EINVAL;
 	if (handler->flags & ULPF_HANDLER_ONCE)
 		return -EOPNOTSUPP;
@@ -194,6 +213,7 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 	if (!error) {
 		space->entry = handler->entry;
 		space->cookie = handler->cookie;
+		space->sigstack = handler->flags & ULPF_HANDLER_SIGSTACK;
 	}
 	mmap_write_unlock(space->mm);
 	return error;

@@ -109,6 +109,7 @@ static void any_ioctl(int fd)
 		uint64_t words[32];
 	} u;
 	unsigned int i;
+	int store;
 
 	memset(&u, 0, sizeof(u));
 	switch (below(16)) {
@@ -162,7 +163,9 @@ static void any_ioctl(int fd)
 		ioctl(fd, draw(), &u);
 		return;
 	case 9:
-		ioctl(fd, _IO(ULPF_IOC_TYPE, 0x20 + below(9)), (void *)address());
+		store = ioctl(fd, _IO(ULPF_IOC_TYPE, 0x20 + below(11)), (void *)address());
+		if (store > 2)
+			close(store);
 		return;
 	default:
 		u.op = any_op();

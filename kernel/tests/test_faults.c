@@ -396,3 +396,52 @@ TEST(code_that_may_not_be_fetched)
 	EXPECT_EQ(last_frame.info & 0xff, ULPF_INFO_FETCH);
 	EXPECT_EQ(last_frame.ip, (uintptr_t)code);
 }
+
+/* The frame lies where a signal's would, and a thread without such a stack gets the signal. */
+static char signal_stack[4 * PAGE] __attribute__((aligned(16)));
+static char *frame_at;
+
+static void note_stack(struct ulpf_frame *frame)
+{
+	frame_at = (char *)frame;
+	store_byte(frame);
+}
+
+static void *without_signal_stack(void *to)
+{
+	put(to, 1);
+	return NULL;
+}
+
+static void another_thread(void)
+{
+	struct space *space = space_make(1);
+	pthread_t thread;
+
+	EXPECT_EQ(handler(space, entry, ULPF_HANDLER_SIGSTACK), 0);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	pthread_create(&thread, NULL, without_signal_stack, the_space->guarded);
+	pthread_join(thread, NULL);
+	_exit(0);
+}
+
+TEST(frame_on_the_signal_stack)
+{
+	struct space *space = space_make(2);
+	stack_t stack = { .ss_sp = signal_stack, .ss_size = sizeof(signal_stack) };
+
+	EXPECT_EQ(handler(space, entry, ULPF_HANDLER_SIGSTACK), 0);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	EXPECT_EQ(sigaltstack(&stack, NULL), 0);
+	on_fault = note_stack;
+	put(space->guarded, 3);
+	EXPECT_EQ(space->alias[0], 3);
+	EXPECT_EQ(frame_at + sizeof(struct ulpf_frame) - signal_stack, sizeof(signal_stack));
+	EXPECT(last_frame.info & ULPF_INFO_STACK);
+	/* A page that has been read comes by another way. */
+	EXPECT_EQ(get(space->guarded), 3);
+	put(space->guarded, 4);
+	EXPECT_EQ(space->alias[0], 4);
+	EXPECT_EQ(faults, 2);
+	EXPECT_SIGNAL(another_thread, SIGSEGV);
+}

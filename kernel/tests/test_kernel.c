@@ -186,3 +186,43 @@ TEST(ten_thousand_calls)
 		EXPECT_EQ(pread(file, space->guarded, 1, 0), 1);
 	EXPECT_EQ(counts(space).kernel_writes, 10000);
 }
+
+static int policy(struct space *space, uint32_t flags)
+{
+	struct ulpf_policy arg = { .size = sizeof(arg), .flags = flags };
+
+	return ioctl(space->fd, ULPF_POLICY, &arg);
+}
+
+TEST(accesses_that_shall_fail)
+{
+	struct space *space = with_ring(4);
+	struct iovec local = { .iov_base = "xy", .iov_len = 2 }, remote = { .iov_base = space->guarded, .iov_len = 2 };
+	struct ulpf_event event[8];
+	char text[8];
+	int ends[2];
+
+	EXPECT_ERRNO(policy(space, ~0U), EINVAL);
+	EXPECT_EQ(policy(space, ULPF_POLICY_EFAULT), 0);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_RO), 0);
+	EXPECT_EQ(set(space, space->guarded + PAGE, PAGE, ULPF_NONE), 0);
+	EXPECT_EQ(pipe(ends), 0);
+	EXPECT_EQ(write(ends[1], "hello", 5), 5);
+	EXPECT_ERRNO(read(ends[0], space->guarded + 10, 5), EFAULT);
+	/* Mapped for reading, too. */
+	EXPECT_EQ(get(space->guarded + 10), 0);
+	EXPECT_ERRNO(read(ends[0], space->guarded + 10, 5), EFAULT);
+	EXPECT_ERRNO(write(ends[1], space->guarded + PAGE, 5), EFAULT);
+	EXPECT_ERRNO(process_vm_writev(getpid(), &local, 1, &remote, 1, 0), EFAULT);
+	EXPECT_EQ(write(ends[1], space->guarded, 5), 5);
+	EXPECT_EQ(read(ends[0], text, 5), 5);
+	EXPECT_EQ(faults, 0);
+	/* What the program does is caught as before, and nothing was an event. */
+	put(space->guarded + 10, 'j');
+	EXPECT_EQ(faults, 1);
+	EXPECT_EQ(fcntl(space->fd, F_SETFL, O_NONBLOCK), 0);
+	EXPECT_ERRNO(read(space->fd, event, sizeof(event)), EAGAIN);
+	EXPECT_EQ(policy(space, 0), 0);
+	EXPECT_EQ(read(ends[0], space->guarded + 10, 5), 5);
+	EXPECT_EQ(events(space, event, 8), 1);
+}

@@ -495,3 +495,39 @@ TEST(hundreds_of_spaces)
 	}
 	EXPECT_EQ(faults, 300);
 }
+
+static void no_child_asks(void)
+{
+	EXPECT_ERRNO(ioctl(the_space->fd, ULPF_STORE), EPERM);
+	_exit(0);
+}
+
+TEST(the_store_is_a_file)
+{
+	struct space *space = space_make(4);
+	struct stat status;
+	char text[8];
+	int store = ioctl(space->fd, ULPF_STORE);
+
+	EXPECT(store >= 0);
+	EXPECT(fcntl(store, F_GETFD) & FD_CLOEXEC);
+	EXPECT_EQ(handler(space, entry, 0), 0);
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_NONE), 0);
+	EXPECT_EQ(pwrite(store, "hello", 5, 2 * PAGE), 5);
+	EXPECT_EQ(memcmp(space->guarded + 2 * PAGE, "hello", 5), 0);
+	space->alias[0] = 'x';
+	EXPECT_EQ(pread(store, text, 1, 0), 1);
+	EXPECT_EQ(text[0], 'x');
+	EXPECT_EQ(lseek(store, PAGE, SEEK_DATA), 2 * PAGE);
+	EXPECT_EQ(fallocate(store, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2 * PAGE, PAGE), 0);
+	EXPECT_EQ(space->guarded[2 * PAGE], 0);
+	EXPECT_EQ(fstat(store, &status), 0);
+	EXPECT_EQ(status.st_size, ULPF_STORE_SIZE);
+	EXPECT_EQ(in_child(no_child_asks), 0);
+	/* It outlives the space. */
+	munmap(space->guarded, space->size);
+	munmap(space->alias, space->size);
+	close(space->fd);
+	EXPECT_EQ(pread(store, text, 1, 0), 1);
+	EXPECT_EQ(text[0], 'x');
+}

@@ -8,6 +8,7 @@ extern crate alloc;
 pub mod addr;
 pub mod arena;
 pub mod boot;
+pub mod device;
 pub mod guard;
 pub mod pages;
 pub mod refusal;

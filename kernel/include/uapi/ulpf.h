@@ -136,6 +136,11 @@
  * any other code. Without a handler a forbidden access is SIGSEGV (the event is
  * ULPF_EVENT_UNHANDLED), so a program may use signals instead.
  *
+ * With ULPF_HANDLER_SIGSTACK (a machine with ULPF_FEATURE_SIGSTACK) the frame lies where a
+ * signal frame with SA_ONSTACK would: on the thread's alternate signal stack
+ * (sigaltstack(2)), of which no machine needs to be told, or on the stack in use if that is
+ * the one. A thread that has none gets no upcall, but its SIGSEGV.
+ *
  * ULPF_HANDLER_ONCE asks for the thesis's write-once rule (section 3.2.3): a handler
  * that just returns has permitted the access this one time. Machines without
  * ULPF_FEATURE_ONCE answer EOPNOTSUPP. Beware: on the Linux module the page is open
@@ -157,6 +162,11 @@
  * the access until the call returns, and what other threads do there meanwhile is not
  * seen; memory that a device or io_uring has pinned is seen when it is pinned, not when
  * it is written.
+ *
+ * Who would rather have them fail, as mprotect() does, says so with
+ * ULPF_POLICY_EFAULT (ULPF_FEATURE_EFAULT): whatever the permissions forbid ends with EFAULT or a
+ * short count then, for other processes, too, and is no event. Only a core dump still holds
+ * everything.
  *
  * Guard ranges
  * ============
@@ -199,6 +209,10 @@
  * are EINVAL. All `flags` and reserved fields must be zero where nothing else is
  * said (EINVAL). Bad pointers are EFAULT, unknown calls ENOTTY. Calls are made at any
  * time by any thread, also in a handler.
+ *
+ * ULPF_STORE (ULPF_FEATURE_STORE) gives a descriptor of the store itself, close-on-exec: a file
+ * as memfd_create() makes them, for pread(), pwrite(), fallocate(), lseek(SEEK_DATA) and plain
+ * mappings (which are aliases). What can be done with it does not end with the space.
  *
  * fork: the child inherits the mappings as shared memory that nothing guards for it:
  * what it does there is not seen, its stores change the parent's memory, and it has
@@ -300,6 +314,9 @@ struct ulpf_query {
 #define ULPF_FEATURE_STACK	(1 << 5)	/* ULPF_STACK */
 #define ULPF_FEATURE_KERNEL	(1 << 6)	/* the kernel's accesses are events */
 #define ULPF_FEATURE_GUARD	(1 << 7)	/* ULPF_OP_GUARD */
+#define ULPF_FEATURE_STORE	(1 << 8)	/* ULPF_STORE */
+#define ULPF_FEATURE_SIGSTACK	(1 << 9)	/* ULPF_HANDLER_SIGSTACK */
+#define ULPF_FEATURE_EFAULT	(1 << 10)	/* ULPF_POLICY_EFAULT */
 
 /**
  * struct ulpf_handler - registers the handler (ULPF_HANDLER)
@@ -321,6 +338,21 @@ struct ulpf_handler {
 
 #define ULPF_HANDLER_REPLACE	(1 << 0)
 #define ULPF_HANDLER_ONCE	(1 << 1)	/* needs ULPF_FEATURE_ONCE */
+#define ULPF_HANDLER_SIGSTACK	(1 << 2)	/* needs ULPF_FEATURE_SIGSTACK */
+
+/**
+ * struct ulpf_policy - what holds for the whole space (ULPF_POLICY)
+ * @size: of this structure
+ * @flags: ULPF_POLICY_*; those that are not named do not hold (any more)
+ *
+ * EINVAL for an unknown flag.
+ */
+struct ulpf_policy {
+	__u32 size;
+	__u32 flags;
+};
+
+#define ULPF_POLICY_EFAULT	(1 << 0)	/* the kernel's accesses fail; needs ULPF_FEATURE_EFAULT */
 
 /**
  * struct ulpf_stack - the calling thread's exception stack (ULPF_STACK)
@@ -548,5 +580,7 @@ struct ulpf_counts {
 #define ULPF_RING	_IOW(ULPF_IOC_TYPE, 0x25, struct ulpf_ring)
 #define ULPF_LOOKUP	_IOWR(ULPF_IOC_TYPE, 0x26, struct ulpf_page)
 #define ULPF_COUNTS	_IOWR(ULPF_IOC_TYPE, 0x27, struct ulpf_counts)
+#define ULPF_POLICY	_IOW(ULPF_IOC_TYPE, 0x28, struct ulpf_policy)
+#define ULPF_STORE	_IO(ULPF_IOC_TYPE, 0x29)
 
 #endif /* _UAPI_ULPF_H */
