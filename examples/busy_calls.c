@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -289,6 +290,63 @@ static void busy_threads(void)
 		pthread_join(thread[i], NULL);
 }
 
+/* ---- threads that find each other by a watched word ---- */
+
+int *const baton = (int *)&watched[64];
+
+static void pass(int value)
+{
+	unsigned long word = (unsigned long)baton, operation = FUTEX_WAKE_PRIVATE;
+	long woken;
+
+	__atomic_store_n(baton, value, __ATOMIC_SEQ_CST);
+	__asm__ volatile("mov	%3, %%eax\n\tsyscall"
+			 : "=&a"(woken), "+D"(word), "+S"(operation)
+			 : "i"(SYS_futex), "d"(1)
+			 : "rcx", "r11", "memory");
+	CHECK((woken == 0 || woken == 1) && word == (unsigned long)baton && operation == FUTEX_WAKE_PRIVATE);
+}
+
+static void wait_for(int value)
+{
+	int now;
+
+	while ((now = __atomic_load_n(baton, __ATOMIC_SEQ_CST)) != value)
+		syscall(SYS_futex, baton, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+}
+
+static void *runner(void *rounds)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
+	for (long i = 0; i < (long)rounds; i++) {
+		wait_for(2 * i + 1);
+		pass(2 * i + 2);
+	}
+	return NULL;
+}
+
+static void relay(long rounds)
+{
+	struct sigaction action = {.sa_sigaction = tick, .sa_flags = SA_SIGINFO};
+	struct itimerval every = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+	pthread_t thread;
+
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &every, NULL);
+	pthread_create(&thread, NULL, runner, (void *)rounds);
+	for (long i = 0; i < rounds; i++) {
+		pass(2 * i + 1);
+		wait_for(2 * i + 2);
+	}
+	pthread_join(thread, NULL);
+	setitimer(ITIMER_REAL, &never, NULL);
+	check_seen();
+	patched();
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -308,6 +366,8 @@ int main(int argc, char **argv)
 		reads();
 	} else if (!strcmp(mode, "threads")) {
 		busy_threads();
+	} else if (!strcmp(mode, "relay")) {
+		relay(argc > 2 ? atol(argv[2]) : 10000);
 	} else {
 		for (int i = 0; i < 300; i++)
 			CHECK(getppid() == syscall(SYS_getppid) && getuid() == geteuid());

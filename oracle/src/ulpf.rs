@@ -183,8 +183,9 @@ impl Runner<'_> {
         for _ in 0..1 + self.rng.below(3) {
             match self.rng.below(6) {
                 0 => self.say("ulpf patch off")?,
-                1 => self.say("ulpf patch on after 5")?,
-                2 | 3 => self.say("ulpf patch on after 0")?,
+                1 => self.say("ulpf patch on after 5 patience 64")?,
+                2 => self.say("ulpf patch on after 0 patience 64")?,
+                3 => self.say("ulpf patch on after 0 patience 4096")?,
                 4 => self.forget(1)?,
                 _ => self.another()?,
             }
@@ -226,7 +227,13 @@ impl Runner<'_> {
             Patching::After(n) => format!("on after {n}"),
             _ => {
                 let n = crate::generate::mix(self.how.seed, 0x300 + epoch as u64) >> 8;
-                ["off", "on after 5", "on after 0"][n as usize % 3].to_string()
+                let how = [
+                    "off",
+                    "on after 5 patience 64",
+                    "on after 0 patience 64",
+                    "on after 0 patience 4096",
+                ];
+                how[n as usize % how.len()].to_string()
             }
         };
         self.say(&format!("ulpf patch {how}"))

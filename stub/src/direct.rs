@@ -325,6 +325,6 @@ pub fn finish(t: &'static Thread, uc: &mut UContext) -> bool {
         fault::stop_for(t, uc, &events);
     }
     signals::late(t, uc);
-    patches::skip(uc);
+    patches::skip(t, uc);
     true
 }

@@ -217,7 +217,7 @@ pub fn look_again(t: &'static Thread, uc: &mut UContext) {
             site.heat.store(-MISSED, Relaxed);
             return;
         }
-        if classed && patches::switch(t, pc, true) {
+        if classed && (patches::visit(t, pc) || patches::switch(t, pc, true)) {
             return;
         }
         request(t, uc, Request::PatchAccess { pc, page });

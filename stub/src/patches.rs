@@ -17,7 +17,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_engine::patch::{Body, CALM, CALM_START, Group, JUMP, Part, Phase, Tables, What};
+use ulpf_engine::patch::{
+    Body, CALM, CALM_START, CLASS_WRITES, Group, JUMP, Part, Phase, Tables, What,
+};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
 use ulpf_lib::ring::{Area, CALMS, Unpatched};
@@ -52,13 +54,25 @@ pub struct Patch {
     pub gone_at: AtomicU64,
     /// How often somebody has jumped into its middle.
     pub landings: AtomicU32,
+    /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
+    /// met no guard there for a while.
+    pub entries: AtomicU32,
 }
 
-/// Bounds of [`Patch::patience`] are [`CALM`] and this; and what it begins with.
+/// Bounds of [`Patch::patience`] are [`CALM`] and this.
 const MOST_PATIENCE: u32 = 1 << 16;
-pub const PATIENCE: u32 = 1 << 12;
+/// What it begins with.
+pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
+
+pub fn is_patience(n: u64) -> bool {
+    (CALM.into()..=MOST_PATIENCE.into()).contains(&n)
+}
 /// Nanoseconds that it takes to take a patch out and to put it back, about.
 const SWITCH: u64 = 6_000;
+/// The same of leaving a body, and coming back by a fault.
+const VISIT: u64 = 2_500;
+/// Visits that are not worth their faults, before the jump is put in.
+const MOST_ENTRIES: u32 = 4;
 
 impl Patch {
     pub fn start(&self) -> u64 {
@@ -82,24 +96,31 @@ impl Patch {
         REMOVED.fetch_add(1, Relaxed);
     }
 
-    /// The jump is in again. Had it gone too soon, it stays for longer; had it been worth it, it goes sooner.
+    /// The jump is in again.
     pub fn is_back(&self) {
+        self.learn(SWITCH);
+        self.entries.store(0, Relaxed);
+        self.in_place.store(true, Relaxed);
+        PLACED.fetch_add(1, Relaxed);
+    }
+
+    /// Somebody needs the body again. Had it gone too soon, given the nanoseconds that this costs, it stays for
+    /// longer; had it been worth it, it goes sooner.
+    fn learn(&self, cost: u64) {
         let Some(h) = g().header() else { return };
         let away = h
             .nanos(tsc())
             .saturating_sub(h.nanos(self.gone_at.load(Relaxed)));
         let patience = self.patience.load(Relaxed);
-        let patience = if away < SWITCH / 2 {
+        let patience = if away < cost / 2 {
             patience * 2
-        } else if away > SWITCH {
+        } else if away > cost {
             patience / 2
         } else {
             patience
         };
         self.patience
             .store(patience.clamp(CALM, MOST_PATIENCE), Relaxed);
-        self.in_place.store(true, Relaxed);
-        PLACED.fetch_add(1, Relaxed);
     }
 }
 
@@ -219,7 +240,8 @@ impl Table {
         }
         let n = self.bodies.partition_point(|b| b.0 <= pc);
         let (at, start) = *self.bodies.get(n.checked_sub(1)?)?;
-        let p = self.at(start)?;
+        let p = self.list.binary_search_by_key(&start, |p| p.start()).ok();
+        let p = self.list.get(p?)?;
         let offset = pc - at;
         (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
     }
@@ -313,6 +335,17 @@ fn gs() -> u64 {
         }
     }
     base
+}
+
+/// From a page of this class to its alias, for stores.
+pub fn distance(class: u64) -> u64 {
+    let classes = table().tables.classes;
+    if classes == 0 {
+        return 0;
+    }
+    let at = classes.wrapping_add_signed(CLASS_WRITES.into()) + (class & 0xff) * 8;
+    // SAFETY: the page before the classes.
+    unsafe { *(at as *const u64) }
 }
 
 /// The address whose alias this is.
@@ -528,14 +561,43 @@ pub fn landed(t: &Thread, uc: &mut UContext) -> Option<Landing> {
     Some(Landing::Copy)
 }
 
-/// The last that a handler does: a thread that goes on behind a patched instruction need not land.
-pub fn skip(uc: &mut UContext) {
+/// The last that a handler does: a thread that goes on behind a patched instruction need not land, and one that
+/// goes round in a small loop ([`visit`]) may do so in the body.
+pub fn skip(t: &Thread, uc: &mut UContext) {
     const TRAP_FLAG: u64 = 0x100;
-    if let Some((_, copy)) = copy_of(uc.gprs.rip)
-        && uc.gprs.rflags & TRAP_FLAG == 0
+    let visited = core::mem::take(&mut t.inner().visit);
+    if uc.gprs.rflags & TRAP_FLAG != 0 {
+        return;
+    }
+    if visited != 0
+        && let Some(p) = loop_at(visited)
+        && let Some(n) = p.group.part(uc.gprs.rip)
+        && let Some(copy) = p.body.parts.get(n)
     {
+        uc.gprs.rip = p.at + u64::from(*copy);
+    } else if let Some((_, copy)) = copy_of(uc.gprs.rip) {
         uc.gprs.rip = copy;
     }
+}
+
+/// The patch of the access at `pc`, if its jump is out, but a loop may go on in its body.
+fn loop_at(pc: u64) -> Option<&'static Patch> {
+    let table = table();
+    let p = table.list.get(table.position(pc)?)?;
+    let may = !p.is_in_place() && p.group.loops() && ENABLED.load(Relaxed);
+    (may && !GS_TAKEN.load(Relaxed) && !taken(p.start(), p.end())).then_some(p)
+}
+
+/// The access at `pc` has met a guard again: the handler is to go on in the body, which needs no change of any
+/// code. `false`: its loop, if there is one, is too short for that.
+pub fn visit(t: &Thread, pc: u64) -> bool {
+    let Some(p) = loop_at(pc).filter(|p| p.entries.load(Relaxed) < MOST_ENTRIES) else {
+        return false;
+    };
+    p.entries.fetch_add(1, Relaxed);
+    p.learn(VISIT);
+    t.inner().visit = pc;
+    true
 }
 
 // ---- in and out --------------------------------------------------------------------------------
@@ -635,6 +697,11 @@ pub fn calm(t: &Thread, area: &Area, pc: u64) -> Calm {
         return Calm::Stays;
     }
     word.store(CALM_START as u64, Relaxed);
+    if !p.is_in_place() {
+        p.entries.store(0, Relaxed);
+        p.gone_at.store(tsc(), Relaxed);
+        return Calm::Gone;
+    }
     match switch(t, pc, false) {
         true => Calm::Gone,
         false => Calm::ToGo,

@@ -182,6 +182,15 @@ class PatchedAccesses(Case):
         self.assertGreaterEqual(patches["removed"], 1)
         self.assertEqual(patches["patches"], 0)
 
+    def test_a_small_loop_goes_round_in_the_body(self):
+        """A page of 256 is watched: each time, the loop needs its patch again, and no code is written for that."""
+        stats, patches = self.at_the_end(self.sweep("100", watches=1), "100")
+        self.assertEqual(stats["watches"][0]["hits"], 100)
+        self.assertEqual(stats["false_positives"], 100 * 4095)
+        self.assertLess(stats["faults"], 600)
+        self.assertLess(patches["placed"], 10)
+        self.assertEqual(patches["patches"], 0)
+
     def test_code_keeps_its_protection(self):
         """Code that can be executed but not read is not made readable when a patch goes."""
         stats, patches = self.at_the_end(self.sweep("3", "hide"), "3", "hide")
@@ -207,5 +216,5 @@ class PatchedAccesses(Case):
 
     def test_bad_words(self):
         gdb = self.session("sweep", "1")
-        for words in "perhaps", "on after", "on after x", "on before 3":
+        for words in "perhaps", "on after", "on after x", "on before 3", "on patience 63", "on after 3 patience":
             self.assertIn("say: ulpf patch", gdb(f"monitor ulpf patch {words}"))

@@ -1,5 +1,6 @@
 """System-call sites that ulpf has patched (examples/busy_calls.c): nothing but their cost changes."""
 
+import json
 import re
 import time
 
@@ -169,6 +170,26 @@ class PatchedCalls(Case):
         self.assertNotRegex(threads, r"\?\? \(\)|0x0*7ea")
         gdb("delete")
         self.assertExits(gdb, 0, "busy_calls: ok")
+
+    def relay(self, how):
+        """Threads wake each other by a word that is watched, with signals in between."""
+        gdb = self.patching("relay", "10000", how=how, options=SEEN)
+        gdb("handle SIGALRM nostop noprint pass")
+        word = gdb.value("(long)baton")
+        gdb(f"monitor ulpf watch {word} 4 w")
+        gdb("tbreak patched")
+        self.assertSays(gdb("continue", 60), r"Temporary breakpoint")
+        stats = json.loads(re.search(r"{.*}", gdb("monitor ulpf stats")).group())
+        self.assertEqual(stats["watches"][0]["hits"], 20000)
+        sites = {how: signals for _, how, signals in self.sites(gdb, 202)}
+        self.assertExits(gdb, 0, "busy_calls: ok")
+        return sites
+
+    def test_a_wake_on_a_watched_page_costs_no_signal(self):
+        self.assertLess(self.relay("on after 1")["near jump"], 1000)
+
+    def test_a_wake_on_a_watched_page_unpatched(self):
+        self.assertNotIn("near jump", self.relay("off"))
 
     def test_detach_brings_the_code_back(self):
         gdb = self.patching("wait", "3000")

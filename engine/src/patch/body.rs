@@ -103,6 +103,7 @@ impl Body {
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
+        let mut branches = Vec::new();
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
             body.parts.push(w.asm.here() as u16);
@@ -114,7 +115,14 @@ impl Body {
                     after = aside.back as u16;
                     asides.push(aside);
                 }
-                _ => plain(&mut w, group, part, target)?,
+                _ => {
+                    plain(&mut w, group, part, target)?;
+                    let to = match part.what {
+                        What::Jump(to) | What::If(_, to) => group.part(to),
+                        _ => None,
+                    };
+                    branches.extend(to.map(|to| (w.asm.here(), to)));
+                }
             }
             body.address.push(a);
             body.other.push(b);
@@ -122,6 +130,10 @@ impl Body {
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
+        // Loops stay here.
+        for (from, to) in branches {
+            w.asm.aim(from, usize::from(*body.parts.get(to)?))?;
+        }
         for x in &asides {
             w.part = x.part;
             let here = w.asm.here();

@@ -29,6 +29,20 @@ pub struct Part {
     pub what: What,
 }
 
+impl Part {
+    pub fn end(&self) -> u64 {
+        self.at + u64::from(self.len)
+    }
+
+    /// Where a jump goes.
+    fn leads_to(&self) -> Option<u64> {
+        match self.what {
+            What::Jump(to) | What::If(_, to) => Some(to),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Its access is looked at.
@@ -43,11 +57,14 @@ pub enum What {
     Call(u64),
 }
 
-/// The displaced instructions: at least as many bytes as a jump has.
+/// The displaced instructions: at least as many bytes as a jump has. Behind them, if they are the beginning
+/// of a small loop, what else belongs to that: it stays where it is, but whoever is in the body goes round there.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub parts: Vec<Part>,
     pub bytes: Vec<u8>,
+    /// So many of the parts are displaced.
+    displaced: usize,
 }
 
 impl Group {
@@ -98,9 +115,45 @@ impl Group {
             at += u64::from(part.len);
             parts.push(part);
         }
+        let displaced = parts.len();
+        let rest = code.get((at - start) as usize..).unwrap_or(&[]);
+        let rest = loop_behind(&parts, at, insn.pc, rest, also);
+        at = rest.last().map_or(at, Part::end);
+        parts.extend(rest);
         let bytes = code.get(..(at - start) as usize);
         let bytes = bytes.ok_or(Refusal::Successor)?.to_vec();
-        Ok(Group { parts, bytes })
+        Ok(Group {
+            parts,
+            bytes,
+            displaced,
+        })
+    }
+
+    /// The displaced instructions alone.
+    pub fn displaced(mut self) -> Group {
+        self.parts.truncate(self.displaced);
+        let len = self.parts.last().map_or(0, |p| p.end() - self.start());
+        self.bytes.truncate(len as usize);
+        self
+    }
+
+    /// Is more displaced than one instruction?
+    pub fn is_relocated(&self) -> bool {
+        self.displaced > 1
+    }
+
+    /// Does a loop stay in the body?
+    pub fn loops(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|p| {
+            let to = p.leads_to().filter(|to| *to <= p.at);
+            to.is_some_and(|to| self.part(to).is_some())
+        })
+    }
+
+    /// The part that begins at `at`.
+    pub fn part(&self, at: u64) -> Option<usize> {
+        self.parts.iter().position(|p| p.at == at)
     }
 
     /// Where groups for `insn` may begin that displace nothing behind it, the nearest first: at
@@ -216,6 +269,52 @@ pub fn can_check(insn: &Insn) -> bool {
         && !insn.reg_is_rsp
         && !insn.vvvv_is_rsp
         && crate::exec::can_thunk(insn)
+}
+
+/// What follows `parts` (`code`, from `at` on) up to the jump that closes a loop with the instruction at `pc`
+/// in it; nothing, if none is near.
+fn loop_behind(
+    parts: &[Part],
+    mut at: u64,
+    pc: u64,
+    code: &[u8],
+    also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
+) -> Vec<Part> {
+    const MOST: usize = 12;
+    let closes = |p: &Part| {
+        let to = p.leads_to().filter(|to| *to <= pc);
+        to.is_some_and(|to| parts.iter().any(|p| p.at == to))
+    };
+    if parts.iter().any(closes) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut rest = code;
+    while found.len() < MOST
+        && let Some(mut part) = displaced(at, rest)
+    {
+        let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
+        if let Some(insn) = checked {
+            part.what = What::Checked(insn);
+        }
+        found.push(part);
+        if closes(&part) {
+            return found;
+        }
+        if !goes_on(at, rest) {
+            break;
+        }
+        at = part.end();
+        rest = rest.get(part.len.into()..).unwrap_or(&[]);
+    }
+    Vec::new()
+}
+
+/// May what follows the instruction at `at` be executed behind it?
+fn goes_on(at: u64, code: &[u8]) -> bool {
+    let i = iced_x86::Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode();
+    let flow = i.flow_control();
+    matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch)
 }
 
 /// The instruction at `at` as a part that is not looked at.

@@ -105,6 +105,34 @@ fn what_stands_before_moves_as_well() {
     assert_eq!(Group::starts(&store, AT + 4, &returns), [AT + 6]);
 }
 
+/// 1: mov %al,(%rdi); inc %rdi; cmp %rsi,%rdi; jne 1b: the jump displaces two of them, but all are copied.
+#[test]
+fn a_small_loop_stays_in_its_body() {
+    let code = [
+        0x88, 0x07, 0x48, 0xff, 0xc7, 0x48, 0x39, 0xf7, 0x75, 0xf6, 0xc3,
+    ];
+    let looped = group(&code).unwrap();
+    assert!(looped.loops() && looped.is_relocated());
+    assert_eq!((looped.parts.len(), looped.end()), (4, AT + 10));
+    let body = Body::new(&looped, target(AT - 0x400_0000)).unwrap();
+    let at = usize::from(body.parts[3]);
+    assert_eq!(body.code[at..at + 2], [0x0f, 0x85]);
+    let distance = i32::from_le_bytes(body.code[at + 2..at + 6].try_into().unwrap());
+    assert_eq!(at as i32 + 6 + distance, i32::from(body.parts[0]));
+    // What stands behind the jump's bytes is not displaced, so nobody traps there.
+    assert_eq!(looped.clone().displaced().end(), AT + 5);
+    assert!(!looped.displaced().loops());
+    // Loops that jump elsewhere, end before they close, or go round without the access.
+    for code in [
+        [0x88, 0x07, 0x48, 0xff, 0xc7, 0x75, 0xf0, 0xc3].as_slice(),
+        &[0x88, 0x07, 0x48, 0xff, 0xc7, 0xc3, 0x75, 0xf8],
+        &[0x88, 0x07, 0x48, 0xff, 0xc7, 0x48, 0x39, 0xf7, 0x75, 0xfb],
+    ] {
+        let group = group(code).unwrap();
+        assert!(!group.loops() && group.end() == AT + 5, "{code:x?}");
+    }
+}
+
 /// mov %al,(%rdi); jmp +2; mov %cl,(%rdi): the second one becomes hot, too.
 #[test]
 fn both_ends_of_an_else() {

@@ -1,8 +1,9 @@
 //! Short accesses close to each other: one jump of a patch covers several of them, others jump to where its
-//! middle would be, and behind some stands what cannot move, so that what is before them does.
+//! middle would be, and behind some stands what cannot move, so that what is before them does. And loops of them.
 
 use super::Gen;
 use crate::asm::*;
+use crate::program::ARENAS;
 
 impl Gen<'_> {
     pub fn close(&mut self) {
@@ -44,6 +45,63 @@ impl Gen<'_> {
                 }
                 _ => self.asm.put(&access),
             }
+        }
+    }
+
+    /// A loop that fits into a patch's body: its pointers go on over pages with guards and without, and some
+    /// enter it in the middle.
+    pub fn small_loop(&mut self) {
+        // Often enough for a patch to go away meanwhile.
+        let (turns, step) = match self.rng.below(3) {
+            0 => (1 + self.rng.below(20), 1 + self.rng.below(127)),
+            _ => (100 + self.rng.below(100), 1 + self.rng.below(20)),
+        };
+        let span = turns * step + 16;
+        for reg in [RBX, RSI, RDI] {
+            if self.windows.is_none() && self.rng.chance(2) {
+                self.wandering(reg, 1, 0);
+            } else {
+                let at = self.target(span, 1);
+                self.asm.mov(reg, at.min(self.last(at, span)));
+            }
+        }
+        self.asm.mov(R8, turns);
+        let mut body = Vec::new();
+        let first = self.short();
+        body.extend(&first);
+        for _ in 0..self.rng.below(4) {
+            let access = self.short();
+            match self.rng.below(4) {
+                // jb or jo over it
+                0 => body.extend([[0x72, 0x70][self.rng.below(2) as usize], access.len() as u8]),
+                1 => body.extend([0xff, 0xc0]), // inc eax
+                _ => {}
+            }
+            body.extend(access);
+        }
+        let moving = [RBX, RSI, RDI][self.rng.below(3) as usize];
+        body.extend([0x48, 0x83, 0xc0 | moving, step as u8]); // add
+        body.extend([0x41, 0xff, 0xc8]); // dec r8d
+        if self.rng.chance(4) {
+            self.asm.put(&[0xeb, first.len() as u8]);
+        }
+        let back = -(body.len() as i32);
+        if self.rng.chance(2) {
+            body.extend([0x75, (back - 2) as u8]);
+        } else {
+            body.extend([0x0f, 0x85]);
+            body.extend((back - 6).to_le_bytes());
+        }
+        self.asm.put(&body);
+    }
+
+    /// The last address in the arena of `at` for `len` bytes.
+    fn last(&self, at: u64, len: u64) -> u64 {
+        match crate::program::arena_of(at) {
+            Some((n, _)) if self.windows.is_none() => {
+                ARENAS[n] + crate::program::ARENA_LEN as u64 - len
+            }
+            _ => at,
         }
     }
 

@@ -405,11 +405,12 @@ impl Gen<'_> {
     }
 
     fn item(&mut self) {
-        match self.rng.below(22) {
+        match self.rng.below(23) {
             0..=1 => self.string(),
             2..=3 => self.stack(),
             4 => self.system_call(),
             20..=21 => self.close(),
+            22 => self.small_loop(),
             // Of the codes only a few take vectors of addresses.
             5 if self.judge == Judge::Step => self.random_masked(),
             _ => self.random_instruction(),

@@ -34,7 +34,8 @@ ulpf placement [auto|guard|debug-register]
 ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
-ulpf patch on|off [after N] save hot instructions their faults; on its own: what is patched, as JSON
+ulpf patch on|off [after N] [patience N]
+                            save hot instructions their faults; on its own: what is patched, as JSON
 ulpf patch sites [N]        the N (20) instructions with the most faults, and why they are not patched
 ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
 ulpf log [N]                the last N (100) hits of all watches that log or stop, as JSON lines
@@ -519,10 +520,20 @@ fn patch<'a>(c: &mut Control, w: &mut impl Iterator<Item = &'a str>, out: &mut d
         None => None,
         Some(_) => return bad_patch(out),
     };
-    match (w.next(), number(w.next())) {
-        (None, _) => {}
-        (Some("after"), Some(n)) if n < 1 << 30 => patches::AFTER.store(n as u32, SeqCst),
-        _ => return bad_patch(out),
+    let (mut after, mut patience) = (None, None);
+    while let Some(word) = w.next() {
+        let n = number(w.next());
+        match (word, n) {
+            ("after", Some(n)) if n < 1 << 30 => after = Some(n as u32),
+            ("patience", Some(n)) if patches::is_patience(n) => patience = Some(n as u32),
+            _ => return bad_patch(out),
+        }
+    }
+    if let Some(n) = after {
+        patches::AFTER.store(n, SeqCst);
+    }
+    if let Some(n) = patience {
+        patches::PATIENCE.store(n, SeqCst);
     }
     match on {
         Some(true) => patches::ENABLED.store(true, SeqCst),
@@ -562,8 +573,11 @@ fn bad_patch(out: &mut dyn Write) {
         out,
         &Refusal {
             what: "ulpf patch".into(),
-            why: "it takes on or off and after how many false positives a site is patched, or sites and how many of them".into(),
-            what_to_do: "say: ulpf patch, ulpf patch off, ulpf patch on after 16, or ulpf patch sites 20".into(),
+            why: "it takes on or off, after how many faults a site is patched, and the patience (64 to 65536 \
+                  accesses to pages without a guard) after which a patch goes; or sites and how many of them"
+                .into(),
+            what_to_do: "say: ulpf patch, ulpf patch off, ulpf patch on after 16 patience 4096, or ulpf patch sites 20"
+                .into(),
         },
     );
 }

@@ -416,6 +416,9 @@ impl Patches {
             };
             group = larger;
         }
+        if group.loops() && patches::taken(group.start(), group.end()) {
+            group = group.displaced();
+        }
         let (start, end) = (group.start(), group.end());
         if patches::taken(start, end) {
             return Err(Taken);
@@ -477,9 +480,10 @@ impl Patches {
                 body,
                 _known: known,
                 calm,
-                patience: AtomicU32::new(patches::PATIENCE),
+                patience: AtomicU32::new(patches::PATIENCE.load(Relaxed)),
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
+                entries: AtomicU32::new(0),
             },
         );
         let n = table.bodies.partition_point(|b| b.0 < at);
@@ -598,7 +602,7 @@ impl Patches {
     pub fn state(&self, out: &mut dyn Write) {
         let table = patches::table();
         let there = || table.list.iter().filter(|p| p.is_in_place());
-        let short = there().filter(|p| p.group.parts.len() > 1);
+        let short = there().filter(|p| p.group.is_relocated());
         // What stands before the access has moved.
         let preceded = there().filter(|p| !p.group.checks(p.start()));
         let _ = writeln!(

@@ -144,6 +144,7 @@ impl Sites {
             numbers: numbers.get(..n).unwrap_or(&[]),
             near: FILTER.near.as_ptr() as u64,
             wide: FILTER.wide.as_ptr() as u64,
+            classes: &raw const crate::patches::table().tables.classes as u64,
             bmi2: self.bmi2,
         };
         // As many numbers as there is room for.

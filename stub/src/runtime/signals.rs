@@ -825,7 +825,7 @@ extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     if let Some(l) = left {
         l.again(t, uc);
     }
-    patches::skip(uc);
+    patches::skip(t, uc);
 }
 
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
@@ -878,7 +878,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         raise(t, uc, sig, info);
     }
-    patches::skip(uc);
+    patches::skip(t, uc);
     if core::mem::replace(&mut t.inner().open, false) && uc.flags & UC_FP_XSTATE != 0 {
         uc.link = RETURN_HERE;
     } else if t.attention.load(SeqCst) != 0 {
@@ -917,7 +917,7 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         if patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
             fault::again(t, uc);
-            return patches::skip(uc);
+            return patches::skip(t, uc);
         }
     } else if patches::leave(t, uc) == Some(Left::Access) && info.code == TRAP_TRACE && i.stepping {
         // The step has only made the jump.

@@ -267,6 +267,8 @@ pub struct Inner {
     pub cool: u64,
     /// A hot instruction and the page that it has met.
     pub hot: Option<(&'static Site, u64)>,
+    /// Not 0: the access there is one of a loop that is to go on in the body of a patch.
+    pub visit: u64,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Mapped,
 }
@@ -540,6 +542,7 @@ impl Registry {
                 new_code: 0,
                 cool: 0,
                 hot: None,
+                visit: 0,
                 mapped: Mapped::default(),
             })
         };

@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*
 
 use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
 use crate::g;
+use crate::patches;
 use crate::runtime::asm::ulpf_slots;
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
@@ -333,6 +334,16 @@ fn argument_mut(uc: &mut UContext, r: Reg) -> &mut u64 {
     }
 }
 
+/// The futex word of a call is the program's again (rdi has its `alias`, or not), and the class of its page no
+/// longer with the operation.
+fn original_word(uc: &mut UContext, alias: bool) {
+    let class = uc.gprs.rsi >> 32;
+    uc.gprs.rsi &= 0xffff_ffff;
+    if alias {
+        uc.gprs.rdi = uc.gprs.rdi.wrapping_sub(patches::distance(class));
+    }
+}
+
 /// If the context is inside a slot or a trampoline, makes it that of the original code.
 pub fn leave(uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
@@ -366,6 +377,17 @@ fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
             uc.gprs.rdx = uc.gprs.r11;
             uc.gprs.rax = nr as u64;
             uc.gprs.rip = site.insn;
+        }
+        Phase::Word { alias } => {
+            original_word(uc, alias);
+            uc.gprs.rip = site.insn;
+        }
+        Phase::AfterWord { nr, alias } => {
+            original_word(uc, alias);
+            uc.gprs.rip = site.next();
+            uc.gprs.rcx = site.next();
+            uc.gprs.r11 = uc.gprs.rflags;
+            left.nr = nr;
         }
         Phase::After { nr, stamped, just } => {
             left.begun = unstamp(uc, stamped);

@@ -14,12 +14,16 @@
 //! no thread-local storage. So it is complete at every instruction: a handler that interrupts it
 //! needs only PC to know which state of the *original* code it stands for (`Phase`).
 
+use ulpf_engine::patch::CLASS_WRITES;
+
 /// Bytes of a slot, and how many there are; `asm.rs` reserves the room in the image's text.
 pub const SLOT: usize = 512;
 pub const SLOTS: usize = 256;
 /// Most system-call numbers that one site (libc's `syscall`, Go's) may have code for.
 pub const MAX_NUMBERS: usize = 8;
 pub const MAX_MARKS: usize = 56;
+
+const FUTEX_WAKE_PRIVATE: i32 = 129;
 
 /// Registers by their number in an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +60,9 @@ pub struct Class {
     timeout: Option<Reg>,
     /// Interrupted, it may be made again as if nothing had happened.
     pub restart: bool,
+    /// rdi is a futex word, by whose address threads find each other: a page of ours has it at its alias
+    /// (`buffers::word`).
+    word: bool,
 }
 
 use Check::*;
@@ -69,6 +76,7 @@ pub fn class(nr: u64) -> Option<Class> {
             checks,
             timeout: None,
             restart: false,
+            word: false,
         })
     }
     const fn again(checks: &'static [Check]) -> Option<Class> {
@@ -76,6 +84,7 @@ pub fn class(nr: u64) -> Option<Class> {
             checks,
             timeout: None,
             restart: true,
+            word: false,
         })
     }
     const fn timed(checks: &'static [Check], timeout: Reg) -> Option<Class> {
@@ -83,6 +92,7 @@ pub fn class(nr: u64) -> Option<Class> {
             checks,
             timeout: Some(timeout),
             restart: true,
+            word: false,
         })
     }
     match nr {
@@ -135,7 +145,10 @@ pub fn class(nr: u64) -> Option<Class> {
         96 => plain(const { &[Near(Rdi), Near(Rsi)] }),
         318 => again(const { &[Short(Rsi), Near(Rdi)] }),
         // futex: only to wake, within the process
-        202 => plain(const { &[Is(Rsi, 129), Near(Rdi)] }),
+        202 => Some(Class {
+            word: true,
+            ..plain(const { &[Is(Rsi, FUTEX_WAKE_PRIVATE)] })?
+        }),
         // setsockopt for TCP
         54 => plain(const { &[Is(Rsi, 6), Short(R8), Near(R10)] }),
         // epoll_ctl, epoll_wait, epoll_pwait without a mask, poll
@@ -164,6 +177,11 @@ pub enum Phase {
     Call { nr: u16, stamped: Option<Reg> },
     /// The same, with rax lost and rdx in r11.
     Lost { nr: u16 },
+    /// The same; the upper half of rsi has the class of the page that rdi points to, whose alias that
+    /// may be already.
+    Word { alias: bool },
+    /// Behind such a call.
+    AfterWord { nr: u16, alias: bool },
     /// Behind the `syscall` instruction; `just`: nothing has been carried out since.
     After {
         nr: u16,
@@ -195,6 +213,8 @@ pub struct Plan<'a> {
     /// Tables of pages that are ours, see `sites::Filter`.
     pub near: u64,
     pub wide: u64,
+    /// Where the address of the page classes is (`patches::Tables`); 0 there: there are none.
+    pub classes: u64,
     /// The processor has rorx and shrx.
     pub bmi2: bool,
 }
@@ -332,6 +352,81 @@ impl Code {
         self.require();
     }
 
+    /// rcx = distance to the alias for stores to pages of the class in r11
+    fn distance(&mut self) {
+        self.emit(&[0x4a, 0x8b, 0x8c, 0xd9]); // mov rcx, [rcx+r11*8+…]
+        self.emit(&CLASS_WRITES.to_le_bytes());
+    }
+    /// rcx = address of the classes
+    fn classes(&mut self, p: &Plan) {
+        self.mov_rcx(p.classes);
+        self.emit(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
+    }
+
+    /// The call with its word at the alias, if it is on a page of ours; else goes on.
+    fn call_with_alias(&mut self, nr: u16, p: &Plan) {
+        self.look_up(Rdi, 12, p.near);
+        self.emit(&[0xe3, 0x02, 0xeb, 0x05]); // jrcxz over a jump over…
+        self.emit(&[0xe9, 0, 0, 0, 0]); // a jump over all this
+        let from = self.len;
+        // Beyond user memory there are no classes.
+        self.shrx_rcx(Rdi, 47);
+        self.require();
+        self.classes(p);
+        self.emit(&[0xe3, 0]); // jrcxz to where there is no distance either
+        let none = self.len;
+        self.emit(&[0x41, 0xbb, 12, 0, 0, 0]); // mov r11d, 12
+        self.emit(&[0xc4, 0x62, 0xa3, 0xf7, 0xdf]); // shrx r11, rdi, r11
+        self.emit(&[0x46, 0x0f, 0xb6, 0x1c, 0x19]); // movzx r11d, byte [rcx+r11]
+        self.distance();
+        self.short(none);
+        self.emit(&[0xe3, 0x02, 0xeb, 0x05]); // jrcxz over a jump over the jump
+        self.jump_slow();
+        self.emit(&[0xc4, 0x43, 0xfb, 0xf0, 0xdb, 32]); // rorx r11, r11, 32
+        self.emit(&[0x4a, 0x8d, 0x34, 0x1e]); // lea rsi, [rsi+r11]
+        self.mark(Phase::Before);
+        self.emit(&[0x48, 0x8d, 0x3c, 0x0f]); // lea rdi, [rdi+rcx]
+        self.mark(Phase::Word { alias: false });
+        self.emit(&[0x0f, 0x05]);
+        self.mark(Phase::Word { alias: true });
+        self.emit(&[0xc4, 0x63, 0xfb, 0xf0, 0xde, 32]); // rorx r11, rsi, 32
+        self.emit(&[0x45, 0x89, 0xdb]); // mov r11d, r11d
+        self.classes(p);
+        self.distance();
+        self.emit(&[0x48, 0xf7, 0xd1]); // not rcx
+        self.emit(&[0x48, 0x8d, 0x7c, 0x0f, 1]); // lea rdi, [rdi+rcx+1]
+        self.mark(Phase::AfterWord { nr, alias: true });
+        self.emit(&[0x89, 0xf6]); // mov esi, esi
+        self.back(nr, Phase::AfterWord { nr, alias: false }, p);
+        self.near(from);
+    }
+    /// To the original code, from `phase`.
+    fn back(&mut self, nr: u16, phase: Phase, p: &Plan) {
+        self.mov_rcx(p.next);
+        self.mark(phase);
+        self.emit(&[0xff, 0xe1]); // jmp rcx
+        self.mark(Phase::After {
+            nr,
+            stamped: None,
+            just: false,
+        });
+    }
+    /// The near jump that ends at `from` leads here.
+    fn near(&mut self, from: usize) {
+        let distance = ((self.len - from) as u32).to_le_bytes();
+        match self.bytes.get_mut(from - 4..from) {
+            Some(d) if !self.full => d.copy_from_slice(&distance),
+            _ => self.full = true,
+        }
+    }
+    /// The short jump that ends at `from` leads here.
+    fn short(&mut self, from: usize) {
+        match (i8::try_from(self.len - from), self.bytes.get_mut(from - 1)) {
+            (Ok(distance), Some(d)) => *d = distance as u8,
+            _ => self.full = true,
+        }
+    }
+
     /// The checks, the call and the way back, with rax = nr.
     fn call(&mut self, nr: u16, class: &Class, p: &Plan) {
         for c in class.checks {
@@ -339,6 +434,9 @@ impl Code {
         }
         if let Some(r) = class.timeout {
             self.check(Int(r), p);
+        }
+        if class.word {
+            self.call_with_alias(nr, p);
         }
         self.mark(Phase::Before);
         if let Some(r) = class.timeout {
@@ -350,31 +448,13 @@ impl Code {
             nr,
             stamped: class.timeout,
         });
-        let just = Phase::After {
-            nr,
-            stamped: class.timeout,
-            just: true,
-        };
+        let after = |stamped, just| Phase::After { nr, stamped, just };
         let Some(r) = class.timeout else {
-            self.mov_rcx(p.next);
-            self.mark(just);
-            self.emit(&[0xff, 0xe1]); // jmp rcx
-            self.mark(Phase::After {
-                nr,
-                stamped: None,
-                just: false,
-            });
-            return;
+            return self.back(nr, after(None, true), p);
         };
         self.unstamp(r);
-        self.mark(just);
-        self.mov_rcx(p.next);
-        self.emit(&[0xff, 0xe1]);
-        self.mark(Phase::After {
-            nr,
-            stamped: None,
-            just: false,
-        });
+        self.mark(after(class.timeout, true));
+        self.back(nr, after(None, false), p);
     }
 
     /// `None`: it does not fit, or no number is of a kind that needs nothing of us.
@@ -408,12 +488,7 @@ impl Code {
                 c.emit(&[0xe3, 0x05, 0xe9, 0, 0, 0, 0]); // jrcxz over a jump to the next number
                 let from = c.len;
                 c.call(nr, &k, p);
-                let distance = ((c.len - from) as u32).to_le_bytes();
-                if !c.full
-                    && let Some(d) = c.bytes.get_mut(from - 4..from)
-                {
-                    d.copy_from_slice(&distance);
-                }
+                c.near(from);
             }
         }
         let slow = c.len;
