@@ -336,6 +336,9 @@ class Runtimes(Watched):
         for spec in "heap:w", "heap:rw":
             with self.subTest(spec):
                 self.as_bare(spec, program, at_least=5000)
+        with self.subTest("a variable of a package, and a field of one"):
+            self.as_bare("main.sum:w", program, at_least=7)
+            self.as_bare("main.sum.of:w", program, at_least=7)
 
     @needs("java")
     def test_jvm(self):
@@ -385,6 +388,8 @@ func broken() (err error) {
 	return fmt.Errorf("%%d", n.count())
 }
 
+var sum struct{ parts, of int }
+
 func main() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
@@ -405,13 +410,12 @@ func main() {
 	}
 	wait.Wait()
 	close(results)
-	sum := 0
 	for r := range results {
-		sum += r
+		sum.of += r
 	}
 	runtime.GC()
 	time.Sleep(5 * time.Millisecond)
-	fmt.Println(sum, broken())
+	fmt.Println(sum.of, broken())
 	os.Exit(3)
 }
 """
