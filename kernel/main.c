@@ -66,6 +66,7 @@ static int ulpf_open(struct inode *inode, struct file *file)
 	xa_init_flags(&space->pli, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&space->threads, XA_FLAGS_ACCOUNT);
 	space->threads_sweep = 64;
+	space->streak_page = ~0UL;
 	INIT_LIST_HEAD(&space->closers);
 	spin_lock_init(&space->closers_lock);
 	mutex_init(&space->ring_lock);
@@ -265,7 +266,6 @@ static const struct file_operations ulpf_fops = {
 	.mmap = ulpf_mmap,
 	.read = ulpf_read,
 	.poll = ulpf_poll,
-	.llseek = no_llseek,
 };
 
 static struct miscdevice ulpf_device = {

@@ -2,15 +2,15 @@
 /*
  * Changes: one operation, or a list of them in one crossing.
  *
- * A change that forbids has to take pages out of the page table, which is what it costs.
- * So the pages of a whole chunk of operations are collected, sorted, and taken out in as
- * few stretches as possible, before the mmap lock is given back.
+ * What processors know of pages that are forbidden now has to be undone (flush.c). So the
+ * addresses of a whole chunk of operations are collected, and are seen to together, before
+ * the mmap lock is given back.
  */
 #include <linux/mm.h>
 #include <linux/overflow.h>
 #include <linux/sched/signal.h>
+#include <linux/pagemap.h>
 #include <linux/slab.h>
-#include <linux/sort.h>
 #include <linux/uaccess.h>
 
 #include "ulpf_internal.h"
@@ -18,86 +18,25 @@
 /* Operations that are carried out under the lock at a time. */
 #define CHUNK	1024
 
-/* Taking out a page between two that have to go costs less than a flush of its own. */
-#define GAP	16
+/* Stretches of addresses that are collected before processors have to forget them. */
+#define STRETCHES 256
 
-struct stretch {
-	pgoff_t first;
-	pgoff_t end;
-};
+/* No error: the list's memory has to be brought in. */
+#define LIST_ABSENT 1
 
 /**
  * struct changes - what is being carried out
  * @space: where
  * @vma: the guarded mapping that was looked at last
- * @sorted: the stretches are in order
- * @count: stretches of the store that have to be flushed
- * @room: for how many there is room
- * @stretch: they
+ * @region: the region that was changed last
+ * @stale: what processors have to forget
  */
 struct changes {
 	struct ulpf_space *space;
 	struct vm_area_struct *vma;
-	bool sorted;
-	unsigned int count;
-	unsigned int room;
-	struct stretch *stretch;
+	struct ulpf_region *region;
+	struct ulpf_stale stale;
 };
-
-void ulpf_flush(struct ulpf_space *space, pgoff_t first, pgoff_t count)
-{
-	ulpf_count(space, ULPF_COUNT_FLUSHES);
-	unmap_mapping_range(space->store->f_mapping, (loff_t)first << PAGE_SHIFT,
-			    (loff_t)count << PAGE_SHIFT, 0);
-}
-
-static int by_first(const void *a, const void *b)
-{
-	const struct stretch *one = a, *other = b;
-
-	return one->first < other->first ? -1 : one->first > other->first;
-}
-
-static void flush_all(struct changes *changes)
-{
-	struct stretch *at = changes->stretch, *end = at + changes->count, now;
-
-	if (!changes->count)
-		return;
-	if (!changes->sorted)
-		sort(at, changes->count, sizeof(*at), by_first, NULL);
-	now = *at;
-	while (++at < end) {
-		if (at->first <= now.end + GAP) {
-			now.end = max(now.end, at->end);
-			continue;
-		}
-		ulpf_flush(changes->space, now.first, now.end - now.first);
-		now = *at;
-	}
-	ulpf_flush(changes->space, now.first, now.end - now.first);
-	changes->count = 0;
-	changes->sorted = true;
-}
-
-static __always_inline void flush_later(struct changes *changes, pgoff_t first, pgoff_t end)
-{
-	struct stretch *last = changes->stretch + changes->count - 1;
-
-	if (changes->count) {
-		if (first >= last->first && first <= last->end + GAP) {
-			last->end = max(last->end, end);
-			return;
-		}
-		if (first < last->first)
-			changes->sorted = false;
-		if (changes->count == changes->room) {
-			flush_all(changes);
-			last = changes->stretch - 1;
-		}
-	}
-	changes->stretch[changes->count++] = (struct stretch){ first, end };
-}
 
 /* The guarded mapping at an address. */
 static struct vm_area_struct *guarded_at(struct changes *changes, unsigned long addr)
@@ -124,17 +63,13 @@ static bool all_guarded(struct changes *changes, unsigned long addr, unsigned lo
 	return true;
 }
 
-/* What processors know of a range is to be forgotten. All of it is guarded. */
+/* What processors know of a range is to be forgotten. It begins in guarded memory. */
 static void forget(struct changes *changes, unsigned long addr, unsigned long end)
 {
-	while (addr < end) {
-		struct vm_area_struct *vma = guarded_at(changes, addr);
-		unsigned long to = min(end, vma->vm_end);
-		pgoff_t first = vma->vm_pgoff + ((addr - vma->vm_start) >> PAGE_SHIFT);
-
-		flush_later(changes, first, first + ((to - addr) >> PAGE_SHIFT));
-		addr = to;
-	}
+	if (ulpf_forget_later(&changes->stale, addr, end))
+		return;
+	ulpf_forget_now(&changes->stale);
+	ulpf_forget_later(&changes->stale, addr, end);
 }
 
 /* ... where not all of it need be guarded. */
@@ -166,6 +101,7 @@ static int set_permission(struct changes *changes, unsigned long addr, unsigned 
 		}
 		if (region && ulpf_region_fill(region, addr, to, permission))
 			forget(changes, addr, to);
+		changes->region = region;
 		addr = to;
 		cond_resched();
 	}
@@ -179,7 +115,7 @@ static int set_guard(struct changes *changes, unsigned long addr, unsigned long 
 	while (addr < end) {
 		unsigned long to = min(end, (addr | ((1UL << ULPF_REGION_SHIFT) - 1)) + 1);
 		struct ulpf_region *region = ulpf_region(changes->space, addr);
-		unsigned int k = (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+		unsigned int k = ulpf_index(addr);
 		unsigned int count = (to - addr) >> PAGE_SHIFT;
 
 		if (!region && guard != ULPF_GUARD_OFF) {
@@ -261,56 +197,84 @@ static int carry_out(struct changes *changes, const struct ulpf_op *op)
 
 /*
  * What long lists consist of: one page, next to the last one, in a region of ours. Only the
- * cheapest way of the same thing: false if it has to go the long way.
+ * cheapest way of the same thing, straight out of the user's list, with as much as possible in
+ * registers. Returns how many of them went; the next one goes the long way.
  */
-static inline bool set_page(struct changes *changes, const struct ulpf_op *op)
+static u32 set_pages(struct changes *changes, const struct ulpf_op __user *ops, u32 count)
 {
-	struct vm_area_struct *vma = changes->vma;
-	struct ulpf_region *region = changes->space->last_region;
-	unsigned int k = (op->addr >> PAGE_SHIFT) % ULPF_REGION_PAGES, shift = k % 4 * 2;
-	unsigned int old, change;
-	pgoff_t page;
+	struct ulpf_region *region = changes->region;
+	unsigned long start, prefix;
+	const u64 plain = ULPF_OP_SET;
+	size_t length;
+	u32 i = 0;
 
-	if (op->op != ULPF_OP_SET || op->flags || op->length != PAGE_SIZE || op->addr % PAGE_SIZE ||
-	    op->arg > ULPF_NONE || op->arg == ULPF_EXE)
-		return false;
-	if (!vma || op->addr - vma->vm_start >= vma->vm_end - vma->vm_start)
-		return false;
-	if (!region || region->prefix != op->addr >> ULPF_REGION_SHIFT || region->slot)
-		return false;
-	old = region->own[k / 4];
-	change = (old >> shift & 3) ^ op->arg;
-	if (!change)
-		return true;
-	WRITE_ONCE(region->own[k / 4], old ^ change << shift);
-	if (change & op->arg) {
-		page = vma->vm_pgoff + ((op->addr - vma->vm_start) >> PAGE_SHIFT);
-		flush_later(changes, page, page + 1);
+	if (!changes->vma || !region || region->slot)
+		return 0;
+	start = changes->vma->vm_start;
+	length = changes->vma->vm_end - start;
+	prefix = region->prefix;
+	if (!user_read_access_begin(ops, count * sizeof(*ops)))
+		return 0;
+	for (; i < count; i++, ops++) {
+		unsigned int old, change, shift;
+		u64 head, addr, size, arg;
+		u8 *byte;
+
+		/* @op and @flags in one. */
+		unsafe_get_user(head, (const u64 __user *)&ops->op, end);
+		unsafe_get_user(addr, &ops->addr, end);
+		unsafe_get_user(size, &ops->length, end);
+		unsafe_get_user(arg, &ops->arg, end);
+		if (head != plain || size != PAGE_SIZE || addr % PAGE_SIZE || arg > ULPF_NONE || arg == ULPF_EXE)
+			break;
+		if (addr - start >= length || addr >> ULPF_REGION_SHIFT != prefix)
+			break;
+		byte = region->own + (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES / 4;
+		shift = (addr >> PAGE_SHIFT) % 4 * 2;
+		old = *byte;
+		change = (old >> shift & 3) ^ arg;
+		if ((change & arg) && !ulpf_forget_later(&changes->stale, addr, addr + PAGE_SIZE))
+			break;
+		WRITE_ONCE(*byte, old ^ change << shift);
 	}
-	return true;
+end:
+	user_read_access_end();
+	return i;
 }
 
-/* Carries out some operations, as many as go well; the first error. */
-static int carry_out_all(struct changes *changes, const struct ulpf_op *op, unsigned int count,
-			 u32 *done)
+/* Carries out some operations of a list, as many as go well; the first error, or LIST_ABSENT. */
+static int carry_out_some(struct changes *changes, const struct ulpf_op __user *ops, u32 count, u32 *done)
 {
-	unsigned int i;
+	struct ulpf_op op;
+	u32 i = 0;
 	int error = 0;
 
 	if (mmap_write_lock_killable(changes->space->mm))
 		return -EINTR;
-	changes->vma = NULL;
-	for (i = 0; i < count; i++) {
-		if (likely(set_page(changes, op + i)))
-			continue;
-		error = carry_out(changes, op + i);
-		if (error)
+	/* The list's memory cannot be brought in under the lock. */
+	pagefault_disable();
+	while (i < count) {
+		i += set_pages(changes, ops + i, count - i);
+		if (i == count)
 			break;
+		if (__copy_from_user_inatomic(&op, ops + i, sizeof(op))) {
+			error = LIST_ABSENT;
+			break;
+		}
+		pagefault_enable();
+		error = carry_out(changes, &op);
 		/* Each of these may be long. */
 		cond_resched();
+		pagefault_disable();
+		if (error)
+			break;
+		i++;
 	}
-	flush_all(changes);
+	pagefault_enable();
+	ulpf_forget_now(&changes->stale);
 	mmap_write_unlock(changes->space->mm);
+	changes->vma = NULL;
+	changes->region = NULL;
 	this_cpu_add(changes->space->counters->value[ULPF_COUNT_CHANGES], i);
 	*done += i;
 	return error;
@@ -318,46 +282,33 @@ static int carry_out_all(struct changes *changes, const struct ulpf_op *op, unsi
 
 int ulpf_apply(struct ulpf_space *space, const struct ulpf_op __user *arg)
 {
-	struct stretch stretch[4];
+	struct ulpf_stretch stretch[4];
 	struct changes changes = {
-		.space = space, .sorted = true, .room = ARRAY_SIZE(stretch), .stretch = stretch,
+		.space = space,
+		.stale = { .space = space, .sorted = true, .room = ARRAY_SIZE(stretch), .stretch = stretch },
 	};
 	struct ulpf_op op;
-	u32 done = 0;
+	int error;
 
 	if (copy_from_user(&op, arg, sizeof(op)))
 		return -EFAULT;
-	return carry_out_all(&changes, &op, 1, &done);
-}
-
-struct chunk {
-	struct stretch stretch[CHUNK];
-	struct ulpf_op op[CHUNK];
-};
-
-/* Word by word: so short a list is not worth the start of a string instruction. */
-static int copy_ops(struct ulpf_op *to, const struct ulpf_op __user *from, u32 count)
-{
-	if (!user_read_access_begin(from, count * sizeof(*from)))
-		return -EFAULT;
-	for (; count; count--, to++, from++) {
-		unsafe_get_user(*(u64 *)&to->op, (const u64 __user *)&from->op, fault);
-		unsafe_get_user(to->addr, &from->addr, fault);
-		unsafe_get_user(to->length, &from->length, fault);
-		unsafe_get_user(to->arg, &from->arg, fault);
-	}
-	user_read_access_end();
-	return 0;
-fault:
-	user_read_access_end();
-	return -EFAULT;
+	if (mmap_write_lock_killable(space->mm))
+		return -EINTR;
+	error = carry_out(&changes, &op);
+	ulpf_forget_now(&changes.stale);
+	mmap_write_unlock(space->mm);
+	if (!error)
+		ulpf_count(space, ULPF_COUNT_CHANGES);
+	return error;
 }
 
 int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch)
 {
 	const struct ulpf_op __user *ops = u64_to_user_ptr(batch->ops);
-	struct changes changes = { .space = space, .sorted = true, .room = CHUNK };
-	struct chunk *chunk;
+	struct changes changes = {
+		.space = space,
+		.stale = { .space = space, .sorted = true, .room = STRETCHES },
+	};
 	int error = 0;
 
 	batch->done = 0;
@@ -365,22 +316,22 @@ int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch)
 		return -EINVAL;
 	if (batch->count > ULPF_BATCH_MAX)
 		return -E2BIG;
-	chunk = kvmalloc(sizeof(*chunk), GFP_KERNEL_ACCOUNT);
-	if (!chunk)
+	if (!access_ok(ops, batch->count * sizeof(*ops)))
+		return -EFAULT;
+	changes.stale.stretch = kmalloc_array(STRETCHES, sizeof(struct ulpf_stretch), GFP_KERNEL_ACCOUNT);
+	if (!changes.stale.stretch)
 		return -ENOMEM;
-	changes.stretch = chunk->stretch;
 	while (!error && batch->done < batch->count) {
-		u32 count = min_t(u32, batch->count - batch->done, CHUNK);
-
-		if (copy_ops(chunk->op, ops + batch->done, count))
-			error = -EFAULT;
-		else if (fatal_signal_pending(current))
-			error = -EINTR;
-		else
-			error = carry_out_all(&changes, chunk->op, count, &batch->done);
+		error = carry_out_some(&changes, ops + batch->done, min_t(u32, batch->count - batch->done, CHUNK),
+				       &batch->done);
+		if (error == LIST_ABSENT)
+			error = fault_in_readable((const char __user *)(ops + batch->done), sizeof(*ops)) ?
+				-EFAULT : 0;
+		if (fatal_signal_pending(current))
+			error = error ?: -EINTR;
 		cond_resched();
 	}
-	kvfree(chunk);
+	kfree(changes.stale.stretch);
 	return error;
 }
 
@@ -403,9 +354,9 @@ int ulpf_lookup(struct ulpf_space *space, struct ulpf_page *page)
 		page->state |= ULPF_PAGE_GUARDED;
 	region = ulpf_region(space, page->addr);
 	if (region) {
-		unsigned int k = (page->addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+		unsigned int k = ulpf_index(page->addr);
 
-		page->permission = ulpf_permission(region, page->addr);
+		page->permission = ulpf_permission(region, ulpf_index(page->addr));
 		page->guard = test_bit(k, region->stop) ? ULPF_GUARD_STOP :
 			      test_bit(k, region->log) ? ULPF_GUARD_LOG : ULPF_GUARD_OFF;
 		if (region->slot)

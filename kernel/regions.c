@@ -11,11 +11,6 @@
 /* Pages of which a byte has the permissions. */
 #define BYTE_PAGES	4
 
-static unsigned int index_of(unsigned long addr)
-{
-	return (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
-}
-
 struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr)
 {
 	struct ulpf_region *region = ulpf_region(space, addr);
@@ -57,7 +52,7 @@ static bool change_byte(u8 *byte, u8 mask, u8 value)
 bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned long end,
 		      unsigned int permission)
 {
-	unsigned int k = index_of(addr), last = k + ((end - addr) >> PAGE_SHIFT);
+	unsigned int k = ulpf_index(addr), last = k + ((end - addr) >> PAGE_SHIFT);
 	/* What a region of the user's says may not have been synced yet. */
 	bool tighter = region->slot;
 	u8 value = permission * 0x55;
@@ -87,7 +82,7 @@ void ulpf_regions_clear(struct ulpf_space *space, unsigned long addr, unsigned l
 		if (!region->slot)
 			ulpf_region_fill(region, from, to, ULPF_RW);
 		if (region->guarded) {
-			unsigned int k = index_of(from), n = (to - from) >> PAGE_SHIFT;
+			unsigned int k = ulpf_index(from), n = (to - from) >> PAGE_SHIFT;
 
 			/* Faults elsewhere in the region may take bits away meanwhile. */
 			for (; n; k++, n--) {

@@ -106,7 +106,8 @@ struct ulpf_counters {
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
  * @last_region: the one looked up last
  * @streak_page: page of the store that page_mkwrite saw last
- * @streak: how often in a row
+ * @streak_left: if so often in a row, the page goes
+ * @streak_length: how often that was at first
  * @pli: index to struct ulpf_pli_page (mmap lock)
  * @pli_count: how many PLI pages there are (mmap lock)
  * @threads: thread number to struct ulpf_thread
@@ -131,7 +132,8 @@ struct ulpf_space {
 	struct xarray regions;
 	struct ulpf_region *last_region;
 	pgoff_t streak_page;
-	unsigned int streak;
+	unsigned int streak_left;
+	unsigned int streak_length;
 	struct xarray pli;
 	unsigned int pli_count;
 
@@ -158,7 +160,7 @@ static inline bool ulpf_alive(struct ulpf_space *space)
 	return atomic_read(&space->mm->mm_users) > 0;
 }
 
-/* map.c: mappings and their faults */
+/* map.c: mappings */
 int ulpf_mmap(struct file *file, struct vm_area_struct *vma);
 bool ulpf_is_guarded(const struct vm_area_struct *vma);
 
@@ -167,11 +169,11 @@ static inline bool ulpf_guards(const struct ulpf_space *space, const struct vm_a
 	return vma->vm_ops == &space->guard_ops;
 }
 
-/* upcall.c: entering the handler */
-enum ulpf_who { ULPF_USER, ULPF_KERNEL, ULPF_UNKNOWN };
-enum ulpf_who ulpf_who(const struct vm_fault *vmf);
-void ulpf_learn(const struct vm_fault *vmf);
-vm_fault_t ulpf_upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info);
+/* fault.c: faults there, and entering the handler */
+vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf);
+vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf);
+
+/* handler.c: the handler, and threads' exception stacks */
 int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handler);
 int ulpf_set_stack(struct ulpf_space *space, const struct ulpf_stack *stack);
 struct ulpf_thread *ulpf_thread(struct ulpf_space *space);
@@ -197,10 +199,14 @@ static inline bool ulpf_fails_for_kernel(const struct ulpf_space *space)
 int ulpf_fault_in_later(struct ulpf_space *space, unsigned long addr, size_t size);
 
 /* regions.c: what the permissions say */
-static inline unsigned int ulpf_permission(const struct ulpf_region *region, unsigned long addr)
+static inline unsigned int ulpf_index(unsigned long addr)
 {
-	unsigned int k = (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+	return (addr >> PAGE_SHIFT) % ULPF_REGION_PAGES;
+}
 
+/* ... of page k of the region. */
+static inline unsigned int ulpf_permission(const struct ulpf_region *region, unsigned int k)
+{
 	return READ_ONCE(region->bits[k / 4]) >> (k % 4 * 2) & 3;
 }
 
@@ -234,7 +240,52 @@ void ulpf_regions_free(struct ulpf_space *space);
 int ulpf_apply(struct ulpf_space *space, const struct ulpf_op __user *arg);
 int ulpf_batch(struct ulpf_space *space, struct ulpf_batch *batch);
 int ulpf_lookup(struct ulpf_space *space, struct ulpf_page *page);
+
+/* flush.c: what processors know of pages */
+struct ulpf_stretch {
+	unsigned long addr;
+	unsigned long end;
+};
+
+/**
+ * struct ulpf_stale - addresses where processors may know pages as open that are closed
+ * @space: where
+ * @sorted: the stretches are in order
+ * @count: how many
+ * @room: for how many there is room
+ * @stretch: they; each begins in a guarded mapping
+ */
+struct ulpf_stale {
+	struct ulpf_space *space;
+	bool sorted;
+	unsigned int count;
+	unsigned int room;
+	struct ulpf_stretch *stretch;
+};
+
 void ulpf_flush(struct ulpf_space *space, pgoff_t first, pgoff_t count);
+void ulpf_forget_now(struct ulpf_stale *stale);
+
+/* Adds a stretch; false if there is no room. */
+static __always_inline bool ulpf_forget_later(struct ulpf_stale *stale, unsigned long addr,
+					      unsigned long end)
+{
+	struct ulpf_stretch *last = stale->stretch + stale->count - 1;
+
+	if (stale->count) {
+		if (addr == last->end) {
+			last->end = end;
+			return true;
+		}
+		if (stale->count == stale->room)
+			return false;
+		if (addr < last->addr)
+			stale->sorted = false;
+	}
+	*++last = (struct ulpf_stretch){ addr, end };
+	stale->count++;
+	return true;
+}
 
 /* pli.c: regions that user space stores to */
 int ulpf_pli_mmap(struct ulpf_space *space, struct vm_area_struct *vma);

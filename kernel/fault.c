@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Faults in guarded mappings: who made the access, may it pass, and entering the handler.
+ *
+ *   fault          no page is there. All that is guarded against comes by here at first,
+ *                  because a change of permissions takes the pages out of the page table.
+ *   page_mkwrite   a page is there for reading.
+ *
+ * What a program meets in a loop is a forbidden store that its handler is to see. Of the
+ * instructions from there into the handler all but a tenth are the kernel's own, and that
+ * tenth is to stay one: so the usual case is straight, and what is rare is elsewhere.
+ */
+#include <linux/sched/signal.h>
+#include <linux/sched/task_stack.h>
+#include <linux/uaccess.h>
+
+#include <asm/processor-flags.h>
+#include <asm/ptrace.h>
+#include <asm/segment.h>
+
+#include "compat.h"
+#include "ulpf_internal.h"
+
+/*
+ * So many forbidden stores to one page in a row: it may not be read any more. If it is, it
+ * is left alone for longer each time.
+ */
+#define STREAK_FIRST	256
+#define STREAK_LONGEST	(1 << 20)
+
+/*
+ * Program or kernel?
+ *
+ * ->fault is told (FAULT_FLAG_USER), ->page_mkwrite is not: its flags have been
+ * overwritten. What helps there:
+ *
+ *   - In a system call, or in an interrupt, orig_ax is not -1: the kernel.
+ *   - In an exception of user mode it is -1. Either this is the fault of the program
+ *     itself, or a fault of the kernel on its way back from some exception or from
+ *     sigreturn: it writes a signal frame, say. The kernel's fault lies deeper on the
+ *     stack, by a whole set of registers at least. The fault of the program goes from
+ *     the top of the stack to struct vm_fault by one path of calls in a given kernel,
+ *     so its depth is a constant, which ->fault learns.
+ *
+ * As long as it is not known, or if it turns out not to be constant, page_mkwrite takes
+ * the page away, and has ->fault decide.
+ */
+#define DEPTH_UNKNOWN	0UL
+#define DEPTH_VARIES	(~0UL)
+
+static unsigned long user_depth __read_mostly;
+
+static __always_inline unsigned long depth_of(const struct vm_fault *vmf)
+{
+	return (unsigned long)task_pt_regs(current) - (unsigned long)vmf;
+}
+
+static noinline void learn(unsigned long depth)
+{
+	unsigned long known = READ_ONCE(user_depth);
+
+	if (known != DEPTH_VARIES)
+		WRITE_ONCE(user_depth, known == DEPTH_UNKNOWN ? depth : DEPTH_VARIES);
+}
+
+enum who { USER, KERNEL, UNKNOWN };
+
+static __always_inline enum who who_is(const struct ulpf_space *space, const struct vm_fault *vmf)
+{
+	unsigned long known = READ_ONCE(user_depth);
+
+	if (space->mm != current->mm || current->flags & (PF_KTHREAD | PF_IO_WORKER))
+		return KERNEL;
+	if ((long)task_pt_regs(current)->orig_ax != -1)
+		return KERNEL;
+	if (likely(depth_of(vmf) == known))
+		return USER;
+	return known == DEPTH_UNKNOWN || known == DEPTH_VARIES ? UNKNOWN : KERNEL;
+}
+
+static struct ulpf_space *space_of(const struct vm_area_struct *vma)
+{
+	return container_of((struct vm_operations_struct *)vma->vm_ops, struct ulpf_space, guard_ops);
+}
+
+static u32 info_of(const struct vm_fault *vmf)
+{
+	return (vmf->flags & FAULT_FLAG_WRITE ? ULPF_INFO_WRITE : 0) |
+	       (vmf->flags & FAULT_FLAG_INSTRUCTION ? ULPF_INFO_FETCH : 0);
+}
+
+static __always_inline unsigned long plain_place(unsigned long sp)
+{
+	return round_down(sp - ULPF_RED_ZONE - sizeof(struct ulpf_frame), 16);
+}
+
+/* Where the frame would begin; 0 if there is no room. */
+static unsigned long frame_place(const struct ulpf_thread *thread, unsigned long sp, u64 *info)
+{
+	if (thread && thread->length) {
+		*info |= ULPF_INFO_STACK;
+		if (sp - thread->base >= thread->length)
+			return thread->base + thread->length - sizeof(struct ulpf_frame);
+		if (sp - thread->base < ULPF_STACK_MIN)
+			return 0;
+	}
+	return plain_place(sp);
+}
+
+/* The same on the alternate signal stack; 0 without one, too. */
+static __always_inline unsigned long sigstack_place(unsigned long sp)
+{
+	unsigned long base = current->sas_ss_sp, length = current->sas_ss_size;
+
+	if (likely(sp <= base || sp - base > length))
+		return length ? round_down(base + length, 16) - sizeof(struct ulpf_frame) : 0;
+	if (sp - base < ULPF_STACK_MIN)
+		return 0;
+	return plain_place(sp);
+}
+
+/* No page fault may happen here: the mmap lock is held. */
+static __always_inline int frame_write(struct ulpf_frame __user *to, const struct ulpf_space *space,
+				       const struct pt_regs *regs, unsigned long addr, u64 info)
+{
+	pagefault_disable();
+	if (!user_write_access_begin(to, sizeof(*to)))
+		goto fault_enabled;
+	unsafe_put_user(addr, &to->addr, fault);
+	unsafe_put_user(info, &to->info, fault);
+	unsafe_put_user(space->cookie, &to->cookie, fault);
+	unsafe_put_user(regs->ip, &to->ip, fault);
+	unsafe_put_user((u64)regs->cs, &to->cs, fault);
+	unsafe_put_user(regs->flags, &to->flags, fault);
+	unsafe_put_user(regs->sp, &to->sp, fault);
+	unsafe_put_user((u64)regs->ss, &to->ss, fault);
+	user_write_access_end();
+	pagefault_enable();
+	return 0;
+fault:
+	user_write_access_end();
+fault_enabled:
+	pagefault_enable();
+	return -EFAULT;
+}
+
+static __always_inline void enter(struct ulpf_space *space, struct pt_regs *regs, unsigned long place)
+{
+	regs->ip = space->entry;
+	regs->sp = place;
+	regs->cs = __USER_CS;
+	regs->ss = __USER_DS;
+	/* As for a signal handler. */
+	regs->flags &= ~(X86_EFLAGS_TF | X86_EFLAGS_DF | X86_EFLAGS_RF | X86_EFLAGS_AC | X86_EFLAGS_NT);
+	ulpf_count(space, ULPF_COUNT_UPCALLS);
+}
+
+static bool is_guarded(unsigned long addr)
+{
+	struct vm_area_struct *vma = find_vma(current->mm, addr);
+
+	return vma && vma->vm_start <= addr && ulpf_is_guarded(vma);
+}
+
+static vm_fault_t undelivered(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
+{
+	ulpf_count(space, ULPF_COUNT_UNDELIVERED);
+	ulpf_event(space, ULPF_EVENT_UNDELIVERED, vmf->real_address, info, true);
+	return VM_FAULT_SIGSEGV;
+}
+
+/* All ways into the handler but the usual one. */
+static noinline vm_fault_t upcall_slowly(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
+{
+	struct pt_regs *regs = task_pt_regs(current);
+	struct ulpf_thread *thread = NULL;
+	unsigned long place;
+	u64 told = info;
+
+	if (!space->entry) {
+		ulpf_count(space, ULPF_COUNT_UNHANDLED);
+		ulpf_event(space, ULPF_EVENT_UNHANDLED, vmf->real_address, info, true);
+		return VM_FAULT_SIGSEGV;
+	}
+	if (space->sigstack) {
+		if (!current->sas_ss_size)
+			return VM_FAULT_SIGSEGV;
+		told |= ULPF_INFO_STACK;
+		place = sigstack_place(regs->sp);
+	} else {
+		if (READ_ONCE(space->threads_count))
+			thread = ulpf_thread(space);
+		place = frame_place(thread, regs->sp, &told);
+	}
+	if (!place)
+		return undelivered(space, vmf, info);
+	if (!frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)) {
+		enter(space, regs, place);
+		return VM_FAULT_NOPAGE;
+	}
+	/* The handler's own memory would fault, and its handler, and so on. */
+	if (is_guarded(place) || is_guarded(place + sizeof(struct ulpf_frame) - 1))
+		return undelivered(space, vmf, info);
+	/* Not there yet, or swapped out. It is brought in on the way back, and the access faults again. */
+	if (ulpf_fault_in_later(space, place, sizeof(struct ulpf_frame)))
+		return VM_FAULT_OOM;
+	return VM_FAULT_NOPAGE;
+}
+
+/* Has the thread, which made the fault in user mode, go on in the handler. */
+static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
+{
+	struct pt_regs *regs = task_pt_regs(current);
+	unsigned long place;
+	u64 told = info;
+
+	if (unlikely(!space->entry))
+		return upcall_slowly(space, vmf, info);
+	if (space->sigstack) {
+		told |= ULPF_INFO_STACK;
+		place = sigstack_place(regs->sp);
+	} else if (unlikely(READ_ONCE(space->threads_count))) {
+		return upcall_slowly(space, vmf, info);
+	} else {
+		place = plain_place(regs->sp);
+	}
+	if (unlikely(!place || frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)))
+		return upcall_slowly(space, vmf, info);
+	enter(space, regs, place);
+	return VM_FAULT_NOPAGE;
+}
+
+/* A guard range: 0 if the access may go on. */
+static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault *vmf,
+			      struct ulpf_region *region)
+{
+	unsigned int k = ulpf_index(vmf->real_address);
+	bool user = vmf->flags & FAULT_FLAG_USER;
+
+	if (test_bit(k, region->stop)) {
+		ulpf_count(space, ULPF_COUNT_GUARDS);
+		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, info_of(vmf), user);
+		return VM_FAULT_SIGSEGV;
+	}
+	/* The first of several threads tells. */
+	if (test_bit(k, region->log) && test_and_clear_bit(k, region->log)) {
+		ulpf_count(space, ULPF_COUNT_GUARDS);
+		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, info_of(vmf), user);
+	}
+	return 0;
+}
+
+vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct ulpf_space *space = space_of(vma);
+	bool write = vmf->flags & FAULT_FLAG_WRITE;
+	bool user = vmf->flags & FAULT_FLAG_USER;
+	struct ulpf_region *region;
+	unsigned int permission;
+
+	if (vmf->flags & ULPF_FAULT_WITHOUT_MMAP_LOCK)
+		return ulpf_take_mmap_lock(vmf);
+	/* A forked child has the memory, but nobody guards it there. */
+	if (unlikely(vma->vm_mm != space->mm))
+		goto allow;
+	if (user && unlikely(depth_of(vmf) != READ_ONCE(user_depth)))
+		learn(depth_of(vmf));
+	region = ulpf_region(space, vmf->real_address);
+	if (unlikely(!region))
+		goto allow;
+	if (unlikely(region->guarded)) {
+		vm_fault_t stop = judge_guard(space, vmf, region);
+
+		if (stop)
+			return stop;
+	}
+	permission = ulpf_permission(region, ulpf_index(vmf->real_address));
+	if (!ulpf_forbids(permission, write))
+		goto allow;
+	if (likely(user))
+		return upcall(space, vmf, info_of(vmf) | permission << ULPF_INFO_PERM_SHIFT);
+	if (ulpf_fails_for_kernel(space))
+		return VM_FAULT_SIGSEGV;
+	if (ulpf_open_for_kernel(space, vmf, write))
+		return VM_FAULT_OOM;
+allow:
+	return space->store_ops->fault(vmf);
+}
+
+/*
+ * ->fault is the shorter way to an upcall, by a tenth. So a page that is only stored to, and was
+ * read once, goes; if it is read again, it comes back. Races between threads only miscount.
+ */
+static noinline void end_streak(struct ulpf_space *space, pgoff_t page)
+{
+	if (space->streak_page != page) {
+		space->streak_page = page;
+		space->streak_length = STREAK_FIRST;
+	} else {
+		ulpf_flush(space, page, 1);
+		space->streak_length = min(space->streak_length * 4, STREAK_LONGEST);
+	}
+	space->streak_left = space->streak_length;
+}
+
+static noinline vm_fault_t mkwrite_not_by_program(struct ulpf_space *space, struct vm_fault *vmf, enum who who)
+{
+	if (who == KERNEL && ulpf_fails_for_kernel(space))
+		return VM_FAULT_SIGSEGV;
+	if (who == KERNEL)
+		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : 0;
+	/* Once more, with the page gone: ->fault is told who it is. */
+	ulpf_flush(space, vmf->pgoff, 1);
+	return VM_FAULT_NOPAGE;
+}
+
+vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct ulpf_space *space = space_of(vma);
+	struct ulpf_region *region;
+	unsigned int permission;
+	enum who who;
+
+	if (unlikely(vma->vm_mm != space->mm))
+		return 0;
+	region = ulpf_region(space, vmf->real_address);
+	if (unlikely(!region))
+		return 0;
+	permission = ulpf_permission(region, ulpf_index(vmf->real_address));
+	if (!ulpf_forbids(permission, true))
+		return 0;
+	/* ->fault may have let pass this very access. */
+	if (ulpf_is_open_for_kernel(space, vmf->pgoff))
+		return 0;
+	who = who_is(space, vmf);
+	if (unlikely(who != USER))
+		return mkwrite_not_by_program(space, vmf, who);
+	if (unlikely(space->streak_page != vmf->pgoff || !--space->streak_left))
+		end_streak(space, vmf->pgoff);
+	return upcall(space, vmf, ULPF_INFO_WRITE | permission << ULPF_INFO_PERM_SHIFT);
+}

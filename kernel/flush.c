@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Having processors forget what they know of pages.
+ *
+ * To take a page out of the page table is what changes cost: the kernel looks after its
+ * dirty and accessed bits, its LRU list and its statistics, some 1,300 instructions for
+ * a page that was written. A page that may still be read need not go: it is enough that
+ * its entry forbids stores, which is one locked instruction. So stretches of addresses are
+ * collected, and then looked through together: entries lose what has been forbidden, and
+ * only those go that must not even be read.
+ *
+ * Processors keep entries in their TLBs, and no interface for modules flushes these. But
+ * whoever takes pages out (mmu_gather) flushes all of the memory's if he finds somebody
+ * else in the midst of changing entries (mm->tlb_flush_pending, mm_tlb_flush_nested()),
+ * who may rely on it. That is us.
+ */
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_notifier.h>
+#include <linux/pgtable.h>
+#include <linux/sched.h>
+#include <linux/sort.h>
+
+#include "ulpf_internal.h"
+
+/* So few pages are rather taken out if they can be written: the other way ends with a flush of everything. */
+#define FEW	4
+
+/* Takes pages of the store out of all page tables. */
+void ulpf_flush(struct ulpf_space *space, pgoff_t first, pgoff_t count)
+{
+	ulpf_count(space, ULPF_COUNT_FLUSHES);
+	unmap_mapping_range(space->store->f_mapping, (loff_t)first << PAGE_SHIFT,
+			    (loff_t)count << PAGE_SHIFT, 0);
+}
+
+static void take_out(struct ulpf_space *space, const struct vm_area_struct *vma,
+		     unsigned long addr, unsigned long end)
+{
+	ulpf_flush(space, vma->vm_pgoff + ((addr - vma->vm_start) >> PAGE_SHIFT),
+		   (end - addr) >> PAGE_SHIFT);
+}
+
+/**
+ * struct walk - a way through page table entries
+ * @mm: the memory
+ * @region: what is permitted here
+ * @end: behind the last page, in this region
+ * @protect: entries that permit stores are changed; else, their pages have to go
+ * @changed: an entry permitted more; a processor may still think so
+ * @from: first page that has to go, if @to is not zero
+ * @to: behind the last one
+ */
+struct walk {
+	struct mm_struct *mm;
+	const struct ulpf_region *region;
+	unsigned long end;
+	bool protect;
+	bool changed;
+	unsigned long from;
+	unsigned long to;
+};
+
+static unsigned long address_of(const struct ulpf_region *region, unsigned int k)
+{
+	return (region->prefix << ULPF_REGION_SHIFT) + k * PAGE_SIZE;
+}
+
+/*
+ * Looks at an entry, and at those behind it: a region's pages are in one page table, whose
+ * lock is held.
+ */
+static int look_at(pte_t *pte, unsigned long addr, void *data)
+{
+	struct walk *walk = data;
+	const struct ulpf_region *region = walk->region;
+	unsigned int k = ulpf_index(addr);
+	unsigned int end = k + ((walk->end - addr) >> PAGE_SHIFT);
+	bool guarded = region->guarded;
+
+	BUILD_BUG_ON(PMD_SIZE != 1UL << ULPF_REGION_SHIFT);
+	for (; k < end; k++, pte++) {
+		unsigned int permission = ulpf_permission(region, k);
+		pte_t entry = ptep_get(pte);
+
+		if (unlikely(guarded) && (test_bit(k, region->log) || test_bit(k, region->stop)))
+			permission = ULPF_NONE;
+		if (permission == ULPF_RW || pte_none(entry))
+			continue;
+		/* A page that is not present may be on its way to another place, and come back writable. */
+		if (permission == ULPF_RO && pte_present(entry)) {
+			if (!pte_write(entry))
+				continue;
+			if (walk->protect) {
+				ptep_set_wrprotect(walk->mm, address_of(region, k), pte);
+				walk->changed = true;
+				continue;
+			}
+		}
+		if (!walk->to)
+			walk->from = address_of(region, k);
+		walk->to = address_of(region, k) + PAGE_SIZE;
+	}
+	/* That was all. */
+	return 1;
+}
+
+/* Forbids stores in [addr, end) of a guarded mapping, and takes out what may not be read. */
+static void look_through(struct ulpf_space *space, struct walk *walk, const struct vm_area_struct *vma,
+			 unsigned long addr, unsigned long end)
+{
+	unsigned long to;
+
+	for (; addr < end; addr = to) {
+		to = min(end, (addr | ((1UL << ULPF_REGION_SHIFT) - 1)) + 1);
+		walk->region = ulpf_region(space, addr);
+		if (!walk->region)
+			continue;
+		walk->end = to;
+		walk->to = 0;
+		apply_to_existing_page_range(walk->mm, addr, to - addr, look_at, walk);
+		if (walk->to)
+			take_out(space, vma, walk->from, walk->to);
+		cond_resched();
+	}
+}
+
+/* All guarded mappings in all stretches. Without @walk they go as they are. */
+static void each_mapping(struct ulpf_stale *stale, struct walk *walk)
+{
+	struct ulpf_space *space = stale->space;
+	unsigned int i;
+
+	for (i = 0; i < stale->count; i++) {
+		unsigned long addr = stale->stretch[i].addr, end = stale->stretch[i].end;
+		struct vm_area_struct *vma;
+
+		while (addr < end && (vma = find_vma(space->mm, addr)) && vma->vm_start < end) {
+			unsigned long from = max(addr, vma->vm_start), to = min(end, vma->vm_end);
+
+			addr = vma->vm_end;
+			if (!ulpf_guards(space, vma))
+				continue;
+			if (walk)
+				look_through(space, walk, vma, from, to);
+			else
+				take_out(space, vma, from, to);
+		}
+	}
+}
+
+/* Somebody else's changes of entries may not have reached all processors yet. */
+static bool others_pending(struct mm_struct *mm)
+{
+#ifdef CONFIG_ARCH_WANT_BATCHED_UNMAP_TLB_FLUSH
+	if (atomic_read(&mm->tlb_flush_batched))
+		return true;
+#endif
+	return mm_tlb_flush_pending(mm);
+}
+
+static void forbid_few(struct ulpf_stale *stale)
+{
+	struct walk walk = { .mm = stale->space->mm };
+
+	each_mapping(stale, others_pending(walk.mm) ? NULL : &walk);
+}
+
+static void forbid_many(struct ulpf_stale *stale)
+{
+	struct ulpf_space *space = stale->space;
+	struct walk walk = { .mm = space->mm, .protect = true };
+	unsigned long addr = stale->stretch[0].addr;
+	bool flush = others_pending(walk.mm);
+
+	inc_tlb_flush_pending(walk.mm);
+	each_mapping(stale, &walk);
+	/* One page, no matter which: they flush everything, for our sake. */
+	if (walk.changed || flush)
+		take_out(space, find_vma(walk.mm, addr), addr, addr + PAGE_SIZE);
+	dec_tlb_flush_pending(walk.mm);
+}
+
+static int by_addr(const void *a, const void *b)
+{
+	const struct ulpf_stretch *one = a, *other = b;
+
+	return one->addr < other->addr ? -1 : one->addr > other->addr;
+}
+
+/* Puts them in order, and together where they are near each other; returns how many pages that are. */
+static unsigned long tidy(struct ulpf_stale *stale)
+{
+	struct ulpf_stretch *last = stale->stretch, *at = last, *end = at + stale->count;
+	unsigned long bytes;
+
+	if (!stale->sorted)
+		sort(at, stale->count, sizeof(*at), by_addr, NULL);
+	bytes = at->end - at->addr;
+	while (++at < end) {
+		if (at->addr <= last->end) {
+			bytes += max(last->end, at->end) - last->end;
+			last->end = max(last->end, at->end);
+			continue;
+		}
+		bytes += at->end - at->addr;
+		*++last = *at;
+	}
+	stale->count = last - stale->stretch + 1;
+	return bytes >> PAGE_SHIFT;
+}
+
+/**
+ * ulpf_forget_now - has processors forget all that was collected
+ * @stale: the stretches; empty afterwards
+ *
+ * The mmap lock is held for writing. What is forbidden in the stretches is so for all threads
+ * when this returns.
+ */
+void ulpf_forget_now(struct ulpf_stale *stale)
+{
+	if (!stale->count)
+		return;
+	/* Who mirrors page tables (KVM, say) has to be told of each page. */
+	if (tidy(stale) > FEW && !mm_has_notifiers(stale->space->mm))
+		forbid_many(stale);
+	else
+		forbid_few(stale);
+	stale->count = 0;
+	stale->sorted = true;
+}
