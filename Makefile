@@ -4,6 +4,8 @@
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
+#                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
+# make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
 # make kernel-bench  what the module costs, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make picture    draws docs/top.svg out of a real run of ulpf top
@@ -38,7 +40,11 @@ soak: need-test build
 bench: need-bench build
 	target/release/ulpf bench --write
 kernel-test: need-kernel
-	@tests/run kernel.
+	@ULPF_KERNEL=$(KERNEL) tests/run kernel.
+kernel-debug: need-kernel
+	@.ci/need flex bison bc libelf-dev
+	@.ci/kernel-debug
+	@ULPF_KERNEL=debug tests/run kernel.
 kernel-bench: need-kernel
 	@python3 tests/lib/vm.py --icount bench_module
 CALLS ?= 1000000
@@ -71,4 +77,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench kernel-test kernel-bench kernel-fuzz examples picture install clean need-build need-demo need-bench need-kernel need-test
+.PHONY: build demo test soak bench kernel-test kernel-debug kernel-bench kernel-fuzz examples picture install clean need-build need-demo need-bench need-kernel need-test

@@ -104,6 +104,30 @@ static int unload_patiently(void)
 	return -1;
 }
 
+/* A kernel with kmemleak tells what nobody points to any more. A second look, since registers may have. */
+static void look_for_leaks(void)
+{
+	static char text[1 << 16];
+	int fd, tries;
+
+	mount("debug", "/sys/kernel/debug", "debugfs", 0, NULL);
+	for (tries = 0; tries < 2; tries++) {
+		fd = open("/sys/kernel/debug/kmemleak", O_RDWR);
+		if (fd < 0)
+			return;
+		/* It does not believe that what is younger than five seconds is lost. */
+		sleep(6);
+		if (write(fd, "scan", 4) != 4)
+			complain("kmemleak does not scan");
+		close(fd);
+	}
+	file_text("/sys/kernel/debug/kmemleak", text, sizeof(text));
+	if (*text) {
+		fputs(text, stdout);
+		complain("memory has leaked");
+	}
+}
+
 static void show_log(void)
 {
 	static char text[1 << 20];
@@ -156,6 +180,7 @@ int main(void)
 		complain("the module does not unload: %s", strerror(errno));
 	else if (load() || unload_patiently())
 		complain("the module does not load once more: %s", strerror(errno));
+	look_for_leaks();
 	taint = number_in("/proc/sys/kernel/tainted");
 	if (taint & ~TAINT_ALLOWED)
 		complain("the kernel is tainted: 0x%lx (0x200: a warning, 0x80: an oops)", taint);

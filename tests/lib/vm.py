@@ -1,8 +1,10 @@
 """Debian's kernel in a simulator, with our module and programs: builds, boots, and tells what was said.
 
-    python3 tests/lib/vm.py [--icount] [--limit SECONDS] [--cpus N] PROGRAM…
+    python3 tests/lib/vm.py [--icount] [--limit SECONDS] [--cpus N] [--kernel KIND] PROGRAM…
 
 runs programs of kernel/tests there, shows what they say, and ends with 1 if anything was not right.
+KIND (or the environment's ULPF_KERNEL): `packaged` is the kernel that the installed headers are for,
+`newer` that of Debian's backports, `debug` one that looks for mistakes and is built here.
 """
 
 import argparse
@@ -23,15 +25,35 @@ class Unavailable(Exception):
     """This machine cannot boot a kernel; the text says why."""
 
 
-def version():
-    """Of the kernel, whose image lies in BUILD then."""
-    if not shutil.which("qemu-system-x86_64"):
-        raise Unavailable("qemu-system-x86_64 is not installed")
-    done = subprocess.run([os.path.join(ROOT, ".ci", "kernel-image")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=300)
-    if done.returncode:
-        raise Unavailable(done.stderr.strip().splitlines()[-1])
-    return done.stdout.strip()
+KINDS = ("packaged", "newer", "debug")
+
+
+class Kernel:
+    """One to boot: its `name`, the `folder` that a module is built in, and its `image`."""
+
+    def __init__(self, kind=None):
+        self.kind = kind or os.environ.get("ULPF_KERNEL") or KINDS[0]
+        if self.kind not in KINDS:
+            raise Unavailable(f"no kernel is called {self.kind}: one of {', '.join(KINDS)}")
+        if not shutil.which("qemu-system-x86_64"):
+            raise Unavailable("qemu-system-x86_64 is not installed")
+        script = "kernel-image" if self.kind == "packaged" else f"kernel-{self.kind}"
+        # The one for debugging is built the first time.
+        done = subprocess.run([os.path.join(ROOT, ".ci", script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=7200)
+        if done.returncode:
+            raise Unavailable((done.stderr.strip() or f"{script} failed").splitlines()[-1])
+        self.name, self.folder, self.image = done.stdout.split()
+
+    @property
+    def processor(self):
+        """QEMU's. That of Debian 12 makes wrong flags of cmpxchg16b now and then, which newer kernels use at each allocation."""
+        return "max,-cx16" if self.kind == "newer" else "max"
+
+    @property
+    def slow(self):
+        """How many times the time of a usual kernel it may take."""
+        return 6 if self.kind == "debug" else 1
 
 
 def make(*arguments):
@@ -41,7 +63,7 @@ def make(*arguments):
     return done.stdout
 
 
-def build_module(name):
+def build_module(kernel):
     """Path of ulpf.ko for this kernel. A warning is an error."""
     sources = {}
     for top in KERNEL, os.path.join(KERNEL, "include", "uapi"):
@@ -51,18 +73,20 @@ def build_module(name):
                     sources[os.path.relpath(os.path.join(top, file), KERNEL)] = text.read()
     # Beside the sources, the kernel's build would leave its files among them. Always anew: it does not notice
     # all that has changed.
-    digest = hashlib.sha256(repr([name, sources]).encode()).hexdigest()[:16]
-    folder = os.path.join(BUILD, f"module-{digest}")
+    digest = hashlib.sha256(repr([kernel.name, sources]).encode()).hexdigest()[:16]
+    folder = os.path.join(BUILD, f"module-{kernel.kind}-{digest}")
     built = os.path.join(folder, "built")
     if not os.path.exists(built):
         for old in os.listdir(BUILD):
-            if old.startswith("module-"):
+            if old.startswith(f"module-{kernel.kind}-"):
                 shutil.rmtree(os.path.join(BUILD, old))
         for file, text in sources.items():
             os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
             with open(os.path.join(folder, file), "wb") as out:
                 out.write(text)
-        make("-C", f"/usr/src/linux-headers-{name}", f"M={folder}", "W=1", "KCFLAGS=-Werror", "modules")
+        make("-C", kernel.folder, f"M={folder}", "W=1", "KCFLAGS=-Werror",
+             # Type information for BPF would need pahole, and we have no use for it.
+             "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
         open(built, "w").close()
     return os.path.join(folder, "ulpf.ko")
 
@@ -77,7 +101,8 @@ def archive(path, files):
             out.write(head + b"\0" * (-len(head) % 4) + content + b"\0" * (-len(content) % 4))
 
 
-def initramfs(module, programs):
+def initramfs(kernel, programs):
+    module = build_module(kernel)
     folder = os.path.join(BUILD, "programs")
     os.makedirs(folder, exist_ok=True)
     make("-C", os.path.join(KERNEL, "tests"), f"OUT={folder}")
@@ -85,7 +110,7 @@ def initramfs(module, programs):
     def executable(name, source):
         with open(source, "rb") as file:
             return name, 0o100755, file.read()
-    path = os.path.join(BUILD, "initramfs-" + "-".join(programs)[:100])
+    path = os.path.join(BUILD, f"initramfs-{kernel.kind}-" + "-".join(programs)[:100])
     archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
                    *(executable("tests/" + name, os.path.join(folder, name)) for name in programs)])
     return path
@@ -96,18 +121,19 @@ def names(prefix):
     return sorted(f[:-2] for f in os.listdir(os.path.join(KERNEL, "tests")) if f.startswith(prefix) and f.endswith(".c"))
 
 
-def boot(programs, limit=300, cpus=2, icount=False, options="", show=None):
+def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None):
     """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest."""
-    name = version()
+    kernel = Kernel(kernel)
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, "building"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        image = initramfs(build_module(name), programs)
-    command = ["timeout", "-k", "5", str(limit), "qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-m", "512", "-display", "none",
+        image = initramfs(kernel, programs)
+    limit *= kernel.slow
+    command = ["timeout", "-k", "5", str(limit), "qemu-system-x86_64", "-machine", "q35", "-cpu", kernel.processor, "-m", "512" if kernel.slow == 1 else "1536", "-display", "none",
                "-nodefaults", "-serial", "stdio", "-no-reboot", "-smp", str(1 if icount else cpus),
-               "-kernel", os.path.join(BUILD, f"vmlinuz-{name}"), "-initrd", image, "-append",
+               "-kernel", kernel.image, "-initrd", image, "-append",
                "console=ttyS0 loglevel=3 panic=-1 oops=panic reboot=t no_timer_check random.trust_cpu=on nmi_watchdog=0 "
-               f"{options} ulpf.run={','.join(programs)}"]
+               f"ulpf.slow={kernel.slow} {options} ulpf.run={','.join(programs)}"]
     if icount:
         command += ["-icount", "shift=0"]
     said = []
@@ -149,10 +175,12 @@ def main():
     parser.add_argument("--limit", type=int, default=600)
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--options", action="append", default=[], help="for the kernel's command line")
+    parser.add_argument("--kernel", choices=KINDS)
     parser.add_argument("programs", nargs="+")
     args = parser.parse_args()
     try:
-        said = boot(args.programs, args.limit, args.cpus, args.icount, " ".join(args.options), lambda line: print(line, flush=True))
+        said = boot(args.programs, args.limit, args.cpus, args.icount, " ".join(args.options), lambda line: print(line, flush=True),
+                    args.kernel)
     except Unavailable as why:
         print(f"no machine: {why}", file=sys.stderr)
         return 1
