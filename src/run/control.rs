@@ -79,17 +79,22 @@ pub enum Reached {
     Left,
 }
 
+/// Signals that are the program's, or tell us to leave. To be heard before the program is touched: who dies
+/// half-way in would leave it broken.
+pub fn signals() -> Incoming {
+    Incoming::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])
+}
+
 impl Control {
-    pub fn new(session: Session) -> Result<Control> {
+    pub fn new(session: Session, signals: Incoming) -> Result<Control> {
         let pidfd = session.pidfd();
         let follower = Control::follower(&session);
-        let signals = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP];
         Ok(Control {
             client: Client::new(session.control),
             pid: session.pid,
             exit: session.exit,
             pidfd,
-            signals: Incoming::new(&signals),
+            signals,
             launched: session.launched,
             on_signal: match session.launched {
                 true => OnSignal::Forward,

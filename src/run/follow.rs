@@ -54,7 +54,7 @@ pub struct Ready {
 impl Control {
     /// The controller of a child.
     pub fn of_child(forked: Forked, life: usize) -> Result<Control> {
-        let mut control = Control::new(forked.session)?;
+        let mut control = Control::new(forked.session, super::control::signals())?;
         control.on_signal = forked.on_signal;
         control.follows_forks = true;
         control.is_child = true;

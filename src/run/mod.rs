@@ -136,11 +136,13 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         Target::Launch(launch) => script(&launch.program),
         Target::Attach(_) => None,
     };
-    let session = runtime.block_on(async {
-        match target {
+    let (session, signals) = runtime.block_on(async {
+        let signals = control::signals();
+        let session = match target {
             Target::Launch(launch) => session::start(launch).await,
             Target::Attach(pid) => session::attach(pid).await,
-        }
+        };
+        (session, signals)
     });
     let session: Session = match session {
         Ok(session) => session,
@@ -162,7 +164,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         say!("{warning}");
     }
     let shared = session.shared.clone();
-    let mut control = runtime.block_on(async { Control::new(session) })?;
+    let mut control = runtime.block_on(async { Control::new(session, signals) })?;
     let pid = control.pid;
     let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
     let (program, mut watches, changes) = match prepared {

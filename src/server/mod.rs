@@ -113,6 +113,8 @@ pub struct Bound {
 
 /// `ulpf server`: serves until it is over; the exit status.
 pub async fn serve(options: Options) -> i32 {
+    // They end us, but not while the stub is only half-way in a program.
+    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let mut bound = match Bound::new(options, Terminal::Program).await {
         Ok(bound) => bound,
         Err(why) => {
@@ -120,8 +122,6 @@ pub async fn serve(options: Options) -> i32 {
             return 1;
         }
     };
-    // They end us.
-    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let outcome = tokio::select! {
         outcome = bound.run() => outcome,
         signal = signals.next() => Outcome::Signalled(signal),

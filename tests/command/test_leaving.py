@@ -100,6 +100,18 @@ class Leaving(Command):
             self.assertEqual(watcher.wait(20 * PATIENCE), 0)
             self.assertGoesOn(program, before)
 
+    def test_in_the_first_moments(self):
+        """A signal finds ulpf on its way into the program: it goes all the way in, and out again."""
+        program = self.spin()
+        before = handlers(program.pid)
+        for n in range(40):
+            watcher = self.start("attach", "-q", "-w", "rounds", str(program.pid))
+            time.sleep(n * 0.001)
+            watcher.send_signal([signal.SIGINT, signal.SIGTERM][n % 2])
+            # Before it has begun it may just end.
+            self.assertIn(watcher.wait(20 * PATIENCE), [0, -signal.SIGINT, -signal.SIGTERM], watcher.stderr.read())
+            self.assertGoesOn(program, before)
+
     def test_what_does_not_come_to_rest_is_left(self):
         """The second Ctrl-C leaves at once; the program is let go when it can be."""
         program = self.program(example("threads16"), "4000000000")
