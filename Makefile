@@ -8,16 +8,18 @@
 # make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
 # make kernel-bench  what the module costs, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
+# make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
 # make picture    draws docs/top.svg out of a real run of ulpf top
-# make install    copies ulpf to $(PREFIX)/bin, and libulpf with its header, pkg-config file and manual pages
+# make install    copies ulpf (and ulpf-sim, if it is built) to $(PREFIX)/bin, and libulpf with its header, pkg-config file and manual pages
 
 PREFIX ?= /usr/local
 CARGO  ?= cargo
 
 BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
-# The last two build Unicorn, the oracle's machine.
-TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps tmux cmake libclang-dev pkg-config
+# These two build Unicorn, the machine of the simulator and the oracle.
+SIM_PACKAGES   := cmake libclang-dev
+TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config $(SIM_PACKAGES)
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
@@ -50,12 +52,16 @@ kernel-bench: need-kernel
 CALLS ?= 1000000
 kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
+sim: need-build
+	@.ci/need $(SIM_PACKAGES)
+	cd sim-bridge && $(CARGO) build --release
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
 	@demo/picture
 install: build
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
+	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
 	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
 clean:
 	rm -rf target stub/target oracle/target
@@ -77,4 +83,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench kernel-test kernel-debug kernel-bench kernel-fuzz examples picture install clean need-build need-demo need-bench need-kernel need-test
+.PHONY: build demo test soak bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test

@@ -40,6 +40,9 @@ enum Command {
     Top(crate::top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
     Export(crate::top::exporter::ExportArgs),
+    /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
+    #[command(disable_help_flag = true)]
+    Sim(Words),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -48,7 +51,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Words {
-    /// gdbserver's command line; see `ulpf server --help`
+    /// Its own command line; see `ulpf server --help`, `ulpf sim --help`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
@@ -69,13 +72,16 @@ struct GdbArgs {
 
 /// Runs the command line; the exit status.
 pub fn main() -> i32 {
-    // What follows `server` is gdbserver's language, not clap's.
+    // What follows `server` is gdbserver's language, and ulpf-sim has its own; neither is clap's.
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|a| a == "server") {
-        return server(args.collect());
+    match args.next() {
+        Some(a) if a == "server" => return server(args.collect()),
+        Some(a) if a == "sim" => return crate::sim::sim(args.collect()),
+        _ => {}
     }
     match Cli::parse().command {
         Command::Server(Words { words }) => server(words),
+        Command::Sim(Words { words }) => crate::sim::sim(words),
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
         Command::Dap(args) => run(crate::dap::dap(args)),
         Command::GdbPlugin(args) => crate::plugin::main(&args),

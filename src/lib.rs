@@ -19,6 +19,7 @@ pub mod run;
 pub mod server;
 pub mod session;
 pub mod signals;
+pub mod sim;
 pub mod symbols;
 pub mod top;
 

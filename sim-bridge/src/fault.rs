@@ -153,12 +153,8 @@ impl State {
             return;
         }
         self.stats.faults += 1;
-        match self
-            .watches
-            .iter()
-            .any(|&(w, l)| addr < w + l && w < addr + len)
-            || watched
-        {
+        let next = self.watches.partition_point(|w| w.1 <= addr);
+        match self.watches.get(next).is_some_and(|w| w.0 < addr + len) || watched {
             true => self.stats.hits += 1,
             false => self.stats.false_positives += 1,
         }
@@ -291,6 +287,9 @@ impl State {
 
     /// The cycles of the instruction that has just begun.
     fn uncharge(&mut self) {
+        if !std::mem::take(&mut self.charged) {
+            return;
+        }
         let cycles = self.costs.of(Step::Instruction);
         self.stats.cycles -= cycles;
         self.stats.steps[Step::Instruction as usize] -= cycles;

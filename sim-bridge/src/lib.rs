@@ -18,6 +18,7 @@ pub mod machine;
 pub mod memory;
 pub mod mmu;
 pub mod os;
+pub mod report;
 pub mod stats;
 pub mod tables;
 pub mod time;

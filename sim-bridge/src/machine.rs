@@ -10,7 +10,7 @@ use crate::fault::Abort;
 use crate::instructions;
 use crate::memory::{PAGE, STACK, STACK_TOP, Space, up};
 use crate::mmu::{Mmu, RO};
-use crate::os::{self, Os};
+use crate::os::{self, File, Os};
 use crate::stats::Stats;
 use crate::time;
 use crate::write_once::Rule;
@@ -82,8 +82,11 @@ pub struct State {
     pub(crate) entered: u64,
     /// The next instruction is the handler's first, which has been paid.
     pub(crate) paid: bool,
+    /// The instruction at work has been charged.
+    pub(crate) charged: bool,
     pub(crate) modifies: HashMap<u64, bool>,
     limit: u64,
+    /// Starts and ends, disjoint, in order.
     pub(crate) watches: Vec<(u64, u64)>,
     /// The access that the modelled handler saw last: instruction count and address.
     pub(crate) served: (u64, u64),
@@ -137,6 +140,7 @@ impl Machine {
             depth: 0,
             entered: 0,
             paid: false,
+            charged: false,
             modifies: HashMap::new(),
             limit: config.limit.unwrap_or(u64::MAX),
             watches: vec![],
@@ -153,6 +157,15 @@ impl Machine {
             machine.hook_accesses().map_err(uc_failed)?;
         }
         Ok(machine)
+    }
+
+    /// What the program writes to its standard output is kept for [`Machine::output`].
+    pub fn keep_output(&mut self) {
+        self.state.borrow_mut().os.files.insert(1, File::Kept);
+    }
+
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&self.state.borrow().os.kept).into_owned()
     }
 
     fn hook_always(&mut self) -> Result<(), uc_error> {
@@ -209,9 +222,9 @@ impl Machine {
             s.mmu.once.begins(pc);
             s.stats.instructions += 1;
             if s.full {
-                match std::mem::take(&mut s.paid) {
-                    true => {}
-                    false => s.stats.charge(&s.costs, Step::Instruction),
+                s.charged = !std::mem::take(&mut s.paid);
+                if s.charged {
+                    s.stats.charge(&s.costs, Step::Instruction);
                 }
             }
             if s.depth > 0 && len == 2 {
@@ -298,7 +311,17 @@ impl Machine {
                 s.set_permission(&mut self.uc, page, RO);
             }
         }
-        s.watches = watches.to_vec();
+        // Disjoint ranges in order, so that a thousand are as quickly asked as one.
+        let mut ranges: Vec<_> = watches.iter().map(|&(a, len)| (a, a + len)).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let touches = next.0 <= last.1;
+            if touches {
+                last.1 = last.1.max(next.1);
+            }
+            touches
+        });
+        s.watches = ranges;
         s.mmu.write_once = watches.is_empty();
         Ok(())
     }

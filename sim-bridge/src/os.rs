@@ -18,11 +18,14 @@ pub const SET_RO: u64 = 0x1001;
 pub enum File {
     Host(i32),
     Ulpf,
+    /// Written text is kept; nothing is there to be read.
+    Kept,
 }
 
 /// The program's descriptors.
 pub struct Os {
     pub files: HashMap<u64, File>,
+    pub kept: Vec<u8>,
     random: u64,
 }
 
@@ -30,6 +33,7 @@ impl Default for Os {
     fn default() -> Os {
         Os {
             files: (0..3).map(|n| (n, File::Host(n as i32))).collect(),
+            kept: vec![],
             random: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -189,7 +193,7 @@ pub fn call(uc: &mut Uc, s: &mut State) {
 fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let fd = |s: &State, n: u64| match s.os.files.get(&n) {
         Some(File::Host(fd)) => Ok(*fd),
-        Some(File::Ulpf) => Err(EINVAL),
+        Some(File::Ulpf | File::Kept) => Err(EINVAL),
         None => Err(EBADF),
     };
     Ok(match number {
@@ -207,6 +211,11 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
                 write_bytes(uc, s, a[1], &buffer[..n as usize])?;
             }
             n
+        }
+        1 if s.os.files.get(&a[0]) == Some(&File::Kept) => {
+            let bytes = read_bytes(uc, s, a[1], a[2].min(1 << 24))?;
+            s.os.kept.extend(&bytes);
+            bytes.len() as i64
         }
         1 => write(fd(s, a[0])?, &read_bytes(uc, s, a[1], a[2].min(1 << 24))?),
         20 => {
@@ -417,6 +426,8 @@ fn stat(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
     };
     let fd = match s.os.files.get(&file) {
         Some(File::Host(fd)) => *fd,
+        // As a pipe would say.
+        Some(File::Kept) => 1,
         _ if file as i32 == libc::AT_FDCWD => libc::AT_FDCWD,
         _ => return Err(EBADF),
     };
@@ -489,6 +500,7 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let fd = match s.os.files.get(&a[4]) {
         None => return Err(EBADF),
         Some(File::Ulpf) => return crate::device::mmap(uc, s, at, len, protection, flags, a[5]),
+        Some(File::Kept) => return Err(EACCES),
         Some(File::Host(fd)) => *fd,
     };
     if flags & libc::MAP_SHARED != 0 && protection & 2 != 0 {

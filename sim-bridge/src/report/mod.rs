@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `ulpf-sim tables`: the experiments of the two papers on this machine, beside what was published.
+//!
+//! ```text
+//!   guest/*.c + libulpf's splay tree ─▶ the machine ─┬▶ cycles, faults, hits ─▶ tables ─▶ terminal,
+//!   guest/signals.c ─▶ this processor ───────────────┘                         BENCHMARKS.md
+//! ```
+//! Each table says what of it is measured, what is a parameter, and where it differs from what was
+//! published and why.
+
+mod guest;
+mod published;
+mod speed;
+mod table;
+mod thesis;
+
+use anyhow::{Context, Result, bail, ensure};
+use table::Table;
+
+pub struct Options {
+    /// Names of cases; all, if there are none.
+    pub only: Vec<String>,
+    /// Short rows only.
+    pub quick: bool,
+    pub markdown: bool,
+    /// Write BENCHMARKS.md in the current folder.
+    pub write: bool,
+    /// What a store of the measured loops costs (Tables 4.3 to 4.6).
+    pub base: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            only: vec![],
+            quick: false,
+            markdown: false,
+            write: false,
+            base: thesis::BASE,
+        }
+    }
+}
+
+type Case = fn(&Options) -> Result<Table>;
+
+const CASES: [(&str, Case); 8] = [
+    ("4.1", thesis::steps),
+    ("4.2", thesis::delivery),
+    ("4.3", thesis::sparse),
+    ("4.4", thesis::dense),
+    ("4.5", thesis::extreme),
+    ("4.6", thesis::debuggers),
+    ("4.7", thesis::heap),
+    ("speed", speed::speed),
+];
+
+const PAGE: &str = "BENCHMARKS.md";
+const BEGIN: &str = "<!-- begin simulator -->\n";
+const END: &str = "<!-- end simulator -->";
+
+pub fn names() -> String {
+    CASES.map(|c| c.0).join(", ")
+}
+
+pub fn run(o: &Options) -> Result<()> {
+    for name in &o.only {
+        if !CASES.iter().any(|c| c.0 == name) {
+            bail!("there is no table {name}; there are {}", names());
+        }
+    }
+    ensure!(o.base > 0, "a store costs something: --base is at least 1");
+    let page = match o.write {
+        true => Some(std::fs::read_to_string(PAGE).with_context(|| {
+            format!("--write belongs in ulpf's source tree; there is no {PAGE} here")
+        })?),
+        false => None,
+    };
+    let mut written = String::new();
+    for (name, case) in CASES {
+        if !o.only.is_empty() && !o.only.iter().any(|n| n == name) {
+            continue;
+        }
+        let table = case(o)?;
+        if table.rows.is_empty() {
+            println!("{}\n  left out by --quick\n", table.title);
+            continue;
+        }
+        match o.markdown || o.write {
+            true => written += &table.markdown(),
+            false => println!("{}", table.text()),
+        }
+    }
+    match page {
+        None => print!("{written}"),
+        Some(page) => std::fs::write(PAGE, place(&page, &written)?)?,
+    }
+    Ok(())
+}
+
+/// The page with these figures instead of those before.
+fn place(page: &str, figures: &str) -> Result<String> {
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, behind) = rest.split_once(END)?;
+        Some((before, behind))
+    });
+    let (before, behind) = parts.with_context(|| format!("{PAGE} has no place for the figures"))?;
+    Ok(format!("{before}{BEGIN}{figures}{END}{behind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_a_place() {
+        let page = format!("a\n{BEGIN}old\n{END}\nz");
+        assert_eq!(
+            place(&page, "new\n").unwrap(),
+            format!("a\n{BEGIN}new\n{END}\nz")
+        );
+        assert!(place("a", "b").is_err());
+    }
+}
