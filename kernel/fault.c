@@ -285,6 +285,13 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	if (ulpf_open_for_kernel(space, vmf, write))
 		return VM_FAULT_OOM;
 allow:
+	/*
+	 * A huge page of the store would be mapped by one entry, with one permission for all of its
+	 * pages. Where there is a page table, it is not; no function, so that is all that this does.
+	 */
+	if (unlikely(pmd_none(*vmf->pmd)) &&
+	    apply_to_page_range(vma->vm_mm, vmf->address & PAGE_MASK, PAGE_SIZE, NULL, NULL))
+		return VM_FAULT_OOM;
 	return space->store_ops->fault(vmf);
 }
 
