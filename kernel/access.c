@@ -18,25 +18,35 @@
 #include <linux/module.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/task.h>
 #include <linux/slab.h>
+#include <linux/workqueue.h>
 
 #include "ulpf_internal.h"
 
 #define CLOSER_PAGES	8
 
+/* A page that a sleeping call has had open for so many jiffies is closed, and after so many for any call. */
+#define OPEN_ASLEEP	1
+#define OPEN_AWAKE	HZ
+
 /**
  * struct closer - pages that one task's system call has opened
  * @space: where
  * @list: in @space->closers
- * @task: whose; only compared
- * @count: how many pages
+ * @task: whose
+ * @since: jiffies when the last of them was opened
+ * @count: how many pages; all of them are closed on the way back
+ * @closed: so many of them have been closed before
  * @at: which of the store, and whether for writing
  */
 struct closer {
 	struct ulpf_space *space;
 	struct list_head list;
-	const struct task_struct *task;
+	struct task_struct *task;
+	unsigned long since;
 	unsigned int count;
+	unsigned int closed;
 	struct {
 		pgoff_t page;
 		bool write;
@@ -54,6 +64,7 @@ static int closer_release(struct inode *inode, struct file *file)
 	spin_unlock(&space->closers_lock);
 	for (i = 0; i < closer->count; i++)
 		ulpf_flush(space, closer->at[i].page, 1);
+	put_task_struct(closer->task);
 	kfree(closer);
 	fput(space->file);
 	return 0;
@@ -88,7 +99,7 @@ static bool find_open(struct ulpf_space *space, pgoff_t page, bool write, struct
 	list_for_each_entry(closer, &space->closers, list) {
 		if (closer->task != current)
 			continue;
-		for (i = 0; i < closer->count; i++)
+		for (i = closer->closed; i < closer->count; i++)
 			if (closer->at[i].page == page && closer->at[i].write >= write)
 				return true;
 		if (room && closer->count < CLOSER_PAGES)
@@ -107,6 +118,50 @@ bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page)
 	return open;
 }
 
+static bool is_overdue(const struct closer *closer)
+{
+	/* Who is about to sleep, or has just woken up, closes it for nothing: it is opened again. */
+	bool asleep = READ_ONCE(closer->task->__state) != TASK_RUNNING;
+
+	return time_after_eq(jiffies, closer->since + (asleep ? OPEN_ASLEEP : OPEN_AWAKE));
+}
+
+/* The pages of a closer that has had its time; how many. */
+static unsigned int take_overdue(struct ulpf_space *space, pgoff_t page[CLOSER_PAGES], bool *more)
+{
+	struct closer *closer;
+	unsigned int count = 0;
+
+	*more = false;
+	spin_lock(&space->closers_lock);
+	list_for_each_entry(closer, &space->closers, list) {
+		if (closer->closed == closer->count)
+			continue;
+		if (count || !is_overdue(closer)) {
+			*more = true;
+			continue;
+		}
+		while (closer->closed < closer->count)
+			page[count++] = closer->at[closer->closed++].page;
+	}
+	spin_unlock(&space->closers_lock);
+	return count;
+}
+
+void ulpf_close_overdue(struct work_struct *work)
+{
+	struct ulpf_space *space = container_of(to_delayed_work(work), struct ulpf_space, close_work);
+	pgoff_t page[CLOSER_PAGES];
+	unsigned int count, i;
+	bool more;
+
+	while ((count = take_overdue(space, page, &more)))
+		for (i = 0; i < count; i++)
+			ulpf_flush(space, page[i], 1);
+	if (more)
+		schedule_delayed_work(&space->close_work, OPEN_ASLEEP);
+}
+
 static struct closer *closer_make(struct ulpf_space *space)
 {
 	struct closer *closer = kzalloc(sizeof(*closer), GFP_KERNEL_ACCOUNT);
@@ -115,7 +170,7 @@ static struct closer *closer_make(struct ulpf_space *space)
 	if (!closer)
 		return NULL;
 	closer->space = space;
-	closer->task = current;
+	closer->task = get_task_struct(current);
 	get_file(space->file);
 	spin_lock(&space->closers_lock);
 	list_add(&closer->list, &space->closers);
@@ -127,8 +182,17 @@ static struct closer *closer_make(struct ulpf_space *space)
 	list_del(&closer->list);
 	spin_unlock(&space->closers_lock);
 	fput(space->file);
+	put_task_struct(closer->task);
 	kfree(closer);
 	return NULL;
+}
+
+static void closer_add(struct closer *closer, pgoff_t page, bool write)
+{
+	lockdep_assert_held(&closer->space->closers_lock);
+	closer->at[closer->count].page = page;
+	closer->at[closer->count++].write = write;
+	closer->since = jiffies;
 }
 
 /**
@@ -144,14 +208,13 @@ static struct closer *closer_make(struct ulpf_space *space)
 int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write)
 {
 	struct closer *room = NULL;
+	u32 info = 0;
 	bool known;
 
 	spin_lock(&space->closers_lock);
 	known = find_open(space, vmf->pgoff, write, &room);
-	if (!known && room) {
-		room->at[room->count].page = vmf->pgoff;
-		room->at[room->count++].write = write;
-	}
+	if (!known && room)
+		closer_add(room, vmf->pgoff, write);
 	spin_unlock(&space->closers_lock);
 	if (known)
 		return 0;
@@ -166,17 +229,20 @@ int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool wr
 		spin_lock(&space->closers_lock);
 		room = NULL;
 		find_open(space, vmf->pgoff, write, &room);
-		if (room) {
-			room->at[room->count].page = vmf->pgoff;
-			room->at[room->count++].write = write;
-		}
+		if (room)
+			closer_add(room, vmf->pgoff, write);
 		spin_unlock(&space->closers_lock);
 		if (!room)
 			return -ENOMEM;
 	}
+	if (!delayed_work_pending(&space->close_work))
+		schedule_delayed_work(&space->close_work, OPEN_ASLEEP);
+	if (write)
+		info |= ULPF_INFO_WRITE;
+	if (atomic_read(&space->mm->mm_users) > 1)
+		info |= ULPF_INFO_OPEN;
 	ulpf_count(space, write ? ULPF_COUNT_KERNEL_WRITES : ULPF_COUNT_KERNEL_READS);
-	ulpf_event(space, write ? ULPF_EVENT_KERNEL_WRITE : ULPF_EVENT_KERNEL_READ, vmf->real_address,
-		   write ? ULPF_INFO_WRITE : 0, false);
+	ulpf_event(space, write ? ULPF_EVENT_KERNEL_WRITE : ULPF_EVENT_KERNEL_READ, vmf->real_address, info, false);
 	return 0;
 }
 

@@ -69,6 +69,7 @@ static int ulpf_open(struct inode *inode, struct file *file)
 	space->streak_page = ~0UL;
 	INIT_LIST_HEAD(&space->closers);
 	spin_lock_init(&space->closers_lock);
+	INIT_DELAYED_WORK(&space->close_work, ulpf_close_overdue);
 	mutex_init(&space->ring_lock);
 	space->file = file;
 	space->mm = current->mm;
@@ -87,7 +88,9 @@ static int ulpf_release(struct inode *inode, struct file *file)
 {
 	struct ulpf_space *space = file->private_data;
 
+	/* Closers hold the file, so there is none: what may be left is a worker that finds nothing to do. */
 	WARN_ON(!list_empty(&space->closers));
+	cancel_delayed_work_sync(&space->close_work);
 	ulpf_ring_free(space);
 	ulpf_threads_free(space);
 	ulpf_regions_free(space);

@@ -20,6 +20,7 @@
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 #include <linux/xarray.h>
 
 #include <ulpf.h>
@@ -114,6 +115,7 @@ struct ulpf_counters {
  * @threads_count: how many (@threads' lock)
  * @threads_sweep: look for dead ones when there are so many (@threads' lock)
  * @closers: pages that the kernel's own accesses have opened (@closers_lock)
+ * @close_work: closes those that are open for too long
  * @ring: events, once asked for; published with release
  * @counters: for ULPF_COUNTS
  */
@@ -143,6 +145,7 @@ struct ulpf_space {
 
 	struct list_head closers;
 	spinlock_t closers_lock;
+	struct delayed_work close_work;
 
 	struct ulpf_ring_buffer *ring;
 	struct mutex ring_lock;
@@ -182,6 +185,7 @@ void ulpf_threads_free(struct ulpf_space *space);
 
 /* access.c: the kernel's own accesses; work on the way back to user mode */
 int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write);
+void ulpf_close_overdue(struct work_struct *work);
 bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page);
 
 /* Without the lock: what this task has put there it sees. */

@@ -226,3 +226,41 @@ TEST(accesses_that_shall_fail)
 	EXPECT_EQ(read(ends[0], space->guarded + 10, 5), 5);
 	EXPECT_EQ(events(space, event, 8), 1);
 }
+
+static void *sleep_as_the_page_says(void *arg)
+{
+	struct timespec *time = arg;
+
+	EXPECT_EQ(syscall(SYS_nanosleep, time, NULL), 0);
+	return NULL;
+}
+
+/* One page table for all threads: a page that a call has opened is open for all. But not for as long as it sleeps. */
+TEST(call_that_sleeps_does_not_leave_the_page_open)
+{
+	struct space *space = with_ring(2);
+	struct timespec *time = (struct timespec *)space->guarded;
+	struct ulpf_event event[4];
+	pthread_t thread;
+
+	on_fault = load_byte;
+	*(struct timespec *)space->alias = (struct timespec){ .tv_sec = 3 };
+	EXPECT_EQ(set(space, space->guarded, PAGE, ULPF_NONE), 0);
+	EXPECT_EQ(pthread_create(&thread, NULL, sleep_as_the_page_says, time), 0);
+	while (!counts(space).kernel_reads)
+		usleep(1000);
+	usleep(300000);
+	get(space->guarded);
+	EXPECT_EQ(faults, 1);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(counts(space).kernel_reads, 1);
+	EXPECT_EQ(events(space, event, 4), 1);
+	EXPECT_EQ(event[0].info, ULPF_INFO_OPEN);
+	EXPECT_EQ(event[0].syscall, SYS_nanosleep);
+	/* Alone there is nobody to profit. (A joined thread may have a few steps to go.) */
+	*(struct timespec *)space->alias = (struct timespec){ 0 };
+	do {
+		sleep_as_the_page_says(time);
+		EXPECT_EQ(events(space, event, 4), 1);
+	} while (event[0].info);
+}

@@ -159,8 +159,10 @@
  * for each page and call, `addr` being the first byte that the kernel touched there.
  * Other processes' accesses (ptrace, process_vm_writev, /proc/PID/mem) are events,
  * too, with the tid of who made them. On the Linux module such a page is open from
- * the access until the call returns, and what other threads do there meanwhile is not
- * seen; memory that a device or io_uring has pinned is seen when it is pinned, not when
+ * the access until the call returns, or sleeps for longer than a clock tick or two, or takes longer
+ * than a second: if it then comes back to the page, that is an event again. What
+ * other threads do there meanwhile is not seen; the event has ULPF_INFO_OPEN if there are
+ * any. Memory that a device or io_uring has pinned is seen when it is pinned, not when
  * it is written.
  *
  * Who would rather have them fail, as mprotect() does, says so with
@@ -273,6 +275,7 @@ struct ulpf_frame {
 #define ULPF_INFO_WRITE		(1 << 0)	/* a store, or a read-modify-write */
 #define ULPF_INFO_FETCH		(1 << 1)	/* an instruction fetch */
 #define ULPF_INFO_STACK		(1 << 2)	/* the frame is on the exception stack */
+#define ULPF_INFO_OPEN		(1 << 3)	/* events: other threads can reach the page meanwhile, unseen */
 #define ULPF_INFO_PERM_SHIFT	8		/* two bits: the permission that forbade it */
 
 #define ULPF_RED_ZONE	128
