@@ -241,8 +241,9 @@ int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool wr
 		info |= ULPF_INFO_WRITE;
 	if (atomic_read(&space->mm->mm_users) > 1)
 		info |= ULPF_INFO_OPEN;
-	ulpf_count(space, write ? ULPF_COUNT_KERNEL_WRITES : ULPF_COUNT_KERNEL_READS);
+	/* Who sees it counted finds it in the ring. */
 	ulpf_event(space, write ? ULPF_EVENT_KERNEL_WRITE : ULPF_EVENT_KERNEL_READ, vmf->real_address, info, false);
+	ulpf_count(space, write ? ULPF_COUNT_KERNEL_WRITES : ULPF_COUNT_KERNEL_READS);
 	return 0;
 }
 
