@@ -78,11 +78,6 @@ static __always_inline enum who who_is(const struct ulpf_space *space, const str
 	return known == DEPTH_UNKNOWN || known == DEPTH_VARIES ? UNKNOWN : KERNEL;
 }
 
-static struct ulpf_space *space_of(const struct vm_area_struct *vma)
-{
-	return container_of((struct vm_operations_struct *)vma->vm_ops, struct ulpf_space, guard_ops);
-}
-
 static u32 info_of(const struct vm_fault *vmf)
 {
 	return (vmf->flags & FAULT_FLAG_WRITE ? ULPF_INFO_WRITE : 0) |
@@ -219,10 +214,8 @@ static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fau
 	if (space->sigstack) {
 		told |= ULPF_INFO_STACK;
 		place = sigstack_place(regs->sp);
-	} else if (unlikely(READ_ONCE(space->threads_count))) {
-		return upcall_slowly(space, vmf, info);
 	} else {
-		place = plain_place(regs->sp);
+		place = likely(!READ_ONCE(space->threads_count)) ? plain_place(regs->sp) : 0;
 	}
 	if (unlikely(!place || frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)))
 		return upcall_slowly(space, vmf, info);
@@ -232,7 +225,7 @@ static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fau
 
 /* A guard range: 0 if the access may go on. */
 static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault *vmf,
-			      struct ulpf_region *region)
+				       struct ulpf_region *region)
 {
 	unsigned int k = ulpf_index(vmf->real_address);
 	bool user = vmf->flags & FAULT_FLAG_USER;
@@ -253,7 +246,7 @@ static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault
 vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	struct ulpf_space *space = space_of(vma);
+	struct ulpf_space *space = ulpf_space_of(vma);
 	bool write = vmf->flags & FAULT_FLAG_WRITE;
 	bool user = vmf->flags & FAULT_FLAG_USER;
 	struct ulpf_region *region;
@@ -325,7 +318,7 @@ static noinline vm_fault_t mkwrite_not_by_program(struct ulpf_space *space, stru
 vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	struct ulpf_space *space = space_of(vma);
+	struct ulpf_space *space = ulpf_space_of(vma);
 	struct ulpf_region *region;
 	unsigned int permission;
 	enum who who;

@@ -20,20 +20,15 @@
 #define KIND_SHIFT	(60 - PAGE_SHIFT)
 #define KIND(offset)	((offset) >> 60)
 
-static struct ulpf_space *space_of(const struct vm_area_struct *vma)
-{
-	return container_of((struct vm_operations_struct *)vma->vm_ops, struct ulpf_space, guard_ops);
-}
-
 /* A mapping was split, or copied at fork. */
 static void guarded_open(struct vm_area_struct *vma)
 {
-	get_file(space_of(vma)->file);
+	get_file(ulpf_space_of(vma)->file);
 }
 
 static void guarded_close(struct vm_area_struct *vma)
 {
-	struct ulpf_space *space = space_of(vma);
+	struct ulpf_space *space = ulpf_space_of(vma);
 	struct file *file = space->file;
 
 	if (vma->vm_mm == space->mm) {

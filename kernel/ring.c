@@ -57,6 +57,12 @@ struct ulpf_ring_buffer {
 	struct timer_list timer;
 };
 
+static struct ulpf_ring_buffer *ring_of(struct ulpf_space *space)
+{
+	/* Pairs with its making. */
+	return smp_load_acquire(&space->ring);
+}
+
 static void ring_expired(struct timer_list *timer)
 {
 	struct ulpf_ring_buffer *ring = container_of(timer, struct ulpf_ring_buffer, timer);
@@ -103,6 +109,7 @@ int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg)
 	ring->header->records = arg->records;
 	ring->header->data_offset = PAGE_SIZE;
 	ring->header->length = size;
+	/* Who finds it finds it made. */
 	smp_store_release(&space->ring, ring);
 	mutex_unlock(&space->ring_lock);
 	return 0;
@@ -145,7 +152,7 @@ static const struct vm_operations_struct ring_ops = {
 
 int ulpf_ring_mmap(struct ulpf_space *space, struct vm_area_struct *vma)
 {
-	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_ring_buffer *ring = ring_of(space);
 
 	if (!ring)
 		return -ENXIO;
@@ -205,7 +212,7 @@ static void arm_timer(struct ulpf_ring_buffer *ring)
 void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		unsigned int info, bool user)
 {
-	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_ring_buffer *ring = ring_of(space);
 	struct ulpf_event *slot;
 	struct pt_regs *regs;
 	u64 number;
@@ -222,6 +229,7 @@ void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		return;
 	}
 	WRITE_ONCE(slot->stamp, 0);
+	/* Readers see that it is being written before they see what. */
 	smp_wmb();
 	slot->time = ktime_get_ns();
 	slot->addr = addr;
@@ -240,6 +248,7 @@ void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		if (!user && (long)regs->orig_ax >= 0)
 			slot->syscall = regs->orig_ax;
 	}
+	/* ... and that it is complete after all of it. */
 	smp_store_release(&slot->stamp, number + 1);
 	preempt_enable();
 	if (!wq_has_sleeper(&ring->readers))
@@ -253,7 +262,7 @@ void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 /* The memory may be gone: readers look. */
 void ulpf_ring_wake(struct ulpf_space *space)
 {
-	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_ring_buffer *ring = ring_of(space);
 
 	if (ring)
 		wake_up_interruptible_all(&ring->readers);
@@ -275,9 +284,11 @@ static bool ring_take(struct ulpf_ring_buffer *ring, struct ulpf_event *event)
 
 		if (next == head)
 			return false;
+		/* The event after its stamp, ... */
 		stamp = smp_load_acquire(&slot->stamp);
 		if (head - next <= ring->mask + 1 && stamp == next + 1) {
 			memcpy(event, slot, sizeof(*event));
+			/* ... and the stamp once more after the event. */
 			smp_rmb();
 			if (READ_ONCE(slot->stamp) == stamp) {
 				WRITE_ONCE(ring->next, next + 1);
@@ -302,7 +313,7 @@ static bool ring_take(struct ulpf_ring_buffer *ring, struct ulpf_event *event)
 ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *position)
 {
 	struct ulpf_space *space = file->private_data;
-	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_ring_buffer *ring = ring_of(space);
 	struct ulpf_event event;
 	ssize_t done = 0;
 	bool gone;
@@ -341,7 +352,7 @@ ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *
 __poll_t ulpf_poll(struct file *file, struct poll_table_struct *wait)
 {
 	struct ulpf_space *space = file->private_data;
-	struct ulpf_ring_buffer *ring = smp_load_acquire(&space->ring);
+	struct ulpf_ring_buffer *ring = ring_of(space);
 	__poll_t events = 0;
 
 	if (!ring)

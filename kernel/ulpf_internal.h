@@ -167,6 +167,12 @@ static inline bool ulpf_alive(struct ulpf_space *space)
 int ulpf_mmap(struct file *file, struct vm_area_struct *vma);
 bool ulpf_is_guarded(const struct vm_area_struct *vma);
 
+/* Of a guarded mapping. */
+static inline struct ulpf_space *ulpf_space_of(const struct vm_area_struct *vma)
+{
+	return container_of(vma->vm_ops, struct ulpf_space, guard_ops);
+}
+
 static inline bool ulpf_guards(const struct ulpf_space *space, const struct vm_area_struct *vma)
 {
 	return vma->vm_ops == &space->guard_ops;

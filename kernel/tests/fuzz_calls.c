@@ -258,6 +258,10 @@ static void open_one(unsigned int s)
 	map_one(s);
 }
 
+static const int advice[] = {
+	MADV_DONTNEED, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK, MADV_POPULATE_READ, MADV_POPULATE_WRITE,
+};
+
 static void other_call(unsigned int s)
 {
 	static int file = -1;
@@ -295,7 +299,7 @@ static void other_call(unsigned int s)
 	}
 	case 6:
 		madvise((void *)((uintptr_t)somewhere() & ~0xfffUL), PAGE * below(16),
-			(int[]){ MADV_DONTNEED, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK, MADV_POPULATE_READ, MADV_POPULATE_WRITE }[below(6)]);
+			advice[below(6)]);
 		break;
 	case 7:
 		mremap((void *)((uintptr_t)somewhere() & ~0xfffUL), PAGE * below(8), PAGE * below(8), below(2));

@@ -62,7 +62,9 @@
  *                 read watches)
  *
  * They are the thesis's USER_RW, USER_RO and USER_EXE (section 3.4). A read-modify-
- * write instruction is a store.
+ * write instruction is a store. The Linux module has no ULPF_FEATURE_EXE: a page that x86
+ * page tables let a thread execute they let it read, too, and an execute-only page by
+ * protection key is a SIGSEGV before any driver is asked.
  *
  * Where they live: the page with address A has the bits 2*k and 2*k+1 of the 128
  * bytes (a *region*) of its 2 MiB prefix A >> 21, k being (A >> 12) & 511. A region
@@ -143,9 +145,11 @@
  *
  * ULPF_HANDLER_ONCE asks for the thesis's write-once rule (section 3.2.3): a handler
  * that just returns has permitted the access this one time. Machines without
- * ULPF_FEATURE_ONCE answer EOPNOTSUPP. Beware: on the Linux module the page is open
- * for other threads, too, while that one instruction executes, and what they do there
- * is not seen. Use the alias where that matters.
+ * ULPF_FEATURE_ONCE answer EOPNOTSUPP. The Linux module is one of them, since the return
+ * is an ordinary instruction that it does not see: the same access by the same instruction
+ * a second time may be the return, or a loop's next turn after the handler was left by
+ * longjmp(), and to let that pass would be to miss it. There make the access through the
+ * alias, or open the page and step over the instruction with the trap flag.
  *
  * Not in this version: restartable sequences are not restarted by an upcall, threads
  * with a user shadow stack cannot return with iretq, 32-bit processes get ENOTTY.
