@@ -59,8 +59,8 @@ struct Words {
 #[derive(Debug, Args)]
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] PROGRAM [ARGS]...")]
 struct GdbArgs {
-    /// GDB's own options (-x FILE, -ex COMMAND, …) and --placement=auto|guard|debug-register, then the
-    /// program and its arguments
+    /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
+    /// --backend=signal|sim, then the program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,6 +53,7 @@ const WITH_VALUE: &[&str] = &[
     "tty",
     // Ours.
     "placement",
+    "backend",
 ];
 
 /// Splits the words into GDB's options and the program with its arguments.
@@ -70,26 +72,26 @@ fn split(words: &[OsString]) -> (&[OsString], &[OsString]) {
     words.split_at(at.min(words.len()))
 }
 
-/// Takes out the one option that is ours; the last one counts.
-fn take_placement(options: &[OsString]) -> (Option<String>, Vec<&OsString>) {
-    let (mut placement, mut rest) = (None, Vec::new());
-    let mut words = options.iter();
+/// Takes out an option that is ours, not GDB's; the last one counts.
+fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a OsString>) {
+    let (mut value, mut rest) = (None, Vec::new());
+    let mut words = options.into_iter();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
-        if text == "--placement" {
+        if text == name {
             // None at the end is none that we know.
-            placement = Some(
+            value = Some(
                 words
                     .next()
                     .map_or("".into(), |w| w.to_string_lossy().into()),
             );
-        } else if let Some(value) = text.strip_prefix("--placement=") {
-            placement = Some(value.to_string());
+        } else if let Some(own) = text.strip_prefix(name).and_then(|t| t.strip_prefix('=')) {
+            value = Some(own.to_string());
         } else {
             rest.push(word);
         }
     }
-    (placement, rest)
+    (value, rest)
 }
 
 pub async fn gdb(words: Vec<OsString>) -> i32 {
@@ -104,10 +106,15 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
 
 async fn open(words: &[OsString]) -> Result<i32, String> {
     let (options, program) = split(words);
-    let (placement, gdb_options) = take_placement(options);
+    let (placement, rest) = take("--placement", options.iter().collect());
+    let (backend, gdb_options) = take("--backend", rest);
     if let Some(word) = placement {
         Placement::parse(&word)?.choose();
     }
+    let backend = match backend {
+        Some(word) => server::options::backend(&word)?,
+        None => None,
+    };
     let Some((program, args)) = program.split_first() else {
         return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
     };
@@ -121,9 +128,17 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         once: true,
         ..Options::default()
     };
-    let server = server::Bound::new(options, Terminal::Shared)
-        .await
-        .map_err(|e| format!("The connection to GDB cannot be set up: {e}"))?;
+    let no_connection = |e| format!("The connection to GDB cannot be set up: {e}");
+    let server: Pin<Box<dyn Future<Output = ()>>> = match backend {
+        None => {
+            let bound = server::Bound::new(options, Terminal::Shared).await;
+            Box::pin(bound.map_err(no_connection)?.serve())
+        }
+        Some(backend) => {
+            let bound = server::BridgeBound::new(options, backend, Terminal::Shared).await;
+            Box::pin(bound.map_err(no_connection)?.serve())
+        }
+    };
 
     let mut command = Command::new(&gdb);
     // The program's files are this machine's: no need to fetch them through the protocol.
@@ -192,8 +207,8 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
             child_changed.recv().await;
         }
     };
-    let serve = server.serve();
-    tokio::pin!(serve, watch_gdb);
+    let mut serve = server;
+    tokio::pin!(watch_gdb);
     let mut served = false;
     let status = loop {
         tokio::select! {
@@ -303,7 +318,7 @@ mod tests {
         for line in ["-q --placement guard prog", "-q --placement=guard prog"] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let (options, program) = split(&words);
-            let (placement, rest) = take_placement(options);
+            let (placement, rest) = take("--placement", options.iter().collect());
             assert_eq!((placement.as_deref(), rest.len()), (Some("guard"), 1));
             assert_eq!(program, ["prog"]);
         }

@@ -14,11 +14,14 @@ pub fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    [folder.to_owned(), folder.join("../../oracle/target/release")]
-        .into_iter()
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(NAME))
-        .find(|file| is_program(file))
+    [
+        folder.to_owned(),
+        folder.join("../../oracle/target/release"),
+    ]
+    .into_iter()
+    .chain(std::env::split_paths(&path))
+    .map(|folder| folder.join(NAME))
+    .find(|file| is_program(file))
 }
 
 fn is_program(file: &Path) -> bool {

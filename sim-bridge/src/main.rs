@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `ulpf-sim`: runs a static program on the simulated machine.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::os::unix::ffi::OsStringExt;
+use ulpf_sim_bridge::bridge::serve;
+use ulpf_sim_bridge::bridge::session::Session;
 use ulpf_sim_bridge::elf::{self, Elf};
 use ulpf_sim_bridge::machine::{Config, End, Machine};
 use ulpf_sim_bridge::report;
@@ -20,6 +22,8 @@ Usage: ulpf-sim [OPTIONS] PROG [ARGS…]
   --tlb N              entries of the data TLB, a power of two [64]
   --write-once RULE    corrected, thesis (Figure 3.5), or bit (without its address register) [corrected]
   --cost STEP=CYCLES   what a step costs; `--cost help=0` names them
+  --bridge ADDR        wait at ADDR (a new socket's path, or HOST:PORT) for a debugger's side, which says when
+                       to run; `ulpf server --backend sim` starts this (docs/bridge.md)
   --limit N            give up after N instructions
   --stats              the machine's counters as a table, to stderr at the end
   --json FILE          the same as JSON; `-` is stderr
@@ -35,6 +39,7 @@ struct Options {
     watches: Vec<String>,
     stats: bool,
     json: Option<String>,
+    bridge: Option<String>,
     program: Vec<String>,
 }
 
@@ -44,6 +49,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
         watches: vec![],
         stats: false,
         json: None,
+        bridge: None,
         program: vec![],
     };
     while let Some(arg) = args.next() {
@@ -83,6 +89,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
             "--cost" => o.config.costs.set(&value()?)?,
             "--limit" => o.config.limit = Some(number(value()?)?),
             "--stats" => o.stats = true,
+            "--bridge" => o.bridge = Some(value()?),
             "--json" => o.json = Some(value()?),
             "--" => break,
             _ => bail!("unknown option {name}; `ulpf-sim --help` lists them"),
@@ -114,7 +121,7 @@ fn place(elf: &Elf, what: &str) -> Result<(u64, u64)> {
     Ok((s.1, len.unwrap_or(s.2)))
 }
 
-fn run(o: &Options) -> Result<i32> {
+fn load(o: &Options) -> Result<(Machine, Vec<(u64, u64)>)> {
     let path = &o.program[0];
     let file = std::fs::read(path).with_context(|| path.clone())?;
     let elf = elf::read(&file).with_context(|| path.clone())?;
@@ -130,6 +137,29 @@ fn run(o: &Options) -> Result<i32> {
     let mut machine = Machine::new(&o.config)?;
     machine.load(&elf, &o.program, &environment)?;
     machine.watch(&watches)?;
+    Ok((machine, watches))
+}
+
+/// Under a debugger.
+fn serve(o: &Options, addr: &str) -> Result<i32> {
+    ensure!(
+        o.watches.is_empty() && !o.config.functional && o.config.limit.is_none(),
+        "--bridge goes with neither --watch, --functional nor --limit; the debugger sets the watches"
+    );
+    let status = serve::serve(addr, |token| {
+        let (machine, _) = load(o)?;
+        let path = std::path::absolute(&o.program[0])?;
+        Ok(Session::new(machine, path.display().to_string(), token))
+    })?;
+    Ok(status)
+}
+
+fn run(o: &Options) -> Result<i32> {
+    if let Some(addr) = &o.bridge {
+        return serve(o, addr);
+    }
+    let path = &o.program[0];
+    let (mut machine, watches) = load(o)?;
     let end = machine.run();
     let status = match &end {
         End::Exit(status) => *status,

@@ -17,6 +17,7 @@ macro_rules! message {
     }};
 }
 
+mod bridge;
 mod client;
 mod door;
 mod filters;
@@ -30,6 +31,8 @@ mod target;
 mod vfork;
 mod watchdog;
 mod watches;
+
+pub use bridge::{BackEnd, Bound as BridgeBound, Place};
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
 use crate::rsp;
@@ -113,6 +116,9 @@ pub struct Bound {
 
 /// `ulpf server`: serves until it is over; the exit status.
 pub async fn serve(options: Options) -> i32 {
+    if let Some(backend) = options.backend.clone() {
+        return bridge::serve(options, backend).await;
+    }
     // They end us, but not while the stub is only half-way in a program.
     let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
     let mut bound = match Bound::new(options, Terminal::Program).await {

@@ -4,6 +4,7 @@
 //! mistake are gdbserver's, which no general parser gives.
 #![forbid(unsafe_code)]
 
+use super::BackEnd;
 use crate::placement::Placement;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -45,8 +46,13 @@ Other options:
                         Exec PROG directly instead of using a shell.
                         Disables argument globbing and variable substitution
                         on UNIX-like systems.
-  --backend NAME        How watchpoints are served: signal (page guards in the
-                        program, the only one so far) or auto.  (default: auto)
+  --backend NAME        Who has the program and serves its watchpoints:
+                          signal         page guards in the program itself
+                          sim            ulpf-sim, a simulated processor with
+                                         user-level page faults (static programs)
+                          bridge:ADDR    a back end that listens at ADDR, a socket's
+                                         path or HOST:PORT; no PROG then
+                          auto           signal  (default)
   --placement WHERE     Where watches live: guard (guarded pages),
                         debug-register (up to four small ones), or auto: guarded
                         pages, and debug registers where they cost less.
@@ -108,6 +114,8 @@ pub struct Options {
     pub remote_debug: bool,
     pub placement: Placement,
     pub no_patch: bool,
+    /// Somebody else has the program (see [`super::BackEnd`]); none: it runs here, with our stub in it.
+    pub backend: Option<BackEnd>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
     pub output: Option<[i32; 2]>,
 }
@@ -167,7 +175,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-patch" => o.no_patch = true,
             "--backend" => match args.next() {
                 Some(name) => match backend(&name.to_string_lossy()) {
-                    Ok(()) => {}
+                    Ok(backend) => o.backend = backend,
                     Err(why) => return Parsed::Refuse(why),
                 },
                 None => return usage_error(),
@@ -192,7 +200,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 );
             }
             _ if text.starts_with("--backend=") => match backend(&text["--backend=".len()..]) {
-                Ok(()) => {}
+                Ok(backend) => o.backend = backend,
                 Err(why) => return Parsed::Refuse(why),
             },
             _ if text.starts_with("--debug-format=")
@@ -252,7 +260,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             program: program.clone(),
             args: args.to_vec(),
         }
-    } else if o.multi {
+    } else if o.multi || matches!(o.backend, Some(BackEnd::At(_))) {
         Target::None
     } else {
         return usage_error();
@@ -268,13 +276,17 @@ fn is_number(arg: &OsStr) -> bool {
     !arg.is_empty() && arg.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
-fn backend(name: &str) -> Result<(), String> {
+/// The bridge's, or none for our own.
+pub fn backend(name: &str) -> Result<Option<BackEnd>, String> {
+    if let Some(backend) = BackEnd::parse(name) {
+        return Ok(Some(backend));
+    }
     match name {
-        "signal" | "auto" => Ok(()),
+        "signal" | "auto" => Ok(None),
         "device" => Err("The backend \"device\" needs the ulpf kernel module, which this version does not serve. Use --backend signal.\n".into()),
         "debug-registers" => Err("Debug registers are a placement, not a backend. Use --placement debug-register.\n".into()),
         "pkeys" => Err("The backend \"pkeys\" is not part of this version. Use --backend signal.\n".into()),
-        _ => Err(format!("There is no backend \"{name}\". Use signal or auto.\n")),
+        _ => Err(format!("There is no backend \"{name}\". Use signal, sim, bridge:ADDR or auto.\n")),
     }
 }
 

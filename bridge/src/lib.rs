@@ -1,0 +1,44 @@
+//! The bridge: what the debugger's side (the front end) and whoever has the program (the back end) say
+//! to each other. docs/bridge.md is the specification; this crate is its types and its framing, without
+//! any I/O, so that a back end may be a process with a licence of its own.
+//!
+//! ```text
+//!   gdb ⇄ ulpf server: front end ⇄ (JSON lines: a socket) ⇄ back end: ulpf-sim · a guest · gem5's proxy
+//! ```
+//! A line is one message. The front end asks, with a number; the back end answers each request with
+//! that number, in any order, and says what happens by itself as events.
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod fake;
+mod line;
+mod message;
+
+pub use bytes::Bytes;
+pub use line::{Bad, Lines, MAX_LINE, line};
+pub use message::*;
+
+/// The newest version of the protocol that this code speaks, and the oldest.
+pub const VERSION: u32 = 1;
+pub const OLDEST: u32 = 1;
+
+/// The version that both sides speak; `None`: there is none.
+pub fn agree(theirs: [u32; 2]) -> Option<u32> {
+    let [from, to] = theirs;
+    let best = to.min(VERSION);
+    (from <= to && best >= from.max(OLDEST)).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(agree([1, 1]), Some(1));
+        assert_eq!(agree([1, 9]), Some(VERSION));
+        assert_eq!(agree([VERSION + 1, 9]), None);
+        assert_eq!(agree([0, 0]), None);
+        assert_eq!(agree([2, 1]), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Back ends that we start ourselves: which program it is, how it is found, and what to do where it is
+//! not there.
+#![forbid(unsafe_code)]
+
+use super::link::{Link, Place};
+use crate::gdb::{SocketDir, locate};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use tokio::process::{Child, Command};
+
+/// Who serves the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackEnd {
+    /// `ulpf-sim`, a process of its own.
+    Sim,
+    /// One that is there already, and listens.
+    At(Place),
+}
+
+impl BackEnd {
+    /// `None`: it is none that is reached over the bridge.
+    pub fn parse(name: &str) -> Option<BackEnd> {
+        match name {
+            "sim" => Some(BackEnd::Sim),
+            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("bridge:")?))),
+        }
+    }
+}
+
+/// A back end, its process if that is ours, and where they meet.
+pub struct Started {
+    pub link: Link,
+    pub child: Option<Child>,
+    _dir: Option<SocketDir>,
+}
+
+fn simulator() -> Result<PathBuf, String> {
+    crate::sim::program().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())
+}
+
+/// The error is for the user.
+pub async fn start(
+    backend: &BackEnd,
+    program: Option<&(OsString, Vec<OsString>)>,
+    own_group: bool,
+) -> Result<Started, String> {
+    match backend {
+        BackEnd::At(place) => {
+            if program.is_some() {
+                return Err(format!(
+                    "The back end at {place} has its program already; leave out the program's name."
+                ));
+            }
+            let link = Link::open(place.clone(), || Ok(())).await?;
+            Ok(Started {
+                link,
+                child: None,
+                _dir: None,
+            })
+        }
+        BackEnd::Sim => {
+            let simulator = simulator()?;
+            let (program, args) = program.ok_or("No program is named.")?;
+            let path = locate(program)?;
+            let dir = SocketDir::new()?;
+            let socket = dir.0.join("sim");
+            let mut command = Command::new(&simulator);
+            command
+                .arg("--bridge")
+                .arg(&socket)
+                .arg("--")
+                .arg(&path)
+                .args(args);
+            command.kill_on_drop(true);
+            if own_group {
+                command.process_group(0);
+            }
+            let mut child = command
+                .spawn()
+                .map_err(|e| format!("{} cannot be started: {e}.", simulator.display()))?;
+            let alive = || match child.try_wait() {
+                Ok(Some(status)) => Err(format!(
+                    "{} has ended ({status}) before it could be asked anything.",
+                    simulator.display()
+                )),
+                _ => Ok(()),
+            };
+            let link = Link::open(Place::Unix(socket), alive).await?;
+            Ok(Started {
+                link,
+                child: Some(child),
+                _dir: Some(dir),
+            })
+        }
+    }
+}
