@@ -144,6 +144,9 @@ mod tests {
         all[276 + 240..276 + 256].copy_from_slice(&[7; 16]);
         assert!(write(&mut uc, &all));
         assert_eq!(uc.reg_read(R::RBX).unwrap(), 0x1122_3344_5566_7788);
+        // The x87's tags follow from its registers.
+        let tags = 252..256;
+        all[tags.clone()].copy_from_slice(&read(&uc)[tags]);
         assert_eq!(read(&uc), all);
         assert!(!write(&mut uc, &all[1..]));
     }
