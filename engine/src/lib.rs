@@ -4,6 +4,7 @@ extern crate alloc;
 
 pub mod access;
 pub mod agent;
+pub mod behind;
 #[cfg(test)]
 mod corpus;
 pub mod cpu;

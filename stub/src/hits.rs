@@ -10,12 +10,13 @@
 
 use core::sync::atomic::Ordering::*;
 
+use ulpf_engine::behind::Touch;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::filter::Hit;
-use crate::runtime::debug_registers::{self, Touch};
+use crate::runtime::debug_registers;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Event, Events, Thread};
 use crate::syscalls::scratch::Kept;

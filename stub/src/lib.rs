@@ -10,7 +10,6 @@ extern crate alloc;
 
 mod arena;
 mod attributes;
-mod behind;
 mod boot;
 mod control;
 mod cshim;

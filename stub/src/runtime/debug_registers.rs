@@ -15,12 +15,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_engine::access::Insn;
+use ulpf_engine::behind::{self, Program, State};
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::frame::UContext;
 use super::memory;
+use super::park;
 use super::thread::{Events, Thread};
-use crate::{behind, g, hits};
+use crate::{fault, g, hits};
 
 /// What x86 has.
 pub const SLOTS: usize = 4;
@@ -220,6 +223,17 @@ pub fn our_own(fired: &Fired) {
     }
 }
 
+struct Ours;
+
+impl Program for Ours {
+    fn read(&self, addr: u64, to: &mut [u8]) -> usize {
+        memory::read(addr, to)
+    }
+    fn decode(&self, pc: u64, bytes: &[u8]) -> Option<Insn> {
+        fault::decode(pc, bytes)
+    }
+}
+
 /// Counts and logs hits of the instruction that has just been executed; the events to stop for.
 /// `pc`: where that instruction was, if known. `seen`: accesses that are accounted for already.
 pub fn report(
@@ -243,7 +257,12 @@ pub fn report(
             t.inner().reconsider = range.start.page().0;
         }
         let old = old.get(..range.len as usize).unwrap_or(&[]);
-        let touch = behind::touched(t, uc, *after, pc, range, kind);
+        let state = State {
+            gprs: uc.gprs,
+            xsave: uc.fpstate,
+            bases: park::bases(t),
+        };
+        let touch = behind::touched(&Ours, state, *after, pc, range, kind);
         let Some(touch) = touch.filter(|touch| kind.sees(touch.kind)) else {
             continue;
         };
@@ -254,13 +273,4 @@ pub fn report(
             stops.push(stop);
         }
     }
-}
-
-/// What the trapping instruction did, as far as it can be told afterwards.
-pub struct Touch {
-    /// The instruction, or the PC behind it if it cannot be found.
-    pub pc: u64,
-    pub addr: TargetAddr,
-    pub len: u64,
-    pub kind: AccessKind,
 }

@@ -16,16 +16,36 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-use ulpf_engine::access::{AccessList, Class, Insn};
-use ulpf_engine::cpu::{Cpu, Gprs};
 use ulpf_lib::{AccessKind, TargetAddr, WatchKind, WatchRange};
 
-use crate::fault;
-use crate::runtime::debug_registers::Touch;
-use crate::runtime::frame::{UContext, fpstate_len};
-use crate::runtime::memory;
-use crate::runtime::park;
-use crate::runtime::thread::Thread;
+use crate::access::{AccessList, Class, Insn};
+use crate::cpu::{Cpu, Gprs};
+use crate::frame::fpstate_len;
+
+/// The program whose instruction is looked for.
+pub trait Program {
+    /// Copies memory, whatever guards it; how many bytes could be read.
+    fn read(&self, addr: u64, to: &mut [u8]) -> usize;
+    fn decode(&self, pc: u64, bytes: &[u8]) -> Option<Insn>;
+}
+
+/// The registers behind the instruction.
+#[derive(Clone, Copy)]
+pub struct State {
+    pub gprs: Gprs,
+    pub xsave: *mut u8,
+    /// fs, gs.
+    pub bases: (u64, u64),
+}
+
+/// What the trapping instruction did, as far as it can be told afterwards.
+pub struct Touch {
+    /// The instruction, or the PC behind it if it cannot be found.
+    pub pc: u64,
+    pub addr: TargetAddr,
+    pub len: u64,
+    pub kind: AccessKind,
+}
 
 /// PCs and the lengths of the instructions before them: `pc << 8 | length`.
 const REMEMBERED: usize = 256;
@@ -34,21 +54,14 @@ static LENGTHS: [AtomicU64; REMEMBERED] = [const { AtomicU64::new(0) }; REMEMBER
 /// What the instruction before `after` (at `pc`, if that is known) did to `range`. `None`: nothing, it has
 /// only flushed the cache line.
 pub fn touched(
-    t: &Thread,
-    uc: &mut UContext,
+    program: &impl Program,
+    state: State,
     after: u64,
     pc: Option<u64>,
     range: WatchRange,
     kind: WatchKind,
 ) -> Option<Touch> {
-    let (fs_base, gs_base) = park::bases(t);
-    let mut look = Look {
-        gprs: uc.gprs,
-        xsave: uc.fpstate,
-        bases: (fs_base, gs_base),
-        range,
-        writes: kind == WatchKind::Write,
-    };
+    let mut look = Look::new(program, state, range, kind);
     let slot = LENGTHS.get(after as usize % REMEMBERED);
     let known = slot.map_or(0, |s| s.load(Relaxed));
     let known = (known >> 8 == after).then(|| after.wrapping_sub(known & 0xff));
@@ -131,6 +144,18 @@ pub fn touched(
     })
 }
 
+/// What the instruction at `pc`, which is known by another of its accesses, did to `range`.
+pub fn touched_too(
+    program: &impl Program,
+    state: State,
+    after: u64,
+    pc: u64,
+    range: WatchRange,
+    kind: WatchKind,
+) -> Option<Touch> {
+    Look::new(program, state, range, kind).at(pc, after)
+}
+
 /// Bytes before the PC that are read for votes.
 const BEFORE: usize = 64;
 /// A beginning has one vote more for each so many bytes that it is before the PC.
@@ -159,21 +184,33 @@ const PREFIX_IS_WORTH: u32 = 4;
 /// explains this one.
 const LOST_IS_WORTH: u32 = 4;
 
-struct Look {
-    /// Behind the instruction.
-    gprs: Gprs,
-    xsave: *mut u8,
-    bases: (u64, u64),
+struct Look<'a, P> {
+    program: &'a P,
+    state: State,
     range: WatchRange,
     /// Only a write can have matched.
     writes: bool,
 }
 
-impl Look {
+impl<'a, P: Program> Look<'a, P> {
+    fn new(program: &'a P, state: State, range: WatchRange, kind: WatchKind) -> Look<'a, P> {
+        Look {
+            program,
+            state,
+            range,
+            writes: kind == WatchKind::Write,
+        }
+    }
+
+    fn word(&self, addr: u64) -> Option<u64> {
+        let mut bytes = [0u8; 8];
+        (self.program.read(addr, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    }
+
     fn decode(&self, pc: u64) -> Option<Insn> {
         let mut bytes = [0u8; 15];
-        let n = memory::read(pc, &mut bytes);
-        fault::decode(pc, bytes.get(..n)?)
+        let n = self.program.read(pc, &mut bytes);
+        self.program.decode(pc, bytes.get(..n)?)
     }
 
     /// How long the instruction that ends at `end` may be.
@@ -181,17 +218,23 @@ impl Look {
         let mut bytes = [0u8; BEFORE + 15];
         let mut start = end.wrapping_sub(BEFORE as u64);
         // The page before may not be there.
-        if memory::read(start, bytes.get_mut(..1).unwrap_or(&mut [])) == 0 {
+        if self
+            .program
+            .read(start, bytes.get_mut(..1).unwrap_or(&mut []))
+            == 0
+        {
             start = end & !(ulpf_lib::PAGE_SIZE - 1);
         }
         let before = end.wrapping_sub(start) as usize;
-        let n = memory::read(start, bytes.get_mut(..before + 15).unwrap_or(&mut []));
+        let n = self
+            .program
+            .read(start, bytes.get_mut(..before + 15).unwrap_or(&mut []));
         // Length of the last instruction when reading begins at each byte; 0: `end` is not met.
         let mut last = [0u8; BEFORE];
         let mut votes = [0u32; 16];
         for at in (0..before).rev() {
             let code = bytes.get(at..n.min(at + 15)).unwrap_or(&[]);
-            let Some(insn) = fault::decode(start + at as u64, code) else {
+            let Some(insn) = self.program.decode(start + at as u64, code) else {
                 continue;
             };
             let next = at + insn.len as usize;
@@ -220,7 +263,7 @@ impl Look {
         candidates: &Candidates,
         mut len: u64,
         after: u64,
-        explain: impl Fn(&mut Look, u64, u64) -> Option<Touch>,
+        explain: impl Fn(&mut Self, u64, u64) -> Option<Touch>,
     ) -> Option<Touch> {
         let mut found = None;
         for longer in len + 1..=15 {
@@ -258,8 +301,8 @@ impl Look {
 
     /// Has a `ret` read the range?
     fn returned(&self, after: u64) -> bool {
-        let at = self.gprs.rsp.wrapping_sub(8);
-        self.range.overlaps(TargetAddr(at), 8) && memory::get::<u64>(at) == Some(after)
+        let at = self.state.gprs.rsp.wrapping_sub(8);
+        self.range.overlaps(TargetAddr(at), 8) && self.word(at) == Some(after)
     }
 
     /// A load, or an exchange, at `pc` that has overwritten a register of its own address.
@@ -302,11 +345,11 @@ impl Look {
     /// A call whose return address is what matched, or the place that it read its target from. `direct`:
     /// only one that says where it went, which is certain.
     fn call(&mut self, after: u64, direct: bool) -> Option<Touch> {
-        let rsp = self.gprs.rsp;
+        let rsp = self.state.gprs.rsp;
         if direct && !self.range.overlaps(TargetAddr(rsp), 8) {
             return None;
         }
-        let back = memory::get::<u64>(rsp)?;
+        let back = self.word(rsp)?;
         for len in self.candidates(back).order {
             let Some(insn) = self.decode(back.wrapping_sub(len)) else {
                 continue;
@@ -329,15 +372,15 @@ impl Look {
     }
 
     fn access(&mut self, insn: &Insn) -> Option<Touch> {
-        let mut before = self.gprs;
-        rewind(insn, &mut before);
+        let mut before = self.state.gprs;
+        self.rewind(insn, &mut before);
         // SAFETY: the frame's own image.
-        let (_, xsave_len) = unsafe { fpstate_len(self.xsave) };
+        let (_, xsave_len) = unsafe { fpstate_len(self.state.xsave) };
         let cpu = Cpu {
             gprs: &mut before,
-            fs_base: self.bases.0,
-            gs_base: self.bases.1,
-            xsave: self.xsave,
+            fs_base: self.state.bases.0,
+            gs_base: self.state.bases.1,
+            xsave: self.state.xsave,
             xsave_len,
         };
         let mut list = AccessList::new();
@@ -363,6 +406,48 @@ impl Look {
             }
         }
         found
+    }
+
+    /// The registers that address memory, as they were before the instruction.
+    fn rewind(&self, insn: &Insn, g: &mut Gprs) {
+        use Class::*;
+        match insn.class {
+            Push | PushMem | Pushf | Call | CallMem => {
+                g.rsp = g.rsp.wrapping_add(insn.stack_size());
+            }
+            Pop | PopMem | Popf | Ret => g.rsp = g.rsp.wrapping_sub(insn.stack_size()),
+            Leave => g.rbp = g.rsp.wrapping_sub(insn.stack_size()),
+            Enter => {
+                let slot = insn.stack_size();
+                let (room, level) = insn.enter_operands();
+                let pushed = slot * if level == 0 { 1 } else { u64::from(level) + 1 };
+                g.rsp = g.rsp.wrapping_add(pushed + u64::from(room));
+                // What it pushed first.
+                let old = self.word(g.rsp.wrapping_sub(slot)).unwrap_or(g.rbp);
+                g.rbp = if slot == 2 {
+                    g.rbp & !0xffff | old & 0xffff
+                } else {
+                    old
+                };
+            }
+            Movs | Stos | Lods | Scas | Cmps => {
+                let step = if g.rflags & 0x400 != 0 {
+                    insn.string_size().wrapping_neg()
+                } else {
+                    insn.string_size()
+                };
+                if !matches!(insn.class, Lods) {
+                    g.rdi = g.rdi.wrapping_sub(step);
+                }
+                if !matches!(insn.class, Stos | Scas) {
+                    g.rsi = g.rsi.wrapping_sub(step);
+                }
+                if insn.is_rep() {
+                    g.rcx = g.rcx.wrapping_add(1);
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -435,47 +520,5 @@ fn insertion_sort(list: &mut Order, key: impl Fn(&u64) -> u32) {
             list.swap(at - 1, at);
             at -= 1;
         }
-    }
-}
-
-/// The registers that address memory, as they were before the instruction.
-fn rewind(insn: &Insn, g: &mut Gprs) {
-    use Class::*;
-    match insn.class {
-        Push | PushMem | Pushf | Call | CallMem => {
-            g.rsp = g.rsp.wrapping_add(insn.stack_size());
-        }
-        Pop | PopMem | Popf | Ret => g.rsp = g.rsp.wrapping_sub(insn.stack_size()),
-        Leave => g.rbp = g.rsp.wrapping_sub(insn.stack_size()),
-        Enter => {
-            let slot = insn.stack_size();
-            let (room, level) = insn.enter_operands();
-            let pushed = slot * if level == 0 { 1 } else { u64::from(level) + 1 };
-            g.rsp = g.rsp.wrapping_add(pushed + u64::from(room));
-            // What it pushed first.
-            let old = memory::get::<u64>(g.rsp.wrapping_sub(slot)).unwrap_or(g.rbp);
-            g.rbp = if slot == 2 {
-                g.rbp & !0xffff | old & 0xffff
-            } else {
-                old
-            };
-        }
-        Movs | Stos | Lods | Scas | Cmps => {
-            let step = if g.rflags & 0x400 != 0 {
-                insn.string_size().wrapping_neg()
-            } else {
-                insn.string_size()
-            };
-            if !matches!(insn.class, Lods) {
-                g.rdi = g.rdi.wrapping_sub(step);
-            }
-            if !matches!(insn.class, Stos | Scas) {
-                g.rsi = g.rsi.wrapping_sub(step);
-            }
-            if insn.is_rep() {
-                g.rcx = g.rcx.wrapping_add(1);
-            }
-        }
-        _ => {}
     }
 }
