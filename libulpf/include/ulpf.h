@@ -56,14 +56,14 @@ struct ulpf_hit {
 	size_t len;
 	int access;               /* ULPF_READ, ULPF_WRITE or both */
 	pid_t thread;
-	void *pc;                 /* the instruction */
+	void *pc;                 /* the instruction; of a system call, the C library's function */
 	const void *old_value;    /* before it … */
 	const void *new_value;    /* … and after it */
 	size_t value_len;         /* len, or less of a very long access */
 	uint64_t count;           /* hits of the watchpoint so far, with this one */
 	int silent;               /* a write that has left the value as it was */
-	int reserved;
-	const void *context;      /* the ucontext_t of the signal */
+	int syscall;              /* the system call that has made the access; -1: an instruction has */
+	const void *context;      /* the ucontext_t of the signal; NULL in a system call */
 };
 
 /* Called after the access. It runs inside a signal handler: see ulpf(3). */
@@ -108,11 +108,17 @@ int ulpf_watchpoint_counts(long id, struct ulpf_counts *counts);
 
 /* Where a range can be touched without a fault or a hit, and handed to a system call. */
 void *ulpf_alias(void *addr, size_t len);
+/* 1: a system call that is to access the range (ULPF_READ: it reads there) fails with EFAULT because of a
+ * guard, and ulpf_error() says which and what to do. 0: not because of one. */
+int ulpf_is_guarded(const void *addr, size_t len, int access);
 /* Gives the calling thread its exception stack now. A thread whose own stack another one watches
  * needs that. */
 int ulpf_thread_init(void);
 /* Is a handler running on the calling thread? */
 int ulpf_in_handler(void);
+/* Asks for a back end (ulpf(3) lists them), before the first handler or watchpoint. */
+int ulpf_use_backend(const char *name);
+/* The one in use, or that would be, and why. */
 const char *ulpf_backend_name(void);
 const char *ulpf_backend_reason(void);
 /* Why the calling thread's last call has failed. */

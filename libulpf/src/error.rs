@@ -38,27 +38,41 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 const ROOM: usize = 512;
+type Text = RefCell<[u8; ROOM]>;
 
 thread_local! {
-    static LAST: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
+    static LAST: Text = const { RefCell::new([0; ROOM]) };
+    static ANSWER: Text = const { RefCell::new([0; ROOM]) };
+}
+
+fn put(text: &str, to: &Text) {
+    if let Ok(mut to) = to.try_borrow_mut() {
+        let mut n = text.len().min(ROOM - 1);
+        while !text.is_char_boundary(n) {
+            n -= 1;
+        }
+        to[..n].copy_from_slice(&text.as_bytes()[..n]);
+        to[n] = 0;
+    }
 }
 
 /// Keeps the sentence for `ulpf_error`, as a C string.
 pub fn remember(text: &str) {
-    let _ = LAST.try_with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            let mut n = text.len().min(ROOM - 1);
-            while !text.is_char_boundary(n) {
-                n -= 1;
-            }
-            last[..n].copy_from_slice(&text.as_bytes()[..n]);
-            last[n] = 0;
-        }
-    });
+    let _ = LAST.try_with(|last| put(text, last));
 }
 
 /// The calling thread's last sentence; lives as long as the thread.
 pub fn last() -> *const u8 {
     LAST.try_with(|last| last.as_ptr().cast::<u8>().cast_const())
         .unwrap_or(c"".as_ptr().cast())
+}
+
+/// An answer as a C string, until the calling thread asks for the next one.
+pub fn keep(text: &str) -> *const core::ffi::c_char {
+    ANSWER
+        .try_with(|answer| {
+            put(text, answer);
+            answer.as_ptr().cast::<core::ffi::c_char>().cast_const()
+        })
+        .unwrap_or(c"".as_ptr())
 }

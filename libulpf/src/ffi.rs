@@ -1,11 +1,13 @@
 //! The C interface (`include/ulpf.h`): status codes, errno, and a sentence in `ulpf_error`.
 
-use core::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::WatchKind;
 use ulpf_lib::guard::{PROT_EXEC, maps};
+use ulpf_lib::{AccessKind, WatchKind};
 
+use crate::backend::{self, Backend};
+use crate::calls;
 use crate::error::{self, Failure};
 use crate::handler::current;
 use crate::model::{FLAGS, Wish};
@@ -85,6 +87,12 @@ pub extern "C" fn ulpf_register_user_handler(handler: *mut c_void) -> c_int {
         }
         code_at(handler as usize, "the handler")?;
         crate::prepare()?;
+        if backend::is(Backend::Registers) {
+            return Err(Failure::new(
+                libc::EOPNOTSUPP,
+                "debug registers trap behind the access, so no handler can come before it; use another back end",
+            ));
+        }
         S.user_handler
             .compare_exchange(0, handler as usize, AcqRel, Acquire)
             .map_err(|_| {
@@ -300,6 +308,35 @@ pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
     }
 }
 
+/// Would a system call that accesses the range fail with EFAULT because of a guard?
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_is_guarded(addr: *const c_void, len: usize, access: c_int) -> c_int {
+    let kind = match access {
+        1 => AccessKind::Read,
+        2 => AccessKind::Write,
+        3 => AccessKind::ReadWrite,
+        _ => {
+            return fail(&Failure::new(
+                libc::EINVAL,
+                format!("{access} is no kind of access: ULPF_READ, ULPF_WRITE, ULPF_ACCESS"),
+            )) as c_int;
+        }
+    };
+    let piece = calls::Piece {
+        addr: addr as u64,
+        len: len as u64,
+    };
+    let Some(at) = calls::first_guarded(piece, kind) else {
+        return 0;
+    };
+    let page = at & !(ulpf_lib::PAGE_SIZE - 1);
+    error::remember(&format!(
+        "the page {page:#x} is guarded because of a watch on it, so the kernel cannot access it: give the call \
+         ulpf_alias({at:#x}, …), or use read, write, recv, send and their like of the C library"
+    ));
+    1
+}
+
 /// Gives the calling thread its exception stack now, not at its first fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_thread_init() -> c_int {
@@ -317,17 +354,33 @@ pub unsafe extern "C" fn ulpf_statistics(stats: *mut Stats) {
     unsafe { stats.write(crate::stats()) };
 }
 
+/// Asks for a back end by name, before the first handler or watchpoint.
+///
+/// # Safety
+/// `name` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulpf_use_backend(name: *const c_char) -> c_int {
+    answer(call(|| {
+        if name.is_null() {
+            return Err(Failure::new(
+                libc::EINVAL,
+                "the back end's name is a null pointer",
+            ));
+        }
+        // SAFETY: the caller's promise.
+        let name = unsafe { CStr::from_ptr(name) };
+        crate::use_backend(&name.to_string_lossy()).map(|()| 0)
+    })) as c_int
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_name() -> *const c_char {
-    c"signal".as_ptr()
+    error::keep(crate::backend().0)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_reason() -> *const c_char {
-    static REASON: std::sync::OnceLock<std::ffi::CString> = std::sync::OnceLock::new();
-    REASON
-        .get_or_init(|| std::ffi::CString::new(crate::backend::reason()).unwrap_or_default())
-        .as_ptr()
+    error::keep(&crate::backend().1)
 }
 
 /// Why the calling thread's last call failed; empty before the first failure.

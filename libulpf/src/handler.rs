@@ -22,6 +22,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::change;
 use crate::hits::Pending;
+use crate::registers;
 use crate::shared::{Engine, S};
 use crate::signals::{ALL, SIGSEGV, SIGTRAP, SYNCHRONOUS, bit, chain, raise};
 use crate::slow;
@@ -53,9 +54,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
         (uc.stack.sp, uc.stack.size, uc.stack.flags) = (sp, size, 0);
     }
     if !b.contains(uc.gprs.rsp) {
-        // The outermost one, however an earlier handler was left.
-        b.depth = 0;
-        b.fault = core::ptr::null();
+        b.outermost();
     }
     let what = FaultInfo::of(info, uc);
     let Some(engine) = S.engine() else {
@@ -66,6 +65,9 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     }
     if signo == SIGTRAP && b.step().is_some() {
         return slow::finish(b, uc);
+    }
+    if signo == SIGTRAP && registers::trapped(b, uc, info) {
+        return;
     }
     if signo == SIGSEGV && info.code == SEGV_ACCERR && uc.err & FETCH == 0 {
         if b.performing.load(Relaxed) != 0 && b.contains(uc.gprs.rsp) {
@@ -236,7 +238,7 @@ fn one(
         done => {
             pending.made();
             change::leave(b);
-            let stop = tell(b, uc, &pending);
+            let stop = tell(b, uc.sigmask, uc, &pending);
             if matches!(done, Outcome::Repeat) && !stop {
                 Next::Again
             } else {
@@ -306,7 +308,7 @@ fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
 }
 
 /// Only an instruction with a gs prefix needs it.
-fn gs_base(code: &[u8]) -> u64 {
+pub fn gs_base(code: &[u8]) -> u64 {
     const PREFIX: u8 = 0x65;
     const ARCH_GET_GS: u64 = 0x1004;
     let mut gs = 0u64;
@@ -318,13 +320,13 @@ fn gs_base(code: &[u8]) -> u64 {
 }
 
 /// Runs a function of the program on the thread's exception stack, under the program's own mask.
-fn outside(b: &mut Block, uc: &UContext, f: impl FnOnce()) {
+fn outside(b: &mut Block, mask: u64, f: impl FnOnce()) {
     // SAFETY: the calling thread's errno, which the program's function may change.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let kept = unsafe { *errno };
     b.depth += 1;
-    change::set_mask(uc.sigmask & !SYNCHRONOUS);
+    change::set_mask(mask & !SYNCHRONOUS);
     f();
     change::set_mask(ALL & !SYNCHRONOUS);
     b.depth = b.depth.saturating_sub(1);
@@ -341,7 +343,7 @@ fn ask(b: &mut Block, uc: &UContext, addr: u64, watched: bool) {
     let now = FaultNow { addr, watched };
     let before = b.fault;
     b.fault = &now;
-    outside(b, uc, || {
+    outside(b, uc.sigmask, || {
         // SAFETY: a function that the program has registered.
         let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
         handler();
@@ -349,10 +351,11 @@ fn ask(b: &mut Block, uc: &UContext, addr: u64, watched: bool) {
     b.fault = before;
 }
 
-/// Calls the watches' handlers, after the access. `true`: the thread is to stop now.
-pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) -> bool {
+/// Calls the watches' handlers, after the access of a thread with this mask (and context, if a signal has
+/// interrupted it). `true`: the thread is to stop now.
+pub fn tell(b: &mut Block, mask: u64, context: *const UContext, pending: &Pending) -> bool {
     let nested = b.depth > 0;
-    let context = uc as *const UContext as *const core::ffi::c_void;
+    let context = context.cast();
     let stop = pending.report(nested, context, |handler, data, info| {
         let before = b.fault;
         let now = FaultNow {
@@ -360,7 +363,7 @@ pub fn tell(b: &mut Block, uc: &UContext, pending: &Pending) -> bool {
             watched: true,
         };
         b.fault = &now;
-        outside(b, uc, || handler(info, data as *mut core::ffi::c_void));
+        outside(b, mask, || handler(info, data as *mut core::ffi::c_void));
         b.fault = before;
     });
     if stop {

@@ -7,6 +7,7 @@ use ulpf_engine::access::AccessList;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
+use crate::registers::copy_by_kernel;
 use crate::shared::{LIVE, S, SPENT, Slot};
 use crate::stacks::thread_id;
 
@@ -44,6 +45,8 @@ pub struct Pending {
     old: [u8; ROOM],
     new: [u8; ROOM],
     pub pc: u64,
+    /// The system call that makes the access; -1: an instruction does.
+    pub syscall: i32,
     /// Some watch is concerned (whomever it is for).
     pub watched: bool,
 }
@@ -67,8 +70,9 @@ pub struct HitInfo {
     pub count: u64,
     /// A write that has left the value as it was.
     pub silent: i32,
-    pub reserved: i32,
-    /// The interrupted `ucontext_t`.
+    /// The system call that has made the access; -1: an instruction has.
+    pub syscall: i32,
+    /// The interrupted `ucontext_t`; null in a system call.
     pub context: *const core::ffi::c_void,
 }
 
@@ -78,7 +82,8 @@ pub type Handler = extern "C" fn(*const HitInfo, *mut core::ffi::c_void);
 fn copy_from(addr: u64, to: &mut [u8]) -> bool {
     let n = to.len() as u64;
     let Some(alias) = S.pages.open(TargetAddr(addr), n, false) else {
-        return false;
+        // Not guarded: it is in a debug register.
+        return copy_by_kernel(to.as_mut_ptr() as u64, addr, n) == n;
     };
     // SAFETY: the alias of `n` bytes that the program may read.
     unsafe { core::ptr::copy_nonoverlapping(alias.0 as *const u8, to.as_mut_ptr(), n as usize) };
@@ -103,13 +108,13 @@ impl Pending {
             old: [0; ROOM],
             new: [0; ROOM],
             pc,
+            syscall: -1,
             watched: false,
         }
     }
 
     /// Notes what the accesses of one instruction are about to meet, with the old values.
     pub fn collect(&mut self, list: &AccessList) {
-        let me = thread_id();
         for a in list.iter() {
             S.list().for_each_overlap(
                 a.addr,
@@ -118,38 +123,50 @@ impl Pending {
                     if !kind.sees(a.kind) {
                         return;
                     }
-                    let Some(slot) = S.slot(id.0).filter(|s| s.state.load(Relaxed) == LIVE) else {
-                        return;
-                    };
-                    self.watched = true;
-                    if !concerns(slot, me) {
-                        return;
-                    }
                     let start = a.addr.0.max(range.start.0);
                     let end = (a.addr.0 + a.len).min(range.end().0);
-                    let Some(hit) = self.hits.get_mut(self.len) else {
-                        slot.hits.fetch_add(1, Relaxed);
-                        S.unreported.fetch_add(1, Relaxed);
-                        return;
-                    };
-                    let kept = ((end - start) as usize).min(ROOM - self.used);
-                    let at = self.used;
-                    let old = self.old.get_mut(at..at + kept).unwrap_or(&mut []);
-                    let kept = if copy_from(start, old) { kept } else { 0 };
-                    self.used += kept;
-                    self.len += 1;
-                    *hit = Hit {
-                        id: id.0,
-                        addr: start,
-                        len: end - start,
-                        kind: a.kind,
-                        at,
-                        kept,
-                        report: false,
-                    };
+                    self.push(id, start, end - start, a.kind, |old| copy_from(start, old));
                 },
             );
         }
+    }
+
+    /// Notes one hit of a watch, if that is for this thread. `old` fills in the value before it.
+    pub fn push(
+        &mut self,
+        id: WatchId,
+        addr: u64,
+        len: u64,
+        kind: AccessKind,
+        old: impl FnOnce(&mut [u8]) -> bool,
+    ) {
+        let Some(slot) = S.slot(id.0).filter(|s| s.state.load(Relaxed) == LIVE) else {
+            return;
+        };
+        self.watched = true;
+        if !concerns(slot) {
+            return;
+        }
+        let Some(hit) = self.hits.get_mut(self.len) else {
+            slot.hits.fetch_add(1, Relaxed);
+            S.unreported.fetch_add(1, Relaxed);
+            return;
+        };
+        let at = self.used;
+        let room = (len as usize).min(ROOM - at);
+        let to = self.old.get_mut(at..at + room).unwrap_or(&mut []);
+        let kept = if old(to) { room } else { 0 };
+        self.used += kept;
+        self.len += 1;
+        *hit = Hit {
+            id: id.0,
+            addr,
+            len,
+            kind,
+            at,
+            kept,
+            report: false,
+        };
     }
 
     /// The instruction has been made: counts, and finds out whom to tell.
@@ -223,7 +240,7 @@ impl Pending {
                 value_len: hit.kept,
                 count: slot.hits.load(Relaxed),
                 silent: (hit.kind.writes() && hit.kept as u64 == hit.len && old == new) as i32,
-                reserved: 0,
+                syscall: self.syscall,
                 context,
             };
             // SAFETY: a function that the program has handed over as one.
@@ -235,9 +252,9 @@ impl Pending {
 }
 
 /// Is this watch for this thread?
-fn concerns(slot: &Slot, me: i32) -> bool {
+fn concerns(slot: &Slot) -> bool {
     let thread = slot.thread.load(Relaxed);
-    thread == 0 || (thread == me) != (slot.flags.load(Relaxed) & OTHERS != 0)
+    thread == 0 || (thread == thread_id()) != (slot.flags.load(Relaxed) & OTHERS != 0)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

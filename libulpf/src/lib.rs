@@ -18,6 +18,7 @@
 
 mod alloc;
 mod backend;
+mod calls;
 mod change;
 mod entry;
 mod error;
@@ -26,8 +27,10 @@ mod fork;
 mod handler;
 mod hits;
 mod interpose;
+mod io;
 mod model;
 mod pli;
+mod registers;
 mod shared;
 mod signals;
 mod slow;
@@ -36,7 +39,7 @@ mod stacks;
 mod watch;
 
 pub use alloc::Switch;
-pub use backend::backend_name;
+pub use backend::{backend, use_backend};
 pub use error::Failure;
 pub use pli::Permission;
 pub use watch::{Access, Counts, Hit, Stats, Watch, Watched, alias, insert_all, stats};
@@ -53,6 +56,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     }
     let mut ready = READY.lock().unwrap_or_else(|e| e.into_inner());
     if !*ready {
+        change::prepare();
         backend::choose()?;
         stacks::prepare()?;
         change::change(shared::prepare)?;

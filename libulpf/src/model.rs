@@ -14,9 +14,12 @@ use ulpf_lib::addr::USER_END;
 use ulpf_lib::guard::{Guards, maps};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
+use crate::backend::{self, Backend};
+use crate::change;
 use crate::error::Failure;
 use crate::hits::{ONE_SHOT, RANGE};
 use crate::pli::{Permission, Plis, modify_pli};
+use crate::registers;
 use crate::shared::{FREE, LIVE, S, SLOTS};
 use crate::splay::Splay;
 
@@ -76,22 +79,22 @@ pub fn open(addr: u64, len: u64, open: bool) {
 
 /// What is kept of a refusal's reason.
 fn errno_of(start: u64, len: u64) -> i32 {
-    if start.checked_add(len).is_none_or(|end| end > USER_END) {
-        return libc::EFAULT;
+    if start.checked_add(len).is_some_and(|end| end <= USER_END) && is_mapped(start, len) {
+        libc::EOPNOTSUPP
+    } else {
+        libc::EFAULT
     }
+}
+
+fn is_mapped(start: u64, len: u64) -> bool {
     let Ok(snapshot) = maps::Snapshot::read() else {
-        return libc::EFAULT;
+        return false;
     };
     let mut at = start;
     while let Some(vma) = snapshot.at(at).filter(|_| at < start + len) {
         at = vma.end;
     }
-    let mapped = at >= start + len;
-    if mapped {
-        libc::EOPNOTSUPP
-    } else {
-        libc::EFAULT
-    }
+    at >= start + len
 }
 
 impl Model {
@@ -182,6 +185,7 @@ impl Model {
         if let Some(slot) = S.slot(id) {
             slot.state.store(FREE, Release);
         }
+        registers::disarm(id);
         self.spare.push_back(id);
         Some(range)
     }
@@ -219,6 +223,7 @@ impl Model {
         let wanted = self.plis.wanted();
         let guards = self.guards()?;
         guards.resumed();
+        change::go_without_rseq(start, start + len);
         let unarmed = guards.apply(wanted);
         if let Some(first) = unarmed.first() {
             return Err(Failure::refused(libc::ENOMEM, &first.refusal));
@@ -235,6 +240,18 @@ impl Model {
     /// Adds watches, all or none.
     pub fn insert(&mut self, wishes: &[Wish]) -> Result<Vec<u32>, Failure> {
         let mut ids = Vec::new();
+        if backend::is(Backend::Registers) {
+            let result = self.insert_in_registers(wishes, &mut ids);
+            return match result {
+                Ok(()) => Ok(ids),
+                Err(failure) => {
+                    for id in &ids {
+                        self.drop_watch(*id);
+                    }
+                    Err(failure)
+                }
+            };
+        }
         let result = self.try_insert(wishes, &mut ids);
         if let Err(failure) = result {
             for (id, w) in ids.iter().zip(wishes) {
@@ -245,6 +262,19 @@ impl Model {
             return Err(failure);
         }
         Ok(ids)
+    }
+
+    fn insert_in_registers(&mut self, wishes: &[Wish], ids: &mut Vec<u32>) -> Result<(), Failure> {
+        for w in wishes {
+            let range = range_of(w.start, w.len)?;
+            if !is_mapped(w.start, w.len) {
+                return Err(Failure::new(libc::EFAULT, "the range is not mapped"));
+            }
+            let id = self.add(w)?;
+            ids.push(id);
+            registers::arm(id, range, w.kind)?;
+        }
+        Ok(())
     }
 
     fn try_insert(&mut self, wishes: &[Wish], ids: &mut Vec<u32>) -> Result<(), Failure> {
@@ -264,6 +294,9 @@ impl Model {
             .filter(|s| s.state.load(Relaxed) != FREE && s.flags.load(Relaxed) & RANGE == 0)
             .and_then(|_| self.drop_watch(id))
             .ok_or_else(|| Failure::new(libc::ENOENT, "there is no watchpoint of this number"))?;
+        if backend::is(Backend::Registers) {
+            return Ok(());
+        }
         self.repaginate(range.start.0, range.len)?;
         self.apply(0, 0)
     }
@@ -410,10 +443,10 @@ impl Model {
     }
     /// The child watches nothing; what it sets itself needs guards of its own.
     pub fn in_child(&mut self) -> bool {
-        let Some(mut guards) = self.guards.take() else {
-            return true;
-        };
-        let done = guards.privatize_in_child().is_ok();
+        let mut guards = self.guards.take();
+        let done = guards
+            .as_mut()
+            .is_none_or(|g| g.privatize_in_child().is_ok());
         let ids: Vec<u32> = S.list().iter().map(|(id, ..)| id.0).collect();
         for id in ids {
             self.drop_watch(id);

@@ -78,7 +78,7 @@ pub fn finish(b: &mut Block, uc: &mut UContext) {
     let Some(mut step) = take(b, uc) else { return };
     step.pending.made();
     change::end();
-    tell(b, uc, &step.pending);
+    tell(b, uc.sigmask, uc, &step.pending);
 }
 
 /// The stepped instruction has faulted for reasons of its own.

@@ -180,6 +180,12 @@ impl Block {
         self.stepping = true;
     }
 
+    /// No handler is under way, however an earlier one was left.
+    pub fn outermost(&mut self) {
+        self.depth = 0;
+        self.fault = core::ptr::null();
+    }
+
     /// Where the stack begins.
     pub fn top(&self) -> u64 {
         self as *const Block as u64 & !63

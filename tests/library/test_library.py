@@ -14,6 +14,10 @@ LIBRARY = os.path.join(ROOT, "target", "libulpf")
 HEADERS = os.path.join(ROOT, "libulpf", "include")
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 STATIC = ["-lpthread", "-ldl", "-lm", "-lgcc_s"]
+HERE = os.path.dirname(os.path.abspath(__file__))
+# checks.c has main().
+CHECKS = [os.path.join(HERE, name) for name in sorted(os.listdir(HERE)) if name.endswith(".c")]
+CASES = re.findall(r"(?m)^CASE\((\w+)\)", "".join(open(source).read() for source in CHECKS))
 
 
 @functools.cache
@@ -30,18 +34,23 @@ class Library(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def build(self, source, *how, static=False, headers=HEADERS):
-        program = os.path.join(self.folder, os.path.basename(source).split(".")[0])
+    def build(self, *sources, static=False, how=()):
+        """Of C sources; the first one names it."""
+        program = os.path.join(self.folder, os.path.basename(sources[0]).split(".")[0])
         with_library = ([os.path.join(LIBRARY, "libulpf.a"), *STATIC] if static else
                         [f"-L{LIBRARY}", "-lulpf", f"-Wl,-rpath,{LIBRARY}"])
-        subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{headers}", *how, os.path.join(ROOT, source),
-                        "-o", program, *with_library], check=True)
+        subprocess.run(["cc", "-g", "-O1", *WARNINGS, "-pthread", f"-I{HEADERS}", *how,
+                        *(os.path.join(ROOT, source) for source in sources), "-o", program, *with_library], check=True)
         return program
+
+    def checks(self, **options):
+        return self.build(*CHECKS, **options)
 
     def says(self, *command, status=0, **options):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=60 * PATIENCE, **options)
-        self.assertEqual(done.returncode, status, done.stdout)
+        if status is not None:
+            self.assertEqual(done.returncode, status, done.stdout)
         return done.stdout
 
 
@@ -90,15 +99,17 @@ class Examples(Library):
 
 
 class Promises(Library):
-    """tests/library/checks.c: one test for each of its cases."""
+    """The C sources beside this file: one test for each of their cases."""
 
-    def check(self, name, **how):
-        self.assertEqual(self.says(self.build("tests/library/checks.c", **how), name), "ok\n")
+    def check(self, name):
+        self.outcome(self.says(self.checks(), name))
+
+    def outcome(self, said):
+        if said.startswith("skip: "):
+            self.skipTest(said.removeprefix("skip: ").strip())
+        self.assertEqual(said, "ok\n")
 
 
-CASES = ("threads", "changes_under_way", "in_malloc", "in_signal_handlers", "blocked", "own_faults", "division", "nested",
-         "recursion", "changes_in_handlers", "thesis_handler_changes", "forks", "system_calls", "bad_input", "plis",
-         "slow", "stack", "stops", "left_by_jump", "strings")
 for case in CASES:
     setattr(Promises, f"test_{case}", lambda self, case=case: self.check(case))
 
@@ -107,13 +118,13 @@ class Ways(Library):
     """How it is linked, installed and run."""
 
     def test_every_case_is_a_test(self):
-        self.assertEqual(tuple(self.says(self.build("tests/library/checks.c")).split()), CASES)
+        self.assertEqual(sorted(self.says(self.checks()).split()), sorted(CASES))
 
     def test_statically_linked(self):
-        program = self.build("tests/library/checks.c", static=True)
+        program = self.checks(static=True)
         for case in CASES:
             with self.subTest(case):
-                self.assertEqual(self.says(program, case), "ok\n")
+                self.assertRegex(self.says(program, case), r"^(ok|skip: .+)\n$")
 
     @needs("pkg-config")
     def test_installed(self):
@@ -154,6 +165,16 @@ class Ways(Library):
                          env={**os.environ, "ULPF_BACKEND": "telepathy"})
         self.assertRegex(said, "ULPF_BACKEND=telepathy: .*`signal`")
 
+    def test_a_back_end_by_name(self):
+        """What a program does with page guards it does with debug registers, as far as these go."""
+        program = self.build("examples/libulpf/kinds.c")
+        usual = self.says(program)
+        said = self.says(program, env={**os.environ, "ULPF_BACKEND": "debug-registers"}, status=None)
+        if "debug registers" in said and "for programs" in said:
+            self.skipTest(said.strip())
+        # Sixteen bytes are too many for one.
+        self.assertEqual(said, usual.replace("counting: 500 hits", "counting: 0 hits").replace("signal", "debug-registers"))
+
     @ulpf_only
     def test_under_ulpf_run(self):
         """Guards cannot be shared: the program is told, and what watches it goes on."""
@@ -166,13 +187,13 @@ class Ways(Library):
     def test_a_stop_under_gdb(self):
         said = self.says("gdb", "-q", "-nx", "-batch", "-ex", "handle SIGSEGV nostop noprint pass", "-ex", "run", "-ex",
                          "x/i $pc", "-ex", "print target[0]", "-ex", "signal 0", "--args",
-                         self.build("tests/library/checks.c"), "stops", env={**os.environ, "STOP_FOR_THE_DEBUGGER": "1"})
+                         self.checks(), "stops", env={**os.environ, "STOP_FOR_THE_DEBUGGER": "1"})
         self.assertRegex(said, r"received signal SIGTRAP(?s:.*)=> 0x\w+ <stops\+\d+>:\tlea (?s:.*)\$1 = 5 '")
         self.assertIn("exited normally", said)
 
     @needs("valgrind")
     def test_valgrind(self):
-        program = self.build("tests/library/checks.c")
+        program = self.checks()
         for case in "bad_input", "plis":
             said = self.says("valgrind", "--error-exitcode=9", "--leak-check=full", program, case)
             self.assertIn("ok\n", said)

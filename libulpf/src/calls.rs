@@ -1,0 +1,208 @@
+//! System calls that are given guarded memory: the C library's functions that read and write, made ours.
+//!
+//! The kernel cannot touch guarded memory at its own address, and an alias is not ours to lend for as long
+//! as a call may block: a change of the watches may take it away. So such a call gets a buffer of ours, and
+//! the bytes are carried over while nothing changes:
+//!
+//! ```text
+//! read(fd, guarded, n) ─▶ read(fd, buffer, n) ─▶ enter ─▶ old values ─▶ copy to the alias ─▶ hits ─▶ leave
+//! ```
+//! All other calls are made as they are. Each is a point of cancellation, as POSIX has it.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::access::AccessList;
+use ulpf_lib::guard::our_place;
+use ulpf_lib::sys::{self, Errno, syscall6};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
+
+use crate::handler::tell;
+use crate::hits::Pending;
+use crate::registers::copy_by_kernel;
+use crate::shared::S;
+use crate::stacks::Block;
+use crate::{change, signals};
+
+/// What the kernel moves at most in one call.
+const MOST: u64 = 0x7fff_f000;
+
+/// Which call it is, and the C library's function that makes it.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    pub nr: u32,
+    pub pc: u64,
+}
+
+/// One buffer of the program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Piece {
+    pub addr: u64,
+    pub len: u64,
+}
+
+/// The pages of a piece, each as (address, length) of what lies in it.
+fn by_page(piece: Piece, limit: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = piece.addr.saturating_add(piece.len.min(limit));
+    let mut at = piece.addr;
+    core::iter::from_fn(move || {
+        let n = (PAGE_SIZE - at % PAGE_SIZE).min(end.checked_sub(at)?);
+        let here = at;
+        at += n;
+        (n > 0).then_some((here, n))
+    })
+}
+
+/// The first address at which the kernel would be refused because of a guard.
+pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
+    by_page(piece, MOST)
+        .find(|(at, _)| S.pages.entry(TargetAddr(*at)).guards(kind))
+        .map(|(at, _)| at)
+}
+
+/// Between the program's memory and ours, as the program may access it; how many bytes.
+fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
+    let mut done = 0;
+    for piece in pieces {
+        for (at, n) in by_page(*piece, total - done) {
+            let entry = S.pages.entry(TargetAddr(at));
+            if entry.moved() && !entry.permits(kind) {
+                return done;
+            }
+            let theirs = entry.alias(TargetAddr(at)).map_or(at, |a| a.0);
+            let (to, from) = if kind.writes() {
+                (theirs, ours + done)
+            } else {
+                (ours + done, theirs)
+            };
+            let copied = match entry.moved() {
+                true => {
+                    // SAFETY: the alias of a page that the program may access so; nothing changes.
+                    unsafe {
+                        core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, n as usize)
+                    };
+                    n
+                }
+                false => copy_by_kernel(to, from, n),
+            };
+            done += copied;
+            if copied < n {
+                return done;
+            }
+        }
+    }
+    done
+}
+
+/// Runs `f` on the thread's exception stack, while nothing changes; then tells of the hits.
+fn apart(b: &'static mut Block, who: Caller, mut f: impl FnMut(&mut Pending)) {
+    let mask = change::block_signals();
+    if !b.contains(change::here()) {
+        b.install();
+        b.outermost();
+    }
+    let at = core::ptr::from_mut(b);
+    change::aside(b, || {
+        // SAFETY: the thread's own record.
+        let b = unsafe { &mut *at };
+        let mut pending = Pending::new(who.pc);
+        pending.syscall = who.nr as i32;
+        change::enter(b);
+        f(&mut pending);
+        change::leave(b);
+        tell(b, mask, core::ptr::null(), &pending);
+    });
+    change::set_mask(mask);
+}
+
+/// The hits of `done` bytes that the kernel has moved between these and somewhere else.
+fn collect(pending: &mut Pending, pieces: &[Piece], done: u64, kind: AccessKind) {
+    let mut left = done;
+    for piece in pieces {
+        let len = piece.len.min(left);
+        if len == 0 {
+            break;
+        }
+        let mut list = AccessList::new();
+        list.push(piece.addr, len, kind);
+        pending.collect(&list);
+        left -= len;
+    }
+}
+
+/// Makes a call that moves bytes into (`Write`) or out of (`Read`) the program's buffers. `call` is given the
+/// buffer to use; `None`: those that the program has named.
+pub fn through(
+    who: Caller,
+    pieces: &[Piece],
+    kind: AccessKind,
+    mut call: impl FnMut(Option<Piece>) -> Result<u64, Errno>,
+) -> Result<u64, Errno> {
+    let concerned = signals::installed()
+        && pieces.iter().any(|p| first_guarded(*p, kind).is_some())
+        && S.changer.load(Relaxed) != change::thread_pointer();
+    if !concerned {
+        return call(None);
+    }
+    let Some(b) = Block::claim() else {
+        return call(None);
+    };
+    let total = pieces
+        .iter()
+        .fold(0u64, |n, p| n.saturating_add(p.len))
+        .min(MOST);
+    let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+    // SAFETY: a fresh mapping.
+    let buffer =
+        unsafe { ulpf_lib::sys!(k::__NR_mmap, our_place(total), total, 3, flags, -1i64, 0) }?;
+    let mut ready = total;
+    if !kind.writes() {
+        apart(b, who, |_| ready = carry(pieces, buffer, total, kind));
+    }
+    let result = match ready {
+        0 => Err(Errno(libc::EFAULT)),
+        _ => call(Some(Piece {
+            addr: buffer,
+            len: ready,
+        })),
+    };
+    let mut result = result;
+    if let (Ok(n @ 1..), Some(b)) = (result, Block::claim()) {
+        let n = n.min(ready);
+        apart(b, who, |pending| {
+            collect(pending, pieces, n, kind);
+            if kind.writes() {
+                let done = carry(pieces, buffer, n, kind);
+                if done == 0 {
+                    result = Err(Errno(libc::EFAULT));
+                }
+            }
+            pending.made();
+        });
+    }
+    // SAFETY: made above.
+    let _ = unsafe { ulpf_lib::sys!(k::__NR_munmap, buffer, total) };
+    result
+}
+
+/// A system call as a point of cancellation.
+///
+/// # Safety
+/// The arguments are those of the call.
+pub unsafe fn cancellable(nr: u32, args: [u64; 6]) -> Result<u64, Errno> {
+    unsafe extern "C-unwind" {
+        fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
+    }
+    const ASYNCHRONOUS: c_int = 1;
+    let mut before: c_int = 0;
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the caller's promise; the type is as before when we return.
+    unsafe {
+        pthread_setcanceltype(ASYNCHRONOUS, &mut before);
+        let result = sys::check(syscall6(nr as u64, a, b, c, d, e, f));
+        pthread_setcanceltype(before, core::ptr::null_mut());
+        result
+    }
+}
