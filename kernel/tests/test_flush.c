@@ -71,7 +71,7 @@ static void close_them(struct space *space, int how)
 		EXPECT_EQ(batch(space, ops, PAGES, &done), 0);
 }
 
-TEST(another_processor_forgets_what_is_forbidden)
+static void close_while_storing(void)
 {
 	struct space *space = space_make(PAGES);
 	static char seen[PAGES];
@@ -93,6 +93,31 @@ TEST(another_processor_forgets_what_is_forbidden)
 			EXPECT_EQ(space->alias[i * PAGE], seen[i]);
 	}
 	stop = true;
+	pthread_join(thread, NULL);
+}
+
+TEST(another_processor_forgets_what_is_forbidden)
+{
+	close_while_storing();
+}
+
+static void *compacting(void *arg)
+{
+	int fd = open("/proc/sys/vm/compact_memory", O_WRONLY);
+
+	(void)arg;
+	while (fd >= 0 && !stop && write(fd, "1", 1) == 1)
+		usleep(1000);
+	return NULL;
+}
+
+/* Pages are on their way to another place meanwhile, and come back with the rights that they left with. */
+TEST(pages_that_move)
+{
+	pthread_t thread;
+
+	EXPECT_EQ(pthread_create(&thread, NULL, compacting, NULL), 0);
+	close_while_storing();
 	pthread_join(thread, NULL);
 }
 
