@@ -43,6 +43,8 @@ enum Command {
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
+    /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
+    Bridge(crate::server::offer::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -90,6 +92,7 @@ pub fn main() -> i32 {
         Command::Last(args) => crate::run::last::main(&args),
         Command::Top(args) => crate::top::main(&args),
         Command::Export(args) => crate::top::exporter::main(&args),
+        Command::Bridge(args) => run(crate::server::offer::offer(args)),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

@@ -32,7 +32,7 @@ mod vfork;
 mod watchdog;
 mod watches;
 
-pub use bridge::{BackEnd, Bound as BridgeBound, Place};
+pub use bridge::{BackEnd, Bound as BridgeBound, Place, offer};
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
 use crate::rsp;

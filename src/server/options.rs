@@ -8,6 +8,7 @@ use super::BackEnd;
 use crate::placement::Placement;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 pub const USAGE: &str = "\
 Usage:\tulpf server [OPTIONS] COMM PROG [ARGS ...]
@@ -50,9 +51,12 @@ Other options:
                           signal         page guards in the program itself
                           sim            ulpf-sim, a simulated processor with
                                          user-level page faults (static programs)
+                          gem5           gem5 v24.0 with sim-bridge/gem5 (its
+                                         README.md); see --gem5
                           bridge:ADDR    a back end that listens at ADDR, a socket's
                                          path or HOST:PORT; no PROG then
                           auto           signal  (default)
+  --gem5 PATH           The gem5 for --backend gem5.  (default: gem5.opt in PATH)
   --placement WHERE     Where watches live: guard (guarded pages),
                         debug-register (up to four small ones), or auto: guarded
                         pages, and debug registers where they cost less.
@@ -146,6 +150,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let mut o = Options::default();
     let mut attach = false;
     let mut attach_pid = None;
+    let mut gem5 = None;
     while let Some(arg) = args.next_if(|a| a.as_bytes().starts_with(b"-") && a != "-") {
         let text = arg.to_string_lossy();
         // As gdbserver: the single-dash spellings are not accepted.
@@ -180,6 +185,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 },
                 None => return usage_error(),
             },
+            "--gem5" => match args.next() {
+                Some(path) => gem5 = Some(PathBuf::from(path)),
+                None => return usage_error(),
+            },
+            _ if text.starts_with("--gem5=") => gem5 = Some(text["--gem5=".len()..].into()),
             "--placement" => match args.next() {
                 Some(word) => match Placement::parse(&word.to_string_lossy()) {
                     Ok(placement) => o.placement = placement,
@@ -236,6 +246,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             _ => return Parsed::Refuse(format!("Unknown argument: {text}\n")),
         }
     }
+    match &mut o.backend {
+        Some(BackEnd::Gem5(path)) => *path = gem5,
+        _ if gem5.is_some() => {
+            return Parsed::Refuse("--gem5 goes with --backend gem5.\n".into());
+        }
+        _ => {}
+    }
     let Some(comm) = args.next() else {
         return usage_error();
     };
@@ -286,7 +303,7 @@ pub fn backend(name: &str) -> Result<Option<BackEnd>, String> {
         "device" => Err("The backend \"device\" needs the ulpf kernel module, which this version does not serve. Use --backend signal.\n".into()),
         "debug-registers" => Err("Debug registers are a placement, not a backend. Use --placement debug-register.\n".into()),
         "pkeys" => Err("The backend \"pkeys\" is not part of this version. Use --backend signal.\n".into()),
-        _ => Err(format!("There is no backend \"{name}\". Use signal, sim, bridge:ADDR or auto.\n")),
+        _ => Err(format!("There is no backend \"{name}\". Use signal, sim, gem5, bridge:ADDR or auto.\n")),
     }
 }
 
@@ -367,6 +384,8 @@ mod tests {
             "--attach :0 x",
             "--attach 1 :0 2",
             "--backend device :0 x",
+            "--gem5 /x :0 x",
+            "--backend gem5 --gem5",
             "--bogus :0 x",
             "--placement here :0 x",
         ] {

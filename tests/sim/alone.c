@@ -17,7 +17,7 @@ __attribute__((noinline)) void ready(void)
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
-	int file = open("/etc/passwd", O_RDONLY);
+	int file = open(argv[0], O_RDONLY);
 
 	ready();
 	cells[1234] = 5;

@@ -8,7 +8,7 @@ import unittest
 
 from lib.bridge import SIM, static
 from lib.cases import Case
-from lib.env import ulpf_only
+from lib.env import ULPF, ulpf_only
 from lib.rsp import Rsp
 
 # Each once: variable, its bytes, Z packet.
@@ -28,9 +28,10 @@ def symbols(path):
 class SameHits(Case):
     def hits(self, name, *options):
         """(PC behind the access, kind, address, value there) of each stop, and how it ended."""
-        program = static(name)
-        known = symbols(program)
-        server = self.serve(program, options=list(options))
+        return self.talk(name, self.serve(static(name), options=list(options)), options)
+
+    def talk(self, name, server, options):
+        known = symbols(static(name))
         rsp = Rsp(server.target, seconds=60)
         self.addCleanup(rsp.close)
         rsp.no_ack()
@@ -78,6 +79,36 @@ class SameHits(Case):
     @unittest.skipUnless(os.path.exists(SIM), "ulpf-sim is not built (`make sim`)")
     def test_the_simulated_processor(self):
         self.compare("--backend", "sim")
+
+    def test_the_stub_behind_the_bridge(self):
+        """With `ulpf bridge` between them, as between a debugger's side and a guest."""
+        for name in WATCHES:
+            inner = self.serve(static(name))
+            place = os.path.join(inner.dir.name, "bridge")
+            bridge = subprocess.Popen([ULPF, "bridge", place, inner.target], stdin=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True)
+            self.addCleanup(bridge.communicate)
+            self.addCleanup(bridge.kill)
+            self.assertIn("Listening on", bridge.stderr.readline())
+            server = self.serve(options=["--backend", f"bridge:{place}"])
+            with self.subTest(name):
+                self.assertEqual(self.talk(name, server, "the bridge"), self.same(name))
+
+    def test_the_kernel_module(self):
+        try:
+            from lib.guest import Guest, GuestServer
+        except ImportError:
+            self.skipTest("there is no `--backend kernel` in this version")
+        native = {name: self.same(name) for name in WATCHES}
+        guest = Guest([], files=[static(name) for name in WATCHES])
+        self.addCleanup(guest.close)
+        for name in WATCHES:
+            server = GuestServer(guest, static(name), options=["--backend", "kernel"])
+            try:
+                with self.subTest(name):
+                    self.assertEqual(self.talk(name, server, "the kernel module"), native[name])
+            finally:
+                server.close()
 
     def test_gem5(self):
         gem5 = os.environ.get("ULPF_GEM5")

@@ -124,6 +124,13 @@ class Sim(Case):
         self.assertEqual(rsp("vCont;c"), b"W03")
         self.assertIn('"watches":0', rsp.monitor("ulpf stats json"))
 
+    def test_the_plugin_says_that_it_has_nothing_here(self):
+        done = subprocess.run([ULPF, "gdb", "--backend", "sim", "-nx", "-q", "-batch", "-ex", "break ready", "-ex", "run",
+                               "-ex", "ulpf watch a", "-ex", "kill", static("five")], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertSays(done.stdout, r"Breakpoint 1, ready", r"there are no ulpf commands here", r"use watch, rwatch")
+        self.assertNotIn("error code", done.stdout)
+
     def test_interrupt(self):
         gdb = self.session(static("alone"), "spin", options=SIM + SEEN)
         self.resume(gdb)
@@ -131,6 +138,20 @@ class Sim(Case):
         self.assertSays(gdb.answer(), r"SIGINT", r"main")
         self.assertGreater(gdb.value("rounds"), 0)
         gdb("kill")
+
+    def test_a_debugger_that_has_gone_leaves_nothing(self):
+        program = static("five")
+        server = self.serve(program, options=SIM)
+        rsp = Rsp(server.target)
+        rsp.no_ack()
+        for packet in (f"Z0,{symbol(program, 'ready'):x},1", f"Z1,{symbol(program, 'main'):x},1", f"Z2,{symbol(program, 'a'):x},4"):
+            self.assertEqual(rsp(packet), b"OK")
+        rsp.close()
+        server.wait_for(r"will reopen the connection")
+        again = Rsp(server.target)
+        self.addCleanup(again.close)
+        again.no_ack()
+        self.assertEqual(again("vCont;c"), b"W00")
 
     def test_a_signal_that_kills(self):
         gdb = self.session(static("alone"), "crash", options=SIM)

@@ -140,14 +140,16 @@ impl Front {
     /// The program and its back end go, if they are ours.
     pub async fn end(&mut self) {
         if let Some(mut started) = self.started.take()
-            && let Some(child) = &mut started.child
+            && started.ours
         {
             // One that does not listen is killed all the same.
             if started.link.lost.is_none() {
                 let time = Duration::from_secs(1);
                 let _ = started.link.request_within(Request::Kill, time).await;
             }
-            let _ = child.kill().await;
+            if let Some(child) = &mut started.child {
+                let _ = child.kill().await;
+            }
         }
         (self.stop, self.registers) = (None, None);
         self.lazy = LazyWatches::default();
@@ -163,18 +165,47 @@ impl Front {
         self.extended = false;
         loop {
             match client.next().await {
-                Input::Gone => return None,
+                Input::Gone => {
+                    self.forget().await;
+                    return None;
+                }
                 Input::Interrupt => {}
                 Input::Packet(packet) => {
                     let reply = match self.packet(client, &packet).await {
                         Done::Reply(reply) => reply,
                         Done::Silent => continue,
-                        Done::Close => return None,
+                        Done::Close => {
+                            self.forget().await;
+                            return None;
+                        }
                         Done::Quit(status) => return Some(status),
                     };
                     let _ = client.send(&reply).await;
                 }
             }
+        }
+    }
+
+    /// What a debugger that has gone has set is not left to the next one.
+    async fn forget(&mut self) {
+        self.lazy = LazyWatches::default();
+        let ids: Vec<u64> = self.ids.drain().flat_map(|(_, ids)| ids).collect();
+        self.known.clear();
+        let remove: Vec<u64> = self
+            .soft
+            .drain()
+            .chain(self.hard.drain())
+            .map(|b| b.0)
+            .collect();
+        if !self.has_program() {
+            return;
+        }
+        if !remove.is_empty() {
+            let insert = vec![];
+            let _ = self.ask(Request::Breakpoints { insert, remove }).await;
+        }
+        if !ids.is_empty() {
+            let _ = self.ask(Request::Unwatch { ids }).await;
         }
     }
 
@@ -250,12 +281,10 @@ impl Front {
                     | b'H'
             )
         );
-        match (
-            self.has_program(),
-            known || packet.starts_with(b"vCont;") || packet.starts_with(b"q"),
-        ) {
+        match (self.has_program(), known || packet.starts_with(b"vCont;")) {
             (true, _) => self.with_program(client, packet).await,
             (false, true) => Done::Reply(b"E.There is no program; `run` starts one.".into()),
+            // What there may be to ask is asked again when there is one.
             (false, false) => Done::Reply(Vec::new()),
         }
     }
@@ -629,7 +658,7 @@ impl Front {
         match self.backend {
             // It waits for whoever comes next.
             BackEnd::At(_) => ok(),
-            BackEnd::Sim => Done::Reply(
+            BackEnd::Sim | BackEnd::Gem5(_) => Done::Reply(
                 b"E.The simulated machine lives for its debugger, so its program cannot be let go. `kill` ends it.".into(),
             ),
         }

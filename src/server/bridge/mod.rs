@@ -9,9 +9,12 @@
 #![forbid(unsafe_code)]
 
 mod front;
+mod gem5;
 mod link;
 mod monitor;
+pub mod offer;
 mod packets;
+mod proxy;
 mod start;
 #[cfg(test)]
 mod tests;

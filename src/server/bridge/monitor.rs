@@ -3,7 +3,11 @@
 
 use super::link::{Failure, Link};
 use std::fmt::Write;
+use std::time::Duration;
 use ulpf_bridge::{Armed, Feature, Hit, Kind, Reply, Request, WatchSpec};
+
+/// A command of the user's may take its time.
+const LONG: Duration = Duration::from_secs(60);
 
 pub const HELP: &str = "\
 ulpf backend             which back end this is, and what it can do
@@ -37,7 +41,15 @@ fn number(word: &str) -> Result<u64, String> {
         .map_err(|_| format!("`{word}` is no number; numbers are decimal, or hexadecimal with 0x"))
 }
 
+/// What GDB's plugin is told where its commands have nobody to serve them.
+const NO_PLUGIN: &str = r#"{"refused":{"what":"there are no ulpf commands here","why":"they are those of ulpf's stub, and this program is on another machine (monitor ulpf backend)","what_to_do":"use watch, rwatch and awatch, or monitor ulpf watch"}}"#;
+
 pub async fn answer(link: &mut Link, command: &str) -> String {
+    let c = &link.capabilities;
+    // A stub behind a proxy speaks for itself.
+    if c.has(Feature::Monitor) && !c.has(Feature::Statistics) && command != "ulpf backend" {
+        return forward(link, command).await;
+    }
     let words: Vec<&str> = command.split_whitespace().collect();
     let text = match &words[..] {
         ["ulpf"] | ["ulpf", "help"] => Ok(HELP.to_owned()),
@@ -63,14 +75,8 @@ pub async fn answer(link: &mut Link, command: &str) -> String {
                 .map_err(|f| f.to_string()),
             Err(why) => Err(why),
         },
-        _ if link.capabilities.has(Feature::Monitor) => {
-            let command = command.to_owned();
-            match link.request(Request::Monitor { command }).await {
-                Ok(Reply::Text { text }) => Ok(text),
-                Ok(_) => Ok(String::new()),
-                Err(f) => Err(f.to_string()),
-            }
-        }
+        ["ulpf", "about"] => Ok(format!("{NO_PLUGIN}\n")),
+        _ if link.capabilities.has(Feature::Monitor) => return forward(link, command).await,
         _ => Err(format!(
             "The {} back end has no command `{command}`. `monitor ulpf help` lists what there is.",
             link.backend
@@ -79,6 +85,18 @@ pub async fn answer(link: &mut Link, command: &str) -> String {
     match text {
         Ok(text) => text,
         Err(why) => format!("{why}\n"),
+    }
+}
+
+async fn forward(link: &mut Link, command: &str) -> String {
+    let command = command.to_owned();
+    match link
+        .request_within(Request::Monitor { command }, LONG)
+        .await
+    {
+        Ok(Reply::Text { text }) => text,
+        Ok(_) => String::new(),
+        Err(f) => format!("{f}\n"),
     }
 }
 

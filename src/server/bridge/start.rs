@@ -2,6 +2,7 @@
 //! not there.
 #![forbid(unsafe_code)]
 
+use super::gem5;
 use super::link::{Link, Place};
 use crate::gdb::{SocketDir, locate};
 use std::ffi::OsString;
@@ -13,6 +14,8 @@ use tokio::process::{Child, Command};
 pub enum BackEnd {
     /// `ulpf-sim`, a process of its own.
     Sim,
+    /// gem5, behind its remote port: `--gem5`, or `gem5.opt` in PATH.
+    Gem5(Option<PathBuf>),
     /// One that is there already, and listens.
     At(Place),
 }
@@ -22,6 +25,7 @@ impl BackEnd {
     pub fn parse(name: &str) -> Option<BackEnd> {
         match name {
             "sim" => Some(BackEnd::Sim),
+            "gem5" => Some(BackEnd::Gem5(None)),
             _ => Some(BackEnd::At(Place::parse(name.strip_prefix("bridge:")?))),
         }
     }
@@ -31,7 +35,9 @@ impl BackEnd {
 pub struct Started {
     pub link: Link,
     pub child: Option<Child>,
-    _dir: Option<SocketDir>,
+    /// It ends with the debugger's session.
+    pub ours: bool,
+    pub(super) _dir: Option<SocketDir>,
 }
 
 fn simulator() -> Result<PathBuf, String> {
@@ -55,6 +61,7 @@ pub async fn start(
             Ok(Started {
                 link,
                 child: None,
+                ours: false,
                 _dir: None,
             })
         }
@@ -89,8 +96,10 @@ pub async fn start(
             Ok(Started {
                 link,
                 child: Some(child),
+                ours: true,
                 _dir: Some(dir),
             })
         }
+        BackEnd::Gem5(gem5) => gem5::start(gem5.as_deref(), program).await,
     }
 }

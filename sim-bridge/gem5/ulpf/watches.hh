@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A debugger's watches: which pages they close, and what an instruction has done to them.
+
+#ifndef __ULPF_WATCHES_HH__
+#define __ULPF_WATCHES_HH__
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/types.hh"
+
+namespace gem5
+{
+
+class PortProxy;
+
+namespace ulpf
+{
+
+enum class Kind { Write, Read, Access };
+
+struct Hit
+{
+    Kind kind;
+    // The first watched byte of what was accessed.
+    Addr addr;
+    bool silent;
+
+    // As in a stop reply.
+    const char *name() const;
+    bool stops() const { return kind != Kind::Write || !silent; }
+};
+
+class Watches
+{
+  public:
+    // "ok", or why not.
+    std::string add(Addr addr, Addr length, const std::string &kind);
+    std::string remove(Addr addr, Addr length, const std::string &kind);
+
+    // Is a page of these bytes closed for such an access?
+    bool guard(Addr first, Addr last, bool store) const;
+    // An access to closed pages is about to be made; false: it concerns no watch.
+    bool touch(PortProxy &memory, Addr first, Addr last, bool store);
+    // The instruction is complete: at most one hit for each watch.
+    std::vector<Hit> settle(PortProxy &memory);
+
+  private:
+    struct Watch
+    {
+        Addr first, last;
+        Kind kind;
+        bool operator<(const Watch &other) const;
+    };
+
+    struct Piece
+    {
+        Addr first;
+        bool store;
+        std::vector<uint8_t> old;
+    };
+
+    // How many watches of each page close it for stores, and for loads as well.
+    struct Closed
+    {
+        unsigned watches = 0, loads = 0;
+    };
+
+    void count(const Watch &watch, int by);
+    bool concerns(Addr first, Addr last) const;
+
+    // Equal ones are counted: GDB may set the same watch twice.
+    std::map<Watch, unsigned> all;
+    std::unordered_map<Addr, Closed> pages;
+    // The longest watch, which bounds where one that reaches an address may begin.
+    Addr longest = 0;
+    std::vector<Piece> pieces;
+};
+
+} // namespace ulpf
+} // namespace gem5
+
+#endif // __ULPF_WATCHES_HH__
