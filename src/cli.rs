@@ -62,7 +62,7 @@ struct Words {
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] PROGRAM [ARGS]...")]
 struct GdbArgs {
     /// GDB's own options (-x FILE, -ex COMMAND, …), --placement=auto|guard|debug-register and
-    /// --backend=signal|sim, then the program and its arguments
+    /// --backend=auto|signal|kernel|sim, then the program and its arguments
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -110,6 +110,10 @@ fn server(words: Vec<OsString>) -> i32 {
         }
         Parsed::Serve(options) => {
             options.placement.choose();
+            if let Err(why) = options.guards.choose() {
+                eprintln!("{why}");
+                return 1;
+            }
             if options.no_patch {
                 crate::placement::no_patch();
             }

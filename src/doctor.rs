@@ -10,7 +10,6 @@
 
 use crate::inject::{process, sys};
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,9 +110,14 @@ pub fn doctor() -> i32 {
     let failed = findings.iter().filter(|f| f.level == Level::Fail).count();
     println!();
     if failed == 0 {
-        println!(
-            "Watchpoints work on this machine, through page guards and signals (backend `signal`)."
-        );
+        match crate::backend::usable() {
+            Ok(()) => println!(
+                "Watchpoints work on this machine, through page guards and the kernel module (backend `kernel`)."
+            ),
+            Err(_) => println!(
+                "Watchpoints work on this machine, through page guards and signals (backend `signal`)."
+            ),
+        }
         0
     } else {
         println!("Watchpoints do not work on this machine: see FAIL above.");
@@ -306,9 +310,17 @@ fn protection_keys() -> Finding {
 }
 
 fn device() -> Finding {
-    match Path::new("/dev/ulpf").exists() {
-        true => ok("/dev/ulpf", "there (not used by this version)"),
-        false => lacks(Level::Note, "/dev/ulpf", "not there", "Not needed."),
+    match crate::backend::usable() {
+        Ok(()) => ok("/dev/ulpf", "there, and it may be used"),
+        Err(why) => lacks(
+            Level::Note,
+            "/dev/ulpf",
+            why.why().trim_start_matches("/dev/ulpf "),
+            format!(
+                "Not needed: signals do the same, slower. To have it: {}.",
+                why.what_to_do()
+            ),
+        ),
     }
 }
 

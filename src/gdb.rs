@@ -112,7 +112,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         Placement::parse(&word)?.choose();
     }
     let backend = match backend {
-        Some(word) => server::options::backend(&word)?,
+        Some(word) => {
+            let (backend, guards) = server::options::backend(&word)?;
+            guards.choose()?;
+            backend
+        }
         None => None,
     };
     let Some((program, args)) = program.split_first() else {

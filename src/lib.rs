@@ -2,6 +2,7 @@
 //! debuggers ([`server`]), and the subcommands.
 #![deny(unsafe_code)]
 
+pub mod backend;
 mod bench;
 pub mod cli;
 pub mod coverage;

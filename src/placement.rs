@@ -42,6 +42,11 @@ pub fn no_patch() {
     FLAGS.fetch_or(BOOT_NO_PATCH, Relaxed);
 }
 
+/// `BOOT_*` bits, in all programs from now on.
+pub fn add_flags(flags: u32) {
+    FLAGS.fetch_or(flags, Relaxed);
+}
+
 /// What the stub is to know of it (`BootArgs::flags`).
 pub fn boot_flags() -> u32 {
     FLAGS.load(Relaxed)

@@ -8,6 +8,7 @@ use super::mi::parse::{Record, quote};
 use super::program::Origin;
 use super::protocol::{Disconnect, Restart, Start, Words};
 use super::session::{Answer, Session, State};
+use crate::backend::Backend;
 use crate::inject::sys;
 use crate::placement::Placement;
 use crate::{gdb, plugin};
@@ -128,6 +129,9 @@ impl Session {
         }
         if let Some(word) = &start.placement {
             Placement::parse(word)?.choose();
+        }
+        if let Some(name) = &start.backend {
+            Backend::parse(name)?.choose()?;
         }
         let name = start.gdb.as_deref().unwrap_or("gdb");
         let path = if name.contains('/') {

@@ -60,6 +60,7 @@ pub struct Start {
     pub sysroot: Option<String>,
     pub source_map: BTreeMap<String, String>,
     pub placement: Option<String>,
+    pub backend: Option<String>,
     /// Every message from and to GDB, as output.
     pub trace: bool,
 }

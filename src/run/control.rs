@@ -218,6 +218,19 @@ impl Control {
         Ok(numbers.zip(armed).collect())
     }
 
+    /// How watches are served, and why so, in a sentence.
+    pub async fn backend(&mut self) -> Result<String> {
+        let answer = self.ask("ulpf backend").await?;
+        let told: serde_json::Value = serde_json::from_str(answer.trim())
+            .with_context(|| format!("the stub answered `{answer}`"))?;
+        let text = |v: &serde_json::Value| v.as_str().unwrap_or_default().to_string();
+        let refused = &told["refused"];
+        Ok(match refused.is_null() {
+            true => format!("backend {}: {}", text(&told["backend"]), text(&told["why"])),
+            false => format!("{}: {}", text(&refused["what"]), text(&refused["why"])),
+        })
+    }
+
     async fn ask(&mut self, command: &str) -> Result<String> {
         let answer = self.client.monitor(command).await;
         answer.context("cannot set the watches")

@@ -74,6 +74,10 @@ enum Target {
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
     options.placement.choose();
+    if let Err(why) = options.backend.choose() {
+        say!("{why}");
+        return REFUSED;
+    }
     if options.no_patch {
         crate::placement::no_patch();
     }
@@ -178,6 +182,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             .into_iter()
             .for_each(|(number, armed)| watches[number].armed = armed),
         Err(error) => return runtime.block_on(not_begun(control, error)),
+    }
+    if options.verbose {
+        say!("{}", runtime.block_on(control.backend())?);
     }
     output.start(&watches, pid, options);
     let refused = watches

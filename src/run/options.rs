@@ -1,5 +1,6 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
+use crate::backend::Backend;
 use crate::placement::Placement;
 use clap::Args;
 use std::ffi::OsString;
@@ -96,6 +97,10 @@ pub struct WatchArgs {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
     pub placement: Placement,
 
+    /// How accesses to watched pages come to us
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub backend: Backend,
+
     /// Leave the program's code as it is: hot instructions are not patched, and cost a signal each time
     #[arg(long)]
     pub no_patch: bool,
@@ -112,6 +117,10 @@ pub struct WatchArgs {
     /// Count only: no line per hit
     #[arg(short, long)]
     pub quiet: bool,
+
+    /// Say how the watches are served (backend), and why so
+    #[arg(short, long)]
+    pub verbose: bool,
 
     /// List every watch in the summary at the end, also those without hits
     #[arg(long, overrides_with = "no_summary")]

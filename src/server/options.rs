@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::BackEnd;
+use crate::backend::Backend;
 use crate::placement::Placement;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -48,14 +49,17 @@ Other options:
                         Disables argument globbing and variable substitution
                         on UNIX-like systems.
   --backend NAME        Who has the program and serves its watchpoints:
-                          signal         page guards in the program itself
+                          auto           our stub in the program itself; accesses
+                                         to guarded pages come to it by the kernel
+                                         module where that can be used  (default)
+                          kernel         the same, and not without the module
+                          signal         the same, by SIGSEGV
                           sim            ulpf-sim, a simulated processor with
                                          user-level page faults (static programs)
                           gem5           gem5 v24.0 with sim-bridge/gem5 (its
                                          README.md); see --gem5
                           bridge:ADDR    a back end that listens at ADDR, a socket's
                                          path or HOST:PORT; no PROG then
-                          auto           signal  (default)
   --gem5 PATH           The gem5 for --backend gem5.  (default: gem5.opt in PATH)
   --placement WHERE     Where watches live: guard (guarded pages),
                         debug-register (up to four small ones), or auto: guarded
@@ -117,6 +121,7 @@ pub struct Options {
     pub disabled: Disabled,
     pub remote_debug: bool,
     pub placement: Placement,
+    pub guards: Backend,
     pub no_patch: bool,
     /// Somebody else has the program (see [`super::BackEnd`]); none: it runs here, with our stub in it.
     pub backend: Option<BackEnd>,
@@ -180,7 +185,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-patch" => o.no_patch = true,
             "--backend" => match args.next() {
                 Some(name) => match backend(&name.to_string_lossy()) {
-                    Ok(backend) => o.backend = backend,
+                    Ok(chosen) => (o.backend, o.guards) = chosen,
                     Err(why) => return Parsed::Refuse(why),
                 },
                 None => return usage_error(),
@@ -210,7 +215,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 );
             }
             _ if text.starts_with("--backend=") => match backend(&text["--backend=".len()..]) {
-                Ok(backend) => o.backend = backend,
+                Ok(chosen) => (o.backend, o.guards) = chosen,
                 Err(why) => return Parsed::Refuse(why),
             },
             _ if text.starts_with("--debug-format=")
@@ -293,18 +298,12 @@ fn is_number(arg: &OsStr) -> bool {
     !arg.is_empty() && arg.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
-/// The bridge's, or none for our own.
-pub fn backend(name: &str) -> Result<Option<BackEnd>, String> {
+/// The bridge's, or how our own stub is to work.
+pub fn backend(name: &str) -> Result<(Option<BackEnd>, Backend), String> {
     if let Some(backend) = BackEnd::parse(name) {
-        return Ok(Some(backend));
+        return Ok((Some(backend), Backend::Auto));
     }
-    match name {
-        "signal" | "auto" => Ok(None),
-        "device" => Err("The backend \"device\" needs the ulpf kernel module, which this version does not serve. Use --backend signal.\n".into()),
-        "debug-registers" => Err("Debug registers are a placement, not a backend. Use --placement debug-register.\n".into()),
-        "pkeys" => Err("The backend \"pkeys\" is not part of this version. Use --backend signal.\n".into()),
-        _ => Err(format!("There is no backend \"{name}\". Use signal, sim, gem5, bridge:ADDR or auto.\n")),
-    }
+    Backend::parse(name).map(|guards| (None, guards))
 }
 
 pub fn version() -> String {
@@ -383,7 +382,7 @@ mod tests {
             "--attach :0",
             "--attach :0 x",
             "--attach 1 :0 2",
-            "--backend device :0 x",
+            "--backend pkeys :0 x",
             "--gem5 /x :0 x",
             "--backend gem5 --gem5",
             "--bogus :0 x",

@@ -26,6 +26,7 @@ mod runs;
 mod runtime;
 mod syscalls;
 mod unwind;
+mod upcall;
 
 pub use global::g;
 

@@ -101,7 +101,7 @@ def archive(path, files):
             out.write(head + b"\0" * (-len(head) % 4) + content + b"\0" * (-len(content) % 4))
 
 
-def initramfs(kernel, programs):
+def initramfs(kernel, programs, files=()):
     module = build_module(kernel)
     folder = os.path.join(BUILD, "programs")
     os.makedirs(folder, exist_ok=True)
@@ -112,7 +112,7 @@ def initramfs(kernel, programs):
             return name, 0o100755, file.read()
     path = os.path.join(BUILD, f"initramfs-{kernel.kind}-" + "-".join(programs)[:100])
     archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
-                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs)])
+                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs), *files])
     return path
 
 
@@ -121,13 +121,16 @@ def names(prefix):
     return sorted(f[:-2] for f in os.listdir(os.path.join(KERNEL, "tests")) if f.startswith(prefix) and f.endswith(".c"))
 
 
-def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None):
-    """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest."""
+def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None, files=(), more=()):
+    """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest.
+
+    `files` are for its file system, as `archive` takes them, `more` is for QEMU.
+    """
     kernel = Kernel(kernel)
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, "building"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        image = initramfs(kernel, programs)
+        image = initramfs(kernel, programs, files)
     limit *= kernel.slow
     command = ["timeout", "-k", "5", str(limit), "qemu-system-x86_64", "-machine", "q35", "-cpu", kernel.processor, "-m", "512" if kernel.slow == 1 else "1536", "-display", "none",
                "-nodefaults", "-serial", "stdio", "-no-reboot", "-smp", str(1 if icount else cpus),
@@ -136,6 +139,7 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
                f"ulpf.slow={kernel.slow} {options} ulpf.run={','.join(programs)}"]
     if icount:
         command += ["-icount", "shift=0"]
+    command += more
     said = []
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for line in process.stdout:

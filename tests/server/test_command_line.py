@@ -1,5 +1,6 @@
 """What gdbserver's callers rely on: messages, exit statuses, transports, modes."""
 
+import json
 import os
 import re
 import signal
@@ -7,9 +8,10 @@ import socket
 import stat
 import subprocess
 import tempfile
+import unittest
 
 from lib.cases import Case
-from lib.env import PATIENCE, SERVER, bare, example, ulpf_only
+from lib.env import PATIENCE, SERVER, STAND_IN, ULPF, bare, example, ulpf_only
 from lib.gdb import GdbTimeout
 from lib.rsp import Rsp, wait_until
 
@@ -401,6 +403,27 @@ class Monitor(Case):
         gdb = self.session("five", stop=None)
         self.assertRegex(gdb("monitor nonsense"), r"(?i)unknown|protocol error")
         self.assertSays(gdb("continue"), r"exited normally")
+
+
+@unittest.skipIf(STAND_IN or os.path.exists("/dev/ulpf"), "about machines without the kernel module")
+class BackEnds(Case):
+    def test_without_the_module_it_is_signals(self):
+        gdb = self.session("five")
+        told = json.loads(gdb("monitor ulpf backend").strip())
+        self.assertEqual(told["backend"], "signal")
+        self.assertIn("the kernel module is not loaded", told["why"])
+        gdb("watch a")
+        self.assertChange(gdb("continue"), 2, "a", 10, 11)
+
+    def test_asked_for_it_is_refused(self):
+        status, said = server("--backend", "kernel", "127.0.0.1:0", example("five"))
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r'backend "kernel" cannot be used: there is no /dev/ulpf: .*not loaded; build and load it')
+        done = subprocess.run([ULPF, "run", "--backend", "kernel", "-w", "a", example("five")], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("there is no /dev/ulpf", done.stdout)
+        self.assertNotIn("five: done", done.stdout)
 
 
 class Limits(Case):

@@ -30,6 +30,11 @@ pub const BOOT_PLACE_REGISTER: u32 = 4;
 /// a signal.
 pub const BOOT_NO_PATCH: u32 = 8;
 
+/// Guards by mprotect and signals only; guards by the kernel module (`/dev/ulpf`) only; neither bit: by
+/// the module, if it can be used.
+pub const BOOT_BACKEND_SIGNAL: u32 = 16;
+pub const BOOT_BACKEND_KERNEL: u32 = 32;
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BootArgs {

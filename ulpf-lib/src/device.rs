@@ -134,6 +134,9 @@ impl Op {
             arg,
         }
     }
+    pub const fn start(&self) -> u64 {
+        self.addr
+    }
     /// `[start, end)`, whole pages of guarded mappings, shall have this permission.
     pub const fn set(start: u64, end: u64, permission: Permission) -> Op {
         Op::new(OP_SET, start, end, permission as u64)

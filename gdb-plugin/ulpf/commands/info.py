@@ -97,7 +97,10 @@ class Backend(UlpfCommand):
         lists = wire.ask("stats")["watches"]
         on = {name: sum(1 for w in lists if w["placement"] == name) for name in ("guard", "debug-register")}
         patches, registers = wire.ask("patch"), wire.ask("placement")
-        door.say(f"signal           page guards and a fault handler inside the program: {on['guard']} watches")
+        served, name = wire.ask("backend"), {"kernel": "kernel module   ", "signal": "signal          "}
+        door.say(f"{name[served['backend']]} page guards and a fault handler inside the program: {on['guard']} watches")
+        if served["backend"] == "signal" and "what_to_do" in served:
+            door.say(f"kernel module    not used: {served['why']}; {served['what_to_do']}")
         if patches["enabled"]:
             door.say(f"patch            after {patches['after']} accesses an instruction checks for itself: {patches['patches']} are patched now")
         else:
@@ -107,7 +110,7 @@ class Backend(UlpfCommand):
         else:
             door.say(f"debug registers  {registers['used']} of {registers['registers']} in use, by {on['debug-register']} watches; "
                      f"new watches go: {registers['placement']}")
-        door.say("Not there yet: kernel module, protection keys, simulators. `ulpf doctor` says what this machine can do.")
+        door.say("Not there yet: protection keys, simulators. `ulpf doctor` says what this machine can do.")
 
 
 @plain_class

@@ -5,6 +5,7 @@
 //! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
+mod backend;
 mod bulk;
 mod filters;
 mod follow;
@@ -137,6 +138,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
         crate::patches::ENABLED.store(false, SeqCst);
     }
     c.wait_for_boot();
+    backend::choose(flags);
     let mut session = GdbSession::new(pid);
     c.first_stop(&mut session);
     c.main_loop(&mut session, flags);
@@ -558,6 +560,10 @@ impl Control {
             }
             Request::SitesAnew => {
                 self.sites.remove_all();
+                false
+            }
+            Request::NoUpcalls => {
+                backend::no_upcalls();
                 false
             }
             Request::NoPatches => {

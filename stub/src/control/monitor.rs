@@ -31,6 +31,7 @@ ulpf unwatch ID             take it away
 ulpf off ID, ulpf on ID     switch one of these off and on; it keeps its number, counters and filter
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
+ulpf backend                what guards are made of: signals or the kernel module, and why, as JSON
 ulpf stats                  counters, as JSON
 ulpf patch-syscalls on|off [after N]
                             save busy system calls their signal (on)
@@ -82,6 +83,7 @@ pub fn run(c: &mut Control, command: &str, out: &mut dyn Write) -> bool {
             "stop" => c.bulk.answer(out),
             "log" => super::last::log(number(w.next()).unwrap_or(100), out),
             "about" => about(out),
+            "backend" => super::backend::tell(out),
             "help" | "" => help(out),
             other => {
                 let _ = writeln!(
@@ -118,7 +120,7 @@ pub fn number(s: Option<&str>) -> Option<u64> {
     }
 }
 
-fn quoted(out: &mut dyn Write, s: &str) {
+pub fn quoted(out: &mut dyn Write, s: &str) {
     let _ = out.write_char('"');
     for ch in s.chars() {
         let _ = match ch {

@@ -8,7 +8,7 @@ use super::thread::{BLOCK, Thread};
 use crate::syscalls::sites_code::{SLOT, SLOTS};
 use ulpf_engine::cpu::Gprs;
 
-/// In `UContext::link`: the handler ran under the program's own mask and left the frame such that
+/// A bit of `UContext::link`: the handler ran under the program's own mask and left the frame such that
 /// [`ulpf_restorer`] may return without the kernel.
 pub const RETURN_HERE: u64 = 1;
 
@@ -70,8 +70,8 @@ gprs_asm!(
     ".text",
     ".globl ulpf_restorer",
     "ulpf_restorer:",
-    "cmp qword ptr [rsp+{link}], {return_here}",
-    "jne 4f",
+    "test qword ptr [rsp+{link}], {return_here}",
+    "jz 4f",
     ".globl ulpf_return",
     "ulpf_return:",
     "mov rax, rsp",

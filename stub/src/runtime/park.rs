@@ -79,7 +79,7 @@ fn wait_go(t: &Thread) {
 
 /// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
 pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
-    signals::close(t);
+    signals::close(t, uc);
     let mut event = event;
     loop {
         read_bases(t);
@@ -144,7 +144,7 @@ pub fn set_tf(uc: &mut UContext, on: bool) {
 
 /// Hands `r` to the stub's task and waits until it is served.
 pub fn request(t: &'static Thread, uc: &mut UContext, r: Request) {
-    signals::close(t);
+    signals::close(t, uc);
     read_bases(t);
     t.inner().request = r;
     t.ctx.store(uc, Release);

@@ -23,7 +23,7 @@ use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread
 use super::waiting;
 use crate::patches::{self, Landing, Left};
 use crate::syscalls::sites;
-use crate::{direct, fault, g, syscalls};
+use crate::{direct, fault, g, syscalls, upcall};
 
 pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
@@ -626,16 +626,26 @@ fn default_action(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInf
 
 /// Blocks asynchronous signals for the rest of a handler that has run under the program's mask so
 /// far: it is about to wait, or to change what the program believes about signals.
-pub fn close(t: &Thread) {
+pub fn close(t: &Thread, uc: &mut UContext) {
     if core::mem::replace(&mut t.inner().open, false) {
-        block();
+        block(t, uc);
     }
 }
 
 /// Blocks asynchronous signals for the rest of a handler.
-pub fn block() {
-    // SAFETY: blocks asynchronous signals; the frame holds the program's mask.
-    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, &HANDLER_MASK as *const u64, 0, 8) };
+fn block(t: &Thread, uc: &mut UContext) {
+    let mut old = 0u64;
+    // SAFETY: blocks asynchronous signals; the frame holds the program's mask, or gets it now.
+    let _ = unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            0,
+            &HANDLER_MASK as *const u64,
+            &mut old as *mut u64,
+            8
+        )
+    };
+    upcall::mask_known(t, uc, old);
 }
 
 /// As [`block`], and unblocks the rest: after a call that was made under another mask.
@@ -647,8 +657,9 @@ pub fn only_ours() {
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_late(uc: &mut UContext) {
-    block();
-    late(Thread::current(), uc);
+    let t = Thread::current();
+    block(t, uc);
+    late(t, uc);
 }
 
 /// As [`ulpf_late`], in a handler that has blocked signals.
@@ -671,7 +682,7 @@ pub fn late(t: &'static Thread, uc: &mut UContext) {
 
 /// A signal is due on this thread: the debugger first, if it wants to know, then the program.
 pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
-    close(t);
+    close(t, uc);
     let i = t.inner();
     if g().wants_stop(sig) && t.is_debugged() {
         i.info = *info;
@@ -719,7 +730,18 @@ fn clear_ac() {
     };
 }
 
-fn ours(rip: u64) -> bool {
+/// Whose handler begins here.
+#[inline(always)]
+fn interrupted_thread(uc: &UContext) -> &'static Thread {
+    let t = Thread::current();
+    if !ours(uc.gprs.rip) {
+        upcall::forget(t);
+    }
+    t
+}
+
+/// Code of the stub's own?
+pub fn ours(rip: u64) -> bool {
     let (base, end) = g().image;
     (rip >= base && rip < end) || fault::is_thunk(rip)
 }
@@ -736,6 +758,8 @@ fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) 
         let open = uc.sigmask & bit(PARK_SIGNAL) == 0;
         if direct && open && i.direct_mask.is_none() {
             i.direct_mask = Some(uc.sigmask);
+        } else if open && !direct {
+            upcall::interrupted(t, rip, uc.sigmask);
         }
         if let Some(slot) = i.deferred.get_mut(i.deferred_len) {
             *slot = *info;
@@ -765,7 +789,7 @@ const UC_FP_XSTATE: u64 = 1;
 
 extern "C" fn on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
-    let t = Thread::current();
+    let t = interrupted_thread(uc);
     if info.by_kernel() && matches!(sig, 4 | 8) && fault::recover(uc, info) {
         return;
     }
@@ -806,10 +830,11 @@ fn park_is_ours(t: &Thread, info: &SigInfo) -> bool {
 
 extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
-    let t = Thread::current();
+    let t = interrupted_thread(uc);
     if !park_is_ours(t, info) {
         return arrived(t, uc, info);
     }
+    upcall::learn(uc);
     patches::leave(t, uc);
     let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
@@ -830,10 +855,15 @@ extern "C" fn on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
 
 extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
-    let t = Thread::current();
+    let t = interrupted_thread(uc);
     if !info.by_kernel() {
         return arrived(t, uc, info);
     }
+    fault(t, sig, info, uc);
+}
+
+/// A fault of this thread, which came by a signal or by an upcall.
+pub fn fault(t: &'static Thread, sig: i32, info: &SigInfo, uc: &mut UContext) {
     sites::leave(uc);
     // A privileged instruction at a place where another one was.
     let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
@@ -868,7 +898,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     } else if left == Some(Left::Access) {
         fault::again(t, uc);
     } else if !fault::handle(t, uc, info) {
-        close(t);
+        close(t, uc);
         if t.inner().own_step.is_some() {
             fault::cancel_own_step(t, uc);
         }
@@ -880,7 +910,7 @@ extern "C" fn on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     patches::skip(t, uc);
     if core::mem::replace(&mut t.inner().open, false) && uc.flags & UC_FP_XSTATE != 0 {
-        uc.link = RETURN_HERE;
+        uc.link |= RETURN_HERE;
     } else if t.attention.load(SeqCst) != 0 {
         ulpf_late(uc);
     }
@@ -891,7 +921,7 @@ const SI_KERNEL: i32 = 0x80;
 
 extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
-    let t = Thread::current();
+    let t = interrupted_thread(uc);
     let i = t.inner();
     if !info.by_kernel() {
         patches::untrap(uc);
@@ -1032,7 +1062,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 
 extern "C" fn on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
-    let t = Thread::current();
+    let t = interrupted_thread(uc);
     if !info.by_kernel() {
         return arrived(t, uc, info);
     }

@@ -168,6 +168,8 @@ pub enum Request {
     SitesAnew,
     /// The program wants gs, or locks all its memory: no patches any more.
     NoPatches,
+    /// The program begins something that our own signal frames cannot hold.
+    NoUpcalls,
     /// The watches of this page may be better off in another place.
     Reconsider {
         page: u64,
@@ -188,6 +190,9 @@ pub struct Thread {
     /// A signal has struck while our own code ran, and may have left something to do.
     pub attention: AtomicU32,
     pub kicked: AtomicBool,
+    /// The frame of the upcall that is being handled, as long as it lacks the program's signal mask
+    /// (`crate::upcall`).
+    pub unmasked: AtomicPtr<UContext>,
     /// The debugger changed the registers of a thread that rests in a system call.
     pub dirty: AtomicBool,
     /// Scheduler locking: rest after the present system call.
@@ -244,7 +249,7 @@ pub struct Inner {
     pub leaving: bool,
     /// Our handler runs under the program's own mask (see [`super::signals::close`]).
     pub open: bool,
-    /// The program's signal mask, while signals wait for the end of `direct`.
+    /// The program's signal mask, while signals wait for the end of `direct`, or for the frame of an upcall.
     pub direct_mask: Option<u64>,
     /// When the call in progress was first made, if not just now (0).
     pub begun: u64,
@@ -492,6 +497,7 @@ impl Registry {
         t.ctx.store(null_mut(), Relaxed);
         t.attention.store(0, Relaxed);
         t.kicked.store(false, Relaxed);
+        t.unmasked.store(null_mut(), Relaxed);
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
         t.trap_ring.store(0, Relaxed);

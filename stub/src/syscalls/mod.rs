@@ -46,6 +46,8 @@ pub const EINTR: i64 = -4;
 /// arch_prctl(2) codes.
 const SET_GS: u64 = 0x1001;
 const GET_GS: u64 = 0x1004;
+const REQ_XCOMP_PERM: u64 = 0x1023;
+const SHSTK_ENABLE: u64 = 0x5001;
 const ENOSYS: i64 = -38;
 const EPERM: i64 = -1;
 const EFAULT: i64 = -14;
@@ -160,6 +162,11 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
                 park::request(t, uc, Request::NoPatches);
             }
             patches::disable();
+            Value(ordinary(t, uc, nr, a))
+        }
+        // More vector state than our own frames have room for, or return addresses that they lack.
+        k::__NR_arch_prctl if matches!(a[0], REQ_XCOMP_PERM | SHSTK_ENABLE) => {
+            park::request(t, uc, Request::NoUpcalls);
             Value(ordinary(t, uc, nr, a))
         }
         // Our tables have room for all that could be watched; with ports, the bytes that we count on to trap

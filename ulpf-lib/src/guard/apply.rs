@@ -32,6 +32,9 @@ struct Move {
     vma: (u64, u64),
 }
 
+/// (start, end, what it is, the guard it shall have)
+type Change = (u64, u64, Moved, Option<Guard>);
+
 /// Unguarded pages between two guarded runs that are moved along when mappings run short.
 const FILL_GAP: u64 = 16 * PAGE_SIZE;
 /// A lone guarded page costs up to this many mappings: the two neighbours, itself, and what it cuts off.
@@ -419,7 +422,7 @@ impl Guards {
             }
             end = copied;
         }
-        if let Err(e) = file.map_over(start, end - start, prot, start) {
+        if let Err(e) = self.map_primary(start, end - start, prot) {
             return give_up(end, refuse::no_move(start, end, e));
         }
         self.record(
@@ -567,8 +570,7 @@ impl Guards {
 
     /// Sets, changes and lifts guards of moved pages.
     fn set_guards(&mut self, wanted: &[PageRun], unarmed: &mut Vec<Unarmed>) {
-        // (start, end, what it is, the guard it shall have)
-        let mut changes: Vec<(u64, u64, Moved, Option<Guard>)> = Vec::new();
+        let mut changes: Vec<Change> = Vec::new();
         let mut next = 0;
         for (start, end, moved) in self.moved.iter() {
             let mut at = start;
@@ -587,14 +589,19 @@ impl Guards {
                 at = stop;
             }
         }
-        let effective =
-            |c: &(u64, u64, Moved, Option<Guard>)| Moved { guard: c.3, ..c.2 }.effective();
-        for group in changes.chunk_by(|a, b| a.1 == b.0 && effective(a) == effective(b)) {
-            let (start, end) = (group[0].0, group[group.len() - 1].1);
-            let prot = effective(&group[0]);
-            if group.iter().any(|c| c.2.effective() != prot)
-                && let Err(e) = os::protect(start, end - start, prot)
-            {
+        let shall = |c: &Change| Moved { guard: c.3, ..c.2 };
+        let groups: Vec<&[Change]> = changes
+            .chunk_by(|a, b| a.1 == b.0 && self.alike(&shall(a)) == self.alike(&shall(b)))
+            .collect();
+        let range = |g: &&[Change]| (g[0].0, g[g.len() - 1].1, shall(&g[0]));
+        let differs = |g: &&&[Change]| {
+            let wanted = self.alike(&shall(&g[0]));
+            g.iter().any(|c| self.alike(&c.2) != wanted)
+        };
+        let ranges: Vec<_> = groups.iter().filter(differs).map(range).collect();
+        let mut failed = self.close_all(&ranges).into_iter().peekable();
+        for group in groups {
+            if let Some((_, e)) = failed.next_if(|(start, _)| *start == group[0].0) {
                 for c in group.iter().filter(|c| c.3 > c.2.guard) {
                     let run = PageRun {
                         start: TargetAddr(c.0),

@@ -40,8 +40,8 @@ impl Guards {
         };
         let fresh = os::map_private(end - start).map_err(refusal)?;
         for &(s, e, moved) in runs {
-            let held = moved.effective() & !PROT_WRITE;
-            if held != moved.effective() {
+            let held = self.mapped_prot(&moved) & !PROT_WRITE;
+            if held != self.mapped_prot(&moved) {
                 os::protect(s, e - s, held).map_err(refusal)?;
             }
         }
@@ -108,7 +108,7 @@ impl Guards {
     /// while the child copies them.
     pub fn freeze(&self, frozen: bool) {
         for (s, e, moved) in self.moved.iter() {
-            let prot = moved.effective();
+            let prot = self.mapped_prot(&moved);
             if moved.origin != Origin::Shared && prot & PROT_WRITE != 0 {
                 let now = if frozen { prot & !PROT_WRITE } else { prot };
                 let _ = os::protect(s, e - s, now);

@@ -15,6 +15,8 @@
 //! Memory that the program itself shares is not copied: its mapping is duplicated (mremap(2) with
 //! an old size of zero).
 //!
+//! With `/dev/ulpf` its store takes the memfd's place, and permissions that of mprotect(2): `machine.rs`.
+//!
 //! **Who may do what when.** [`Guards`] belongs to the stub's task, which shares the program's memory
 //! but not its descriptor table. Every method that takes `&mut self` is called while all program
 //! threads are parked. The fault handler reads the [`PageMap`] only.
@@ -29,6 +31,7 @@
 mod apply;
 mod heap;
 mod live;
+mod machine;
 pub mod maps;
 mod os;
 mod page_map;
@@ -44,6 +47,7 @@ use alloc::vec::Vec;
 
 pub use apply::Unarmed;
 pub use heap::LARGEST_HEAP;
+pub use machine::{DeviceUse, FEATURES, Machine};
 pub use os::{OUR_IMAGES, OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
@@ -79,7 +83,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// The protection that the primary mapping has.
+    /// What is left of it beside the guard.
     fn effective(self) -> u8 {
         match self.guard {
             None => self.prot,
@@ -116,6 +120,8 @@ pub struct Guards {
     map: &'static PageMap,
     /// Made when it is first needed: a program that nobody watches gets none.
     file: Option<os::File>,
+    machine: Machine,
+    device_use: Option<DeviceUse>,
     /// Device and inode of `file`.
     identity: (u64, u64),
     pagemap: Option<os::File>,
@@ -161,6 +167,8 @@ impl Guards {
         Guards {
             map,
             file: None,
+            machine: Machine::Undecided,
+            device_use: None,
             identity: (0, 0),
             pagemap: None,
             strict: false,
@@ -178,14 +186,20 @@ impl Guards {
         }
     }
 
-    /// Makes the memory file, if there is none yet.
-    fn prepare(&mut self) -> Result<(), Refusal> {
+    /// Makes the memory file, if there is none yet, and with it decides what guards are made of.
+    pub fn prepare(&mut self) -> Result<(), Refusal> {
         if self.file.is_some() {
             return Ok(());
         }
         refuse::raise_file_limit()?;
-        let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
-        file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
+        let file = match self.decide()? {
+            Some(store) => store,
+            None => {
+                let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
+                file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
+                file
+            }
+        };
         self.identity = file.identity().map_err(refuse::no_memfd)?;
         self.file = Some(file);
         self.pagemap = os::File::open(c"/proc/self/pagemap").ok();

@@ -57,6 +57,11 @@ impl Drop for File {
 pub const FILE_SIZE: u64 = 1 << 47;
 
 impl File {
+    /// Owns a descriptor.
+    pub fn of(fd: i32) -> File {
+        File(fd)
+    }
+
     pub fn open(path: &CStr) -> Result<File, Errno> {
         // SAFETY: the path is a C string; open touches no memory of ours.
         let fd = unsafe {
@@ -215,10 +220,15 @@ impl File {
 
     /// Puts `[offset, …)` of the file in the place of the pages at `addr`, whose content is there.
     pub fn map_over(&self, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(), Errno> {
-        let flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
-        // SAFETY: see the head of the module.
-        unsafe { sys!(__NR_mmap, addr, len, prot, flags, self.0, offset) }.map(drop)
+        map_over(self.0, addr, len, prot, offset)
     }
+}
+
+/// As [`File::map_over`], of any descriptor.
+pub fn map_over(fd: i32, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(), Errno> {
+    let flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+    // SAFETY: see the head of the module.
+    unsafe { sys!(__NR_mmap, addr, len, prot, flags, fd, offset) }.map(drop)
 }
 
 /// Zeroed memory for the page map, never given back.

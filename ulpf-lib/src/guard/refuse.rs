@@ -8,6 +8,7 @@ use linux_raw_sys::general::RLIMIT_FSIZE;
 
 use super::os;
 use crate::addr::{TargetAddr, USER_END};
+use crate::device::Unusable;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::{WatchKind, WatchRange};
@@ -120,6 +121,14 @@ pub(super) fn raise_file_limit() -> Result<(), Refusal> {
         }
         _ => Ok(()),
     }
+}
+
+pub(super) fn no_device(why: Unusable) -> Refusal {
+    Refusal::new(
+        "cannot guard memory with the kernel module (backend `kernel`)",
+        why.why(),
+        why.what_to_do(),
+    )
 }
 
 pub(super) fn no_memfd(e: Errno) -> Refusal {

@@ -224,7 +224,7 @@ impl Guards {
                 os::protect(at, s - at, prot)?;
             }
             let new = Moved { prot, ..moved };
-            os::protect(s, e - s, new.effective())?;
+            os::protect(s, e - s, self.mapped_prot(&new))?;
             self.record(s, e, new);
             at = e;
         }
@@ -238,10 +238,7 @@ impl Guards {
     pub fn open(&self, addr: TargetAddr, len: u64, open: bool) {
         let (from, to) = pages(addr, len);
         for (s, e, moved) in self.moved.within(from, to) {
-            if moved.effective() != moved.prot {
-                let prot = if open { moved.prot } else { moved.effective() };
-                let _ = os::protect(s, e - s, prot);
-            }
+            self.open_run(s, e, &moved, open);
         }
     }
 

@@ -1,0 +1,232 @@
+"""`--backend kernel`: the same sessions as everywhere, with the kernel module serving the faults.
+
+The server and the program run in a machine of their own (lib/guest.py), gdb out here. One boot serves all:
+whoever comes first runs everything there, the others wait for the verdicts.
+"""
+
+import fcntl
+import glob
+import json
+import os
+import re
+import sys
+import traceback
+import unittest
+
+from gdb import test_kernel_writes, test_signals, test_threads, test_watch
+from lib import vm
+from lib.cases import Case
+from lib.env import ROOT, example
+from lib.guest import Guest, GuestServer
+
+ORACLE = os.path.join(ROOT, "oracle", "target", "release", "ulpf-oracle")
+
+
+def cases():
+    """The oracle's, but for those in debug registers: these need no guards."""
+    for path in sorted(glob.glob(os.path.join(ROOT, "oracle", "cases", "*.case"))):
+        with open(path) as text:
+            if "registers" not in text.read().splitlines():
+                yield path
+
+
+CASES = list(cases())
+OPTIONS = ["--backend", "kernel"]
+# What gdb says is checked there as here: the spine, and what is special about this way in.
+SESSIONS = {
+    "Spine": (test_watch.Watch, None),
+    "KernelWrites": (test_kernel_writes.KernelWrites, [
+        "test_read_into_a_watched_buffer", "test_every_call_is_a_hit", "test_kernel_reads_are_reads",
+        "test_the_call_is_named"]),
+    "Signals": (test_signals.Delivery, [
+        "test_a_fault_while_a_watched_page_is_written", "test_step_into_a_handler",
+        "test_watch_in_a_handler", "test_watch_on_the_alternate_stack"]),
+    "Threads": (test_threads.Threads, ["test_every_store_of_a_thread_is_counted_once"]),
+    "Processes": (test_threads.Processes, None),
+}
+PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals",
+            "threads16", "registers", "children", "brink", "syscalls", "storm", "allocations"]
+
+
+class InGuest(Case):
+    """Tests of this file that run in the guest."""
+
+    guest = None
+
+    def serve(self, *program, options=(), **_):
+        path = example(program[0]) if "/" not in program[0] else program[0]
+        server = GuestServer(self.guest, path, *program[1:], options=[*OPTIONS, *options])
+        self._servers.append(server)
+        return server
+
+    def gdb(self, *args, **options):
+        gdb = super().gdb(*args, **options)
+        # What it sends once more because a machine is slow would be answered twice.
+        gdb("set remotetimeout 60")
+        return gdb
+
+
+class Own(InGuest):
+    def told(self, gdb):
+        return json.loads(gdb("monitor ulpf backend").strip().splitlines()[-1])
+
+    def test_accesses_come_without_a_signal(self):
+        gdb = self.session("five", options=["--no-patch"])
+        gdb("watch a")
+        self.assertChange(gdb("continue"), 2, "a", 10, 11)
+        self.assertChange(gdb("continue"), 2, "a", 11, 12)
+        told = self.told(gdb)
+        self.assertEqual(told["backend"], "kernel")
+        self.assertGreaterEqual(told["upcalls"], 2)
+        self.assertExits(gdb, 0, "five: done")
+
+    def run_there(self, *words):
+        status, out, err = self.guest.run("/ulpf", "run", *words)
+        print(out, err)
+        return status, out, err
+
+    def test_run_says_which_it_is(self):
+        status, out, err = self.run_there("--backend", "kernel", "-v", "-q", "-w", "a", example("five"))
+        self.assertEqual((status, out), (0, "five: done\n"), err)
+        self.assertIn("backend kernel: /dev/ulpf is there", err)
+        self.assertIn("backend kernel: ", self.run_there("-v", "-q", "-w", "a", example("five"))[2])
+        self.assertIn("backend signal: it was asked for",
+                      self.run_there("--backend", "signal", "-v", "-q", "-w", "a", example("five"))[2])
+
+    def counts(self, backend, patching):
+        status, out, err = self.run_there("--backend", backend, *patching, "--json", "-q", "--log", "-", "-w", "unwatched:rw",
+                                          "-w", "a:rw", "-w", "e", example("five"))
+        self.assertEqual(status, 0, err)
+        summary = next(json.loads(line) for line in out.splitlines() if line.startswith('{"type":"summary"'))
+        return [{key: watch[key] for key in ("spec", "hits", "silent")} for watch in summary["watches"]]
+
+    def test_the_same_hits_as_by_signals(self):
+        for patching in [], ["--no-patch"]:
+            counted = self.counts("kernel", patching)
+            self.assertEqual(len(counted), 3)
+            self.assertEqual(counted, self.counts("signal", patching))
+
+    def as_bare(self, specs, program, at_least=1):
+        expected = self.guest.run(example(program))[:2]
+        watches = [word for spec in specs for word in ("-w", spec)]
+        status, out, err = self.run_there("--backend", "kernel", "-q", *watches, example(program))
+        wrong = [f"bare: {a}\nulpf: {b}" for a, b in zip(expected[1].splitlines(), out.splitlines()) if a != b]
+        self.assertFalse(wrong[:20], "\n".join(wrong[:20]))
+        self.assertEqual((status, out), expected)
+        hits = re.search(r"ulpf: ([\d,]+) hits? on", err)
+        self.assertGreaterEqual(int(hits[1].replace(",", "")), at_least, err)
+
+    def test_system_calls_are_as_bare(self):
+        """The kernel reads and writes closed pages by the alias: nothing fails, nothing is short."""
+        self.as_bare(["arena.hot:rw", "arena.alone:rw"], "syscalls")
+
+    def test_programs_are_as_bare_with_their_heap_watched(self):
+        for program in "brink", "children", "threads16", "storm", "allocations":
+            with self.subTest(program):
+                self.as_bare(["heap:rw"], program, 0)
+
+    def test_the_oracle(self):
+        """Its fixed cases, and some random programs, judged in the machine: every hit is as it must be."""
+        if not os.path.exists(ORACLE):
+            self.skipTest("the oracle is not built (tests/all --only oracle)")
+        runs = [["case", *CASES], ["one", "unicorn", "1"], ["one", "crew", "3"]]
+        for run in runs:
+            status, out, err = self.guest.run(ORACLE, "--ulpf", "/ulpf", *run)
+            print(out, err)
+            self.assertEqual(status, 0, run)
+
+    def test_doctor_knows_it(self):
+        said = self.guest.run("/ulpf", "doctor")[1]
+        self.assertSays(said, r"ok +/dev/ulpf +there, and it may be used", r"backend `kernel`")
+
+
+SESSIONS["Own"] = (Own, None)
+
+
+def names(case, wanted):
+    return wanted or unittest.defaultTestLoader.getTestCaseNames(case)
+
+
+def run_all():
+    """{"Spine.test_one_watch": [verdict, what was said]}, and what the machine said at its end."""
+    verdicts = {}
+    files = ["/bin/sh", "/bin/true", *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
+    guest = Guest(PROGRAMS, files, limit=Backend.limit - 30)
+    try:
+        for group, (case, wanted) in SESSIONS.items():
+            inside = case if issubclass(case, InGuest) else type(group, (InGuest, case), {})
+            inside.guest = guest
+            for name in names(case, wanted):
+                result = unittest.TestResult()
+                inside(name).run(result)
+                bad = result.failures + result.errors
+                verdicts[f"{group}.{name}"] = (["skipped", result.skipped[0][1]] if result.skipped else
+                                               ["failed", "\n".join(text for _, text in bad)] if bad else ["passed", ""])
+                print(group, name, verdicts[f"{group}.{name}"][0], file=sys.stderr, flush=True)
+    except BaseException:
+        verdicts["machine"] = ["failed", traceback.format_exc()]
+    return verdicts, guest.close()
+
+
+def told():
+    """The verdicts of this run of tests/run (our parent)."""
+    os.makedirs(vm.BUILD, exist_ok=True)
+    with open(os.path.join(vm.BUILD, "backend-lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = os.path.join(vm.BUILD, f"backend-{os.getppid()}")
+        if not os.path.exists(path):
+            for name in os.listdir(vm.BUILD):
+                if name.startswith("backend-") and name != "backend-lock":
+                    os.unlink(os.path.join(vm.BUILD, name))
+            try:
+                answer = run_all()
+            except vm.Unavailable as why:
+                answer = [{"unavailable": str(why)}, ""]
+            with open(path + ".new", "w") as file:
+                json.dump(answer, file)
+            os.rename(path + ".new", path)
+        with open(path) as file:
+            verdicts, said = json.load(file)
+    if "unavailable" in verdicts:
+        raise unittest.SkipTest(verdicts["unavailable"])
+    return verdicts, said
+
+
+class Backend(unittest.TestCase):
+    limit = 400
+    idle = True
+
+    def test_the_kernel_does_not_complain(self):
+        """No warning, and the module can be unloaded when all programs have ended."""
+        verdicts, said = told()
+        print(said)
+        self.assertNotIn("machine", verdicts, verdicts.get("machine"))
+        self.assertTrue(vm.is_well(said), "the last lines say why")
+
+
+def case(group, name):
+    def run(self):
+        verdicts, said = told()
+        verdict, why = verdicts.get(f"{group}.{name}", ("failed", f"the machine ended before\n{said}"))
+        if verdict == "skipped":
+            self.skipTest(why)
+        self.assertEqual(verdict, "passed", why)
+    return run
+
+
+def define():
+    for group, (inside, wanted) in SESSIONS.items():
+        members = {name: case(group, name) for name in names(inside, wanted)}
+        globals()["Backend" + group] = type("Backend" + group, (unittest.TestCase,),
+                                            {"limit": Backend.limit, "idle": True, "__module__": __name__, **members})
+
+
+def load_tests(loader, *_):
+    """Not those that run in the guest only."""
+    suite = unittest.TestSuite()
+    for thing in [Backend, *(globals()["Backend" + group] for group in SESSIONS)]:
+        suite.addTests(loader.loadTestsFromTestCase(thing))
+    return suite
+
+
+define()

@@ -1,0 +1,192 @@
+//! What takes the right to access a guarded page away: mprotect(2), or the machine (`/dev/ulpf`).
+//!
+//! With the device, moved memory lies in its store, and its primary mapping is one of the device's: it
+//! keeps the program's own protection, and the guard is a permission beside it. So guards come and go
+//! in batches and split no mapping, and a forbidden access may enter a handler without a signal. All else
+//! is as with a memfd: the store is a file, offset = virtual address, and the alias windows map it.
+//! Memory that the program itself shares is guarded with mprotect(2) all the same.
+
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+
+use super::{Guards, Moved, Origin, os, refuse};
+use crate::device::{self, Device, Op, Permission, Unusable};
+use crate::pages::Guard;
+use crate::refusal::Refusal;
+use crate::sys::Errno;
+
+/// How the device is to be used, if it is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceUse {
+    /// Guard nothing without it.
+    pub required: bool,
+    /// What the machine must be able to do, beside what guards need ([`FEATURES`]).
+    pub features: u64,
+    /// Address of the handler, or 0: forbidden accesses are SIGSEGV.
+    pub entry: u64,
+    pub handler_flags: u32,
+    /// `device::POLICY_*`
+    pub policy: u32,
+}
+
+/// Without these no guard can live on the device.
+pub const FEATURES: u64 = device::FEATURE_READ | device::FEATURE_STORE;
+
+/// What guards are made of.
+#[derive(Debug)]
+pub enum Machine {
+    /// Nothing has been guarded so far.
+    Undecided,
+    /// mprotect(2), and why not the device, if that was asked for.
+    Signals(Option<Unusable>),
+    Device(Device),
+}
+
+impl Guards {
+    /// From now on guards live on the device, if it is there. Before the first guard only.
+    ///
+    /// # Safety
+    /// `how.entry` is 0, or keeps to the rules of a handler.
+    pub unsafe fn use_device(&mut self, how: DeviceUse) {
+        self.device_use = Some(how);
+    }
+
+    /// Forbidden accesses are SIGSEGV from now on.
+    pub fn no_handler(&mut self) {
+        if let Some(how) = &mut self.device_use {
+            how.entry = 0;
+        }
+        if let Machine::Device(device) = &self.machine {
+            let _ = device.no_handler();
+        }
+    }
+
+    /// Does a forbidden access enter a handler without a signal?
+    pub fn has_handler(&self) -> bool {
+        matches!(self.machine, Machine::Device(_)) && self.device_use.is_some_and(|u| u.entry != 0)
+    }
+
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Finds out what guards are to be made of. The answer is the store, if it is the device.
+    pub(super) fn decide(&mut self) -> Result<Option<os::File>, Refusal> {
+        let Some(how) = self.device_use else {
+            self.machine = Machine::Signals(None);
+            return Ok(None);
+        };
+        match open(how) {
+            Ok((device, store)) => {
+                self.machine = Machine::Device(device);
+                Ok(Some(store))
+            }
+            Err(why) if how.required => Err(refuse::no_device(why)),
+            Err(why) => {
+                self.machine = Machine::Signals(Some(why));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The device, if it guards such pages.
+    fn device_of(&self, moved: &Moved) -> Option<&Device> {
+        match &self.machine {
+            Machine::Device(device) if moved.origin != Origin::Shared => Some(device),
+            _ => None,
+        }
+    }
+
+    /// The protection that the primary mapping of moved pages has.
+    pub(super) fn mapped_prot(&self, moved: &Moved) -> u8 {
+        match self.device_of(moved) {
+            Some(_) => moved.prot,
+            None => moved.effective(),
+        }
+    }
+
+    /// Pages of one answer are changed in one call.
+    pub(super) fn alike(&self, moved: &Moved) -> (bool, u8) {
+        match self.device_of(moved) {
+            Some(_) => (true, permission(moved.guard) as u8),
+            None => (false, moved.effective()),
+        }
+    }
+
+    /// Puts the primary mapping of moved memory over the pages at `addr`.
+    pub(super) fn map_primary(&self, addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
+        match (&self.machine, &self.file) {
+            (Machine::Device(device), _) => os::map_over(
+                device.descriptor(),
+                addr,
+                len,
+                prot,
+                device::MAP_GUARD + addr,
+            ),
+            (_, Some(file)) => file.map_over(addr, len, prot, addr),
+            _ => Err(Errno(linux_raw_sys::errno::EBADF as i32)),
+        }
+    }
+
+    /// Lifts the guards of a run for a while, or sets them again.
+    pub(super) fn open_run(&self, start: u64, end: u64, moved: &Moved, open: bool) {
+        let _ = match self.device_of(moved) {
+            Some(_) if moved.guard.is_none() => Ok(()),
+            Some(device) => {
+                let guard = if open { None } else { moved.guard };
+                device.apply(&Op::set(start, end, permission(guard)))
+            }
+            None if moved.effective() == moved.prot => Ok(()),
+            None => {
+                let prot = if open { moved.prot } else { moved.effective() };
+                os::protect(start, end - start, prot)
+            }
+        };
+    }
+
+    /// Each range becomes what is given with it; where that fails, and why.
+    pub(super) fn close_all(&self, ranges: &[(u64, u64, Moved)]) -> Vec<(u64, Errno)> {
+        let mut failed = Vec::new();
+        let mut ops = Vec::new();
+        for (start, end, moved) in ranges {
+            if self.device_of(moved).is_some() {
+                ops.push(Op::set(*start, *end, permission(moved.guard)));
+            } else if let Err(e) = os::protect(*start, end - start, moved.effective()) {
+                failed.push((*start, e));
+            }
+        }
+        if let Machine::Device(device) = &self.machine {
+            let mut left = &ops[..];
+            while let Err((done, e)) = device.batch(left) {
+                let Some(bad) = left.get(done) else { break };
+                failed.push((bad.start(), e));
+                left = &left[done + 1..];
+            }
+        }
+        failed.sort_unstable_by_key(|f| f.0);
+        failed
+    }
+}
+
+fn open(how: DeviceUse) -> Result<(Device, os::File), Unusable> {
+    let device = Device::open(FEATURES | how.features)?;
+    let strange = Unusable::Strange;
+    if how.policy != 0 {
+        device.policy(how.policy).map_err(strange)?;
+    }
+    if how.entry != 0 {
+        // SAFETY: promised to `use_device`.
+        unsafe { device.handler(how.entry, 0, how.handler_flags) }.map_err(strange)?;
+    }
+    let store = device.store().map_err(strange)?;
+    Ok((device, os::File::of(store)))
+}
+
+fn permission(guard: Option<Guard>) -> Permission {
+    match guard {
+        None => Permission::ReadWrite,
+        Some(Guard::NoWrite) => Permission::ReadOnly,
+        Some(Guard::NoAccess) => Permission::None,
+    }
+}
