@@ -73,6 +73,35 @@ struct Piece {
     old: Vec<u8>,
 }
 
+/// The watches of one page, and which of its bytes they cover: most accesses to a busy page touch none.
+struct Page {
+    ids: BTreeSet<u64>,
+    bits: [u64; PAGE as usize / 64],
+}
+
+impl Default for Page {
+    fn default() -> Page {
+        Page {
+            ids: BTreeSet::new(),
+            bits: [0; PAGE as usize / 64],
+        }
+    }
+}
+
+impl Page {
+    fn cover(&mut self, page: u64, w: &Watch) {
+        let (from, to) = (w.addr.max(page), (w.addr + w.len).min(page + PAGE));
+        for byte in from - page..to - page {
+            self.bits[byte as usize / 64] |= 1 << (byte % 64);
+        }
+    }
+
+    fn covers(&self, page: u64, addr: u64, end: u64) -> bool {
+        let (from, to) = (addr.max(page), end.min(page + PAGE));
+        (from - page..to - page).any(|byte| self.bits[byte as usize / 64] >> (byte % 64) & 1 != 0)
+    }
+}
+
 #[derive(Default)]
 pub struct Debug {
     /// A debugger is there.
@@ -90,7 +119,7 @@ pub struct Debug {
     /// Their bytes.
     watched: u64,
     next: u64,
-    pages: HashMap<u64, BTreeSet<u64>>,
+    pages: HashMap<u64, Page>,
     pieces: Vec<Piece>,
     /// The instruction that these pieces are of.
     pc: u64,
@@ -129,7 +158,9 @@ impl Debug {
         self.watches.insert(id, w);
         let change = |page| {
             let was = self.permission(page);
-            self.pages.entry(page).or_default().insert(id);
+            let entry = self.pages.entry(page).or_default();
+            entry.ids.insert(id);
+            entry.cover(page, &self.watches[&id]);
             let is = self.permission(page);
             (was != is).then_some((page, is))
         };
@@ -142,11 +173,17 @@ impl Debug {
         let was: Vec<_> = all.clone().map(|p| (p, self.permission(p))).collect();
         self.watched -= self.watches.remove(&id).map_or(0, |w| w.len);
         for page in all {
-            if let Some(ids) = self.pages.get_mut(&page) {
-                ids.remove(&id);
-                if ids.is_empty() {
-                    self.pages.remove(&page);
+            let Some(mut entry) = self.pages.remove(&page) else {
+                continue;
+            };
+            entry.ids.remove(&id);
+            if !entry.ids.is_empty() {
+                let ids = std::mem::take(&mut entry.ids);
+                entry.bits.fill(0);
+                for w in ids.iter().filter_map(|id| self.watches.get(id)) {
+                    entry.cover(page, w);
                 }
+                self.pages.insert(page, Page { ids, ..entry });
             }
         }
         let now = was.into_iter().map(|(p, old)| (p, old, self.permission(p)));
@@ -155,7 +192,7 @@ impl Debug {
 
     /// What a page has to forbid for its watches.
     fn permission(&self, page: u64) -> u8 {
-        let Some(ids) = self.pages.get(&page) else {
+        let Some(Page { ids, .. }) = self.pages.get(&page) else {
             return RW;
         };
         match ids
@@ -175,8 +212,8 @@ impl Debug {
         let end = addr.saturating_add(len);
         let mut ids: Vec<u64> = (addr & !(PAGE - 1)..end)
             .step_by(PAGE as usize)
-            .filter_map(|page| self.pages.get(&page))
-            .flatten()
+            .filter_map(|page| self.pages.get(&page).filter(|p| p.covers(page, addr, end)))
+            .flat_map(|p| &p.ids)
             .copied()
             .filter(|id| {
                 self.watches
