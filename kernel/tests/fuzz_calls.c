@@ -201,10 +201,15 @@ static void lost(int number, siginfo_t *info, void *context)
 	(void)context;
 	uintptr_t window = (uintptr_t)info->si_addr & ~0x1fffffUL;
 	unsigned int s = (window - (uintptr_t)room) / (2 << 20) / WINDOW;
+	static __thread uintptr_t last;
+	bool again = window == last;
 
 	if (s >= SPACES)
 		_exit(4);
-	if (mmap((void *)window, 512 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, space[s].fd, ULPF_MAP_GUARD) == MAP_FAILED)
+	/* A region of ours may forbid what no handler is asked for: a new mapping would not help. */
+	last = again ? 0 : window;
+	if (again ||
+	    mmap((void *)window, 512 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, space[s].fd, ULPF_MAP_GUARD) == MAP_FAILED)
 		mmap((void *)window, 512 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
