@@ -114,6 +114,10 @@ int ulpf_is_guarded(const void *addr, size_t len, int access);
 /* Gives the calling thread its exception stack now. A thread whose own stack another one watches
  * needs that. */
 int ulpf_thread_init(void);
+/* The calling thread's accesses go through unseen, until ulpf_resume (back end protection-keys only, and without
+ * a system call). */
+int ulpf_suspend(void);
+int ulpf_resume(void);
 /* Is a handler running on the calling thread? */
 int ulpf_in_handler(void);
 /* Asks for a back end (ulpf(3) lists them), before the first handler or watchpoint. */
@@ -130,6 +134,7 @@ struct ulpf_stats {
 	uint64_t nested;          /* hits of handlers, for which none was called */
 	uint64_t opened;          /* steps with open pages: other threads' accesses went unseen */
 	uint64_t unreported;      /* counted, but not handed to a handler */
+	uint64_t kernel;          /* accesses of system calls to guarded pages (back end device) */
 };
 void ulpf_statistics(struct ulpf_stats *stats);
 

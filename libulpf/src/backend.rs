@@ -3,30 +3,43 @@
 //! | back end | what tells us | what it needs |
 //! |---|---|---|
 //! | `signal` | page guards by mprotect(2), SIGSEGV | nothing |
+//! | `protection-keys` | page guards by pkey_mprotect(2), SIGSEGV (`keys.rs`) | a processor and a kernel that have them |
+//! | `device` | page guards of the kernel module, which enters our handler (`upcall.rs`) | `/dev/ulpf` |
 //! | `debug-registers` | perf events, SIGTRAP behind the access (`registers.rs`) | at most four small watches |
 
 use core::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::Mutex;
 
-use ulpf_lib::guard::{OUR_IMAGES, OUR_PLACE, maps};
+use ulpf_lib::device::{self, Device, Unusable};
+use ulpf_lib::guard::{self, OUR_IMAGES, OUR_PLACE, maps};
+use ulpf_lib::sys::Errno;
 
 use crate::error::Failure;
-use crate::registers;
+use crate::{keys, registers};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Backend {
     Signal = 1,
     Registers = 2,
+    Keys = 3,
+    Device = 4,
 }
 
-const ALL: [Backend; 2] = [Backend::Signal, Backend::Registers];
+const ALL: [Backend; 4] = [
+    Backend::Signal,
+    Backend::Registers,
+    Backend::Keys,
+    Backend::Device,
+];
 
 impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Backend::Signal => "signal",
             Backend::Registers => "debug-registers",
+            Backend::Keys => "protection-keys",
+            Backend::Device => "device",
         }
     }
 
@@ -43,7 +56,34 @@ impl Backend {
             Backend::Registers => registers::probe().map(|()| {
                 "the processor's debug registers: no page is guarded, four small watches at most"
             }),
+            Backend::Keys => keys::probe().map(|()| {
+                "page guards by protection keys and SIGSEGV: each thread has its own, also while one of them steps"
+            }),
+            Backend::Device => device().map(|()| {
+                "page guards of the kernel module: its upcalls are cheaper than signals, and system calls succeed"
+            }).map_err(|why| {
+                Failure::new(libc::ENODEV, format!("{}; {}", why.why(), why.what_to_do()))
+            }),
         }
+    }
+}
+
+/// What the module must be able to do.
+pub const FEATURES: u64 = guard::FEATURES | device::FEATURE_SIGSTACK;
+
+fn device() -> Result<(), Unusable> {
+    Device::open(FEATURES).map(drop)
+}
+
+/// Why `auto` has not taken the device.
+fn because(why: Unusable) -> &'static str {
+    match why {
+        Unusable::Open(Errno(libc::ENOENT)) => "; the kernel module's /dev/ulpf is not there",
+        Unusable::Open(Errno(libc::EACCES)) => {
+            "; /dev/ulpf is there, but may not be opened by this user"
+        }
+        Unusable::Open(_) => "; /dev/ulpf cannot be opened",
+        _ => "; the kernel module is not of this version",
     }
 }
 
@@ -128,8 +168,10 @@ fn decide(choice: &Choice) -> Result<(Backend, Reason), Failure> {
         let why = wish.probe()?;
         return Ok((wish, (why, who)));
     }
-    let why = Backend::Signal.probe()?;
-    Ok((Backend::Signal, (why, "")))
+    match device() {
+        Ok(()) => Ok((Backend::Device, (Backend::Device.probe()?, ""))),
+        Err(why) => Ok((Backend::Signal, (Backend::Signal.probe()?, because(why)))),
+    }
 }
 
 /// The back end in use, or that would be: its name and why. Where none can be had, why not.
@@ -164,6 +206,9 @@ pub fn choose() -> Result<(), Failure> {
             "the program is being watched by ulpf run, ulpf gdb or ulpf server, and guards cannot be shared; \
              set the watches there, or run the program by itself",
         ));
+    }
+    if backend == Backend::Keys {
+        keys::take()?;
     }
     choice.reason = reason;
     CHOSEN.store(backend as u8, Release);

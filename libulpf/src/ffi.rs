@@ -346,6 +346,30 @@ pub extern "C" fn ulpf_thread_init() -> c_int {
     })) as c_int
 }
 
+/// The calling thread's accesses go through, unseen, until `ulpf_resume`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_suspend() -> c_int {
+    own_pages(true)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ulpf_resume() -> c_int {
+    own_pages(false)
+}
+
+fn own_pages(open: bool) -> c_int {
+    answer(call(|| {
+        if !backend::is(Backend::Keys) {
+            return Err(Failure::new(
+                libc::EOPNOTSUPP,
+                "only the back end `protection-keys` can let one thread through; delete the watches, or use ulpf_alias",
+            ));
+        }
+        crate::keys::set_own(open);
+        Ok(0)
+    })) as c_int
+}
+
 /// # Safety
 /// `stats` points to one.
 #[unsafe(no_mangle)]

@@ -20,8 +20,10 @@ use ulpf_lib::guard::Fault;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
+use crate::backend::{self, Backend};
 use crate::change;
 use crate::hits::Pending;
+use crate::keys;
 use crate::registers;
 use crate::shared::{Engine, S};
 use crate::signals::{ALL, SIGSEGV, SIGTRAP, SYNCHRONOUS, bit, chain, raise};
@@ -30,6 +32,7 @@ use crate::stacks::Block;
 
 /// `si_code` of a fault that a protection has caused.
 const SEGV_ACCERR: i32 = 2;
+const SEGV_MAPERR: i32 = 1;
 /// Bits of the page-fault error code.
 const WRITE: u64 = 2;
 const FETCH: u64 = 16;
@@ -69,7 +72,13 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     if signo == SIGTRAP && registers::trapped(b, uc, info) {
         return;
     }
-    if signo == SIGSEGV && info.code == SEGV_ACCERR && uc.err & FETCH == 0 {
+    let guard = match info.code {
+        SEGV_ACCERR | keys::SEGV_PKUERR => true,
+        // What the device's mapping refuses looks as if nothing were there.
+        SEGV_MAPERR => backend::is(Backend::Device),
+        _ => false,
+    };
+    if signo == SIGSEGV && guard && uc.err & FETCH == 0 {
         if b.performing.load(Relaxed) != 0 && b.contains(uc.gprs.rsp) {
             overrun();
         }
@@ -128,6 +137,9 @@ fn serve(b: &mut Block, engine: &'static Engine, uc: &mut UContext, info: &SigIn
                 verdict == Fault::Stale && S.changer.load(Relaxed) == change::thread_pointer();
             if verdict != Fault::Guarded && !ours {
                 change::leave(b);
+                if info.code == keys::SEGV_PKUERR && keys::set_frame(uc, false) {
+                    return true; // a thread that knew nothing of our keys
+                }
                 return again(b, uc.gprs.rip, at.0);
             }
             S.faults.fetch_add(1, Relaxed);
@@ -326,6 +338,7 @@ fn outside(b: &mut Block, mask: u64, f: impl FnOnce()) {
     // SAFETY: as above.
     let kept = unsafe { *errno };
     b.depth += 1;
+    keys::set_own(false);
     change::set_mask(mask & !SYNCHRONOUS);
     f();
     change::set_mask(ALL & !SYNCHRONOUS);
@@ -366,6 +379,7 @@ pub fn tell(b: &mut Block, mask: u64, context: *const UContext, pending: &Pendin
         outside(b, mask, || handler(info, data as *mut core::ffi::c_void));
         b.fault = before;
     });
+    b.stopping = stop;
     if stop {
         // Blocked until we return: so it arrives behind the instruction, where a debugger expects it.
         change::set_mask(ALL & !SYNCHRONOUS | bit(SIGTRAP));

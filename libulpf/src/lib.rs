@@ -28,6 +28,7 @@ mod handler;
 mod hits;
 mod interpose;
 mod io;
+mod keys;
 mod model;
 mod pli;
 mod registers;
@@ -36,6 +37,7 @@ mod signals;
 mod slow;
 pub mod splay;
 mod stacks;
+mod upcall;
 mod watch;
 
 pub use alloc::Switch;

@@ -11,17 +11,20 @@ use core::sync::atomic::Ordering::*;
 use std::collections::VecDeque;
 
 use ulpf_lib::addr::USER_END;
-use ulpf_lib::guard::{Guards, maps};
+use ulpf_lib::device::HANDLER_SIGSTACK;
+use ulpf_lib::guard::{DeviceUse, Guards, Machine, maps};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::backend::{self, Backend};
 use crate::change;
 use crate::error::Failure;
 use crate::hits::{ONE_SHOT, RANGE};
+use crate::keys;
 use crate::pli::{Permission, Plis, modify_pli};
 use crate::registers;
 use crate::shared::{FREE, LIVE, S, SLOTS};
 use crate::splay::Splay;
+use crate::upcall;
 
 pub struct Model {
     guards: Option<Guards>,
@@ -105,8 +108,16 @@ impl Model {
 
     fn guards(&mut self) -> Result<&mut Guards, Failure> {
         if self.guards.is_none() {
-            let mut guards =
-                Guards::new(&S.pages).map_err(|r| Failure::refused(libc::ENOMEM, &r))?;
+            let mut guards = Guards::lazy(&S.pages);
+            match backend::chosen() {
+                Some(Backend::Keys) => keys::numbers().map_or((), |k| guards.use_keys(k)),
+                // SAFETY: the entry keeps to the rules.
+                Some(Backend::Device) => unsafe { guards.use_device(device_use()) },
+                _ => {}
+            }
+            guards
+                .begin()
+                .map_err(|r| Failure::refused(libc::ENOMEM, &r))?;
             guards.live();
             let shared = &raw const S as u64;
             guards.exclude(TargetAddr(shared), size_of_val(&S) as u64);
@@ -411,6 +422,16 @@ impl Model {
         result
     }
 
+    /// Accesses of the kernel that the device has seen.
+    pub fn kernel_accesses(&self) -> u64 {
+        match self.guards.as_ref().map(Guards::machine) {
+            Some(Machine::Device(device)) => device
+                .counts()
+                .map_or(0, |c| c.kernel_reads + c.kernel_writes),
+            _ => 0,
+        }
+    }
+
     /// Everything back.
     pub fn clear(&mut self) -> Result<(), Failure> {
         let ids: Vec<u32> = S.list().iter().map(|(id, ..)| id.0).collect();
@@ -454,6 +475,17 @@ impl Model {
         self.ranges.clear();
         self.plis.clear();
         done // with `guards` the file goes, which is the parent's
+    }
+}
+
+fn device_use() -> DeviceUse {
+    let entry = upcall::entry();
+    DeviceUse {
+        required: true,
+        features: backend::FEATURES,
+        entry,
+        handler_flags: if entry == 0 { 0 } else { HANDLER_SIGSTACK },
+        policy: 0,
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Far transfers, segment loads, operands that begin on a guarded page and end on one that has no
 //! alias, … . While the step lasts this thread is the changer, so one is made at a time, and
-//! accesses of other threads to the open pages go unseen: they are counted (`ulpf_stats::opened`).
+//! accesses of other threads to the open pages go unseen: they are counted (`ulpf_stats::opened`). With
+//! protection keys the pages are open for this thread only.
 
 use core::sync::atomic::Ordering::*;
 
@@ -13,6 +14,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 use crate::change;
 use crate::handler::{Next, tell};
 use crate::hits::Pending;
+use crate::keys;
 use crate::model;
 use crate::shared::S;
 use crate::signals::{ALL, SYNCHRONOUS};
@@ -25,7 +27,9 @@ const TF: u64 = 1 << 8;
 pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&AccessList>) -> Next {
     change::leave(b);
     change::begin();
-    S.opened.fetch_add(1, Relaxed);
+    if !keys::active() {
+        S.opened.fetch_add(1, Relaxed);
+    }
     let mut kept = AccessList::new();
     if let Some(list) = list {
         kept = *list;
@@ -42,7 +46,7 @@ pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&Acc
                 );
             });
     }
-    open(&kept, at, true);
+    open(uc, &kept, at, true);
     let pc = uc.gprs.rip;
     let mut pending = Pending::new(pc);
     pending.collect(&kept);
@@ -66,7 +70,11 @@ pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&Acc
     Next::Done
 }
 
-fn open(list: &AccessList, at: TargetAddr, open: bool) {
+fn open(uc: &mut UContext, list: &AccessList, at: TargetAddr, open: bool) {
+    if keys::active() {
+        keys::set_frame(uc, open);
+        return;
+    }
     model::open(at.0, 1, open);
     for a in list.iter() {
         model::open(a.addr.0, a.len, open);
@@ -92,6 +100,6 @@ fn take(b: &mut Block, uc: &mut UContext) -> Option<Step> {
     let step = b.take_step()?;
     uc.sigmask = step.mask;
     uc.gprs.rflags &= !TF;
-    open(&step.list, TargetAddr(step.at), false);
+    open(uc, &step.list, TargetAddr(step.at), false);
     Some(step)
 }

@@ -49,6 +49,8 @@ pub struct Block {
     pub fault: *const FaultNow,
     /// A fault that was not ours, at this generation: the second time it is the program's own.
     pub foreign: (u64, u64, u64),
+    /// A SIGTRAP waits for the program, behind the instruction.
+    pub stopping: bool,
     stepping: bool,
     step: MaybeUninit<Step>,
 }
@@ -158,6 +160,7 @@ impl Block {
             (*block).fault = core::ptr::null();
             // As little as can be: it runs on whatever stack the signal has found, which may be an
             // alternate one of a few kilobytes, most of them taken by the frame.
+            (*block).stopping = false;
             (*block).stepping = false;
             Some(&mut *block)
         }

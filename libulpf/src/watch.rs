@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::{TargetAddr, WatchKind};
 
+use crate::backend::{self, Backend};
 use crate::error::Failure;
 use crate::hits::{self, HitInfo};
 use crate::model::Wish;
@@ -223,6 +224,8 @@ pub struct Stats {
     pub opened: u64,
     /// Hits that were counted but not handed to a handler: one instruction had more than 24.
     pub unreported: u64,
+    /// Accesses of the kernel to guarded pages, as the device counts them (each page and call once).
+    pub kernel: u64,
 }
 
 pub fn stats() -> Stats {
@@ -232,6 +235,10 @@ pub fn stats() -> Stats {
         nested: S.nested.load(Relaxed),
         opened: S.opened.load(Relaxed),
         unreported: S.unreported.load(Relaxed),
+        kernel: match backend::is(Backend::Device) {
+            true => crate::with(|m| Ok(m.kernel_accesses())).unwrap_or(0),
+            false => 0,
+        },
     }
 }
 

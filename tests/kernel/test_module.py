@@ -3,7 +3,6 @@
 One boot serves all of them. Whoever comes first boots, the others wait for what it says.
 """
 
-import fcntl
 import os
 import re
 import unittest
@@ -14,27 +13,7 @@ PROGRAMS = [*vm.names("test_"), *vm.names("example_"), *vm.names("fuzz_")]
 
 
 def told():
-    """What the machine said in this run of tests/run (our parent); boots it if nobody has."""
-    os.makedirs(vm.BUILD, exist_ok=True)
-    with open(os.path.join(vm.BUILD, "lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = os.path.join(vm.BUILD, f"said-{os.getppid()}")
-        if not os.path.exists(path):
-            for name in os.listdir(vm.BUILD):
-                if name.startswith("said-"):
-                    os.unlink(os.path.join(vm.BUILD, name))
-            try:
-                said = vm.boot(PROGRAMS, limit=280)
-            except vm.Unavailable as why:
-                said = f"unavailable: {why}"
-            with open(path + ".new", "w") as file:
-                file.write(said)
-            os.rename(path + ".new", path)
-        with open(path) as file:
-            said = file.read()
-    if said.startswith("unavailable: "):
-        raise unittest.SkipTest(said.removeprefix("unavailable: "))
-    return said
+    return vm.once("kernel", lambda: vm.boot(PROGRAMS, limit=280))
 
 
 class Module(unittest.TestCase):

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 KERNEL = os.path.join(ROOT, "kernel")
@@ -111,8 +112,10 @@ def initramfs(kernel, programs, files=()):
         with open(source, "rb") as file:
             return name, 0o100755, file.read()
     path = os.path.join(BUILD, f"initramfs-{kernel.kind}-" + "-".join(programs)[:100])
+    given = {name for name, _, _ in files}
     archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
-                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs), *files])
+                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs
+                     if "tests/" + name not in given), *files])
     return path
 
 
@@ -124,7 +127,7 @@ def names(prefix):
 def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None, files=(), more=()):
     """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest.
 
-    `files` are for its file system, as `archive` takes them, `more` is for QEMU.
+    `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU.
     """
     kernel = Kernel(kernel)
     os.makedirs(BUILD, exist_ok=True)
@@ -151,6 +154,30 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
     if status == 124:
         said.append(f"ulpf-vm: no end after {limit} s")
     return "\n".join(said)
+
+
+def once(key, boot):
+    """What a machine said in this run of tests/run (our parent), booted by whoever comes first; skips where there is none."""
+    os.makedirs(BUILD, exist_ok=True)
+    with open(os.path.join(BUILD, f"lock-{key}"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = os.path.join(BUILD, f"told-{key}-{os.getppid()}")
+        if not os.path.exists(path):
+            for name in os.listdir(BUILD):
+                if name.startswith(f"told-{key}-"):
+                    os.unlink(os.path.join(BUILD, name))
+            try:
+                said = boot()
+            except Unavailable as why:
+                said = f"unavailable: {why}"
+            with open(path + ".new", "w") as file:
+                file.write(said)
+            os.rename(path + ".new", path)
+        with open(path) as file:
+            said = file.read()
+    if said.startswith("unavailable: "):
+        raise unittest.SkipTest(said.removeprefix("unavailable: "))
+    return said
 
 
 def verdicts(said):

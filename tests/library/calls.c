@@ -117,6 +117,7 @@ CASE(calls_write)
 /* What is not the C library's to carry over fails, and can be explained; nothing is lost. */
 CASE(system_calls)
 {
+	NOT_WITH("device");
 	target = pages(3);
 	long id = insert_watchpoint((void *)(target + PAGE), 64, ULPF_WRITE);
 	OK(id);
@@ -149,6 +150,63 @@ CASE(system_calls)
 	char *volatile nowhere = NULL;
 	EQ(read(fds[0], nowhere, 1), -1);
 	EQ(errno, EFAULT);
+}
+
+/* The device opens the page for the call, and counts. */
+CASE(device_calls)
+{
+	NEED_BACKEND("device");
+	target = pages(3);
+	long id = insert_watchpoint((void *)(target + PAGE), 64, ULPF_WRITE);
+	OK(id);
+	OK(ulpf_set_handler(note, NULL));
+	EQ(pipe(fds), 0);
+	EQ(write(fds[1], "hello, device", 13), 13);
+	EQ(stats().kernel, 0);
+	EQ(syscall(SYS_read, fds[0], (void *)(target + PAGE), 5), 5);
+	CHECK(!memcmp((char *)target + PAGE, "hello", 5), "%.5s", (char *)target + PAGE);
+	EQ(fstat(fds[0], (struct stat *)(target + PAGE + 1024)), 0);
+	EQ(stats().kernel, 2);
+	EQ(counts(id).hits, 0);
+	/* By the C library's functions it is a hit. */
+	EQ(read(fds[0], (void *)(target + PAGE + 10), 8), 8);
+	EQ(calls, 1);
+	EQ(seen.syscall, SYS_read);
+	EQ(counts(id).hits, 1);
+	EQ(stats().kernel, 2);
+	target[PAGE] = 1;
+	EQ(counts(id).hits, 2);
+	CHECK(!strcmp(ulpf_backend_name(), "device"), "%s", ulpf_backend_name());
+}
+
+/* With keys a thread may let itself through, and nobody else. */
+static void *store(void *arg)
+{
+	*(volatile char *)arg = 3;
+	return NULL;
+}
+CASE(keys_suspend)
+{
+	NEED_BACKEND("protection-keys");
+	target = pages(1);
+	long id = insert_watchpoint((void *)target, 8, ULPF_ACCESS);
+	OK(id);
+	target[0] = 1;
+	EQ(counts(id).hits, 1);
+	OK(ulpf_suspend());
+	for (int i = 0; i < 100; i++)
+		target[i % 8]++;
+	pthread_t other;
+	pthread_create(&other, NULL, store, (void *)target);
+	pthread_join(other, NULL);
+	EQ(pipe(fds), 0);
+	EQ(write(fds[1], "two reads, of 8 bytes", 16), 16);
+	EQ(syscall(SYS_read, fds[0], target, 8), 8);
+	OK(ulpf_resume());
+	EQ(syscall(SYS_read, fds[0], target, 8), -1);
+	EQ(errno, EFAULT);
+	target[0] = 2;
+	EQ(counts(id).hits, 2);
 }
 
 /* A call that blocks keeps nobody from changing the watches, and finds those that are there when it returns. */

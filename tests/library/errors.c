@@ -84,6 +84,8 @@ CASE(bad_back_ends)
 	char *p = pages(1);
 	OK(insert_watchpoint(p, 1, ULPF_WRITE));
 	CHECK(!strcmp(ulpf_backend_name(), "signal"), "%s", ulpf_backend_name());
+	REFUSED(ulpf_suspend(), EOPNOTSUPP);
+	REFUSED(ulpf_resume(), EOPNOTSUPP);
 	REFUSED(ulpf_use_backend("debug-registers"), EBUSY);
 	OK(ulpf_use_backend("auto"));
 }

@@ -5,6 +5,9 @@
 //! in batches and split no mapping, and a forbidden access may enter a handler without a signal. All else
 //! is as with a memfd: the store is a file, offset = virtual address, and the alias windows map it.
 //! Memory that the program itself shares is guarded with mprotect(2) all the same.
+//!
+//! With protection keys (a library's; a stub does not use them) the primary mapping keeps its protection, too, and
+//! has one of two keys: what these forbid, each thread says for itself.
 
 #![allow(unsafe_code)]
 
@@ -41,9 +44,39 @@ pub enum Machine {
     /// mprotect(2), and why not the device, if that was asked for.
     Signals(Option<Unusable>),
     Device(Device),
+    Keys(Keys),
+}
+
+/// Protection keys of guarded pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    pub no_write: u32,
+    pub no_access: u32,
+}
+
+impl Keys {
+    fn of(self, guard: Option<Guard>) -> u32 {
+        match guard {
+            None => 0,
+            Some(Guard::NoWrite) => self.no_write,
+            Some(Guard::NoAccess) => self.no_access,
+        }
+    }
 }
 
 impl Guards {
+    /// From now on guards are protection keys. Before the first guard only.
+    pub fn use_keys(&mut self, keys: Keys) {
+        self.machine = Machine::Keys(keys);
+    }
+
+    fn keys(&self) -> Option<Keys> {
+        match self.machine {
+            Machine::Keys(keys) => Some(keys),
+            _ => None,
+        }
+    }
+
     /// From now on guards live on the device, if it is there. Before the first guard only.
     ///
     /// # Safety
@@ -73,6 +106,9 @@ impl Guards {
 
     /// Finds out what guards are to be made of. The answer is the store, if it is the device.
     pub(super) fn decide(&mut self) -> Result<Option<os::File>, Refusal> {
+        if self.keys().is_some() {
+            return Ok(None);
+        }
         let Some(how) = self.device_use else {
             self.machine = Machine::Signals(None);
             return Ok(None);
@@ -101,13 +137,16 @@ impl Guards {
     /// The protection that the primary mapping of moved pages has.
     pub(super) fn mapped_prot(&self, moved: &Moved) -> u8 {
         match self.device_of(moved) {
-            Some(_) => moved.prot,
-            None => moved.effective(),
+            None if self.keys().is_none() => moved.effective(),
+            _ => moved.prot,
         }
     }
 
     /// Pages of one answer are changed in one call.
     pub(super) fn alike(&self, moved: &Moved) -> (bool, u8) {
+        if let Some(keys) = self.keys() {
+            return (true, (keys.of(moved.guard) as u8) << 3 | moved.prot & 7);
+        }
         match self.device_of(moved) {
             Some(_) => (true, permission(moved.guard) as u8),
             None => (false, moved.effective()),
@@ -131,6 +170,11 @@ impl Guards {
 
     /// Lifts the guards of a run for a while, or sets them again.
     pub(super) fn open_run(&self, start: u64, end: u64, moved: &Moved, open: bool) {
+        if let Some(keys) = self.keys() {
+            let key = keys.of(moved.guard.filter(|_| !open));
+            let _ = os::protect_by_key(start, end - start, moved.prot, key);
+            return;
+        }
         let _ = match self.device_of(moved) {
             Some(_) if moved.guard.is_none() => Ok(()),
             Some(device) => {
@@ -145,12 +189,26 @@ impl Guards {
         };
     }
 
+    /// Takes the guard of a run of shared pages away for good.
+    pub(super) fn lift(&self, start: u64, end: u64, moved: &Moved) -> Result<(), Errno> {
+        match self.keys() {
+            _ if moved.effective() == moved.prot => Ok(()),
+            Some(_) => os::protect_by_key(start, end - start, moved.prot, 0),
+            None => os::protect(start, end - start, moved.prot),
+        }
+    }
+
     /// Each range becomes what is given with it; where that fails, and why.
     pub(super) fn close_all(&self, ranges: &[(u64, u64, Moved)]) -> Vec<(u64, Errno)> {
         let mut failed = Vec::new();
         let mut ops = Vec::new();
         for (start, end, moved) in ranges {
-            if self.device_of(moved).is_some() {
+            if let Some(keys) = self.keys() {
+                let key = keys.of(moved.guard);
+                if let Err(e) = os::protect_by_key(*start, end - start, moved.prot, key) {
+                    failed.push((*start, e));
+                }
+            } else if self.device_of(moved).is_some() {
                 ops.push(Op::set(*start, *end, permission(moved.guard)));
             } else if let Err(e) = os::protect(*start, end - start, moved.effective()) {
                 failed.push((*start, e));

@@ -47,7 +47,7 @@ use alloc::vec::Vec;
 
 pub use apply::Unarmed;
 pub use heap::LARGEST_HEAP;
-pub use machine::{DeviceUse, FEATURES, Machine};
+pub use machine::{DeviceUse, FEATURES, Keys, Machine};
 pub use os::{OUR_IMAGES, OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
@@ -156,7 +156,12 @@ impl Guards {
     /// As [`Guards::lazy`], but finds out at once whether memory can be guarded at all.
     pub fn new(map: &'static PageMap) -> Result<Guards, Refusal> {
         let mut guards = Guards::lazy(map);
-        guards.prepare().map(|()| guards)
+        guards.begin().map(|()| guards)
+    }
+
+    /// Finds out now whether memory can be guarded.
+    pub fn begin(&mut self) -> Result<(), Refusal> {
+        self.prepare()
     }
 
     /// Guards nothing yet and takes nothing from the system: what the machine lacks shows in the first

@@ -311,6 +311,12 @@ pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
     unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
 }
 
+/// As [`protect`], and the pages get this protection key.
+pub fn protect_by_key(addr: u64, len: u64, prot: u8, key: u32) -> Result<(), Errno> {
+    // SAFETY: as for `protect`.
+    unsafe { sys!(__NR_pkey_mprotect, addr, len, prot, key) }.map(drop)
+}
+
 /// madvise(MADV_DONTNEED): what follows reads as zeros, or as the file.
 pub fn dont_need(addr: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: in the place of the same call of the program.

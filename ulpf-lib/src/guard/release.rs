@@ -83,10 +83,8 @@ impl Guards {
 
     fn release_shared(&mut self, runs: &[(u64, u64, Moved)]) -> Result<(), Refusal> {
         for &(s, e, moved) in runs {
-            if moved.effective() != moved.prot {
-                os::protect(s, e - s, moved.prot)
-                    .map_err(|error| refuse::no_return(s, e, error))?;
-            }
+            self.lift(s, e, &moved)
+                .map_err(|error| refuse::no_return(s, e, error))?;
             self.erase(s, e);
         }
         Ok(())
@@ -267,7 +265,7 @@ impl Guards {
                 continue;
             }
             if moved.origin == Origin::Shared {
-                os::protect(s, e - s, moved.prot)?;
+                self.lift(s, e, &moved)?;
                 continue;
             }
             os::map_private_over(s, e - s)?;
