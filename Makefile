@@ -6,7 +6,7 @@
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
 #                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
 # make kernel-debug  the same in a kernel with KASAN, lockdep and kmemleak, which it builds at first (20 minutes, 2 GB)
-# make kernel-bench  what the module costs, in instructions
+# make kernel-bench  what the module costs, and the stub with it, in instructions
 # make kernel-fuzz   random calls of its interface, CALLS=1000000
 # make sim        builds the simulated hardware (ulpf sim), which links Unicorn and so is GPL-2.0
 # make picture    draws docs/top.svg out of a real run of ulpf top
@@ -47,8 +47,9 @@ kernel-debug: need-kernel
 	@.ci/need flex bison bc libelf-dev
 	@.ci/kernel-debug
 	@ULPF_KERNEL=debug tests/run kernel.
-kernel-bench: need-kernel
+kernel-bench: need-kernel build
 	@python3 tests/lib/vm.py --icount bench_module
+	@cd tests && python3 -m lib.guest
 CALLS ?= 1000000
 kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls

@@ -1,5 +1,7 @@
 """ulpf in a machine with our kernel module: the server runs there, the debugger here.
 
+    python3 -m lib.guest        (in tests/) counts what a store beside a watch costs, by module and by signal
+
 The machine's serial ports are sockets of ours: on one kernel/tests/agent.c is told what to run, on the
 other gdb and the server talk.
 """
@@ -9,6 +11,7 @@ import re
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -53,7 +56,7 @@ def stripped(path, folder):
 class Guest:
     """A machine that has booted, with `ulpf` as /ulpf, and these example programs and other files at their places."""
 
-    def __init__(self, programs, files=(), limit=280, options=""):
+    def __init__(self, programs, files=(), limit=280, options="", icount=False):
         vm.Kernel()
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-guest-")
         self.said = None
@@ -66,7 +69,7 @@ class Guest:
         more += ["-serial", f"unix:{ports[0]},server=on,wait=off", "-device", "pci-serial,chardev=data",
                  "-chardev", f"socket,id=data,path={ports[1]},server=on,wait=off"]
         self.data = ports[1]
-        self.thread = threading.Thread(target=self._boot, args=(files, more, limit, options), daemon=True)
+        self.thread = threading.Thread(target=self._boot, args=(files, more, limit, options, icount), daemon=True)
         self.thread.start()
         self.control = self._connect(ports[0], limit)
         self._rest = b""
@@ -74,9 +77,9 @@ class Guest:
         if self._line() != "here":
             raise AssertionError("the agent did not come up")
 
-    def _boot(self, files, more, limit, options):
+    def _boot(self, files, more, limit, options, icount):
         try:
-            self.said = vm.boot(["agent"], limit, options=options, files=files, more=more)
+            self.said = vm.boot(["agent"], limit, icount=icount, options=options, files=files, more=more)
         except BaseException as error:
             self.said = f"no machine: {error}"
 
@@ -177,3 +180,20 @@ class GuestServer:
         if self.status is None:
             self.guest.kill()
             self.status, self._out, self.said = self.guest.ended()
+
+
+def main():
+    program = os.path.join(vm.BUILD, "stores")
+    subprocess.run(["cc", "-O1", "-g", "-o", program, os.path.join(vm.ROOT, "tests", "kernel", "stores.c")], check=True)
+    guest = Guest([], [program], icount=True)
+    print("instructions for a store that is not watched, on a page that is (no patches):")
+    print(f"  bare    {guest.run(program)[1].strip()}")
+    for backend in "kernel", "signal":
+        status, out, err = guest.run("/ulpf", "run", "-q", "--no-patch", "--placement", "guard", "--backend", backend,
+                                     "-w", "page[0]", program)
+        print(f"  {backend}  {out.strip() if status == 0 else err}")
+    return 0 if vm.is_well(guest.close()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
