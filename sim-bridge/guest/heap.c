@@ -1,20 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-// Two programs that work on the heap, all of it watched (the thesis's Table 4.7 has SPEC's libquantum and
+// Programs that work on the heap, all of it watched (the thesis's Table 4.7 has SPEC's libquantum and
 // lbm; these are ours, with the same patterns of memory):
 //
 //   heap HANDLER quantum BITS    a register of basis states and amplitudes, gates over all of them
+//   heap HANDLER lists ROUNDS    small blocks that come and go (not with watches: nobody forgets them)
 //   heap HANDLER lbm SIDE        a lattice Boltzmann fluid (D3Q19), from one lattice to the other
 #include "ulpf.h"
 
 static bool watched;
 
+static uintptr_t line_behind(void *block, size_t size)
+{
+	return ((uintptr_t)block + size + 63) & -64ul;
+}
+
 static void *allocate(size_t size)
 {
-	void *block = calloc(1, size);
+	void *block = calloc(1, size + 128);
 
 	if (watched)
 		set_permissions((uintptr_t)block, size);
+	// The line behind it, for Sentry's model.
+	syscall(WATCH_LINE, line_behind(block, size));
 	return block;
+}
+
+static void release(void *block, size_t size)
+{
+	syscall(OPEN_LINE, line_behind(block, size));
+	free(block);
+}
+
+// Blocks of all sizes come and go.
+static double lists(int rounds)
+{
+	static struct { unsigned char *block; size_t size; } slots[256];
+	unsigned seed = 1;
+	double sum = 0;
+
+	while (rounds--) {
+		unsigned n = (seed = seed * 1103515245 + 12345) >> 16 & 255;
+
+		if (slots[n].block) {
+			for (size_t i = 0; i < slots[n].size; i++)
+				sum += slots[n].block[i];
+			release(slots[n].block, slots[n].size);
+		}
+		slots[n].size = 16 + (seed >> 8 & 255);
+		slots[n].block = allocate(slots[n].size);
+		memset(slots[n].block, n, slots[n].size);
+	}
+	return sum;
 }
 
 struct state { double re, im; uint64_t basis; };
@@ -136,7 +172,7 @@ int main(int argc, char **argv)
 	register_user_handler(argv[1]);
 	watched = argv[1][0] != 'n';
 	start = cycles();
-	result = argv[2][0] == 'q' ? quantum(atoi(argv[3])) : lbm(atoi(argv[3]));
+	result = argv[2][0] == 'q' ? quantum(atoi(argv[3])) : argv[2][1] == 'i' ? lists(atoi(argv[3])) : lbm(atoi(argv[3]));
 	end = cycles();
 	printf("cycles %lu hits %lu false_positives %lu nodes %zu result %.6f\n", end - start, watchpoint_hit,
 	       false_positive, watchlist_nodes(), result);

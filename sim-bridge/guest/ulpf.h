@@ -15,6 +15,8 @@
 #define SET_TLB_RO(p)	asm volatile(".byte 0x0f, 0x04, 0xcf" :: "D"(p) : "memory")
 #define REGISTER_ULI	0x1000
 #define SET_RO		0x1001
+#define WATCH_LINE	0x1002
+#define OPEN_LINE	0x1003
 #define PAGE		4096ul
 
 void watchlist_add(uint64_t addr, uint64_t len);

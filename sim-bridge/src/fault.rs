@@ -9,26 +9,44 @@
 //! is two) has stored before the one that faults stays, as with micro-operations.
 
 use crate::costs::{DELIVERY, Step};
+use crate::device::{STACK_MIN, ring};
 use crate::instructions::{Instruction, Op};
 use crate::machine::{End, State, Uc, code_at};
 use crate::memory::PAGE;
-use crate::mmu::RO;
+use crate::mmu::{RO, forbids};
+use crate::signals::{self, Info, SIGSEGV};
 use crate::tables::{Leaf, bits_of};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use unicorn_engine::RegisterX86 as R;
-use unicorn_engine::unicorn_const::Prot;
+use unicorn_engine::unicorn_const::MemType;
 
 /// Flags that are clear in a handler: TF, DF, NT, RF, AC.
 const CLEARED: u64 = 1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
 const RED_ZONE: u64 = 128;
 const FRAME: u64 = 64;
 const INFO_WRITE: u64 = 1;
+const INFO_STACK: u64 = 4;
+/// Handlers nested deeper than this are not told apart.
+const NESTED: usize = 256;
+/// A stack pointer so far below a handler's frame is on another stack.
+const FAR: u64 = 1 << 20;
+
+/// Who forbids the access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The user's tables, with this permission.
+    User(u8),
+    /// The kernel's; the code of its SIGSEGV.
+    Kernel(i32),
+    /// A guard range.
+    Guard,
+}
 
 /// A fault that waits for Unicorn to stop.
 pub(crate) struct Abort {
     addr: u64,
     store: bool,
-    permission: u8,
+    cause: Cause,
     /// Address and what was there, in the order of the stores.
     undo: Vec<(u64, Vec<u8>)>,
 }
@@ -63,15 +81,6 @@ fn modifies(uc: &Uc, pc: u64) -> bool {
         .any(|m| matches!(m.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite))
 }
 
-/// Would the kernel's tables permit the access?
-fn permitted(uc: &Uc, addr: u64, store: bool) -> bool {
-    let needed = if store { Prot::WRITE } else { Prot::READ };
-    uc.mem_regions().is_ok_and(|all| {
-        all.iter()
-            .any(|r| (r.begin..=r.end).contains(&addr) && r.perms & needed.0 == needed.0)
-    })
-}
-
 impl State {
     #[inline]
     pub(crate) fn touch(&mut self, uc: &mut Uc, addr: u64, len: u64, write: bool) {
@@ -80,6 +89,9 @@ impl State {
                 abort.undo.push((addr, old));
             }
             return;
+        }
+        if let Some(o) = &mut self.observer {
+            (o.access)(addr, len, write);
         }
         self.piece(uc, addr, (addr, len), write);
         let next = (addr | (PAGE - 1)).wrapping_add(1);
@@ -92,6 +104,9 @@ impl State {
     #[inline]
     fn piece(&mut self, uc: &mut Uc, at: u64, access: (u64, u64), write: bool) {
         let pc = self.pc;
+        if self.device_guards(uc, at, access, write) {
+            return;
+        }
         let seen = &mut self.modifies;
         let store = || write || *seen.entry(pc).or_insert_with(|| modifies(uc, pc));
         let t = self.mmu.access(pc, at, store, |byte| {
@@ -115,13 +130,57 @@ impl State {
     fn fault(&mut self, uc: &mut Uc, at: u64, access: (u64, u64), write: bool, permission: u8) {
         let store = write || self.modifies.get(&self.pc) == Some(&true);
         // If both would fault, it is the kernel's.
-        if !permitted(uc, at, store) {
+        if !self.space.permits(at, 1, if store { 2 } else { 1 }) {
+            return;
+        }
+        // A store to a region of the device's that permits more is honoured now.
+        let now = self.walk(uc, at);
+        if self.device.is_ours() && !forbids(now, store) {
+            self.mmu.tlb.set_permission(at >> 12, now);
             return;
         }
         if !self.watches.is_empty() || self.debug.guards(at) {
             self.serve(uc, at, access, write);
             return;
         }
+        self.begin_abort(
+            uc,
+            at,
+            store,
+            Cause::User(permission),
+            Some((access, write)),
+        );
+    }
+
+    /// Guard ranges come before permissions.
+    #[inline]
+    fn device_guards(&mut self, uc: &mut Uc, at: u64, access: (u64, u64), write: bool) -> bool {
+        if !self.has_guards() || !self.guarded(uc, at, write) {
+            return false;
+        }
+        self.begin_abort(uc, at, write, Cause::Guard, Some((access, write)));
+        true
+    }
+
+    /// What the kernel's tables forbid: the program's signal.
+    pub(crate) fn kernel_fault(&mut self, uc: &mut Uc, kind: MemType, addr: u64) {
+        if self.abort.is_some() {
+            return;
+        }
+        let store = matches!(kind, MemType::WRITE_UNMAPPED | MemType::WRITE_PROT);
+        let unmapped = matches!(kind, MemType::WRITE_UNMAPPED | MemType::READ_UNMAPPED);
+        let code = if unmapped { 1 } else { 2 };
+        self.begin_abort(uc, addr, store, Cause::Kernel(code), None);
+    }
+
+    fn begin_abort(
+        &mut self,
+        uc: &mut Uc,
+        addr: u64,
+        store: bool,
+        cause: Cause,
+        made: Option<((u64, u64), bool)>,
+    ) {
         let Some(mut context) = self.context.take() else {
             return;
         };
@@ -130,15 +189,16 @@ impl State {
         if saved.is_err() {
             self.end = Some(End::Failed("unicorn cannot save its state".into()));
         } else {
-            let old = uc.mem_read_as_vec(access.0, access.1 as usize);
-            let undo = match old {
-                Ok(old) if write => vec![(access.0, old)],
+            let undo = match made {
+                Some(((at, len), true)) => uc
+                    .mem_read_as_vec(at, len as usize)
+                    .map_or(vec![], |old| vec![(at, old)]),
                 _ => vec![],
             };
             self.abort = Some(Abort {
-                addr: at,
+                addr,
                 store,
-                permission,
+                cause,
                 undo,
             });
         }
@@ -197,30 +257,60 @@ impl State {
     }
 
     pub(crate) fn deliver(&mut self, uc: &mut Uc, abort: &Abort) -> Result<(), End> {
-        self.stats.faults += 1;
         let get = |uc: &Uc, r| uc.reg_read(r).unwrap_or(0);
         let (pc, sp, flags) = (get(uc, R::RIP), get(uc, R::RSP), get(uc, R::EFLAGS));
         let at = abort.addr;
+        let verb = if abort.store { "store" } else { "load" };
+        let segv = |code| Info {
+            code,
+            value: at,
+            trap: 14,
+        };
+        let permission = match abort.cause {
+            Cause::User(permission) => permission,
+            Cause::Kernel(code) => {
+                let why = match code {
+                    1 => format!("a {verb} where nothing is mapped, at {at:#x} by {pc:#x}"),
+                    _ => format!(
+                        "a {verb} that the page's protection forbids, at {at:#x} by {pc:#x}"
+                    ),
+                };
+                return signals::raise(uc, self, SIGSEGV, segv(code), why);
+            }
+            Cause::Guard => {
+                let why = format!("a {verb} in a guard range, at {at:#x} by {pc:#x}");
+                return signals::raise(uc, self, SIGSEGV, segv(2), why);
+            }
+        };
+        self.stats.faults += 1;
+        let mut info = (u64::from(abort.store) * INFO_WRITE) | (u64::from(permission) << 8);
         if self.mmu.cr18 == 0 {
-            return Err(End::Signal(
-                11,
-                format!(
-                    "the user's tables forbid the access to {at:#x} by {pc:#x}, and there is no handler"
-                ),
-            ));
+            self.event(uc, ring::UNHANDLED, at, info as u16);
+            let why = format!(
+                "the user's tables forbid the access to {at:#x} by {pc:#x}, and there is no handler"
+            );
+            return signals::raise(uc, self, SIGSEGV, segv(2), why);
         }
-        let frame = sp.wrapping_sub(RED_ZONE + FRAME) & !15;
-        let room = self.space.is_mapped(frame, FRAME)
-            && permitted(uc, frame, true)
-            && self.walk(uc, frame) == 0;
-        let info = (u64::from(abort.store) * INFO_WRITE) | (u64::from(abort.permission) << 8);
+        let (base, length) = self.thread().exceptions;
+        let below = sp.wrapping_sub(RED_ZONE + FRAME) & !15;
+        let frame = match length {
+            0 => below,
+            _ => {
+                info |= INFO_STACK;
+                match sp > base && sp <= base + length {
+                    true if below < base + STACK_MIN => 0,
+                    true => below,
+                    false => base + length - FRAME,
+                }
+            }
+        };
         let words = [at, info, self.cookie, pc, 0x33, flags, sp, 0x2b];
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let room = self.space.permits(frame, FRAME, 2) && self.walk(uc, frame) == 0;
         if !room || uc.mem_write(frame, &bytes).is_err() {
-            return Err(End::Signal(
-                11,
-                format!("no room for the handler's frame at {frame:#x}"),
-            ));
+            self.event(uc, ring::UNDELIVERED, at, info as u16);
+            let why = format!("no room for the handler's frame at {frame:#x}");
+            return signals::raise(uc, self, SIGSEGV, segv(128), why);
         }
         let set = |uc: &mut Uc, r, v| {
             uc.reg_write(r, v)
@@ -229,15 +319,35 @@ impl State {
         set(uc, R::RSP, frame)?;
         set(uc, R::EFLAGS, flags & !CLEARED)?;
         set(uc, R::RIP, self.mmu.cr18)?;
+        self.device.counts.upcalls += 1;
         if self.full {
             self.charge_entry();
             self.paid = true;
         }
-        if self.depth == 0 {
+        if self.frames.is_empty() {
             self.entered = self.stats.cycles;
         }
-        self.depth += 1;
+        // Handlers that were left by longjmp leave their frames.
+        if self.frames.len() == NESTED {
+            self.frames.remove(0);
+        }
+        self.frames.push(frame);
         Ok(())
+    }
+
+    /// A handler may be left without an instruction of ours: its stack pointer tells.
+    pub(crate) fn handler_left(&mut self, uc: &Uc) {
+        let sp = uc.reg_read(R::RSP).unwrap_or(0);
+        while let Some(&frame) = self.frames.last() {
+            if sp < frame + FRAME && frame - sp.min(frame) < FAR {
+                return;
+            }
+            self.frames.pop();
+            self.mmu.once.returned(self.pc);
+            if self.frames.is_empty() && self.full {
+                self.stats.handler_cycles += self.stats.cycles - self.entered;
+            }
+        }
     }
 
     /// One of ours; or `iretq`, for which Unicorn has no descriptor tables.
@@ -269,12 +379,12 @@ impl State {
                 let _ = uc.reg_write(R::RSP, word(3));
                 next = word(0);
                 self.mmu.once.returned(next);
-                let was = self.depth;
-                self.depth = was.saturating_sub(1);
+                let outermost = self.frames.len() == 1;
+                self.frames.pop();
                 if self.full {
                     // The step is all that the instruction costs.
                     self.uncharge();
-                    if was == 1 {
+                    if outermost {
                         self.stats.handler_cycles += self.stats.cycles - self.entered;
                     }
                     self.stats.charge(&self.costs, Step::Return);

@@ -11,7 +11,10 @@ use crate::instructions;
 use crate::memory::{PAGE, STACK, STACK_TOP, Space, up};
 use crate::mmu::{Mmu, RO};
 use crate::os::{self, File, Os};
+use crate::processes::{self, Family};
+use crate::signals::{self, Info, Signals};
 use crate::stats::Stats;
+use crate::threads::{Later, Thread};
 use crate::time;
 use crate::write_once::Rule;
 use anyhow::{Result, anyhow, ensure};
@@ -23,6 +26,7 @@ use unicorn_engine::{Context, RegisterX86 as R, Unicorn, X86Insn, uc_error};
 
 pub type Uc<'a> = Unicorn<'a, ()>;
 
+#[derive(Clone)]
 pub struct Config {
     /// Nothing is counted, and no access is looked at before the user's tables exist.
     pub functional: bool,
@@ -31,6 +35,8 @@ pub struct Config {
     pub costs: Costs,
     /// The run ends after so many instructions.
     pub limit: Option<u64>,
+    /// The program may fork, and get signals from outside: this process is the program's, alone.
+    pub processes: bool,
     /// Address and length; served by a handler that is part of the model.
     pub watches: Vec<(u64, u64)>,
 }
@@ -43,6 +49,7 @@ impl Default for Config {
             rule: Rule::Corrected,
             costs: Costs::default(),
             limit: None,
+            processes: false,
             watches: vec![],
         }
     }
@@ -60,7 +67,13 @@ pub enum End {
     Paused(Pause),
 }
 
+pub(crate) struct Observer {
+    pub access: Box<dyn FnMut(u64, u64, bool)>,
+    pub line: Box<dyn FnMut(u64, bool)>,
+}
+
 pub struct State {
+    pub(crate) observer: Option<Observer>,
     pub mmu: Mmu,
     pub stats: Stats,
     pub costs: Costs,
@@ -77,15 +90,47 @@ pub struct State {
     hooked: bool,
     /// An `iretq` that ends a handler is next. Unicorn would look for descriptor tables.
     iretq: bool,
-    /// Handlers that have not returned, and the cycle in which the outermost began.
-    pub(crate) depth: u32,
+    /// Frames of the current thread's handlers that have not returned, and the cycle in which the
+    /// outermost began.
+    pub(crate) frames: Vec<u64>,
     pub(crate) entered: u64,
     /// The next instruction is the handler's first, which has been paid.
     pub(crate) paid: bool,
     /// The instruction at work has been charged.
     pub(crate) charged: bool,
     pub(crate) modifies: HashMap<u64, bool>,
-    limit: u64,
+    pub(crate) limit: u64,
+    /// The number of the instruction before which `attend` is to look.
+    pub(crate) attention: u64,
+    /// Somebody needs the hooks.
+    pub(crate) want_hooks: bool,
+    pub threads: Vec<Thread>,
+    pub current: usize,
+    /// The current one has ended.
+    pub(crate) gone: bool,
+    pub(crate) last_id: u32,
+    /// The turn of the current thread ends before this instruction.
+    pub(crate) slice_end: u64,
+    pub signals: Signals,
+    /// Unicorn was asked to stop, for what comes between two instructions.
+    asked: bool,
+    /// An exception that an instruction has raised.
+    exception: Option<u32>,
+    /// The system call at work, what is left of it, and whether a signal has ended its wait.
+    pub(crate) calling: Option<u64>,
+    pub(crate) later: Option<Later>,
+    pub(crate) interrupted: bool,
+    /// When a call that is made again and again was made first.
+    pub(crate) since: Option<u64>,
+    /// Time that went by while nobody ran.
+    pub(crate) skipped: u64,
+    pub processes: bool,
+    /// The program has set one.
+    pub(crate) timers: bool,
+    /// There are, or were, other processes; this one is a child.
+    pub(crate) forked: bool,
+    pub child: bool,
+    pub(crate) family: Family,
     /// Starts and ends, disjoint, in order.
     pub(crate) watches: Vec<(u64, u64)>,
     /// The access that the modelled handler saw last: instruction count and address.
@@ -123,6 +168,7 @@ impl Machine {
         uc.reg_write(R::EFLAGS, 0x202).map_err(uc_failed)?;
         let context = uc.context_alloc().map_err(uc_failed)?;
         let state = Rc::new(RefCell::new(State {
+            observer: None,
             mmu: Mmu::new(config.tlb, config.rule)?,
             stats: Stats::default(),
             costs: config.costs.clone(),
@@ -137,12 +183,32 @@ impl Machine {
             context: Some(context),
             hooked: false,
             iretq: false,
-            depth: 0,
+            frames: vec![],
             entered: 0,
             paid: false,
             charged: false,
             modifies: HashMap::new(),
             limit: config.limit.unwrap_or(u64::MAX),
+            attention: 0,
+            want_hooks: false,
+            threads: vec![processes::first_thread()],
+            current: 0,
+            gone: false,
+            last_id: processes::FIRST,
+            slice_end: u64::MAX,
+            signals: Signals::default(),
+            asked: false,
+            exception: None,
+            calling: None,
+            later: None,
+            interrupted: false,
+            since: None,
+            skipped: 0,
+            processes: config.processes,
+            timers: false,
+            forked: false,
+            child: false,
+            family: Family::default(),
             watches: vec![],
             served: (u64::MAX, 0),
             debug: Debug::default(),
@@ -153,8 +219,9 @@ impl Machine {
         if !config.functional {
             time::hook(&mut machine).map_err(uc_failed)?;
         }
-        if !config.functional || config.limit.is_some() {
-            machine.hook_accesses().map_err(uc_failed)?;
+        machine.state.borrow_mut().want_hooks = !config.functional || config.limit.is_some();
+        if config.processes {
+            signals::adopt(machine.uc.get_handle());
         }
         Ok(machine)
     }
@@ -168,6 +235,19 @@ impl Machine {
         String::from_utf8_lossy(&self.state.borrow().os.kept).into_owned()
     }
 
+    /// Hears of every access (address, length, is it a store), and of lines that the program has said are
+    /// to be watched or not any more (system calls 0x1002 and 0x1003): for models beside this one.
+    pub fn observe(
+        &mut self,
+        access: impl FnMut(u64, u64, bool) + 'static,
+        line: impl FnMut(u64, bool) + 'static,
+    ) {
+        self.state.borrow_mut().observer = Some(Observer {
+            access: Box::new(access),
+            line: Box::new(line),
+        });
+    }
+
     fn hook_always(&mut self) -> Result<(), uc_error> {
         let state = self.state.clone();
         self.uc
@@ -177,17 +257,19 @@ impl Machine {
                     return;
                 }
                 s.stats.system_calls += 1;
+                let thread = s.thread_number();
                 if s.debug.has_watches() {
                     // The instruction's own accesses are those of before.
-                    s.debug.settle(uc, 1, false);
+                    s.debug.settle(uc, thread, false);
                     s.debug.before_call(uc);
                 }
                 os::call(uc, s);
                 if s.debug.has_watches() {
                     let pc = s.pc;
-                    s.debug.after_call(uc, pc, 1);
+                    s.debug.after_call(uc, pc, thread);
                 }
-                if s.end.is_some() || (s.mmu.in_use() && !s.hooked) {
+                if s.end.is_some() || s.later.is_some() || s.must_hook() || s.has_signals() {
+                    s.asked = true;
                     let _ = uc.emu_stop();
                 }
             })?;
@@ -195,11 +277,7 @@ impl Machine {
         self.uc.add_intr_hook(move |uc, number| {
             let s = &mut *state.borrow_mut();
             if s.abort.is_none() {
-                let pc = match s.hooked {
-                    true => s.pc,
-                    false => uc.reg_read(R::RIP).unwrap_or(0),
-                };
-                s.end = Some(exception(number, pc));
+                s.exception = Some(number);
             }
             let _ = uc.emu_stop();
         })?;
@@ -214,11 +292,21 @@ impl Machine {
             if s.abort.is_some() {
                 return;
             }
-            if !s.debug.is_idle() && s.debug.begins(uc, pc, 1) {
+            if s.stats.instructions >= s.attention && s.attend() {
                 let _ = uc.emu_stop();
                 return;
             }
+            if !s.debug.is_idle() {
+                let thread = s.thread_number();
+                if s.debug.begins(uc, pc, thread) {
+                    let _ = uc.emu_stop();
+                    return;
+                }
+            }
             s.pc = pc;
+            if !s.frames.is_empty() {
+                s.handler_left(uc);
+            }
             s.mmu.once.begins(pc);
             s.stats.instructions += 1;
             if s.full {
@@ -227,19 +315,12 @@ impl Machine {
                     s.stats.charge(&s.costs, Step::Instruction);
                 }
             }
-            if s.depth > 0 && len == 2 {
+            if !s.frames.is_empty() {
                 let mut code = [0; 2];
-                s.iretq = uc.mem_read(pc, &mut code).is_ok() && code == [0x48, 0xcf];
+                s.iretq = len == 2 && uc.mem_read(pc, &mut code).is_ok() && code == [0x48, 0xcf];
                 if s.iretq {
                     let _ = uc.emu_stop();
                 }
-            }
-            if s.stats.instructions > s.limit {
-                let n = s.limit;
-                s.end = Some(End::Failed(format!(
-                    "the program has not ended after {n} instructions (--limit)"
-                )));
-                let _ = uc.emu_stop();
             }
         })?;
         let state = self.state.clone();
@@ -252,6 +333,19 @@ impl Machine {
                     .borrow_mut()
                     .touch(uc, addr, len as u64, kind == MemType::WRITE);
                 true
+            },
+        )?;
+        let state = self.state.clone();
+        self.uc.add_mem_hook(
+            HookType::MEM_READ_UNMAPPED
+                | HookType::MEM_WRITE_UNMAPPED
+                | HookType::MEM_READ_PROT
+                | HookType::MEM_WRITE_PROT,
+            1,
+            0,
+            move |uc, kind, addr, _, _| {
+                state.borrow_mut().kernel_fault(uc, kind, addr);
+                false
             },
         )?;
         Ok(())
@@ -333,7 +427,8 @@ impl Machine {
         let end = self.go();
         let s = &mut *self.state.borrow_mut();
         // The last instruction has no next one to settle its accesses.
-        s.debug.settle(&self.uc, 1, false);
+        let thread = s.thread_number();
+        s.debug.settle(&self.uc, thread, false);
         match s.debug.paused.take() {
             Some(pause) => {
                 s.ended = Some(end).filter(|e| !matches!(e, End::Paused(_)));
@@ -345,58 +440,127 @@ impl Machine {
 
     fn go(&mut self) -> End {
         loop {
-            if self.state.borrow().mmu.in_use() && !self.state.borrow().hooked {
+            if self.state.borrow().must_hook() {
                 // Code that was translated without hooks has to go.
                 if let Err(e) = self.hook_accesses().and_then(|()| self.uc.ctl_flush_tb()) {
                     return End::Failed(format!("unicorn: {e:?}"));
                 }
             }
+            let ready = {
+                let s = &mut *self.state.borrow_mut();
+                s.schedule(&mut self.uc).and_then(|()| {
+                    signals::collect(s);
+                    signals::deliver(&mut self.uc, s)
+                })
+            };
+            if let Err(end) = ready {
+                return end;
+            }
+            self.state.borrow_mut().asked = false;
             let from = self.uc.reg_read(R::RIP).unwrap_or(0);
             let result = self.uc.emu_start(from, u64::MAX, 0, 0);
             let s = &mut *self.state.borrow_mut();
-            if let Some(abort) = s.abort.take() {
-                if let Err(end) = s
-                    .take_back(&mut self.uc, &abort)
-                    .and_then(|()| s.deliver(&mut self.uc, &abort))
-                {
-                    return end;
-                }
-                continue;
-            }
-            if let Some(end) = s.end.take() {
+            if let Some(end) = s.stopped(&mut self.uc, result) {
                 return end;
-            }
-            if let Some(pause) = &s.debug.paused {
-                return End::Paused(pause.clone());
-            }
-            let pc = self.uc.reg_read(R::RIP).unwrap_or(0);
-            let trap = match std::mem::take(&mut s.iretq) || result == Err(uc_error::INSN_INVALID) {
-                true => instructions::decode(&code_at(&self.uc, pc)),
-                false => None,
-            };
-            if let Some(i) = trap {
-                if let Err(end) = s.execute(&mut self.uc, pc, i) {
-                    return end;
-                }
-                continue;
-            }
-            match result {
-                Err(uc_error::INSN_INVALID) => {
-                    return End::Signal(4, format!("invalid instruction at {pc:#x}"));
-                }
-                // Stopped to be hooked.
-                Ok(()) if s.mmu.in_use() && !s.hooked => {}
-                // `hlt`, or a jump to the address at which Unicorn is told to stop.
-                Ok(()) => {
-                    return End::Signal(11, format!("general protection fault before {pc:#x}"));
-                }
-                Err(e) => return End::Signal(11, format!("{} at {pc:#x}", what(e))),
             }
         }
     }
 }
 
-fn what(e: uc_error) -> String {
+/// How often a machine that runs looks whether there is anything else, in instructions.
+const LOOK: u64 = 1 << 14;
+
+impl State {
+    pub(crate) fn must_hook(&self) -> bool {
+        !self.hooked && (self.want_hooks || self.mmu.in_use())
+    }
+
+    /// The current thread as debuggers number it: the first is 1.
+    fn thread_number(&self) -> u64 {
+        u64::from(self.thread_id() - self.threads[0].id.min(self.thread_id())) + 1
+    }
+
+    fn has_signals(&self) -> bool {
+        let t = &self.threads[self.current.min(self.threads.len() - 1)];
+        (self.signals.pending | t.pending) & !t.mask != 0 || signals::has_received()
+    }
+
+    /// What lies between two instructions, when `attention` says that there may be something.
+    #[cold]
+    fn attend(&mut self) -> bool {
+        let n = self.stats.instructions;
+        if n >= self.limit {
+            self.end = Some(End::Failed(format!(
+                "the program has not ended after {n} instructions (--limit)"
+            )));
+        }
+        let turn = match self.threads.len() {
+            1 => u64::MAX,
+            _ => self.slice_end,
+        };
+        self.attention = self.limit.min(turn).min(n + LOOK);
+        self.asked = self.end.is_some() || n >= turn || self.has_signals();
+        self.asked
+    }
+
+    /// Unicorn has stopped. Nothing: it is to go on.
+    fn stopped(&mut self, uc: &mut Uc, result: Result<(), uc_error>) -> Option<End> {
+        if let Some(abort) = self.abort.take() {
+            return self
+                .take_back(uc, &abort)
+                .and_then(|()| self.deliver(uc, &abort))
+                .err();
+        }
+        if let Some(later) = self.later.take() {
+            return self.finish(uc, later).err();
+        }
+        if self.end.is_some() {
+            return self.end.take();
+        }
+        if let Some(pause) = &self.debug.paused {
+            return Some(End::Paused(pause.clone()));
+        }
+        let pc = uc.reg_read(R::RIP).unwrap_or(0);
+        if let Some(number) = self.exception.take() {
+            let near = if self.hooked { self.pc } else { pc };
+            let (signal, info, why) = exception(number, pc, near);
+            return signals::raise(uc, self, signal, info, why).err();
+        }
+        let trap = match std::mem::take(&mut self.iretq) || result == Err(uc_error::INSN_INVALID) {
+            true => instructions::decode(&code_at(uc, pc)),
+            false => None,
+        };
+        if let Some(i) = trap {
+            return self.execute(uc, pc, i).err();
+        }
+        let (signal, info, why) = match result {
+            Err(uc_error::INSN_INVALID) => exception(6, pc, pc),
+            // Stopped to be hooked, to let another thread run, or for a signal.
+            Ok(()) if std::mem::take(&mut self.asked) || self.must_hook() => return None,
+            Ok(()) if signals::has_stopped() && !halted(uc, pc) => return None,
+            Ok(()) => exception(13, pc, pc),
+            Err(e) => (
+                signals::SIGSEGV,
+                Info {
+                    code: 1,
+                    value: pc,
+                    trap: 14,
+                },
+                format!("{} at {pc:#x}", what(e)),
+            ),
+        };
+        signals::raise(uc, self, signal, info, why).err()
+    }
+}
+
+/// Has it stopped at `hlt`, or at the address at which Unicorn is told to stop?
+fn halted(uc: &Uc, pc: u64) -> bool {
+    let mut code = [0];
+    let before = pc.wrapping_sub(1);
+    pc == u64::MAX || (uc.mem_read(before, &mut code).is_ok() && code == [0xf4])
+}
+
+pub(crate) fn what(e: uc_error) -> String {
     match e {
         uc_error::READ_UNMAPPED => "a load where nothing is mapped".into(),
         uc_error::WRITE_UNMAPPED => "a store where nothing is mapped".into(),
@@ -408,15 +572,22 @@ fn what(e: uc_error) -> String {
     }
 }
 
-fn exception(number: u32, pc: u64) -> End {
-    let (signal, what) = match number {
-        0 => (8, "division error"),
-        3 => (5, "int3"),
-        1 => (5, "single step"),
-        6 => (4, "invalid instruction"),
-        8 | 13 => (11, "general protection fault"),
-        16 | 19 => (8, "floating-point exception"),
-        _ => (11, "exception"),
+/// The signal of an exception, and why it has come.
+fn exception(number: u32, pc: u64, near: u64) -> (u32, Info, String) {
+    let (signal, code, what) = match number {
+        0 => (signals::SIGFPE, 1, "division error"),
+        1 => (signals::SIGTRAP, 2, "single step"),
+        3 => (signals::SIGTRAP, 128, "int3"),
+        6 => (signals::SIGILL, 2, "invalid instruction"),
+        8 | 13 => (signals::SIGSEGV, 128, "general protection fault"),
+        16 | 19 => (signals::SIGFPE, 7, "floating-point exception"),
+        _ => (signals::SIGSEGV, 128, "exception"),
     };
-    End::Signal(signal, format!("{what} ({number}) near {pc:#x}"))
+    let value = if code == 128 { 0 } else { pc };
+    let info = Info {
+        code,
+        value,
+        trap: number.into(),
+    };
+    (signal, info, format!("{what} ({number}) near {near:#x}"))
 }

@@ -134,7 +134,10 @@ fn load(o: &Options) -> Result<(Machine, Vec<(u64, u64)>)> {
         .map(|(k, v)| [k.into_vec(), b"=".to_vec(), v.into_vec()].concat())
         .map(|b| String::from_utf8_lossy(&b).into_owned())
         .collect();
-    let mut machine = Machine::new(&o.config)?;
+    let mut machine = Machine::new(&Config {
+        processes: true,
+        ..o.config.clone()
+    })?;
     machine.load(&elf, &o.program, &environment)?;
     machine.watch(&watches)?;
     Ok((machine, watches))
@@ -161,6 +164,9 @@ fn run(o: &Options) -> Result<i32> {
     let path = &o.program[0];
     let (mut machine, watches) = load(o)?;
     let end = machine.run();
+    if machine.state.borrow().child {
+        ulpf_sim_bridge::processes::end(&end);
+    }
     let status = match &end {
         End::Exit(status) => *status,
         End::Signal(n, why) => {

@@ -23,62 +23,121 @@ fn prot(linux: u64) -> Prot {
     Prot((linux & 7) as _)
 }
 
-/// A mapping of the device's store.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
-    pub guarded: bool,
+/// What lies behind a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// The program's own.
+    Private,
+    /// Shared with forked children.
+    Shared,
+    /// The device's store, guarded: from this byte on.
+    Guarded(u64),
+    /// The device's: its store as an alias, PLI pages.
+    Device,
+    /// The device's ring, which nobody may make writable.
+    Ring,
+}
+
+#[derive(Clone, Copy)]
+struct Map {
+    end: u64,
+    backing: Backing,
+    /// Linux's PROT_*.
+    protection: u8,
+    /// Memory of this process behind it; of `Private` Unicorn's own.
+    host: Option<usize>,
+}
+
+/// The part of a mapping from `from` on, which begins at `start`.
+fn tail(m: Map, start: u64, from: u64) -> Map {
+    let skipped = from - start;
+    Map {
+        backing: match m.backing {
+            Backing::Guarded(x) => Backing::Guarded(x + skipped),
+            other => other,
+        },
+        host: m.host.map(|h| h + skipped as usize),
+        ..m
+    }
 }
 
 #[derive(Default)]
 pub struct Space {
-    /// End and, for the device's mappings, what they are, by start.
-    maps: BTreeMap<u64, (u64, Option<Shared>)>,
+    maps: BTreeMap<u64, Map>,
     used: u64,
     pub brk_start: u64,
     pub brk: u64,
 }
 
 impl Space {
-    fn overlapping(&self, from: u64, to: u64) -> Vec<(u64, u64, Option<Shared>)> {
+    fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Map)> + use<'_> {
+        let first = self
+            .maps
+            .range(..=from)
+            .next_back()
+            .map_or(from, |(&start, _)| start);
         self.maps
-            .range(..to)
-            .filter(|(_, m)| m.0 > from)
-            .map(|(&start, &(end, shared))| (start, end, shared))
-            .collect()
+            .range(first..to.max(first))
+            .filter(move |(_, m)| m.end > from)
+            .map(|(&start, &m)| (start, m))
     }
 
-    pub fn is_mapped(&self, from: u64, len: u64) -> bool {
+    fn covered(&self, from: u64, len: u64, wanted: impl Fn(&Map) -> bool) -> bool {
         let Some(to) = from.checked_add(len) else {
             return false;
         };
         let covered: u64 = self
             .overlapping(from, to)
-            .iter()
-            .map(|&(s, e, _)| e.min(to) - s.max(from))
+            .filter(|(_, m)| wanted(m))
+            .map(|(start, m)| m.end.min(to) - start.max(from))
             .sum();
         covered == len
     }
 
-    /// Is all of it a guarded mapping of the device?
-    pub fn is_guarded(&self, from: u64, len: u64) -> bool {
-        self.is_mapped(from, len)
-            && self
-                .overlapping(from, from + len)
-                .iter()
-                .all(|m| m.2.is_some_and(|s| s.guarded))
+    pub fn is_mapped(&self, from: u64, len: u64) -> bool {
+        self.covered(from, len, |_| true)
     }
 
-    /// Would a change of this range cut a mapping of the device in two? (Unicorn would copy its memory.)
-    pub fn cuts_shared(&self, from: u64, len: u64) -> bool {
+    /// May the program do this (PROT_*) to all of it?
+    pub fn permits(&self, from: u64, len: u64, what: u8) -> bool {
+        self.covered(from, len, |m| m.protection & what == what)
+    }
+
+    /// Is all of it a guarded mapping of the device?
+    pub fn is_guarded(&self, from: u64, len: u64) -> bool {
+        self.covered(from, len, |m| matches!(m.backing, Backing::Guarded(_)))
+    }
+
+    /// Is some of it the device's?
+    pub fn has_device(&self, from: u64, len: u64) -> bool {
         self.overlapping(from, from.saturating_add(len))
-            .iter()
-            .any(|&(start, end, shared)| shared.is_some() && (start < from || end > from + len))
+            .any(|(_, m)| {
+                matches!(
+                    m.backing,
+                    Backing::Guarded(_) | Backing::Device | Backing::Ring
+                )
+            })
+    }
+
+    /// Is anything guarded at all?
+    pub fn any_guarded(&self) -> bool {
+        self.maps
+            .values()
+            .any(|m| matches!(m.backing, Backing::Guarded(_)))
+    }
+
+    /// What lies in a range: start, end and backing of each part.
+    pub fn parts(&self, from: u64, len: u64) -> Vec<(u64, u64, Backing)> {
+        let to = from.saturating_add(len);
+        self.overlapping(from, to)
+            .map(|(start, m)| (start.max(from), m.end.min(to), m.backing))
+            .collect()
     }
 
     /// Room for a mapping; the first gap that is wide enough.
     pub fn room(&self, len: u64) -> Option<u64> {
         let mut at = BOTTOM;
-        for (&start, &(end, _)) in self.maps.range(BOTTOM..) {
+        for (&start, &Map { end, .. }) in self.maps.range(BOTTOM..) {
             if start.checked_sub(at)? >= len {
                 return Some(at);
             }
@@ -96,8 +155,14 @@ impl Space {
             && self.used + len <= LIMIT
     }
 
-    fn note(&mut self, at: u64, len: u64, shared: Option<Shared>) {
-        self.maps.insert(at, (at + len, shared));
+    fn note(&mut self, at: u64, len: u64, backing: Backing, protection: u64, host: Option<usize>) {
+        let map = Map {
+            end: at + len,
+            backing,
+            protection: protection as u8 & 7,
+            host,
+        };
+        self.maps.insert(at, map);
         self.used += len;
     }
 
@@ -110,8 +175,34 @@ impl Space {
     ) -> Result<(), uc_error> {
         self.unmap(uc, at, len)?;
         uc.mem_map(at, len, prot(protection))?;
-        self.note(at, len, None);
+        self.note(at, len, Backing::Private, protection, None);
         Ok(())
+    }
+
+    /// Memory that forked children share.
+    pub fn map_shared<D>(
+        &mut self,
+        uc: &mut Unicorn<D>,
+        at: u64,
+        len: u64,
+        protection: u64,
+    ) -> Result<(), uc_error> {
+        // SAFETY: a new mapping that nobody else knows; it stays until this process ends.
+        let host = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len as usize,
+                3,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if host == libc::MAP_FAILED {
+            return Err(uc_error::NOMEM);
+        }
+        // SAFETY: it is never unmapped.
+        unsafe { self.map_host(uc, at, len, protection, host.cast(), Backing::Shared) }
     }
 
     /// # Safety
@@ -123,27 +214,48 @@ impl Space {
         len: u64,
         protection: u64,
         host: *mut u8,
-        shared: Shared,
+        backing: Backing,
     ) -> Result<(), uc_error> {
         self.unmap(uc, at, len)?;
         // SAFETY: our caller's promise.
         unsafe { uc.mem_map_ptr(at, len, prot(protection), host.cast())? };
-        self.note(at, len, Some(shared));
+        self.note(at, len, backing, protection, Some(host.addr()));
+        Ok(())
+    }
+
+    /// Unicorn would copy memory of ours that it has to cut in two: so it gets the parts anew.
+    fn cut<D>(&mut self, uc: &mut Unicorn<D>, at: u64) -> Result<(), uc_error> {
+        let Some((&start, &m)) = self.maps.range(..at).next_back() else {
+            return Ok(());
+        };
+        if m.end <= at {
+            return Ok(());
+        }
+        let second = tail(m, start, at);
+        if let (Some(one), Some(two)) = (m.host, second.host) {
+            uc.mem_unmap(start, m.end - start)?;
+            let protection = prot(m.protection.into());
+            for (from, to, host) in [(start, at, one), (at, m.end, two)] {
+                // SAFETY: the parts of what was mapped.
+                unsafe {
+                    let host = std::ptr::with_exposed_provenance_mut(host);
+                    uc.mem_map_ptr(from, to - from, protection, host)?;
+                }
+            }
+        }
+        self.maps.insert(start, Map { end: at, ..m });
+        self.maps.insert(at, second);
         Ok(())
     }
 
     pub fn unmap<D>(&mut self, uc: &mut Unicorn<D>, at: u64, len: u64) -> Result<(), uc_error> {
-        for (start, end, shared) in self.overlapping(at, at + len) {
-            let (from, to) = (start.max(at), end.min(at + len));
-            uc.mem_unmap(from, to - from)?;
+        self.cut(uc, at)?;
+        self.cut(uc, at + len)?;
+        let gone: Vec<_> = self.overlapping(at, at + len).collect();
+        for (start, m) in gone {
+            uc.mem_unmap(start, m.end - start)?;
             self.maps.remove(&start);
-            self.used -= to - from;
-            if start < from {
-                self.maps.insert(start, (from, shared));
-            }
-            if to < end {
-                self.maps.insert(to, (end, shared));
-            }
+            self.used -= m.end - start;
         }
         Ok(())
     }
@@ -155,7 +267,16 @@ impl Space {
         len: u64,
         protection: u64,
     ) -> Result<(), uc_error> {
-        uc.mem_protect(at, len, prot(protection))
+        self.cut(uc, at)?;
+        self.cut(uc, at + len)?;
+        let changed: Vec<_> = self.overlapping(at, at + len).map(|o| o.0).collect();
+        for start in changed {
+            if let Some(m) = self.maps.get_mut(&start) {
+                m.protection = protection as u8 & 7;
+                uc.mem_protect(start, m.end - start, prot(protection))?;
+            }
+        }
+        Ok(())
     }
 
     pub fn set_brk<D>(&mut self, uc: &mut Unicorn<D>, to: u64) -> u64 {
@@ -167,7 +288,7 @@ impl Space {
         }
         let done = match new > old {
             true => {
-                self.overlapping(old, new).is_empty()
+                self.overlapping(old, new).next().is_none()
                     && self.fits(old, new - old)
                     && self.map(uc, old, new - old, 3).is_ok()
             }

@@ -46,7 +46,8 @@ enum Stage {
     Executing,
 }
 
-struct Armed {
+#[derive(Debug)]
+pub struct Armed {
     pc: u64,
     addrs: Vec<u64>,
     stage: Stage,
@@ -59,7 +60,7 @@ pub struct WriteOnce {
     pub rule: Rule,
     /// Figure 3.5's internal register.
     saved: Option<u64>,
-    armed: Vec<Armed>,
+    pub(crate) armed: Vec<Armed>,
 }
 
 impl WriteOnce {

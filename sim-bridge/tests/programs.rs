@@ -276,12 +276,30 @@ fn what_is_refused() {
         &p,
         "has not ended after 1000 instructions",
     );
-    let threads = build("../examples/threads16.c", &["-static", "-pthread"]);
-    refused(
-        &[],
-        &threads,
-        "system call 435, clone3; the machine has one thread",
-    );
+}
+
+/// Threads take turns; locks, conditions, thread-local storage, time-outs. Who waits for ever is told.
+#[test]
+fn threads() {
+    let p = build("tests/programs/threads.c", &["-static", "-pthread"]);
+    for options in [&[][..], &["--functional"]] {
+        sim(options, &p, &[]).succeeds("80000 80000 80000, time-out 1\n");
+        let run = sim(options, &p, &["for ever"]);
+        assert!(
+            run.status == 125 && run.err.contains("wait for each other"),
+            "{}",
+            run.err
+        );
+    }
+}
+
+/// Handlers, masks, faults, alternate stacks, forked children, their statuses, pipes, timers.
+#[test]
+fn signals_and_processes() {
+    let p = build("tests/programs/signals.c", &["-static"]);
+    for options in [&[][..], &["--functional"]] {
+        sim(options, &p, &[]).succeeds("signals: done\n");
+    }
 }
 
 /// Faults, traps, an exception of the kernel's, and what only a kernel may do.

@@ -10,6 +10,7 @@
 
 mod guest;
 mod published;
+mod sentry;
 mod speed;
 mod table;
 mod thesis;
@@ -43,7 +44,7 @@ impl Default for Options {
 
 type Case = fn(&Options) -> Result<Table>;
 
-const CASES: [(&str, Case); 8] = [
+const CASES: [(&str, Case); 10] = [
     ("4.1", thesis::steps),
     ("4.2", thesis::delivery),
     ("4.3", thesis::sparse),
@@ -51,6 +52,8 @@ const CASES: [(&str, Case); 8] = [
     ("4.5", thesis::extreme),
     ("4.6", thesis::debuggers),
     ("4.7", thesis::heap),
+    ("sentry-5", sentry::changes),
+    ("sentry-9", sentry::watcher),
     ("speed", speed::speed),
 ];
 

@@ -363,7 +363,7 @@ pub fn heap(o: &Options) -> Result<Table> {
         ]);
     }
     t.note(format!(
-        "Not the same programs: the thesis had SPEC CPU2006's, ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`sim-bridge/guest/heap.c`), so only the shape can be compared: nearly every store to the heap is a hit, few are false positives (blocks that share a page with malloc's own words), and the lookup is what costs. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
+        "Not the same programs: the thesis had SPEC CPU2006's, ours are a quantum register of 2^{} states and a lattice Boltzmann kernel of {}^3 cells (`sim-bridge/guest/heap.c`), so only the shape can be compared: nearly every store to the heap is a hit, false positives are what shares a page with a block (malloc's own words, the zeroing of the next block), fewer the larger the blocks are, and the lookup is what costs. An instruction of the program takes {CPI} cycles, a parameter, as in the loops above ({} cycles for four instructions); each fault is charged and each lookup executed as there.",
         sizes[0], sizes[1], BASE
     ));
     Ok(t)

@@ -36,7 +36,8 @@ int main(void)
 	CHECK(fd >= 0);
 	struct ulpf_query q = { .size = sizeof q, .version = ULPF_VERSION };
 	CHECK(ioctl(fd, ULPF_QUERY, &q) == 0 && q.machine == ULPF_MACHINE_UNICORN && q.features & ULPF_FEATURE_ONCE);
-	CHECK(ioctl(fd, ULPF_COUNTS, &q) == -1);
+	struct ulpf_counts counts = { .size = sizeof counts };
+	CHECK(ioctl(fd, ULPF_COUNTS, &counts) == 0 && counts.upcalls == 0);
 	const size_t size = 16 * 4096;
 	guarded = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, ULPF_MAP_GUARD);
 	alias = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, ULPF_MAP_ALIAS);

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the kernel touches on the program's behalf, and guard ranges.
+
+use super::ring::{GUARD, KERNEL_READ, KERNEL_WRITE};
+use crate::machine::{State, Uc};
+use crate::memory::PAGE;
+use crate::mmu::forbids;
+use crate::os::EFAULT;
+
+const INFO_WRITE: u16 = 1;
+
+impl State {
+    /// An access to a page with a mark: is it to be stopped? (A logged page is open from then on.)
+    #[cold]
+    pub(crate) fn guarded(&mut self, uc: &Uc, addr: u64, store: bool) -> bool {
+        let Some(&mark) = self.device.guards.get(&(addr / PAGE)) else {
+            return false;
+        };
+        self.event(uc, GUARD, addr, u16::from(store) * INFO_WRITE);
+        if mark == 1 {
+            self.device.guards.remove(&(addr / PAGE));
+        }
+        mark == 2
+    }
+
+    #[inline]
+    pub(crate) fn has_guards(&self) -> bool {
+        !self.device.guards.is_empty()
+    }
+
+    /// A system call reads or writes memory: what the permissions forbid is an event for each page, and
+    /// done nevertheless; what a guard range stops is EFAULT.
+    pub(crate) fn kernel_touches(
+        &mut self,
+        uc: &Uc,
+        at: u64,
+        len: u64,
+        store: bool,
+    ) -> Result<(), i64> {
+        if !self.device.is_ours() || len == 0 {
+            return Ok(());
+        }
+        let end = at.saturating_add(len);
+        for page in at / PAGE..=(end - 1) / PAGE {
+            let first = at.max(page * PAGE);
+            if !self.space.is_guarded(first, 1) {
+                continue;
+            }
+            if self.guarded(uc, first, store) {
+                return Err(EFAULT);
+            }
+            if !forbids(self.walk(uc, first), store)
+                || self.device.told.contains(&(page << 1 | u64::from(store)))
+            {
+                continue;
+            }
+            self.device.told.push(page << 1 | u64::from(store));
+            let (kind, info) = match store {
+                true => (KERNEL_WRITE, INFO_WRITE),
+                false => (KERNEL_READ, 0),
+            };
+            self.event(uc, kind, first, info);
+        }
+        Ok(())
+    }
+
+    /// A call begins: it has told nothing yet.
+    pub(crate) fn call_begins(&mut self) {
+        self.device.told.clear();
+    }
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Descriptors: those of this process, and the device's.
+
+use super::{
+    EACCES, EAGAIN, EBADF, EBUSY, EINTR, EINVAL, ENOENT, ENOTTY, File, fail, host, later,
+    read_bytes, string, word, write_bytes,
+};
+use crate::device;
+use crate::machine::{State, Uc};
+use crate::memory::PAGE;
+use crate::processes;
+use crate::threads::{Later, Wait, ready};
+use std::ffi::CString;
+
+fn fd(s: &State, n: u64) -> Result<i32, i64> {
+    match s.os.files.get(&n) {
+        Some(File::Host(fd)) => Ok(*fd),
+        Some(File::Ulpf | File::Kept) => Err(EINVAL),
+        None => Err(EBADF),
+    }
+}
+
+pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Result<i64, i64>> {
+    Some(match number {
+        0 | 17 | 19 => read(uc, s, number, a),
+        1 | 18 | 20 => write(uc, s, number, a),
+        2 => open(uc, s, libc::AT_FDCWD, a[0], a[1], a[2]),
+        257 => open(uc, s, a[0] as i32, a[1], a[2], a[3]),
+        3 => close(s, a[0]),
+        5 | 262 => stat(uc, s, number, a),
+        7 | 271 => poll(uc, s, number, a),
+        8 => fd(s, a[0]).map(|fd| {
+            // SAFETY: no memory is involved.
+            host(unsafe { libc::lseek(fd, a[1] as i64, a[2] as i32) })
+        }),
+        16 => match s.os.files.get(&a[0]) {
+            Some(File::Ulpf) => Ok(device::ioctl(uc, s, a[1], a[2])),
+            Some(_) => Err(ENOTTY),
+            None => Err(EBADF),
+        },
+        21 => access(uc, s, libc::AT_FDCWD, a[0], a[1]),
+        269 | 439 => access(uc, s, a[0] as i32, a[1], a[2]),
+        22 | 293 => pipe(uc, s, a[0], if number == 22 { 0 } else { a[1] }),
+        32 | 33 | 292 => duplicate(s, number, a),
+        72 => control(s, a),
+        77 => fd(s, a[0]).map(|fd| {
+            // SAFETY: no memory is involved.
+            host(unsafe { libc::ftruncate(fd, a[1] as i64) }.into())
+        }),
+        319 => string(uc, a[0]).map(|name| {
+            // SAFETY: a C string of ours.
+            match host(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) }.into()) {
+                fd @ 0.. => s.os.add(File::Host(fd as i32)) as i64,
+                error => error,
+            }
+        }),
+        87 => string(uc, a[0]).map(|path| {
+            // SAFETY: a C string of ours.
+            host(unsafe { libc::unlink(path.as_ptr()) }.into())
+        }),
+        89 | 267 => Err(ENOENT),
+        _ => return None,
+    })
+}
+
+/// Would a host's call wait? Then the thread does, and makes the call again.
+fn waits(s: &mut State, fd: i32, events: i16) -> Option<Result<i64, i64>> {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags & libc::O_NONBLOCK != 0 || ready(fd, events, 0) {
+        return None;
+    }
+    if processes::interrupted(s) {
+        return Some(Err(EINTR));
+    }
+    Some(later(
+        s,
+        Later::Again(Wait::File {
+            fd,
+            events,
+            deadline: None,
+        }),
+    ))
+}
+
+/// The pieces of a vector: address and length.
+fn vector(uc: &Uc, s: &mut State, at: u64, count: u64) -> Result<Vec<(u64, u64)>, i64> {
+    let bytes = read_bytes(uc, s, at, count.min(1024) * 16)?;
+    Ok(bytes
+        .chunks_exact(16)
+        .map(|v| (word(v, 0), word(v, 8).min(1 << 24)))
+        .collect())
+}
+
+fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    if s.os.files.get(&a[0]) == Some(&File::Ulpf) {
+        return device::read(uc, s, a[0], a[1], a[2]);
+    }
+    let fd = fd(s, a[0])?;
+    if let Some(result) = waits(s, fd, libc::POLLIN) {
+        return result;
+    }
+    let places = match number {
+        19 => vector(uc, s, a[1], a[2])?,
+        _ => vec![(a[1], a[2].min(1 << 20))],
+    };
+    let total: u64 = places.iter().map(|p| p.1).sum();
+    // As the kernel: what cannot be stored is not taken from the file.
+    if places
+        .iter()
+        .any(|&(at, len)| len > 0 && !s.space.permits(at, len, 2))
+    {
+        return Err(super::EFAULT);
+    }
+    let mut buffer = vec![0u8; total.min(1 << 24) as usize];
+    // SAFETY: the buffer is as large as we say.
+    let n = host(unsafe {
+        match number {
+            17 => libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), a[3] as i64),
+            _ => libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()),
+        }
+    } as i64);
+    let mut rest = &buffer[..n.max(0) as usize];
+    let mut done = 0;
+    for (mut at, len) in places {
+        let (mut part, behind) = rest.split_at((len as usize).min(rest.len()));
+        // A page that stops it ends it short, with what has been done.
+        while !part.is_empty() {
+            let here = part.len().min((PAGE - at % PAGE) as usize);
+            match write_bytes(uc, s, at, &part[..here]) {
+                Err(_) if done > 0 => return Ok(done),
+                other => other?,
+            }
+            done += here as i64;
+            at += here as u64;
+            part = &part[here..];
+        }
+        rest = behind;
+    }
+    Ok(n)
+}
+
+fn write(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let places = match number {
+        20 => vector(uc, s, a[1], a[2])?,
+        _ => vec![(a[1], a[2].min(1 << 24))],
+    };
+    if s.os.files.get(&a[0]) == Some(&File::Kept) {
+        let mut total = 0;
+        for (at, len) in places {
+            let bytes = read_bytes(uc, s, at, len)?;
+            total += bytes.len() as i64;
+            s.os.kept.extend(&bytes);
+        }
+        return Ok(total);
+    }
+    let fd = fd(s, a[0])?;
+    if let Some(result) = waits(s, fd, libc::POLLOUT) {
+        return result;
+    }
+    let mut bytes = vec![];
+    for (at, len) in places {
+        bytes.extend(read_bytes(uc, s, at, len)?);
+    }
+    // SAFETY: the slice is valid for its length.
+    Ok(host(unsafe {
+        match number {
+            18 => libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), a[3] as i64),
+            _ => libc::write(fd, bytes.as_ptr().cast(), bytes.len()),
+        }
+    } as i64))
+}
+
+fn close(s: &mut State, n: u64) -> Result<i64, i64> {
+    match s.os.files.remove(&n) {
+        // SAFETY: the descriptor is the program's, and no longer known to it.
+        Some(File::Host(fd)) if fd > 2 => Ok(host(unsafe { libc::close(fd) }.into())),
+        Some(File::Ulpf) => {
+            s.release_device();
+            Ok(0)
+        }
+        Some(_) => Ok(0),
+        None => Err(EBADF),
+    }
+}
+
+fn pipe(uc: &mut Uc, s: &mut State, to: u64, flags: u64) -> Result<i64, i64> {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors.
+    let result = host(unsafe { libc::pipe2(fds.as_mut_ptr(), flags as i32) }.into());
+    if result < 0 {
+        return Ok(result);
+    }
+    let numbers = fds.map(|fd| s.os.add(File::Host(fd)) as u32);
+    write_bytes(uc, s, to, &numbers.map(u32::to_le_bytes).concat())?;
+    Ok(0)
+}
+
+fn copy(file: File) -> Result<File, i64> {
+    match file {
+        File::Host(fd) => {
+            // SAFETY: no memory is involved.
+            let new = host(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }.into());
+            if new < 0 {
+                Err(new)
+            } else {
+                Ok(File::Host(new as i32))
+            }
+        }
+        other => Ok(other),
+    }
+}
+
+fn duplicate(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let file = *s.os.files.get(&a[0]).ok_or(EBADF)?;
+    if number == 32 {
+        let new = copy(file)?;
+        return Ok(s.os.add(new) as i64);
+    }
+    match (a[0] == a[1], number) {
+        (true, 33) => return Ok(a[1] as i64),
+        (true, _) => return Err(EINVAL),
+        _ if a[1] > 1 << 20 => return Err(EBADF),
+        _ => {}
+    }
+    let new = copy(file)?;
+    let _ = close(s, a[1]);
+    s.os.files.insert(a[1], new);
+    Ok(a[1] as i64)
+}
+
+fn control(s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
+    let file = *s.os.files.get(&a[0]).ok_or(EBADF)?;
+    match (file, a[1] as i32) {
+        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+            let new = copy(file)?;
+            Ok(s.os.add(new) as i64)
+        }
+        // A descriptor that goes at an exec goes nowhere here.
+        (_, libc::F_GETFD | libc::F_SETFD) => Ok(0),
+        (File::Ulpf, libc::F_GETFL) => Ok(2 | (i64::from(s.device.nonblocking) * 0x800)),
+        (File::Ulpf, libc::F_SETFL) => {
+            s.device.nonblocking = a[2] & 0x800 != 0;
+            Ok(0)
+        }
+        (File::Host(fd), libc::F_GETFL | libc::F_SETFL) => {
+            // SAFETY: no memory is involved.
+            Ok(host(unsafe { libc::fcntl(fd, a[1] as i32, a[2]) }.into()))
+        }
+        (File::Kept, _) => Ok(0),
+        _ => {
+            fail(s, format!("fcntl command {}", a[1]));
+            Err(EINVAL)
+        }
+    }
+}
+
+/// poll and ppoll; masks of the latter are left alone, since nothing comes between.
+fn poll(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let span = match number {
+        7 if (a[2] as i32) < 0 => None,
+        7 => Some(a[2] * 1_000_000),
+        _ if a[2] == 0 => None,
+        _ => Some(super::time::span(uc, s, a[2])?),
+    };
+    let mut all = read_bytes(uc, s, a[0], a[1].min(1024) * 8)?;
+    let mut found = 0;
+    let mut first = None;
+    for p in all.chunks_exact_mut(8) {
+        let n = i32::from_le_bytes([p[0], p[1], p[2], p[3]]);
+        let events = i16::from_le_bytes([p[4], p[5]]);
+        let seen = match s.os.files.get(&(n as u64)) {
+            _ if n < 0 => 0,
+            None => libc::POLLNVAL,
+            Some(File::Ulpf) => device::polled(s) & (events | libc::POLLHUP | libc::POLLERR),
+            Some(File::Kept) => events & libc::POLLOUT,
+            Some(File::Host(fd)) => {
+                let mut q = libc::pollfd {
+                    fd: *fd,
+                    events,
+                    revents: 0,
+                };
+                first = first.or(Some((*fd, events)));
+                // SAFETY: one structure.
+                unsafe { libc::poll(&raw mut q, 1, 0) };
+                q.revents
+            }
+        };
+        p[6..8].copy_from_slice(&seen.to_le_bytes());
+        found += i64::from(seen != 0);
+    }
+    let now = s.now();
+    let deadline = span.map(|span| *s.since.get_or_insert(now) + span);
+    if found > 0 || deadline.is_some_and(|d| d <= now) {
+        write_bytes(uc, s, a[0], &all)?;
+        return Ok(found);
+    }
+    if processes::interrupted(s) {
+        return Err(EINTR);
+    }
+    let (fd, events) = match first {
+        Some(first) if all.len() == 8 => first,
+        // Several, or the device: looked at again and again.
+        _ => {
+            let look = deadline.unwrap_or(u64::MAX).min(now + 1_000_000);
+            return later(
+                s,
+                Later::Again(Wait::File {
+                    fd: -1,
+                    events: 0,
+                    deadline: Some(look),
+                }),
+            );
+        }
+    };
+    later(
+        s,
+        Later::Again(Wait::File {
+            fd,
+            events,
+            deadline,
+        }),
+    )
+}
+
+fn access(uc: &Uc, s: &State, dir: i32, path: u64, mode: u64) -> Result<i64, i64> {
+    let path = string(uc, path)?;
+    let dir = folder(s, dir, &path)?;
+    // SAFETY: the path is a C string of ours.
+    Ok(host(
+        unsafe { libc::faccessat(dir, path.as_ptr(), mode as i32, 0) }.into(),
+    ))
+}
+
+fn folder(s: &State, dir: i32, path: &CString) -> Result<i32, i64> {
+    match s.os.files.get(&(dir as u64)) {
+        Some(File::Host(fd)) => Ok(*fd),
+        _ if dir == libc::AT_FDCWD || path.as_bytes().starts_with(b"/") => Ok(libc::AT_FDCWD),
+        _ => Err(EBADF),
+    }
+}
+
+/// The device waits: what blocks a reader of its ring.
+pub fn wait_for_events(s: &mut State, deadline: Option<u64>) -> Result<i64, i64> {
+    if s.device.nonblocking {
+        return Err(EAGAIN);
+    }
+    if processes::interrupted(s) {
+        return Err(EINTR);
+    }
+    let look = deadline.unwrap_or(u64::MAX).min(s.now() + 1_000_000);
+    later(
+        s,
+        Later::Again(Wait::File {
+            fd: -1,
+            events: 0,
+            deadline: Some(look),
+        }),
+    )
+}
+
+fn open(
+    uc: &mut Uc,
+    s: &mut State,
+    dir: i32,
+    path: u64,
+    flags: u64,
+    mode: u64,
+) -> Result<i64, i64> {
+    let path = string(uc, path)?;
+    if path.as_bytes() == b"/dev/ulpf" {
+        if flags & 3 != 2 {
+            return Err(EACCES);
+        }
+        // A second space would need a second set of tables; a debugger's watches have the only one.
+        if s.device.is_open() || s.debug.has_watches() || !s.watches.is_empty() {
+            return Err(EBUSY);
+        }
+        s.device.open();
+        return Ok(s.os.add(File::Ulpf) as i64);
+    }
+    let dir = folder(s, dir, &path)?;
+    // SAFETY: the path is a C string of ours.
+    let fd = host(
+        unsafe {
+            libc::openat(
+                dir,
+                path.as_ptr(),
+                flags as i32 | libc::O_CLOEXEC,
+                mode as u32,
+            )
+        }
+        .into(),
+    );
+    match fd {
+        0.. => Ok(s.os.add(File::Host(fd as i32)) as i64),
+        error => Err(error),
+    }
+}
+
+/// fstat, newfstatat: the structure is the host's.
+fn stat(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let (file, path, to, flags) = match number {
+        5 => (a[0], CString::default(), a[1], libc::AT_EMPTY_PATH),
+        _ => (a[0], string(uc, a[1])?, a[2], a[3] as i32),
+    };
+    let fd = match s.os.files.get(&file) {
+        Some(File::Host(fd)) => *fd,
+        // As a pipe would say.
+        Some(File::Kept) => 1,
+        _ if file as i32 == libc::AT_FDCWD => libc::AT_FDCWD,
+        _ => return Err(EBADF),
+    };
+    let mut raw = [0u8; size_of::<libc::stat>()];
+    // SAFETY: the buffer has the structure's size; the kernel does not ask for its alignment.
+    let result = host(unsafe { libc::syscall(262, fd, path.as_ptr(), raw.as_mut_ptr(), flags) });
+    if result == 0 {
+        write_bytes(uc, s, to, &raw)?;
+    }
+    Ok(result)
+}

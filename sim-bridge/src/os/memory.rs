@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Memory: mmap, munmap, mprotect, madvise, brk.
+
+use super::{EACCES, EBADF, EINVAL, ENOMEM, File, fail, host};
+use crate::device;
+use crate::machine::{State, Uc};
+use crate::memory::{Backing, PAGE, USER_END, up};
+
+pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Result<i64, i64>> {
+    Some(match number {
+        9 => mmap(uc, s, a),
+        10 => range(a[0], a[1]).and_then(|(at, len)| match s.space.is_mapped(at, len) {
+            false => Err(ENOMEM),
+            true if a[2] & 2 != 0
+                && s.space.parts(at, len).iter().any(|p| p.2 == Backing::Ring) =>
+            {
+                Err(EACCES)
+            }
+            true => s
+                .space
+                .protect(uc, at, len, a[2])
+                .map_or(Err(ENOMEM), |()| Ok(0)),
+        }),
+        11 => range(a[0], a[1]).and_then(|(at, len)| {
+            s.space.unmap(uc, at, len).map_err(|_| EINVAL)?;
+            s.unmapped(uc, at, len);
+            s.release_device();
+            Ok(0)
+        }),
+        12 => Ok(s.space.set_brk(uc, a[0]) as i64),
+        // Permissions belong to addresses. What else is to be moved, its allocator copies.
+        25 if s.space.has_device(a[0], a[1].max(1)) => Err(EINVAL),
+        25 => Err(ENOMEM),
+        28 => range(a[0], a[1]).and_then(|(at, len)| advise(uc, s, at, len, a[2] as i32)),
+        // msync, mlock and munlock, their kin for all.
+        26 | 149..=152 | 325 => Ok(0),
+        _ => return None,
+    })
+}
+
+fn advise(uc: &mut Uc, s: &mut State, at: u64, len: u64, what: i32) -> Result<i64, i64> {
+    if !s.space.is_mapped(at, len) {
+        return Err(ENOMEM);
+    }
+    let gone = |b: Backing| match what {
+        libc::MADV_DONTNEED => b == Backing::Private,
+        libc::MADV_REMOVE => b != Backing::Private,
+        _ => false,
+    };
+    for (from, to, backing) in s.space.parts(at, len) {
+        if gone(backing) {
+            for page in (from..to).step_by(PAGE as usize) {
+                uc.mem_write(page, &[0; PAGE as usize])
+                    .map_err(|_| EINVAL)?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn range(at: u64, len: u64) -> Result<(u64, u64), i64> {
+    let len = up(len).ok_or(EINVAL)?;
+    let fits = at.checked_add(len).is_some_and(|end| end <= USER_END);
+    match at % PAGE == 0 && len > 0 && fits {
+        true => Ok((at, len)),
+        false => Err(EINVAL),
+    }
+}
+
+fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
+    let (at, len, protection, flags) = (a[0], up(a[1]).ok_or(ENOMEM)?, a[2], a[3] as i32);
+    if len == 0 || at % PAGE != 0 || a[5] % PAGE != 0 {
+        return Err(EINVAL);
+    }
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let free = at != 0
+        && (0..len)
+            .step_by(PAGE as usize)
+            .all(|n| !s.space.is_mapped(at.wrapping_add(n), PAGE));
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 && !free {
+        return Err(-17);
+    }
+    let at = match fixed || (free && s.space.fits(at, len)) {
+        true => at,
+        false => s.space.room(len).ok_or(ENOMEM)?,
+    };
+    if !s.space.fits(at, len) {
+        return Err(ENOMEM);
+    }
+    if s.space.is_mapped(at, PAGE) || fixed {
+        s.unmapped(uc, at, len);
+    }
+    if flags & libc::MAP_ANONYMOUS != 0 {
+        match flags & libc::MAP_SHARED != 0 {
+            true => s.space.map_shared(uc, at, len, protection),
+            false => s.space.map(uc, at, len, protection),
+        }
+        .map_err(|_| ENOMEM)?;
+        return Ok(at as i64);
+    }
+    let fd = match s.os.files.get(&a[4]) {
+        None => return Err(EBADF),
+        Some(File::Ulpf) => return device::mmap(uc, s, at, len, protection, flags, a[5]),
+        Some(File::Kept) => return Err(EACCES),
+        Some(File::Host(fd)) => *fd,
+    };
+    if flags & libc::MAP_SHARED != 0 && protection & 2 != 0 {
+        fail(s, "mmap of a file, shared and writable".into());
+        return Err(EINVAL);
+    }
+    let mut contents = vec![0u8; len as usize];
+    // SAFETY: the buffer is as large as we say.
+    let n = host(unsafe {
+        libc::pread(
+            fd,
+            contents.as_mut_ptr().cast(),
+            contents.len(),
+            a[5] as i64,
+        )
+    } as i64);
+    if n < 0 {
+        return Err(EACCES);
+    }
+    s.space.map(uc, at, len, protection).map_err(|_| ENOMEM)?;
+    uc.mem_write(at, &contents).map_err(|_| ENOMEM)?;
+    Ok(at as i64)
+}

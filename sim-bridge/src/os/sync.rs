@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! clone and futex.
+
+use super::{EAGAIN, EINVAL, EPERM, fail, later, no_processes, read_bytes, unknown};
+use crate::machine::{State, Uc};
+use crate::processes;
+use crate::threads::{Later, MOST, Wait};
+use unicorn_engine::RegisterX86 as R;
+
+const VM: u64 = 0x100;
+const VFORK: u64 = 0x4000;
+const THREAD: u64 = 0x10000;
+
+/// clone and clone3: a thread, or a process.
+pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let (flags, stack, parent, child, tls) = match number {
+        56 => (a[0], a[1], a[2], a[3], a[4]),
+        _ => {
+            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+            let c = read_bytes(uc, s, a[0], a[1].clamp(64, 88))?;
+            let w = |n: usize| super::word(&c, 8 * n);
+            (w(0), w(5) + w(6), w(3), w(2), w(7))
+        }
+    };
+    if flags & THREAD != 0 {
+        if s.threads.len() >= MOST {
+            return Err(EAGAIN);
+        }
+        return later(s, Later::Clone([flags, stack, parent, child, tls]));
+    }
+    if flags & VM != 0 && flags & VFORK == 0 {
+        unknown(s, number, " of a process that shares memory");
+        return Err(EINVAL);
+    }
+    // A vfork child gets a copy: it may exit or exec, and no more.
+    if s.threads.len() > 1 && !s.processes {
+        return Err(EPERM);
+    }
+    let pid = processes::fork(s).map_err(|e| no_processes(s, number, e))?;
+    if pid == 0 {
+        if stack != 0 {
+            let _ = uc.reg_write(R::RSP, stack);
+        }
+        if flags & 0x1000000 != 0 {
+            let own = s.thread_id();
+            let _ = uc.mem_write(child, &own.to_le_bytes());
+        }
+        if flags & 0x200000 != 0 {
+            s.thread().clear_id = child;
+        }
+    } else if flags & 0x100000 != 0 {
+        let _ = uc.mem_write(parent, &(pid as u32).to_le_bytes());
+    }
+    Ok(pid)
+}
+
+/// What programs and their libraries use; priority inheritance is not among it.
+pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
+    let (at, op, value) = (a[0], a[1] & 0x7f, a[2] as u32);
+    if at % 4 != 0 {
+        return Err(EINVAL);
+    }
+    match op {
+        0 | 9 => {
+            let now = s.now();
+            let word = read_bytes(uc, s, at, 4)?;
+            if word != value.to_le_bytes() {
+                return Err(EAGAIN);
+            }
+            let deadline = match (a[3], op) {
+                (0, _) => None,
+                (t, 0) => Some(now + super::time::span(uc, s, t)?),
+                // Absolute, on the one clock or the other.
+                (t, _) => {
+                    let day = if a[1] & 256 != 0 {
+                        1_000_000_000_000_000_000
+                    } else {
+                        0
+                    };
+                    Some(super::time::span(uc, s, t)?.saturating_sub(super::time::EPOCH + day))
+                }
+            };
+            let bits = if op == 9 { a[5] as u32 } else { u32::MAX };
+            // Another process may wake us, by a wake that we do not hear: the word is looked at again.
+            let shared = s.forked && a[1] & 0x80 == 0;
+            let wait = match shared {
+                true => Wait::Sleep {
+                    deadline: deadline.unwrap_or(u64::MAX).min(now + 1_000_000),
+                },
+                false => Wait::Futex {
+                    addr: at,
+                    bits,
+                    deadline,
+                },
+            };
+            later(s, Later::Wait(wait))
+        }
+        1 => Ok(s.wake(at, value.into(), u32::MAX) as i64),
+        10 => Ok(s.wake(at, value.into(), a[5] as u32) as i64),
+        3 | 4 => {
+            if op == 4 && read_bytes(uc, s, at, 4)? != (a[5] as u32).to_le_bytes() {
+                return Err(EAGAIN);
+            }
+            let woken = s.wake(at, value.into(), u32::MAX);
+            Ok((woken + s.requeue(at, a[4], a[3])) as i64)
+        }
+        _ => {
+            fail(s, format!("futex operation {op}"));
+            Err(EINVAL)
+        }
+    }
+}

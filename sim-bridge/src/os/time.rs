@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Clocks, sleep, timers, limits.
+
+use super::{EINVAL, fail, host, later, read_bytes, word, write_bytes};
+use crate::machine::{State, Uc};
+use crate::threads::{Later, Wait};
+
+/// A timespec as nanoseconds.
+pub fn span(uc: &Uc, s: &mut State, at: u64) -> Result<u64, i64> {
+    let t = read_bytes(uc, s, at, 16)?;
+    let (seconds, rest) = (word(&t, 0), word(&t, 8));
+    match rest < 1_000_000_000 && seconds < 1 << 33 {
+        true => Ok(seconds * 1_000_000_000 + rest),
+        false => Err(EINVAL),
+    }
+}
+
+/// nanosleep, clock_nanosleep: of the machine's time; real time only where other processes are.
+pub fn sleep(uc: &Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let (at, absolute) = match number {
+        35 => (a[0], false),
+        _ => (a[2], a[1] & 1 != 0),
+    };
+    let deadline = match (absolute, span(uc, s, at)?) {
+        (true, ns) => ns.saturating_sub(EPOCH),
+        (false, ns) => s.now() + ns,
+    };
+    later(s, Later::Wait(Wait::Sleep { deadline }))
+}
+
+/// The clock's start: a second, so that it is never zero.
+pub const EPOCH: u64 = 1_000_000_000;
+
+/// getitimer, alarm, setitimer: this process's own, in real time.
+pub fn timer(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    if !s.processes {
+        fail(
+            s,
+            "timers (alarm, setitimer): this machine has one process".into(),
+        );
+        return Err(EINVAL);
+    }
+    s.timers |= number != 36;
+    if number == 37 {
+        // SAFETY: no memory is involved.
+        return Ok(unsafe { libc::alarm(a[0] as u32) }.into());
+    }
+    let new = match number {
+        38 => read_bytes(uc, s, a[1], 32)?,
+        _ => vec![0; 32],
+    };
+    let (mut old, to) = ([0u8; 32], if number == 38 { a[2] } else { a[1] });
+    // SAFETY: two structures of 32 bytes.
+    let result = host(unsafe {
+        match number {
+            38 => libc::syscall(libc::SYS_setitimer, a[0], new.as_ptr(), old.as_mut_ptr()),
+            _ => libc::syscall(libc::SYS_getitimer, a[0], old.as_mut_ptr()),
+        }
+    });
+    if result == 0 && to != 0 {
+        write_bytes(uc, s, to, &old)?;
+    }
+    Ok(result)
+}
+
+/// getrlimit, prlimit64: a stack of 8 MiB, else nothing is limited; nothing can be changed.
+pub fn limits(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let (which, to) = match number {
+        97 => (a[0], a[1]),
+        _ => (a[1], a[3]),
+    };
+    if to != 0 {
+        let soft = match which {
+            3 => crate::memory::STACK,
+            7 => 1024,
+            _ => u64::MAX,
+        };
+        let bytes = [soft, u64::MAX].map(u64::to_le_bytes).concat();
+        write_bytes(uc, s, to, &bytes)?;
+    }
+    Ok(0)
+}
+
+/// Time is the model's: a cycle is a nanosecond. In functional mode, where cycles are not counted, calls are.
+pub fn clock(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let ns = s.now() + EPOCH;
+    // The day's time begins in 2001, that of CLOCK_MONOTONIC at the machine's start.
+    let day = match number == 228 && a[0] != 0 {
+        true => 0,
+        false => 1_000_000_000,
+    };
+    let (seconds, rest) = (day + ns / 1_000_000_000, ns % 1_000_000_000);
+    let (to, part) = match number {
+        229 => (a[1], 1),
+        96 => (a[0], rest / 1000),
+        228 => (a[1], rest),
+        _ => {
+            if a[0] != 0 {
+                write_bytes(uc, s, a[0], &seconds.to_le_bytes())?;
+            }
+            return Ok(seconds as i64);
+        }
+    };
+    if to != 0 {
+        write_bytes(
+            uc,
+            s,
+            to,
+            &[seconds.to_le_bytes(), part.to_le_bytes()].concat(),
+        )?;
+    }
+    Ok(0)
+}
