@@ -189,6 +189,9 @@ gprs_asm!(
     ".globl ulpf_direct_attention",
     "ulpf_direct_attention:",
     "int3",
+    // The trap is known by the address behind it, where nothing else may begin: threads are
+    // interrupted at `ulpf_restorer`, too.
+    "ud2",
     direct = const offset_of!(Area, direct),
     area_rsp = const offset_of!(Area, rsp),
     stack = const offset_of!(Area, stack),
