@@ -4,9 +4,10 @@ import json
 import os
 import re
 import signal
+import subprocess
 
 from lib.cases import Case
-from lib.env import bare, example, ulpf_only
+from lib.env import ULPF, bare, example, ulpf_only
 from lib.rsp import wait_until
 
 SIZE = 256 * 4096
@@ -196,6 +197,20 @@ class PatchedAccesses(Case):
         stats, patches = self.at_the_end(self.sweep("3", "hide"), "3", "hide")
         self.assertEqual([w["hits"] for w in stats["watches"]], [1] * 256)
         self.assertGreaterEqual(patches["removed"], 1)
+
+    def test_code_without_a_block_device(self):
+        """A file system such as tmpfs, btrfs or overlayfs, as in containers."""
+        there = "mount -t tmpfs none /mnt && cp \"$1\" /mnt && shift && exec \"$@\""
+        command = ["unshare", "-rm", "sh", "-c", there, "sh", example("sweep"),
+                   ULPF, "run", "-q", "--json", "--log", "/dev/stdout", "--placement=guard", "-w", "rounds_done", "--watch", "heap:w", "--",
+                   "/mnt/sweep", "4"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if "unshare:" in done.stderr:
+            self.skipTest(f"no name spaces to be had: {done.stderr.strip()}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"type":"summary"'))
+        self.assertGreaterEqual(sum(w["hits"] for w in summary["watches"]), 4 * SIZE)
+        self.assertLess(summary["faults"], 20_000)
 
     def test_detach(self):
         gdb = self.sweep("1000000000")

@@ -45,7 +45,7 @@ SESSIONS = {
     "Processes": (test_threads.Processes, None),
 }
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals",
-            "threads16", "registers", "children", "brink", "syscalls", "storm", "allocations"]
+            "threads16", "registers", "children", "brink", "syscalls", "storm", "allocations", "sweep"]
 
 
 class InGuest(Case):
@@ -84,6 +84,21 @@ class Own(InGuest):
         status, out, err = self.guest.run("/ulpf", "run", *words)
         print(out, err)
         return status, out, err
+
+    def test_hot_stores_are_patched(self):
+        """Code that lies where there is no block device, and pages of the device."""
+        gdb = self.session("sweep", "4", options=["--placement=guard"])
+        block = gdb.value("(long)block")
+        for page in range(256):
+            gdb(f"monitor ulpf watch {block + page * 4096 + 7} 1 w")
+        gdb("tbreak printf")
+        self.assertSays(gdb("continue", 200), r"Temporary breakpoint")
+        stats, patches = (json.loads(re.search(r"{.*}", gdb(f"monitor ulpf {what}")).group()) for what in ("stats", "patch"))
+        self.assertEqual([w["hits"] for w in stats["watches"]], [4] * 256)
+        self.assertEqual(stats["false_positives"], 4 * 256 * 4095)
+        self.assertGreaterEqual(patches["patches"], 1)
+        self.assertLess(stats["faults"], 10_000)
+        self.assertSays(gdb("continue"), r"exited normally")
 
     def test_run_says_which_it_is(self):
         status, out, err = self.run_there("--backend", "kernel", "-v", "-q", "-w", "a", example("five"))

@@ -16,9 +16,9 @@ use linux_raw_sys::general as k;
 use ulpf_engine::patch::{
     Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target, skipped,
 };
-use ulpf_lib::guard::maps::{Snapshot, VmaKind};
+use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{
-    OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, our_place,
+    OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_READ, PageEntry, our_place,
 };
 use ulpf_lib::pages::Guard;
 use ulpf_lib::ring::{CALMS, Unpatched};
@@ -324,13 +324,7 @@ impl Patches {
     ) -> Result<Group, Unpatched> {
         use Unpatched::Code;
         let vma = maps.at(pc).ok_or(Code)?;
-        // Never memory that others see, or that the program may write while we patch it.
-        if vma.shared
-            || vma.kind != VmaKind::File
-            || vma.prot & PROT_WRITE != 0
-            || vma.prot & PROT_EXEC == 0
-            || g().alias_of(pc).is_some()
-        {
+        if !text::may_patch(vma) || g().alias_of(pc).is_some() {
             return Err(Code);
         }
         let mut code = [0u8; 64];

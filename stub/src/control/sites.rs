@@ -20,8 +20,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Decoder;
-use ulpf_lib::guard::maps::{Snapshot, VmaKind};
-use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
+use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::sys;
 
 use super::trampolines::{self, Trampolines};
@@ -170,13 +169,7 @@ impl Sites {
     /// Decides how to patch, and takes a place for the trampoline.
     fn place(&mut self, insn: u64, met: &[u16], maps: &Snapshot) -> Result<Site, Not> {
         let vma = maps.at(insn).ok_or(Not::Ever)?;
-        // Never memory that others see, or that the program may write while we patch it.
-        if vma.shared
-            || vma.kind != VmaKind::File
-            || vma.prot & PROT_WRITE != 0
-            || vma.prot & PROT_EXEC == 0
-            || insn + 8 > vma.end
-        {
+        if !text::may_patch(vma) || insn + 8 > vma.end {
             return Err(Not::Ever);
         }
         let from = insn.saturating_sub(LOOK_BACK).max(vma.start);

@@ -1,9 +1,11 @@
 //! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
 //! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
 
-use core::sync::atomic::{AtomicI32, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
+use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
@@ -61,6 +63,35 @@ pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
     } else {
         Err(Errno(14))
     }
+}
+
+/// Is this code that may be patched? Never memory that others see, or that the program may write meanwhile.
+pub fn may_patch(vma: &Vma) -> bool {
+    let kept = !vma.shared && vma.prot & PROT_WRITE == 0 && vma.prot & PROT_EXEC != 0;
+    kept && match vma.kind {
+        VmaKind::File => true,
+        VmaKind::OddFile => is_plain(vma),
+        _ => false,
+    }
+}
+
+/// Is this file none of huge pages? To ask takes a while, so the answers are kept: below, a one says yes.
+fn is_plain(vma: &Vma) -> bool {
+    static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+    let file = (vma.dev << 40 ^ vma.inode) << 1;
+    let place = KNOWN.get((vma.inode % 64) as usize);
+    if let Some(known) = place.map(|k| k.load(Relaxed)).filter(|k| k | 1 == file | 1) {
+        return known & 1 != 0;
+    }
+    let Ok(mut maps) = Snapshot::read() else {
+        return false;
+    };
+    maps.resolve();
+    let plain = maps.at(vma.start).is_some_and(|v| v.kind == VmaKind::File);
+    if let Some(known) = place {
+        known.store(file | u64::from(plain), Relaxed);
+    }
+    plain
 }
 
 fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) -> bool) {

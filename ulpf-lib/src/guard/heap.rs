@@ -33,7 +33,7 @@ impl Guards {
             } else {
                 let origin = match vma.kind {
                     VmaKind::Anonymous => Some(Origin::Anonymous),
-                    VmaKind::File | VmaKind::Odd => Some(Origin::File),
+                    VmaKind::File | VmaKind::Odd | VmaKind::OddFile => Some(Origin::File),
                     _ => None,
                 };
                 pieces.push((vma.start, vma.end, origin));

@@ -50,6 +50,8 @@ pub enum VmaKind {
     /// A file or object whose memory may be none (devices, huge pages): its flags will tell, see
     /// [`Snapshot::resolve`].
     Odd,
+    /// The same of a file that lies where there is no block device: btrfs, overlayfs, tmpfs, but hugetlbfs too.
+    OddFile,
     /// Explicit huge pages (MAP_HUGETLB, hugetlbfs).
     HugePages,
     /// No plain memory, or memory that cannot be mapped a second time.
@@ -59,6 +61,13 @@ pub enum VmaKind {
     /// Pages that the kernel shares with every program: vdso, vvar, uprobes.
     Kernel,
     Vsyscall,
+}
+
+impl VmaKind {
+    /// [`Snapshot::resolve`] is to tell more.
+    pub fn is_odd(self) -> bool {
+        matches!(self, VmaKind::Odd | VmaKind::OddFile)
+    }
 }
 
 /// All mappings at one moment, ascending.
@@ -87,7 +96,7 @@ impl Snapshot {
                 if let Some(codes) = line.strip_prefix(b"VmFlags:") {
                     let index = self.index(at);
                     if let Some(vma) = self.vmas.get_mut(index).filter(|v| v.start == at) {
-                        if vma.kind == VmaKind::Odd {
+                        if vma.kind.is_odd() {
                             vma.kind = kind_by_flags(codes, vma.shared);
                         }
                         vma.in_child = in_child_by_flags(codes);
@@ -102,7 +111,7 @@ impl Snapshot {
             fork_advice_follows();
         }
         if resolved.is_err() {
-            for vma in self.vmas.iter_mut().filter(|v| v.kind == VmaKind::Odd) {
+            for vma in self.vmas.iter_mut().filter(|v| v.kind.is_odd()) {
                 vma.kind = VmaKind::File; // replacing its pages will fail if it is not
             }
         }
@@ -190,8 +199,7 @@ pub fn parse_line(line: &[u8]) -> Option<Vma> {
         {
             VmaKind::Odd
         }
-        // File systems without a block device: tmpfs and overlayfs, but hugetlbfs as well.
-        _ if major == 0 => VmaKind::Odd,
+        _ if major == 0 => VmaKind::OddFile,
         _ => VmaKind::File,
     };
     Some(Vma {

@@ -386,7 +386,7 @@ impl Guards {
         let identity = self.identity;
         if near
             .into_iter()
-            .any(|v| v.kind == VmaKind::Odd && (v.dev, v.inode) != identity)
+            .any(|v| v.kind.is_odd() && (v.dev, v.inode) != identity)
         {
             snapshot.resolve();
         }
@@ -459,7 +459,9 @@ impl Guards {
             VmaKind::Kernel => return (end, Piece::No(Why::Kernel)),
             VmaKind::Vsyscall => return (end, Piece::No(Why::Vsyscall)),
             VmaKind::HugePages => return (end, Piece::No(Why::HugePages)),
-            VmaKind::Device | VmaKind::Odd => return (end, Piece::No(Why::Device)),
+            VmaKind::Device | VmaKind::Odd | VmaKind::OddFile => {
+                return (end, Piece::No(Why::Device));
+            }
             _ if vma.shared => Origin::Shared,
             VmaKind::Anonymous => Origin::Anonymous,
             VmaKind::File => Origin::File,
