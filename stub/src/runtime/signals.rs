@@ -69,8 +69,9 @@ pub struct KernelAction {
 /// What the program has asked for, per signal. Shared by all threads; a vfork child has its own.
 pub struct ActionTable {
     taken: AtomicBool,
-    /// Given back to the kernel: nobody serves them any more.
+    /// Given back to the kernel, or about to be: nobody serves them any more.
     left: AtomicBool,
+    given: AtomicBool,
     slots: UnsafeCell<[KernelAction; 65]>,
 }
 
@@ -82,6 +83,7 @@ impl ActionTable {
         ActionTable {
             taken: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            given: AtomicBool::new(false),
             slots: UnsafeCell::new(
                 [KernelAction {
                     handler: 0,
@@ -124,6 +126,7 @@ impl ActionTable {
     pub fn renew(&self) {
         self.let_go();
         self.left.store(false, Release);
+        self.given.store(false, Release);
     }
     /// As exec does, and CLONE_CLEAR_SIGHAND: what is ignored stays so, the rest is default.
     pub fn clear_handlers(&self) {
@@ -269,18 +272,64 @@ fn give_back(t: &Thread) {
 
 /// Makes the frame of a resting handler return to a program that knows nothing of us.
 pub fn leave(t: &'static Thread, uc: &mut UContext) {
-    if !actions(t).left.swap(true, SeqCst) {
+    let table = actions(t);
+    if !table.left.swap(true, SeqCst) {
         give_back(t);
+        table.given.store(true, SeqCst);
     }
+    // Whoever is back in the program before that is done would be served by us once more, and rest for ever.
+    while !table.given.load(SeqCst) {
+        // SAFETY: no pointers.
+        let _ = unsafe { sys!(k::__NR_sched_yield) };
+    }
+    drop_park_signals(t);
     let i = t.inner();
     // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
     let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
     waiting::hand_over(t);
     patches::disable();
-    uc.stack = i.alt;
+    uc.stack = i.alternate();
     uc.sigmask |= i.hidden;
     park::set_tf(uc, false);
     t.set_state(State::Dead);
+}
+
+/// One that has come to rest by itself may still have a park signal before it, which its handlers have
+/// blocked. The program's own of that number stay.
+fn drop_park_signals(t: &Thread) {
+    const MOST: usize = 16;
+    let set = bit(PARK_SIGNAL);
+    let mut others = [SigInfo::zeroed(); MOST];
+    let mut kept = 0;
+    while let Some(info) = others.get_mut(kept) {
+        let now = [0u64; 2];
+        // SAFETY: takes a pending signal, at once.
+        let got = unsafe {
+            sys!(
+                k::__NR_rt_sigtimedwait,
+                &raw const set,
+                &raw mut *info,
+                now.as_ptr(),
+                8
+            )
+        };
+        if got != Ok(PARK_SIGNAL as u64) {
+            break;
+        }
+        kept += usize::from(!park_is_ours(t, info));
+    }
+    for info in others.iter().take(kept) {
+        // SAFETY: what this thread has just taken goes back to it.
+        let _ = unsafe {
+            sys!(
+                k::__NR_rt_tgsigqueueinfo,
+                t.tgid(),
+                t.tid(),
+                PARK_SIGNAL,
+                &raw const *info
+            )
+        };
+    }
 }
 
 // ---- what the program asks for -----------------------------------------------------------------

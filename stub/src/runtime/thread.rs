@@ -278,6 +278,20 @@ pub struct Inner {
     pub mapped: Mapped,
 }
 
+impl Inner {
+    /// The program's own alternate stack, as rt_sigreturn(2) takes it.
+    pub fn alternate(&self) -> SigStack {
+        const SS_DISABLE: i32 = 2;
+        match self.alt.size {
+            0 => SigStack {
+                flags: SS_DISABLE,
+                ..self.alt
+            },
+            _ => self.alt,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OwnStepKind {
     Slow,

@@ -503,7 +503,7 @@ fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
     signals::take_away(t, clear);
     let i = t.inner();
     uc.sigmask |= i.hidden;
-    uc.stack = i.alt;
+    uc.stack = i.alternate();
     i.stepping = false;
     i.deferred_len = 0;
     i.waiting = Waiting::none();
