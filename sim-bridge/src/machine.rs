@@ -21,7 +21,7 @@ use anyhow::{Result, anyhow, ensure};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode};
+use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot, TlbEntry, TlbType};
 use unicorn_engine::{Context, RegisterX86 as R, Unicorn, X86Insn, uc_error};
 
 pub type Uc<'a> = Unicorn<'a, ()>;
@@ -216,8 +216,9 @@ impl Machine {
         }));
         let mut machine = Machine { uc, state };
         machine.hook_always().map_err(uc_failed)?;
-        if !config.functional {
-            time::hook(&mut machine).map_err(uc_failed)?;
+        match config.functional {
+            true => machine.hook_translations().map_err(uc_failed)?,
+            false => time::hook(&mut machine).map_err(uc_failed)?,
         }
         machine.state.borrow_mut().want_hooks = !config.functional || config.limit.is_some();
         if config.processes {
@@ -268,7 +269,8 @@ impl Machine {
                     let pc = s.pc;
                     s.debug.after_call(uc, pc, thread);
                 }
-                if s.end.is_some() || s.later.is_some() || s.must_hook() || s.has_signals() {
+                let between = s.end.is_some() || s.later.is_some() || s.must_hook();
+                if between || s.space.stale_code || s.has_signals() {
                     s.asked = true;
                     let _ = uc.emu_stop();
                 }
@@ -282,6 +284,25 @@ impl Machine {
             let _ = uc.emu_stop();
         })?;
         Ok(())
+    }
+
+    /// Unicorn looks closer at every store to a page that it takes to hold code, and without an MMU that
+    /// is every page. So it is told which ones can; what is mapped and permitted it still knows itself.
+    fn hook_translations(&mut self) -> Result<(), uc_error> {
+        let state = self.state.clone();
+        self.uc.add_tlb_hook(1, 0, move |_, addr, kind| {
+            let code = kind == MemType::FETCH
+                || state
+                    .try_borrow()
+                    .map_or(true, |s| s.space.may_hold_code(addr, 1));
+            let perms = if code {
+                Prot::ALL
+            } else {
+                Prot::READ | Prot::WRITE
+            };
+            Some(TlbEntry { paddr: addr, perms })
+        })?;
+        self.uc.ctl_set_tlb_type(TlbType::VIRTUAL)
     }
 
     fn hook_accesses(&mut self) -> Result<(), uc_error> {
@@ -443,6 +464,15 @@ impl Machine {
             if self.state.borrow().must_hook() {
                 // Code that was translated without hooks has to go.
                 if let Err(e) = self.hook_accesses().and_then(|()| self.uc.ctl_flush_tb()) {
+                    return End::Failed(format!("unicorn: {e:?}"));
+                }
+            }
+            if std::mem::take(&mut self.state.borrow_mut().space.stale_code) {
+                let flushed = self
+                    .uc
+                    .ctl_flush_tb()
+                    .and_then(|()| self.uc.ctl_flush_tlb());
+                if let Err(e) = flushed {
                     return End::Failed(format!("unicorn: {e:?}"));
                 }
             }

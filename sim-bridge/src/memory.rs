@@ -6,6 +6,7 @@ use unicorn_engine::unicorn_const::Prot;
 use unicorn_engine::{Unicorn, uc_error};
 
 pub const PAGE: u64 = 4096;
+const EXECUTE: u8 = 4;
 const BOTTOM: u64 = 0x7f00_0000_0000;
 pub const STACK_TOP: u64 = 0x7fff_ff00_0000;
 pub const STACK: u64 = 8 << 20;
@@ -18,9 +19,16 @@ pub fn up(n: u64) -> Option<u64> {
     n.checked_next_multiple_of(PAGE)
 }
 
-/// Linux's PROT_* (read 1, write 2, execute 4) are Unicorn's.
-fn prot(linux: u64) -> Prot {
-    Prot((linux & 7) as _)
+/// Linux's PROT_* (read 1, write 2, execute 4), as x86's page tables have it: what can be executed or
+/// written can be read.
+fn effective(linux: u64) -> u8 {
+    let asked = linux as u8 & 7;
+    asked | u8::from(asked != 0)
+}
+
+/// Unicorn has the same bits.
+fn prot(linux: u8) -> Prot {
+    Prot(linux.into())
 }
 
 /// What lies behind a mapping.
@@ -67,6 +75,8 @@ pub struct Space {
     used: u64,
     pub brk_start: u64,
     pub brk: u64,
+    /// Translations of code may be of what is not there any more.
+    pub stale_code: bool,
 }
 
 impl Space {
@@ -101,6 +111,12 @@ impl Space {
     /// May the program do this (PROT_*) to all of it?
     pub fn permits(&self, from: u64, len: u64, what: u8) -> bool {
         self.covered(from, len, |m| m.protection & what == what)
+    }
+
+    /// May the program execute some of it?
+    pub fn may_hold_code(&self, at: u64, len: u64) -> bool {
+        self.overlapping(at, at.saturating_add(len))
+            .any(|(_, m)| m.protection & EXECUTE != 0)
     }
 
     /// Is all of it a guarded mapping of the device?
@@ -159,7 +175,7 @@ impl Space {
         let map = Map {
             end: at + len,
             backing,
-            protection: protection as u8 & 7,
+            protection: effective(protection),
             host,
         };
         self.maps.insert(at, map);
@@ -174,7 +190,7 @@ impl Space {
         protection: u64,
     ) -> Result<(), uc_error> {
         self.unmap(uc, at, len)?;
-        uc.mem_map(at, len, prot(protection))?;
+        uc.mem_map(at, len, prot(effective(protection)))?;
         self.note(at, len, Backing::Private, protection, None);
         Ok(())
     }
@@ -218,7 +234,7 @@ impl Space {
     ) -> Result<(), uc_error> {
         self.unmap(uc, at, len)?;
         // SAFETY: our caller's promise.
-        unsafe { uc.mem_map_ptr(at, len, prot(protection), host.cast())? };
+        unsafe { uc.mem_map_ptr(at, len, prot(effective(protection)), host.cast())? };
         self.note(at, len, backing, protection, Some(host.addr()));
         Ok(())
     }
@@ -234,7 +250,7 @@ impl Space {
         let second = tail(m, start, at);
         if let (Some(one), Some(two)) = (m.host, second.host) {
             uc.mem_unmap(start, m.end - start)?;
-            let protection = prot(m.protection.into());
+            let protection = prot(m.protection);
             for (from, to, host) in [(start, at, one), (at, m.end, two)] {
                 // SAFETY: the parts of what was mapped.
                 unsafe {
@@ -272,8 +288,10 @@ impl Space {
         let changed: Vec<_> = self.overlapping(at, at + len).map(|o| o.0).collect();
         for start in changed {
             if let Some(m) = self.maps.get_mut(&start) {
-                m.protection = protection as u8 & 7;
-                uc.mem_protect(start, m.end - start, prot(protection))?;
+                let now = effective(protection);
+                self.stale_code |= m.protection & EXECUTE != 0 && now & EXECUTE == 0;
+                m.protection = now;
+                uc.mem_protect(start, m.end - start, prot(now))?;
             }
         }
         Ok(())

@@ -302,6 +302,19 @@ fn signals_and_processes() {
     }
 }
 
+/// Code that it changes itself, by stores, system calls and mappings, also while it runs there.
+#[test]
+fn code_that_changes() {
+    let p = program("code");
+    assert_eq!(
+        text(&Command::new(&p).output().unwrap().stdout),
+        "code: done\n"
+    );
+    for options in [&[][..], &["--functional"], &["--watch=returns"]] {
+        sim(options, &p, &[]).succeeds("code: done\n");
+    }
+}
+
 /// Faults, traps, an exception of the kernel's, and what only a kernel may do.
 #[test]
 fn signals_end_it_as_a_shell_would_say() {

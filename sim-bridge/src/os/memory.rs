@@ -49,6 +49,7 @@ fn advise(uc: &mut Uc, s: &mut State, at: u64, len: u64, what: i32) -> Result<i6
     };
     for (from, to, backing) in s.space.parts(at, len) {
         if gone(backing) {
+            s.space.stale_code |= s.space.may_hold_code(from, to - from);
             for page in (from..to).step_by(PAGE as usize) {
                 uc.mem_write(page, &[0; PAGE as usize])
                     .map_err(|_| EINVAL)?;

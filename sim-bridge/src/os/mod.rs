@@ -123,6 +123,7 @@ pub fn write_bytes(uc: &mut Uc, s: &mut State, at: u64, bytes: &[u8]) -> Result<
         return Err(EFAULT);
     }
     s.kernel_touches(uc, at, len, true)?;
+    s.space.stale_code |= len > 0 && s.space.may_hold_code(at, len);
     uc.mem_write(at, bytes).map_err(|_| EFAULT)
 }
 
