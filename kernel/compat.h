@@ -3,6 +3,7 @@
 #ifndef _ULPF_COMPAT_H
 #define _ULPF_COMPAT_H
 
+#include <linux/ftrace.h>
 #include <linux/mm.h>
 #include <linux/timer.h>
 #include <linux/version.h>
@@ -25,11 +26,12 @@ static inline void ulpf_flags(struct vm_area_struct *vma, unsigned long set, uns
 #endif
 
 /*
- * Kernels that fault under a lock of the mapping alone: we decide under the mmap lock,
- * so such a fault comes again with that.
+ * Kernels that fault under a lock of the mapping alone. What such a fault cannot decide comes
+ * again with the mmap lock; and who changes something that faults depend on locks the mapping, too.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
 #define ULPF_FAULT_WITHOUT_MMAP_LOCK FAULT_FLAG_VMA_LOCK
+#define ulpf_vma_lock vma_start_write
 static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 {
 	vma_end_read(vmf->vma);
@@ -37,10 +39,26 @@ static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 }
 #else
 #define ULPF_FAULT_WITHOUT_MMAP_LOCK 0
+static inline void ulpf_vma_lock(struct vm_area_struct *vma)
+{
+}
+
 static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 {
 	return 0;
 }
+#endif
+
+/* They take a map_pages for a sign that ->fault can do without the mmap lock. */
+#define ULPF_NEEDS_MAP_PAGES (LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0))
+
+/* What a function that is being traced was called with, and where it is to go on. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+#define ulpf_argument ftrace_regs_get_argument
+#define ulpf_go_on_at ftrace_regs_set_instruction_pointer
+#else
+#define ulpf_argument(fregs, n) regs_get_kernel_argument(&(fregs)->regs, n)
+#define ulpf_go_on_at ftrace_instruction_pointer_set
 #endif
 
 #endif /* _ULPF_COMPAT_H */

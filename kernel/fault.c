@@ -6,20 +6,13 @@
  *                  because a change of permissions takes the pages out of the page table.
  *   page_mkwrite   a page is there for reading.
  *
- * What a program meets in a loop is a forbidden store that its handler is to see. Of the
- * instructions from there into the handler all but a tenth are the kernel's own, and that
- * tenth is to stay one: so the usual case is straight, and what is rare is elsewhere.
+ * Most upcalls are made before the kernel comes here (early.c); all of them can be made here.
  */
-#include <linux/sched/signal.h>
 #include <linux/sched/task_stack.h>
-#include <linux/uaccess.h>
-
-#include <asm/processor-flags.h>
-#include <asm/ptrace.h>
-#include <asm/segment.h>
 
 #include "compat.h"
 #include "ulpf_internal.h"
+#include "upcall.h"
 
 /*
  * So many forbidden stores to one page in a row: it may not be read any more. If it is, it
@@ -78,17 +71,6 @@ static __always_inline enum who who_is(const struct ulpf_space *space, const str
 	return known == DEPTH_UNKNOWN || known == DEPTH_VARIES ? UNKNOWN : KERNEL;
 }
 
-static u32 info_of(const struct vm_fault *vmf)
-{
-	return (vmf->flags & FAULT_FLAG_WRITE ? ULPF_INFO_WRITE : 0) |
-	       (vmf->flags & FAULT_FLAG_INSTRUCTION ? ULPF_INFO_FETCH : 0);
-}
-
-static __always_inline unsigned long plain_place(unsigned long sp)
-{
-	return round_down(sp - ULPF_RED_ZONE - sizeof(struct ulpf_frame), 16);
-}
-
 /* Where the frame would begin; 0 if there is no room. */
 static unsigned long frame_place(const struct ulpf_thread *thread, unsigned long sp, u64 *info)
 {
@@ -99,55 +81,7 @@ static unsigned long frame_place(const struct ulpf_thread *thread, unsigned long
 		if (sp - thread->base < ULPF_STACK_MIN)
 			return 0;
 	}
-	return plain_place(sp);
-}
-
-/* The same on the alternate signal stack; 0 without one, too. */
-static __always_inline unsigned long sigstack_place(unsigned long sp)
-{
-	unsigned long base = current->sas_ss_sp, length = current->sas_ss_size;
-
-	if (likely(sp <= base || sp - base > length))
-		return length ? round_down(base + length, 16) - sizeof(struct ulpf_frame) : 0;
-	if (sp - base < ULPF_STACK_MIN)
-		return 0;
-	return plain_place(sp);
-}
-
-/* No page fault may happen here: the mmap lock is held. */
-static __always_inline int frame_write(struct ulpf_frame __user *to, const struct ulpf_space *space,
-				       const struct pt_regs *regs, unsigned long addr, u64 info)
-{
-	pagefault_disable();
-	if (!user_write_access_begin(to, sizeof(*to)))
-		goto fault_enabled;
-	unsafe_put_user(addr, &to->addr, fault);
-	unsafe_put_user(info, &to->info, fault);
-	unsafe_put_user(space->cookie, &to->cookie, fault);
-	unsafe_put_user(regs->ip, &to->ip, fault);
-	unsafe_put_user((u64)regs->cs, &to->cs, fault);
-	unsafe_put_user(regs->flags, &to->flags, fault);
-	unsafe_put_user(regs->sp, &to->sp, fault);
-	unsafe_put_user((u64)regs->ss, &to->ss, fault);
-	user_write_access_end();
-	pagefault_enable();
-	return 0;
-fault:
-	user_write_access_end();
-fault_enabled:
-	pagefault_enable();
-	return -EFAULT;
-}
-
-static __always_inline void enter(struct ulpf_space *space, struct pt_regs *regs, unsigned long place)
-{
-	regs->ip = space->entry;
-	regs->sp = place;
-	regs->cs = __USER_CS;
-	regs->ss = __USER_DS;
-	/* As for a signal handler. */
-	regs->flags &= ~(X86_EFLAGS_TF | X86_EFLAGS_DF | X86_EFLAGS_RF | X86_EFLAGS_AC | X86_EFLAGS_NT);
-	ulpf_count(space, ULPF_COUNT_UPCALLS);
+	return ulpf_plain_place(sp);
 }
 
 static bool is_guarded(unsigned long addr)
@@ -164,7 +98,7 @@ static vm_fault_t undelivered(struct ulpf_space *space, struct vm_fault *vmf, u3
 	return VM_FAULT_SIGSEGV;
 }
 
-/* All ways into the handler but the usual one. */
+/* All ways into the handler but the usual one (upcall.h). */
 static noinline vm_fault_t upcall_slowly(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
 {
 	struct pt_regs *regs = task_pt_regs(current);
@@ -181,7 +115,7 @@ static noinline vm_fault_t upcall_slowly(struct ulpf_space *space, struct vm_fau
 		if (!current->sas_ss_size)
 			return VM_FAULT_SIGSEGV;
 		told |= ULPF_INFO_STACK;
-		place = sigstack_place(regs->sp);
+		place = ulpf_sigstack_place(regs->sp);
 	} else {
 		if (READ_ONCE(space->threads_count))
 			thread = ulpf_thread(space);
@@ -189,10 +123,13 @@ static noinline vm_fault_t upcall_slowly(struct ulpf_space *space, struct vm_fau
 	}
 	if (!place)
 		return undelivered(space, vmf, info);
-	if (!frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)) {
-		enter(space, regs, place);
+	if (!ulpf_frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)) {
+		ulpf_enter(space, regs, place);
 		return VM_FAULT_NOPAGE;
 	}
+	/* The mapping there is not locked. */
+	if (vmf->flags & ULPF_FAULT_WITHOUT_MMAP_LOCK)
+		return ulpf_take_mmap_lock(vmf);
 	/* The handler's own memory would fault, and its handler, and so on. */
 	if (is_guarded(place) || is_guarded(place + sizeof(struct ulpf_frame) - 1))
 		return undelivered(space, vmf, info);
@@ -205,22 +142,9 @@ static noinline vm_fault_t upcall_slowly(struct ulpf_space *space, struct vm_fau
 /* Has the thread, which made the fault in user mode, go on in the handler. */
 static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fault *vmf, u32 info)
 {
-	struct pt_regs *regs = task_pt_regs(current);
-	unsigned long place;
-	u64 told = info;
-
-	if (unlikely(!space->entry))
-		return upcall_slowly(space, vmf, info);
-	if (space->sigstack) {
-		told |= ULPF_INFO_STACK;
-		place = sigstack_place(regs->sp);
-	} else {
-		place = likely(!READ_ONCE(space->threads_count)) ? plain_place(regs->sp) : 0;
-	}
-	if (unlikely(!place || frame_write((struct ulpf_frame __user *)place, space, regs, vmf->real_address, told)))
-		return upcall_slowly(space, vmf, info);
-	enter(space, regs, place);
-	return VM_FAULT_NOPAGE;
+	if (likely(ulpf_upcall(space, task_pt_regs(current), vmf->real_address, info)))
+		return VM_FAULT_NOPAGE;
+	return upcall_slowly(space, vmf, info);
 }
 
 /* A guard range: 0 if the access may go on. */
@@ -232,13 +156,13 @@ static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault
 
 	if (test_bit(k, region->stop)) {
 		ulpf_count(space, ULPF_COUNT_GUARDS);
-		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, info_of(vmf), user);
+		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, ulpf_info(vmf->flags), user);
 		return VM_FAULT_SIGSEGV;
 	}
 	/* The first of several threads tells. */
 	if (test_bit(k, region->log) && test_and_clear_bit(k, region->log)) {
 		ulpf_count(space, ULPF_COUNT_GUARDS);
-		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, info_of(vmf), user);
+		ulpf_event(space, ULPF_EVENT_GUARD, vmf->real_address, ulpf_info(vmf->flags), user);
 	}
 	return 0;
 }
@@ -252,8 +176,6 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	struct ulpf_region *region;
 	unsigned int permission;
 
-	if (vmf->flags & ULPF_FAULT_WITHOUT_MMAP_LOCK)
-		return ulpf_take_mmap_lock(vmf);
 	/* A forked child has the memory, but nobody guards it there. */
 	if (unlikely(vma->vm_mm != space->mm))
 		goto allow;
@@ -272,7 +194,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	if (!ulpf_forbids(permission, write))
 		goto allow;
 	if (likely(user))
-		return upcall(space, vmf, info_of(vmf) | permission << ULPF_INFO_PERM_SHIFT);
+		return upcall(space, vmf, ulpf_info(vmf->flags) | permission << ULPF_INFO_PERM_SHIFT);
 	if (ulpf_fails_for_kernel(space))
 		return VM_FAULT_SIGSEGV;
 	if (ulpf_open_for_kernel(space, vmf, write))
@@ -304,15 +226,20 @@ static noinline void end_streak(struct ulpf_space *space, pgoff_t page)
 	space->streak_left = space->streak_length;
 }
 
+/* Once more, with the page gone: ->fault is told who it is, and what lock is held. */
+static noinline vm_fault_t ask_fault(struct ulpf_space *space, struct vm_fault *vmf)
+{
+	ulpf_flush(space, vmf->pgoff, 1);
+	return VM_FAULT_NOPAGE;
+}
+
 static noinline vm_fault_t mkwrite_not_by_program(struct ulpf_space *space, struct vm_fault *vmf, enum who who)
 {
 	if (who == KERNEL && ulpf_fails_for_kernel(space))
 		return VM_FAULT_SIGSEGV;
 	if (who == KERNEL)
 		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : 0;
-	/* Once more, with the page gone: ->fault is told who it is. */
-	ulpf_flush(space, vmf->pgoff, 1);
-	return VM_FAULT_NOPAGE;
+	return ask_fault(space, vmf);
 }
 
 vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf)
@@ -339,5 +266,8 @@ vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf)
 		return mkwrite_not_by_program(space, vmf, who);
 	if (unlikely(space->streak_page != vmf->pgoff || !--space->streak_left))
 		end_streak(space, vmf->pgoff);
-	return upcall(space, vmf, ULPF_INFO_WRITE | permission << ULPF_INFO_PERM_SHIFT);
+	if (likely(ulpf_upcall(space, task_pt_regs(current), vmf->real_address,
+			       ULPF_INFO_WRITE | permission << ULPF_INFO_PERM_SHIFT)))
+		return VM_FAULT_NOPAGE;
+	return ask_fault(space, vmf);
 }

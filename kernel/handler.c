@@ -31,8 +31,11 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 		return -EOPNOTSUPP;
 	if (!handler->entry && (handler->flags || handler->cookie))
 		return -EINVAL;
+	if (handler->entry)
+		ulpf_early_want(space);
 	if (mmap_write_lock_killable(space->mm))
 		return -EINTR;
+	ulpf_lock_mappings(space, 0, TASK_SIZE_MAX);
 	if (!handler->entry)
 		error = space->entry ? 0 : -ENOENT;
 	else if (space->entry && !(handler->flags & ULPF_HANDLER_REPLACE))

@@ -91,6 +91,7 @@ static int ulpf_release(struct inode *inode, struct file *file)
 	/* Closers hold the file, so there is none: what may be left is a worker that finds nothing to do. */
 	WARN_ON(!list_empty(&space->closers));
 	cancel_delayed_work_sync(&space->close_work);
+	ulpf_early_forget(space);
 	ulpf_ring_free(space);
 	ulpf_threads_free(space);
 	ulpf_regions_free(space);
@@ -286,6 +287,7 @@ static int __init ulpf_init(void)
 static void __exit ulpf_exit(void)
 {
 	misc_deregister(&ulpf_device);
+	ulpf_early_exit();
 	/* Threads' records are freed by RCU callbacks of the kernel's own; nothing of ours is left to run. */
 }
 

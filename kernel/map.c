@@ -6,7 +6,7 @@
  * as for any shared memory. A guarded mapping has shmem's operations but for three: fault
  * and page_mkwrite, which decide (fault.c; that there is a page_mkwrite makes the kernel
  * map pages read-only until it has been asked), and map_pages, which would map neighbours
- * that nobody has asked for: there is none.
+ * that nobody has asked for: there is none, or it does nothing.
  *
  * An alias is plain shmem.
  */
@@ -47,10 +47,32 @@ static int guarded_mremap(struct vm_area_struct *vma)
 	return -EINVAL;
 }
 
+#if ULPF_NEEDS_MAP_PAGES
+static vm_fault_t no_neighbours(struct vm_fault *vmf, pgoff_t first, pgoff_t last)
+{
+	return 0;
+}
+#else
+#define no_neighbours NULL
+#endif
+
 /* Whether this is guarded memory of any space. */
 bool ulpf_is_guarded(const struct vm_area_struct *vma)
 {
 	return vma->vm_ops && vma->vm_ops->page_mkwrite == ulpf_guarded_mkwrite;
+}
+
+/*
+ * Keeps faults in guarded mappings of a range out until the mmap lock, which is held for writing, is
+ * given back. (Where faults take the mmap lock, that does it.)
+ */
+void ulpf_lock_mappings(struct ulpf_space *space, unsigned long addr, unsigned long end)
+{
+	struct vm_area_struct *vma;
+
+	for (; addr < end && (vma = find_vma(space->mm, addr)) && vma->vm_start < end; addr = vma->vm_end)
+		if (ulpf_guards(space, vma))
+			ulpf_vma_lock(vma);
 }
 
 static int store_mmap(struct ulpf_space *space, struct vm_area_struct *vma, bool guarded)
@@ -71,7 +93,7 @@ static int store_mmap(struct ulpf_space *space, struct vm_area_struct *vma, bool
 		space->guard_ops = *vma->vm_ops;
 		space->guard_ops.fault = ulpf_guarded_fault;
 		space->guard_ops.page_mkwrite = ulpf_guarded_mkwrite;
-		space->guard_ops.map_pages = NULL;
+		space->guard_ops.map_pages = no_neighbours;
 		space->guard_ops.huge_fault = NULL;
 		space->guard_ops.open = guarded_open;
 		space->guard_ops.close = guarded_close;

@@ -13,6 +13,7 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "compat.h"
 #include "ulpf_internal.h"
 
 /* Operations that are carried out under the lock at a time. */
@@ -38,7 +39,7 @@ struct changes {
 	struct ulpf_stale stale;
 };
 
-/* The guarded mapping at an address. */
+/* The guarded mapping at an address; no fault gets past its permissions until the lock is given back. */
 static struct vm_area_struct *guarded_at(struct changes *changes, unsigned long addr)
 {
 	struct vm_area_struct *vma = changes->vma;
@@ -48,6 +49,7 @@ static struct vm_area_struct *guarded_at(struct changes *changes, unsigned long 
 	vma = find_vma(changes->space->mm, addr);
 	if (!vma || vma->vm_start > addr || !ulpf_guards(changes->space, vma))
 		return NULL;
+	ulpf_vma_lock(vma);
 	return changes->vma = vma;
 }
 
@@ -171,6 +173,7 @@ static int change_binding(struct changes *changes, const struct ulpf_op *op)
 		return -EINVAL;
 	if (op->addr >= TASK_SIZE_MAX)
 		return -EFAULT;
+	ulpf_lock_mappings(changes->space, op->addr, op->addr + op->length);
 	error = op->op == ULPF_OP_BIND ? ulpf_pli_bind(changes->space, op->addr, op->arg) :
 					 ulpf_pli_unbind(changes->space, op->addr);
 	if (!error && op->op == ULPF_OP_BIND)

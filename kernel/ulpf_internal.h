@@ -7,8 +7,8 @@
  * keeps the module loaded, too.
  *
  * Whatever decides faults (handler, regions, guards) changes only under the mmap lock
- * held for writing, and faults hold it for reading from the decision until the page
- * table says so. Hence no fault can install what has just been forbidden. What user
+ * held for writing (and, since Linux 6.4, the mapping's own lock), and faults hold it (or that) for
+ * reading from the decision until the page table says so. Hence no fault can install what has just been forbidden. What user
  * space stores into PLI regions is the exception that the interface tells of, and
  * guard bits that an access takes away (atomic).
  */
@@ -104,6 +104,7 @@ struct ulpf_counters {
  * @cookie: for its frames (mmap lock)
  * @sigstack: frames go to the thread's alternate signal stack (mmap lock)
  * @efault: the kernel's accesses fail (mmap lock)
+ * @early: counted among those that early.c is there for (its lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
  * @last_region: the one looked up last
  * @streak_page: page of the store that page_mkwrite saw last
@@ -130,6 +131,7 @@ struct ulpf_space {
 	u64 cookie;
 	bool sigstack;
 	bool efault;
+	bool early;
 
 	struct xarray regions;
 	struct ulpf_region *last_region;
@@ -166,6 +168,7 @@ static inline bool ulpf_alive(struct ulpf_space *space)
 /* map.c: mappings */
 int ulpf_mmap(struct file *file, struct vm_area_struct *vma);
 bool ulpf_is_guarded(const struct vm_area_struct *vma);
+void ulpf_lock_mappings(struct ulpf_space *space, unsigned long addr, unsigned long end);
 
 /* Of a guarded mapping. */
 static inline struct ulpf_space *ulpf_space_of(const struct vm_area_struct *vma)
@@ -181,6 +184,11 @@ static inline bool ulpf_guards(const struct ulpf_space *space, const struct vm_a
 /* fault.c: faults there, and entering the handler */
 vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf);
 vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf);
+
+/* early.c: the same without the page table */
+void ulpf_early_want(struct ulpf_space *space);
+void ulpf_early_forget(struct ulpf_space *space);
+void ulpf_early_exit(void);
 
 /* handler.c: the handler, and threads' exception stacks */
 int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handler);

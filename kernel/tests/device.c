@@ -80,6 +80,16 @@ struct space *space_make(size_t pages)
 	return space;
 }
 
+struct space *space_closed(size_t pages)
+{
+	struct space *space = space_make(pages);
+
+	EXPECT_EQ(handler(space, entry, 0), 0);
+	EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
+	on_fault = store_byte;
+	return space;
+}
+
 int handler(struct space *space, void *at, uint32_t flags)
 {
 	struct ulpf_handler arg = {
@@ -179,6 +189,15 @@ void test_note(const char *file, int line, const char *format, ...)
 	strcat(text, "\n");
 	if (write(1, text, strlen(text)) < 0)
 		_exit(1);
+}
+
+bool file_set(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+	bool well = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	close(fd);
+	return well;
 }
 
 /* How many times slower than usual this kernel is (ulpf.slow=). */

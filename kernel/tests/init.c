@@ -54,13 +54,27 @@ static unsigned long number_in(const char *path)
 	return strtoul(text, NULL, 0);
 }
 
+static void set_early(const char *yes_or_no)
+{
+	int fd = open("/sys/module/ulpf/parameters/early", O_WRONLY | O_CLOEXEC);
+
+	/* A kernel that cannot trace functions has no other way than the late one. */
+	if (fd < 0)
+		return;
+	if (write(fd, yes_or_no, 1) != 1)
+		complain("the module's parameter `early` cannot be set");
+	close(fd);
+}
+
+/* NAME, or NAME@late: with upcalls from ->fault and ->page_mkwrite only. */
 static void run(const char *name)
 {
+	int length = strcspn(name, "@"), status;
 	char path[128];
-	int status;
 	pid_t pid;
 
-	snprintf(path, sizeof(path), "/tests/%s", name);
+	snprintf(path, sizeof(path), "/tests/%.*s", length, name);
+	set_early(name[length] ? "N" : "Y");
 	printf("ulpf-vm: begin %s\n", name);
 	fflush(stdout);
 	pid = fork();

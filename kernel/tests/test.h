@@ -99,6 +99,8 @@ extern struct space *volatile the_space;
 
 int device(void);
 struct space *space_make(size_t pages);
+/* ... whose pages forbid stores, which the handler makes through the alias. */
+struct space *space_closed(size_t pages);
 int handler(struct space *space, void *at, uint32_t flags);
 int apply(struct space *space, uint32_t op, const void *addr, size_t length, uint64_t arg);
 int set(struct space *space, const void *addr, size_t length, unsigned int permission);
@@ -115,6 +117,9 @@ void load_byte(struct ulpf_frame *frame);	/* makes get()'s load through the alia
 /* One instruction of two bytes each, so that handlers know what they interrupt. */
 void put(char *to, char value);
 char get(const char *from);
+
+/* Replaces what a file of the kernel's says; whether it is there and takes it. */
+bool file_set(const char *path, const char *text);
 
 /* Runs in a child; its wait status. */
 int in_child(test_fn *run);

@@ -8,19 +8,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-static struct space *ready(size_t pages)
-{
-	struct space *space = space_make(pages);
-
-	EXPECT_EQ(handler(space, entry, 0), 0);
-	EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
-	on_fault = store_byte;
-	return space;
-}
-
 TEST(forked_child_is_not_guarded)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	int status;
 	pid_t pid = fork();
 
@@ -35,7 +25,7 @@ TEST(forked_child_is_not_guarded)
 		if (handler(space, entry, ULPF_HANDLER_REPLACE) != -1 || errno != EPERM)
 			_exit(4);
 		/* It may have a space of its own. */
-		space = ready(2);
+		space = space_closed(2);
 		put(space->guarded, 6);
 		_exit(faults == 1 ? 0 : 5);
 	}
@@ -48,7 +38,7 @@ TEST(forked_child_is_not_guarded)
 
 TEST(child_outlives_its_parent)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	int ends[2];
 	char byte;
 
@@ -80,7 +70,7 @@ static int in_vfork(void *arg)
 
 TEST(shared_memory_shares_the_guard)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	int status;
 	pid_t pid = clone(in_vfork, child_stack + sizeof(child_stack), CLONE_VM | CLONE_VFORK | SIGCHLD, space);
 
@@ -100,7 +90,7 @@ TEST(exec_leaves_nothing)
 	EXPECT_EQ(pipe(go), 0);
 	owner = fork();
 	if (!owner) {
-		struct space *space = ready(2);
+		struct space *space = space_closed(2);
 
 		EXPECT_EQ(ring(space, 64, 1, 0), 0);
 		put(space->guarded, 1);
@@ -151,7 +141,7 @@ TEST(monitor_reads_to_the_end)
 	if (!owner) {
 		int file = memfd_create("file", 0), i;
 
-		space = ready(1);
+		space = space_closed(1);
 		EXPECT_EQ(ring(space, 64, 32, 0), 0);
 		monitor = fork();
 		if (!monitor) {
@@ -199,7 +189,7 @@ TEST(killed_in_the_handler)
 		pid_t pid = fork();
 
 		if (!pid) {
-			struct space *space = ready(4);
+			struct space *space = space_closed(4);
 
 			on_fault = spin;
 			put(space->guarded, 1);
@@ -234,7 +224,7 @@ static void either(struct ulpf_frame *frame)
 
 TEST(signals_in_the_handler)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	int i;
 
 	signal(SIGUSR1, on_signal);
@@ -247,7 +237,7 @@ TEST(signals_in_the_handler)
 
 TEST(a_hail_of_signals)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	struct itimerval often = { { 0, 500 }, { 0, 500 } };
 	int i;
 
@@ -272,7 +262,7 @@ static void leap(struct ulpf_frame *frame)
 
 TEST(handler_left_by_longjmp)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 	volatile int i;
 
 	on_fault = leap;
@@ -303,7 +293,7 @@ static int use_stack(struct space *space, void *base, size_t length)
 
 TEST(exception_stack)
 {
-	struct space *space = ready(4);
+	struct space *space = space_closed(4);
 	int i;
 
 	EXPECT_EQ(use_stack(space, child_stack, sizeof(child_stack)), 0);
@@ -329,7 +319,7 @@ static void deeper(struct ulpf_frame *frame)
 
 static void never_ending(void)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 
 	EXPECT_EQ(use_stack(space, child_stack, sizeof(child_stack)), 0);
 	on_fault = deeper;
@@ -338,14 +328,14 @@ static void never_ending(void)
 
 static void on_a_guarded_stack(void)
 {
-	struct space *space = ready(4);
+	struct space *space = space_closed(4);
 
 	asm volatile("mov %0, %%rsp; call put" : : "r"(space->guarded + 2 * PAGE), "D"(space->guarded), "S"(1));
 }
 
 static void without_a_stack(void)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 
 	asm volatile("mov $4096, %%rsp; movb $1, (%0)" : : "r"(space->guarded));
 }
@@ -373,7 +363,7 @@ static void *one_stack(void *arg)
 /* Threads that end without a word leave no record for ever, and no other thread their stack. */
 TEST(many_threads_with_stacks)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 	int i;
 
 	for (i = 0; i < 300; i++) {
@@ -399,7 +389,7 @@ static void *store_many(void *arg)
 
 TEST(many_threads_at_once)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 	pthread_t thread[8];
 	int i;
 

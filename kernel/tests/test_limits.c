@@ -6,20 +6,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-static struct space *ready(size_t pages)
-{
-	struct space *space = space_make(pages);
-
-	EXPECT_EQ(handler(space, entry, 0), 0);
-	EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
-	on_fault = store_byte;
-	return space;
-}
-
 /* The module cannot go as long as a mapping is left, whatever has happened to the descriptor. */
 TEST(module_stays_while_in_use)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 
 	close(space->fd);
 	EXPECT_ERRNO(syscall(SYS_delete_module, "ulpf", O_NONBLOCK), EAGAIN);
@@ -102,7 +92,7 @@ static void fill_in_the_handler(struct ulpf_frame *frame)
 
 static void too_much_in_a_handler(void)
 {
-	struct space *space = ready(16384);
+	struct space *space = space_closed(16384);
 
 	on_fault = fill_in_the_handler;
 	put(space->guarded, 1);
@@ -159,7 +149,7 @@ static void spawn_in_the_handler(struct ulpf_frame *frame)
 
 TEST(exec_in_a_handler)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 	int status, i;
 	pid_t pid;
 
@@ -170,7 +160,7 @@ TEST(exec_in_a_handler)
 	EXPECT_EQ(space->alias[0], 3);
 	pid = fork();
 	if (!pid) {
-		space = ready(1);
+		space = space_closed(1);
 		on_fault = exec_in_the_handler;
 		put(space->guarded, 1);
 		_exit(1);
@@ -191,7 +181,7 @@ static void fork_in_the_handler(struct ulpf_frame *frame)
 /* The child, which has no handler, returns from one: its store passes. */
 TEST(fork_in_a_handler)
 {
-	struct space *space = ready(2);
+	struct space *space = space_closed(2);
 	int status;
 
 	on_fault = fork_in_the_handler;
@@ -219,7 +209,7 @@ static void *store_once(void *arg)
 
 TEST(thread_ends_in_a_handler)
 {
-	struct space *space = ready(1);
+	struct space *space = space_closed(1);
 	pthread_t thread;
 	int i;
 
@@ -246,7 +236,7 @@ TEST(all_is_unmapped_in_a_handler)
 	int i;
 
 	for (i = 0; i < 50; i++) {
-		struct space *space = ready(4);
+		struct space *space = space_closed(4);
 
 		on_fault = take_all_away;
 		put(space->guarded + PAGE, 1);
@@ -270,7 +260,7 @@ TEST(killed_in_the_midst_of_it)
 		pid_t pid = fork();
 
 		if (!pid) {
-			struct space *space = ready(8);
+			struct space *space = space_closed(8);
 			int file = memfd_create("file", 0);
 			pthread_t thread;
 
@@ -295,7 +285,7 @@ TEST(hundreds_of_spaces)
 	int i;
 
 	for (i = 0; i < 300; i++) {
-		struct space *space = ready(8);
+		struct space *space = space_closed(8);
 
 		put(space->guarded, 1);
 		EXPECT_EQ(ring(space, 64, 1, 1000), 0);

@@ -112,9 +112,11 @@ def initramfs(kernel, programs, files=()):
         with open(source, "rb") as file:
             return name, 0o100755, file.read()
     path = os.path.join(BUILD, f"initramfs-{kernel.kind}-" + "-".join(programs)[:100])
+    # NAME@late is NAME, run in another way (kernel/tests/init.c).
+    programs = {name.split("@")[0] for name in programs}
     given = {name for name, _, _ in files}
     archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
-                   *(executable("tests/" + name, os.path.join(folder, name)) for name in programs
+                   *(executable("tests/" + name, os.path.join(folder, name)) for name in sorted(programs)
                      if "tests/" + name not in given), *files])
     return path
 
@@ -194,6 +196,25 @@ def verdicts(said):
             program[result[2]] = "skipped" if result[3] else "passed" if result[1] == "ok" else "failed", "\n".join(notes)
             notes = []
     return found
+
+
+def case(told, program, test):
+    """A test method: what `told()` knows of this test."""
+    def run(self):
+        said = told()
+        verdict, notes = verdicts(said).get(program, {}).get(test, ("failed", "the machine ended before"))
+        if verdict == "failed":
+            print(said)
+        if verdict == "skipped":
+            self.skipTest(notes)
+        self.assertEqual(verdict, "passed", notes)
+    return run
+
+
+def tests(program):
+    """The names of a program's tests."""
+    with open(os.path.join(KERNEL, "tests", program + ".c")) as source:
+        return re.findall(r"^TEST\((\w+)\)", source.read(), re.M)
 
 
 def is_well(said):

@@ -36,20 +36,8 @@ class Backends(unittest.TestCase):
         self.assertTrue(vm.is_well(said), "the last lines say why")
 
 
-def case(backend, name):
-    def run(self):
-        said = told()
-        verdict, notes = vm.verdicts(said).get("library_" + backend, {}).get(name, ("failed", "the machine ended before"))
-        if verdict == "failed":
-            print(said)
-        if verdict == "skipped":
-            self.skipTest(notes)
-        self.assertEqual(verdict, "passed", notes)
-    return run
-
-
 for which in BACKENDS:
-    members = {f"test_{name}": case(which, name) for name in CASES}
+    members = {f"test_{name}": vm.case(told, "library_" + which, name) for name in CASES}
     title = which.title().replace("-", "")
     globals()[title] = type(title, (unittest.TestCase,),
                             {"limit": Backends.limit, "idle": True, "__module__": __name__, **members})
