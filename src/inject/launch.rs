@@ -71,6 +71,29 @@ impl Launch {
         self.program.clone()
     }
 
+    fn shell() -> OsString {
+        std::env::var_os("SHELL")
+            .filter(|s| !s.is_empty())
+            .unwrap_or_else(|| "/bin/sh".into())
+    }
+
+    /// What is executed first, for an error message. Only if that fails nobody else has said so.
+    fn first(&self) -> String {
+        let program = self.program.to_string_lossy();
+        if self.shell {
+            let shell = Launch::shell();
+            let shell = shell.to_string_lossy();
+            format!(
+                "{shell}, the shell that is to start {program}. SHELL names another one; --no-startup-with-shell needs none"
+            )
+        } else {
+            match self.wrapper.first() {
+                Some(wrapper) => wrapper.to_string_lossy().into_owned(),
+                None => program.into_owned(),
+            }
+        }
+    }
+
     /// argv of what is executed first, and how many programs are executed on the way to the end.
     fn command(&self) -> (Vec<OsString>, u32) {
         let words = self
@@ -88,10 +111,7 @@ impl Launch {
             line.push(" ");
             line.push(quote(&word));
         }
-        let shell = std::env::var_os("SHELL")
-            .filter(|s| !s.is_empty())
-            .unwrap_or_else(|| "/bin/sh".into());
-        (vec![shell, "-c".into(), line], execs + 1)
+        (vec![Launch::shell(), "-c".into(), line], execs + 1)
     }
 }
 
@@ -132,7 +152,7 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
     drop(child_report);
     let leader = Tracee::adopt(pid);
     // From here on, an error path must not leave a stopped child behind.
-    let result = run_to_entry(&leader, execs, &mut report, &program).and_then(|()| {
+    let result = run_to_entry(&leader, execs, &mut report, spec).and_then(|()| {
         check_class(pid)?;
         let mut warnings = Vec::new();
         if process::loses_privileges(pid) {
@@ -172,12 +192,12 @@ fn run_to_entry(
     leader: &Tracee,
     mut execs: u32,
     report: &mut UnixStream,
-    program: &str,
+    spec: &Launch,
 ) -> Result<(), StartError> {
     let step = |e| StartError::step("run the program to its start", e);
     match leader.wait().map_err(step)? {
         Stop::Signal(libc::SIGSTOP) => {}
-        stop => return Err(ended(stop, report, program)),
+        stop => return Err(ended(stop, report, spec)),
     }
     leader
         .set_options(
@@ -191,24 +211,30 @@ fn run_to_entry(
         match leader.wait().map_err(step)? {
             Stop::Event(libc::PTRACE_EVENT_EXEC) => execs -= 1,
             Stop::Signal(s) => signal = s,
-            stop @ (Stop::Exited(_) | Stop::Killed(_)) => return Err(ended(stop, report, program)),
+            stop @ (Stop::Exited(_) | Stop::Killed(_)) => return Err(ended(stop, report, spec)),
             _ => {}
         }
     }
     leader.cont_syscall(0).map_err(step)?;
     match leader.wait().map_err(step)? {
         Stop::Syscall => Ok(()),
-        stop => Err(ended(stop, report, program)),
+        stop => Err(ended(stop, report, spec)),
     }
 }
 
-fn ended(stop: Stop, report: &mut UnixStream, program: &str) -> StartError {
+fn ended(stop: Stop, report: &mut UnixStream, spec: &Launch) -> StartError {
     match stop {
         Stop::Exited(code) => {
             let mut errno = [0; 4];
-            let exec_error = report.read_exact(&mut errno).ok().map(|()| ExecError {
-                program: program.into(),
-                source: io::Error::from_raw_os_error(i32::from_ne_bytes(errno)),
+            let exec_error = report.read_exact(&mut errno).ok().map(|()| {
+                let errno = i32::from_ne_bytes(errno);
+                ExecError {
+                    program: match errno {
+                        0.. => spec.first(),
+                        _ => spec.program.to_string_lossy().into_owned(),
+                    },
+                    source: io::Error::from_raw_os_error(errno.abs()),
+                }
             });
             StartError::ExitedEarly { code, exec_error }
         }
@@ -269,7 +295,7 @@ fn fork(spec: &Launch, report: &UnixStream) -> io::Result<(i32, u32)> {
     }
 }
 
-/// The child, up to exec; returns errno.
+/// The child, up to exec; returns errno, negative if it was not exec that failed.
 ///
 /// # Safety
 /// Only in the child of a fork, with null-terminated arrays.
@@ -279,11 +305,12 @@ unsafe fn child(
     env: &[*const libc::c_char],
     cwd: Option<&std::ffi::CStr>,
 ) -> i32 {
-    let errno = || {
+    let exec_errno = || {
         io::Error::last_os_error()
             .raw_os_error()
             .unwrap_or(libc::EINVAL)
     };
+    let errno = || -exec_errno();
     // SAFETY: system calls with valid pointers; see the caller.
     unsafe {
         // Rust's runtime ignores SIGPIPE, and we may ignore the terminal's stops (see `foreground`);
@@ -324,7 +351,7 @@ unsafe fn child(
         }
         libc::raise(libc::SIGSTOP);
         libc::execvpe(argv[0], argv.as_ptr(), env.as_ptr());
-        errno()
+        exec_errno()
     }
 }
 

@@ -317,6 +317,14 @@ class Modes(Case):
         server.wait()
         self.assertEqual(server.stdout(), "wrapped green\n")
 
+    def test_the_shell_is_missing(self):
+        """It is the shell that is told of, not the program, which is there."""
+        status, said = server("127.0.0.1:0", example("five"), env={**os.environ, "SHELL": "/missing/sh"})
+        self.assertEqual(status, 1)
+        self.assertIn(f"Cannot exec /missing/sh, the shell that is to start {example('five')}. "
+                      "SHELL names another one; --no-startup-with-shell needs none\n", said)
+        self.assertIn("No such file or directory", said)
+
     def test_no_startup_with_shell(self):
         server = self.serve("/bin/echo", "$HOME", "*", options=["--no-startup-with-shell"])
         gdb = self.gdb()
