@@ -9,12 +9,13 @@ import glob
 import json
 import os
 import re
+import subprocess
 import sys
 import traceback
 import unittest
 
 from gdb import test_kernel_writes, test_signals, test_threads, test_watch
-from lib import vm
+from lib import dap, vm
 from lib.cases import Case
 from lib.env import ROOT, example
 from lib.guest import Guest, GuestServer
@@ -31,6 +32,9 @@ def cases():
 
 
 CASES = list(cases())
+WIDER = os.path.join(vm.BUILD, "wider")
+# Tools in the machine.
+TOOLS = ["/bin/sh", "/bin/true", "/bin/sleep", "/bin/chmod", "/sbin/rmmod", "/usr/bin/setpriv"]
 OPTIONS = ["--backend", "kernel"]
 # What gdb says is checked there as here: the spine, and what is special about this way in.
 SESSIONS = {
@@ -45,7 +49,7 @@ SESSIONS = {
     "Processes": (test_threads.Processes, None),
 }
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals",
-            "threads16", "registers", "children", "brink", "syscalls", "storm", "allocations", "sweep"]
+            "threads16", "registers", "spin", "children", "brink", "syscalls", "storm", "allocations", "sweep"]
 
 
 class InGuest(Case):
@@ -66,10 +70,15 @@ class InGuest(Case):
         return gdb
 
 
-class Own(InGuest):
     def told(self, gdb):
         return json.loads(gdb("monitor ulpf backend").strip().splitlines()[-1])
 
+    def assertHits(self, said, at_least):
+        hits = re.search(r"ulpf: ([\d,]+) hits? on", said)
+        self.assertGreaterEqual(int(hits[1].replace(",", "")), at_least, said)
+
+
+class Own(InGuest):
     def test_accesses_come_without_a_signal(self):
         gdb = self.session("five", options=["--no-patch"])
         gdb("watch a")
@@ -128,8 +137,7 @@ class Own(InGuest):
         wrong = [f"bare: {a}\nulpf: {b}" for a, b in zip(expected[1].splitlines(), out.splitlines()) if a != b]
         self.assertFalse(wrong[:20], "\n".join(wrong[:20]))
         self.assertEqual((status, out), expected)
-        hits = re.search(r"ulpf: ([\d,]+) hits? on", err)
-        self.assertGreaterEqual(int(hits[1].replace(",", "")), at_least, err)
+        self.assertHits(err, at_least)
 
     def test_system_calls_are_as_bare(self):
         """The kernel reads and writes closed pages by the alias: nothing fails, nothing is short."""
@@ -155,7 +163,114 @@ class Own(InGuest):
         self.assertSays(said, r"ok +/dev/ulpf +there, and it may be used", r"backend `kernel`")
 
 
-SESSIONS["Own"] = (Own, None)
+class Others(InGuest):
+    """Programs that run beside a shell."""
+
+    def shell(self, script):
+        """What a shell in the machine says: (status, standard output, standard error)."""
+        status, out, err = self.guest.run("/bin/sh", "-c", script)
+        print(script, status, out, err, sep="\n")
+        return status, out, err
+
+    def test_attach(self):
+        """A program that runs already gets its pages from the device, and lives on without them."""
+        status, out, err = self.shell(
+            f"{example('spin')} & P=$!; sleep 1; /ulpf attach --backend kernel -v -q -w rounds $P & U=$!; "
+            "sleep 4; kill -TERM $U; wait $U; echo watched $?; sleep 1; kill -TERM $P; wait $P; echo ended $?")
+        self.assertIn("backend kernel: /dev/ulpf is there", err)
+        self.assertHits(err, 100)
+        self.assertEqual(out, "spin: up\nwatched 0\nended 143\n")
+        self.assertEqual(status, 0)
+
+    def test_the_module_stays_while_a_program_is_watched(self):
+        status, out, err = self.shell(
+            f"/ulpf run --backend kernel -v -q -w rounds {example('spin')} & U=$!; sleep 4; /sbin/rmmod ulpf; echo rmmod $?; "
+            "sleep 2; kill -TERM $U; wait $U; echo ended $?")
+        self.assertIn("Module ulpf is in use", err)
+        self.assertIn("backend kernel: ", err)
+        self.assertHits(err, 100)
+        self.assertEqual(out, "spin: up\nrmmod 1\nended 143\n")
+        self.assertEqual(status, 0)
+
+
+class Refused(InGuest):
+    """The device is there, and may not be opened."""
+
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(self.guest.run("/bin/chmod", "600", "/dev/ulpf")[0], 0)
+        self.addCleanup(self.guest.run, "/bin/chmod", "666", "/dev/ulpf")
+
+    def as_somebody(self, *words):
+        return self.guest.run("/usr/bin/setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "/ulpf", *words)
+
+    def test_asked_for_it_is_refused(self):
+        for command in ["run", "-w", "a", example("five")], ["server", "/tmp/refused", example("five")]:
+            with self.subTest(command[0]):
+                status, out, err = self.as_somebody(command[0], "--backend", "kernel", *command[1:])
+                self.assertEqual(status, {"run": 2, "server": 1}[command[0]])
+                self.assertRegex(err, "cannot be used: /dev/ulpf may not be opened by this user; join the group that owns it")
+                self.assertNotIn("five: done", out)
+
+    def test_auto_falls_back_and_says_why(self):
+        status, out, err = self.as_somebody("run", "-v", "-q", "-w", "a", example("five"))
+        self.assertEqual((status, out), (0, "five: done\n"), err)
+        self.assertIn("backend signal: /dev/ulpf may not be opened by this user", err)
+        self.assertHits(err, 2)
+        self.assertSays(self.as_somebody("doctor")[1], r"/dev/ulpf +may not be opened by this user")
+
+
+class State(InGuest):
+    def test_a_program_that_asks_for_more_state_gets_signals_again(self):
+        """The processor here has no AMX, and refuses; the request alone is what counts."""
+        gdb = self.session(WIDER, stop="main", options=["--no-patch", "--placement=guard"])
+        gdb("watch a")
+        gdb("ignore 2 19")
+        gdb("continue")
+        self.assertEqual(gdb.value("a"), 20)
+        told = self.told(gdb)
+        self.assertEqual(told["backend"], "kernel")
+        self.assertNotIn("come by a signal", told["why"])
+        before = told["upcalls"]
+        self.assertGreaterEqual(before, 39)
+        gdb("continue")
+        self.assertEqual(gdb.value("a"), 21)
+        told = self.told(gdb)
+        self.assertIn("accesses come by a signal, because the program's state (AMX", told["why"])
+        gdb("ignore 2 18")
+        gdb("continue")
+        self.assertEqual(gdb.value("a"), 40)
+        # What came before the request.
+        self.assertLess(self.told(gdb)["upcalls"] - before, 5)
+        gdb("delete")
+        self.assertExits(gdb, 0, "wider: refused")
+
+
+class Adapter(InGuest):
+    """`ulpf dap` out here, the server with the module in the machine."""
+
+    def test_data_breakpoints(self):
+        server = self.serve("five")
+        adapter = dap.Adapter()
+        self.addCleanup(adapter.close)
+        adapter.initialize()
+        adapter.ask("attach", address=server.target, program=example("five"), gdbArgs=["-nx"],
+                    initCommands=["set remotetimeout 60"])
+        adapter.event("initialized")
+        watch, = adapter.set_watches(adapter.watch("a"))
+        adapter.ask("configurationDone")
+        for text in "a: 10 → 11", "a: 11 → 12":
+            stop = adapter.event("stopped")
+            self.assertEqual((stop["reason"], stop.get("hitBreakpointIds")), ("data breakpoint", [watch]), stop)
+            self.assertIn(text, stop["text"])
+            said = adapter.ask("evaluate", expression="monitor ulpf backend", context="repl")["result"]
+            self.assertEqual(json.loads(said.strip().splitlines()[-1])["backend"], "kernel")
+            adapter.ask("continue", threadId=1)
+        self.assertEqual(adapter.exited(), 0)
+        self.assertEqual(adapter.wrong, [])
+
+
+SESSIONS.update({case.__name__: (case, None) for case in (Own, Others, Refused, State, Adapter)})
 
 
 def names(case, wanted):
@@ -165,7 +280,8 @@ def names(case, wanted):
 def run_all():
     """{"Spine.test_one_watch": [verdict, what was said]}, and what the machine said at its end."""
     verdicts = {}
-    files = ["/bin/sh", "/bin/true", *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
+    subprocess.run(["cc", "-O1", "-g", "-o", WIDER, os.path.join(ROOT, "tests", "kernel", "wider.c")], check=True)
+    files = [*TOOLS, WIDER, *([*CASES, ORACLE] if os.path.exists(ORACLE) else [])]
     guest = Guest(PROGRAMS, files, limit=Backend.limit - 30)
     try:
         for group, (case, wanted) in SESSIONS.items():
