@@ -107,7 +107,7 @@ TEST(exec_leaves_nothing)
 		}
 		/* Descriptor 9 goes along. */
 		dup2(space->fd, 9);
-		execv("/tests/test_life", (char *const[]){ "test_life", "after_exec", NULL });
+		execv("/proc/self/exe", (char *const[]){ "test_life", "after_exec", NULL });
 		_exit(127);
 	}
 	EXPECT_EQ(waitpid(owner, &status, 0), owner);

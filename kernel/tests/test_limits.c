@@ -125,7 +125,7 @@ TEST(permissions_are_charged_to_the_cgroup)
 static void exec_in_the_handler(struct ulpf_frame *frame)
 {
 	(void)frame;
-	execv("/tests/test_limits", (char *const[]){ "test_limits", "after_exec", NULL });
+	execv("/proc/self/exe", (char *const[]){ "test_limits", "after_exec", NULL });
 	_exit(127);
 }
 
@@ -139,7 +139,7 @@ static void spawn_in_the_handler(struct ulpf_frame *frame)
 	pid_t pid = vfork();
 
 	if (!pid) {
-		execv("/tests/test_limits", (char *const[]){ "test_limits", "after_exec", NULL });
+		execv("/proc/self/exe", (char *const[]){ "test_limits", "after_exec", NULL });
 		_exit(127);
 	}
 	EXPECT_EQ(waitpid(pid, &status, 0), pid);

@@ -13,7 +13,7 @@ use crate::device::{STACK_MIN, ring};
 use crate::instructions::{Instruction, Op};
 use crate::machine::{End, State, Uc, code_at};
 use crate::memory::PAGE;
-use crate::mmu::{RO, forbids};
+use crate::mmu::{NONE, RO, forbids};
 use crate::signals::{self, Info, SIGSEGV};
 use crate::tables::{Leaf, bits_of};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
@@ -25,9 +25,12 @@ const CLEARED: u64 = 1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
 const RED_ZONE: u64 = 128;
 const FRAME: u64 = 64;
 const INFO_WRITE: u64 = 1;
+const INFO_FETCH: u64 = 2;
 const INFO_STACK: u64 = 4;
 /// Handlers nested deeper than this are not told apart.
 const NESTED: usize = 256;
+/// Faults of one instruction whose handler returns, each time, without having changed anything.
+const STUCK: u32 = 100_000;
 /// A stack pointer so far below a handler's frame is on another stack.
 const FAR: u64 = 1 << 20;
 
@@ -36,6 +39,8 @@ const FAR: u64 = 1 << 20;
 enum Cause {
     /// The user's tables, with this permission.
     User(u8),
+    /// The same, for the instruction itself.
+    Fetch(u8),
     /// The kernel's; the code of its SIGSEGV.
     Kernel(i32),
     /// A guard range.
@@ -162,6 +167,20 @@ impl State {
         true
     }
 
+    /// May the instruction be fetched? Of these permissions only NONE says no. There is no TLB of
+    /// instructions: the tables hold at once.
+    #[cold]
+    pub(crate) fn fetch(&mut self, uc: &mut Uc, pc: u64) -> bool {
+        if self.space.guarded_by(pc).is_none() || self.walk(uc, pc) != NONE {
+            return false;
+        }
+        self.stats.instructions += 1;
+        self.charged = false;
+        self.mmu.cr17 = pc;
+        self.begin_abort(uc, pc, false, Cause::Fetch(NONE), None);
+        true
+    }
+
     /// What the kernel's tables forbid: the program's signal.
     pub(crate) fn kernel_fault(&mut self, uc: &mut Uc, kind: MemType, addr: u64) {
         if self.abort.is_some() {
@@ -260,14 +279,19 @@ impl State {
         let get = |uc: &Uc, r| uc.reg_read(r).unwrap_or(0);
         let (pc, sp, flags) = (get(uc, R::RIP), get(uc, R::RSP), get(uc, R::EFLAGS));
         let at = abort.addr;
-        let verb = if abort.store { "store" } else { "load" };
+        let fetch = matches!(abort.cause, Cause::Fetch(_));
         let segv = |code| Info {
             code,
             value: at,
             trap: 14,
+            error: 4
+                | u64::from(code != 1)
+                | (u64::from(abort.store) << 1)
+                | (u64::from(fetch) << 4),
         };
+        let verb = if abort.store { "store" } else { "load" };
         let permission = match abort.cause {
-            Cause::User(permission) => permission,
+            Cause::User(permission) | Cause::Fetch(permission) => permission,
             Cause::Kernel(code) => {
                 let why = match code {
                     1 => format!("a {verb} where nothing is mapped, at {at:#x} by {pc:#x}"),
@@ -283,15 +307,31 @@ impl State {
             }
         };
         self.stats.faults += 1;
-        let mut info = (u64::from(abort.store) * INFO_WRITE) | (u64::from(permission) << 8);
-        if self.mmu.cr18 == 0 {
+        let kind = (u64::from(abort.store) * INFO_WRITE) | (u64::from(fetch) * INFO_FETCH);
+        let mut info = kind | (u64::from(permission) << 8);
+        self.progress(pc, at)?;
+        let space = self.space.guarded_by(at);
+        let handler = space.and_then(|id| self.device.of(id).handler);
+        let (entry, cookie) = handler.map_or((self.mmu.cr18, 0), |h| (h.entry, h.cookie));
+        if entry == 0 {
             self.event(uc, ring::UNHANDLED, at, info as u16);
             let why = format!(
                 "the user's tables forbid the access to {at:#x} by {pc:#x}, and there is no handler"
             );
             return signals::raise(uc, self, SIGSEGV, segv(2), why);
         }
-        let (base, length) = self.thread().exceptions;
+        let on_signal_stack = handler.is_some_and(|h| h.on_signal_stack);
+        let (base, length) = match on_signal_stack {
+            true => self.thread().alternate,
+            false => self.thread().exceptions,
+        };
+        if on_signal_stack && length == 0 {
+            self.event(uc, ring::UNDELIVERED, at, info as u16);
+            let why = format!(
+                "the access to {at:#x} by {pc:#x} is forbidden, and the thread has no signal stack for the handler"
+            );
+            return signals::raise(uc, self, SIGSEGV, segv(128), why);
+        }
         let below = sp.wrapping_sub(RED_ZONE + FRAME) & !15;
         let frame = match length {
             0 => below,
@@ -300,11 +340,11 @@ impl State {
                 match sp > base && sp <= base + length {
                     true if below < base + STACK_MIN => 0,
                     true => below,
-                    false => base + length - FRAME,
+                    false => (base + length - FRAME) & !15,
                 }
             }
         };
-        let words = [at, info, self.cookie, pc, 0x33, flags, sp, 0x2b];
+        let words = [at, info, cookie, pc, 0x33, flags, sp, 0x2b];
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let room = self.space.permits(frame, FRAME, 2) && self.walk(uc, frame) == 0;
         if !room || uc.mem_write(frame, &bytes).is_err() {
@@ -318,14 +358,17 @@ impl State {
         };
         set(uc, R::RSP, frame)?;
         set(uc, R::EFLAGS, flags & !CLEARED)?;
-        set(uc, R::RIP, self.mmu.cr18)?;
-        self.device.counts.upcalls += 1;
+        set(uc, R::RIP, entry)?;
+        if let Some(id) = space {
+            self.device.of(id).counts.upcalls += 1;
+        }
         if self.full {
             self.charge_entry();
             self.paid = true;
         }
         if self.frames.is_empty() {
             self.entered = self.stats.cycles;
+            self.in_handler = 0;
         }
         // Handlers that were left by longjmp leave their frames.
         if self.frames.len() == NESTED {
@@ -333,6 +376,18 @@ impl State {
         }
         self.frames.push(frame);
         Ok(())
+    }
+
+    /// An instruction that faults again, at once, for ever: its handler neither permits nor makes the access.
+    fn progress(&mut self, pc: u64, at: u64) -> Result<(), End> {
+        let again = std::mem::replace(&mut self.back, u64::MAX) == self.stats.instructions;
+        self.stuck = if again { self.stuck + 1 } else { 0 };
+        match self.stuck < STUCK {
+            true => Ok(()),
+            false => Err(End::Failed(format!(
+                "the handler of user-level page faults has returned {STUCK} times to {pc:#x} without permitting the access to {at:#x}, or making it"
+            ))),
+        }
     }
 
     /// A handler may be left without an instruction of ours: its stack pointer tells.
@@ -343,6 +398,7 @@ impl State {
                 return;
             }
             self.frames.pop();
+            self.back = self.stats.instructions;
             self.mmu.once.returned(self.pc);
             if self.frames.is_empty() && self.full {
                 self.stats.handler_cycles += self.stats.cycles - self.entered;
@@ -381,6 +437,7 @@ impl State {
                 self.mmu.once.returned(next);
                 let outermost = self.frames.len() == 1;
                 self.frames.pop();
+                self.back = self.stats.instructions;
                 if self.full {
                     // The step is all that the instruction costs.
                     self.uncharge();

@@ -4,7 +4,7 @@
 
 use crate::bridge::debug::{Debug, Pause};
 use crate::costs::{Costs, Step};
-use crate::device::Device;
+use crate::device::Devices;
 use crate::elf::Elf;
 use crate::fault::Abort;
 use crate::instructions;
@@ -26,6 +26,9 @@ use unicorn_engine::{Context, RegisterX86 as R, Unicorn, X86Insn, uc_error};
 
 pub type Uc<'a> = Unicorn<'a, ()>;
 
+/// Instructions in one handler of faults; the default.
+pub const HANDLER_LIMIT: u64 = 10_000_000;
+
 #[derive(Clone)]
 pub struct Config {
     /// Nothing is counted, and no access is looked at before the user's tables exist.
@@ -35,10 +38,12 @@ pub struct Config {
     pub costs: Costs,
     /// The run ends after so many instructions.
     pub limit: Option<u64>,
+    /// And after so many in a handler of faults that does not return.
+    pub handler_limit: u64,
     /// The program may fork, and get signals from outside: this process is the program's, alone.
     pub processes: bool,
-    /// Address and length; served by a handler that is part of the model.
-    pub watches: Vec<(u64, u64)>,
+    /// Options for the simulator of the program that execve starts; none: there is no execve.
+    pub options: Option<Vec<String>>,
 }
 
 impl Default for Config {
@@ -49,8 +54,9 @@ impl Default for Config {
             rule: Rule::Corrected,
             costs: Costs::default(),
             limit: None,
+            handler_limit: HANDLER_LIMIT,
             processes: false,
-            watches: vec![],
+            options: None,
         }
     }
 }
@@ -79,8 +85,7 @@ pub struct State {
     pub costs: Costs,
     pub space: Space,
     pub os: Os,
-    pub device: Device,
-    pub cookie: u64,
+    pub device: Devices,
     pub end: Option<End>,
     pub full: bool,
     pub(crate) pc: u64,
@@ -88,6 +93,8 @@ pub struct State {
     pub(crate) context: Option<Context>,
     /// Hooks for every instruction and access are in place.
     hooked: bool,
+    /// There is guarded memory that the program may execute.
+    pub(crate) fetches: bool,
     /// An `iretq` that ends a handler is next. Unicorn would look for descriptor tables.
     iretq: bool,
     /// Frames of the current thread's handlers that have not returned, and the cycle in which the
@@ -100,6 +107,13 @@ pub struct State {
     pub(crate) charged: bool,
     pub(crate) modifies: HashMap<u64, bool>,
     pub(crate) limit: u64,
+    handler_limit: u64,
+    /// Instructions since the handler's entry, as far as `attend` has counted.
+    pub(crate) in_handler: u64,
+    attended: u64,
+    /// When a handler has returned last, and how often that has been of no use.
+    pub(crate) back: u64,
+    pub(crate) stuck: u32,
     /// The number of the instruction before which `attend` is to look.
     pub(crate) attention: u64,
     /// Somebody needs the hooks.
@@ -125,6 +139,7 @@ pub struct State {
     /// Time that went by while nobody ran.
     pub(crate) skipped: u64,
     pub processes: bool,
+    pub(crate) options: Option<Vec<String>>,
     /// The program has set one.
     pub(crate) timers: bool,
     /// There are, or were, other processes; this one is a child.
@@ -174,14 +189,14 @@ impl Machine {
             costs: config.costs.clone(),
             space: Space::default(),
             os: Os::default(),
-            device: Device::default(),
-            cookie: 0,
+            device: Devices::default(),
             end: None,
             full: !config.functional,
             pc: 0,
             abort: None,
             context: Some(context),
             hooked: false,
+            fetches: false,
             iretq: false,
             frames: vec![],
             entered: 0,
@@ -189,6 +204,11 @@ impl Machine {
             charged: false,
             modifies: HashMap::new(),
             limit: config.limit.unwrap_or(u64::MAX),
+            handler_limit: config.handler_limit,
+            in_handler: 0,
+            attended: 0,
+            back: u64::MAX,
+            stuck: 0,
             attention: 0,
             want_hooks: false,
             threads: vec![processes::first_thread()],
@@ -205,6 +225,7 @@ impl Machine {
             since: None,
             skipped: 0,
             processes: config.processes,
+            options: config.options.clone(),
             timers: false,
             forked: false,
             child: false,
@@ -306,7 +327,13 @@ impl Machine {
     }
 
     fn hook_accesses(&mut self) -> Result<(), uc_error> {
-        self.state.borrow_mut().hooked = true;
+        {
+            let s = &mut *self.state.borrow_mut();
+            s.hooked = true;
+            if s.processes {
+                signals::polled();
+            }
+        }
         let state = self.state.clone();
         self.uc.add_code_hook(1, 0, move |uc, pc, len| {
             let s = &mut *state.borrow_mut();
@@ -327,6 +354,9 @@ impl Machine {
             s.pc = pc;
             if !s.frames.is_empty() {
                 s.handler_left(uc);
+            }
+            if s.fetches && s.fetch(uc, pc) {
+                return;
             }
             s.mmu.once.begins(pc);
             s.stats.instructions += 1;
@@ -524,6 +554,16 @@ impl State {
                 "the program has not ended after {n} instructions (--limit)"
             )));
         }
+        if !self.frames.is_empty() {
+            self.in_handler += n - self.attended;
+            if self.in_handler > self.handler_limit {
+                self.end = Some(End::Failed(format!(
+                    "a handler of user-level page faults has not returned after {} instructions (--handler-limit)",
+                    self.handler_limit
+                )));
+            }
+        }
+        self.attended = n;
         let turn = match self.threads.len() {
             1 => u64::MAX,
             _ => self.slice_end,
@@ -572,9 +612,10 @@ impl State {
             Err(e) => (
                 signals::SIGSEGV,
                 Info {
-                    code: 1,
+                    code: if e == uc_error::FETCH_PROT { 2 } else { 1 },
                     value: pc,
                     trap: 14,
+                    error: 4 | 16 | u64::from(e == uc_error::FETCH_PROT),
                 },
                 format!("{} at {pc:#x}", what(e)),
             ),
@@ -618,6 +659,7 @@ fn exception(number: u32, pc: u64, near: u64) -> (u32, Info, String) {
         code,
         value,
         trap: number.into(),
+        error: 0,
     };
     (signal, info, format!("{what} ({number}) near {near:#x}"))
 }

@@ -7,7 +7,8 @@ use ulpf_sim_bridge::bridge::serve;
 use ulpf_sim_bridge::bridge::session::Session;
 use ulpf_sim_bridge::elf::{self, Elf};
 use ulpf_sim_bridge::machine::{Config, End, Machine};
-use ulpf_sim_bridge::report;
+use ulpf_sim_bridge::os::Resume;
+use ulpf_sim_bridge::{processes, report};
 
 const USAGE: &str = "\
 Runs a static x86-64 Linux program on a simulated processor with user-level page faults.
@@ -25,13 +26,14 @@ Usage: ulpf-sim [OPTIONS] PROG [ARGS…]
   --bridge ADDR        wait at ADDR (a new socket's path, or HOST:PORT) for a debugger's side, which says when
                        to run; `ulpf server --backend sim` starts this (docs/bridge.md)
   --limit N            give up after N instructions
+  --handler-limit N    give up when a handler of faults has not returned after N instructions [10000000]
   --stats              the machine's counters as a table, to stderr at the end
   --json FILE          the same as JSON; `-` is stderr
   -h, --help           this text
   -V, --version
 
 The exit status is the program's; 128 + N if a signal N ended it; 125 if the machine could not go on, or
-refuses the program (dynamically linked, 32-bit, for another processor). One thread and one process, so far.
+refuses the program (dynamically linked, 32-bit, for another processor).
 ";
 
 struct Options {
@@ -41,6 +43,20 @@ struct Options {
     json: Option<String>,
     bridge: Option<String>,
     program: Vec<String>,
+    /// What a program that was here before has left (execve).
+    resume: Option<Resume>,
+    /// Options that hold for the next program, too.
+    words: Vec<String>,
+}
+
+impl Options {
+    /// The program's file, which need not be what it is called.
+    fn path(&self) -> &str {
+        match &self.resume {
+            Some(r) => &r.path,
+            None => &self.program[0],
+        }
+    }
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
@@ -51,6 +67,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
         json: None,
         bridge: None,
         program: vec![],
+        resume: None,
+        words: vec![],
     };
     while let Some(arg) = args.next() {
         if !arg.starts_with('-') {
@@ -63,11 +81,28 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
             }
             _ => (arg.clone(), None),
         };
+        let words = &mut o.words;
+        // Not those of one program: watches, statistics, and the limit, of which the rest is left.
+        let stays = [
+            "--functional",
+            "--tlb",
+            "--write-once",
+            "--cost",
+            "--handler-limit",
+        ]
+        .contains(&name.as_str());
+        if stays {
+            words.push(name.clone());
+        }
         let mut value = || {
-            value
+            let value = value
                 .take()
                 .or_else(|| args.next())
-                .ok_or_else(|| anyhow!("{name} needs a value"))
+                .ok_or_else(|| anyhow!("{name} needs a value"))?;
+            if stays {
+                words.push(value.clone());
+            }
+            anyhow::Ok(value)
         };
         let number = |text: String| {
             text.parse::<u64>()
@@ -87,7 +122,9 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
             "--tlb" => o.config.tlb = number(value()?)? as usize,
             "--write-once" => o.config.rule = value()?.parse()?,
             "--cost" => o.config.costs.set(&value()?)?,
+            "--handler-limit" => o.config.handler_limit = number(value()?)?,
             "--limit" => o.config.limit = Some(number(value()?)?),
+            "--resume" => o.resume = Some(Resume::read(number(value()?)? as i32)?),
             "--stats" => o.stats = true,
             "--bridge" => o.bridge = Some(value()?),
             "--json" => o.json = Some(value()?),
@@ -96,7 +133,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>> {
         }
     }
     o.program.extend(args);
-    match o.program.is_empty() {
+    if let Some(r) = &o.resume {
+        o.program = r.args.clone();
+    }
+    match o.program.is_empty() && o.resume.is_none() {
         true => bail!("no program given; `ulpf-sim --help` tells more"),
         false => Ok(Some(o)),
     }
@@ -122,23 +162,35 @@ fn place(elf: &Elf, what: &str) -> Result<(u64, u64)> {
 }
 
 fn load(o: &Options) -> Result<(Machine, Vec<(u64, u64)>)> {
-    let path = &o.program[0];
-    let file = std::fs::read(path).with_context(|| path.clone())?;
-    let elf = elf::read(&file).with_context(|| path.clone())?;
+    let path = o.path();
+    let file = std::fs::read(path).with_context(|| path.to_owned())?;
+    let elf = elf::read(&file).with_context(|| path.to_owned())?;
     let watches: Vec<_> = o
         .watches
         .iter()
         .map(|w| place(&elf, w))
         .collect::<Result<_>>()?;
-    let environment: Vec<_> = std::env::vars_os()
-        .map(|(k, v)| [k.into_vec(), b"=".to_vec(), v.into_vec()].concat())
-        .map(|b| String::from_utf8_lossy(&b).into_owned())
-        .collect();
+    let environment: Vec<_> = match &o.resume {
+        Some(r) => r.environment.clone(),
+        None => std::env::vars_os()
+            .map(|(k, v)| [k.into_vec(), b"=".to_vec(), v.into_vec()].concat())
+            .map(|b| String::from_utf8_lossy(&b).into_owned())
+            .collect(),
+    };
     let mut machine = Machine::new(&Config {
         processes: true,
+        options: o.bridge.is_none().then(|| o.words.clone()),
         ..o.config.clone()
     })?;
     machine.load(&elf, &o.program, &environment)?;
+    {
+        let s = &mut *machine.state.borrow_mut();
+        let absolute = std::path::absolute(path)?;
+        s.os.program = absolute.to_string_lossy().into_owned();
+        if let Some(r) = &o.resume {
+            r.apply(s);
+        }
+    }
     machine.watch(&watches)?;
     Ok((machine, watches))
 }
@@ -161,11 +213,12 @@ fn run(o: &Options) -> Result<i32> {
     if let Some(addr) = &o.bridge {
         return serve(o, addr);
     }
-    let path = &o.program[0];
+    let path = o.path();
     let (mut machine, watches) = load(o)?;
     let end = machine.run();
+    processes::settle(&machine.uc, &mut machine.state.borrow_mut());
     if machine.state.borrow().child {
-        ulpf_sim_bridge::processes::end(&end);
+        processes::end(&end);
     }
     let status = match &end {
         End::Exit(status) => *status,

@@ -38,12 +38,12 @@ pub enum Backing {
     Private,
     /// Shared with forked children.
     Shared,
-    /// The device's store, guarded: from this byte on.
-    Guarded(u64),
-    /// The device's: its store as an alias, PLI pages.
-    Device,
-    /// The device's ring, which nobody may make writable.
-    Ring,
+    /// The store of this space of the device, guarded: from this byte on.
+    Guarded(u32, u64),
+    /// Such a space's: its store as an alias, PLI pages.
+    Device(u32),
+    /// Its ring, which nobody may make writable.
+    Ring(u32),
 }
 
 #[derive(Clone, Copy)]
@@ -52,8 +52,26 @@ struct Map {
     backing: Backing,
     /// Linux's PROT_*.
     protection: u8,
-    /// Memory of this process behind it; of `Private` Unicorn's own.
+    /// Memory of this process behind it. (Unicorn's own would be copied whenever it is cut.)
     host: Option<usize>,
+}
+
+fn new_memory(len: u64, flags: i32) -> Result<*mut u8, uc_error> {
+    // SAFETY: a new mapping that nobody else knows.
+    let host = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len as usize,
+            3,
+            flags | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    match host == libc::MAP_FAILED {
+        true => Err(uc_error::NOMEM),
+        false => Ok(host.cast()),
+    }
 }
 
 /// The part of a mapping from `from` on, which begins at `start`.
@@ -61,7 +79,7 @@ fn tail(m: Map, start: u64, from: u64) -> Map {
     let skipped = from - start;
     Map {
         backing: match m.backing {
-            Backing::Guarded(x) => Backing::Guarded(x + skipped),
+            Backing::Guarded(id, x) => Backing::Guarded(id, x + skipped),
             other => other,
         },
         host: m.host.map(|h| h + skipped as usize),
@@ -119,9 +137,77 @@ impl Space {
             .any(|(_, m)| m.protection & EXECUTE != 0)
     }
 
-    /// Is all of it a guarded mapping of the device?
-    pub fn is_guarded(&self, from: u64, len: u64) -> bool {
-        self.covered(from, len, |m| matches!(m.backing, Backing::Guarded(_)))
+    /// As /proc/self/maps tells it; device and inode of a space's store are asked for.
+    pub fn listing(&self, store: impl Fn(u32) -> (u64, u64)) -> String {
+        let mut text = String::new();
+        for (&from, m) in &self.maps {
+            let may = |bit, letter| if m.protection & bit != 0 { letter } else { '-' };
+            let (device, inode) = match m.backing {
+                Backing::Guarded(id, _) | Backing::Device(id) => store(id),
+                _ => (0, 0),
+            };
+            let (shared, offset, name) = match m.backing {
+                Backing::Private if from == STACK_TOP - STACK => ('p', 0, "[stack]"),
+                Backing::Private if (self.brk_start..self.brk).contains(&from) => {
+                    ('p', 0, "[heap]")
+                }
+                Backing::Private => ('p', 0, ""),
+                Backing::Shared => ('s', 0, ""),
+                Backing::Guarded(_, x) => ('s', x, "/dev/ulpf"),
+                Backing::Device(_) => ('s', 1 << 60, "/dev/ulpf"),
+                Backing::Ring(_) => ('s', 3 << 60, "/dev/ulpf"),
+            };
+            text += &format!(
+                "{from:x}-{:x} {}{}{}{shared} {offset:08x} {:02x}:{:02x} {inode} {name}\n",
+                m.end,
+                may(1, 'r'),
+                may(2, 'w'),
+                may(4, 'x'),
+                libc::major(device),
+                libc::minor(device),
+            );
+        }
+        text
+    }
+
+    /// MADV_DONTNEED: the program's own memory there reads as zero.
+    pub fn give_back(&self, from: u64, to: u64) {
+        for (start, m) in self.overlapping(from, to) {
+            let (at, end) = (start.max(from), m.end.min(to));
+            if m.backing == Backing::Private
+                && let Some(host) = tail(m, start, at).host
+            {
+                let host = std::ptr::with_exposed_provenance_mut::<libc::c_void>(host);
+                // SAFETY: private memory of ours, which nobody else refers to.
+                unsafe { libc::madvise(host, (end - at) as usize, libc::MADV_DONTNEED) };
+            }
+        }
+    }
+
+    /// Which space of the device guards this byte?
+    pub fn guarded_by(&self, at: u64) -> Option<u32> {
+        let (_, m) = self.overlapping(at, at.saturating_add(1)).next()?;
+        match m.backing {
+            Backing::Guarded(id, _) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Is all of it guarded mapping of this space?
+    pub fn is_guarded_by(&self, id: u32, from: u64, len: u64) -> bool {
+        self.covered(
+            from,
+            len,
+            |m| matches!(m.backing, Backing::Guarded(by, _) if by == id),
+        )
+    }
+
+    /// Does this space of the device have any mapping?
+    pub fn is_used_by(&self, id: u32) -> bool {
+        self.maps.values().any(|m| {
+            matches!(m.backing,
+                Backing::Guarded(by, _) | Backing::Device(by) | Backing::Ring(by) if by == id)
+        })
     }
 
     /// Is some of it the device's?
@@ -130,16 +216,9 @@ impl Space {
             .any(|(_, m)| {
                 matches!(
                     m.backing,
-                    Backing::Guarded(_) | Backing::Device | Backing::Ring
+                    Backing::Guarded(..) | Backing::Device(_) | Backing::Ring(_)
                 )
             })
-    }
-
-    /// Is anything guarded at all?
-    pub fn any_guarded(&self) -> bool {
-        self.maps
-            .values()
-            .any(|m| matches!(m.backing, Backing::Guarded(_)))
     }
 
     /// What lies in a range: start, end and backing of each part.
@@ -189,10 +268,9 @@ impl Space {
         len: u64,
         protection: u64,
     ) -> Result<(), uc_error> {
-        self.unmap(uc, at, len)?;
-        uc.mem_map(at, len, prot(effective(protection)))?;
-        self.note(at, len, Backing::Private, protection, None);
-        Ok(())
+        let host = new_memory(len, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
+        // SAFETY: it goes when the machine has let it go (`unmap`).
+        unsafe { self.map_host(uc, at, len, protection, host, Backing::Private) }
     }
 
     /// Memory that forked children share.
@@ -203,22 +281,9 @@ impl Space {
         len: u64,
         protection: u64,
     ) -> Result<(), uc_error> {
-        // SAFETY: a new mapping that nobody else knows; it stays until this process ends.
-        let host = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len as usize,
-                3,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if host == libc::MAP_FAILED {
-            return Err(uc_error::NOMEM);
-        }
+        let host = new_memory(len, libc::MAP_SHARED)?;
         // SAFETY: it is never unmapped.
-        unsafe { self.map_host(uc, at, len, protection, host.cast(), Backing::Shared) }
+        unsafe { self.map_host(uc, at, len, protection, host, Backing::Shared) }
     }
 
     /// # Safety
@@ -270,6 +335,13 @@ impl Space {
         let gone: Vec<_> = self.overlapping(at, at + len).collect();
         for (start, m) in gone {
             uc.mem_unmap(start, m.end - start)?;
+            if m.backing == Backing::Private
+                && let Some(host) = m.host
+            {
+                let host = std::ptr::with_exposed_provenance_mut::<libc::c_void>(host);
+                // SAFETY: memory of `map`, which the machine has just let go.
+                unsafe { libc::munmap(host, (m.end - start) as usize) };
+            }
             self.maps.remove(&start);
             self.used -= m.end - start;
         }

@@ -6,9 +6,15 @@
 //! a program that has more threads than the machine's cannot fork.
 
 use crate::machine::{End, State, Uc};
-use crate::os::{ECHILD, EINTR, EINVAL, EPERM, ESRCH, host, write_bytes};
+use crate::memory::{Backing, PAGE, USER_END};
+use crate::os::{ECHILD, EINTR, EINVAL, ENOMEM, EPERM, ESRCH, host, write_bytes};
 use crate::signals::{self, Info};
 use crate::threads::{Later, Thread, Wait};
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{Read, Write};
+use std::os::fd::FromRawFd;
 
 /// The first process, as the program knows it: the same in every run.
 pub const FIRST: u32 = 1000;
@@ -20,9 +26,22 @@ pub struct Family {
     root: i32,
     /// Children that have not been waited for.
     children: Vec<i32>,
+    loan: Option<Loan>,
 }
 
 impl Family {
+    pub fn root(&self) -> i32 {
+        self.root
+    }
+
+    /// After an exec.
+    pub fn resumed(root: i32) -> Family {
+        Family {
+            root,
+            ..Family::default()
+        }
+    }
+
     /// What the program calls a process.
     fn outside(&self, pid: i32) -> i64 {
         match pid {
@@ -51,35 +70,123 @@ pub fn parent(s: &State) -> i64 {
     }
 }
 
-pub fn fork(s: &mut State) -> Result<i64, i64> {
+/// What a new process has of its parent's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Copies,
+    /// A copy, and the parent waits until it has ended, or has another program.
+    Waits,
+    /// The same; then what the child has changed in its copy is brought back to the parent.
+    Shares,
+}
+
+/// What a child owes to a parent that waits for it (vfork).
+pub struct Loan {
+    to: File,
+    /// Pages, and what they held.
+    pages: HashMap<u64, u64>,
+}
+
+fn digest(page: &[u8]) -> u64 {
+    let mut h = DefaultHasher::new();
+    h.write(page);
+    h.finish()
+}
+
+fn private_pages(uc: &Uc, s: &State) -> HashMap<u64, u64> {
+    let parts = s.space.parts(0, USER_END).into_iter();
+    let own = parts.filter(|p| p.2 == Backing::Private);
+    own.flat_map(|(from, to, _)| (from..to).step_by(PAGE as usize))
+        .filter_map(|at| Some((at, digest(&uc.mem_read_as_vec(at, PAGE as usize).ok()?))))
+        .collect()
+}
+
+/// The child's part of a vfork is over: its parent goes on, with what it has changed.
+pub fn settle(uc: &Uc, s: &mut State) {
+    let Some(Loan { mut to, pages }) = s.family.loan.take() else {
+        return;
+    };
+    for (at, held) in pages {
+        let Ok(page) = uc.mem_read_as_vec(at, PAGE as usize) else {
+            continue;
+        };
+        // Nobody is there any more to be told that the parent is gone.
+        if digest(&page) != held
+            && to
+                .write_all(&[&at.to_le_bytes()[..], &page].concat())
+                .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// The parent's: all other threads of its wait, too.
+fn borrow(uc: &mut Uc, s: &mut State, mut from: File) -> Result<(), i64> {
+    let mut record = [0; 8 + PAGE as usize];
+    while from.read_exact(&mut record).is_ok() {
+        let (at, page) = record.split_at(8);
+        let at = u64::from_le_bytes(at.try_into().unwrap_or_default());
+        s.space.stale_code |= s.space.may_hold_code(at, PAGE);
+        uc.mem_write(at, page).map_err(|_| ENOMEM)?;
+    }
+    Ok(())
+}
+
+pub fn fork(uc: &mut Uc, s: &mut State, kind: Kind) -> Result<i64, i64> {
     if !s.processes {
         return Err(EPERM);
     }
     if s.family.root == 0 {
         s.family.root = own();
     }
+    let mut ends = [0; 2];
+    let mut pages = HashMap::new();
+    if kind != Kind::Copies {
+        // SAFETY: room for two descriptors.
+        let made = host(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into());
+        if made < 0 {
+            return Err(made);
+        }
+        if kind == Kind::Shares {
+            pages = private_pages(uc, s);
+        }
+    }
+    // SAFETY: new descriptors, each with one owner.
+    let ends = (kind != Kind::Copies).then(|| ends.map(|fd| unsafe { File::from_raw_fd(fd) }));
     // SAFETY: this process has one thread, so the child has all that it had.
     let pid = host(unsafe { libc::fork() }.into());
-    if pid != 0 {
-        if pid > 0 {
-            s.family.children.push(pid as i32);
-            s.forked = true;
+    if pid < 0 {
+        return Err(pid);
+    }
+    if pid > 0 {
+        s.family.children.push(pid as i32);
+        s.forked = true;
+        if let Some([from, to]) = ends {
+            drop(to);
+            borrow(uc, s, from)?;
         }
-        return if pid > 0 { Ok(pid) } else { Err(pid) };
+        return Ok(pid);
     }
     s.forked = true;
     s.child = true;
+    // A child of a child that shares: the loan is not its own.
+    s.family.loan = ends.map(|[_, to]| Loan { to, pages });
     s.family.children.clear();
     s.signals.pending = 0;
     let mut me = s.threads.swap_remove(s.current);
     me.id = own() as u32;
     me.pending = 0;
-    me.exceptions = (0, 0);
+    if kind != Kind::Shares {
+        me.exceptions = (0, 0);
+    }
     s.threads = vec![me];
     s.current = 0;
     s.last_id = own() as u32;
-    s.device.forked();
-    s.forget_user_tables();
+    if kind != Kind::Shares {
+        s.device.forked();
+        s.forget_user_tables();
+    }
     Ok(0)
 }
 
@@ -158,7 +265,7 @@ pub fn kill(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let info = Info {
         code: if number == 62 { 0 } else { -6 },
         value: id(s) as u64,
-        trap: 0,
+        ..Info::default()
     };
     let thread = s.threads.iter().position(|t| t.id == who as u32);
     if number != 62 && thread.is_some() {

@@ -50,6 +50,8 @@ pub struct Info {
     /// The address of a fault; the sender's process and user else.
     pub value: u64,
     pub trap: u64,
+    /// Of a page fault: 1 forbidden (else not mapped), 2 a store, 4 by the user, 16 a fetch.
+    pub error: u64,
 }
 
 pub struct Signals {
@@ -94,6 +96,12 @@ pub fn has_received() -> bool {
     RECEIVED.load(Ordering::Relaxed) != 0
 }
 
+/// The machine looks for signals by itself from now on. (Stopped between two instructions that have hooks,
+/// Unicorn may go on at the one before.)
+pub fn polled() {
+    MACHINE.store(std::ptr::null_mut(), Ordering::SeqCst);
+}
+
 /// Signals of this process are the machine's from now on.
 pub fn adopt(machine: *mut uc_engine) {
     MACHINE.store(machine, Ordering::SeqCst);
@@ -116,6 +124,22 @@ pub fn bit(signal: u32) -> u64 {
 pub fn collect(s: &mut State) {
     let new = RECEIVED.swap(0, Ordering::SeqCst);
     s.signals.pending |= new;
+}
+
+/// Signals that the program ignores, which an exec does not change.
+pub fn ignored(s: &State) -> u64 {
+    let all = (1..=64).filter(|&n| s.signals.actions[n as usize].handler == 1);
+    all.fold(0, |set, n| set | bit(n))
+}
+
+pub fn ignore(s: &mut State, set: u64) {
+    for n in (1..=64).filter(|&n| set & bit(n) != 0) {
+        s.signals.actions[n as usize].handler = 1;
+        if n < 32 {
+            mirror(s, n);
+        }
+    }
+    mirror_mask(s);
 }
 
 /// The action of this process for a signal that others may send: it is the program's.
@@ -342,7 +366,7 @@ fn enter(uc: &mut Uc, s: &mut State, signal: u32, info: Info) -> Result<(), End>
     }
     put(184, get(uc, R::EFLAGS));
     put(192, 0x33 | 0x2b << 48);
-    put(200, u64::from(info.trap == 14) * 6);
+    put(200, info.error);
     put(208, info.trap);
     put(216, mask);
     put(224, if info.trap == 14 { info.value } else { 0 });

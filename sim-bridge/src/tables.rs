@@ -101,6 +101,20 @@ impl Tables {
         Some(was)
     }
 
+    /// Regions in this memory, and the prefixes that they govern.
+    pub fn regions_in(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let inside = self.governs.iter().filter(|g| (from..to).contains(g.0));
+        inside.map(|(&region, &prefix)| (region, prefix)).collect()
+    }
+
+    /// The region's memory goes, its permissions stay.
+    pub fn keep(&mut self, root: u64, prefix: u64, bytes: [u8; REGION as usize]) {
+        self.unbind(root, prefix << 21);
+        if let Some(Leaf::Own(n)) = self.leaf_or_own(root, prefix << 21) {
+            self.own[n] = bytes;
+        }
+    }
+
     /// The prefix (address >> 21) that a region governs.
     pub fn governed(&self, region: u64) -> Option<u64> {
         self.governs.get(&region).copied()

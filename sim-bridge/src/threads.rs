@@ -60,6 +60,7 @@ pub struct Thread {
     /// Handlers of the hardware that have not returned, and the permits of the write-once rule.
     frames: Vec<u64>,
     entered: u64,
+    in_handler: u64,
     armed: Vec<Armed>,
 }
 
@@ -79,6 +80,7 @@ impl Thread {
             exceptions: (0, 0),
             frames: vec![],
             entered: 0,
+            in_handler: 0,
             armed: vec![],
         }
     }
@@ -286,9 +288,11 @@ impl State {
                 uc.context_save(&mut context).map_err(failed)?;
                 let armed = std::mem::take(&mut self.mmu.once.armed);
                 let (frames, entered) = (std::mem::take(&mut self.frames), self.entered);
+                let in_handler = self.in_handler;
                 let t = self.thread();
                 t.context = Some(context);
                 (t.armed, t.frames, t.entered) = (armed, frames, entered);
+                t.in_handler = in_handler;
             }
             self.current = next;
             let t = &mut self.threads[next];
@@ -297,7 +301,7 @@ impl State {
             }
             self.mmu.once.armed = std::mem::take(&mut t.armed);
             self.frames = std::mem::take(&mut t.frames);
-            self.entered = t.entered;
+            (self.entered, self.in_handler) = (t.entered, t.in_handler);
         }
         if let Some(result) = self.thread().result.take() {
             let _ = uc.reg_write(R::RAX, result as u64);

@@ -302,6 +302,71 @@ fn signals_and_processes() {
     }
 }
 
+/// The machine ends by itself where hardware would go on for ever.
+#[test]
+fn handlers_that_never_end() {
+    let p = program("endless");
+    for options in [&[][..], &["--functional"]] {
+        let run = sim(options, &p, &["spins"]);
+        let why = "has not returned after 10000000 instructions (--handler-limit)";
+        assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
+        let run = sim(options, &p, &["returns"]);
+        let why = "times to 0x";
+        assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
+    }
+    let start = std::time::Instant::now();
+    let run = sim(&["--handler-limit=20000"], &p, &["spins"]);
+    assert!(run.status == 125 && run.err.contains("after 20000 instructions"));
+    assert!(start.elapsed().as_secs() < 5);
+}
+
+/// execve, vfork (the parent waits and sees what is stored), posix_spawn.
+#[test]
+fn other_programs() {
+    let p = program("family");
+    assert_eq!(
+        text(&Command::new(&p).output().unwrap().stdout),
+        "family: done\n"
+    );
+    for options in [&[][..], &["--functional"]] {
+        sim(options, &p, &[]).succeeds("family: done\n");
+        assert_eq!(sim(options, &p, &["become"]).status, 5);
+    }
+    for (other, why) in [
+        ("/bin/sh", "execve of /bin/sh: dynamically linked"),
+        (&format!("{HERE}/../tests/run"), "not an ELF file"),
+    ] {
+        let run = sim(&[], &p, &["script", other]);
+        assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
+    }
+}
+
+/// The header says another processor, or another size: refused before anything is loaded.
+#[test]
+fn other_architectures() {
+    let p = program("loop");
+    let bytes = std::fs::read(&p).unwrap();
+    for (at, value, why) in [(18, 183, "x86-64"), (4, 1, "32-bit"), (18, 3, "x86-64")] {
+        let mut changed = bytes.clone();
+        changed[at] = value;
+        let copy = p.with_extension(format!("{at}-{value}"));
+        std::fs::write(&copy, changed).unwrap();
+        let run = sim(&[], &copy, &[]);
+        assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
+    }
+}
+
+/// A system call that the machine does not have ends the run by name.
+#[test]
+fn unknown_system_calls() {
+    let p = program("ends");
+    for options in [&[][..], &["--functional"]] {
+        let run = sim(options, &p, &["System call"]);
+        let why = "the machine does not know system call 41, socket";
+        assert!(run.status == 125 && run.err.contains(why), "{}", run.err);
+    }
+}
+
 /// Code that it changes itself, by stores, system calls and mappings, also while it runs there.
 #[test]
 fn code_that_changes() {

@@ -424,7 +424,7 @@ impl State {
                 "nothing is mapped at {addr:#x} (+{len}); set the watch when the program has this memory"
             ));
         }
-        if self.mmu.cr18 != 0 {
+        if self.mmu.cr18 != 0 || self.device.is_ours() {
             return Err("the program has a handler for user-level page faults itself, and the machine has one such handler; use `--backend signal`".into());
         }
         let (id, changes) = self.debug.add(addr, len, kind);

@@ -43,15 +43,19 @@ impl State {
         let end = at.saturating_add(len);
         for page in at / PAGE..=(end - 1) / PAGE {
             let first = at.max(page * PAGE);
-            if !self.space.is_guarded(first, 1) {
+            let Some(id) = self.space.guarded_by(first) else {
                 continue;
-            }
+            };
             if self.guarded(uc, first, store) {
                 return Err(EFAULT);
             }
-            if !forbids(self.walk(uc, first), store)
-                || self.device.told.contains(&(page << 1 | u64::from(store)))
-            {
+            if !forbids(self.walk(uc, first), store) {
+                continue;
+            }
+            if self.device.of(id).refuses {
+                return Err(EFAULT);
+            }
+            if self.device.told.contains(&(page << 1 | u64::from(store))) {
                 continue;
             }
             self.device.told.push(page << 1 | u64::from(store));
@@ -62,6 +66,19 @@ impl State {
             self.event(uc, kind, first, info);
         }
         Ok(())
+    }
+
+    /// Would the kernel's store there fail, by the space's policy?
+    pub(crate) fn refuses(&mut self, uc: &Uc, at: u64, len: u64) -> bool {
+        if !self.device.is_ours() || len == 0 {
+            return false;
+        }
+        (at / PAGE..=(at.saturating_add(len) - 1) / PAGE).any(|page| {
+            let first = at.max(page * PAGE);
+            let space = self.space.guarded_by(first);
+            space.is_some_and(|id| self.device.of(id).refuses)
+                && forbids(self.walk(uc, first), true)
+        })
     }
 
     /// A call begins: it has told nothing yet.

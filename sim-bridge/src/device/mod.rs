@@ -2,7 +2,8 @@
 //! /dev/ulpf: kernel/include/uapi/ulpf.h on the machine. Calls and mappings are here, changes in
 //! `ops.rs`, events in `ring.rs`, what the kernel touches and guard ranges in `access.rs`.
 //!
-//! One space at a time: the machine has one CR16 and one CR18, so opening the device once more is EBUSY.
+//! A process may have several spaces. They share the user's tables, since permissions belong to addresses;
+//! of CR18 the machine has one for each, as if its kernel had a dispatcher there.
 //! It does not claim ULPF_FEATURE_EXE and ULPF_FEATURE_PLI_TIGHTEN.
 
 mod access;
@@ -15,11 +16,12 @@ pub use ring::{polled, read};
 use crate::machine::{State, Uc};
 use crate::memory::{Backing, PAGE, USER_END};
 use crate::os::{
-    EACCES, EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, ENOTTY, EPERM, read_bytes, write_bytes,
+    EACCES, EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, ENOTTY, EPERM, File, host, read_bytes,
+    write_bytes,
 };
 use crate::tables::Leaf;
 use ring::Ring;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const QUERY: u64 = 0xc020_de20;
@@ -30,15 +32,19 @@ const BATCH: u64 = 0xc020_de24;
 const RING: u64 = 0x4018_de25;
 const LOOKUP: u64 = 0xc020_de26;
 const COUNTS: u64 = 0xc048_de27;
+const POLICY: u64 = 0x4008_de28;
+const STORE_FILE: u64 = 0xde29;
 
 const VERSION: u32 = 1;
 const UNICORN: u32 = 2;
-/// READ, PLI_LOOSEN, ONCE, STACK, KERNEL, GUARD.
-const FEATURES: u64 = 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7;
+/// READ, PLI_LOOSEN, ONCE, STACK, KERNEL, GUARD, STORE, SIGSTACK, EFAULT.
+const FEATURES: u64 = 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10;
 const BATCH_MAX: u32 = 65536;
 pub const STACK_MIN: u64 = 1024;
 const REPLACE: u32 = 1;
 const HANDLER_ONCE: u32 = 2;
+const HANDLER_SIGSTACK: u32 = 4;
+const POLICY_EFAULT: u32 = 1;
 
 const STORE: u64 = 0x8000_0000_0000;
 const ALIAS: u64 = 1 << 60;
@@ -63,9 +69,9 @@ pub struct Counts {
     pub flushes: u64,
 }
 
+/// One space: what one open() has made.
 #[derive(Default)]
 pub struct Device {
-    opened: bool,
     /// This process has opened it; a forked child has not.
     stranger: bool,
     pub nonblocking: bool,
@@ -74,44 +80,103 @@ pub struct Device {
     pli: Option<OwnedFd>,
     /// PLI mappings: start and end.
     pli_maps: Vec<(u64, u64)>,
-    handler: bool,
+    pub handler: Option<Handler>,
+    /// ULPF_POLICY_EFAULT.
+    refuses: bool,
     pub counts: Counts,
     ring: Option<Ring>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Handler {
+    pub entry: u64,
+    pub cookie: u64,
+    /// ULPF_HANDLER_ONCE, ULPF_HANDLER_SIGSTACK.
+    once: bool,
+    pub on_signal_stack: bool,
+}
+
+/// The process's spaces.
+#[derive(Default)]
+pub struct Devices {
+    all: BTreeMap<u32, Device>,
+    last: u32,
     /// Marks of ULPF_OP_GUARD, by page number: 1 log, 2 stop.
     guards: HashMap<u64, u8>,
     /// Pages that the system call at work has told of.
     told: Vec<u64>,
 }
 
-impl Device {
-    pub fn is_open(&self) -> bool {
-        self.opened
+impl Devices {
+    pub fn open(&mut self) -> u32 {
+        self.last += 1;
+        self.all.insert(self.last, Device::default());
+        self.last
     }
 
-    pub fn open(&mut self) {
-        self.opened = true;
+    /// The space of a descriptor or a mapping, which keep it.
+    pub fn of(&mut self, id: u32) -> &mut Device {
+        self.all.entry(id).or_default()
     }
 
-    /// Does it guard anything here?
+    /// Is anything guarded here?
     pub fn is_ours(&self) -> bool {
-        self.opened && !self.stranger
+        self.all.values().any(|d| !d.stranger)
+    }
+
+    pub fn is_open(&self) -> bool {
+        !self.all.is_empty()
+    }
+
+    /// Device and inode of a space's store.
+    pub fn store_of(&self, id: u32) -> (u64, u64) {
+        let store = self.all.get(&id).and_then(|d| d.store.as_ref());
+        let Some(fd) = store.map(|f| f.as_raw_fd()) else {
+            return (0, 0);
+        };
+        // SAFETY: a structure of ours.
+        unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            match libc::fstat(fd, &raw mut status) {
+                0 => (status.st_dev, status.st_ino),
+                _ => (0, 0),
+            }
+        }
     }
 
     /// In a child: what is mapped is shared memory, nothing is guarded, and nothing can be changed.
     pub fn forked(&mut self) {
-        self.stranger = self.opened;
-        self.handler = false;
+        for d in self.all.values_mut() {
+            (d.stranger, d.handler) = (true, None);
+        }
         self.guards.clear();
+    }
+
+    /// The program is about to have another one.
+    pub fn close(&mut self) {
+        for ring in self
+            .all
+            .values()
+            .filter(|d| !d.stranger)
+            .filter_map(|d| d.ring)
+        {
+            ring.close();
+        }
     }
 }
 
 impl State {
-    /// The last descriptor, or the last mapping, may be gone: then the space is, and another may come.
+    /// The last descriptor, or the last mapping, of a space may be gone: then the space is.
     pub fn release_device(&mut self) {
-        let held = self.os.files.values().any(|f| *f == crate::os::File::Ulpf)
-            || self.space.has_device(0, USER_END);
-        if self.device.opened && !held {
-            self.device = Device::default();
+        let ids: Vec<u32> = self.device.all.keys().copied().collect();
+        for id in ids {
+            let held =
+                self.os.files.values().any(|f| *f == File::Ulpf(id)) || self.space.is_used_by(id);
+            if !held {
+                self.device.all.remove(&id);
+            }
+        }
+        if !self.device.is_ours() && self.mmu.cr18 == 0 {
             self.forget_user_tables();
         }
     }
@@ -141,8 +206,8 @@ fn sparse(slot: &mut Option<OwnedFd>, size: u64) -> Result<i32, i64> {
 pub fn mmap(
     uc: &mut Uc,
     s: &mut State,
-    at: u64,
-    len: u64,
+    id: u32,
+    (at, len): (u64, u64),
     protection: u64,
     flags: i32,
     offset: u64,
@@ -152,9 +217,9 @@ pub fn mmap(
         return Err(EINVAL);
     }
     if kind == 3 {
-        return ring::mmap(uc, s, at, len, protection, x);
+        return ring::mmap(uc, s, id, (at, len), protection, x);
     }
-    if s.device.stranger {
+    if s.device.of(id).stranger {
         return Err(EPERM);
     }
     let pli = kind == PLI >> 60;
@@ -162,11 +227,12 @@ pub fn mmap(
     if x.checked_add(len).is_none_or(|end| end > size) {
         return Err(EINVAL);
     }
+    let device = s.device.of(id);
     let fd = sparse(
         if pli {
-            &mut s.device.pli
+            &mut device.pli
         } else {
-            &mut s.device.store
+            &mut device.store
         },
         size,
     )?;
@@ -185,8 +251,8 @@ pub fn mmap(
         return Err(ENOMEM);
     }
     let backing = match offset < ALIAS {
-        true => Backing::Guarded(x),
-        false => Backing::Device,
+        true => Backing::Guarded(id, x),
+        false => Backing::Device(id),
     };
     // SAFETY: it is never unmapped here, so it outlives the machine.
     unsafe {
@@ -194,8 +260,9 @@ pub fn mmap(
             .map_host(uc, at, len, protection, host.cast(), backing)
     }
     .map_err(|_| ENOMEM)?;
+    s.fetches |= protection & 4 != 0 && offset < ALIAS;
     if pli {
-        s.device.pli_maps.push((at, at + len));
+        s.device.of(id).pli_maps.push((at, at + len));
     }
     Ok(at as i64)
 }
@@ -222,19 +289,21 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
 
-pub fn ioctl(uc: &mut Uc, s: &mut State, request: u64, at: u64) -> i64 {
-    if s.device.stranger && !matches!(request, QUERY | COUNTS) {
+pub fn ioctl(uc: &mut Uc, s: &mut State, id: u32, request: u64, at: u64) -> i64 {
+    if s.device.of(id).stranger && !matches!(request, QUERY | COUNTS) {
         return EPERM;
     }
     match request {
         QUERY => query(uc, s, at),
         STACK => stack(uc, s, at),
-        RING => ring::make(uc, s, at),
-        LOOKUP => lookup(uc, s, at),
-        COUNTS => counts(uc, s, at),
-        HANDLER => handler(uc, s, at),
-        APPLY => read_bytes(uc, s, at, 32).and_then(|op| ops::apply(uc, s, &op)),
-        BATCH => ops::batch(uc, s, at),
+        RING => ring::make(uc, s, id, at),
+        LOOKUP => lookup(uc, s, id, at),
+        COUNTS => counts(uc, s, id, at),
+        HANDLER => handler(uc, s, id, at),
+        APPLY => read_bytes(uc, s, at, 32).and_then(|op| ops::apply(uc, s, id, &op)),
+        BATCH => ops::batch(uc, s, id, at),
+        POLICY => policy(uc, s, id, at),
+        STORE_FILE => return store_file(s, id).unwrap_or_else(|e| e),
         _ => Err(ENOTTY),
     }
     .map_or_else(|e| e, |()| 0)
@@ -258,28 +327,57 @@ fn query(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     }
 }
 
-fn handler(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
+fn handler(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let h = structure(uc, s, at, 24)?;
     let (flags, entry, cookie) = (word(&h, 4), long(&h, 8), long(&h, 16));
-    if flags & !(REPLACE | HANDLER_ONCE) != 0 {
+    if flags & !(REPLACE | HANDLER_ONCE | HANDLER_SIGSTACK) != 0 {
         return Err(EINVAL);
     }
-    match (entry, s.device.handler) {
+    let once = flags & HANDLER_ONCE != 0;
+    let others = s.device.all.iter().filter(|d| *d.0 != id);
+    // The processor has one rule for all of its pages.
+    let differs = entry != 0 && others.filter_map(|d| d.1.handler).any(|h| h.once != once);
+    match (entry, s.device.of(id).handler.is_some()) {
         (0, false) => return Err(ENOENT),
         (0, true) => {}
+        _ if differs => return Err(EOPNOTSUPP),
         (_, true) if flags & REPLACE == 0 => return Err(EBUSY),
         _ if !s.space.is_mapped(entry, 1) => return Err(EFAULT),
         _ if !s.space.permits(entry, 1, 4) => return Err(EACCES),
         _ => {}
     }
-    s.device.handler = entry != 0;
-    s.mmu.cr18 = entry;
-    s.cookie = cookie;
-    s.mmu.write_once = flags & HANDLER_ONCE != 0;
+    s.device.of(id).handler = (entry != 0).then_some(Handler {
+        entry,
+        cookie,
+        once,
+        on_signal_stack: flags & HANDLER_SIGSTACK != 0,
+    });
+    s.mmu.write_once = once;
     if s.mmu.cr16 == 0 {
         s.mmu.cr16 = s.mmu.tables.frame();
     }
     Ok(())
+}
+
+fn policy(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
+    let p = structure(uc, s, at, 8)?;
+    if word(&p, 4) & !POLICY_EFAULT != 0 {
+        return Err(EINVAL);
+    }
+    s.device.of(id).refuses = word(&p, 4) != 0;
+    Ok(())
+}
+
+fn store_file(s: &mut State, id: u32) -> Result<i64, i64> {
+    let fd = sparse(&mut s.device.of(id).store, STORE)?;
+    // SAFETY: no memory is involved.
+    let copy = host(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }.into());
+    if copy < 0 {
+        return Err(copy);
+    }
+    let n = s.os.add(File::Host(copy as i32));
+    s.os.closing.insert(n);
+    Ok(n as i64)
 }
 
 fn stack(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
@@ -304,7 +402,7 @@ fn stack(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     Ok(())
 }
 
-fn lookup(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
+fn lookup(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let mut p = structure(uc, s, at, 32)?;
     let addr = long(&p, 8);
     if word(&p, 4) != 0 || word(&p, 28) != 0 {
@@ -314,7 +412,7 @@ fn lookup(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
         return Err(EFAULT);
     }
     let bound = matches!(s.mmu.tables.leaf(s.mmu.cr16, addr), Some(Leaf::User(_)));
-    let state = u32::from(s.space.is_guarded(addr, 1)) | u32::from(bound) << 1;
+    let state = u32::from(s.space.is_guarded_by(id, addr, 1)) | u32::from(bound) << 1;
     let guard = s.device.guards.get(&(addr / PAGE)).copied().unwrap_or(0);
     let permission = match s.walk(uc, addr) {
         // What the machine does not know.
@@ -327,12 +425,12 @@ fn lookup(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     write_bytes(uc, s, at, &p)
 }
 
-fn counts(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
+fn counts(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let mut bytes = structure(uc, s, at, 72)?;
     if word(&bytes, 4) != 0 {
         return Err(EINVAL);
     }
-    let c = s.device.counts;
+    let c = s.device.of(id).counts;
     let all = [
         c.upcalls,
         c.kernel_reads,
@@ -350,11 +448,20 @@ fn counts(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
 }
 
 impl State {
-    /// Permissions go with a guarded mapping; what the TLB knows goes with any.
-    pub fn unmapped(&mut self, uc: &mut Uc, at: u64, len: u64) {
+    /// Memory is about to be unmapped. Permissions go with a guarded mapping, but not with a PLI region's;
+    /// what the TLB knows goes with any.
+    pub fn unmapping(&mut self, uc: &mut Uc, at: u64, len: u64) {
+        for (region, prefix) in self.mmu.tables.regions_in(at, at + len) {
+            let mut bytes = [0; 128];
+            if uc.mem_read(region, &mut bytes).is_ok() {
+                self.mmu.tables.keep(self.mmu.cr16, prefix, bytes);
+            }
+        }
         let pages = at / PAGE..(at + len) / PAGE;
         self.device.guards.retain(|page, _| !pages.contains(page));
-        self.device.pli_maps.retain(|m| m.0 < at || m.1 > at + len);
+        for d in self.device.all.values_mut() {
+            d.pli_maps.retain(|m| m.0 < at || m.1 > at + len);
+        }
         if !self.mmu.in_use() {
             return;
         }

@@ -3,11 +3,11 @@
 
 use super::{BATCH_MAX, E2BIG, EOPNOTSUPP, PREFIX, long, structure, word};
 use crate::machine::{State, Uc};
-use crate::memory::{PAGE, USER_END};
+use crate::memory::{Backing, PAGE, USER_END};
 use crate::os::{EBUSY, EFAULT, EINVAL, ENOENT, ENOMEM, read_bytes, write_bytes};
 use crate::tables::Leaf;
 
-pub fn batch(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
+pub fn batch(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let b = structure(uc, s, at, 32)?;
     let (ops, count, size) = (long(&b, 8), word(&b, 16), word(&b, 20));
     if word(&b, 4) != 0 || word(&b, 28) != 0 || size != 32 {
@@ -19,20 +19,25 @@ pub fn batch(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     let mut done = 0u32;
     let result = (0..u64::from(count)).try_for_each(|n| {
         let op = read_bytes(uc, s, ops.wrapping_add(n * 32), 32)?;
-        apply(uc, s, &op).map(|()| done += 1)
+        change(uc, s, id, &op).map(|()| done += 1)
     });
+    let counts = &mut s.device.of(id).counts;
+    counts.changes += u64::from(done);
+    // The hardware is told of each page; what is counted is how often the kernel had to.
+    counts.flushes += u64::from(done > 0);
     write_bytes(uc, s, at + 24, &done.to_le_bytes())?;
     result
 }
 
-pub fn apply(uc: &mut Uc, s: &mut State, op: &[u8]) -> Result<(), i64> {
-    change(uc, s, op)?;
-    s.device.counts.changes += 1;
-    s.device.counts.flushes += 1;
+pub fn apply(uc: &mut Uc, s: &mut State, id: u32, op: &[u8]) -> Result<(), i64> {
+    change(uc, s, id, op)?;
+    let counts = &mut s.device.of(id).counts;
+    counts.changes += 1;
+    counts.flushes += 1;
     Ok(())
 }
 
-fn change(uc: &mut Uc, s: &mut State, op: &[u8]) -> Result<(), i64> {
+fn change(uc: &mut Uc, s: &mut State, id: u32, op: &[u8]) -> Result<(), i64> {
     let (number, flags, addr, len, arg) = (
         word(op, 0),
         word(op, 4),
@@ -50,7 +55,7 @@ fn change(uc: &mut Uc, s: &mut State, op: &[u8]) -> Result<(), i64> {
     match number {
         1 | 2 if !whole || arg > 3 || (number == 2 && arg != 0) => Err(EINVAL),
         1 if arg == 2 => Err(EOPNOTSUPP),
-        1 | 2 if !s.space.is_guarded(addr, len) => Err(ENOMEM),
+        1 | 2 if !s.space.is_guarded_by(id, addr, len) => Err(ENOMEM),
         1 | 2 => {
             for page in (addr..addr + len).step_by(PAGE as usize) {
                 match number {
@@ -61,7 +66,7 @@ fn change(uc: &mut Uc, s: &mut State, op: &[u8]) -> Result<(), i64> {
             Ok(())
         }
         3 if !whole || arg > 2 => Err(EINVAL),
-        3 if !s.space.is_guarded(addr, len) => Err(ENOMEM),
+        3 if !s.space.is_guarded_by(id, addr, len) => Err(ENOMEM),
         3 => {
             for page in addr / PAGE..(addr + len) / PAGE {
                 match arg {
@@ -74,8 +79,14 @@ fn change(uc: &mut Uc, s: &mut State, op: &[u8]) -> Result<(), i64> {
         4 if len != PREFIX || addr % PREFIX != 0 => Err(EINVAL),
         4 => {
             let inside = |m: &(u64, u64)| arg >= m.0 && arg < m.1;
-            match s.device.pli_maps.iter().any(inside) {
+            let others = s.space.parts(addr, len).into_iter();
+            let shared = others
+                .map(|p| p.2)
+                .any(|b| matches!(b, Backing::Guarded(by, _) if by != id));
+            match s.device.of(id).pli_maps.iter().any(inside) {
                 false => Err(EFAULT),
+                // What another space has said about it would be forgotten.
+                true if shared => Err(EBUSY),
                 true => match bind(s, addr, arg) {
                     0 => Ok(()),
                     error => Err(error),

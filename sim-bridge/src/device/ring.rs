@@ -3,7 +3,7 @@
 //! slots lies what only the machine sees: the position of those who read().
 //!
 //! ```text
-//!   0       header, one page     4096      slots, 64 bytes each     …       position, times
+//!   0       header, one page     4096      slots, 64 bytes each     …       position, end
 //! ```
 
 use super::{ENXIO, structure, word};
@@ -30,6 +30,8 @@ pub struct Ring {
     records: u64,
     watermark: u64,
     latency_ns: u64,
+    /// The process whose ring it is (pidfd).
+    owner: i32,
 }
 
 impl Ring {
@@ -49,6 +51,20 @@ impl Ring {
     /// The number that read() gives next.
     fn next(&self) -> &AtomicU64 {
         self.cell(self.length() as usize)
+    }
+
+    fn end(&self) -> &AtomicU64 {
+        self.cell(self.length() as usize + 8)
+    }
+
+    /// The owner has another program.
+    pub fn close(&self) {
+        self.end().store(1, SeqCst);
+    }
+
+    /// Will there be no more events?
+    fn is_over(&self) -> bool {
+        self.end().load(SeqCst) != 0 || crate::threads::ready(self.owner, libc::POLLIN, 0)
     }
 
     fn slot(&self, number: u64) -> [u64; 8] {
@@ -77,7 +93,7 @@ impl Ring {
     }
 }
 
-pub fn make(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
+pub fn make(uc: &mut Uc, s: &mut State, id: u32, at: u64) -> Result<(), i64> {
     let r = structure(uc, s, at, 24)?;
     let (records, watermark, latency) = (word(&r, 8), word(&r, 12), word(&r, 16));
     if word(&r, 4) != 0
@@ -89,7 +105,7 @@ pub fn make(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     {
         return Err(EINVAL);
     }
-    if s.device.ring.is_some() {
+    if s.device.of(id).ring.is_some() {
         return Err(EBUSY);
     }
     let length = PAGE + u64::from(records) * SLOT;
@@ -107,7 +123,13 @@ pub fn make(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     if host == libc::MAP_FAILED {
         return Err(ENOMEM);
     }
+    // SAFETY: no memory is involved. The descriptor stays as long as the ring.
+    let owner = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
+    if owner < 0 {
+        return Err(ENOMEM);
+    }
     let ring = Ring {
+        owner,
         at: host.cast(),
         records: records.into(),
         watermark: watermark.into(),
@@ -115,56 +137,61 @@ pub fn make(uc: &mut Uc, s: &mut State, at: u64) -> Result<(), i64> {
     };
     ring.cell(0).store(1 | u64::from(records) << 32, SeqCst);
     ring.cell(8).store(PAGE | length << 32, SeqCst);
-    s.device.ring = Some(ring);
+    s.device.of(id).ring = Some(ring);
     Ok(())
 }
 
 pub fn mmap(
     uc: &mut Uc,
     s: &mut State,
-    at: u64,
-    len: u64,
+    id: u32,
+    (at, len): (u64, u64),
     protection: u64,
     offset: u64,
 ) -> Result<i64, i64> {
-    let ring = s.device.ring.ok_or(ENXIO)?;
+    let ring = s.device.of(id).ring.ok_or(ENXIO)?;
     if protection & 2 != 0 || offset != 0 || len > crate::memory::up(ring.length()).unwrap_or(0) {
         return Err(EINVAL);
     }
     // SAFETY: the ring's memory is never unmapped, and has this length.
     unsafe {
         s.space
-            .map_host(uc, at, len, protection, ring.at, Backing::Ring)
+            .map_host(uc, at, len, protection, ring.at, Backing::Ring(id))
     }
     .map_err(|_| ENOMEM)?;
     Ok(at as i64)
 }
 
 /// What there is for read() now: nothing, events, or the end.
-fn is_ready(s: &State, ring: &Ring) -> bool {
+fn is_ready(now: u64, nonblocking: bool, ring: &Ring) -> bool {
     let (waiting, first) = ring.waiting();
     waiting >= ring.watermark
-        || (waiting > 0 && s.device.nonblocking)
-        || (waiting > 0 && ring.latency_ns > 0 && s.now() >= first + ring.latency_ns)
+        || ring.is_over()
+        || (waiting > 0 && nonblocking)
+        || (waiting > 0 && ring.latency_ns > 0 && now >= first + ring.latency_ns)
 }
 
-pub fn polled(s: &State) -> i16 {
-    match &s.device.ring {
-        Some(ring) if is_ready(s, ring) => libc::POLLIN,
+pub fn polled(s: &mut State, id: u32) -> i16 {
+    let now = s.now();
+    let device = s.device.of(id);
+    match &device.ring {
+        Some(ring) if ring.is_over() => libc::POLLIN | libc::POLLHUP,
+        Some(ring) if is_ready(now, device.nonblocking, ring) => libc::POLLIN,
         Some(_) => 0,
         None => libc::POLLERR,
     }
 }
 
-pub fn read(uc: &mut Uc, s: &mut State, _fd: u64, to: u64, len: u64) -> Result<i64, i64> {
-    let ring = s.device.ring.ok_or(ENXIO)?;
+pub fn read(uc: &mut Uc, s: &mut State, id: u32, to: u64, len: u64) -> Result<i64, i64> {
+    let ring = s.device.of(id).ring.ok_or(ENXIO)?;
     if len < SLOT {
         return Err(EINVAL);
     }
-    if !is_ready(s, &ring) {
+    let nonblocking = s.device.of(id).nonblocking;
+    if !is_ready(s.now(), nonblocking, &ring) {
         let (waiting, first) = ring.waiting();
         let deadline = (waiting > 0 && ring.latency_ns > 0).then_some(first + ring.latency_ns);
-        return crate::os::wait_for_events(s, deadline);
+        return crate::os::wait_for_events(s, nonblocking, deadline);
     }
     let (head, mut next) = (ring.head().load(SeqCst), ring.next().load(SeqCst));
     let mut events = vec![];
@@ -190,7 +217,10 @@ pub fn read(uc: &mut Uc, s: &mut State, _fd: u64, to: u64, len: u64) -> Result<i
 impl State {
     /// Tells the ring, if there is one.
     pub(crate) fn event(&mut self, uc: &Uc, kind: u16, addr: u64, info: u16) {
-        let c = &mut self.device.counts;
+        let Some(id) = self.space.guarded_by(addr) else {
+            return;
+        };
+        let c = &mut self.device.of(id).counts;
         match kind {
             KERNEL_READ => c.kernel_reads += 1,
             KERNEL_WRITE => c.kernel_writes += 1,
@@ -198,7 +228,7 @@ impl State {
             UNHANDLED => c.unhandled += 1,
             _ => c.undelivered += 1,
         }
-        let Some(ring) = self.device.ring else {
+        let Some(ring) = self.device.of(id).ring else {
             return;
         };
         let get = |r| uc.reg_read(r).unwrap_or(0);

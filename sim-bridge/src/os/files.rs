@@ -15,7 +15,7 @@ use std::ffi::CString;
 fn fd(s: &State, n: u64) -> Result<i32, i64> {
     match s.os.files.get(&n) {
         Some(File::Host(fd)) => Ok(*fd),
-        Some(File::Ulpf | File::Kept) => Err(EINVAL),
+        Some(File::Ulpf(_) | File::Kept) => Err(EINVAL),
         None => Err(EBADF),
     }
 }
@@ -34,7 +34,7 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
             host(unsafe { libc::lseek(fd, a[1] as i64, a[2] as i32) })
         }),
         16 => match s.os.files.get(&a[0]) {
-            Some(File::Ulpf) => Ok(device::ioctl(uc, s, a[1], a[2])),
+            Some(&File::Ulpf(id)) => Ok(device::ioctl(uc, s, id, a[1], a[2])),
             Some(_) => Err(ENOTTY),
             None => Err(EBADF),
         },
@@ -47,10 +47,17 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
             // SAFETY: no memory is involved.
             host(unsafe { libc::ftruncate(fd, a[1] as i64) }.into())
         }),
+        285 => fd(s, a[0]).map(|fd| {
+            // SAFETY: no memory is involved.
+            host(unsafe { libc::fallocate(fd, a[1] as i32, a[2] as i64, a[3] as i64) }.into())
+        }),
         319 => string(uc, a[0]).map(|name| {
             // SAFETY: a C string of ours.
             match host(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) }.into()) {
-                fd @ 0.. => s.os.add(File::Host(fd as i32)) as i64,
+                fd @ 0.. => {
+                    let n = s.os.add(File::Host(fd as i32));
+                    with_flags(s, n, a[1] & 1 != 0) as i64
+                }
                 error => error,
             }
         }),
@@ -92,9 +99,32 @@ fn vector(uc: &Uc, s: &mut State, at: u64, count: u64) -> Result<Vec<(u64, u64)>
         .collect())
 }
 
+/// process_vm_readv and process_vm_writev of the program's own memory.
+pub fn own_memory(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
+    let (local, remote) = (vector(uc, s, a[1], a[2])?, vector(uc, s, a[3], a[4])?);
+    let (from, to) = match number {
+        310 => (remote, local),
+        _ => (local, remote),
+    };
+    let mut bytes = vec![];
+    for (at, len) in from {
+        bytes.extend(read_bytes(uc, s, at, len)?);
+    }
+    let mut done = 0;
+    for (at, len) in to {
+        let part = &bytes[done..bytes.len().min(done + len as usize)];
+        match write_bytes(uc, s, at, part) {
+            Err(_) if done > 0 => break,
+            other => other?,
+        }
+        done += part.len();
+    }
+    Ok(done as i64)
+}
+
 fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
-    if s.os.files.get(&a[0]) == Some(&File::Ulpf) {
-        return device::read(uc, s, a[0], a[1], a[2]);
+    if let Some(&File::Ulpf(id)) = s.os.files.get(&a[0]) {
+        return device::read(uc, s, id, a[1], a[2]);
     }
     let fd = fd(s, a[0])?;
     if let Some(result) = waits(s, fd, libc::POLLIN) {
@@ -108,7 +138,7 @@ fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
     // As the kernel: what cannot be stored is not taken from the file.
     if places
         .iter()
-        .any(|&(at, len)| len > 0 && !s.space.permits(at, len, 2))
+        .any(|&(at, len)| len > 0 && (!s.space.permits(at, len, 2) || s.refuses(uc, at, len)))
     {
         return Err(super::EFAULT);
     }
@@ -175,7 +205,7 @@ fn close(s: &mut State, n: u64) -> Result<i64, i64> {
     match s.os.files.remove(&n) {
         // SAFETY: the descriptor is the program's, and no longer known to it.
         Some(File::Host(fd)) if fd > 2 => Ok(host(unsafe { libc::close(fd) }.into())),
-        Some(File::Ulpf) => {
+        Some(File::Ulpf(_)) => {
             s.release_device();
             Ok(0)
         }
@@ -184,14 +214,27 @@ fn close(s: &mut State, n: u64) -> Result<i64, i64> {
     }
 }
 
+fn with_flags(s: &mut State, n: u64, close_on_exec: bool) -> u64 {
+    match close_on_exec {
+        true => s.os.closing.insert(n),
+        false => s.os.closing.remove(&n),
+    };
+    n
+}
+
 fn pipe(uc: &mut Uc, s: &mut State, to: u64, flags: u64) -> Result<i64, i64> {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors.
-    let result = host(unsafe { libc::pipe2(fds.as_mut_ptr(), flags as i32) }.into());
+    let result =
+        host(unsafe { libc::pipe2(fds.as_mut_ptr(), flags as i32 | libc::O_CLOEXEC) }.into());
     if result < 0 {
         return Ok(result);
     }
-    let numbers = fds.map(|fd| s.os.add(File::Host(fd)) as u32);
+    let closes = flags as i32 & libc::O_CLOEXEC != 0;
+    let numbers = fds.map(|fd| {
+        let n = s.os.add(File::Host(fd));
+        with_flags(s, n, closes) as u32
+    });
     write_bytes(uc, s, to, &numbers.map(u32::to_le_bytes).concat())?;
     Ok(0)
 }
@@ -226,21 +269,26 @@ fn duplicate(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let new = copy(file)?;
     let _ = close(s, a[1]);
     s.os.files.insert(a[1], new);
+    with_flags(s, a[1], number == 292 && a[2] as i32 & libc::O_CLOEXEC != 0);
     Ok(a[1] as i64)
 }
 
 fn control(s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let file = *s.os.files.get(&a[0]).ok_or(EBADF)?;
     match (file, a[1] as i32) {
-        (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+        (_, how @ (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)) => {
             let new = copy(file)?;
-            Ok(s.os.add(new) as i64)
+            let n = s.os.add_from(new, a[2]);
+            Ok(with_flags(s, n, how == libc::F_DUPFD_CLOEXEC) as i64)
         }
-        // A descriptor that goes at an exec goes nowhere here.
-        (_, libc::F_GETFD | libc::F_SETFD) => Ok(0),
-        (File::Ulpf, libc::F_GETFL) => Ok(2 | (i64::from(s.device.nonblocking) * 0x800)),
-        (File::Ulpf, libc::F_SETFL) => {
-            s.device.nonblocking = a[2] & 0x800 != 0;
+        (_, libc::F_GETFD) => Ok(s.os.closing.contains(&a[0]).into()),
+        (_, libc::F_SETFD) => {
+            with_flags(s, a[0], a[2] & 1 != 0);
+            Ok(0)
+        }
+        (File::Ulpf(id), libc::F_GETFL) => Ok(2 | (i64::from(s.device.of(id).nonblocking) * 0x800)),
+        (File::Ulpf(id), libc::F_SETFL) => {
+            s.device.of(id).nonblocking = a[2] & 0x800 != 0;
             Ok(0)
         }
         (File::Host(fd), libc::F_GETFL | libc::F_SETFL) => {
@@ -272,7 +320,9 @@ fn poll(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
         let seen = match s.os.files.get(&(n as u64)) {
             _ if n < 0 => 0,
             None => libc::POLLNVAL,
-            Some(File::Ulpf) => device::polled(s) & (events | libc::POLLHUP | libc::POLLERR),
+            Some(&File::Ulpf(id)) => {
+                device::polled(s, id) & (events | libc::POLLHUP | libc::POLLERR)
+            }
             Some(File::Kept) => events & libc::POLLOUT,
             Some(File::Host(fd)) => {
                 let mut q = libc::pollfd {
@@ -341,8 +391,12 @@ fn folder(s: &State, dir: i32, path: &CString) -> Result<i32, i64> {
 }
 
 /// The device waits: what blocks a reader of its ring.
-pub fn wait_for_events(s: &mut State, deadline: Option<u64>) -> Result<i64, i64> {
-    if s.device.nonblocking {
+pub fn wait_for_events(
+    s: &mut State,
+    nonblocking: bool,
+    deadline: Option<u64>,
+) -> Result<i64, i64> {
+    if nonblocking {
         return Err(EAGAIN);
     }
     if processes::interrupted(s) {
@@ -359,6 +413,19 @@ pub fn wait_for_events(s: &mut State, deadline: Option<u64>) -> Result<i64, i64>
     )
 }
 
+/// A file that is nowhere, with this in it.
+fn in_memory(bytes: &[u8]) -> Result<i32, i64> {
+    // SAFETY: a new descriptor; the slice is valid for its length.
+    unsafe {
+        let fd = libc::memfd_create(c"ulpf-sim".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 || libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), 0) != bytes.len() as isize
+        {
+            return Err(super::ENOMEM);
+        }
+        Ok(fd)
+    }
+}
+
 fn open(
     uc: &mut Uc,
     s: &mut State,
@@ -372,12 +439,22 @@ fn open(
         if flags & 3 != 2 {
             return Err(EACCES);
         }
-        // A second space would need a second set of tables; a debugger's watches have the only one.
-        if s.device.is_open() || s.debug.has_watches() || !s.watches.is_empty() {
+        // A debugger's watches have the user's tables, and their one handler.
+        if s.debug.has_watches() || !s.watches.is_empty() {
             return Err(EBUSY);
         }
-        s.device.open();
-        return Ok(s.os.add(File::Ulpf) as i64);
+        let id = s.device.open();
+        let n = s.os.add(File::Ulpf(id));
+        return Ok(with_flags(s, n, flags as i32 & libc::O_CLOEXEC != 0) as i64);
+    }
+    if path.as_bytes() == b"/proc/self/maps" {
+        let fd = in_memory(s.space.listing(|id| s.device.store_of(id)).as_bytes())?;
+        let n = s.os.add(File::Host(fd));
+        return Ok(with_flags(s, n, flags as i32 & libc::O_CLOEXEC != 0) as i64);
+    }
+    // What lies there is the simulator's.
+    if path.as_bytes().starts_with(b"/proc/self/") && path.as_bytes() != b"/proc/self/exe" {
+        return Err(ENOENT);
     }
     let dir = folder(s, dir, &path)?;
     // SAFETY: the path is a C string of ours.
@@ -393,7 +470,10 @@ fn open(
         .into(),
     );
     match fd {
-        0.. => Ok(s.os.add(File::Host(fd as i32)) as i64),
+        0.. => {
+            let n = s.os.add(File::Host(fd as i32));
+            Ok(with_flags(s, n, flags as i32 & libc::O_CLOEXEC != 0) as i64)
+        }
         error => Err(error),
     }
 }

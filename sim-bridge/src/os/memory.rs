@@ -12,18 +12,22 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
         10 => range(a[0], a[1]).and_then(|(at, len)| match s.space.is_mapped(at, len) {
             false => Err(ENOMEM),
             true if a[2] & 2 != 0
-                && s.space.parts(at, len).iter().any(|p| p.2 == Backing::Ring) =>
+                && s.space
+                    .parts(at, len)
+                    .iter()
+                    .any(|p| matches!(p.2, Backing::Ring(_))) =>
             {
                 Err(EACCES)
             }
-            true => s
-                .space
-                .protect(uc, at, len, a[2])
-                .map_or(Err(ENOMEM), |()| Ok(0)),
+            true => {
+                s.fetches |= a[2] & 4 != 0 && s.space.has_device(at, len);
+                let done = s.space.protect(uc, at, len, a[2]);
+                done.map_or(Err(ENOMEM), |()| Ok(0))
+            }
         }),
         11 => range(a[0], a[1]).and_then(|(at, len)| {
+            s.unmapping(uc, at, len);
             s.space.unmap(uc, at, len).map_err(|_| EINVAL)?;
-            s.unmapped(uc, at, len);
             s.release_device();
             Ok(0)
         }),
@@ -48,7 +52,10 @@ fn advise(uc: &mut Uc, s: &mut State, at: u64, len: u64, what: i32) -> Result<i6
         _ => false,
     };
     for (from, to, backing) in s.space.parts(at, len) {
-        if gone(backing) {
+        if gone(backing) && backing == Backing::Private {
+            s.space.stale_code |= s.space.may_hold_code(from, to - from);
+            s.space.give_back(from, to);
+        } else if gone(backing) {
             s.space.stale_code |= s.space.may_hold_code(from, to - from);
             for page in (from..to).step_by(PAGE as usize) {
                 uc.mem_write(page, &[0; PAGE as usize])
@@ -66,6 +73,41 @@ fn range(at: u64, len: u64) -> Result<(u64, u64), i64> {
         true => Ok((at, len)),
         false => Err(EINVAL),
     }
+}
+
+/// Only what the file has: an access behind its end would be this process's SIGBUS.
+fn shared_file(
+    uc: &mut Uc,
+    s: &mut State,
+    (at, len): (u64, u64),
+    protection: u64,
+    fd: i32,
+    offset: u64,
+) -> Result<i64, i64> {
+    // SAFETY: a structure of ours; a new mapping, which stays until this process ends.
+    let mapped = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        let known = host(libc::fstat(fd, &raw mut status).into());
+        if known < 0 {
+            return Err(known);
+        }
+        if up(status.st_size as u64).is_none_or(|size| offset + len > size) {
+            fail(s, "a shared mapping beyond the end of its file".into());
+            return Err(EINVAL);
+        }
+        let null = std::ptr::null_mut();
+        libc::mmap(null, len as usize, 3, libc::MAP_SHARED, fd, offset as i64)
+    };
+    if mapped == libc::MAP_FAILED {
+        return Err(host(-1));
+    }
+    // SAFETY: it is never unmapped.
+    unsafe {
+        s.space
+            .map_host(uc, at, len, protection, mapped.cast(), Backing::Shared)
+    }
+    .map_err(|_| ENOMEM)?;
+    Ok(at as i64)
 }
 
 fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
@@ -89,7 +131,7 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
         return Err(ENOMEM);
     }
     if s.space.is_mapped(at, PAGE) || fixed {
-        s.unmapped(uc, at, len);
+        s.unmapping(uc, at, len);
     }
     if flags & libc::MAP_ANONYMOUS != 0 {
         match flags & libc::MAP_SHARED != 0 {
@@ -101,13 +143,19 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     }
     let fd = match s.os.files.get(&a[4]) {
         None => return Err(EBADF),
-        Some(File::Ulpf) => return device::mmap(uc, s, at, len, protection, flags, a[5]),
+        Some(&File::Ulpf(id)) => {
+            return device::mmap(uc, s, id, (at, len), protection, flags, a[5]);
+        }
         Some(File::Kept) => return Err(EACCES),
         Some(File::Host(fd)) => *fd,
     };
-    if flags & libc::MAP_SHARED != 0 && protection & 2 != 0 {
-        fail(s, "mmap of a file, shared and writable".into());
-        return Err(EINVAL);
+    // SAFETY: no memory is involved.
+    let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_ACCMODE;
+    if flags & libc::MAP_SHARED != 0 && mode != libc::O_RDWR && protection & 2 != 0 {
+        return Err(EACCES);
+    }
+    if flags & libc::MAP_SHARED != 0 && mode == libc::O_RDWR {
+        return shared_file(uc, s, (at, len), protection, fd, a[5]);
     }
     let mut contents = vec![0u8; len as usize];
     // SAFETY: the buffer is as large as we say.

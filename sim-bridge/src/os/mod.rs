@@ -2,21 +2,23 @@
 //! System calls: what a static C program needs, done by this process or made up. What is not known
 //! ends the run, with its name where it has one; nothing is silently wrong.
 
+mod exec;
 mod files;
 mod memory;
 mod stack;
 mod sync;
 mod time;
 
+pub use exec::Resume;
 pub use files::wait_for_events;
 pub use stack::first_stack;
 
 use crate::device;
 use crate::machine::{End, State, Uc};
-use crate::processes;
+use crate::processes::{self, Kind};
 use crate::signals;
 use crate::threads::Later;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use unicorn_engine::RegisterX86 as R;
 
@@ -30,7 +32,8 @@ pub const OPEN_LINE: u64 = 0x1003;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum File {
     Host(i32),
-    Ulpf,
+    /// A space of the device.
+    Ulpf(u32),
     /// Written text is kept; nothing is there to be read.
     Kept,
 }
@@ -38,7 +41,11 @@ pub enum File {
 /// The program's descriptors.
 pub struct Os {
     pub files: HashMap<u64, File>,
+    /// Those that end at an exec.
+    pub closing: HashSet<u64>,
     pub kept: Vec<u8>,
+    /// The file that it runs.
+    pub program: String,
     random: u64,
 }
 
@@ -46,7 +53,9 @@ impl Default for Os {
     fn default() -> Os {
         Os {
             files: (0..3).map(|n| (n, File::Host(n as i32))).collect(),
+            closing: HashSet::new(),
             kept: vec![],
+            program: String::new(),
             random: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -65,25 +74,27 @@ pub const EFAULT: i64 = -14;
 pub const EBUSY: i64 = -16;
 pub const EINVAL: i64 = -22;
 pub const ENOTTY: i64 = -25;
+pub const EDEADLK: i64 = -35;
 pub const ENOSYS: i64 = -38;
 
 /// Names of calls that programs make and that the machine does not know.
-const UNKNOWN: [(u64, &str); 18] = [
+const UNKNOWN: [(u64, &str); 19] = [
     (29, "shmget"),
     (41, "socket"),
     (42, "connect"),
     (49, "bind"),
     (53, "socketpair"),
     (56, "clone"),
-    (59, "execve"),
     (101, "ptrace"),
+    (117, "setresuid"),
+    (176, "delete_module"),
     (213, "epoll_create"),
     (232, "epoll_wait"),
     (282, "signalfd"),
     (291, "epoll_create1"),
     (298, "perf_event_open"),
-    (310, "process_vm_readv"),
-    (311, "process_vm_writev"),
+    (310, "process_vm_readv of another process"),
+    (311, "process_vm_writev of another process"),
     (322, "execveat"),
     (425, "io_uring_setup"),
     (435, "clone3"),
@@ -99,10 +110,16 @@ impl Os {
     }
 
     pub fn add(&mut self, file: File) -> u64 {
-        let n = (0..)
+        self.add_from(file, 0)
+    }
+
+    /// With the lowest number that is free, from this one on.
+    pub fn add_from(&mut self, file: File, first: u64) -> u64 {
+        let n = (first..)
             .find(|n| !self.files.contains_key(n))
             .unwrap_or(u64::MAX);
         self.files.insert(n, file);
+        self.closing.remove(&n);
         n
     }
 }
@@ -202,7 +219,15 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
         36..=38 => time::timer(uc, s, number, a)?,
         39 => processes::id(s),
         56 | 435 => return sync::clone(uc, s, number, a),
-        57 | 58 => processes::fork(s).map_err(|e| no_processes(s, number, e))?,
+        57 | 58 => {
+            let kind = if number == 58 {
+                Kind::Shares
+            } else {
+                Kind::Copies
+            };
+            processes::fork(uc, s, kind).map_err(|e| no_processes(s, number, e))?
+        }
+        59 => exec::call(uc, s, a)?,
         60 if s.threads.len() > 1 => return later(s, Later::ExitThread),
         60 | 231 => {
             s.end = Some(End::Exit(a[0] as i32 & 0xff));
@@ -255,6 +280,7 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
             _ => EINVAL,
         },
         186 => s.thread_id().into(),
+        310 | 311 if a[0] as i64 == processes::id(s) => files::own_memory(uc, s, number, a)?,
         202 => return sync::futex(uc, s, a),
         203 | 273 => 0,
         204 => {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! clone and futex.
 
-use super::{EAGAIN, EINVAL, EPERM, fail, later, no_processes, read_bytes, unknown};
+use super::{
+    EAGAIN, EDEADLK, EINVAL, EPERM, ESRCH, fail, later, no_processes, read_bytes, unknown,
+    write_bytes,
+};
 use crate::machine::{State, Uc};
-use crate::processes;
-use crate::threads::{Later, MOST, Wait};
+use crate::processes::{self, Kind};
+use crate::threads::{Later, MOST, Thread, Wait};
 use unicorn_engine::RegisterX86 as R;
 
 const VM: u64 = 0x100;
@@ -32,11 +35,15 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
         unknown(s, number, " of a process that shares memory");
         return Err(EINVAL);
     }
-    // A vfork child gets a copy: it may exit or exec, and no more.
     if s.threads.len() > 1 && !s.processes {
         return Err(EPERM);
     }
-    let pid = processes::fork(s).map_err(|e| no_processes(s, number, e))?;
+    let kind = match flags & (VM | VFORK) {
+        0 => Kind::Copies,
+        VFORK => Kind::Waits,
+        _ => Kind::Shares,
+    };
+    let pid = processes::fork(uc, s, kind).map_err(|e| no_processes(s, number, e))?;
     if pid == 0 {
         if stack != 0 {
             let _ = uc.reg_write(R::RSP, stack);
@@ -54,7 +61,7 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
     Ok(pid)
 }
 
-/// What programs and their libraries use; priority inheritance is not among it.
+/// What programs and their libraries use. Nobody has a priority that could be inherited.
 pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let (at, op, value) = (a[0], a[1] & 0x7f, a[2] as u32);
     if at % 4 != 0 {
@@ -95,6 +102,8 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             };
             later(s, Later::Wait(wait))
         }
+        6 | 8 => lock_pi(uc, s, at, op == 8, a[3]),
+        7 => unlock_pi(uc, s, at),
         1 => Ok(s.wake(at, value.into(), u32::MAX) as i64),
         10 => Ok(s.wake(at, value.into(), a[5] as u32) as i64),
         3 | 4 => {
@@ -109,4 +118,62 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             Err(EINVAL)
         }
     }
+}
+
+const OWNER: u32 = 0x3fff_ffff;
+const WAITERS: u32 = 0x8000_0000;
+
+fn word_at(uc: &Uc, s: &mut State, at: u64) -> Result<u32, i64> {
+    let bytes = read_bytes(uc, s, at, 4)?;
+    Ok(u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
+}
+
+/// FUTEX_LOCK_PI, FUTEX_TRYLOCK_PI: the word is the owner's number. Who waits is given the lock by its owner.
+fn lock_pi(uc: &mut Uc, s: &mut State, at: u64, only_try: bool, timeout: u64) -> Result<i64, i64> {
+    let (word, me) = (word_at(uc, s, at)?, s.thread_id());
+    if word & OWNER == me {
+        return Err(EDEADLK);
+    }
+    let owner = s.threads.iter().any(|t| t.id == word & OWNER);
+    if word & OWNER == 0 {
+        write_bytes(uc, s, at, &(word & WAITERS | me).to_le_bytes())?;
+        return Ok(0);
+    }
+    if only_try {
+        return Err(EAGAIN);
+    }
+    if !owner {
+        return Err(ESRCH);
+    }
+    // Absolute, of the day's time.
+    let deadline = match timeout {
+        0 => None,
+        t => Some(
+            super::time::span(uc, s, t)?
+                .saturating_sub(super::time::EPOCH + 1_000_000_000_000_000_000),
+        ),
+    };
+    write_bytes(uc, s, at, &(word | WAITERS).to_le_bytes())?;
+    let wait = Wait::Futex {
+        addr: at,
+        bits: u32::MAX,
+        deadline,
+    };
+    later(s, Later::Wait(wait))
+}
+
+fn unlock_pi(uc: &mut Uc, s: &mut State, at: u64) -> Result<i64, i64> {
+    if word_at(uc, s, at)? & OWNER != s.thread_id() {
+        return Err(EPERM);
+    }
+    let waits = |t: &Thread| matches!(t.wait, Wait::Futex { addr, .. } if addr == at);
+    let mut waiting = s.threads.iter().filter(|t| waits(t));
+    let word = match (waiting.next(), waiting.next()) {
+        (None, _) => 0,
+        (Some(next), None) => next.id,
+        (Some(next), Some(_)) => next.id | WAITERS,
+    };
+    write_bytes(uc, s, at, &word.to_le_bytes())?;
+    s.wake(at, 1, u32::MAX);
+    Ok(0)
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -20,6 +21,7 @@ int main(int argc, char **argv)
 	case 'k': *(volatile char *)0xffffffff80000000 = 1; break;
 	case 'h': asm volatile("hlt"); break;
 	case 'i': asm volatile(".byte 0x48, 0xcf"); break;
+	case 'S': return syscall(41 /* socket */, 1, 1, 0) < 0;
 	case 's': asm volatile("mov $8, %rsp\n push %rax"); break;
 	}
 	return 0;
