@@ -14,6 +14,11 @@ from .env import PATIENCE, ROOT
 
 SIM = os.path.join(ROOT, "oracle", "target", "release", "ulpf-sim")
 
+# A gem5 v24.0 built with EXTRAS=sim-bridge/gem5/ulpf (its README.md).
+GEM5 = os.environ.get("ULPF_GEM5")
+
+needs_gem5 = unittest.skipUnless(GEM5, "gem5 is not here (ULPF_GEM5 names one built with EXTRAS=sim-bridge/gem5/ulpf)")
+
 needs_sim = unittest.skipUnless(os.path.exists(SIM), "ulpf-sim is not built (`make sim`)")
 
 REGISTERS = 164  # amd64-core

@@ -1,13 +1,14 @@
 """One program, one file, several back ends: the same hits in the same order."""
 
 import os
+import os
 import re
 import struct
 import subprocess
 import unittest
 
 from lib import vm
-from lib.bridge import SIM, static
+from lib.bridge import GEM5, SIM, needs_gem5, static
 from lib.cases import Case
 from lib.env import ULPF, ulpf_only
 from lib.guest import Guest, GuestServer
@@ -114,8 +115,6 @@ class SameHits(Case):
 
     test_the_kernel_module.limit = 240
 
+    @needs_gem5
     def test_gem5(self):
-        gem5 = os.environ.get("ULPF_GEM5")
-        if not gem5:
-            self.skipTest("gem5 is not here (ULPF_GEM5 names a gem5.opt built with EXTRAS=sim-bridge/gem5)")
-        self.compare("--backend", "gem5", "--gem5", gem5)
+        self.compare("--backend", "gem5", "--gem5", GEM5)

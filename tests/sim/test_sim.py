@@ -4,8 +4,9 @@ import subprocess
 import tempfile
 
 from lib.bridge import needs_sim, static
-from lib.cases import Case, SEEN, line
+from lib.cases import Case
 from lib.env import ULPF, example, ulpf_only
+from lib.machine import Machine
 from lib.rsp import Rsp, frame
 
 SIM = ["--backend", "sim"]
@@ -20,60 +21,8 @@ def symbol(path, name):
 
 @ulpf_only
 @needs_sim
-class Sim(Case):
-    def test_more_watches_than_registers(self):
-        gdb = self.session(static("five"), options=SIM)
-        for number, name in enumerate("abcde", start=2):
-            self.assertSays(gdb(f"watch {name}"), rf"Hardware watchpoint {number}: {name}")
-        out = gdb("continue")
-        self.assertChange(out, 2, "a", 10, 11)
-        # Behind the store, as on the real processor.
-        self.assertSays(out, r"main \(\) at .*five.c:\d+\n\d+\s+unwatched\[0\] = 1;")
-        for number, (name, old, new) in enumerate(
-                [("b", 20, 21), ("c", 30, 31), ("d", 40, 41), ("e", 50, 51)], start=3):
-            self.assertChange(gdb("continue"), number, name, old, new)
-        self.assertChange(gdb("continue"), 2, "a", 11, 12)
-        self.assertExits(gdb, 0, "five: done")
-
-    def test_reads_and_both(self):
-        gdb = self.session(static("reads"), options=SIM)
-        gdb("rwatch table[2]")
-        self.assertSays(gdb("continue"), r"read watchpoint 2: table\[2\]", r"Value = 300", r"middle")
-        gdb("awatch table[0]")
-        self.assertSays(gdb("continue"), r"watchpoint 3: table\[0\]", r"Value = 100", r"sum_ends")
-        self.assertSays(gdb("continue"), r"read watchpoint 2: table\[2\]", r"Value = 301", r"middle")
-        gdb("delete 2 3")
-        self.assertExits(gdb, 0, "reads: ")
-
-    def test_run_control(self):
-        gdb = self.session(static("five"), options=SIM, stop="main")
-        self.assertSays(gdb("break ready"), r"Breakpoint 2 at")
-        self.assertSays(gdb("continue"), r"Breakpoint 2, ready")
-        self.assertSays(gdb("bt"), r"#0\s+ready", r"#1 .*main")
-        self.assertSays(gdb("finish"), r"Run till exit", r"main \(\)")
-        gdb("next")
-        before = gdb.value("$pc")
-        gdb("stepi")
-        self.assertNotEqual(gdb.value("$pc"), before)
-        gdb("set var a = 77")
-        self.assertEqual(gdb.value("a"), 77)
-        gdb("set var $rbx = 0x1234567890")
-        self.assertEqual(gdb.value("$rbx"), 0x1234567890)
-        self.assertSays(gdb("info threads"), r"\* 1 ")
-        self.assertSays(gdb("print $xmm0"), r"v4_float")
-        self.assertSays(gdb("x/2i $pc"), r"=> 0x")
-        self.assertSays(gdb("detach"), r"Can't detach process")
-        gdb("delete")
-        self.assertExits(gdb, 0, "five: done")
-
-    def test_a_watch_while_stepping(self):
-        gdb = self.session(static("five"), options=SIM)
-        gdb("watch b")
-        gdb(f"tbreak {line('five.c', 'b = 21;')}")
-        self.assertSays(gdb("continue"), r"Temporary breakpoint 3, main")
-        self.assertChange(gdb("next"), 2, "b", 20, 21)
-        gdb("delete")
-        self.assertExits(gdb)
+class Sim(Machine, Case):
+    OPTIONS = SIM
 
     def test_what_the_kernel_writes(self):
         gdb = self.session(static("alone"), options=SIM)
@@ -87,6 +36,7 @@ class Sim(Case):
         gdb = self.session(static("five"), options=SIM)
         gdb("watch a")
         gdb("watch unwatched[70]")
+        self.assertSays(gdb("print $xmm0"), r"v4_float")
         self.assertChange(gdb("continue"), 2, "a", 10, 11)
         self.assertSays(gdb("monitor ulpf backend"), r"unicorn: ulpf-sim .*simulated", r"Write, Read, Access")
         out = gdb("monitor ulpf stats")
@@ -131,14 +81,6 @@ class Sim(Case):
         self.assertSays(done.stdout, r"Breakpoint 1, ready", r"there are no ulpf commands here", r"use watch, rwatch")
         self.assertNotIn("error code", done.stdout)
 
-    def test_interrupt(self):
-        gdb = self.session(static("alone"), "spin", options=SIM + SEEN)
-        self.resume(gdb)
-        gdb.interrupt()
-        self.assertSays(gdb.answer(), r"SIGINT", r"main")
-        self.assertGreater(gdb.value("rounds"), 0)
-        gdb("kill")
-
     def test_a_debugger_that_has_gone_leaves_nothing(self):
         program = static("five")
         server = self.serve(program, options=SIM)
@@ -152,12 +94,6 @@ class Sim(Case):
         self.addCleanup(again.close)
         again.no_ack()
         self.assertEqual(again("vCont;c"), b"W00")
-
-    def test_a_signal_that_kills(self):
-        gdb = self.session(static("alone"), "crash", options=SIM)
-        self.assertSays(gdb("continue"), r"signal 11: ", r"SIGSEGV")
-        self.assertSays(gdb("continue"), r"terminated with signal SIGSEGV")
-        gdb.server.wait()
 
     def test_run_and_run_again(self):
         server = self.serve(options=[*SIM, "--multi"])

@@ -21,7 +21,8 @@ class UlpfTLB(X86TLB):
         PyBindMethod("summary"),
     ]
 
-    user_entries = Param.Unsigned(64, "pages whose user-level permission is known")
+    user_entries = Param.Unsigned(64, "pages whose user-level permission is known, in four ways")
+    write_once = Param.String("corrected", "the rule of a handler that just returns: bit, thesis or corrected")
     raise_cycles = Param.Cycles(65, "to raise a fault (Table 4.2)")
     entry_cycles = Param.Cycles(65, "to enter the handler (Table 4.2)")
     return_cycles = Param.Cycles(85, "ULIRET (Table 4.1)")
@@ -39,15 +40,13 @@ class UlpfDriver(EmulatedDriver):
     cxx_header = "ulpf/driver.hh"
     filename = "ulpf"
 
-    tlbs = VectorParam.UlpfTLB([], "the data TLBs of all processors")
+    tlb = Param.UlpfTLB("the data TLB of the processor")
 
 
 class UlpfEmuLinux(X86EmuLinux):
     type = "UlpfEmuLinux"
     cxx_class = "gem5::ulpf::Workload"
     cxx_header = "ulpf/workload.hh"
-
-    tlbs = VectorParam.UlpfTLB([], "those whose hits the remote port tells")
 
     # Chosen by name, never for an executable that only fits.
     @classmethod

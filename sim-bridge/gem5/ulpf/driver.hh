@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// /dev/ulpf: ULPF_QUERY, ULPF_HANDLER, ULPF_APPLY and ULPF_BATCH with ULPF_OP_SET and ULPF_OP_SYNC. The rest
-// of uapi/ulpf.h is not claimed by the feature bits and refused as Linux refuses it. Mappings are plain
-// memory: permissions belong to addresses, and there is no alias.
+// /dev/ulpf: the calls and mappings of uapi/ulpf.h, without exception stacks, event rings, guard ranges and
+// policies, which the feature bits do not claim. There is one space, however often the device is opened.
 
 #ifndef __ULPF_DRIVER_HH__
 #define __ULPF_DRIVER_HH__
 
-#include <vector>
+#include <unordered_map>
 
 #include "params/UlpfDriver.hh"
 #include "sim/emul_driver.hh"
@@ -34,12 +33,24 @@ class Driver : public EmulatedDriver
               int flags, int fd, off_t offset) override;
 
   private:
+    // Offset in the store, or in the PLI pages, to the memory that is there.
+    using Frames = std::unordered_map<Addr, Addr>;
+    // Address to memory: what was mapped there, if it is still.
+    using Mapped = std::unordered_map<Addr, Addr>;
+
     int query(PortProxy &memory, Addr buf);
     int handler(ThreadContext *tc, PortProxy &memory, Addr buf);
-    int apply(const Op &op);
-    int batch(PortProxy &memory, Addr buf);
+    int apply(ThreadContext *tc, const Op &op);
+    int batch(ThreadContext *tc, PortProxy &memory, Addr buf);
+    int lookup(ThreadContext *tc, PortProxy &memory, Addr buf);
+    int counts(PortProxy &memory, Addr buf);
+    bool holds(ThreadContext *tc, const Mapped &mapped, Addr first,
+               Addr length) const;
 
-    std::vector<UserTLB *> tlbs;
+    UserTLB *tlb;
+    uint64_t changes = 0;
+    Frames store, pli;
+    Mapped guarded, regions;
 };
 
 } // namespace ulpf

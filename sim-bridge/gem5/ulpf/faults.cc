@@ -2,8 +2,8 @@
 #include "ulpf/faults.hh"
 
 #include <memory>
+#include <string>
 
-#include "arch/x86/faults.hh"
 #include "arch/x86/pcstate.hh"
 #include "arch/x86/regs/int.hh"
 #include "arch/x86/regs/misc.hh"
@@ -14,6 +14,7 @@
 #include "debug/Ulpf.hh"
 #include "mem/se_translating_port_proxy.hh"
 #include "ulpf/tlb.hh"
+#include "ulpf/workload.hh"
 
 namespace gem5
 {
@@ -40,33 +41,43 @@ UserFault::invoke(ThreadContext *tc, const StaticInstPtr &inst)
     const Addr sp = tc->getReg(X86ISA::int_reg::Rsp);
     tlb->stats.faults++;
     c.faultAddr = addr;
+    if (c.handler == 0) {
+        tlb->stats.unhandled++;
+        tlb->workload->signal(tc, csprintf(
+            "the user's tables forbid the %s %#x by %#x, and there is no "
+            "handler", store ? "store to" : "load of", addr, ip));
+        return;
+    }
 
     const Addr at = (sp - RED_ZONE - sizeof(Frame)) & ~Addr(15);
     const Frame frame{
         addr, (store ? INFO_WRITE : 0) | (uint64_t(permission) << INFO_PERM_SHIFT),
         c.cookie, ip, 0x33, flags, sp, 0x2b};
     SETranslatingPortProxy memory(tc);
-    if (!memory.tryWriteBlob(at, &frame, sizeof(frame))) {
-        // A frame that finds no memory is the kernel's fault, as on the stack's end.
-        std::make_shared<X86ISA::PageFault>(at, true, BaseMMU::Write, true, false)
-            ->invoke(tc, inst);
+    if (tlb->permission(tc, pageOf(at)) != RW ||
+        !memory.tryWriteBlob(at, &frame, sizeof(frame))) {
+        tlb->stats.undelivered++;
+        tlb->workload->signal(tc, csprintf(
+            "no room for the handler's frame at %#x", at));
         return;
     }
-    // Another execution of the instruction, or another instruction: what it was permitted is over.
-    if (!c.armed || c.armedPc != ip ||
-        c.armedCount != tc->getCurrentInstCount()) {
-        c.armedAddrs.clear();
-    }
-    c.armed = true;
-    c.armedPc = ip;
-    c.armedAddrs.insert(addr);
-    if (c.depth++ == 0)
-        c.entered = curTick();
+    tlb->upcalls++;
+    c.once.faulted({ip, tc->getCurrentInstCount()}, addr, at, curTick());
     DPRINTF(Ulpf, "%#x by %#x: to the handler\n", addr, ip);
 
     X86ISA::setRFlags(tc, flags & ~CLEARED);
     tc->setReg(X86ISA::int_reg::Rsp, at);
     tc->pcState(c.handler);
+}
+
+void
+SegFault::invoke(ThreadContext *tc, const StaticInstPtr &inst)
+{
+    const Addr ip = tc->pcState().instAddr();
+    const std::string what = csprintf(
+        "a %s where nothing is mapped, %s %#x by %#x",
+        store ? "store" : "load", store ? "to" : "of", addr, ip);
+    workload->signal(tc, what);
 }
 
 void
@@ -77,18 +88,20 @@ OpFault::uliret(ThreadContext *tc)
     SETranslatingPortProxy memory(tc);
     const Addr sp = tc->getReg(X86ISA::int_reg::Rsp);
     if (!memory.tryReadBlob(sp, &frame, sizeof(frame))) {
-        std::make_shared<X86ISA::PageFault>(sp, true, BaseMMU::Read, true, false)
-            ->invoke(tc);
+        tlb->workload->signal(tc, csprintf(
+            "ULIRET finds no frame at %#x", sp));
         return;
     }
     X86ISA::setRFlags(tc, (frame.flags & USER_FLAGS) | 0x202);
     tc->setReg(X86ISA::int_reg::Rsp, frame.sp);
-    if (c.depth > 0 && --c.depth == 0) {
-        tlb->stats.handlerCycles +=
-            tc->getCpuPtr()->ticksToCycles(curTick() - c.entered);
-    }
     // The next instruction to be counted is the one that faulted.
-    c.armedCount = tc->getCurrentInstCount();
+    if (c.once.frame() != 0) {
+        const Tick entered = c.once.entered();
+        if (c.once.returned(frame.ip, tc->getCurrentInstCount(), 0)) {
+            tlb->stats.handlerCycles +=
+                tc->getCpuPtr()->ticksToCycles(curTick() - entered);
+        }
+    }
     tc->pcState(frame.ip);
 }
 

@@ -13,6 +13,7 @@ namespace ulpf
 {
 
 class UserTLB;
+class Workload;
 
 class UserFault : public FaultBase
 {
@@ -44,6 +45,24 @@ class OpFault : public FaultBase
 
     UserTLB *tlb;
     Addr offset;
+};
+
+// What the kernel forbids. SE mode has no signals, and gem5 would abort: the debugger is told, or the
+// program ends.
+class SegFault : public FaultBase
+{
+  public:
+    SegFault(Workload *workload, Addr addr, bool store)
+        : workload(workload), addr(addr), store(store)
+    {}
+
+    FaultName name() const override { return "segmentation fault"; }
+    void invoke(ThreadContext *tc, const StaticInstPtr &inst) override;
+
+  private:
+    Workload *workload;
+    Addr addr;
+    bool store;
 };
 
 } // namespace ulpf

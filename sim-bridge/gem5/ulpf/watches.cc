@@ -122,22 +122,24 @@ Watches::touch(PortProxy &memory, Addr first, Addr last, bool store)
     if (!concerns(first, last))
         return false;
     Piece piece{first, store, std::vector<uint8_t>(last - first + 1)};
-    memory.readBlob(first, piece.old.data(), piece.old.size());
+    if (!memory.tryReadBlob(first, piece.old.data(), piece.old.size()))
+        return false;
     pieces.push_back(std::move(piece));
     return true;
 }
 
-std::vector<Hit>
+unsigned
 Watches::settle(PortProxy &memory)
 {
     std::vector<Piece> done;
     done.swap(pieces);
-    // The first piece of a byte has seen it as it was.
-    std::map<Watch, Hit> hits;
+    // What was accessed of each watch, and whether any of it is different now. The first piece of a
+    // byte has seen it as it was.
+    std::map<Watch, std::pair<Addr, bool>> hits;
     for (const Piece &piece : done) {
         const Addr last = piece.first + piece.old.size() - 1;
         std::vector<uint8_t> now(piece.old.size());
-        memory.readBlob(piece.first, now.data(), now.size());
+        memory.tryReadBlob(piece.first, now.data(), now.size());
         const Addr from = piece.first < longest ? 0 : piece.first - longest;
         for (auto at = all.lower_bound({from, 0, Kind::Write});
              at != all.end() && at->first.first <= last; ++at) {
@@ -148,20 +150,33 @@ Watches::settle(PortProxy &memory)
                 continue;
             const Addr begin = std::max(watch.first, piece.first);
             const Addr end = std::min(watch.last, last);
-            const bool same = std::equal(
+            const bool same = piece.store && std::equal(
                 now.begin() + (begin - piece.first),
                 now.begin() + (end - piece.first) + 1,
                 piece.old.begin() + (begin - piece.first));
-            auto found = hits.emplace(watch, Hit{watch.kind, begin, true});
-            Hit &hit = found.first->second;
-            hit.addr = std::min(hit.addr, begin);
-            hit.silent = hit.silent && piece.store && same;
+            auto &hit = hits.emplace(watch, std::make_pair(begin, false))
+                            .first->second;
+            hit.first = std::min(hit.first, begin);
+            hit.second = hit.second || !same;
         }
     }
-    std::vector<Hit> out;
-    for (const auto &hit : hits)
-        out.push_back(hit.second);
-    return out;
+    unsigned silent = 0;
+    for (const auto &[watch, hit] : hits) {
+        silent += !hit.second;
+        if (!stop && (watch.kind != Kind::Write || hit.second))
+            stop = Hit{watch.kind, hit.first};
+    }
+    return silent;
+}
+
+bool
+Watches::take(Hit &hit)
+{
+    if (!stop)
+        return false;
+    hit = *stop;
+    stop.reset();
+    return true;
 }
 
 } // namespace ulpf

@@ -5,6 +5,7 @@
 #define __ULPF_WATCHES_HH__
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,16 +22,15 @@ namespace ulpf
 
 enum class Kind { Write, Read, Access };
 
+// Who is to be told of an access, and of what.
 struct Hit
 {
     Kind kind;
     // The first watched byte of what was accessed.
     Addr addr;
-    bool silent;
 
     // As in a stop reply.
     const char *name() const;
-    bool stops() const { return kind != Kind::Write || !silent; }
 };
 
 class Watches
@@ -44,8 +44,12 @@ class Watches
     bool guard(Addr first, Addr last, bool store) const;
     // An access to closed pages is about to be made; false: it concerns no watch.
     bool touch(PortProxy &memory, Addr first, Addr last, bool store);
-    // The instruction is complete: at most one hit for each watch.
-    std::vector<Hit> settle(PortProxy &memory);
+    // What was touched is done: old and new are compared. How many writes were silent, of those that
+    // a watch is for.
+    unsigned settle(PortProxy &memory);
+    // The first hit since the last call that somebody wants to stop for.
+    bool take(Hit &hit);
+    bool empty() const { return all.empty(); }
 
   private:
     struct Watch
@@ -77,6 +81,7 @@ class Watches
     // The longest watch, which bounds where one that reaches an address may begin.
     Addr longest = 0;
     std::vector<Piece> pieces;
+    std::optional<Hit> stop;
 };
 
 } // namespace ulpf

@@ -4,6 +4,7 @@
 #include "base/remote_gdb.hh"
 #include "cpu/thread_context.hh"
 #include "gdbremote/signals.hh"
+#include "sim/sim_exit.hh"
 #include "ulpf/tlb.hh"
 #include "ulpf/watches.hh"
 
@@ -13,10 +14,7 @@ namespace ulpf
 {
 
 Workload::Workload(const Params &p) : X86ISA::EmuLinux(p)
-{
-    for (UserTLB *tlb : p.tlbs)
-        tlb->tell(this);
-}
+{}
 
 void
 Workload::registerThreadContext(ThreadContext *tc)
@@ -28,12 +26,45 @@ Workload::registerThreadContext(ThreadContext *tc)
 }
 
 void
+Workload::syscall(ThreadContext *tc)
+{
+    if (tlb)
+        tlb->callBegins();
+    EmuLinux::syscall(tc);
+    if (tlb)
+        tlb->callEnds(tc);
+}
+
+void
 Workload::tell(ThreadContext *tc, const Hit &hit)
 {
     if (gdb && gdb->isAttached()) {
         gdb->scheduleTrapEvent(tc->contextId(), GDBSignal::TRAP, 0,
                                csprintf("%s:%x", hit.name(), hit.addr));
     }
+}
+
+void
+Workload::tellNow(ThreadContext *tc, const Hit &hit)
+{
+    if (gdb && gdb->isAttached()) {
+        gdb->trap(tc->contextId(), GDBSignal::TRAP,
+                  csprintf("%s:%x", hit.name(), hit.addr));
+    }
+}
+
+void
+Workload::signal(ThreadContext *tc, const std::string &why)
+{
+    const Addr pc = tc->pcState().instAddr();
+    const Tick count = tc->getCurrentInstCount();
+    const bool seen = seenPc == pc && seenCount == count;
+    seenPc = pc;
+    seenCount = count;
+    if (!seen && gdb && gdb->isAttached())
+        gdb->trap(tc->contextId(), GDBSignal::SEGV);
+    else
+        exitSimLoop("SIGSEGV: " + why, 128 + int(GDBSignal::SEGV));
 }
 
 } // namespace ulpf

@@ -345,7 +345,8 @@ impl Front {
                         .data(Request::Auxv)
                         .await
                         .map(|d| packets::part(&d, range)),
-                    false => Ok(Vec::new()),
+                    // An empty one: to know no such packet would go against what we said we support.
+                    false => Ok(packets::part(&[], range)),
                 }
             }
             _ => Ok(Vec::new()),

@@ -65,7 +65,7 @@ pub async fn start(
     std::fs::write(&script, SCRIPT).map_err(|e| format!("{}: {e}.", script.display()))?;
     let mut command = Command::new(&gem5);
     command
-        .args(["--quiet", "--listener-mode=on", "--outdir"])
+        .args(["--quiet", "--listener-mode=on", "--dot-config=", "--outdir"])
         .arg(dir.0.join("m5out"))
         .arg(&script)
         .arg("--port")

@@ -10,6 +10,7 @@
 use super::packets;
 use crate::rsp::{self, Decoder, Event};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Child;
@@ -520,8 +521,18 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 .and_then(Result::ok),
             None => None,
         };
-        self.stop.reason = match status.and_then(|s| s.code()) {
-            Some(status) => Reason::Exited { status },
+        self.stop.reason = match status {
+            Some(s) if s.code().is_some() => Reason::Exited {
+                status: s.code().unwrap_or_default(),
+            },
+            // The script ends so when the program does; what gem5 itself dies of is SIGABRT.
+            Some(s) if s.signal() == Some(libc::SIGSEGV) => Reason::Killed {
+                number: libc::SIGSEGV as u8,
+                why: String::new(),
+            },
+            Some(s) => Reason::Failed {
+                why: format!("{} has ended ({s})", self.name),
+            },
             None => Reason::Failed { why: why.into() },
         };
         self.stop.pc = 0;
@@ -576,6 +587,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             None if field("swbreak").is_some() || field("hwbreak").is_some() => Reason::Breakpoint,
             None => match linux {
                 2 => Reason::Interrupted,
+                // What gem5 says of an interrupt; programs there end with SIGILL, they do not stop.
+                4 if self.flavour == Flavour::Gem5 => Reason::Interrupted,
                 5 => Reason::Step,
                 number => Reason::Signal {
                     number,
