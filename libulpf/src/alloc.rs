@@ -34,7 +34,7 @@ fn ours(p: *mut u8) -> bool {
 
 /// Is the calling thread the changer?
 fn changing() -> bool {
-    let changer = S.changer.load(Relaxed);
+    let changer = S.door.changer.load(Relaxed);
     changer != 0 && changer == thread_pointer()
 }
 

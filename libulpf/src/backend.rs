@@ -11,11 +11,12 @@ use core::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::Mutex;
 
 use ulpf_lib::device::{self, Device, Unusable};
-use ulpf_lib::guard::{self, OUR_IMAGES, OUR_PLACE, maps};
+use ulpf_lib::guard::{self, maps};
 use ulpf_lib::sys::Errno;
 
 use crate::error::Failure;
-use crate::{keys, registers};
+use crate::shared::S;
+use crate::{above, keys, registers};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -164,9 +165,25 @@ fn decide(choice: &Choice) -> Result<(Backend, Reason), Failure> {
             "; ULPF_BACKEND asks for it",
         ),
     };
+    let stub = above::ask();
     if let Some(wish) = wish {
+        if stub && wish != Backend::Signal {
+            return Err(Failure::new(
+                libc::EBUSY,
+                format!(
+                    "the program is being watched by ulpf, whose guards the back end `{}` cannot be seen through, nor \
+                     see through; take `auto` or `signal`, which can, or run the program by itself",
+                    wish.name()
+                ),
+            ));
+        }
         let why = wish.probe()?;
         return Ok((wish, (why, who)));
+    }
+    if stub {
+        let because =
+            "; the program is being watched by ulpf, with which no other back end goes together";
+        return Ok((Backend::Signal, (Backend::Signal.probe()?, because)));
     }
     match device() {
         Ok(()) => Ok((Backend::Device, (Backend::Device.probe()?, ""))),
@@ -187,29 +204,25 @@ pub fn backend() -> (&'static str, String) {
     }
 }
 
-/// Chooses, for good. What is asked for has to be there, and nobody else's stub.
+/// Chooses, for good. What is asked for has to be there.
 pub fn choose() -> Result<(), Failure> {
     let mut choice = lock();
     if chosen().is_some() {
         return Ok(());
     }
     let (backend, reason) = decide(&choice)?;
-    let snapshot = maps::Snapshot::read()
-        .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
-    if snapshot
-        .vmas
-        .iter()
-        .any(|v| (OUR_IMAGES..OUR_PLACE).contains(&v.start))
-    {
-        return Err(Failure::new(
-            libc::EBUSY,
-            "the program is being watched by ulpf run, ulpf gdb or ulpf server, and guards cannot be shared; \
-             set the watches there, or run the program by itself",
-        ));
+    if above::ask() {
+        let snapshot = maps::Snapshot::read()
+            .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
+        above::keep_apart(&snapshot);
     }
     if backend == Backend::Keys {
         keys::take()?;
     }
+    S.door.blind.store(
+        u32::from(matches!(backend, Backend::Registers | Backend::Keys)),
+        Release,
+    );
     choice.reason = reason;
     CHOSEN.store(backend as u8, Release);
     Ok(())

@@ -14,10 +14,12 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
+use ulpf_lib::door::Made;
 use ulpf_lib::guard::our_place;
 use ulpf_lib::sys::{self, Errno, syscall6};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
+use crate::above;
 use crate::handler::tell;
 use crate::hits::Pending;
 use crate::registers::copy_by_kernel;
@@ -33,6 +35,7 @@ const MOST: u64 = 0x7fff_f000;
 pub struct Caller {
     pub nr: u32,
     pub pc: u64,
+    pub args: [u64; 6],
 }
 
 /// One buffer of the program.
@@ -58,7 +61,7 @@ fn by_page(piece: Piece, limit: u64) -> impl Iterator<Item = (u64, u64)> {
 /// The first address at which the kernel would be refused because of a guard.
 pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
     by_page(piece, MOST)
-        .find(|(at, _)| S.pages.entry(TargetAddr(*at)).guards(kind))
+        .find(|(at, _)| S.door.pages.entry(TargetAddr(*at)).guards(kind))
         .map(|(at, _)| at)
 }
 
@@ -67,7 +70,7 @@ fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
     let mut done = 0;
     for piece in pieces {
         for (at, n) in by_page(*piece, total - done) {
-            let entry = S.pages.entry(TargetAddr(at));
+            let entry = S.door.pages.entry(TargetAddr(at));
             if entry.moved() && !entry.permits(kind) {
                 return done;
             }
@@ -94,6 +97,40 @@ fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
         }
     }
     done
+}
+
+/// Keeps what stands in the first `total` bytes of these.
+fn keep(pieces: &[Piece], to: u64, total: u64) -> bool {
+    let mut done = 0;
+    pieces.iter().all(|piece| {
+        let len = piece.len.min(total - done);
+        let kept = above::old(to + done, piece.addr, len);
+        done += len;
+        kept
+    })
+}
+
+/// A stub hears of it a few places at a time.
+fn tell_above(b: &Block, who: Caller, pieces: &[Piece], kind: AccessKind, old: u64, total: i64) {
+    let mut done = 0;
+    for group in pieces.chunks(32) {
+        let mut made = [Made::default(); 32];
+        let before = done;
+        for (to, piece) in made.iter_mut().zip(group) {
+            let len = piece.len.min(total as u64 - done);
+            *to = Made {
+                addr: piece.addr,
+                len,
+                kind: kind as u64,
+            };
+            done += len;
+        }
+        if done > before {
+            let old = if old == 0 { 0 } else { old + before };
+            let made = made.get(..group.len()).unwrap_or(&[]);
+            above::tell_call(b, (who.nr, who.pc, who.args), made, old, total);
+        }
+    }
 }
 
 /// Runs `f` on the thread's exception stack, while nothing changes; then tells of the hits.
@@ -142,7 +179,7 @@ pub fn through(
 ) -> Result<u64, Errno> {
     let concerned = signals::installed()
         && pieces.iter().any(|p| first_guarded(*p, kind).is_some())
-        && S.changer.load(Relaxed) != change::thread_pointer();
+        && S.door.changer.load(Relaxed) != change::thread_pointer();
     if !concerned {
         return call(None);
     }
@@ -154,9 +191,11 @@ pub fn through(
         .fold(0u64, |n, p| n.saturating_add(p.len))
         .min(MOST);
     let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+    // Behind it there is room for what the call overwrites.
+    let room = 2 * total;
     // SAFETY: a fresh mapping.
     let buffer =
-        unsafe { ulpf_lib::sys!(k::__NR_mmap, our_place(total), total, 3, flags, -1i64, 0) }?;
+        unsafe { ulpf_lib::sys!(k::__NR_mmap, our_place(room), room, 3, flags, -1i64, 0) }?;
     let mut ready = total;
     if !kind.writes() {
         apart(b, who, |_| ready = carry(pieces, buffer, total, kind));
@@ -171,19 +210,28 @@ pub fn through(
     let mut result = result;
     if let (Ok(n @ 1..), Some(b)) = (result, Block::claim()) {
         let n = n.min(ready);
+        let of = core::ptr::from_ref::<Block>(b);
         apart(b, who, |pending| {
             collect(pending, pieces, n, kind);
+            let mut done = n;
+            let kept = above::present() && kind.writes() && keep(pieces, buffer + total, n);
             if kind.writes() {
-                let done = carry(pieces, buffer, n, kind);
+                done = carry(pieces, buffer, n, kind);
                 if done == 0 {
                     result = Err(Errno(libc::EFAULT));
                 }
             }
             pending.made();
+            if above::present() {
+                let old = if kept { buffer + total } else { 0 };
+                let done = done.min(n) as i64;
+                // SAFETY: the thread's own record.
+                tell_above(unsafe { &*of }, who, pieces, kind, old, done);
+            }
         });
     }
     // SAFETY: made above.
-    let _ = unsafe { ulpf_lib::sys!(k::__NR_munmap, buffer, total) };
+    let _ = unsafe { ulpf_lib::sys!(k::__NR_munmap, buffer, room) };
     result
 }
 

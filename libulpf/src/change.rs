@@ -93,7 +93,7 @@ pub fn enter(b: &Block) {
     let mut wait = Wait(0);
     loop {
         b.performing.store(1, SeqCst);
-        let changer = S.changer.load(SeqCst);
+        let changer = S.door.changer.load(SeqCst);
         if changer == 0 || changer == me {
             return;
         }
@@ -110,7 +110,7 @@ pub fn leave(b: &Block) {
 pub fn begin() -> bool {
     let me = thread_pointer();
     let mut wait = Wait(0);
-    while let Err(other) = S.changer.compare_exchange(0, me, SeqCst, SeqCst) {
+    while let Err(other) = S.door.changer.compare_exchange(0, me, SeqCst, SeqCst) {
         if other == me {
             return false;
         }
@@ -126,8 +126,8 @@ pub fn begin() -> bool {
 }
 
 pub fn end() {
-    S.generation.fetch_add(1, SeqCst);
-    S.changer.store(0, SeqCst);
+    S.door.generation.fetch_add(1, SeqCst);
+    S.door.changer.store(0, SeqCst);
 }
 
 /// Blocks what is asynchronous; the mask before.

@@ -3,6 +3,7 @@
 use core::arch::global_asm;
 
 use ulpf_engine::frame::{SigInfo, UContext};
+use ulpf_lib::door;
 
 use crate::shared::S;
 use crate::stacks::{Block, STACK};
@@ -12,11 +13,16 @@ unsafe extern "C" {
     pub fn ulpf_signal_return();
 }
 
+// Before it lies a `Card`, for a stub in the same process.
 // rdi, rsi, rdx: signal, siginfo, ucontext. On entry rsp is 8 below a multiple of 16.
 global_asm!(
     r#"
     .pushsection .text.libulpf,"ax",@progbits
-    .p2align 4
+    .p2align 5
+    .quad 0
+    .quad {magic}
+    .quad {version}
+    .quad {shared} + {door} - .
     .hidden ulpf_signal_entry
     .globl ulpf_signal_entry
 ulpf_signal_entry:
@@ -55,6 +61,9 @@ ulpf_signal_return:
     syscall
     .popsection
 "#,
+    magic = const door::MAGIC,
+    version = const door::VERSION,
+    door = const core::mem::offset_of!(crate::shared::Shared, door),
     shared = sym S,
     stacks = const core::mem::offset_of!(crate::shared::Shared, stacks),
     stacks_len = const core::mem::offset_of!(crate::shared::Shared, stacks_len),

@@ -20,6 +20,7 @@ use ulpf_lib::guard::Fault;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
+use crate::above;
 use crate::backend::{self, Backend};
 use crate::change;
 use crate::hits::Pending;
@@ -131,10 +132,10 @@ fn serve(b: &mut Block, engine: &'static Engine, uc: &mut UContext, info: &SigIn
     for repeat in 0..MAX_REPEATS {
         change::enter(b);
         if repeat == 0 {
-            let verdict = S.pages.fault(at, kind);
+            let verdict = S.door.pages.fault(at, kind);
             // Pages that we ourselves are changing may be guarded already and not say so yet.
             let ours =
-                verdict == Fault::Stale && S.changer.load(Relaxed) == change::thread_pointer();
+                verdict == Fault::Stale && S.door.changer.load(Relaxed) == change::thread_pointer();
             if verdict != Fault::Guarded && !ours {
                 change::leave(b);
                 if info.code == keys::SEGV_PKUERR && keys::set_frame(uc, false) {
@@ -161,7 +162,7 @@ fn serve(b: &mut Block, engine: &'static Engine, uc: &mut UContext, info: &SigIn
 /// A fault that no guard explains may have been explained a moment ago: it is the program's own only if
 /// it comes again and nothing has changed meanwhile.
 fn again(b: &mut Block, pc: u64, addr: u64) -> bool {
-    let now = (pc, addr, S.generation.load(SeqCst));
+    let now = (pc, addr, S.door.generation.load(SeqCst));
     let seen = b.foreign == now;
     b.foreign = if seen { (0, 0, 0) } else { now };
     !seen
@@ -241,7 +242,8 @@ fn one(
             };
         }
     }
-    match engine.thunks.execute(site, &mut cpu, &S.pages) {
+    let kept = above::before(b, &list);
+    match engine.thunks.execute(site, &mut cpu, &above::Map) {
         Outcome::NeedSlow(_) => slow::begin(b, uc, *at, Some(&list)),
         Outcome::Fault(what) => {
             change::leave(b);
@@ -250,7 +252,8 @@ fn one(
         done => {
             pending.made();
             change::leave(b);
-            let stop = tell(b, uc.sigmask, uc, &pending);
+            let due = above::tell(b, pc, &raw const *uc as u64, &list, kept);
+            let stop = tell(b, uc.sigmask, uc, &pending) || due;
             if matches!(done, Outcome::Repeat) && !stop {
                 Next::Again
             } else {
@@ -266,23 +269,28 @@ fn first_guarded(list: &AccessList) -> Option<TargetAddr> {
         .iter()
         .flat_map(|a| [(a.addr.0, a.kind), (a.addr.0 + a.len - 1, a.kind)]);
     ends.map(|(at, kind)| (TargetAddr(at), kind))
-        .find(|(at, kind)| S.pages.entry(*at).guards(*kind))
+        .find(|(at, kind)| S.door.pages.entry(*at).guards(*kind))
         .map(|(at, _)| at)
 }
 
 /// Copies up to 15 bytes of code, as many as can be read.
 fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
+    if above::present() {
+        // Breakpoints and patches stand in the code.
+        return above::copy(to.as_mut_ptr() as u64, pc, 15).unwrap_or(0) as usize;
+    }
     // Code on guarded pages is readable at its alias; other code has just been fetched, but the page
     // behind it may not be there.
     let first = (PAGE_SIZE - pc % PAGE_SIZE).min(15) as usize;
     let source = |at: u64| {
-        S.pages
+        S.door
+            .pages
             .entry(TargetAddr(at))
             .alias(TargetAddr(at))
             .map_or(at, |a| a.0)
     };
     let mut n = 0;
-    if S.pages.entry(TargetAddr(pc)).moved() || first == 15 {
+    if S.door.pages.entry(TargetAddr(pc)).moved() || first == 15 {
         // SAFETY: within one page that code has just been fetched from.
         unsafe { core::ptr::copy_nonoverlapping(source(pc) as *const u8, to.as_mut_ptr(), first) };
         n = first;

@@ -81,7 +81,7 @@ pub type Handler = extern "C" fn(*const HitInfo, *mut core::ffi::c_void);
 /// Copies between mappings that are there; what is guarded is read at its alias.
 fn copy_from(addr: u64, to: &mut [u8]) -> bool {
     let n = to.len() as u64;
-    let Some(alias) = S.pages.open(TargetAddr(addr), n, false) else {
+    let Some(alias) = S.door.pages.open(TargetAddr(addr), n, false) else {
         // Not guarded: it is in a debug register.
         return copy_by_kernel(to.as_mut_ptr() as u64, addr, n) == n;
     };

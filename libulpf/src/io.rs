@@ -29,8 +29,8 @@ fn answer(result: Result<u64, Errno>) -> isize {
 ///
 /// # Safety
 /// The arguments are those of the call.
-unsafe fn plain(who: Caller, kind: AccessKind, args: [u64; 6]) -> isize {
-    let [fd, addr, len, d, e, f] = args;
+unsafe fn plain(who: Caller, kind: AccessKind) -> isize {
+    let [fd, addr, len, d, e, f] = who.args;
     let piece = Piece { addr, len };
     answer(through(who, &[piece], kind, |buffer| {
         let Piece { addr, len } = buffer.unwrap_or(piece);
@@ -43,8 +43,8 @@ unsafe fn plain(who: Caller, kind: AccessKind, args: [u64; 6]) -> isize {
 ///
 /// # Safety
 /// As `plain`.
-unsafe fn vectored(who: Caller, kind: AccessKind, args: [u64; 6]) -> isize {
-    let [fd, vectors, count, d, e, f] = args;
+unsafe fn vectored(who: Caller, kind: AccessKind) -> isize {
+    let [fd, vectors, count, d, e, f] = who.args;
     // SAFETY: the caller's promise; what is wrong with it the kernel tells.
     let pieces = unsafe { pieces(vectors as Vectors, count as usize) };
     answer(through(who, pieces, kind, |buffer| {
@@ -116,12 +116,12 @@ macro_rules! functions {
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($a: c_int, $b: *const c_void, $c: usize $(, $more: $type)*) -> isize {
-            let who = Caller { nr: k::$nr, pc: $name as *const () as u64 };
             let mut args = [$a as u64, $b as u64, $c as u64, 0, 0, 0];
             let more: &[u64] = &[$($more as u64),*];
             args[3..3 + more.len()].copy_from_slice(more);
+            let who = Caller { nr: k::$nr, pc: $name as *const () as u64, args };
             // SAFETY: the caller's promise.
-            unsafe { $how(who, $kind, args) }
+            unsafe { $how(who, $kind) }
         }
     )*};
 }
@@ -146,15 +146,10 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, vectors: *const c_void, count: 
     let who = Caller {
         nr: k::__NR_readv,
         pc: readv as *const () as u64,
+        args: [fd as u64, vectors as u64, count as u64, 0, 0, 0],
     };
     // SAFETY: the caller's promise.
-    unsafe {
-        vectored(
-            who,
-            Write,
-            [fd as u64, vectors as u64, count as u64, 0, 0, 0],
-        )
-    }
+    unsafe { vectored(who, Write) }
 }
 
 /// # Safety
@@ -164,15 +159,10 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, vectors: *const c_void, count:
     let who = Caller {
         nr: k::__NR_writev,
         pc: writev as *const () as u64,
+        args: [fd as u64, vectors as u64, count as u64, 0, 0, 0],
     };
     // SAFETY: the caller's promise.
-    unsafe {
-        vectored(
-            who,
-            Read,
-            [fd as u64, vectors as u64, count as u64, 0, 0, 0],
-        )
-    }
+    unsafe { vectored(who, Read) }
 }
 
 /// # Safety
@@ -182,6 +172,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags
     let who = Caller {
         nr: k::__NR_recvmsg,
         pc: recvmsg as *const () as u64,
+        args: [fd as u64, msg as u64, flags as u64, 0, 0, 0],
     };
     // SAFETY: the caller's promise.
     unsafe { message(who, Write, fd, msg, flags) }
@@ -198,6 +189,7 @@ pub unsafe extern "C-unwind" fn sendmsg(
     let who = Caller {
         nr: k::__NR_sendmsg,
         pc: sendmsg as *const () as u64,
+        args: [fd as u64, msg as u64, flags as u64, 0, 0, 0],
     };
     // SAFETY: the caller's promise; sendmsg(2) writes nothing to it.
     unsafe { message(who, Read, fd, msg.cast_mut(), flags) }

@@ -16,6 +16,7 @@
 //! The C interface, with the thesis's names and Sentry-Watcher's, is `include/ulpf.h`; ulpf(3) says what
 //! both promise.
 
+mod above;
 mod alloc;
 mod backend;
 mod calls;

@@ -12,9 +12,10 @@ use std::collections::VecDeque;
 
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::device::HANDLER_SIGSTACK;
-use ulpf_lib::guard::{DeviceUse, Guards, Machine, maps};
+use ulpf_lib::guard::{Beneath, DeviceUse, Guards, Machine, maps};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
+use crate::above;
 use crate::backend::{self, Backend};
 use crate::change;
 use crate::error::Failure;
@@ -108,7 +109,7 @@ impl Model {
 
     fn guards(&mut self) -> Result<&mut Guards, Failure> {
         if self.guards.is_none() {
-            let mut guards = Guards::lazy(&S.pages);
+            let mut guards = Guards::lazy(&S.door.pages);
             match backend::chosen() {
                 Some(Backend::Keys) => keys::numbers().map_or((), |k| guards.use_keys(k)),
                 // SAFETY: the entry keeps to the rules.
@@ -119,6 +120,10 @@ impl Model {
                 .begin()
                 .map_err(|r| Failure::refused(libc::ENOMEM, &r))?;
             guards.live();
+            guards.beneath(Beneath {
+                present: above::present,
+                put_right: above::put_right,
+            });
             let shared = &raw const S as u64;
             guards.exclude(TargetAddr(shared), size_of_val(&S) as u64);
             exclude_ourselves(&mut guards);
@@ -229,6 +234,25 @@ impl Model {
         Ok(())
     }
 
+    /// As [`Model::repaginate`], each page once: many watches may lie on one.
+    fn repaginate_all(&mut self, wishes: &[Wish]) -> Result<(), Failure> {
+        let page = |at: u64| at & !(PAGE_SIZE - 1);
+        let mut runs: Vec<(u64, u64)> = wishes
+            .iter()
+            .map(|w| (page(w.start), page(w.start + w.len - 1) + PAGE_SIZE))
+            .collect();
+        runs.sort_unstable();
+        let mut done = 0;
+        for (start, end) in runs {
+            let start = start.max(done);
+            if start < end {
+                self.repaginate(start, end - start)?;
+                done = end;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the guards those of the PLIs.
     fn apply(&mut self, start: u64, len: u64) -> Result<(), Failure> {
         let wanted = self.plis.wanted();
@@ -265,10 +289,11 @@ impl Model {
         }
         let result = self.try_insert(wishes, &mut ids);
         if let Err(failure) = result {
-            for (id, w) in ids.iter().zip(wishes) {
+            for id in &ids {
                 self.drop_watch(*id);
-                let _ = self.repaginate(w.start, w.len);
             }
+            let set = wishes.get(..ids.len()).unwrap_or(&[]);
+            let _ = self.repaginate_all(set);
             let _ = self.apply(0, 0);
             return Err(failure);
         }
@@ -292,8 +317,8 @@ impl Model {
         for w in wishes {
             self.check(range_of(w.start, w.len)?, w.kind)?;
             ids.push(self.add(w)?);
-            self.repaginate(w.start, w.len)?;
         }
+        self.repaginate_all(wishes)?;
         let start = wishes.iter().map(|w| w.start).min().unwrap_or(0);
         let end = wishes.iter().map(|w| w.start + w.len).max().unwrap_or(0);
         self.apply(start, end - start)

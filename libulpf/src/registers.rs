@@ -21,6 +21,7 @@ use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, sys};
 
+use crate::above;
 use crate::change;
 use crate::error::Failure;
 use crate::handler::{gs_base, tell};
@@ -92,6 +93,9 @@ impl Register {
 
 /// Copies within the process through the kernel, whose accesses match no register; how many bytes.
 pub fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
+    if above::present() {
+        return above::copy(to, from, len).unwrap_or(0);
+    }
     let (local, remote) = ([to, len], [from, len]);
     // SAFETY: the kernel checks both sides; what lies at `to` is the caller's to change.
     unsafe {

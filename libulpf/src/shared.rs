@@ -9,10 +9,11 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use ulpf_engine::access::Decoder;
 use ulpf_engine::exec::{CodeArena, DataArena, Thunks};
+use ulpf_lib::Watchlist;
 use ulpf_lib::arena::map_anonymous;
+use ulpf_lib::door::Door;
 use ulpf_lib::guard::our_place;
 use ulpf_lib::sys;
-use ulpf_lib::{PageMap, Watchlist};
 
 use linux_raw_sys::general as k;
 
@@ -50,11 +51,8 @@ pub const SPENT: u32 = 2;
 
 #[repr(C, align(4096))]
 pub struct Shared {
-    pub pages: PageMap,
-    /// Thread pointer of the changer; 0: nobody changes anything.
-    pub changer: AtomicU64,
-    /// Changes so far.
-    pub generation: AtomicU64,
+    /// The page map, who changes it, and whether a stub is there that wants to know.
+    pub door: Door,
     pub stacks: AtomicU64,
     pub stacks_len: AtomicU64,
     pub slots: AtomicPtr<Slot>,
@@ -83,9 +81,7 @@ pub struct Engine {
 }
 
 pub static S: Shared = Shared {
-    pages: PageMap::new(),
-    changer: AtomicU64::new(0),
-    generation: AtomicU64::new(0),
+    door: Door::new(),
     stacks: AtomicU64::new(0),
     stacks_len: AtomicU64::new(0),
     slots: AtomicPtr::new(core::ptr::null_mut()),

@@ -22,6 +22,7 @@ use ulpf_engine::access::AccessList;
 use ulpf_lib::guard::our_place;
 use ulpf_lib::sys;
 
+use crate::above::OLD;
 use crate::error::Failure;
 use crate::handler::FaultNow;
 use crate::shared::S;
@@ -53,6 +54,8 @@ pub struct Block {
     pub stopping: bool,
     stepping: bool,
     step: MaybeUninit<Step>,
+    /// What an access is about to change (`above.rs`).
+    pub old: MaybeUninit<[u8; OLD]>,
 }
 
 /// Blocks that were ever given out lie below this number.
@@ -202,6 +205,12 @@ impl Block {
     fn base(&self) -> u64 {
         let base = S.stacks.load(Acquire);
         base + (self as *const Block as u64 - base) / STACK * STACK
+    }
+
+    /// Where the stack lies: from its lowest address to behind the highest.
+    pub fn bounds(&self) -> [u64; 2] {
+        let base = self.base();
+        [base, base + STACK]
     }
 
     /// What sigaltstack(2) is to be told.

@@ -245,13 +245,17 @@ pub fn stats() -> Stats {
 /// Where `[addr, addr + len)` can be touched without a fault and without a hit, or by a system call:
 /// the address itself, if nothing of it is guarded. `None`: its pages lie apart.
 pub fn alias(addr: usize, len: usize) -> Option<usize> {
-    if let Some(alias) = S.pages.open(TargetAddr(addr as u64), len as u64, false) {
+    if let Some(alias) = S
+        .door
+        .pages
+        .open(TargetAddr(addr as u64), len as u64, false)
+    {
         return Some(alias.0 as usize);
     }
     let end = addr.checked_add(len)? as u64;
     let mut page = TargetAddr(addr as u64).page();
     while page.0 < end {
-        if S.pages.entry(page).guard().is_some() {
+        if S.door.pages.entry(page).guard().is_some() {
             return None;
         }
         page = page.offset(ulpf_lib::PAGE_SIZE);

@@ -121,10 +121,18 @@ pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
         }))
 }
 
-/// Where the widest stretch of `place` begins in which nothing is mapped.
+/// Where the widest stretch of `place` begins in which nothing is mapped. A program that uses libulpf goes
+/// on behind what it has there: some room is left for it.
 pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
+    const ROOM: u64 = 16 << 30;
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    gap_in(&String::from_utf8_lossy(&maps), place)
+    let maps = String::from_utf8_lossy(&maps);
+    let gap = gap_in(&maps, place.clone());
+    let of_libulpf = gap != place.start
+        && maps
+            .lines()
+            .any(|l| l.ends_with("/memfd:ulpf-code (deleted)"));
+    gap + if of_libulpf { ROOM } else { 0 }
 }
 
 fn gap_in(maps: &str, place: Range<u64>) -> u64 {

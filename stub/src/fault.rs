@@ -155,13 +155,17 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     if let Some(h) = g().header() {
         h.faults.fetch_add(1, Relaxed);
     }
+    let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     let mut repeats = 0;
     loop {
         match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
             Step::Done => break,
-            Step::Again if repeats < MAX_REPEATS && !t.inner().stepping => repeats += 1,
+            Step::Again if repeats < MAX_REPEATS && !own && !t.inner().stepping => repeats += 1,
             Step::Again => break,
-            Step::Stopped => return true,
+            Step::Stopped => {
+                own_step_is_over(t, uc, pc, own);
+                return true;
+            }
             Step::Fault(what) => {
                 raise_fault(t, uc, what);
                 return true;
@@ -171,21 +175,32 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     look_again(t, uc);
     if t.inner().stepping {
         signals::step_done(t, uc);
+    } else if own {
+        signals::own_trap(t, uc);
     }
     true
 }
 
+/// The program steps itself (`own`), and its instruction at `pc` has been performed, or has stopped it.
+fn own_step_is_over(t: &'static Thread, uc: &mut UContext, pc: u64, own: bool) {
+    if own && t.inner().own_step.is_none() && !t.inner().leaving && uc.gprs.rip != pc {
+        signals::own_trap(t, uc);
+    }
+}
+
 /// As [`handle`] for an access that a patch has left to us, by whatever way.
 pub fn again(t: &'static Thread, uc: &mut UContext) {
-    let pc = uc.gprs.rip;
+    let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match perform(t, uc, TargetAddr(0), false) {
         Step::Done | Step::Again => {}
-        Step::Stopped => return,
+        Step::Stopped => return own_step_is_over(t, uc, pc, own),
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
     look_again(t, uc);
     if t.inner().stepping && uc.gprs.rip != pc {
         signals::step_done(t, uc);
+    } else {
+        own_step_is_over(t, uc, pc, own);
     }
 }
 
@@ -414,8 +429,7 @@ pub fn stop_for(t: &'static Thread, uc: &mut UContext, events: &Events) {
         if t.inner().leaving || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
             continue;
         }
-        t.inner().stepping = false;
-        park::set_tf(uc, false);
+        park::end_step(t, uc);
         park(t, uc, event);
     }
 }
@@ -506,11 +520,13 @@ fn slow(
 
 /// Asks for a world in which this thread may make one step alone, and makes it.
 pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, what: Request) {
+    let tf = park::steps_itself(t, uc);
     request(t, uc, what);
     // A step that meets another guarded page begins anew, with that page open as well.
     let mask = t.inner().own_step.map_or(uc.sigmask, |s| s.mask);
     t.inner().own_step = Some(OwnStep {
         kind,
+        tf,
         mask,
         pc: uc.gprs.rip,
     });
@@ -522,7 +538,7 @@ pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, 
 fn take_own_step(t: &'static Thread, uc: &mut UContext) -> Option<OwnStep> {
     let step = t.inner().own_step.take()?;
     uc.sigmask = step.mask;
-    park::set_tf(uc, t.inner().stepping);
+    park::set_tf(uc, t.inner().stepping || step.tf);
     Some(step)
 }
 
@@ -556,7 +572,9 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
         stop_for(t, uc, &events);
     } else if t.inner().stepping && uc.gprs.rip != step.pc {
         signals::step_done(t, uc);
+        return;
     }
+    own_step_is_over(t, uc, step.pc, step.tf);
 }
 
 /// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.

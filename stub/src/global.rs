@@ -186,6 +186,14 @@ impl Global {
                 .guards()
                 .touches(TargetAddr(start), end.saturating_sub(start))
     }
+    /// Is a guard wanted there that the program's own protection makes superfluous for now?
+    pub fn wants(&self, nr: u64, start: u64, end: u64) -> bool {
+        matches!(nr, 10 | 329) // mprotect, pkey_mprotect
+            && self.has_watches()
+            && self
+                .guards()
+                .wants(TargetAddr(start), end.saturating_sub(start))
+    }
     /// # Safety
     /// During boot.
     pub unsafe fn set_guards(&self, guards: Guards) {

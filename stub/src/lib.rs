@@ -20,6 +20,7 @@ mod gdb;
 mod global;
 mod hits;
 mod inferior;
+mod library;
 mod log;
 mod patches;
 mod runs;

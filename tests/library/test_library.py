@@ -7,8 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import PATIENCE, ROOT, needs, ulpf_only
-from lib.run import run
+from lib.env import PATIENCE, ROOT, needs
 
 LIBRARY = os.path.join(ROOT, "target", "libulpf")
 HEADERS = os.path.join(ROOT, "libulpf", "include")
@@ -174,14 +173,6 @@ class Ways(Library):
             self.skipTest(said.strip())
         # Sixteen bytes are too many for one.
         self.assertEqual(said, usual.replace("counting: 500 hits", "counting: 0 hits").replace("signal", "debug-registers"))
-
-    @ulpf_only
-    def test_under_ulpf_run(self):
-        """Guards cannot be shared: the program is told, and what watches it goes on."""
-        program = self.build("examples/libulpf/listing.c")
-        status, out, err = run(["hits"], program)
-        self.assertEqual(status, 1)
-        self.assertIn("is being watched by ulpf run", out + err)
 
     @needs("gdb")
     def test_a_stop_under_gdb(self):

@@ -9,6 +9,7 @@ pub mod addr;
 pub mod arena;
 pub mod boot;
 pub mod device;
+pub mod door;
 pub mod guard;
 pub mod pages;
 pub mod refusal;

@@ -878,6 +878,9 @@ impl Inferior for Control {
         // SAFETY: the world rests.
         unsafe { g().guards_mut() }.resumed();
         self.running = true;
+        for t in g().threads.iter() {
+            t.inner().library.forget_step();
+        }
         // A vfork child of nobody's interest goes on; what its parent has not reported yet waits with it.
         let how = |t: &Thread| match t.inner().event {
             _ if t.is_debugged() => action(t.tid()),

@@ -11,6 +11,7 @@ use ulpf_lib::sys::Errno;
 
 use crate::g;
 use crate::global::Breakpoint;
+use crate::library;
 use crate::patches::{self, Patch};
 use crate::syscalls::sites::{self, Site};
 
@@ -42,7 +43,8 @@ fn mem() -> Result<u64, Errno> {
 /// Where the file has the byte at `addr`. Even the alias is not touched directly: a file behind it may have
 /// become too short, or have been opened for reading only, and a signal would end this task.
 fn at(addr: u64) -> u64 {
-    g().alias_of(addr).map_or(addr, |a| a.0)
+    let alias = g().alias_of(addr).or_else(|| library::alias(addr));
+    alias.map_or(addr, |a| a.0)
 }
 
 /// Callers stay within a page.

@@ -106,7 +106,15 @@ impl Control {
 
     /// Can it be armed?
     pub fn check(&mut self, range: WatchRange, kind: WatchKind, wish: Wish) -> Result<(), Refusal> {
-        let possible = if wish == Wish::Register {
+        let possible = if crate::library::is_blind() {
+            Err(refusal(
+                alloc::format!("cannot watch {} bytes at {}", range.len, range.start),
+                "the program watches itself with libulpf, by debug registers or protection keys, \
+                 which would miss what is performed for your watch"
+                    .into(),
+                "run it with ULPF_BACKEND=signal, which goes together with ulpf".into(),
+            ))
+        } else if wish == Wish::Register {
             self.check_register(range, kind)
         } else {
             // SAFETY: the world rests while the debugger inserts.

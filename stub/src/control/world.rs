@@ -9,7 +9,7 @@ use ulpf_lib::sys;
 use super::watchdog::Watchdog;
 use crate::g;
 use crate::inferior::Resume;
-use crate::runtime::park::futex_wake;
+use crate::runtime::park::{self, futex_wake};
 use crate::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
@@ -116,7 +116,11 @@ pub fn release(t: &Thread, how: Resume) {
         // Both step once they come out of what they are in.
         State::InSyscall | State::Requesting => {
             let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
-            t.inner().stepping = step;
+            let stepped = core::mem::replace(&mut t.inner().stepping, step);
+            if let Some(context) = t.context().filter(|_| stepped && !step) {
+                // It was to step, and goes on instead: the flag would be taken for the program's own.
+                park::set_tf(context, false);
+            }
             t.inner().range = if let Resume::RangeStep { start, end } = how {
                 (start.0, end.0)
             } else {

@@ -80,6 +80,7 @@ fn wait_go(t: &Thread) {
 /// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
 pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
     signals::close(t, uc);
+    let own = steps_itself(t, uc);
     let mut event = event;
     loop {
         read_bases(t);
@@ -92,7 +93,7 @@ pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
         wait_go(t); // the waker has set Running
         write_bases(t);
         signals::refresh_if_due(t);
-        match after_park(t, uc) {
+        match after_park(t, uc, own) {
             Some(next) => event = next,
             None => return,
         }
@@ -100,10 +101,11 @@ pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
 }
 
 /// Applies `Inner::resume` to the context. `Some`: the thread has to rest again at once.
-fn after_park(t: &'static Thread, uc: &mut UContext) -> Option<Event> {
+fn after_park(t: &'static Thread, uc: &mut UContext, own: bool) -> Option<Event> {
     let i = t.inner();
     i.event = Event::None;
     if i.leaving {
+        set_tf(uc, own);
         signals::leave(t, uc);
         return None;
     }
@@ -120,18 +122,33 @@ fn after_park(t: &'static Thread, uc: &mut UContext) -> Option<Event> {
         i.range = (0, 0);
     }
     i.stepping = step;
-    set_tf(uc, step);
+    set_tf(uc, step || own);
     if let Some(n) = signal {
         let info = i.info;
         let entered = signals::deliver(t, uc, n, &info);
         if step && entered {
             // As ptrace does: a step with a signal ends at the handler's first instruction.
-            i.stepping = false;
-            set_tf(uc, false);
+            end_step(t, uc);
             return Some(Event::Stepped);
         }
     }
     None
+}
+
+/// The trap flag is the program's own.
+pub fn steps_itself(t: &Thread, uc: &UContext) -> bool {
+    let i = t.inner();
+    match i.own_step {
+        Some(step) => step.tf,
+        None => !i.stepping && uc.gprs.rflags & 0x100 != 0,
+    }
+}
+
+/// The debugger's step is over.
+pub fn end_step(t: &Thread, uc: &mut UContext) {
+    if core::mem::take(&mut t.inner().stepping) {
+        set_tf(uc, false);
+    }
 }
 
 pub fn set_tf(uc: &mut UContext, on: bool) {

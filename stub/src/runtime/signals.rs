@@ -21,6 +21,7 @@ use super::memory;
 use super::park::{self, park};
 use super::thread::{DEFERRED, Event, Events, OwnStepKind, Request, State, Thread};
 use super::waiting;
+use crate::library::{self, Whose};
 use crate::patches::{self, Landing, Left};
 use crate::syscalls::sites;
 use crate::{direct, fault, g, syscalls, upcall};
@@ -151,6 +152,11 @@ fn actions(t: &Thread) -> &'static ActionTable {
     unsafe { &*t.inner().actions }
 }
 
+/// Does the program leave it to the kernel?
+pub fn is_default(t: &Thread, sig: i32) -> bool {
+    actions(t).get(sig).handler == SIG_DFL
+}
+
 fn raw_sigaction(sig: i32, new: &KernelAction) -> Result<u64, Errno> {
     // SAFETY: sets a handler of ours or the program's own disposition.
     unsafe { sys!(k::__NR_rt_sigaction, sig, new as *const KernelAction, 0, 8) }
@@ -227,6 +233,7 @@ pub fn take_over() {
         }
     }
     refresh();
+    library::look(g().actions.get(SIGSEGV).handler);
 }
 
 /// Installs what the kernel is to have; again whenever the debugger's pass set changes.
@@ -274,6 +281,7 @@ fn give_back(t: &Thread) {
 pub fn leave(t: &'static Thread, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
+        library::left();
         give_back(t);
         table.given.store(true, SeqCst);
     }
@@ -290,7 +298,6 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
     patches::disable();
     uc.stack = i.alternate();
     uc.sigmask |= i.hidden;
-    park::set_tf(uc, false);
     t.set_state(State::Dead);
 }
 
@@ -354,6 +361,9 @@ pub fn sigaction(t: &Thread, sig: i32, new: u64, old: u64, size: u64) -> i64 {
     if let Some(mut a) = wanted {
         a.mask &= !UNBLOCKABLE;
         table.set(sig, a);
+        if sig == SIGSEGV {
+            library::look(a.handler);
+        }
         if let Some(ka) = kernel_action(sig, &a) {
             let _ = raw_sigaction(sig, &ka);
         }
@@ -732,18 +742,27 @@ pub fn late(t: &'static Thread, uc: &mut UContext) {
 /// A signal is due on this thread: the debugger first, if it wants to know, then the program.
 pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
     close(t, uc);
+    match library::whose(t, uc, sig, info) {
+        Whose::Program => {}
+        Whose::Library => return library::deliver(t, uc, sig, info),
+        Whose::Nobody => return,
+    }
     let i = t.inner();
     if g().wants_stop(sig) && t.is_debugged() {
         i.info = *info;
-        i.stepping = false;
-        park::set_tf(uc, false);
+        park::end_step(t, uc);
         park(t, uc, Event::Signal(sig));
         return;
     }
     let stepping = i.stepping;
+    if stepping {
+        park::set_tf(uc, false); // not in the frame that the program returns to
+    }
     if deliver(t, uc, sig, info) && stepping {
         i.stepping = false;
         park(t, uc, Event::Stepped);
+    } else if stepping {
+        park::set_tf(uc, true);
     }
 }
 
@@ -998,7 +1017,10 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             fault::again(t, uc);
             return patches::skip(t, uc);
         }
-    } else if patches::leave(t, uc) == Some(Left::Access) && info.code == TRAP_TRACE && i.stepping {
+    } else if patches::leave(t, uc) == Some(Left::Access)
+        && info.code == TRAP_TRACE
+        && (i.stepping || park::steps_itself(t, uc))
+    {
         // The step has only made the jump.
         return fault::again(t, uc);
     }
@@ -1007,6 +1029,9 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             debug_registers::our_own(&debug_registers::drain(t));
         } else {
             on_match(t, uc);
+            if park::steps_itself(t, uc) {
+                own_trap(t, uc); // one SIGTRAP for both
+            }
         }
         return;
     }
@@ -1024,8 +1049,7 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         } else if let Some(stop) = g().breakpoint_at(at) {
             uc.gprs.rip = at;
             if stop.wants_stop(t, uc) {
-                i.stepping = false;
-                park::set_tf(uc, false);
+                park::end_step(t, uc);
                 park(t, uc, Event::Breakpoint);
             } else {
                 fault::begin_own_step(
@@ -1049,7 +1073,21 @@ extern "C" fn on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
             return;
         }
     }
+    if info.code == TRAP_TRACE {
+        matched(t, uc);
+    }
     raise(t, uc, sig, info);
+}
+
+/// A program that steps itself has made an instruction, which we have performed.
+pub fn own_trap(t: &'static Thread, uc: &mut UContext) {
+    let mut info = SigInfo {
+        signo: SIGTRAP,
+        code: TRAP_TRACE,
+        ..SigInfo::zeroed()
+    };
+    info.data[0] = uc.gprs.rip;
+    raise(t, uc, SIGTRAP, &info);
 }
 
 /// One instruction of the debugger's step is done: is that all?
@@ -1102,8 +1140,7 @@ fn matched(t: &'static Thread, uc: &mut UContext) -> bool {
 
 /// The debugger's step has been made.
 pub fn step_done(t: &'static Thread, uc: &mut UContext) {
-    t.inner().stepping = false;
-    park::set_tf(uc, false);
+    park::end_step(t, uc);
     park(t, uc, Event::Stepped);
 }
 

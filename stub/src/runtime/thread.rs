@@ -30,6 +30,7 @@ use super::signals::ActionTable;
 use super::waiting::Waiting;
 use crate::control::heap::Mapped;
 use crate::inferior::{Resume, Tid};
+use crate::library::Dealings;
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
@@ -276,6 +277,8 @@ pub struct Inner {
     pub visit: u64,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Mapped,
+    /// With the library by which the program watches itself.
+    pub library: Dealings,
 }
 
 impl Inner {
@@ -301,6 +304,8 @@ pub enum OwnStepKind {
 #[derive(Clone, Copy)]
 pub struct OwnStep {
     pub kind: OwnStepKind,
+    /// The program steps itself, too.
+    pub tf: bool,
     pub mask: u64,
     pub pc: u64,
 }
@@ -564,6 +569,7 @@ impl Registry {
                 hot: None,
                 visit: 0,
                 mapped: Mapped::default(),
+                library: Dealings::none(),
             })
         };
         t.set_state(State::Starting);

@@ -11,7 +11,7 @@ use super::{Args, EINTR, vectors};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Thread};
-use crate::{g, hits};
+use crate::{g, hits, library};
 
 const PATH_MAX: usize = 4096;
 const EINPROGRESS: i64 = -115;
@@ -225,7 +225,7 @@ pub fn hit(
     if len == 0 || addr.checked_add(len).is_none() {
         return;
     }
-    if g().watchlist().any_overlap(TargetAddr(addr), len) {
+    if g().watchlist().any_overlap(TargetAddr(addr), len) && !library::at_work(t) {
         hits::kernel_access(t, &uc.gprs, call, TargetAddr(addr), len, kind, kept);
     }
 }

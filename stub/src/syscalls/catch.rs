@@ -55,8 +55,7 @@ pub fn enter(t: &'static Thread, uc: &mut UContext, nr: u64) -> bool {
     }
     // As the kernel shows it at this point.
     uc.gprs.rax = ENOSYS as u64;
-    i.stepping = false;
-    crate::runtime::park::set_tf(uc, false);
+    crate::runtime::park::end_step(t, uc);
     park(t, uc, Event::Syscall { nr, entry: true });
     if i.leaving {
         // The program makes the call by itself.

@@ -23,10 +23,11 @@ mod vectors;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::{door, sys};
 
 use crate::control::heap::Mapped;
 use crate::g;
+use crate::library;
 use crate::patches;
 use crate::runtime::asm::ulpf_blocking;
 use crate::runtime::debug_registers;
@@ -78,6 +79,7 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         return;
     }
     let args = arguments(uc);
+    let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
     if nr == k::__NR_rt_sigreturn as u64 {
         signals::sigreturn(t, uc);
         catch::leave(t, insn + 2, nr, false);
@@ -89,6 +91,7 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     }
     i.orig_rax = -1;
     sites::note(t, uc, insn, nr);
+    let still = library::after_call(t, uc, returned);
     if i.deferred_len > 0 {
         signals::deliver_deferred(t, uc);
     }
@@ -98,7 +101,7 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
     let pending = core::mem::replace(&mut t.inner().pending, Events::none());
     if !pending.is_empty() {
         crate::fault::stop_for(t, uc, &pending);
-    } else if t.inner().stepping {
+    } else if t.inner().stepping && !still {
         signals::step_done(t, uc);
     }
     t.inner().call = None;
@@ -222,6 +225,7 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             }
             Value(ordinary(t, uc, nr, a))
         }
+        k::__NR_prctl if a[0] == door::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
         k::__NR_mmap
         | k::__NR_munmap
@@ -597,6 +601,7 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
     };
     (range.0 < range.1
         && (g().touches(range.0, range.1)
+            || g().wants(nr, range.0, range.1)
             || debug_registers::any_in(range.0, range.1)
             || sites::touches(range.0, range.1)
             || patches::touches(range.0, range.1)

@@ -15,6 +15,7 @@ use super::scratch::Scratch;
 use super::{Args, Outcome, RESTART, buffers, raw};
 use crate::g;
 use crate::global::{EVERYBODY, follows};
+use crate::library;
 use crate::runtime::asm::ulpf_clone;
 use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
@@ -500,6 +501,7 @@ fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
     g().remove_breakpoints_in_child();
     // Nobody is there to be stopped for (by a system call that is caught).
     g().debugger.store(false, SeqCst);
+    library::left();
     signals::take_away(t, clear);
     let i = t.inner();
     uc.sigmask |= i.hidden;

@@ -458,6 +458,10 @@ impl Guards {
                 Ok(n) if n > 0 => n,
                 _ => return copy_all(file, at, end),
             };
+            if self.beneath.is_some_and(|b| (b.present)()) {
+                // Content may be there that is not mapped where the program has it.
+                return copy_all(file, at, end);
+            }
             for group in words[..got].chunk_by(|a, b| a & PM_CONTENT != 0 && b & PM_CONTENT != 0) {
                 let stop = at + group.len() as u64 * PAGE_SIZE;
                 if group[0] & PM_GUARD != 0 {

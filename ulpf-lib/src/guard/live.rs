@@ -23,6 +23,11 @@ impl Guards {
         self.live = true;
     }
 
+    /// What /proc says of the program's memory is not to be believed where there is such a one.
+    pub fn beneath(&mut self, who: super::Beneath) {
+        self.beneath = Some(who);
+    }
+
     /// Writers of `[start, end)` fault until something takes its place.
     pub(super) fn hold_writers(&self, start: u64, end: u64, prot: u8) -> Result<(), Errno> {
         if prot & PROT_WRITE == 0 {

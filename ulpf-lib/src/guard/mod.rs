@@ -146,6 +146,17 @@ pub struct Guards {
     fork_data: Option<Vec<(u64, u64)>>,
     /// The program's threads run while we change things: see [`Guards::live`].
     live: bool,
+    beneath: Option<Beneath>,
+}
+
+/// Somebody else moves and guards the same program's memory, out of the program's sight
+/// ([`Guards::beneath`]).
+#[derive(Clone, Copy)]
+pub struct Beneath {
+    /// Is there anybody (now)?
+    pub present: fn() -> bool,
+    /// Makes of the mappings what they are to the program.
+    pub put_right: fn(&mut Snapshot),
 }
 
 /// Fixed by the x86-64 ABI.
@@ -188,6 +199,7 @@ impl Guards {
             max_map_count: 65530,
             fork_data: None,
             live: false,
+            beneath: None,
         }
     }
 
@@ -308,6 +320,11 @@ impl Guards {
         self.moved.iter().map(|(s, e, _)| (s, e)).chain(dups)
     }
 
+    /// The same, in the order of their addresses, without what ends at or before `from`.
+    pub fn moved_runs_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.moved.within(from, USER_END).map(|(s, e, _)| (s, e))
+    }
+
     /// Where guards are wanted and the program has no memory, as [`Guards::apply`] has found it.
     pub fn unmapped(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.unmapped.iter().map(|(s, e, ())| (s, e))
@@ -367,6 +384,9 @@ impl Guards {
     fn read_maps(&mut self) -> Result<(), Errno> {
         if self.snapshot.is_none() {
             let mut snapshot = Snapshot::read()?;
+            if let Some(beneath) = self.beneath {
+                (beneath.put_right)(&mut snapshot);
+            }
             snapshot.resolve_if_advised();
             self.snapshot = Some(snapshot);
             self.mark_stack();

@@ -127,6 +127,7 @@ pub enum Fault {
 }
 
 /// See the head of the module. Meant to be a `static`.
+#[repr(C)]
 pub struct PageMap {
     root: AtomicPtr<Root>,
     /// A byte for each page of user memory, for code that has no time for the tree; 0: none. See
