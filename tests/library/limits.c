@@ -62,46 +62,6 @@ CASE(no_room)
 	EQ(refused_with, 0);
 }
 
-static char *place;
-static int inside, done;
-static void in_between(int signal)
-{
-	(void)signal;
-	int before = errno;
-	long id = insert_watchpoint(place + PAGE, 8, ULPF_WRITE);
-	if (id > 0)
-		delete_watchpoint(id);
-	else if (errno == EDEADLK)
-		inside++;
-	errno = before;
-}
-static void *disturbs(void *thread)
-{
-	while (!__atomic_load_n(&done, __ATOMIC_SEQ_CST))
-		pthread_kill(*(pthread_t *)thread, SIGTRAP);
-	return NULL;
-}
-
-/* A signal handler inside a change wants one of its own. */
-CASE(change_in_a_change)
-{
-	WITH_SIGNALS();
-	place = pages(2);
-	struct sigaction action = { .sa_handler = in_between };
-	sigaction(SIGTRAP, &action, NULL);
-	OK(insert_watchpoint(place + 64, 8, ULPF_WRITE));
-	pthread_t me = pthread_self(), other;
-	pthread_create(&other, NULL, disturbs, &me);
-	for (int i = 0; i < 100000 && !inside; i++) {
-		long id = insert_watchpoint(place, 8, ULPF_WRITE);
-		OK(id);
-		OK(delete_watchpoint(id));
-	}
-	__atomic_store_n(&done, 1, __ATOMIC_SEQ_CST);
-	pthread_join(other, NULL);
-	CHECK(inside, "no signal has come inside a change");
-}
-
 /* Somebody closes what is not his; no descriptors are left. */
 CASE(descriptors_gone)
 {
