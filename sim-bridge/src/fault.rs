@@ -24,6 +24,8 @@ use unicorn_engine::unicorn_const::MemType;
 const CLEARED: u64 = 1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
 const RED_ZONE: u64 = 128;
 const FRAME: u64 = 64;
+/// Where it has the address to go on at.
+const IP: u64 = 24;
 const INFO_WRITE: u64 = 1;
 const INFO_FETCH: u64 = 2;
 const INFO_STACK: u64 = 4;
@@ -397,6 +399,9 @@ impl State {
             if sp < frame + FRAME && frame - sp.min(frame) < FAR {
                 return;
             }
+            if self.is_about_to_return(uc, frame, sp) {
+                return;
+            }
             self.frames.pop();
             self.back = self.stats.instructions;
             self.mmu.once.returned(self.pc);
@@ -404,6 +409,18 @@ impl State {
                 self.stats.handler_cycles += self.stats.cycles - self.entered;
             }
         }
+    }
+
+    /// `ret` as a handler's last instruction (uapi/ulpf.h): by then the stack pointer is the program's, below its
+    /// red zone, and what it finds there is where the frame says to go on.
+    fn is_about_to_return(&self, uc: &Uc, frame: u64, sp: u64) -> bool {
+        let mut code = [0];
+        let (mut ip, mut top) = ([0; 8], [0; 8]);
+        uc.mem_read(self.pc, &mut code).is_ok()
+            && matches!(code, [0xc2 | 0xc3])
+            && uc.mem_read(frame + IP, &mut ip).is_ok()
+            && uc.mem_read(sp, &mut top).is_ok()
+            && ip == top
     }
 
     /// One of ours; or `iretq`, for which Unicorn has no descriptor tables.

@@ -251,6 +251,22 @@ fn a_program_for_the_device() {
     }
 }
 
+/// The program that also gem5 runs (tests/sim/test_gem5.py).
+#[test]
+fn handlers_that_return_by_ordinary_instructions() {
+    let program = build("gem5/programs/upcalls.c", &["-static"]);
+    sim(&[], &program, &[]).succeeds("upcalls: done\n");
+    sim(&["--functional"], &program, &[]).succeeds("upcalls: done\n");
+    for (rule, modify, moves) in [
+        ("bit", "does not end, 1001 ", "does not end, 1001 "),
+        ("thesis", "does not end, 1001 ", "ends, 2 "),
+        ("corrected", "ends, 1 ", "ends, 2 "),
+    ] {
+        let out = format!("modify: {modify}faults\nmove: {moves}faults\n");
+        sim(&["--write-once", rule], &program, &["once"]).succeeds(&out);
+    }
+}
+
 #[test]
 fn what_is_refused() {
     let refused = |options: &[&str], program: &Path, why: &str| {
