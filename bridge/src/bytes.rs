@@ -17,15 +17,22 @@ impl Serialize for Bytes {
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
-        let text = String::deserialize(from)?;
+impl Bytes {
+    /// Two digits a byte.
+    pub fn from_hex(text: &str) -> Option<Bytes> {
         let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
         let pairs = text.as_bytes().chunks(2);
         let all: Option<Vec<u8>> = pairs
             .map(|p| Some(digit(p[0])? << 4 | digit(*p.get(1)?)?))
             .collect();
         all.map(Bytes)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        let text = String::deserialize(from)?;
+        Bytes::from_hex(&text)
             .ok_or_else(|| D::Error::custom("bytes are pairs of hexadecimal digits"))
     }
 }

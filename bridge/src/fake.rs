@@ -118,6 +118,8 @@ impl Fake {
             Request::Auxv
             | Request::Hits { .. }
             | Request::Statistics
+            | Request::List
+            | Request::Filter { .. }
             | Request::Monitor { .. } => {
                 return Err(Refusal::new("This back end has no such thing", "", ""));
             }

@@ -11,10 +11,12 @@
 
 mod bytes;
 pub mod fake;
+pub mod filter;
 mod line;
 mod message;
 
 pub use bytes::Bytes;
+pub use filter::Filter;
 pub use line::{Bad, Lines, MAX_LINE, line};
 pub use message::*;
 

@@ -1,7 +1,7 @@
 //! The messages. Names in JSON are these, in kebab-case; an unknown field is ignored, an unknown request
 //! is refused.
 
-use crate::Bytes;
+use crate::{Bytes, Filter};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -36,6 +36,14 @@ pub enum Feature {
     Detach,
     /// `auxv`
     Auxv,
+    /// `list`
+    List,
+    /// `hits`, `list` and `statistics` are served while the program runs, too.
+    Live,
+    /// Watches with `stop: false`: their hits are kept, and stop nobody.
+    Log,
+    /// Watches with a `filter`, and `filter`: the back end itself sorts hits.
+    Filters,
     /// What this version does not know.
     #[serde(other)]
     Other,
@@ -71,6 +79,35 @@ pub struct WatchSpec {
     pub addr: u64,
     pub len: u64,
     pub kind: Kind,
+    /// A hit that passes the filter stops the program.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub stop: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(yes: &bool) -> bool {
+    *yes
+}
+
+fn is_no(yes: &bool) -> bool {
+    !*yes
+}
+
+impl WatchSpec {
+    pub fn plain(addr: u64, len: u64, kind: Kind) -> WatchSpec {
+        WatchSpec {
+            addr,
+            len,
+            kind,
+            stop: true,
+            filter: None,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -120,6 +157,14 @@ pub enum Request {
     Unwatch {
         ids: Vec<u64>,
     },
+    /// Another filter for a watch; none: every hit counts.
+    Filter {
+        id: u64,
+        #[serde(default)]
+        filter: Option<Filter>,
+    },
+    /// All watches, with what they have counted.
+    List,
     Resume {
         how: How,
         /// The one that makes the step; absent: whoever stopped last.
@@ -128,6 +173,9 @@ pub enum Request {
         /// A signal for it; 0: none.
         #[serde(default)]
         signal: u8,
+        /// All other threads rest meanwhile.
+        #[serde(default, skip_serializing_if = "is_no")]
+        alone: bool,
     },
     Interrupt,
     /// Those with a number above `since`, at most so many.
@@ -212,6 +260,46 @@ pub struct Hit {
     /// By the kernel, in a system call.
     #[serde(default)]
     pub system_call: bool,
+}
+
+/// A watch, and what it has counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Listed {
+    pub id: u64,
+    pub addr: u64,
+    pub len: u64,
+    pub kind: Kind,
+    pub hits: u64,
+    /// Of the hits: writes that left the value as it was; what the filter has rejected; stops.
+    #[serde(default)]
+    pub silent: u64,
+    #[serde(default)]
+    pub filtered: u64,
+    #[serde(default)]
+    pub stops: u64,
+    /// Accesses beside it, on a page that it shares with others maybe.
+    #[serde(default)]
+    pub false_positives: u64,
+    /// Its hits are kept for `hits`.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub log: bool,
+    /// The debugger's own; else one of ulpf's commands.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub debuggers: bool,
+    /// It lives in a debug register.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub register: bool,
+}
+
+/// Of all watches together.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    pub faults: u64,
+    pub false_positives: u64,
+    /// Accesses for which everybody had to wait.
+    pub slow: u64,
+    pub syscalls: u64,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -310,6 +398,11 @@ pub enum Reply {
         /// The number of the last one that there has been, and how many of those asked for are kept no more.
         last: u64,
         lost: u64,
+    },
+    /// The watches that there are.
+    Listed {
+        watches: Vec<Listed>,
+        totals: Totals,
     },
     /// Counters by name, and for people.
     Statistics {

@@ -232,7 +232,7 @@ def logging():
     those = [w for w in watches.all.values() if w.spec.log]
     for w in those:
         _know(w)
-    return {"ids": [id for w in those for id in w.ids()], "any": bool(those)}
+    return {"ids": [id for w in those for id in w.ids()], "any": bool(those), "pid": watches.pid}
 
 
 def listed(running=False):
@@ -248,7 +248,7 @@ def listed(running=False):
                      "enabled": w.enabled, "ended": w.ended, "before": w.before})
         if w.places and not w.heap:
             said[-1]["address"] = f"{w.places[0].address:#x}"
-    return {"watches": said}
+    return {"watches": said, "pid": watches.pid}
 
 
 # ---- what MI does not tell ----

@@ -4,16 +4,21 @@
  * the kernel's command line names (ulpf.run=a,b), unloads the module, and looks whether the
  * kernel has complained. The last line is "ulpf-vm: ok" or "ulpf-vm: failed".
  */
+#include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/klog.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -96,6 +101,46 @@ static int load(void)
 	return syscall(SYS_finit_module, fd, "mode=0666", 0);
 }
 
+/* The machine's own drivers, in the order of their names, if it was given any. */
+static void load_drivers(void)
+{
+	struct dirent **found;
+	char path[300];
+	int count = scandir("/drivers", &found, NULL, alphasort), n, fd;
+
+	for (n = 0; n < count; n++) {
+		if (found[n]->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/drivers/%s", found[n]->d_name);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (syscall(SYS_finit_module, fd, "", 0))
+			complain("%s does not load: %s", path, strerror(errno));
+		close(fd);
+	}
+}
+
+/* Addresses as QEMU's user network expects them. */
+static void network(const char *name, const char *address, const char *mask)
+{
+	struct sockaddr_in *in;
+	struct ifreq request;
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	memset(&request, 0, sizeof(request));
+	strncpy(request.ifr_name, name, sizeof(request.ifr_name) - 1);
+	in = (struct sockaddr_in *)&request.ifr_addr;
+	in->sin_family = AF_INET;
+	inet_pton(AF_INET, address, &in->sin_addr);
+	if (!ioctl(fd, SIOCSIFADDR, &request)) {
+		inet_pton(AF_INET, mask, &in->sin_addr);
+		ioctl(fd, SIOCSIFNETMASK, &request);
+		request.ifr_flags = IFF_UP | IFF_RUNNING;
+		if (ioctl(fd, SIOCSIFFLAGS, &request))
+			complain("%s does not come up: %s", name, strerror(errno));
+	}
+	close(fd);
+}
+
 static int unload(void)
 {
 	return syscall(SYS_delete_module, "ulpf", O_NONBLOCK);
@@ -176,6 +221,9 @@ int main(void)
 	dup2(fd, 1);
 	dup2(fd, 2);
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	load_drivers();
+	network("lo", "127.0.0.1", "255.0.0.0");
+	network("eth0", "10.0.2.15", "255.255.255.0");
 
 	/* With no module there is no device. */
 	if (open("/dev/ulpf", O_RDWR) >= 0 || errno != ENOENT)

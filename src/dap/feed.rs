@@ -25,6 +25,8 @@ pub struct Feed {
     logging: HashSet<u32>,
     silent: HashSet<u32>,
     active: bool,
+    /// Whose number the area of a program on another machine goes by; the plugin knows.
+    stands_for: Option<i32>,
 }
 
 impl Feed {
@@ -44,7 +46,7 @@ impl Feed {
     }
 
     fn area(&mut self, pid: Option<i32>) -> Option<&SharedArea> {
-        let pid = pid?;
+        let pid = self.stands_for.or(pid)?;
         if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
             // After exec there is another one; the watches' names are gone with the old program anyway.
             self.area = sessions::area_of(pid).map(|area| (pid, area));
@@ -83,6 +85,7 @@ impl Session {
         let Ok(said) = self.ask("logging", json!({})).await else {
             return;
         };
+        self.feed.stands_for = pid_of(&said);
         self.feed.logging = numbers(&said["ids"]).into_iter().collect();
         self.feed.silent.clear();
         self.feed.active = said["any"] == true;
@@ -163,6 +166,7 @@ impl Session {
         }
         let running = self.state == State::Running;
         let mut said = self.ask("listed", json!({"running": running})).await?;
+        self.feed.stands_for = pid_of(&said);
         let pid = self.program.pid;
         let mut list = said["watches"].take();
         for watch in list.as_array_mut().into_iter().flatten() {
@@ -251,6 +255,11 @@ impl Session {
         self.client.event("breakpoint", body).await;
         Ok(Value::Null)
     }
+}
+
+fn pid_of(said: &Value) -> Option<i32> {
+    let pid = said["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
+    pid.filter(|n| *n > 0)
 }
 
 /// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).

@@ -8,10 +8,9 @@ use super::mi::parse::{Record, quote};
 use super::program::Origin;
 use super::protocol::{Disconnect, Restart, Start, Words};
 use super::session::{Answer, Session, State};
-use crate::backend::Backend;
 use crate::inject::sys;
 use crate::placement::Placement;
-use crate::{gdb, plugin};
+use crate::{gdb, plugin, server};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -130,8 +129,11 @@ impl Session {
         if let Some(word) = &start.placement {
             Placement::parse(word)?.choose();
         }
+        self.program.backend = None;
         if let Some(name) = &start.backend {
-            Backend::parse(name)?.choose()?;
+            let (elsewhere, guards) = server::options::backend(name)?;
+            guards.choose()?;
+            self.program.backend = elsewhere;
         }
         let name = start.gdb.as_deref().unwrap_or("gdb");
         let path = if name.contains('/') {
@@ -232,6 +234,8 @@ impl Session {
         let words = [
             ulpf.to_string_lossy().into_owned(),
             "server".into(),
+            "--backend".into(),
+            start.backend.clone().unwrap_or_else(|| "auto".into()),
             "--multi".into(),
             "--once".into(),
             socket.to_string_lossy().into_owned(),
@@ -417,8 +421,10 @@ impl Session {
                     self.client.output("important", &format!("{why}\n")).await;
                 }
             }
+            // Elsewhere the number that GDB has made up is nobody's, or another one's.
             if !rests
                 && kill
+                && self.program.backend.is_none()
                 && let Some(pid) = self.program.pid
             {
                 let _ = sys::kill(pid, libc::SIGKILL);

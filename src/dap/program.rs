@@ -3,9 +3,10 @@
 
 use super::wire::take_text;
 use crate::gdb::SocketDir;
-use crate::server::{self, Terminal, options::Options};
+use crate::server::{self, BackEnd, Terminal, options::Options};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
@@ -23,6 +24,8 @@ pub enum Origin {
 pub struct Program {
     pub origin: Origin,
     pub pid: Option<i32>,
+    /// Another machine has it: simulated, or behind the bridge.
+    pub backend: Option<BackEnd>,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
     streams: Vec<Stream>,
@@ -72,6 +75,7 @@ impl Program {
             output: Some([0, 1].map(|n| self.streams[n].writer.as_raw_fd())),
             ..Options::default()
         };
+        let backend = self.backend.clone();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let server = std::thread::Builder::new().name("server".into());
         let thread = server.spawn(move || {
@@ -83,10 +87,22 @@ impl Program {
                 Err(e) => return drop(ready.send(Err(e.to_string()))),
             };
             runtime.block_on(async {
-                match server::Bound::new(options, Terminal::Shared).await {
-                    Ok(bound) => {
+                let serving: Result<Pin<Box<dyn Future<Output = ()>>>, String> = match backend {
+                    None => match server::Bound::new(options, Terminal::Shared).await {
+                        Ok(bound) => Ok(Box::pin(bound.serve())),
+                        Err(why) => Err(why),
+                    },
+                    Some(backend) => {
+                        match server::BridgeBound::new(options, backend, Terminal::Shared).await {
+                            Ok(bound) => Ok(Box::pin(bound.serve())),
+                            Err(why) => Err(why),
+                        }
+                    }
+                };
+                match serving {
+                    Ok(serving) => {
                         let _ = ready.send(Ok(()));
-                        bound.serve().await;
+                        serving.await;
                     }
                     Err(why) => drop(ready.send(Err(why))),
                 }

@@ -5,6 +5,7 @@ use super::process;
 use super::shared::{NAME, SharedArea};
 use std::fs::{self, File};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// A watched program.
@@ -13,6 +14,25 @@ pub struct Watched {
     /// The ulpf that watches it.
     pub by: i32,
     pub shared: SharedArea,
+    /// The program is on another machine (simulated, in a guest).
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// As the area's name has it: its file, and how far it lies from where that says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    pub file: PathBuf,
+    pub bias: u64,
+}
+
+impl Elsewhere {
+    fn parse(name: &str) -> Option<Elsewhere> {
+        let (bias, file) = name.strip_prefix(':')?.split_once(':')?;
+        Some(Elsewhere {
+            bias: u64::from_str_radix(bias, 16).ok()?,
+            file: file.into(),
+        })
+    }
 }
 
 /// What there is to look into.
@@ -44,36 +64,49 @@ pub fn find(of: Option<i32>) -> io::Result<Sessions> {
                 continue;
             }
         };
-        for shared in areas(descriptors) {
+        for (shared, elsewhere) in areas(descriptors) {
             let Some(shared) = shared else {
                 found.foreign.push(by);
                 continue;
             };
             let pid = shared.header().pid.load(Ordering::Acquire) as i32;
             if process::is_alive(pid) && of.is_none_or(|n| n == pid || n == by) {
-                found.add(Watched { pid, by, shared });
+                found.add(Watched {
+                    pid,
+                    by,
+                    shared,
+                    elsewhere,
+                });
             }
         }
     }
     Ok(found)
 }
 
-/// The areas among a process's descriptors; `None` for one of another version of ulpf.
-fn areas(descriptors: fs::ReadDir) -> Vec<Option<SharedArea>> {
+type Area = (Option<SharedArea>, Option<Elsewhere>);
+
+/// The areas among a process's descriptors, `None` for one of another version of ulpf, and what their names
+/// say of programs elsewhere.
+fn areas(descriptors: fs::ReadDir) -> Vec<Area> {
     let memfd = format!("/memfd:{}", NAME.to_string_lossy());
-    let links = descriptors.flatten().map(|d| d.path()).filter(|fd| {
+    let of = |fd: &Path| {
         let link = fs::read_link(fd).unwrap_or_default();
-        link.to_string_lossy().starts_with(&memfd)
-    });
-    links
-        .filter_map(|fd| SharedArea::look(File::open(fd).ok()?).ok())
+        let name = link.to_string_lossy();
+        let name = name.strip_prefix(&memfd)?;
+        let elsewhere = Elsewhere::parse(name.trim_end_matches(" (deleted)"));
+        let area = SharedArea::look(File::open(fd).ok()?).ok()?;
+        Some((area, elsewhere))
+    };
+    descriptors
+        .flatten()
+        .filter_map(|d| of(&d.path()))
         .collect()
 }
 
 /// The area of a program that we watch ourselves, or else another ulpf.
 pub fn area_of(program: i32) -> Option<SharedArea> {
     let ours = fs::read_dir("/proc/self/fd").ok()?;
-    let ours = areas(ours).into_iter().flatten();
+    let ours = areas(ours).into_iter().filter_map(|a| a.0);
     let pid = |area: &SharedArea| area.header().pid.load(Ordering::Acquire) as i32;
     let ours = ours
         .filter(|area| pid(area) == program)

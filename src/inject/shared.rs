@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use ulpf_lib::ring::{
-    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HEADS_OFFSET, Listed,
-    ROSTER_OFFSET, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS, SharedHeader, ring_place,
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, Entry, HEADS_OFFSET,
+    Listed, ROSTER_OFFSET, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
+    SharedHeader, ring_place,
 };
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
@@ -83,6 +84,39 @@ impl SharedArea {
         }
         area.header().pid.store(pid as u32, Ordering::Release);
         Ok(area)
+    }
+
+    /// One for a program on another machine, whose hits we write ourselves. `pid` stands for it; where it
+    /// lies against its file, and that file's path, are in the area's name, for whoever looks for symbols.
+    pub fn elsewhere(pid: i32, bias: u64, program: &str) -> io::Result<SharedArea> {
+        let since = Clocks::now();
+        let mut name = NAME.to_bytes().to_vec();
+        name.extend(format!(":{bias:x}:").bytes());
+        // The kernel's limit; without a path there are no names.
+        if program.len() + name.len() < 240 {
+            name.extend(program.bytes().filter(|b| *b != 0));
+        }
+        let name = std::ffi::CString::new(name).unwrap_or_else(|_| NAME.into());
+        let file = sys::memfd(&name)?;
+        sys::set_len(&file, SHARED_LEN)?;
+        SharedArea::map(file, pid, since)
+    }
+
+    /// The roster's entry of a watch, which counts as listed from now on.
+    pub fn list(&self, watch: u32) -> Option<&Listed> {
+        if u64::from(watch) >= COUNTER_SLOTS {
+            return None;
+        }
+        self.header().listed.fetch_max(watch + 1, Ordering::AcqRel);
+        self.roster().get(watch as usize)
+    }
+
+    /// Writes a record to a ring that is ours to write.
+    pub fn record(&self, ring: u32, entry: &Entry, now: u64) {
+        self.header().rings.fetch_max(ring + 1, Ordering::AcqRel);
+        if let Some(head) = self.heads().get(ring as usize) {
+            Ring::new(head, self.words(ring as usize)).write(entry, || now);
+        }
     }
 
     /// Maps somebody else's area, to look at. `None`: it is of another version of ulpf, or not ready.

@@ -162,6 +162,36 @@ pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
     unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
 }
 
+/// Is there nobody at the other end of this device (a port of virtio-serial knows)?
+pub fn is_hung_up(device: &impl AsFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: device.as_fd().as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+}
+
+/// A file that can be waited for.
+pub fn ready_or_not(file: File) -> io::Result<tokio::io::unix::AsyncFd<File>> {
+    // SAFETY: a File owns its descriptor, keeps it to its end, and always names the same one.
+    unsafe { tokio::io::unix::AsyncFd::register(file) }.map_err(io::Error::from)
+}
+
+/// A serial line carries our bytes as they are. What is no terminal does so anyway.
+pub fn make_raw(device: &impl AsFd) {
+    let fd = device.as_fd().as_raw_fd();
+    // SAFETY: all-zero is a valid termios, and it outlives the calls.
+    unsafe {
+        let mut settings: libc::termios = std::mem::zeroed();
+        if libc::tcgetattr(fd, &mut settings) == 0 {
+            libc::cfmakeraw(&mut settings);
+            libc::tcsetattr(fd, libc::TCSANOW, &settings);
+        }
+    }
+}
+
 /// Exit status from the kernel's pidfd information, which is there even for somebody else's child
 /// (Linux 6.15 and later).
 pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {

@@ -84,8 +84,12 @@ struct Cover {
 
 fn answer(args: &LastArgs) -> Result<bool> {
     let session = choose(args.pid)?;
-    let program = Program::of_process(session.pid)
-        .with_context(|| format!("cannot read what process {} is made of", session.pid))?;
+    let program = match &session.elsewhere {
+        Some(elsewhere) => Ok(Program::of_file(&elsewhere.file, elsewhere.bias)),
+        None => Program::of_process(session.pid),
+    };
+    let program =
+        program.with_context(|| format!("cannot read what process {} is made of", session.pid))?;
     let watch = resolve(&args.what, &program, session.pid)?;
     let (pid, shared) = (session.pid, &session.shared);
     let cover = Cover::of(&session, &watch, args.reads);

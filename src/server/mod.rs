@@ -64,6 +64,17 @@ enum Outcome {
     Signalled(i32),
 }
 
+impl Outcome {
+    /// The process's; it does not come back if a signal is to end it.
+    fn status(self) -> i32 {
+        match self {
+            Outcome::Signalled(signal) => sys::die_by(signal),
+            Outcome::Quit(status) => status,
+            Outcome::Closed => 0,
+        }
+    }
+}
+
 struct Server {
     options: Options,
     /// What vRun, R and the command line start.
@@ -134,11 +145,7 @@ pub async fn serve(options: Options) -> i32 {
     };
     bound.end().await;
     foreground::take_back();
-    match outcome {
-        Outcome::Signalled(signal) => sys::die_by(signal),
-        Outcome::Quit(status) => status,
-        Outcome::Closed => 0,
-    }
+    outcome.status()
 }
 
 impl Bound {

@@ -55,6 +55,24 @@ impl Program {
         Ok(program)
     }
 
+    /// A program on another machine, of which only the file is here: all code counts as its own.
+    pub fn of_file(path: &Path, bias: u64) -> Program {
+        let Ok(object) = ObjectFile::open(path).map(Rc::new) else {
+            return Program::default();
+        };
+        let module = Module {
+            types: Types::new(object.clone()),
+            object,
+            bias,
+            code: vec![(0, u64::MAX)],
+            is_executable: true,
+        };
+        Program {
+            modules: vec![Rc::new(module)],
+            ..Program::default()
+        }
+    }
+
     /// The same objects, for a process that was forked.
     pub fn forked(&self) -> Program {
         Program {

@@ -35,6 +35,8 @@ pub struct Looker {
     pub ended: bool,
     /// What is shown; here only while we look.
     session: Session,
+    /// The program is on another machine: what /proc says of the number is not about it.
+    elsewhere: bool,
     pub shared: SharedArea,
     pub names: Names,
     reader: Reader,
@@ -82,7 +84,11 @@ fn mixed(before: f64, now: f64) -> f64 {
 impl Looker {
     pub fn new(found: &Found) -> Looker {
         let pid = found.pid;
-        let path = process::executable(pid).unwrap_or_default();
+        let elsewhere = found.elsewhere.as_ref();
+        let path = match elsewhere {
+            Some(elsewhere) => elsewhere.file.clone(),
+            None => process::executable(pid).unwrap_or_default(),
+        };
         let program = path.file_name().unwrap_or_default().to_string_lossy();
         Looker {
             pid,
@@ -96,7 +102,8 @@ impl Looker {
                 ..Session::default()
             },
             shared: found.shared.clone(),
-            names: Names::of(pid),
+            names: Names::of_session(pid, elsewhere),
+            elsewhere: elsewhere.is_some(),
             reader: Reader::new(Start::First),
             last: Instant::now(),
             refreshed: Instant::now(),
@@ -139,7 +146,8 @@ impl Looker {
             self.last = Instant::now();
             // In this order: who watched a program ends after it.
             let left_alone = !process::is_alive(self.session.by);
-            if !process::is_alive(self.session.pid) {
+            let gone = self.elsewhere && header.pid.load(Acquire) == 0;
+            if gone || !process::is_alive(self.session.pid) {
                 self.session.ended = Some("the program has ended".into());
             } else if left_alone {
                 let by = self.session.by;
@@ -489,7 +497,10 @@ impl Looker {
             row.rate += ring.rate;
             row.last = ring.last.clone();
         }
-        let alive = process::threads(pid).unwrap_or_default();
+        let alive = match self.elsewhere {
+            true => Vec::new(),
+            false => process::threads(pid).unwrap_or_default(),
+        };
         for tid in alive.iter().copied().take(512) {
             if let Ok(status) = process::Status::of_thread(pid, tid) {
                 let row = rows.entry(tid).or_default();

@@ -1,6 +1,7 @@
 //! What watches and places are called. The owner of a session knows what the user typed; where it does
 //! not say (gdb's own watches), the variable at the address is looked up.
 
+use crate::inject::sessions::Elsewhere;
 use crate::run::last::Lazily;
 use crate::symbols::{Memory, Part, Program, Spec, Watched};
 use std::collections::HashMap;
@@ -45,8 +46,25 @@ impl Names {
         }
     }
 
+    /// Of a session's program, wherever that is.
+    pub fn of_session(pid: i32, elsewhere: Option<&Elsewhere>) -> Names {
+        match elsewhere {
+            None => Names::of(pid),
+            Some(elsewhere) => Names {
+                program: Program::of_file(&elsewhere.file, elsewhere.bias),
+                // Its memory is not ours to read.
+                pid: 0,
+                memory: Lazily::of(0),
+                ..Names::of(0)
+            },
+        }
+    }
+
     /// Libraries may have come or gone.
     pub fn refresh(&mut self) {
+        if self.pid == 0 {
+            return;
+        }
         if matches!(self.program.refresh_from_process(self.pid), Ok(true)) {
             self.places.clear();
             self.parts.clear();

@@ -41,22 +41,29 @@ def static(name, *options):
 class Front:
     """The debugger's side: `front("threads")` asks and returns the answer."""
 
-    def __init__(self, path, hello=True):
-        end = time.monotonic() + 20 * PATIENCE
+    def __init__(self, place, hello=True, patient=20):
+        """`place`: a socket's path, or HOST:PORT. Whoever forwards it may connect us before anybody answers."""
+        end = time.monotonic() + patient * PATIENCE
         while True:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(20 * PATIENCE)
+            self._input, self._id, self.events = b"", 0, []
             try:
-                self.socket.connect(path)
-                break
+                if "/" in place:
+                    self.socket = socket.socket(socket.AF_UNIX)
+                    self.socket.connect(place)
+                else:
+                    host, port = place.rsplit(":", 1)
+                    self.socket = socket.create_connection((host, int(port)))
+                self.socket.settimeout(5 * PATIENCE if hello else 20 * PATIENCE)
+                if hello:
+                    self.raw(b"\n")
+                    self.hello = self("hello", versions=[1, 1], client="a test")
+                self.socket.settimeout(20 * PATIENCE)
+                return
             except OSError:
                 self.socket.close()
                 if time.monotonic() > end:
                     raise
-                time.sleep(0.02)
-        self._input, self._id, self.events = b"", 0, []
-        if hello:
-            self.hello = self("hello", versions=[1, 1], client="a test")
+                time.sleep(0.05)
 
     def raw(self, data):
         self.socket.sendall(data)
@@ -122,7 +129,8 @@ class FakeBackEnd:
                     held += data
                     while b"\n" in held:
                         text, held = held.split(b"\n", 1)
-                        self._answer(json.loads(text))
+                        if text:
+                            self._answer(json.loads(text))
             except OSError:
                 pass
 

@@ -53,11 +53,20 @@ def stripped(path, folder):
     return to
 
 
-class Guest:
-    """A machine that has booted, with `ulpf` as /ulpf, and these example programs and other files at their places."""
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
-    def __init__(self, programs, files=(), limit=280, options="", icount=False):
-        vm.Kernel()
+
+class Guest:
+    """A machine that has booted, with `ulpf` as /ulpf, and these example programs and other files at their places.
+
+    With `bridged` it has a port of virtio-serial, whose socket is `port` (/dev/vport0p1 there), and its TCP port 9000 is
+    our `forwarded`.
+    """
+
+    def __init__(self, programs, files=(), limit=280, options="", icount=False, bridged=False):
+        kernel = vm.Kernel()
         self.dir = tempfile.TemporaryDirectory(prefix="ulpf-guest-")
         self.said = None
         slim = stripped(ULPF, self.dir.name)
@@ -69,6 +78,14 @@ class Guest:
         more += ["-serial", f"unix:{ports[0]},server=on,wait=off", "-device", "pci-serial,chardev=data",
                  "-chardev", f"socket,id=data,path={ports[1]},server=on,wait=off"]
         self.data = ports[1]
+        if bridged:
+            files += kernel.drivers
+            self.port = os.path.join(self.dir.name, "port")
+            self.forwarded = free_port()
+            more += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={self.port},server=on,wait=off",
+                     "-device", "virtserialport,chardev=port,name=ulpf",
+                     "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.forwarded}-:9000",
+                     "-device", "virtio-net-pci,netdev=net,romfile="]
         self.thread = threading.Thread(target=self._boot, args=(files, more, limit, options, icount), daemon=True)
         self.thread.start()
         self.control = self._connect(ports[0], limit)
@@ -79,9 +96,12 @@ class Guest:
 
     def _boot(self, files, more, limit, options, icount):
         try:
-            self.said = vm.boot(["agent"], limit, icount=icount, options=options, files=files, more=more)
+            self.said = vm.boot(["agent"], limit, icount=icount, options=options, files=files, more=more, began=self._began)
         except BaseException as error:
             self.said = f"no machine: {error}"
+
+    def _began(self, process):
+        self.process = process
 
     def _connect(self, path, limit):
         end = time.monotonic() + limit
@@ -141,6 +161,11 @@ class Guest:
 
     def kill(self):
         self.control.sendall(b"kill\n")
+
+    def pull_the_plug(self):
+        """The machine is gone, at once."""
+        self.process.terminate()
+        self.thread.join(60 * PATIENCE)
 
     def close(self):
         """Ends it; what it has said. The kernel's complaints make it end with "failed"."""

@@ -52,6 +52,18 @@ class Kernel:
         return "max,-cx16" if self.kind == "newer" else "max"
 
     @property
+    def drivers(self):
+        """Of a machine in QEMU, as files for `archive`: ports of virtio-serial, a network."""
+        folder = os.path.join(BUILD, f"drivers-{self.name}")
+        if not os.path.isdir(folder):
+            raise Unavailable(f"the drivers of {self.name} are not here")
+        files = [("drivers", 0o040755, b"")]
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name), "rb") as file:
+                files.append((f"drivers/{name}", 0o100644, file.read()))
+        return files
+
+    @property
     def slow(self):
         """How many times the time of a usual kernel it may take."""
         return 6 if self.kind == "debug" else 1
@@ -126,10 +138,11 @@ def names(prefix):
     return sorted(f[:-2] for f in os.listdir(os.path.join(KERNEL, "tests")) if f.startswith(prefix) and f.endswith(".c"))
 
 
-def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None, files=(), more=()):
+def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kernel=None, files=(), more=(), began=None):
     """Boots, runs the programs, and returns what the machine said; ends with it after `limit` seconds at the latest.
 
-    `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU.
+    `files` are for its file system, as `archive` takes them (programs may be among them: tests/NAME), `more` is for QEMU,
+    `began` is given its process.
     """
     kernel = Kernel(kernel)
     os.makedirs(BUILD, exist_ok=True)
@@ -147,6 +160,8 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
     command += more
     said = []
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if began:
+        began(process)
     for line in process.stdout:
         line = line.decode(errors="replace").replace("\r", "").rstrip("\n")
         said.append(line)

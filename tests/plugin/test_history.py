@@ -66,7 +66,7 @@ class Reasons(PluginCase):
         self.assertSays(gdb("ulpf why"), r"0xffffffffff600000")
         self.assertSays(gdb("ulpf stats"), r"watches +2\n", r"hits +\d{3,}\n", r"faults +\d+\n")
         self.assertSays(gdb("ulpf backend"), r"^signal +page guards .*: 2 watches\n", r"patch +after 16 accesses", r"\ndebug registers ",
-                        r"Not there yet: protection keys")
+                        r"`ulpf doctor` says what this machine can do")
 
 
 @ulpf_only

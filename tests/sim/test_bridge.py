@@ -69,8 +69,34 @@ class BackEnds(Case):
         self.assertSays(said, r"No: so\. Go\.")
         said = self.refused({"hello": [b"x" * (5 << 20)]})
         self.assertSays(said, r"a line has more than")
-        said = self.refused({"hello": [lambda f, a: f.hang_up()]})
-        self.assertSays(said, r"it has closed the connection")
+        said = self.refused({"hello": [lambda f, a: f.hang_up()] * 1000})
+        # Whoever forwards a port may be there before the back end is.
+        self.assertSays(said, r"No back end answers at .*: it has closed the connection\. Start it first")
+        said = self.refused({"hello": [lambda f, a: None]})
+        self.assertSays(said, r"Something is at .*, but it does not answer `hello`\. Start the back end there \(in a guest: `ulpf bridge`\)")
+
+    def test_the_end_of_a_line_that_was_for_somebody_else(self):
+        """A port of virtio-serial has no connections: what is left of an earlier one is no reason to give up."""
+        def rest(fake, ask):
+            fake.peer.sendall(b'opped","stop":{"thread":1}}\n')
+            fake.stopped(reason="breakpoint")
+            fake.say(id=ask["id"], reply="hello", version=1, backend="fake", name="a fake", session="one",
+                     capabilities={"registers": "amd64-core"})
+        _, rsp = self.connect({"hello": [rest]})
+        self.assertRegex(rsp("?"), rb"^T05thread:1;")
+
+    def test_one_that_answers_no_more(self):
+        """Its machine has stopped, say, while the connection stands: the user hears of it, and Ctrl-C is heard."""
+        silent = lambda f, a: None
+        _, rsp = self.connect({"resume": [lambda f, a: f.say(id=a["id"], reply="done")], "status": [None, silent],
+                               "interrupt": [lambda f, a: (f.say(id=a["id"], reply="done"), f.stopped(reason="interrupted"))]})
+        rsp.raw(b"$vCont;c#a8")
+        text = bytes.fromhex(rsp.reply()[1:].decode()).decode()
+        self.assertIn("The back end does not answer, though the connection is there", text)
+        text = bytes.fromhex(rsp.reply()[1:].decode()).decode()
+        self.assertIn("The back end answers again.", text)
+        rsp.raw(b"\x03")
+        self.assertRegex(rsp.reply(), rb"^T02thread:1;")
 
     def test_nobody_there(self):
         server = self.serve(options=["--backend", "bridge:127.0.0.1:1"], wait=False)
@@ -128,6 +154,45 @@ class BackEnds(Case):
             fake.hang_up()
         _, rsp = self.connect({"read": [replaced]})
         self.assertRegex(rsp("m1000,4"), rb"^E.The back end has been started anew")
+
+    def hit(self, **more):
+        return {"sequence": 1, "watch": 1, "pc": 0x1000, "thread": 1, "write": True, "addr": 0x2000, "len": 4,
+                "old": "", "new": "", **more}
+
+    def test_who_sorts_hits(self):
+        """A back end without filters stops for each hit, and tells an address: values are read, conditions evaluated,
+        the log kept on this side; and nobody hears of a stop that is nobody's."""
+        def resumed(fake, ask):
+            fake.say(id=ask["id"], reply="done")
+            runs.append(ask)
+            if len(runs) < 6:
+                fake.stopped(reason="watch", kind="write", hit=self.hit(sequence=len(runs)))
+            else:
+                fake.stopped(reason="exited", status=0)
+        def read(fake, ask):
+            fake.say(id=ask["id"], reply="data", data=f"{len(runs):02x}" + "00" * (ask["len"] - 1))
+        runs = []
+        _, rsp = self.connect({"resume": [resumed] * 6, "read": [read] * 100})
+        # Only if the new value is above 3; GDB watches the byte by which the plugin hears of it.
+        self.assertEqual(rsp.monitor("ulpf watch 0x2000 4 w stop log new > 3"), '{"watch":1}\n')
+        self.assertEqual(self.fake.asked[-1]["watches"], [{"addr": 0x2000, "len": 4, "kind": "write"}])
+        self.assertEqual(rsp("Z4,756c706600000000,1"), b"OK")
+        self.assertRegex(rsp("vCont;c"), rb"^T05thread:1;.*awatch:756c706600000000;")
+        self.assertEqual(len(runs), 4)
+        self.assertIn('"old_bytes":"03000000","new_bytes":"04000000"', rsp.monitor("ulpf stop"))
+        self.assertRegex(rsp.monitor("ulpf stats"), r'"filtered":3.*"hits":4.*"stops":1')
+        self.assertEqual(rsp.monitor("ulpf log").count('"watch":1'), 1)
+        self.assertRegex(rsp("vCont;c"), rb"^T05")
+        self.assertEqual(rsp("vCont;c"), b"W00")
+
+    def test_what_cannot_be_had_is_refused_by_name(self):
+        _, rsp = self.connect()
+        for words, why in (("0x2000 4 w bt 3", "callers"), ("heap w", "heap"), ("0x2000 4 w debug-register", "debug registers"),
+                           ("0x2000 4 w called from 0x1-0x2", "called"), ("0x2000 4 w if x zz", "bytecode"), ("0x2000 0 w", "length")):
+            self.assertRegex(rsp.monitor(f"ulpf watch {words}"), rf'"refused".*{why}')
+        for words in ("patch sites", "watches w at 0x2000:4", "filter total changed", "unwatch 3", "sites"):
+            self.assertIn('"refused"', rsp.monitor(f"ulpf {words}"))
+        self.assertNotIn("watch", self.fake.ops())
 
     def test_garbage_at_any_time(self):
         for says in (b"{}\n", b"[]\n", b"\xff\xfe\n", b'{"id":1}\n', b'{"event":"stopped"}\n', b"\0" * 100 + b"\n"):

@@ -6,6 +6,8 @@
 extern crate alloc;
 
 pub mod addr;
+#[allow(unsafe_code)]
+pub mod agent;
 pub mod arena;
 pub mod boot;
 pub mod device;

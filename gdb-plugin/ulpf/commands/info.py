@@ -96,8 +96,14 @@ class Backend(UlpfCommand):
         door.need_program()
         lists = wire.ask("stats")["watches"]
         on = {name: sum(1 for w in lists if w["placement"] == name) for name in ("guard", "debug-register")}
+        served = wire.ask("backend")
+        if served["backend"] not in ("kernel", "signal"):
+            # The program is on another machine: simulated, or behind the bridge.
+            door.say(f"{served['backend']:<17}{served['name']}: {len(lists)} watches")
+            door.say(f"{'':<17}{served['why']}")
+            return
         patches, registers = wire.ask("patch"), wire.ask("placement")
-        served, name = wire.ask("backend"), {"kernel": "kernel module   ", "signal": "signal          "}
+        name = {"kernel": "kernel module   ", "signal": "signal          "}
         door.say(f"{name[served['backend']]} page guards and a fault handler inside the program: {on['guard']} watches")
         if served["backend"] == "signal" and "what_to_do" in served:
             door.say(f"kernel module    not used: {served['why']}; {served['what_to_do']}")
@@ -110,7 +116,7 @@ class Backend(UlpfCommand):
         else:
             door.say(f"debug registers  {registers['used']} of {registers['registers']} in use, by {on['debug-register']} watches; "
                      f"new watches go: {registers['placement']}")
-        door.say("Not there yet: protection keys, simulators. `ulpf doctor` says what this machine can do.")
+        door.say("`ulpf doctor` says what this machine can do.")
 
 
 @plain_class

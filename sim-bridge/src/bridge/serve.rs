@@ -122,6 +122,8 @@ struct Shared {
     writer: Mutex<Option<Stream>>,
     running: AtomicBool,
     interrupt: Arc<AtomicBool>,
+    /// The machine is to look at what is asked while it runs.
+    attention: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -249,6 +251,10 @@ impl Front {
             Request::Status if running => {
                 self.shared.answer(id, Ok(Reply::Status(State::Running)));
             }
+            request @ (Request::Hits { .. } | Request::List | Request::Statistics) if running => {
+                let _ = self.work.send(Work::Ask(Ask { id, request }));
+                self.shared.attention.store(true, SeqCst);
+            }
             _ if running => self.shared.answer(
                 id,
                 Err(Refusal::new(
@@ -278,9 +284,12 @@ pub fn serve(addr: &str, load: impl FnOnce(String) -> Result<Session>) -> Result
     let listener = bind(addr)?;
     let token = format!("{:x}-{:x}", std::process::id(), start_time());
     let mut session = load(token);
-    let interrupt = match &session {
-        Ok(s) => s.machine.state.borrow().debug.interrupt.clone(),
-        Err(_) => Arc::default(),
+    let (interrupt, attention) = match &session {
+        Ok(s) => {
+            let debug = &s.machine.state.borrow().debug;
+            (debug.interrupt.clone(), debug.attention.clone())
+        }
+        Err(_) => Default::default(),
     };
     let hello = match &session {
         Ok(s) => Ok(s.hello()),
@@ -294,6 +303,7 @@ pub fn serve(addr: &str, load: impl FnOnce(String) -> Result<Session>) -> Result
         writer: Mutex::new(None),
         running: AtomicBool::new(false),
         interrupt,
+        attention,
     });
     let (work, requests) = channel();
     let front = Front {
@@ -314,6 +324,13 @@ fn start_time() -> u64 {
     now.map_or(0, |d| d.as_nanos() as u64)
 }
 
+fn tell(session: &mut Session, shared: &Shared) {
+    let messages = std::mem::take(&mut session.machine.state.borrow_mut().debug.messages);
+    for text in messages {
+        shared.say(&Said::Message(text));
+    }
+}
+
 fn run(session: &mut Result<Session>, shared: &Shared, requests: &Receiver<Work>) -> i32 {
     while let Ok(Work::Ask(Ask { id, request })) = requests.recv() {
         let Ok(session) = session else { continue };
@@ -327,7 +344,13 @@ fn run(session: &mut Result<Session>, shared: &Shared, requests: &Receiver<Work>
             continue;
         }
         shared.answer(id, Ok(Reply::Done));
-        let stop = session.resume(&how, signal);
+        let stop = session.resume(&how, signal, |session| {
+            while let Ok(Work::Ask(Ask { id, request })) = requests.try_recv() {
+                shared.answer(id, session.answer(request));
+            }
+            tell(session, shared);
+        });
+        tell(session, shared);
         shared.running.store(false, SeqCst);
         shared.say(&Said::Stopped(stop));
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Requests to the machine while it rests, and its runs. docs/bridge.md says what each request means.
 
-use super::debug::{Kind, Pause};
+use super::debug::{Kind, Pause, Wish};
 use super::registers;
 use crate::machine::{End, Machine};
 use std::collections::BTreeMap;
 use ulpf_bridge::{
-    Armed, Bytes, Capabilities, Feature, Hit, How, Reason, Refusal, Reply, Request, State, Stop,
-    VERSION,
+    Armed, Bytes, Capabilities, Feature, Hit, How, Listed, Reason, Refusal, Reply, Request, State,
+    Stop, Totals, VERSION,
 };
 use unicorn_engine::RegisterX86 as R;
 
@@ -15,6 +15,8 @@ use unicorn_engine::RegisterX86 as R;
 const MOST: u64 = 1 << 20;
 /// Hits of one answer.
 const MOST_HITS: u64 = 4096;
+/// Watches of one `list`: a line has 4 MiB.
+const MOST_LISTED: usize = 20_000;
 
 pub struct Session {
     pub machine: Machine,
@@ -50,6 +52,10 @@ pub fn capabilities() -> Capabilities {
             Feature::Hits,
             Feature::Statistics,
             Feature::Auxv,
+            Feature::List,
+            Feature::Live,
+            Feature::Log,
+            Feature::Filters,
         ],
     }
 }
@@ -130,6 +136,7 @@ impl Session {
             })),
             Request::Hits { since, most } => Ok(self.hits(since, most.min(MOST_HITS))),
             Request::Statistics => Ok(self.statistics()),
+            Request::List => Ok(self.list()),
             _ if self.last.reason.is_end() => refuse(
                 "There is no program any more",
                 "it has ended",
@@ -194,6 +201,12 @@ impl Session {
                     Some(id) => refuse("There is no such watch", format!("its number is {id}"), ""),
                 }
             }
+            Request::Filter { id, filter } => {
+                match self.machine.state.borrow_mut().debug.filter(id, filter) {
+                    true => Ok(Reply::Done),
+                    false => refuse("There is no such watch", format!("its number is {id}"), ""),
+                }
+            }
             Request::Auxv => Ok(Reply::Data {
                 data: Bytes(self.auxv.clone()),
             }),
@@ -248,13 +261,44 @@ impl Session {
                 ulpf_bridge::Kind::Read => Kind::Read,
                 ulpf_bridge::Kind::Access => Kind::Access,
             };
-            match s.arm(uc, w.addr, w.len, kind) {
+            let wish = Wish {
+                stop: w.stop,
+                filter: w.filter.clone(),
+            };
+            match s.arm(uc, w.addr, w.len, kind, wish) {
                 Ok(id) => Armed::Id(id),
                 Err(why) => Armed::Refused(Refusal::new("The watch cannot be set", why, "")),
             }
         };
         Reply::Watched {
             watches: watches.iter().map(one).collect(),
+        }
+    }
+
+    fn list(&self) -> Reply {
+        let s = self.machine.state.borrow();
+        let mut beside = s.debug.false_positives();
+        let watches = s.debug.watches().map(|(id, w)| Listed {
+            id,
+            addr: w.addr,
+            len: w.len,
+            kind: told(w.kind),
+            hits: w.hits,
+            silent: w.silent,
+            filtered: w.filtered,
+            stops: w.stops,
+            false_positives: beside.remove(&id).unwrap_or(0),
+            log: true,
+            debuggers: false,
+            register: false,
+        });
+        Reply::Listed {
+            watches: watches.take(MOST_LISTED).collect(),
+            totals: Totals {
+                faults: s.debug.sequence + s.debug.false_positives,
+                false_positives: s.debug.false_positives,
+                ..Totals::default()
+            },
         }
     }
 
@@ -323,14 +367,22 @@ impl Session {
         }
     }
 
-    /// Runs until it stops.
-    pub fn resume(&mut self, how: &How, signal: u8) -> Stop {
+    /// Runs until it stops; `attend` is called when somebody asks for what can be told meanwhile.
+    pub fn resume(&mut self, how: &How, signal: u8, mut attend: impl FnMut(&mut Session)) -> Stop {
         let reason = match self.dying.take() {
             Some((number, why)) if signal == number => Reason::Killed { number, why },
             _ => {
                 let steps = matches!(how, How::Step).then_some(1);
                 self.machine.state.borrow_mut().debug.goes_on(steps);
-                let end = self.machine.run();
+                let end = loop {
+                    match self.machine.run() {
+                        End::Paused(Pause::Attention) => {
+                            attend(self);
+                            self.machine.state.borrow_mut().debug.goes_on_as_before();
+                        }
+                        end => break end,
+                    }
+                };
                 self.reason(end)
             }
         };
@@ -359,16 +411,22 @@ impl Session {
             }
             End::Paused(Pause::Step) => Reason::Step,
             End::Paused(Pause::Interrupt) => Reason::Interrupted,
+            // (Whoever asked has been answered.)
+            End::Paused(Pause::Attention) => Reason::Interrupted,
             End::Paused(Pause::Breakpoint) => Reason::Breakpoint,
             End::Paused(Pause::Watch(h, kind)) => Reason::Watch {
-                kind: match kind {
-                    Kind::Write => ulpf_bridge::Kind::Write,
-                    Kind::Read => ulpf_bridge::Kind::Read,
-                    Kind::Access => ulpf_bridge::Kind::Access,
-                },
+                kind: told(kind),
                 hit: hit(&h),
             },
         }
+    }
+}
+
+fn told(kind: Kind) -> ulpf_bridge::Kind {
+    match kind {
+        Kind::Write => ulpf_bridge::Kind::Write,
+        Kind::Read => ulpf_bridge::Kind::Read,
+        Kind::Access => ulpf_bridge::Kind::Access,
     }
 }
 

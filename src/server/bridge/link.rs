@@ -22,6 +22,8 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 pub const STOPPING: Duration = Duration::from_secs(10);
 /// For a back end that is to come, or to come back.
 const COMING: Duration = Duration::from_secs(5);
+/// For the answer to `hello`, when something else has come first: the end of what was for somebody else.
+const BEHIND: Duration = Duration::from_secs(1);
 
 /// Where a back end listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +69,7 @@ async fn connect(place: &Place) -> std::io::Result<(Reader, Writer)> {
         Place::Tcp(addr) => {
             let stream = TcpStream::connect(addr).await?;
             stream.set_nodelay(true)?;
+            crate::inject::sys::keep_alive(&stream)?;
             let (r, w) = stream.into_split();
             (Box::new(r), Box::new(w))
         }
@@ -100,6 +103,21 @@ pub enum Event {
     Lost(String),
 }
 
+/// Why nothing more can be read.
+enum Broken {
+    Gone(String),
+    /// It has said what is no message.
+    Nonsense(String),
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Broken::Gone(why) | Broken::Nonsense(why) => f.write_str(why),
+        }
+    }
+}
+
 pub struct Link {
     reader: Reader,
     writer: Writer,
@@ -109,6 +127,9 @@ pub struct Link {
     events: VecDeque<Event>,
     answer: Option<(u64, Result<Reply, Refusal>)>,
     session: String,
+    /// `hello` has been answered on this connection.
+    greeted: bool,
+    has_hung_up: bool,
     /// There will be nothing more.
     pub lost: Option<String>,
     pub backend: String,
@@ -125,25 +146,35 @@ impl Link {
         mut alive: impl FnMut() -> Result<(), String>,
     ) -> Result<Link, String> {
         let end = Instant::now() + COMING;
-        let (reader, writer) = loop {
-            match connect(&place).await {
-                Ok(pair) => break pair,
-                Err(e) => {
-                    alive()?;
-                    if Instant::now() > end {
-                        return Err(format!(
-                            "No back end answers at {place}: {e}. Start it first, or look whether it listens there."
-                        ));
+        loop {
+            let why = match connect(&place).await {
+                Ok((reader, writer)) => {
+                    match Link::said_hello(reader, writer, place.clone()).await {
+                        Ok(link) => return Ok(link),
+                        // Whoever forwards a port accepts connections before anybody listens behind it.
+                        Err(Broken::Gone(why)) => why,
+                        Err(why) => return Err(why.to_string()),
                     }
-                    sleep(Duration::from_millis(10)).await;
                 }
+                Err(e) => e.to_string(),
+            };
+            alive()?;
+            if Instant::now() > end {
+                return Err(format!(
+                    "No back end answers at {place}: {why}. Start it first, or look whether it listens there."
+                ));
             }
-        };
-        Link::over(reader, writer, place).await
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Over a stream that is there already.
     pub async fn over(reader: Reader, writer: Writer, place: Place) -> Result<Link, String> {
+        let link = Link::said_hello(reader, writer, place).await;
+        link.map_err(|e| e.to_string())
+    }
+
+    async fn said_hello(reader: Reader, writer: Writer, place: Place) -> Result<Link, Broken> {
         let mut link = Link {
             reader,
             writer,
@@ -153,17 +184,27 @@ impl Link {
             events: VecDeque::new(),
             answer: None,
             session: String::new(),
+            greeted: false,
+            has_hung_up: false,
             lost: None,
             backend: String::new(),
             name: String::new(),
             program: String::new(),
             capabilities: Capabilities::default(),
         };
-        link.hello(None).await.map_err(|f| f.to_string())?;
-        Ok(link)
+        match link.hello(None).await {
+            Ok(()) => Ok(link),
+            Err(Failure::Lost(why)) if link.has_hung_up => Err(Broken::Gone(why)),
+            Err(Failure::Late(_)) => Err(Broken::Nonsense(format!(
+                "Something is at {}, but it does not answer `hello`. Start the back end there (in a guest: `ulpf bridge`), or look whether somebody else is connected to it.",
+                link.place
+            ))),
+            Err(f) => Err(Broken::Nonsense(f.to_string())),
+        }
     }
 
     async fn hello(&mut self, session: Option<String>) -> Result<(), Failure> {
+        (self.greeted, self.has_hung_up) = (false, false);
         let hello = Request::Hello {
             versions: [OLDEST, VERSION],
             client: format!("ulpf {}", env!("CARGO_PKG_VERSION")),
@@ -200,6 +241,9 @@ impl Link {
                 "The back end has been started anew; its program and all watches are gone.".into(),
             ));
         }
+        self.greeted = true;
+        // What happened before is learned by `status`.
+        self.events.clear();
         (self.backend, self.name, self.session) = (backend, name, theirs);
         (self.program, self.capabilities) = (program, capabilities);
         Ok(())
@@ -225,6 +269,7 @@ impl Link {
                 | Request::Registers { .. }
                 | Request::Read { .. }
                 | Request::Hits { .. }
+                | Request::List
                 | Request::Statistics
                 | Request::Auxv
         );
@@ -246,7 +291,7 @@ impl Link {
     async fn ask(&mut self, request: Request, time: Duration) -> Result<Reply, Failure> {
         let id = self.next;
         self.next += 1;
-        let end = Instant::now() + time;
+        let mut end = Instant::now() + time;
         let name = request.name();
         let late = || {
             Failure::Late(format!(
@@ -254,11 +299,20 @@ impl Link {
                 time.as_secs_f32()
             ))
         };
-        match timeout_at(end, self.writer.write_all(&line(&Ask { id, request }))).await {
+        let mut bytes = line(&Ask { id, request });
+        if !self.greeted {
+            // Ends what a front end before us may have left half said.
+            bytes.insert(0, b'\n');
+        }
+        match timeout_at(end, self.writer.write_all(&bytes)).await {
             Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(Failure::Lost(format!("it cannot be written to: {e}"))),
+            Ok(Err(e)) => {
+                self.has_hung_up = true;
+                return Err(Failure::Lost(format!("it cannot be written to: {e}")));
+            }
             Err(_) => return Err(late()),
         }
+        let mut nonsense = None;
         loop {
             match self.answer.take() {
                 Some((of, answer)) if of == id => return answer.map_err(Failure::Refused),
@@ -267,14 +321,21 @@ impl Link {
             }
             match timeout_at(end, self.read()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(why)) => return Err(Failure::Lost(why)),
-                Err(_) => return Err(late()),
+                Ok(Err(Broken::Nonsense(why))) if !self.greeted && nonsense.is_none() => {
+                    end = end.min(Instant::now() + BEHIND);
+                    nonsense = Some(why);
+                }
+                Ok(Err(why)) => {
+                    self.has_hung_up = matches!(why, Broken::Gone(_)) && nonsense.is_none();
+                    return Err(Failure::Lost(nonsense.unwrap_or(why.to_string())));
+                }
+                Err(_) => return Err(nonsense.map_or_else(late, Failure::Lost)),
             }
         }
     }
 
     /// Reads until one line has been understood. Safe to cancel.
-    async fn read(&mut self) -> Result<(), String> {
+    async fn read(&mut self) -> Result<(), Broken> {
         loop {
             match self.lines.take() {
                 Ok(Some(text)) => {
@@ -284,23 +345,24 @@ impl Link {
                         Ok(Said::Message(text)) => self.events.push_back(Event::Message(text)),
                         Err(why) => {
                             let start: String = text.chars().take(60).collect();
-                            return Err(format!(
+                            return Err(Broken::Nonsense(format!(
                                 "it says what is no message of the bridge (`{start}`: {why})"
-                            ));
+                            )));
                         }
                     }
                     return Ok(());
                 }
                 Ok(None) => {}
                 Err(bad) => {
-                    return Err(format!("it says what is no message of the bridge ({bad})"));
+                    let why = format!("it says what is no message of the bridge ({bad})");
+                    return Err(Broken::Nonsense(why));
                 }
             }
             let mut buf = vec![0; 1 << 16];
             match self.reader.read(&mut buf).await {
-                Ok(0) => return Err("it has closed the connection".into()),
+                Ok(0) => return Err(Broken::Gone("it has closed the connection".into())),
                 Ok(n) => self.lines.feed(&buf[..n]),
-                Err(e) => return Err(format!("it cannot be read from: {e}")),
+                Err(e) => return Err(Broken::Gone(format!("it cannot be read from: {e}"))),
             }
         }
     }
@@ -316,7 +378,8 @@ impl Link {
             }
             // Answers that nobody waits for any more are overwritten.
             if let Err(why) = self.read().await {
-                if let Err(why) = self.come_back(&why).await {
+                self.has_hung_up = matches!(why, Broken::Gone(_));
+                if let Err(why) = self.come_back(&why.to_string()).await {
                     return Event::Lost(why);
                 }
                 // What it has said while nobody listened.
@@ -335,7 +398,7 @@ impl Link {
     async fn come_back(&mut self, why: &str) -> Result<(), String> {
         let told = format!("The connection to the back end is lost: {why}.");
         self.lost = Some(told.clone());
-        if self.place == Place::Once || self.session.is_empty() || why.contains("no message") {
+        if self.place == Place::Once || self.session.is_empty() || !self.has_hung_up {
             return Err(told);
         }
         let end = Instant::now() + COMING;

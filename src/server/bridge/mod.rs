@@ -8,9 +8,12 @@
 //! its end before the next one is looked at.
 #![forbid(unsafe_code)]
 
+mod book;
+mod device;
 mod front;
 mod gem5;
 mod link;
+mod mirror;
 mod monitor;
 pub mod offer;
 mod packets;
@@ -25,7 +28,7 @@ pub use start::BackEnd;
 use super::client::Client;
 use super::listen::Listener;
 use super::options::{Options, Target as Wanted};
-use super::{Outcome, Terminal, sys};
+use super::{Outcome, Terminal};
 use crate::inject::foreground;
 use crate::signals::Incoming;
 use front::Front;
@@ -55,11 +58,7 @@ pub async fn serve(options: Options, backend: BackEnd) -> i32 {
     };
     bound.front.end().await;
     foreground::take_back();
-    match outcome {
-        Outcome::Signalled(signal) => sys::die_by(signal),
-        Outcome::Quit(status) => status,
-        Outcome::Closed => 0,
-    }
+    outcome.status()
 }
 
 impl Bound {
@@ -79,7 +78,8 @@ impl Bound {
             }
         };
         let listener = Listener::bind(&options.comm).await?;
-        let front = Front::new(backend, program, terminal, options.remote_debug);
+        let mut front = Front::new(backend, program, terminal, options.remote_debug);
+        front.output = options.output;
         let (once, multi) = (options.once, options.multi);
         Ok(Bound {
             listener,

@@ -1,36 +1,33 @@
-//! `monitor ulpf …` over the bridge: what a back end has beyond the protocol, the same for all of them.
+//! `monitor ulpf …` over the bridge: what a back end has of its own. The commands for watches are in `front/commands.rs`.
 #![forbid(unsafe_code)]
 
 use super::link::{Failure, Link};
 use std::fmt::Write;
 use std::time::Duration;
-use ulpf_bridge::{Armed, Feature, Hit, Kind, Reply, Request, WatchSpec};
+use ulpf_bridge::{Feature, Hit, Reply, Request};
 
 /// A command of the user's may take its time.
 const LONG: Duration = Duration::from_secs(60);
 
 pub const HELP: &str = "\
-ulpf backend             which back end this is, and what it can do
-ulpf stats [json]        the machine's counters
-ulpf hits [N]            the last hits, at most N (20)
-ulpf watch ADDR LEN [w|r|rw]
-                         watch memory; a hit stops the program
+ulpf watch ADDR LEN r|w|rw [stop] [log] [FILTER]
+                         watch memory: stop at its hits, or log them, or only count
+ulpf filter ID [FILTER]  change which hits of such a watch matter (nothing said: all)
 ulpf unwatch ID          take such a watch away
+ulpf off ID, ulpf on ID  switch it off and on; it keeps its number, counts and filter
+ulpf stats [json]        what watches have counted, and the machine's own counters
+ulpf hits [N]            the last hits, at most N (20), as the back end has kept them
+ulpf log [N]             the last N (100) hits of watches that log or stop, as JSON lines
+ulpf last ADDR [LEN] [N] who has written these bytes (one) last, as JSON
+ulpf stop, ulpf about    which watch made the last stop; the session, as JSON
+ulpf backend             which back end this is, and what it can do
+ulpf why                 why the last watch was refused
 ulpf help                this text
-Filters, conditions, logs and the commands of GDB's plugin are those of the
-stub (--backend signal); this back end does not have them.
+FILTER, any number of these: changed, thread N, skip N, count N, old|new OP N,
+       from|outside RANGES, if x BYTECODE, unit BYTES
+GDB's ulpf commands work; what needs ulpf's own stub in the program (heap, bt,
+called from, debug registers, patches) is refused by name.
 ";
-
-fn kind(word: Option<&str>) -> Result<Kind, String> {
-    match word {
-        None | Some("w") => Ok(Kind::Write),
-        Some("r") => Ok(Kind::Read),
-        Some("rw") => Ok(Kind::Access),
-        Some(other) => Err(format!(
-            "`{other}` is no kind of watch; there are w, r and rw"
-        )),
-    }
-}
 
 fn number(word: &str) -> Result<u64, String> {
     let parsed = match word.strip_prefix("0x") {
@@ -40,9 +37,6 @@ fn number(word: &str) -> Result<u64, String> {
     parsed
         .map_err(|_| format!("`{word}` is no number; numbers are decimal, or hexadecimal with 0x"))
 }
-
-/// What GDB's plugin is told where its commands have nobody to serve them.
-const NO_PLUGIN: &str = r#"{"refused":{"what":"there are no ulpf commands here","why":"they are those of ulpf's stub, and this program is on another machine (monitor ulpf backend)","what_to_do":"use watch, rwatch and awatch, or monitor ulpf watch"}}"#;
 
 pub async fn answer(link: &mut Link, command: &str) -> String {
     let c = &link.capabilities;
@@ -61,21 +55,6 @@ pub async fn answer(link: &mut Link, command: &str) -> String {
             Ok(n) => hits(link, n).await,
             Err(why) => Err(why),
         },
-        ["ulpf", "watch", addr, len, how @ ..] if how.len() < 2 => {
-            match (number(addr), number(len), kind(how.first().copied())) {
-                (Ok(addr), Ok(len), Ok(kind)) => watch(link, WatchSpec { addr, len, kind }).await,
-                (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => Err(why),
-            }
-        }
-        ["ulpf", "unwatch", id] => match number(id) {
-            Ok(id) => link
-                .request(Request::Unwatch { ids: vec![id] })
-                .await
-                .map(|_| String::new())
-                .map_err(|f| f.to_string()),
-            Err(why) => Err(why),
-        },
-        ["ulpf", "about"] => Ok(format!("{NO_PLUGIN}\n")),
         _ if link.capabilities.has(Feature::Monitor) => return forward(link, command).await,
         _ => Err(format!(
             "The {} back end has no command `{command}`. `monitor ulpf help` lists what there is.",
@@ -100,7 +79,7 @@ async fn forward(link: &mut Link, command: &str) -> String {
     }
 }
 
-fn backend(link: &Link) -> String {
+pub fn backend(link: &Link) -> String {
     let c = &link.capabilities;
     let mut out = format!("{}: {}\n", link.backend, link.name);
     let _ = writeln!(
@@ -167,21 +146,4 @@ async fn hits(link: &mut Link, most: u64) -> Result<String, String> {
         );
     }
     Ok(out)
-}
-
-async fn watch(link: &mut Link, spec: WatchSpec) -> Result<String, String> {
-    match link
-        .request(Request::Watch {
-            watches: vec![spec],
-        })
-        .await
-    {
-        Ok(Reply::Watched { watches }) => match watches.first() {
-            Some(Armed::Id(id)) => Ok(format!("watch {id}\n")),
-            Some(Armed::Refused(why)) => Err(why.to_string()),
-            None => Err("The back end says nothing of the watch.".into()),
-        },
-        Ok(_) => Err("The back end's answer is none to `watch`.".into()),
-        Err(f) => Err(f.to_string()),
-    }
 }

@@ -1,21 +1,60 @@
-//! `ulpf bridge`: a remote port as a back end of the bridge, for whoever connects. In a guest, beside
-//! `ulpf server`, it is how a debugger's side outside reaches the guest's stub or kernel module.
+//! `ulpf bridge`: a program of this machine as a back end of the bridge, for whoever connects. In a guest it
+//! is how a debugger's side outside reaches the guest's stub or kernel module.
+//!
+//! ```text
+//!   front end ⇄ TCP, a socket, virtio-serial ⇄ Proxy ⇄ a socket ⇄ ulpf server: ours, or one that is there ⇄ stub
+//! ```
 #![forbid(unsafe_code)]
 
+use super::device::Device;
 use super::proxy::{Flavour, Proxy};
+use crate::gdb::SocketDir;
+use crate::inject::sys;
+use crate::placement::Placement;
 use crate::server::listen::{Listener, Reader, Writer};
+use crate::server::options::{self, Options, Target};
+use crate::server::{Bound, Terminal};
+use crate::signals::Incoming;
 use clap::Args;
 use std::ffi::OsString;
+use std::path::Path;
 use tokio::net::{TcpStream, UnixStream};
 
+const EXAMPLES: &str = "\
+In a guest, with the kernel module, for a debugger outside:
+  ulpf bridge 0.0.0.0:9000 --backend kernel -- ./prog args     a TCP port that is forwarded
+  ulpf bridge /dev/virtio-ports/ulpf -- ./prog args            a port of virtio-serial
+and outside:
+  ulpf gdb --backend bridge:localhost:9000 ./prog
+  ulpf gdb --backend bridge:/path/of/the/port's/socket ./prog
+
+There is no authentication: whoever reaches ADDR has the program.";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct BridgeArgs {
-    /// Where to listen: HOST:PORT, :PORT (this machine only) or a new socket's path
+    /// Where to listen: HOST:PORT, :PORT (this machine only), a new socket's path, or a character device
     #[arg(value_name = "ADDR")]
     listen: OsString,
-    /// The remote port: HOST:PORT, :PORT or a socket's path
-    #[arg(value_name = "REMOTE")]
-    remote: String,
+    /// A remote port that is there already: HOST:PORT, :PORT or a socket's path
+    #[arg(
+        value_name = "REMOTE",
+        required_unless_present = "command",
+        conflicts_with = "command"
+    )]
+    remote: Option<String>,
+    /// What the program's watches are made of: auto, kernel or signal
+    #[arg(long, value_name = "NAME", requires = "command")]
+    backend: Option<String>,
+    /// Where watches live: auto, guard or debug-register
+    #[arg(long, value_name = "WHERE", requires = "command")]
+    placement: Option<String>,
+    /// Leave the program's code as it is
+    #[arg(long, requires = "command")]
+    no_patch: bool,
+    /// A program to start, and its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
 }
 
 async fn connect(remote: &str) -> std::io::Result<(Reader, Writer)> {
@@ -35,7 +74,11 @@ async fn connect(remote: &str) -> std::io::Result<(Reader, Writer)> {
 
 /// The exit status.
 pub async fn offer(args: BridgeArgs) -> i32 {
-    match serve(&args).await {
+    let done = match (&args.remote, args.command.is_empty()) {
+        (Some(remote), _) => there_already(&args, remote).await,
+        (None, _) => a_program(&args).await,
+    };
+    match done {
         Ok(()) => 0,
         Err(why) => {
             message!("ulpf bridge: {why}");
@@ -44,20 +87,124 @@ pub async fn offer(args: BridgeArgs) -> i32 {
     }
 }
 
-async fn serve(args: &BridgeArgs) -> Result<(), String> {
-    let remote = &args.remote;
+async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
+    let place = Place::bind(&args.listen).await?;
     let (reader, writer) = connect(remote).await.map_err(|e| {
         format!("{remote} cannot be reached: {e}. Start `ulpf server` there first.")
     })?;
     let name = format!("the remote port at {remote}");
-    let mut proxy = Proxy::new(reader, writer, Flavour::Packets, name, String::new(), None).await?;
-    let listener = Listener::bind(&args.listen).await?;
-    if let Some(text) = listener.announcement() {
-        message!("{text}");
+    serve(place, reader, writer, name, String::new()).await
+}
+
+/// A server of our own, in this process, on a socket that nobody else can reach.
+async fn a_program(args: &BridgeArgs) -> Result<(), String> {
+    let (program, rest) = args.command.split_first().ok_or("No program is named.")?;
+    let place = Place::bind(&args.listen).await?;
+    if let Some(word) = &args.placement {
+        Placement::parse(word)?.choose();
     }
+    let (elsewhere, guards) = options::backend(args.backend.as_deref().unwrap_or("auto"))?;
+    if elsewhere.is_some() {
+        return Err(
+            "Only a program of this machine is offered here: --backend auto, kernel or signal."
+                .into(),
+        );
+    }
+    guards.choose()?;
+    let path = crate::gdb::locate(program)?;
+    let dir = SocketDir::new()?;
+    let socket = dir.0.join("gdb");
+    let options = Options {
+        comm: socket.clone().into(),
+        once: true,
+        guards,
+        no_patch: args.no_patch,
+        no_shell: true,
+        target: Target::Program {
+            program: path.clone().into(),
+            args: rest.to_vec(),
+        },
+        ..Options::default()
+    };
+    // They end us, but not while the stub is only half-way in the program.
+    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    let mut bound = Bound::new(options, Terminal::Shared).await?;
+    let name = "ulpf's stub in the program".to_owned();
+    let offered = async {
+        let (reader, writer) = UnixStream::connect(&socket)
+            .await
+            .map_err(|e| format!("our own server cannot be reached: {e}"))?
+            .into_split();
+        serve(place, reader, writer, name, path.display().to_string()).await
+    };
+    let mut signal = None;
+    let done = tokio::select! {
+        done = offered => done,
+        // It has said why.
+        _ = bound.run() => Err("the program's server has ended".into()),
+        number = signals.next() => {
+            signal = Some(number);
+            Ok(())
+        }
+    };
+    bound.end().await;
+    match signal {
+        Some(number) => sys::die_by(number),
+        None => done,
+    }
+}
+
+enum Place {
+    Listener(Listener),
+    Device(Device, OsString),
+}
+
+impl Place {
+    async fn bind(addr: &OsString) -> Result<Place, String> {
+        match Device::is_one(Path::new(addr)) {
+            true => Ok(Place::Device(Device::open(Path::new(addr))?, addr.clone())),
+            false => Ok(Place::Listener(Listener::bind(addr).await?)),
+        }
+    }
+
+    fn announce(&self) {
+        match self {
+            Place::Listener(listener) => {
+                if let Some(text) = listener.announcement() {
+                    message!("{text}");
+                }
+            }
+            Place::Device(_, path) => message!("Listening on {}", path.to_string_lossy()),
+        }
+    }
+
+    async fn accept(&self) -> Result<(Reader, Writer), String> {
+        match self {
+            Place::Listener(listener) => match listener.accept().await {
+                Ok((reader, writer, _)) => Ok((reader, writer)),
+                Err(e) => Err(format!("no connection can be accepted: {e}")),
+            },
+            Place::Device(device, _) => {
+                let (reader, writer) = device.accept().await;
+                Ok((Box::new(reader), Box::new(writer)))
+            }
+        }
+    }
+}
+
+/// Until the program's end, and whoever is connected then has gone.
+async fn serve(
+    place: Place,
+    reader: impl tokio::io::AsyncRead + Unpin,
+    writer: impl tokio::io::AsyncWrite + Unpin,
+    name: String,
+    program: String,
+) -> Result<(), String> {
+    let mut proxy = Proxy::new(reader, writer, Flavour::Packets, name, program, None).await?;
+    place.announce();
     loop {
-        let (mut reader, mut writer, _) = listener.accept().await.map_err(|e| e.to_string())?;
-        if proxy.serve(&mut reader, &mut writer).await.is_err() {
+        let (mut reader, mut writer) = place.accept().await?;
+        if proxy.serve(&mut reader, &mut writer).await.is_err() || proxy.is_over() {
             return Ok(());
         }
     }

@@ -130,7 +130,7 @@ pub fn watch(key: &[u8]) -> Option<WatchSpec> {
     };
     let addr = rsp::hex_number(fields.next()?)?;
     let len = rsp::hex_number(fields.next()?.split(|&b| b == b';').next()?)?;
-    Some(WatchSpec { addr, len, kind })
+    Some(WatchSpec::plain(addr, len, kind))
 }
 
 /// What `vCont`, `c`, `s`, `C`, `S` ask for.
@@ -140,6 +140,8 @@ pub struct Action {
     /// Linux's number.
     pub signal: u8,
     pub thread: Option<u64>,
+    /// The others rest meanwhile.
+    pub alone: bool,
 }
 
 pub fn action(packet: &[u8]) -> Option<Action> {
@@ -163,6 +165,7 @@ pub fn action(packet: &[u8]) -> Option<Action> {
             step,
             signal,
             thread,
+            alone: false,
         })
     };
     match packet.strip_prefix(b"vCont;") {
@@ -171,7 +174,10 @@ pub fn action(packet: &[u8]) -> Option<Action> {
             let all: Option<Vec<Action>> = actions.split(|&b| b == b';').map(one).collect();
             let all = all?;
             let first = all.iter().find(|a| a.step || a.signal != 0).or(all.first());
-            first.cloned()
+            let mut first = first.cloned()?;
+            // An action without a thread, or for thread -1 (no number here), is for all that have none yet.
+            first.alone = all.iter().all(|a| a.thread.is_some());
+            Some(first)
         }
         None => one(packet.split(|&b| b == b';').next()?),
     }
@@ -250,12 +256,21 @@ mod tests {
             step,
             signal: 0,
             thread: None,
+            alone: false,
         };
         assert_eq!(of("vCont;c"), Some(plain(false)));
         assert_eq!(
             of("vCont;s:1;c:-1"),
             Some(Action {
                 thread: Some(1),
+                ..plain(true)
+            })
+        );
+        assert_eq!(
+            of("vCont;s:1"),
+            Some(Action {
+                thread: Some(1),
+                alone: true,
                 ..plain(true)
             })
         );

@@ -6,8 +6,11 @@ use super::gem5;
 use super::link::{Link, Place};
 use crate::gdb::{SocketDir, locate};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use tokio::process::{Child, Command};
+use ulpf_bridge::{Feature, Reply, Request};
 
 /// Who serves the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ pub async fn start(
     backend: &BackEnd,
     program: Option<&(OsString, Vec<OsString>)>,
     own_group: bool,
+    output: Option<[i32; 2]>,
 ) -> Result<Started, String> {
     match backend {
         BackEnd::At(place) => {
@@ -79,6 +83,10 @@ pub async fn start(
                 .arg(&path)
                 .args(args);
             command.kill_on_drop(true);
+            if let Some([out, err]) = output {
+                command.stdin(std::process::Stdio::null());
+                command.stdout(copy(out)?).stderr(copy(err)?);
+            }
             if own_group {
                 command.process_group(0);
             }
@@ -101,5 +109,40 @@ pub async fn start(
             })
         }
         BackEnd::Gem5(gem5) => gem5::start(gem5.as_deref(), program).await,
+    }
+}
+
+/// Of a descriptor of ours that is written to.
+fn copy(fd: i32) -> Result<File, String> {
+    let file = File::options()
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"));
+    file.map_err(|e| format!("The program's output has no place: {e}."))
+}
+
+/// How far the program lies from where its file says: as the auxiliary vector and the file have its entry.
+pub async fn bias(link: &mut Link) -> u64 {
+    const AT_ENTRY: u64 = 9;
+    if !link.capabilities.has(Feature::Auxv) {
+        return 0;
+    }
+    let Ok(Reply::Data { data }) = link.request(Request::Auxv).await else {
+        return 0;
+    };
+    let words = data.0.chunks_exact(8).map(|b| {
+        let word = b.try_into().unwrap_or_default();
+        u64::from_le_bytes(word)
+    });
+    let words: Vec<u64> = words.collect();
+    let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
+    // In an ELF file's head.
+    let mut head = [0; 32];
+    let read = File::open(&link.program).and_then(|mut f| f.read_exact(&mut head));
+    match (entry, read) {
+        (Some(pair), Ok(())) => {
+            let there = head[24..32].try_into().unwrap_or_default();
+            pair[1].wrapping_sub(u64::from_le_bytes(there))
+        }
+        _ => 0,
     }
 }

@@ -1,0 +1,175 @@
+//! What our own stub behind the port has counted and logged: read from the memory that it shares, as `ulpf
+//! top` does, so that nobody is stopped for it and it can be asked for while the program runs.
+#![forbid(unsafe_code)]
+
+use super::Proxy;
+use super::remote::Answer;
+use crate::inject::{SharedArea, sessions};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use ulpf_bridge::{Bytes, Hit, Kind, Listed, Reply, Totals};
+use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
+use ulpf_lib::{AccessKind, WatchKind};
+
+/// Hits that are kept for who asks later, and of one answer at most.
+const KEPT: usize = 1 << 16;
+const MOST: u64 = 4096;
+/// Watches of one answer: a line has 4 MiB.
+const WATCHES: usize = 20_000;
+
+/// How often we look whether the program has executed another one, which has an area of its own.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub struct Looks {
+    pid: i32,
+    looked: Instant,
+    area: SharedArea,
+    reader: Reader,
+    log: VecDeque<Hit>,
+    /// The number of the last one, with those that were overwritten before we came.
+    sequence: u64,
+}
+
+impl Looks {
+    fn of(pid: i32) -> Option<Looks> {
+        Some(Looks {
+            pid,
+            looked: Instant::now(),
+            area: sessions::area_of(pid)?,
+            reader: Reader::new(Start::First),
+            log: VecDeque::new(),
+            sequence: 0,
+        })
+    }
+
+    fn renew(&mut self) {
+        if self.looked.elapsed() < AGAIN {
+            return;
+        }
+        self.looked = Instant::now();
+        let now = sessions::area_of(self.pid);
+        if let Some(area) = now.filter(|a| a.header().base_ns > self.area.header().base_ns) {
+            (self.area, self.reader) = (area, Reader::new(Start::First));
+        }
+    }
+
+    fn update(&mut self) {
+        self.renew();
+        let mut news: Vec<ring::Hit> = Vec::new();
+        for n in 0..self.area.rings() {
+            self.reader.read(&self.area, n, KEPT, |hit| news.push(hit));
+        }
+        news.sort_by_key(|hit| hit.time);
+        for hit in news {
+            self.sequence += hit.lost + 1;
+            self.log.push_back(told(&hit, self.sequence));
+        }
+        let surplus = self.log.len().saturating_sub(KEPT);
+        self.log.drain(..surplus);
+    }
+
+    fn watches(&self) -> Vec<Listed> {
+        let lines = self.area.roster().iter().enumerate();
+        let present = lines.filter_map(|(id, line)| {
+            let what = line.what.load(Acquire);
+            // Stretches of the heap are reported as one watch, which has no bytes of its own.
+            let is_one = line.reported_as.load(Relaxed) == id as u32;
+            if what == 0 || what & listed::ENDED != 0 || !is_one {
+                return None;
+            }
+            let n = self.area.counters(id as u32);
+            let (hits, silent) = self.area.hits(id as u32);
+            Some(Listed {
+                id: id as u64,
+                addr: line.start.load(Relaxed),
+                len: line.len.load(Relaxed),
+                kind: match crate::top::look::kind_of(what) {
+                    WatchKind::Write => Kind::Write,
+                    WatchKind::Read => Kind::Read,
+                    WatchKind::Access => Kind::Access,
+                },
+                hits,
+                silent,
+                filtered: n.filtered.load(Relaxed),
+                stops: n.stops.load(Relaxed),
+                false_positives: n.false_positives.load(Relaxed),
+                log: what & listed::LOGGED != 0,
+                debuggers: what & listed::BULK == 0,
+                register: n.placement.load(Relaxed) != 0,
+            })
+        });
+        present.take(WATCHES).collect()
+    }
+}
+
+fn told(hit: &ring::Hit, sequence: u64) -> Hit {
+    let values = hit.flags & hit_flags::UNKNOWN == 0;
+    let bytes = |of: &[u8]| {
+        Bytes(if values {
+            of[..hit.used()].into()
+        } else {
+            vec![]
+        })
+    };
+    Hit {
+        sequence,
+        watch: hit.watch.into(),
+        pc: hit.pc,
+        thread: hit.tid.into(),
+        write: hit.kind != AccessKind::Read as u8,
+        addr: hit.addr,
+        len: hit.len.into(),
+        old: bytes(&hit.old),
+        new: bytes(&hit.new),
+        system_call: hit.call.is_some(),
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
+    /// Is it ours, and on this machine?
+    pub(super) async fn look_for_the_stub(&mut self) {
+        let Ok(about) = self.remote.monitor("ulpf about").await else {
+            return;
+        };
+        let about: serde_json::Value = serde_json::from_str(about.trim()).unwrap_or_default();
+        let pid = about["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
+        self.looks = pid.and_then(Looks::of);
+    }
+
+    pub(super) fn list(&mut self) -> Answer {
+        let Some(looks) = &mut self.looks else {
+            return Err(super::remote::refuse(
+                "it has no stub of ulpf's on this machine",
+            ));
+        };
+        looks.renew();
+        let header = looks.area.header();
+        Ok(Reply::Listed {
+            watches: looks.watches(),
+            totals: Totals {
+                faults: header.faults.load(Relaxed),
+                false_positives: header.all_false_positives(looks.area.areas()),
+                slow: header.slow.load(Relaxed),
+                syscalls: header.syscalls.load(Relaxed),
+            },
+        })
+    }
+
+    pub(super) fn hits(&mut self, since: u64, most: u64) -> Answer {
+        let Some(looks) = &mut self.looks else {
+            return Err(super::remote::refuse(
+                "it has no stub of ulpf's on this machine",
+            ));
+        };
+        looks.update();
+        let first = looks.log.front().map_or(looks.sequence + 1, |h| h.sequence);
+        let hits = looks.log.iter().filter(|h| h.sequence > since);
+        Ok(Reply::Hits {
+            hits: hits.take(most.min(MOST) as usize).cloned().collect(),
+            last: looks.sequence,
+            lost: (first - 1).saturating_sub(since),
+        })
+    }
+}
