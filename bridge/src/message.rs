@@ -159,7 +159,8 @@ pub enum Request {
     },
     /// Another filter for a watch; none: every hit counts.
     Filter {
-        id: u64,
+        /// (`id` is the request's own.)
+        watch: u64,
         #[serde(default)]
         filter: Option<Filter>,
     },
@@ -524,6 +525,20 @@ mod tests {
                 format!("{said}\n")
             );
         }
+    }
+
+    /// A field of a request's must not be called as one of the line's.
+    #[test]
+    fn another_filter_comes_back_as_it_was() {
+        let ask = Ask {
+            id: 7,
+            request: Request::Filter {
+                watch: 3,
+                filter: Some(Filter::default()),
+            },
+        };
+        let text = String::from_utf8(crate::line(&ask)).unwrap();
+        assert_eq!(Ask::parse(text.trim()), Ok(ask));
     }
 
     #[test]

@@ -165,7 +165,7 @@ class Dap(DapCase):
         dap.set_watches(dap.watch("checked", log=True))
         dap.ask("continue", threadId=1)
         self.assertEqual(dap.exited(), 0)
-        self.assertEqual(len(re.findall(r" checked: -?\d+ → -?\d+", dap.outputs("console"))), 100)
+        self.assertEqual(len(re.findall(r" checked: -?\d+ → -?\d+", dap.outputs("console"))), 99)  # (The first leaves the value as it was.)
 
 
 @needs("tmux")

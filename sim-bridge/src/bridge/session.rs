@@ -201,10 +201,14 @@ impl Session {
                     Some(id) => refuse("There is no such watch", format!("its number is {id}"), ""),
                 }
             }
-            Request::Filter { id, filter } => {
-                match self.machine.state.borrow_mut().debug.filter(id, filter) {
+            Request::Filter { watch, filter } => {
+                match self.machine.state.borrow_mut().debug.filter(watch, filter) {
                     true => Ok(Reply::Done),
-                    false => refuse("There is no such watch", format!("its number is {id}"), ""),
+                    false => refuse(
+                        "There is no such watch",
+                        format!("its number is {watch}"),
+                        "",
+                    ),
                 }
             }
             Request::Auxv => Ok(Reply::Data {

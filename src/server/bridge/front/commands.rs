@@ -280,12 +280,12 @@ impl Front {
         }
         let filter = any.then_some(filter);
         let there = self.book.watches.get(&n).and_then(|w| w.there);
-        if let Some(id) = there {
+        if let Some(watch) = there {
             // Where it is sorted here, the back end has to stop for every hit from now on.
             let done = match self.can().has(Feature::Filters) {
                 true => {
                     let filter = filter.clone();
-                    self.ask(Request::Filter { id, filter }).await.map(drop)
+                    self.ask(Request::Filter { watch, filter }).await.map(drop)
                 }
                 false => self.switch(n, false).await,
             };
