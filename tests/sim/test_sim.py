@@ -74,7 +74,6 @@ class Sim(Machine, Case):
         self.assertEqual(rsp("vCont;c"), b"W03")
         self.assertIn('"watches":0', rsp.monitor("ulpf stats json"))
 
-
     def test_a_debugger_that_has_gone_leaves_nothing(self):
         program = static("five")
         server = self.serve(program, options=SIM)
