@@ -25,23 +25,13 @@ class Bridged(Case):
     limit = 300
     idle = True
 
-    @classmethod
-    def setUpClass(cls):
-        try:
-            cls.guest = Guest(["five", "threads16", "spin"], limit=cls.limit - 20, bridged=True)
-        except vm.Unavailable as why:
-            cls.guest = None
-            cls.why = str(why)
-
-    @classmethod
-    def tearDownClass(cls):
-        if cls.guest:
-            cls.guest.close()
-
     def setUp(self):
         super().setUp()
-        if not self.guest:
-            self.skipTest(self.why)
+        try:
+            self.guest = Guest(["five", "threads16", "spin"], limit=self.limit - 20, bridged=True)
+        except vm.Unavailable as why:
+            self.skipTest(str(why))
+        self.addCleanup(self.guest.close)
 
     def offer(self, at, *program, backend="kernel"):
         """`ulpf bridge` in the guest; where it is to be reached from here."""
@@ -51,16 +41,15 @@ class Bridged(Case):
         Front(place, patient=60).close()
         return place
 
-    def over(self, place, stop="ready"):
+    def over(self, place, program="five", stop="ready"):
         """gdb, at a front end out here."""
         server = self.serve(options=["--backend", f"bridge:{place}"])
         gdb = self.gdb()
         gdb("set remotetimeout 60")
-        gdb(f"file {example('five')}")
-        gdb(f"target remote {server.target}")
-        if stop:
-            gdb(f"tbreak {stop}")
-            self.assertSays(gdb("continue"), rf"{stop} \(")
+        gdb(f"file {example(program)}")
+        self.assertSays(gdb(f"target remote {server.target}"), r"Remote debugging using")
+        gdb(f"tbreak {stop}")
+        self.assertSays(gdb("continue"), rf"{stop} \(")
         return server, gdb
 
     def ended(self):
@@ -96,7 +85,7 @@ class Bridged(Case):
 
     def test_a_port_of_virtio_serial(self):
         """Front ends come and go: one says goodbye, one is killed in the middle of a run; the program stays."""
-        place = self.offer(PORT, "threads16")
+        place = self.offer(PORT, "spin")
         server = self.serve(options=["--backend", f"bridge:{place}"])
         rsp = Rsp(server.target, seconds=60)
         rsp.no_ack()
@@ -121,19 +110,21 @@ class Bridged(Case):
         status, _, err = self.ended()
         self.assertEqual(status, 0, err)
 
+    def dies(self, at):
+        place = self.offer(at, "spin")
+        _, gdb = self.over(place, program="spin", stop="turn")
+        gdb("delete")
+        gdb.send("continue")
+        time.sleep(1)
+        begun = time.monotonic()
+        self.guest.pull_the_plug()
+        self.assertSays(gdb.answer(60), r"The connection to the back end is lost: ")
+        self.assertLess(time.monotonic() - begun, 30 * PATIENCE)
+        self.assertSays(gdb("info threads"), r"No threads")
+
     def test_a_machine_that_dies(self):
         """In the middle of a run: the debugger has its prompt back within seconds, and the reason."""
-        for at in TCP, PORT:
-            with self.subTest(at):
-                if at == PORT:
-                    self.guest = Guest(["spin"], limit=self.limit - 20, bridged=True)
-                place = self.offer(at, "spin")
-                _, gdb = self.over(place, stop=None)
-                gdb.send("continue")
-                time.sleep(1)
-                begun = time.monotonic()
-                self.guest.pull_the_plug()
-                self.assertSays(gdb.answer(60), r"The connection to the back end is lost: ")
-                self.assertLess(time.monotonic() - begun, 30 * PATIENCE)
-                self.assertSays(gdb("info threads"), r"No threads")
-                gdb.close()
+        self.dies(TCP)
+
+    def test_a_machine_behind_a_port_that_dies(self):
+        self.dies(PORT)

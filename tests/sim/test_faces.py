@@ -184,7 +184,7 @@ class Top(Case):
         gdb("ulpf watch rounds log")
         gdb.send("continue")
         with Screen(ULPF, "top", "--pid", server.process.pid, size=(100, 30)) as screen:
-            screen.shows(r"^ ulpf top  alone \(\d+\)", r"hits [\d,]{2,}", r"^ +1 rounds +w ", r"write  rounds: \d+ → \d+  main\+0x\w+ at alone")
+            screen.shows(r"^ ulpf top  alone \(\d+\)", r"hits [\d,]{2,}", r"^ +\d+ rounds +w ", r"write  rounds: \d+ → \d+  main\+0x\w+ at alone")
             screen.keys("q")
             screen.shows(r"exit status 0")
         gdb.interrupt()

@@ -36,6 +36,7 @@ async fn a_conversation() {
         how: How::Step,
         thread: None,
         signal: 0,
+        alone: false,
     };
     l.request(resume).await.unwrap();
     let Event::Stopped(stop) = l.event().await else {

@@ -1,8 +1,8 @@
 //! What the remote port says of a stop, as the bridge says it.
 #![forbid(unsafe_code)]
 
-use super::{Flavour, Proxy};
 use super::remote::PATIENCE;
+use super::{Flavour, Proxy};
 use crate::rsp;
 use std::os::unix::process::ExitStatusExt;
 use tokio::io::{AsyncRead, AsyncWrite};
