@@ -7,15 +7,13 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::Relaxed;
 use std::alloc::System;
 
 use capstone_sys as cs;
 use ulpf_lib::arena::Arena;
 use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN};
 
-use crate::change::thread_pointer;
-use crate::shared::S;
+use crate::change;
 
 static ARENA: Arena = Arena::new();
 
@@ -32,16 +30,10 @@ fn ours(p: *mut u8) -> bool {
     (p as u64).wrapping_sub(OUR_PLACE) < OUR_PLACE_LEN
 }
 
-/// Is the calling thread the changer?
-fn changing() -> bool {
-    let changer = S.door.changer.load(Relaxed);
-    changer != 0 && changer == thread_pointer()
-}
-
 // SAFETY: each block goes back to where it came from.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if changing() {
+        if change::is_mine() {
             // SAFETY: the caller's layout.
             let p = unsafe { ARENA.alloc(layout) };
             // Elsewhere it could not be told apart: our place is 252 GiB, and full.
@@ -52,7 +44,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if !changing() {
+        if !change::is_mine() {
             // SAFETY: the caller's layout.
             return unsafe { self.0.alloc_zeroed(layout) };
         }
@@ -67,7 +59,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     }
 
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !ours(p) && !changing() {
+        if !ours(p) && !change::is_mine() {
             // SAFETY: from `self.0`, with this layout.
             return unsafe { self.0.realloc(p, layout, size) };
         }

@@ -102,8 +102,15 @@ pub fn enter(b: &Block) {
     }
 }
 
-pub fn leave(b: &Block) {
+pub fn leave(b: &mut Block) {
     b.performing.store(0, SeqCst);
+    b.send_again();
+}
+
+/// Is the calling thread the changer?
+pub fn is_mine() -> bool {
+    let changer = S.door.changer.load(Relaxed);
+    changer != 0 && changer == thread_pointer()
 }
 
 /// Becomes the changer; `false`: this thread already is.
@@ -125,9 +132,10 @@ pub fn begin() -> bool {
     true
 }
 
-pub fn end() {
+pub fn end(b: &mut Block) {
     S.door.generation.fetch_add(1, SeqCst);
     S.door.changer.store(0, SeqCst);
+    b.send_again();
 }
 
 /// Blocks what is asynchronous; the mask before.
@@ -135,13 +143,22 @@ pub fn block_signals() -> u64 {
     set_mask(ALL & !SYNCHRONOUS)
 }
 
+/// Blocks these, too.
+pub fn block(mask: u64) {
+    change_mask(k::SIG_BLOCK, mask);
+}
+
 pub fn set_mask(mask: u64) -> u64 {
+    change_mask(k::SIG_SETMASK, mask)
+}
+
+fn change_mask(how: u32, mask: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: two words.
     let _ = unsafe {
         sys!(
             k::__NR_rt_sigprocmask,
-            k::SIG_SETMASK,
+            how,
             &raw const mask,
             &raw mut old,
             8
@@ -174,6 +191,7 @@ pub fn change<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
     }
     let mut f = Some(f);
     let mut result = None;
+    let record = core::ptr::from_mut(block);
     {
         let mut run = || {
             if !begin() {
@@ -184,7 +202,8 @@ pub fn change<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
                 return;
             }
             result = f.take().map(|f| f());
-            end();
+            // SAFETY: the thread's own record.
+            end(unsafe { &mut *record });
         };
         aside(block, &mut run);
     }

@@ -22,7 +22,7 @@ use crate::stacks::{self, Block};
 
 struct Between {
     /// Block of the thread that forks, which has another number in the child.
-    block: *const Block,
+    block: *mut Block,
     mask: u64,
     pipe: Option<[i32; 2]>,
 }
@@ -31,7 +31,7 @@ struct Cell(UnsafeCell<Between>);
 // SAFETY: used by the thread that forks, which is the changer.
 unsafe impl Sync for Cell {}
 static BETWEEN: Cell = Cell(UnsafeCell::new(Between {
-    block: core::ptr::null(),
+    block: core::ptr::null_mut(),
     mask: 0,
     pipe: None,
 }));
@@ -68,7 +68,7 @@ extern "C" fn in_parent() {
     // SAFETY: the changer since `before`.
     let between = unsafe { &mut *BETWEEN.0.get() };
     // SAFETY: as in the child.
-    let Some(block) = (unsafe { between.block.as_ref() }) else {
+    let Some(block) = (unsafe { between.block.as_mut() }) else {
         return;
     };
     if let Some([read, write]) = between.pipe.take() {
@@ -81,10 +81,10 @@ extern "C" fn in_parent() {
         close(read);
     }
     let mask = between.mask;
-    between.block = core::ptr::null();
+    between.block = core::ptr::null_mut();
     // SAFETY: the changer.
     change::aside(block, || unsafe { model().after_fork() });
-    change::end();
+    change::end(block);
     change::set_mask(mask);
 }
 
@@ -92,7 +92,7 @@ extern "C" fn in_child() {
     // SAFETY: the changer, in a copy of its own.
     let between = unsafe { &mut *BETWEEN.0.get() };
     // SAFETY: set by `before`, if that became the changer.
-    let Some(block) = (unsafe { between.block.as_ref() }) else {
+    let Some(block) = (unsafe { between.block.as_mut() }) else {
         return;
     };
     stacks::after_fork(block);
@@ -111,7 +111,7 @@ extern "C" fn in_child() {
         engine.decoder.after_fork();
     }
     let mask = between.mask;
-    between.block = core::ptr::null();
-    change::end();
+    between.block = core::ptr::null_mut();
+    change::end(block);
     change::set_mask(mask);
 }

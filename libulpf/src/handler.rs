@@ -27,7 +27,7 @@ use crate::hits::Pending;
 use crate::keys;
 use crate::registers;
 use crate::shared::{Engine, S};
-use crate::signals::{ALL, SIGSEGV, SIGTRAP, SYNCHRONOUS, bit, chain, raise};
+use crate::signals::{INSIDE, SIGSEGV, SIGTRAP, SYNCHRONOUS, chain, raise, to_myself};
 use crate::slow;
 use crate::stacks::Block;
 
@@ -60,6 +60,9 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     if !b.contains(uc.gprs.rsp) {
         b.outermost();
     }
+    if b.puts_off(signo, info) {
+        return;
+    }
     let what = FaultInfo::of(info, uc);
     let Some(engine) = S.engine() else {
         return chain(signo, info, uc);
@@ -91,7 +94,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
     chain(signo, info, uc);
 }
 
-fn here() -> u64 {
+pub fn here() -> u64 {
     let local = 0u8;
     &raw const local as u64
 }
@@ -349,7 +352,7 @@ fn outside(b: &mut Block, mask: u64, f: impl FnOnce()) {
     keys::set_own(false);
     change::set_mask(mask & !SYNCHRONOUS);
     f();
-    change::set_mask(ALL & !SYNCHRONOUS);
+    change::set_mask(INSIDE);
     b.depth = b.depth.saturating_sub(1);
     // SAFETY: as above.
     unsafe { *errno = kept };
@@ -390,24 +393,12 @@ pub fn tell(b: &mut Block, mask: u64, context: *const UContext, pending: &Pendin
     b.stopping = stop;
     if stop {
         // Blocked until we return: so it arrives behind the instruction, where a debugger expects it.
-        change::set_mask(ALL & !SYNCHRONOUS | bit(SIGTRAP));
-        // SAFETY: a signal to ourselves.
-        unsafe {
-            let pid = sys!(k::__NR_getpid).unwrap_or(0);
-            let tid = crate::stacks::thread_id();
-            let mut info = SigInfo {
-                signo: SIGTRAP,
-                code: -1,
-                ..SigInfo::zeroed()
-            };
-            let _ = sys!(
-                k::__NR_rt_tgsigqueueinfo,
-                pid,
-                tid,
-                SIGTRAP,
-                &mut info as *mut SigInfo
-            );
-        }
+        change::set_mask(INSIDE);
+        to_myself(&SigInfo {
+            signo: SIGTRAP,
+            code: -1,
+            ..SigInfo::zeroed()
+        });
     }
     stop
 }

@@ -14,6 +14,8 @@ use ulpf_lib::sys;
 use crate::change;
 use crate::entry::{ulpf_signal_entry, ulpf_signal_return};
 use crate::error::Failure;
+use crate::handler;
+use crate::stacks::Block;
 
 pub const SIGILL: i32 = 4;
 pub const SIGTRAP: i32 = 5;
@@ -23,6 +25,9 @@ pub const SIGSEGV: i32 = 11;
 pub const OURS: [i32; 5] = [SIGSEGV, SIGBUS, SIGTRAP, SIGFPE, SIGILL];
 pub const ALL: u64 = u64::MAX;
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+
+/// In our handlers: what they do raises no SIGTRAP, and sent ones would come one inside the other.
+pub const INSIDE: u64 = ALL & !SYNCHRONOUS | bit(SIGTRAP);
 
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
@@ -85,7 +90,7 @@ pub fn install() -> Result<(), Failure> {
         handler: ulpf_signal_entry as *const () as u64,
         flags: (k::SA_SIGINFO | k::SA_ONSTACK | k::SA_NODEFER) as u64 | RESTORER,
         restorer: ulpf_signal_return as *const () as u64,
-        mask: ALL & !SYNCHRONOUS,
+        mask: INSIDE,
     };
     for signo in OURS {
         let old = kernel_action(signo, Some(&ours))
@@ -143,17 +148,27 @@ pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
             } else {
                 bit(signo)
             };
-            // Ours stay open: the program's handler may touch guarded pages.
-            change::set_mask((uc.sigmask | action.mask | own) & !SYNCHRONOUS);
+            // Ours stay open: the program's handler may touch guarded pages. Those that are sent wait.
+            let masked = action.mask | own;
+            let mut block = Block::holding(handler::here());
+            let before = block.as_ref().map_or(0, |b| b.blocked);
+            if let Some(b) = &mut block {
+                b.blocked |= masked;
+            }
+            change::set_mask((uc.sigmask | masked) & !SYNCHRONOUS);
             let mut info = *info;
             // SAFETY: the program has installed this function for this signal; all three arguments
             // are there with or without SA_SIGINFO.
             unsafe {
-                let handler: extern "C" fn(i32, *mut SigInfo, *mut UContext) =
+                let call: extern "C" fn(i32, *mut SigInfo, *mut UContext) =
                     core::mem::transmute(handler);
-                handler(signo, &mut info, uc);
+                call(signo, &mut info, uc);
             }
-            change::set_mask(ALL & !SYNCHRONOUS);
+            change::set_mask(INSIDE);
+            if let Some(b) = block {
+                b.blocked = before;
+                b.send_again();
+            }
         }
     }
 }
@@ -169,8 +184,12 @@ fn by_default(signo: i32, info: &SigInfo, uc: &mut UContext) {
     if signo == SIGSEGV && info.by_kernel() {
         return; // the instruction faults again
     }
-    let mut info = *info;
-    // SAFETY: a siginfo of our own for ourselves.
+    to_myself(info);
+}
+
+/// Sends the calling thread this signal.
+pub fn to_myself(info: &SigInfo) {
+    // SAFETY: a siginfo of our own for ourselves; the kernel copies it.
     unsafe {
         let pid = sys!(k::__NR_getpid).unwrap_or(0);
         let tid = crate::stacks::thread_id();
@@ -178,8 +197,8 @@ fn by_default(signo: i32, info: &SigInfo, uc: &mut UContext) {
             k::__NR_rt_tgsigqueueinfo,
             pid,
             tid,
-            signo,
-            &mut info as *mut SigInfo
+            info.signo,
+            info as *const SigInfo
         );
     }
 }

@@ -85,14 +85,14 @@ fn open(uc: &mut UContext, list: &AccessList, at: TargetAddr, open: bool) {
 pub fn finish(b: &mut Block, uc: &mut UContext) {
     let Some(mut step) = take(b, uc) else { return };
     step.pending.made();
-    change::end();
+    change::end(b);
     tell(b, uc.sigmask, uc, &step.pending);
 }
 
 /// The stepped instruction has faulted for reasons of its own.
 pub fn cancel(b: &mut Block, uc: &mut UContext) {
     if take(b, uc).is_some() {
-        change::end();
+        change::end(b);
     }
 }
 

@@ -19,13 +19,16 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
+use ulpf_engine::frame::SigInfo;
 use ulpf_lib::guard::our_place;
 use ulpf_lib::sys;
 
 use crate::above::OLD;
+use crate::change;
 use crate::error::Failure;
 use crate::handler::FaultNow;
 use crate::shared::S;
+use crate::signals::{self, OURS, bit};
 
 pub const STACK: u64 = 256 << 10;
 const MOST: u64 = 4096;
@@ -56,6 +59,11 @@ pub struct Block {
     step: MaybeUninit<Step>,
     /// What an access is about to change (`above.rs`).
     pub old: MaybeUninit<[u8; OLD]>,
+    /// What the program's handlers that are running would have blocked: of our signals only those that are sent.
+    pub blocked: u64,
+    /// A bit for each of [`OURS`] that somebody has sent at a bad moment, and its siginfo.
+    put_off: u32,
+    sent: [MaybeUninit<SigInfo>; OURS.len()],
 }
 
 /// Blocks that were ever given out lie below this number.
@@ -165,6 +173,8 @@ impl Block {
             // alternate one of a few kilobytes, most of them taken by the frame.
             (*block).stopping = false;
             (*block).stepping = false;
+            (*block).put_off = 0;
+            (*block).blocked = 0;
             Some(&mut *block)
         }
     }
@@ -186,9 +196,37 @@ impl Block {
         self.stepping = true;
     }
 
+    /// A signal that was sent, not raised by what the thread does, finds it within a change, a step, the serving of
+    /// a fault, or a handler that blocks it: it comes afterwards. As with the kernel, one of each number waits.
+    pub fn puts_off(&mut self, signo: i32, info: &SigInfo) -> bool {
+        let busy = self.performing.load(Relaxed) != 0 || change::is_mine();
+        if info.by_kernel() || !(busy || self.blocked & bit(signo) != 0) {
+            return false;
+        }
+        if let Some(n) = OURS.iter().position(|&s| s == signo) {
+            self.sent[n].write(*info);
+            self.put_off |= 1 << n;
+        }
+        true
+    }
+
+    /// What was put off comes as soon as the mask is as it was, which is when our handler returns.
+    pub fn send_again(&mut self) {
+        let waiting = core::mem::take(&mut self.put_off);
+        let each = || (0..OURS.len()).filter(|n| waiting & 1 << n != 0);
+        if waiting != 0 {
+            change::block(each().fold(0, |mask, n| mask | bit(OURS[n])));
+        }
+        for n in each() {
+            // SAFETY: written with its bit.
+            signals::to_myself(unsafe { self.sent[n].assume_init_ref() });
+        }
+    }
+
     /// No handler is under way, however an earlier one was left.
     pub fn outermost(&mut self) {
         self.depth = 0;
+        self.blocked = 0;
         self.fault = core::ptr::null();
     }
 
@@ -247,7 +285,8 @@ pub fn each(mut f: impl FnMut(&Block)) {
 }
 
 /// In the child of a fork: the other threads are not here, and this one has another number.
-pub fn after_fork(mine: &Block) {
+pub fn after_fork(mine: &mut Block) {
+    mine.put_off = 0; // sent to the parent
     each(|b| {
         b.performing.store(0, Release);
         let me = core::ptr::eq(mine, b);

@@ -1,4 +1,4 @@
-/* What the system does not give, and calls at the wrong moment: an errno each, and life goes on. */
+/* What the system does not give: an errno each, and life goes on. Signals at the wrong moment. */
 #include "checks.h"
 #include <sys/resource.h>
 
@@ -60,6 +60,47 @@ CASE(no_room)
 	CHECK(pthread_create(&threads[0], NULL, begins, NULL) == 0, "one");
 	pthread_join(threads[0], NULL);
 	EQ(refused_with, 0);
+}
+
+static char *place;
+static int refused, arrived, done;
+static void in_between(int signal)
+{
+	(void)signal;
+	int before = errno;
+	long id = insert_watchpoint(place + PAGE, 8, ULPF_WRITE);
+	place[PAGE] = 1;
+	arrived++;
+	refused += id <= 0 || delete_watchpoint(id) < 0;
+	errno = before;
+}
+static void *disturbs(void *thread)
+{
+	while (!__atomic_load_n(&done, __ATOMIC_SEQ_CST))
+		pthread_kill(*(pthread_t *)thread, SIGTRAP);
+	return NULL;
+}
+
+/* A handler that changes watches, for signals that hail into changes and served faults: it runs behind these. */
+CASE(sent_at_bad_moments)
+{
+	WITH_SIGNALS();
+	place = pages(2);
+	struct sigaction action = { .sa_handler = in_between };
+	sigaction(SIGTRAP, &action, NULL);
+	OK(insert_watchpoint(place + 64, 8, ULPF_WRITE));
+	pthread_t me = pthread_self(), other;
+	pthread_create(&other, NULL, disturbs, &me);
+	for (int i = 0; i < 20000; i++) {
+		long id = insert_watchpoint(place, 8, ULPF_WRITE);
+		OK(id);
+		place[64] = i;
+		OK(delete_watchpoint(id));
+	}
+	__atomic_store_n(&done, 1, __ATOMIC_SEQ_CST);
+	pthread_join(other, NULL);
+	EQ(refused, 0);
+	CHECK(arrived > 100, "only %d signals have come", arrived);
 }
 
 /* Somebody closes what is not his; no descriptors are left. */
