@@ -28,8 +28,8 @@ static int quiet;
 
 static void on_hit(const struct ulpf_hit *hit, void *name)
 {
-	hits++;
-	silent += hit->silent;
+	__atomic_fetch_add(&hits, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&silent, hit->silent, __ATOMIC_RELAXED);
 	if (quiet)
 		return;
 	long old = 0, new = 0;
