@@ -11,6 +11,7 @@
 //!       440…  fpstate, 512 bytes as FXSAVE has them, aligned to 64
 //! ```
 
+use crate::bridge::registers::{ST, XMM};
 use crate::machine::{End, State, Uc};
 use crate::os::{EFAULT, EINVAL, ENOMEM, read_bytes, write_bytes};
 use crate::threads::{Later, Wait};
@@ -263,35 +264,6 @@ const GENERAL: [R; 17] = [
     R::RSP,
     R::RIP,
 ];
-const XMM: [R; 16] = [
-    R::XMM0,
-    R::XMM1,
-    R::XMM2,
-    R::XMM3,
-    R::XMM4,
-    R::XMM5,
-    R::XMM6,
-    R::XMM7,
-    R::XMM8,
-    R::XMM9,
-    R::XMM10,
-    R::XMM11,
-    R::XMM12,
-    R::XMM13,
-    R::XMM14,
-    R::XMM15,
-];
-const X87: [R; 8] = [
-    R::ST0,
-    R::ST1,
-    R::ST2,
-    R::ST3,
-    R::ST4,
-    R::ST5,
-    R::ST6,
-    R::ST7,
-];
-
 fn fpstate(uc: &Uc) -> Vec<u8> {
     let mut image = vec![0; 512];
     let get = |r| uc.reg_read(r).unwrap_or(0);
@@ -304,7 +276,7 @@ fn fpstate(uc: &Uc) -> Vec<u8> {
     image[28..32].copy_from_slice(&0xffffu32.to_le_bytes());
     for (at, r) in (32..)
         .step_by(16)
-        .zip(X87)
+        .zip(ST)
         .chain((160..).step_by(16).zip(XMM))
     {
         if let Ok(bytes) = uc.reg_read_long(r) {
@@ -325,7 +297,7 @@ fn restore_fpstate(uc: &mut Uc, image: &[u8]) {
     let _ = uc.reg_write(R::FPTAG, tags);
     let mxcsr = u32::from_le_bytes([image[24], image[25], image[26], image[27]]) & 0xffbf;
     let _ = uc.reg_write(R::MXCSR, mxcsr.into());
-    for (at, r) in (32..).step_by(16).zip(X87) {
+    for (at, r) in (32..).step_by(16).zip(ST) {
         let _ = uc.reg_write_long(r, &image[at..at + 10]);
     }
     for (at, r) in (160..).step_by(16).zip(XMM) {

@@ -2,6 +2,6 @@
 //! A debugger's connection to the machine.
 
 pub mod debug;
-mod registers;
+pub mod registers;
 pub mod serve;
 pub mod session;

@@ -19,7 +19,8 @@ enum Register {
 
 use Register::{Fixed, Number, Wide};
 
-const GENERAL: [R; 17] = [
+/// In gdb's order.
+pub const GENERAL: [R; 17] = [
     R::RAX,
     R::RBX,
     R::RCX,
@@ -38,7 +39,7 @@ const GENERAL: [R; 17] = [
     R::R15,
     R::RIP,
 ];
-const ST: [R; 8] = [
+pub const ST: [R; 8] = [
     R::ST0,
     R::ST1,
     R::ST2,
@@ -48,7 +49,7 @@ const ST: [R; 8] = [
     R::ST6,
     R::ST7,
 ];
-const XMM: [R; 16] = [
+pub const XMM: [R; 16] = [
     R::XMM0,
     R::XMM1,
     R::XMM2,

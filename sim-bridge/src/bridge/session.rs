@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Requests to the machine while it rests, and its runs. docs/bridge.md says what each request means.
 
-use super::debug::{Kind, Pause, Wish};
+use super::debug::{Pause, Wish};
 use super::registers;
 use crate::machine::{End, Machine};
 use std::collections::BTreeMap;
 use ulpf_bridge::{
-    Armed, Bytes, Capabilities, Feature, Hit, How, Listed, Reason, Refusal, Reply, Request, State,
+    Armed, Bytes, Capabilities, Feature, How, Kind, Listed, Reason, Refusal, Reply, Request, State,
     Stop, Totals, VERSION,
 };
 use unicorn_engine::RegisterX86 as R;
@@ -38,11 +38,7 @@ fn refuse(what: &str, why: impl Into<String>, todo: &str) -> Answer {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         registers: registers::LAYOUT.into(),
-        watches: vec![
-            ulpf_bridge::Kind::Write,
-            ulpf_bridge::Kind::Read,
-            ulpf_bridge::Kind::Access,
-        ],
+        watches: vec![Kind::Write, Kind::Read, Kind::Access],
         most_watches: None,
         features: vec![
             Feature::Breakpoints,
@@ -260,16 +256,11 @@ impl Session {
         let s = &mut *self.machine.state.borrow_mut();
         let uc = &mut self.machine.uc;
         let one = |w: &ulpf_bridge::WatchSpec| {
-            let kind = match w.kind {
-                ulpf_bridge::Kind::Write => Kind::Write,
-                ulpf_bridge::Kind::Read => Kind::Read,
-                ulpf_bridge::Kind::Access => Kind::Access,
-            };
             let wish = Wish {
                 stop: w.stop,
                 filter: w.filter.clone(),
             };
-            match s.arm(uc, w.addr, w.len, kind, wish) {
+            match s.arm(uc, w.addr, w.len, w.kind, wish) {
                 Ok(id) => Armed::Id(id),
                 Err(why) => Armed::Refused(Refusal::new("The watch cannot be set", why, "")),
             }
@@ -286,7 +277,7 @@ impl Session {
             id,
             addr: w.addr,
             len: w.len,
-            kind: told(w.kind),
+            kind: w.kind,
             hits: w.hits,
             silent: w.silent,
             filtered: w.filtered,
@@ -320,7 +311,7 @@ impl Session {
             .filter(|h| h.sequence > since)
             .take(most as usize);
         Reply::Hits {
-            hits: hits.map(hit).collect(),
+            hits: hits.cloned().collect(),
             last: s.debug.sequence,
             lost: (first - 1).saturating_sub(since),
         }
@@ -418,33 +409,7 @@ impl Session {
             // (Whoever asked has been answered.)
             End::Paused(Pause::Attention) => Reason::Interrupted,
             End::Paused(Pause::Breakpoint) => Reason::Breakpoint,
-            End::Paused(Pause::Watch(h, kind)) => Reason::Watch {
-                kind: told(kind),
-                hit: hit(&h),
-            },
+            End::Paused(Pause::Watch(h, kind)) => Reason::Watch { kind, hit: h },
         }
-    }
-}
-
-fn told(kind: Kind) -> ulpf_bridge::Kind {
-    match kind {
-        Kind::Write => ulpf_bridge::Kind::Write,
-        Kind::Read => ulpf_bridge::Kind::Read,
-        Kind::Access => ulpf_bridge::Kind::Access,
-    }
-}
-
-fn hit(h: &super::debug::Hit) -> Hit {
-    Hit {
-        sequence: h.sequence,
-        watch: h.watch,
-        pc: h.pc,
-        thread: h.thread,
-        write: h.write,
-        addr: h.addr,
-        len: h.len,
-        old: Bytes(h.old.clone()),
-        new: Bytes(h.new.clone()),
-        system_call: h.system_call,
     }
 }

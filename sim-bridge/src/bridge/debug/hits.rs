@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! From accesses to hits: what an instruction, or a system call, did to which watch, and whether that counts.
 
-use super::{Debug, Kind, Pause, Watch};
+use super::{Debug, Pause, Watch};
+use crate::bridge::registers::GENERAL;
 use crate::memory::PAGE;
-use ulpf_bridge::Bytes;
 use ulpf_bridge::filter::{Asked, Program};
+use ulpf_bridge::{Bytes, Hit, Kind};
 use unicorn_engine::{RegisterX86 as R, Unicorn};
 
 /// Bytes of a hit that are kept.
 const VALUE: u64 = 64;
 /// Hits that are kept for who asks later.
 const LOG: usize = 1 << 16;
-
-/// One instruction's (or system call's) accesses to one watch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Hit {
-    pub sequence: u64,
-    pub watch: u64,
-    pub pc: u64,
-    pub thread: u64,
-    pub write: bool,
-    /// What was accessed of the watch, and its bytes (at most [`VALUE`]).
-    pub addr: u64,
-    pub len: u64,
-    pub old: Vec<u8>,
-    pub new: Vec<u8>,
-    pub system_call: bool,
-}
 
 pub(super) struct Piece {
     addr: u64,
@@ -40,27 +25,11 @@ struct AtRest<'a, 'd, D>(&'a Unicorn<'d, D>);
 
 impl<D> Program for AtRest<'_, '_, D> {
     fn register(&mut self, number: u16) -> Option<u64> {
-        const ORDER: [R; 18] = [
-            R::RAX,
-            R::RBX,
-            R::RCX,
-            R::RDX,
-            R::RSI,
-            R::RDI,
-            R::RBP,
-            R::RSP,
-            R::R8,
-            R::R9,
-            R::R10,
-            R::R11,
-            R::R12,
-            R::R13,
-            R::R14,
-            R::R15,
-            R::RIP,
-            R::EFLAGS,
-        ];
-        self.0.reg_read(*ORDER.get(usize::from(number))?).ok()
+        // As gdb numbers them: behind the instruction pointer come the flags.
+        let flags = (usize::from(number) == GENERAL.len()).then_some(&R::EFLAGS);
+        self.0
+            .reg_read(*GENERAL.get(usize::from(number)).or(flags)?)
+            .ok()
     }
 
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
@@ -76,30 +45,12 @@ impl<D> Program for AtRest<'_, '_, D> {
     }
 }
 
-fn passes<D>(
-    w: &mut Watch,
-    id: u64,
-    hit: &Hit,
-    uc: &Unicorn<D>,
-    messages: &mut Vec<String>,
-) -> bool {
+fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<String>) -> bool {
     let Some(filter) = &w.wish.filter else {
         return true;
     };
-    let told = ulpf_bridge::Hit {
-        sequence: hit.sequence,
-        watch: id,
-        pc: hit.pc,
-        thread: hit.thread,
-        write: hit.write,
-        addr: hit.addr,
-        len: hit.len,
-        old: Bytes(hit.old.clone()),
-        new: Bytes(hit.new.clone()),
-        system_call: hit.system_call,
-    };
     let asked = Asked {
-        hit: &told,
+        hit,
         addr: w.addr,
         len: w.len,
         number: w.hits,
@@ -216,11 +167,11 @@ impl Debug {
             write,
             addr: from,
             len: to - from,
-            old,
-            new,
+            old: Bytes(old),
+            new: Bytes(new),
             system_call,
         };
-        if w.wish.filter.is_some() && !passes(w, id, &hit, uc, &mut self.messages) {
+        if w.wish.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
             w.filtered += 1;
             return;
         }

@@ -12,22 +12,15 @@
 mod hits;
 mod watches;
 
-pub use hits::Hit;
 pub use watches::{MAX_WATCHED, Watch, Wish};
 
 use hits::Piece;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use ulpf_bridge::{Hit, Kind};
 use unicorn_engine::Unicorn;
 use watches::Page;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    Write,
-    Read,
-    Access,
-}
 
 /// Why the machine has come to a stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -180,7 +173,7 @@ mod tests {
             panic!("{:?}", d.paused)
         };
         assert_eq!((hit.watch, hit.pc, hit.addr, hit.len), (id, 7, AT + 4, 2));
-        assert_eq!((hit.old, hit.new), (vec![0, 0], vec![6, 0]));
+        assert_eq!((hit.old.0, hit.new.0), (vec![0, 0], vec![6, 0]));
         let w = d.watches().next().unwrap().1;
         assert_eq!((w.hits, w.silent, d.false_positives), (2, 1, 1));
     }
@@ -223,7 +216,7 @@ mod tests {
         assert!(store(&mut d, &mut uc, AT, &[3, 0, 0, 0]));
         assert_eq!(d.log.len(), 1);
         assert_eq!(
-            (d.log[0].old[0], d.log[0].new[0], d.log[0].write),
+            (d.log[0].old.0[0], d.log[0].new.0[0], d.log[0].write),
             (0, 3, true)
         );
     }

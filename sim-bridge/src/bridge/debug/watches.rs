@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The watches, and what their pages have to forbid for them.
 
-use super::{Debug, Kind};
+use super::Debug;
 use crate::machine::{State, Uc};
 use crate::memory::PAGE;
 use crate::mmu::{NONE, RO, RW};
 use std::collections::{BTreeSet, HashMap};
 use ulpf_bridge::Filter;
+use ulpf_bridge::Kind;
 
 /// Bytes of all watches together; larger ones are refused.
 pub const MAX_WATCHED: u64 = 1 << 30;
