@@ -10,6 +10,7 @@ pub mod dap;
 mod doctor;
 pub mod door;
 pub mod follow;
+pub mod foreign;
 mod gdb;
 pub mod inject;
 pub mod placement;

@@ -1,0 +1,1 @@
+//! A number that somebody else sent: checked before it is used.

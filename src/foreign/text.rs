@@ -1,0 +1,1 @@
+//! A text that somebody else wrote: written so that it is only text.
