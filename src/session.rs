@@ -5,6 +5,7 @@
 //! session: the server relays it, `ulpf run` speaks it.
 #![forbid(unsafe_code)]
 
+use crate::inject::remains::Remains;
 use crate::inject::{self, Injected, Launch, SharedArea, StartError, process, sys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,6 +63,8 @@ pub struct Session {
     pub exit: Exit,
     /// For the user; full sentences.
     pub warnings: Vec<String>,
+    /// What is to be taken away after a detach ([`leave_nothing`]).
+    pub remains: Remains,
     pidfd: Arc<OwnedFd>,
 }
 
@@ -78,6 +81,21 @@ pub async fn attach(pid: i32) -> Result<Session, StartError> {
 /// Takes hold of a forked child that waits for it; it rests where it returns from fork.
 pub async fn take_child(child: inject::follow::Child) -> Result<Session, StartError> {
     blocking(move || inject::follow::child(child)).await
+}
+
+/// After a detach: takes the last of ours out of the program. `control` is our end of the channel to the stub.
+/// What could not be done, as a full sentence.
+pub async fn leave_nothing(remains: Remains, control: &UnixStream) -> Option<String> {
+    let stub = control.as_fd().try_clone_to_owned();
+    let work = move || stub.and_then(|stub| remains.take_away(&stub));
+    let done = tokio::task::spawn_blocking(work).await;
+    let error = done.map_err(io::Error::other).flatten().err()?;
+    remains.is_there().then(|| {
+        format!(
+            "some memory of ulpf stays in process {}, which does not use it: {error}.",
+            remains.pid
+        )
+    })
 }
 
 async fn blocking(
@@ -119,6 +137,7 @@ impl Session {
             pidfd,
             launched,
             warnings,
+            remains,
         } = injected;
         control.set_nonblocking(true)?;
         let pidfd = Arc::new(pidfd);
@@ -131,6 +150,7 @@ impl Session {
             shared,
             exit,
             warnings,
+            remains,
             pidfd,
         })
     }
@@ -146,6 +166,7 @@ impl Session {
             shared: injected.shared,
             exit,
             warnings: injected.warnings,
+            remains: injected.remains,
             pidfd,
         })
     }

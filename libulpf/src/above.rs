@@ -6,6 +6,7 @@
 //! a part that we leave in its place, and the stub guards that, the instruction is stepped instead
 //! ([`Map`]). `ulpf_lib::door` has the whole of it.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
@@ -13,8 +14,7 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::exec::{AliasMap, Open};
 use ulpf_lib::door::{CALL, CONCERNS, COPY, HELLO, Made, RUNS, Run, SHARED, TELL, Told};
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
-use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at};
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, sys};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, place, sys};
 
 use crate::shared::S;
 use crate::stacks::Block;
@@ -37,8 +37,8 @@ pub fn ask() -> bool {
 
 /// It takes its memory where we take ours: we begin in the middle of what is left.
 pub fn keep_apart(snapshot: &Snapshot) {
-    let end = OUR_PLACE + OUR_PLACE_LEN;
-    let (mut best, mut free) = ((0, OUR_PLACE), OUR_PLACE);
+    let Range { start, end } = place::memory();
+    let (mut best, mut free) = ((0, start), start);
     let taken = snapshot.vmas.iter().map(|v| (v.start, v.end));
     for (start, stop) in taken.chain([(end, end)]) {
         let room = start.min(end).saturating_sub(free);
@@ -47,7 +47,7 @@ pub fn keep_apart(snapshot: &Snapshot) {
         }
         free = free.max(stop);
     }
-    begin_our_place_at((best.1 + best.0 / 2) & !((1 << 30) - 1));
+    place::begin_at((best.1 + best.0 / 2) & !((1 << 30) - 1));
 }
 
 /// Copies the program's memory as the program knows it, without a hit; how many bytes.

@@ -11,7 +11,7 @@ use std::alloc::System;
 
 use capstone_sys as cs;
 use ulpf_lib::arena::Arena;
-use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN};
+use ulpf_lib::place;
 
 use crate::change;
 
@@ -27,7 +27,7 @@ pub struct Switch<A = System>(pub A);
 static GLOBAL: Switch = Switch(System);
 
 fn ours(p: *mut u8) -> bool {
-    (p as u64).wrapping_sub(OUR_PLACE) < OUR_PLACE_LEN
+    place::memory().contains(&(p as u64))
 }
 
 // SAFETY: each block goes back to where it came from.
@@ -36,7 +36,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
         if change::is_mine() {
             // SAFETY: the caller's layout.
             let p = unsafe { ARENA.alloc(layout) };
-            // Elsewhere it could not be told apart: our place is 252 GiB, and full.
+            // Elsewhere it could not be told apart: our place is 192 GiB, and full.
             return if ours(p) { p } else { core::ptr::null_mut() };
         }
         // SAFETY: the caller's layout.

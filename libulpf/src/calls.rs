@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_lib::door::Made;
-use ulpf_lib::guard::our_place;
+use ulpf_lib::place;
 use ulpf_lib::sys::{self, Errno, syscall6};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
@@ -195,7 +195,7 @@ pub fn through(
     let room = 2 * total;
     // SAFETY: a fresh mapping.
     let buffer =
-        unsafe { ulpf_lib::sys!(k::__NR_mmap, our_place(room), room, 3, flags, -1i64, 0) }?;
+        unsafe { ulpf_lib::sys!(k::__NR_mmap, place::hint(room), room, 3, flags, -1i64, 0) }?;
     let mut ready = total;
     if !kind.writes() {
         apart(b, who, |_| ready = carry(pieces, buffer, total, kind));

@@ -107,9 +107,7 @@ extern "C" fn in_child() {
     if let Some(pipe) = between.pipe.take() {
         pipe.into_iter().for_each(close);
     }
-    if let Some(engine) = crate::shared::S.engine() {
-        engine.decoder.after_fork();
-    }
+    crate::shared::after_fork();
     let mask = between.mask;
     between.block = core::ptr::null_mut();
     change::end(block);

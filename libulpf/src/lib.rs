@@ -49,6 +49,7 @@ pub use watch::{Access, Counts, Hit, Stats, Watch, Watched, alias, insert_all, s
 
 use model::{Model, model};
 use shared::S;
+use ulpf_lib::place;
 
 /// Takes what is needed from the system, once: stacks, engine, signals.
 pub(crate) fn prepare() -> Result<(), Failure> {
@@ -60,6 +61,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     let mut ready = READY.lock().unwrap_or_else(|e| e.into_inner());
     if !*ready {
         change::prepare();
+        place::settle(place::base_for(random_bytes()));
         backend::choose()?;
         stacks::prepare()?;
         change::change(shared::prepare)?;
@@ -67,6 +69,22 @@ pub(crate) fn prepare() -> Result<(), Failure> {
         *ready = true;
     }
     change::change(signals::install)
+}
+
+/// What the kernel has given to this program to be random by; `None`: its addresses are not random (as the command
+/// finds out for a stub, `src/inject/process.rs`).
+fn random_bytes() -> Option<[u8; 16]> {
+    const ADDR_NO_RANDOMIZE: i32 = 0x4_0000;
+    const ASK: u64 = 0xffff_ffff;
+    // SAFETY: only asks.
+    let persona = unsafe { libc::personality(ASK) };
+    let switched_off =
+        || std::fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|t| t == b"0\n");
+    if persona & ADDR_NO_RANDOMIZE != 0 || switched_off() {
+        return None;
+    }
+    // SAFETY: the kernel's 16 bytes, which stay where they are.
+    unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() }.copied()
 }
 
 /// Runs `f` with the model, as the changer.

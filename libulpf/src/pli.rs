@@ -12,7 +12,7 @@
 
 use core::ptr::null_mut;
 
-use ulpf_lib::arena::map_anonymous;
+use ulpf_lib::arena::map_unlisted;
 use ulpf_lib::{Guard, PageRun, TargetAddr};
 
 const REGIONS: usize = 32;
@@ -148,7 +148,7 @@ impl Plis {
             let mut link = &raw mut self.tables;
             loop {
                 if (*link).is_null() {
-                    *link = map_anonymous(4096).cast();
+                    *link = map_unlisted(4096).cast();
                     if (*link).is_null() {
                         return None;
                     }
@@ -171,7 +171,7 @@ impl Plis {
                 page = (*page).head.next;
             }
             if page.is_null() {
-                page = map_anonymous(4096).cast();
+                page = map_unlisted(4096).cast();
                 if page.is_null() {
                     return None;
                 }

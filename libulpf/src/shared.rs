@@ -12,8 +12,8 @@ use ulpf_engine::exec::{CodeArena, DataArena, Thunks};
 use ulpf_lib::Watchlist;
 use ulpf_lib::arena::map_anonymous;
 use ulpf_lib::door::Door;
-use ulpf_lib::guard::our_place;
-use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+use ulpf_lib::{place, sys};
 
 use linux_raw_sys::general as k;
 
@@ -78,6 +78,7 @@ unsafe impl Sync for Shared {}
 pub struct Engine {
     pub decoder: Decoder,
     pub thunks: Thunks,
+    data: DataArena,
 }
 
 pub static S: Shared = Shared {
@@ -137,35 +138,12 @@ pub fn prepare() -> Result<(), Failure> {
             "no memory for the engine; raise the limit of address space (ulimit -v)",
         )
     };
-    // SAFETY: two views of one fresh memfd; the descriptor is not kept.
-    let code = unsafe {
-        let fd = sys!(k::__NR_memfd_create, c"ulpf-code".as_ptr(), 1)
-            .map_err(|e| Failure::os(e, "the kernel gives no memory file for generated code"))?;
-        let view = |prot| {
-            sys!(
-                k::__NR_mmap,
-                our_place(CODE as u64),
-                CODE,
-                prot,
-                k::MAP_SHARED,
-                fd,
-                0
-            )
-        };
-        let made = sys!(k::__NR_ftruncate, fd, CODE).and_then(|_| Ok((view(3)?, view(5)?)));
-        let _ = sys!(k::__NR_close, fd);
-        let (rw, rx) = made.map_err(|e| {
-            Failure::os(
-                e,
-                "generated code cannot be mapped; a sandbox may forbid executable memory",
-            )
-        })?;
-        CodeArena {
-            rw: rw as *mut u8,
-            rx: rx as *const u8,
-            len: CODE,
-        }
-    };
+    let code = code_arena().map_err(|e| {
+        Failure::os(
+            e,
+            "generated code cannot be mapped; a sandbox may forbid executable memory",
+        )
+    })?;
     let len = Thunks::data_size(SITES);
     let base = map_anonymous(len);
     let slots = map_anonymous(SLOTS * size_of::<Slot>());
@@ -173,11 +151,46 @@ pub fn prepare() -> Result<(), Failure> {
         return Err(no_memory());
     }
     crate::alloc::capstone_uses_arena();
+    let data = DataArena { base, len };
     let engine = Engine {
         decoder: Decoder::new().ok_or_else(no_memory)?,
-        thunks: Thunks::new(code, DataArena { base, len }).ok_or_else(no_memory)?,
+        thunks: Thunks::new(code, data).ok_or_else(no_memory)?,
+        data,
     };
     S.slots.store(slots.cast(), Release);
     S.engine.store(Box::into_raw(Box::new(engine)), Release);
     Ok(())
+}
+
+/// Generated code is this process's alone: forked children do not have it.
+fn code_arena() -> Result<CodeArena, Errno> {
+    let (rw, rx) = place::map_code(CODE as u64)?;
+    Ok(CodeArena {
+        rw: rw as *mut u8,
+        rx: rx as *const u8,
+        len: CODE,
+    })
+}
+
+/// In a forked child, which has none of its parent's generated code: begins again, with code of its own. Where that
+/// cannot be had, instructions are performed without.
+pub fn after_fork() {
+    let engine = S.engine.load(Acquire);
+    // SAFETY: made by `prepare`; the child has one thread, which is the changer.
+    let Some(engine) = (unsafe { engine.as_mut() }) else {
+        return;
+    };
+    engine.decoder.after_fork();
+    let DataArena { base, len } = engine.data;
+    // SAFETY: the sites' own pages, private anonymous memory, whose references are gone with the code.
+    let zeroed = unsafe { sys!(k::__NR_madvise, base, len, k::MADV_DONTNEED) };
+    let none = CodeArena {
+        rw: core::ptr::null_mut(),
+        rx: core::ptr::null(),
+        len: 0,
+    };
+    let code = code_arena().unwrap_or(none);
+    if let Some(thunks) = Thunks::new(code, engine.data).filter(|_| zeroed.is_ok()) {
+        engine.thunks = thunks;
+    }
 }

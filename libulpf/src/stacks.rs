@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::frame::SigInfo;
-use ulpf_lib::guard::our_place;
+use ulpf_lib::place;
 use ulpf_lib::sys;
 
 use crate::above::OLD;
@@ -85,7 +85,7 @@ pub fn prepare() -> Result<(), Failure> {
         let len = (count + 1) * STACK;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
         // SAFETY: a fresh mapping.
-        match unsafe { sys!(k::__NR_mmap, our_place(len), len, 0, flags, -1i64, 0) } {
+        match unsafe { sys!(k::__NR_mmap, place::hint(len), len, 0, flags, -1i64, 0) } {
             Ok(at) => {
                 COUNT.store(count, Release);
                 S.stacks_len.store(count * STACK, Release);

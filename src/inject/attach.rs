@@ -103,7 +103,7 @@ fn shares_memory(pid: i32) -> Option<i32> {
 
 /// Seizes every thread, also those that are created meanwhile. Their new threads are found in the
 /// next round; a round without a new one ends it.
-fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
+pub(super) fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let mut threads: Vec<Tracee> = Vec::new();
     let mut known = HashSet::new();
@@ -147,7 +147,7 @@ fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
 
 /// Waits for the stop that PTRACE_INTERRUPT asked for, delivering signals that come first. False: the
 /// thread has ended instead.
-fn settle(tracee: &Tracee) -> io::Result<bool> {
+pub(super) fn settle(tracee: &Tracee) -> io::Result<bool> {
     loop {
         match tracee.wait()? {
             Stop::Event(libc::PTRACE_EVENT_STOP) => return Ok(true),
@@ -201,7 +201,7 @@ fn why_not(pid: i32, error: &io::Error) -> String {
 /// A thread that PTRACE_INTERRUPT took out of a sleeping system call must make the call again. The
 /// kernel would do that by itself when it goes on, but only if nobody has run other code in between;
 /// so step back to the `syscall` instruction by hand.
-fn rewind_system_call(pid: i32, tracee: &Tracee) -> io::Result<()> {
+pub(super) fn rewind_system_call(pid: i32, tracee: &Tracee) -> io::Result<()> {
     let mut regs = tracee.regs()?;
     if (regs.orig_rax as i64) < 0 {
         return Ok(());

@@ -7,7 +7,7 @@
 
 use super::shared::Clocks;
 use super::sys::{self, Backoff};
-use super::tracee::{Stop, Tracee};
+use super::tracee::{Memory, Stop, Tracee};
 use super::{Injected, StartError, check_class, finish, load, process, program_name, stub_image};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use ulpf_lib::boot::BOOT_LAUNCHED;
+use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN};
 
 /// A thread that waits in the stub, about to exec.
 pub struct Exec {
@@ -161,11 +161,9 @@ pub fn child(mut child: Child) -> Result<Injected, StartError> {
     let result = thread
         .interrupt()
         .and_then(|()| return_from_fork(&thread, &mut child))
+        .and_then(|()| out_of_pad(child.pid))
         .map_err(step)
-        .and_then(|()| {
-            let thread = Tracee::adopt(child.pid);
-            load::load(child.pid, &mut [thread], image, 0)
-        });
+        .and_then(|thread| load::load(child.pid, &mut [thread], image, 0));
     match result {
         Ok(loaded) => finish(child.pid, loaded, pidfd, since, false, Vec::new()),
         Err(error) => {
@@ -205,6 +203,30 @@ fn return_from_fork(thread: &Tracee, child: &mut Child) -> io::Result<()> {
         Stop::Syscall => Ok(()),
         other => Err(io::Error::other(format!("{other:?} instead of its return"))),
     }
+}
+
+/// The last instructions of the old stub are at the end of the vDSO (stub/src/ours.rs), which is as it was
+/// afterwards.
+fn out_of_pad(pid: i32) -> io::Result<Tracee> {
+    let mut thread = Tracee::adopt(pid);
+    let vdso = process::mapping(pid, "[vdso]")?.unwrap_or_default();
+    let pad = thread.regs()?.rip;
+    if !vdso.contains(&pad) {
+        return Ok(thread);
+    }
+    for _ in 0..PAD_LEN {
+        thread.step()?;
+        let stop = thread.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.step())?;
+        if stop != Stop::Signal(libc::SIGTRAP) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if !vdso.contains(&thread.regs()?.rip) {
+            let len = PAD_LEN.min(vdso.end - pad);
+            Memory::open(pid)?.write(pad, &[0; PAD_LEN as usize][..len as usize])?;
+            return Ok(thread);
+        }
+    }
+    Err(io::Error::other("the forked child does not leave our code"))
 }
 
 enum Outcome {

@@ -9,23 +9,23 @@
 
 use super::StartError;
 use super::image::{Image, PAGE, SYSCALL};
+use super::remains::Remains;
 use super::tracee::{Memory, Saved, Tracee};
 use super::{process, shared, sys};
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PARK_SIGNAL};
-use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN};
+use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PAD_LEN, PARK_SIGNAL};
+use ulpf_lib::place;
 use ulpf_lib::ring::SHARED_LEN;
 
-/// Where the image goes if the range is free: below every place where the kernel puts mappings of
-/// its own choice, yet inside the ranges that the address, memory and thread sanitizers accept.
-const PREFERRED_BASE: u64 = 0x7ea0_0000_0000;
-/// Else below it, in so many steps.
-const BASES: u64 = 64;
-const BASE_STEP: u64 = 64 << 20;
+/// How many places are tried for the image.
+const ATTEMPTS: u64 = 64;
+/// Their distance in a program whose addresses are not random.
+const STEP: u64 = 64 << 20;
 
 /// A stub that runs, and our ends of what connects us.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ pub struct Loaded {
     pub control: UnixStream,
     /// The shared area, in its full length.
     pub shared: File,
+    pub remains: Remains,
 }
 
 /// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
@@ -95,7 +96,10 @@ fn start(
     let (first, others) = threads
         .split_first_mut()
         .ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
-    let base = reserve(first, gate, image.len)?;
+    let random = process::random_bytes(pid, memory);
+    let place = place::base_for(random);
+    let images = place::of_images(place);
+    let base = reserve(first, gate, image.len, images, random.is_some())?;
     let unload = |t: &mut Tracee, error: StartError| -> StartError {
         let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
         error
@@ -118,8 +122,11 @@ fn start(
         control_fd: channel.theirs,
         shared_fd: channel.shared_fd,
         stub_pid: 0,
-        place: process::widest_gap(pid, OUR_PLACE..OUR_PLACE + OUR_PLACE_LEN),
-        reserved: [0; 3],
+        place,
+        begin: process::widest_gap(pid, place::of_memory(place)),
+        pad: pad(pid, memory),
+        left: 0,
+        left_len: 0,
     };
     if let Err(e) = memory
         .write(base, &image.relocated(base))
@@ -184,7 +191,25 @@ fn start(
         stub_pid: i32::from_le_bytes(stub_pid),
         control: channel.control,
         shared: channel.shared,
+        remains: Remains {
+            pid,
+            args: args_addr,
+        },
     })
+}
+
+/// The end of the vDSO's last page, if nothing is there ([`BootArgs::pad`]).
+fn pad(pid: i32, memory: &Memory) -> u64 {
+    let Ok(Some(vdso)) = process::mapping(pid, "[vdso]") else {
+        return 0;
+    };
+    // What ends with zeros may need a few of them.
+    let mut end = [0; 2 * PAD_LEN as usize];
+    let at = vdso.end - end.len() as u64;
+    match memory.read(at, &mut end) {
+        Ok(()) if end.iter().all(|b| *b == 0) => vdso.end - PAD_LEN,
+        _ => 0,
+    }
 }
 
 /// The control channel and the shared area, made inside the program and fetched from there: we may
@@ -275,13 +300,25 @@ impl Channel {
     }
 }
 
-fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
+/// Memory for the image, at a random place unless the program's own addresses are not random.
+fn reserve(
+    t: &mut Tracee,
+    gate: &Gate,
+    len: u64,
+    images: Range<u64>,
+    random: bool,
+) -> Result<u64, StartError> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let mut last = 0;
-    // An earlier stub's image may be there, the parent's in a forked child.
-    let near = (0..BASES).map(|n| (PREFERRED_BASE - n * BASE_STEP, libc::MAP_FIXED_NOREPLACE));
-    for (hint, extra) in near.chain([(0, 0)]) {
+    // An earlier stub's image may be there, if it could not be taken away.
+    let places = (images.end - images.start - len) / PAGE;
+    let hints = (0..ATTEMPTS).map(|n| match random {
+        true => images.start + sys::random() % places * PAGE,
+        false => images.start + n * STEP,
+    });
+    let hints = hints.map(|hint| (hint, libc::MAP_FIXED_NOREPLACE));
+    for (hint, extra) in hints.chain([(0, 0)]) {
         let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
         match t
             .syscall(gate.addr, libc::SYS_mmap, call)
@@ -299,14 +336,14 @@ fn reserve(t: &mut Tracee, gate: &Gate, len: u64) -> Result<u64, StartError> {
 }
 
 /// Address of a `syscall` instruction in the program.
-struct Gate {
-    addr: u64,
+pub(super) struct Gate {
+    pub(super) addr: u64,
     /// Code that was overwritten to make one.
     original: Option<[u8; 2]>,
 }
 
 impl Gate {
-    fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {
+    pub(super) fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {
         if let Some(vdso) = process::mapping(pid, "[vdso]")? {
             let mut code = vec![0; (vdso.end - vdso.start) as usize];
             if memory.read(vdso.start, &mut code).is_ok() {
@@ -329,7 +366,7 @@ impl Gate {
         })
     }
 
-    fn close(&self, memory: &Memory) -> io::Result<()> {
+    pub(super) fn close(&self, memory: &Memory) -> io::Result<()> {
         match &self.original {
             Some(code) => memory.write(self.addr, code),
             None => Ok(()),
@@ -361,5 +398,7 @@ fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
         &args.shared_fd.to_ne_bytes(),
     );
     put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
+    put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
+    put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
     bytes
 }

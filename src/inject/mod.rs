@@ -12,6 +12,7 @@ pub mod image;
 pub mod launch;
 pub mod load;
 pub mod process;
+pub mod remains;
 pub mod sessions;
 pub mod shared;
 pub mod sys;
@@ -58,6 +59,8 @@ pub struct Injected {
     pub launched: bool,
     /// Things the user should know; full sentences.
     pub warnings: Vec<String>,
+    /// What is to be taken away after a detach.
+    pub remains: remains::Remains,
 }
 
 /// Why a program could not be started or attached to: what, why, what to do.
@@ -184,6 +187,7 @@ fn finish(
         pidfd,
         launched,
         warnings,
+        remains: loaded.remains,
     })
 }
 

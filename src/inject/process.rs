@@ -121,18 +121,40 @@ pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
         }))
 }
 
-/// Where the widest stretch of `place` begins in which nothing is mapped. A program that uses libulpf goes
-/// on behind what it has there: some room is left for it.
+/// Where the widest stretch of `place` begins in which nothing is mapped. What is there is libulpf's, as a
+/// rule, which goes on behind it: some room is left for that.
 pub fn widest_gap(pid: i32, place: Range<u64>) -> u64 {
     const ROOM: u64 = 16 << 30;
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     let gap = gap_in(&maps, place.clone());
-    let of_libulpf = gap != place.start
-        && maps
-            .lines()
-            .any(|l| l.ends_with("/memfd:ulpf-code (deleted)"));
-    gap + if of_libulpf { ROOM } else { 0 }
+    gap + if gap != place.start { ROOM } else { 0 }
+}
+
+/// What the kernel has given to the program to be random by (AT_RANDOM); `None`: its addresses are not random.
+pub fn random_bytes(pid: i32, memory: &super::tracee::Memory) -> Option<[u8; 16]> {
+    const ADDR_NO_RANDOMIZE: u64 = 0x4_0000;
+    const AT_RANDOM: u64 = 25;
+    let hex = |path: &str| u64::from_str_radix(fs::read_to_string(path).ok()?.trim(), 16).ok();
+    let persona = hex(&format!("/proc/{pid}/personality")).unwrap_or(0);
+    if persona & ADDR_NO_RANDOMIZE != 0 || hex("/proc/sys/kernel/randomize_va_space") == Some(0) {
+        return None;
+    }
+    let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    let words: Vec<u64> = auxv
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|w| u64::from_ne_bytes(*w))
+        .collect();
+    let at = words
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .find(|w| w[0] == AT_RANDOM)?[1];
+    let mut bytes = [0; 16];
+    memory.read(at, &mut bytes).ok()?;
+    Some(bytes)
 }
 
 fn gap_in(maps: &str, place: Range<u64>) -> u64 {

@@ -22,6 +22,14 @@ pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
     }
 }
 
+/// Bytes that nobody can guess.
+pub fn random() -> u64 {
+    let mut number = 0u64;
+    // SAFETY: the kernel writes at most eight bytes to `number`. (Such a small request never comes back short.)
+    unsafe { libc::getrandom((&raw mut number).cast(), 8, 0) };
+    number
+}
+
 /// The time-stamp counter, in which the stub writes the times of hits.
 pub fn tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux leaves it to user programs.

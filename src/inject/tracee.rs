@@ -100,6 +100,11 @@ impl Tracee {
         ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize).map(drop)
     }
 
+    /// One instruction, then SIGTRAP.
+    pub fn step(&self) -> io::Result<()> {
+        ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0).map(drop)
+    }
+
     /// Goes on to the next system call entry or exit.
     pub fn cont_syscall(&self, signal: i32) -> io::Result<()> {
         ptrace(libc::PTRACE_SYSCALL, self.tid, 0, signal as usize).map(drop)
@@ -197,7 +202,7 @@ impl Tracee {
     }
 
     /// Waits for the stop that `wanted` accepts. Signals that arrive meanwhile are set aside.
-    fn wait_for(
+    pub(super) fn wait_for(
         &mut self,
         wanted: impl Fn(Stop) -> bool,
         go_on: impl Fn(&Tracee) -> io::Result<()>,

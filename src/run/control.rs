@@ -11,9 +11,10 @@ use super::stops::{INTERRUPT, Stop, TRAP, console, outcomes, pass_on, stop_of};
 use super::watches::{Armed, Changes};
 use crate::door::serve::{self, Asked, Requests};
 use crate::follow::Follower;
+use crate::inject::remains::Remains;
 use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Client, Received};
-use crate::session::{Ending, Exit, Session};
+use crate::session::{self, Ending, Exit, Session};
 use crate::signals::Incoming;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io;
@@ -32,6 +33,7 @@ pub struct Control {
     pub(super) client: Client,
     pub pid: i32,
     exit: Exit,
+    pub(super) remains: Remains,
     pidfd: Arc<OwnedFd>,
     signals: Incoming,
     launched: bool,
@@ -93,6 +95,7 @@ impl Control {
             client: Client::new(session.control),
             pid: session.pid,
             exit: session.exit,
+            remains: session.remains,
             pidfd,
             signals,
             launched: session.launched,
@@ -532,9 +535,15 @@ impl Control {
     /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
     /// we have gone.)
     async fn let_go(&mut self) {
-        tokio::select! {
-            _ = self.client.request(b"D") => {}
-            _ = self.signals.next() => {}
+        let client = &mut self.client;
+        let detached = tokio::select! {
+            reply = client.request(b"D") => reply.is_ok_and(|r| r == b"OK"),
+            _ = self.signals.next() => false,
+        };
+        if detached
+            && let Some(text) = session::leave_nothing(self.remains, self.client.stream()).await
+        {
+            say!("{text}");
         }
     }
 

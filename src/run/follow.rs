@@ -169,6 +169,7 @@ impl Control {
     ) -> Result<Reached> {
         let gone = || anyhow!("the log has ended");
         self.client = Client::new(session.control);
+        self.remains = session.remains;
         self.greet().await?;
         let entry = Auxv::of(self.pid)?
             .entry()

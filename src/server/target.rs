@@ -6,9 +6,10 @@ use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
 use crate::follow::{Done, Follower};
+use crate::inject::remains::Remains;
 use crate::inject::{SharedArea, follow::Followed, process, sys};
 use crate::rsp::{self, Decoder, Event};
-use crate::session::{Ending, Exit, Session};
+use crate::session::{self, Ending, Exit, Session};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,6 +73,7 @@ pub struct Target {
     pub halted: bool,
     /// Kept for whoever looks back at hits (`ulpf last`).
     shared: SharedArea,
+    remains: Remains,
     replaced: bool,
     follower: Follower,
     /// What the program executes without being followed, and why it is not.
@@ -123,6 +125,7 @@ impl Target {
             interrupt_due: false,
             control: session.control,
             shared: session.shared,
+            remains: session.remains,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
             pidfd,
@@ -276,6 +279,7 @@ impl Target {
         reap_later(std::mem::replace(&mut self.stub_pid, session.stub_pid));
         self.control = session.control;
         self.shared = session.shared;
+        self.remains = session.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
         self.book = Book::default();
@@ -494,7 +498,13 @@ impl Target {
             return false;
         }
         match self.request(b"D").await {
-            Some(reply) => reply == b"OK",
+            Some(reply) if reply == b"OK" => {
+                if let Some(text) = session::leave_nothing(self.remains, &self.control).await {
+                    message!("ulpf server: {text}");
+                }
+                true
+            }
+            Some(_) => false,
             // It went on and ended before the stub's reply was read.
             None => self.exit.now().is_some(),
         }

@@ -5,7 +5,7 @@
 //! thread here is only noted. A forked child must not allocate (the lock may be taken).
 
 use ulpf_lib::arena::Arena;
-pub use ulpf_lib::arena::map_anonymous;
+pub use ulpf_lib::arena::{map_anonymous, map_unlisted, unmap_anonymous};
 
 #[global_allocator]
 pub static ARENA: Arena = Arena::new();

@@ -4,11 +4,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs};
+use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::ring::{SHARED_LEN, SharedHeader};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
 use crate::arena::map_anonymous;
+use crate::ours::{self, PAD};
 use crate::runtime::asm::{ulpf_report, ulpf_spawn};
 use crate::runtime::park::{futex_wait, futex_wake};
 use crate::runtime::signals;
@@ -58,25 +60,22 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
             min_sigstack.max(2048),
         );
         ARGS = args;
-        ulpf_lib::guard::begin_our_place_at(a.place);
+        place::settle(a.place);
+        place::begin_at(a.begin);
+        PAD.store(a.pad, Relaxed);
         g().pid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
         g().brk.store(sys!(k::__NR_brk, 0)?, Relaxed);
     }
     if !g().threads.init() {
         return Err(Errno(-ENOMEM as i32));
     }
-    // SAFETY: a page that forked children share with us.
-    let page = unsafe {
-        sys!(
-            k::__NR_mmap,
-            ulpf_lib::guard::our_place(4096),
-            4096,
-            3,
-            k::MAP_SHARED | k::MAP_ANONYMOUS,
-            -1i64,
-            0
-        )
-    }?;
+    let page = place::map(
+        4096,
+        k::PROT_READ | k::PROT_WRITE,
+        k::MAP_SHARED | k::MAP_ANONYMOUS,
+        -1,
+        AfterFork::Both,
+    )?;
     g().fork_word.store(page as *mut AtomicU32, Relaxed);
     fault::init()?;
     // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
@@ -196,10 +195,16 @@ fn ready(r: i32) {
 }
 
 extern "C" fn stub_task() -> ! {
-    // SAFETY: written by `boot` before this task existed.
-    let args = unsafe { &*ARGS };
+    // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
+    let args = unsafe { &mut *ARGS };
     match set_up(args) {
-        Ok(control_fd) => control::run(control_fd, args.flags, || ready(0)),
+        Ok(control_fd) => {
+            if control::run(control_fd, args.flags, || ready(0)) {
+                let left = ours::list();
+                args.left = left.as_ptr() as u64;
+                args.left_len = left.len() as u64;
+            }
+        }
         Err(e) => ready(-e.0),
     }
     // SAFETY: ends this task alone.
@@ -229,14 +234,12 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
                 sys!(k::__NR_close_range, first, last, 0)?;
             }
         }
-        let at = sys!(
-            k::__NR_mmap,
-            ulpf_lib::guard::our_place(SHARED_LEN),
+        let at = place::map(
             SHARED_LEN,
-            3,
+            k::PROT_READ | k::PROT_WRITE,
             k::MAP_SHARED | k::MAP_NORESERVE,
-            shared,
-            0
+            i64::from(shared),
+            AfterFork::Parent,
         )?;
         // What nobody has written to yet must not be made for a core file.
         let _ = sys!(k::__NR_madvise, at, SHARED_LEN, k::MADV_DONTDUMP);

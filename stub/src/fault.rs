@@ -9,13 +9,12 @@
 
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
 use ulpf_engine::access::{AccessList, Decoder, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{CodeArena, DataArena, FaultInfo, Outcome, Site, Thunks};
 use ulpf_lib::guard::{Fault, PROT_EXEC};
+use ulpf_lib::place;
 use ulpf_lib::ring::Unpatched;
-use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
 
@@ -63,31 +62,7 @@ pub fn decoder() -> &'static Decoder {
 
 /// Maps the code arena and makes the engine (boot only).
 pub fn init() -> Result<(), Errno> {
-    // SAFETY: two views of one fresh memfd; the descriptor is not kept.
-    let (rw, rx) = unsafe {
-        let fd = sys!(k::__NR_memfd_create, c"ulpf-code".as_ptr(), 1)?;
-        sys!(k::__NR_ftruncate, fd, CODE)?;
-        let rw = sys!(
-            k::__NR_mmap,
-            ulpf_lib::guard::our_place(CODE as u64),
-            CODE,
-            3,
-            k::MAP_SHARED,
-            fd,
-            0
-        )?;
-        let rx = sys!(
-            k::__NR_mmap,
-            ulpf_lib::guard::our_place(CODE as u64),
-            CODE,
-            5,
-            k::MAP_SHARED,
-            fd,
-            0
-        )?;
-        let _ = sys!(k::__NR_close, fd);
-        (rw, rx)
-    };
+    let (rw, rx) = place::map_code(CODE as u64)?;
     let len = Thunks::data_size(SITES);
     let base = crate::arena::map_anonymous(len);
     if base.is_null() {

@@ -22,6 +22,7 @@ mod hits;
 mod inferior;
 mod library;
 mod log;
+mod ours;
 mod patches;
 mod runs;
 mod runtime;

@@ -21,7 +21,8 @@ use ulpf_engine::patch::{
     Body, CALM, CALM_START, CLASS_WRITES, Group, JUMP, Part, Phase, Tables, What,
 };
 use ulpf_lib::PAGE_SIZE;
-use ulpf_lib::guard::{OUR_PLACE, OUR_PLACE_LEN, PAGES};
+use ulpf_lib::guard::PAGES;
+use ulpf_lib::place::{self, MEMORY_LEN};
 use ulpf_lib::ring::{Area, CALMS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
@@ -192,22 +193,20 @@ pub unsafe fn drop_tables() {
     if of.classes == 0 {
         return;
     }
-    // SAFETY: our own mappings, as `control::patches` has made them.
-    unsafe {
-        g().page_map.use_classes(core::ptr::null_mut());
-        let _ = sys!(k::__NR_munmap, of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
-        for bits in [of.writes, of.reads] {
-            let _ = sys!(k::__NR_munmap, bits.wrapping_add(OUR_PLACE / 8), BITS_LEN);
-        }
-        let tallies = of.tallies.wrapping_add(OUR_PLACE / PAGE_SIZE);
-        let _ = sys!(k::__NR_munmap, tallies, TALLIES_LEN);
+    // SAFETY: nobody looks any more.
+    unsafe { g().page_map.use_classes(core::ptr::null_mut()) };
+    let memory = place::memory().start;
+    place::unmap(of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
+    for bits in [of.writes, of.reads] {
+        place::unmap(bits.wrapping_add(memory / 8), BITS_LEN);
     }
+    place::unmap(of.tallies.wrapping_add(memory / PAGE_SIZE), TALLIES_LEN);
 }
 
 /// Bytes of a table with a byte for each page of our place.
-pub const TALLIES_LEN: u64 = OUR_PLACE_LEN / PAGE_SIZE;
+pub const TALLIES_LEN: u64 = MEMORY_LEN / PAGE_SIZE;
 /// Bytes of a table with a bit for each byte of our place.
-pub const BITS_LEN: u64 = OUR_PLACE_LEN / 8 + PAGE_SIZE;
+pub const BITS_LEN: u64 = MEMORY_LEN / 8 + PAGE_SIZE;
 
 /// Anything is patched, or was: threads may have their area in gs.
 pub static SOME: AtomicBool = AtomicBool::new(false);

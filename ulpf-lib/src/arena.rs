@@ -9,6 +9,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{null_mut, write_bytes};
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::place;
 use crate::sys;
 use linux_raw_sys::general as k;
 
@@ -49,9 +50,23 @@ impl Default for Arena {
     }
 }
 
-/// Anonymous private memory; null when the kernel refuses (RLIMIT_AS, overcommit).
+/// Anonymous private memory, on the list of [`crate::place`]; null when the kernel refuses (RLIMIT_AS,
+/// overcommit).
 pub fn map_anonymous(len: usize) -> *mut u8 {
-    use crate::guard::{OUR_PLACE, OUR_PLACE_LEN, our_place};
+    let at = map_unlisted(len);
+    if !at.is_null() {
+        place::add(at as u64, len as u64);
+    }
+    at
+}
+
+/// Takes what [`map_anonymous`] has made away again.
+pub fn unmap_anonymous(at: *mut u8, len: usize) {
+    place::unmap(at as u64, len as u64);
+}
+
+/// As [`map_anonymous`], for what its owner has a list of.
+pub fn map_unlisted(len: usize) -> *mut u8 {
     // Away from the program's memory: a neighbour of a watched page is moved with it. Hints come round
     // again after a while, and where one is taken the kernel puts us among the program's own mappings. What
     // is in the way may be large: each further step is longer.
@@ -61,7 +76,7 @@ pub fn map_anonymous(len: usize) -> *mut u8 {
         let got = unsafe {
             sys!(
                 k::__NR_mmap,
-                our_place((len as u64) << hint.min(12)),
+                place::hint((len as u64) << hint.min(12)),
                 len,
                 k::PROT_READ | k::PROT_WRITE,
                 k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE,
@@ -70,7 +85,7 @@ pub fn map_anonymous(len: usize) -> *mut u8 {
             )
         };
         let Ok(at) = got else { break };
-        if at.wrapping_sub(OUR_PLACE) < OUR_PLACE_LEN || hint == HINTS {
+        if place::memory().contains(&at) || hint == HINTS {
             return at as *mut u8;
         }
         // SAFETY: just mapped.
@@ -132,9 +147,7 @@ unsafe impl GlobalAlloc for Arena {
         let size = layout.size().max(layout.align());
         let class = class_of(size);
         if class >= CLASSES || layout.align() > 4096 {
-            // SAFETY: mapped by `alloc` with this very size.
-            let _ = unsafe { sys!(k::__NR_munmap, p, size.next_multiple_of(4096)) };
-            return;
+            return unmap_anonymous(p, size.next_multiple_of(4096));
         }
         self.with(|l| {
             // SAFETY: the block is ours again and at least 16 bytes long.

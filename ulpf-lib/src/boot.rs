@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 2;
+pub const BOOT_VERSION: u32 = 3;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -54,8 +54,26 @@ pub struct BootArgs {
     /// Result: process id of the stub's own task (shares memory with the program, not its thread
     /// group, descriptors or signal handlers).
     pub stub_pid: i32,
-    /// Where in [`crate::guard::OUR_PLACE`] there is room: what an earlier stub has left behind, in this
-    /// process or before it was forked, lies elsewhere.
+    /// Base of our place ([`crate::place`]), and where in its memory there is room: what an earlier stub has
+    /// left behind, or libulpf uses, lies elsewhere.
     pub place: u64,
-    pub reserved: [u64; 3],
+    pub begin: u64,
+    /// Memory of the program that a forked child may write its last instructions of ours to: [`PAD_LEN`] bytes
+    /// of executable memory that nobody uses (the end of the vDSO); 0: there is none.
+    pub pad: u64,
+    /// After a detach: address and number of [`Left`], what there is still of ours and has to be unmapped. 0: not
+    /// known.
+    pub left: u64,
+    pub left_len: u64,
+}
+
+/// See [`BootArgs::pad`].
+pub const PAD_LEN: u64 = 64;
+
+/// A mapping.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    pub start: u64,
+    pub len: u64,
 }

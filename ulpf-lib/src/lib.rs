@@ -14,6 +14,7 @@ pub mod device;
 pub mod door;
 pub mod guard;
 pub mod pages;
+pub mod place;
 pub mod refusal;
 pub mod ring;
 pub mod staged;

@@ -92,8 +92,8 @@ pub struct Control {
     sites: sites::Sites,
 }
 
-/// Runs until the program ends or is left alone.
-pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
+/// Runs until the program ends or is left alone (`true`).
+pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
     let pid = g().pid.load(Relaxed);
     // SAFETY: a descriptor for the program's end.
     let pidfd = unsafe { sys!(k::__NR_pidfd_open, pid, 0) };
@@ -145,6 +145,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) {
     if !c.detached {
         c.program_is_gone();
     }
+    c.detached
 }
 
 impl Control {
@@ -971,6 +972,7 @@ impl Inferior for Control {
         self.patches.disable();
         self.detached = true;
         follow::release_everybody();
+        signals::begin_leaving();
         for t in g().threads.iter() {
             t.inner().leaving = true;
             world::pull_out(t);
@@ -980,9 +982,6 @@ impl Inferior for Control {
             t.go.store(1, SeqCst);
             futex_wake(&t.go);
         }
-        // The last thread out has to be gone from our code's waiting points before this task ends;
-        // it only needs memory, which outlives us.
-        let _ = signals::HIDDEN;
     }
 
     fn kill(&mut self) {

@@ -17,10 +17,9 @@ use ulpf_engine::patch::{
     Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target, skipped,
 };
 use ulpf_lib::guard::maps::Snapshot;
-use ulpf_lib::guard::{
-    OUR_PLACE, OUR_PLACE_LEN, PAGES, PROT_EXEC, PROT_READ, PageEntry, our_place,
-};
+use ulpf_lib::guard::{PAGES, PROT_EXEC, PROT_READ, PageEntry};
 use ulpf_lib::pages::Guard;
+use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::ring::{CALMS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind};
@@ -125,9 +124,10 @@ impl Patches {
         }
         let sparse = |len: u64| -> Option<u64> {
             let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
-            // SAFETY: a new mapping; advice about it: no huge pages, not in core dumps.
+            let prot = k::PROT_READ | k::PROT_WRITE;
+            let at = place::map(len, prot, flags, -1, AfterFork::Both).ok()?;
+            // SAFETY: advice about our own mapping: no huge pages, not in core dumps.
             unsafe {
-                let at = sys!(k::__NR_mmap, our_place(len), len, 3, flags, -1i64, 0).ok()?;
                 let _ = sys!(k::__NR_madvise, at, len, 15);
                 let _ = sys!(k::__NR_madvise, at, len, 16);
                 g().guards_mut().exclude(TargetAddr(at), len);
@@ -145,8 +145,7 @@ impl Patches {
             let (Some(at), Some(slot)) = (sparse(len), all.get_mut(n)) else {
                 // RLIMIT_AS, most likely: faults will do.
                 for (at, len) in all.into_iter().zip(lens).take(n) {
-                    // SAFETY: just mapped, and nobody has been told.
-                    let _ = unsafe { sys!(k::__NR_munmap, at, len) };
+                    place::unmap(at, len);
                     // SAFETY: the world rests.
                     unsafe { g().guards_mut() }.include(TargetAddr(at), len);
                 }
@@ -159,9 +158,9 @@ impl Patches {
         let classes = classes + PAGE_SIZE;
         t.tables = Tables {
             classes,
-            writes: writes.wrapping_sub(OUR_PLACE / 8),
-            reads: reads.wrapping_sub(OUR_PLACE / 8),
-            tallies: tallies.wrapping_sub(OUR_PLACE / PAGE_SIZE),
+            writes: writes.wrapping_sub(place::memory().start / 8),
+            reads: reads.wrapping_sub(place::memory().start / 8),
+            tallies: tallies.wrapping_sub(place::memory().start / PAGE_SIZE),
         };
         // SAFETY: mapped for good.
         unsafe { g().page_map.use_classes(classes as *mut u8) };
@@ -185,8 +184,8 @@ impl Patches {
         let Some(alias) = entry.alias(page).map(|a| a.0) else {
             return;
         };
-        let place = OUR_PLACE + PAGE_SIZE..OUR_PLACE + OUR_PLACE_LEN - PAGE_SIZE;
-        if !place.contains(&alias) {
+        let core::ops::Range { start, end } = place::memory();
+        if !(start + PAGE_SIZE..end - PAGE_SIZE).contains(&alias) {
             return;
         }
         let distance = alias.wrapping_sub(page.0);

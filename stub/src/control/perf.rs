@@ -3,6 +3,7 @@
 //! descriptors nor children of ours show in the program.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{WatchKind, WatchRange};
@@ -93,18 +94,15 @@ impl Ring {
         attr[5] = EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | REMOVE_ON_EXEC;
         attr[6] = 0x7fff_ffff;
         let fd = open(&attr, tid)?;
-        // SAFETY: a fresh mapping.
-        let at = unsafe {
-            sys!(
-                k::__NR_mmap,
-                ulpf_lib::guard::our_place(RING_LEN),
-                RING_LEN,
-                k::PROT_READ | k::PROT_WRITE,
-                k::MAP_SHARED,
-                fd,
-                0
-            )
-        };
+        let prot = k::PROT_READ | k::PROT_WRITE;
+        // The kernel gives such a ring to no child.
+        let at = place::map(
+            RING_LEN,
+            prot,
+            k::MAP_SHARED,
+            i64::from(fd),
+            AfterFork::Both,
+        );
         let addr = at.inspect_err(|_| close(fd))?;
         Ok(Ring { fd, addr })
     }
@@ -112,8 +110,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which no thread uses any more.
-        let _ = unsafe { sys!(k::__NR_munmap, self.addr, RING_LEN) };
+        place::unmap(self.addr, RING_LEN);
         close(self.fd);
     }
 }

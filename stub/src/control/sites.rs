@@ -21,6 +21,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Decoder;
 use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
 
 use super::trampolines::{self, Trampolines};
@@ -407,20 +408,10 @@ fn slow_way(index: usize, next: u64) -> Result<u64, Not> {
     // SAFETY: the world rests.
     let table = unsafe { sites::table_mut() };
     if table.slow == 0 {
+        let prot = k::PROT_READ | k::PROT_EXEC;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS;
         let len = SLOW * SLOTS as u64;
-        // SAFETY: a new mapping of ours, outside the image.
-        let at = unsafe {
-            sys!(
-                k::__NR_mmap,
-                ulpf_lib::guard::our_place(len),
-                len,
-                5,
-                flags,
-                -1i64,
-                0
-            )
-        };
+        let at = place::map(len, prot, flags, -1, AfterFork::Both);
         table.slow = at.map_err(|_| Not::Now)?;
     }
     let at = table.slow + index as u64 * SLOW;

@@ -182,25 +182,43 @@ pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
 /// In a forked child, whose descriptor table lacks ours: the original bytes, by way of a descriptor of its
 /// own, or, where there is no /proc, with the page writable for the moment.
 fn put_back(list: impl Iterator<Item = (u64, u64, u64)>) {
-    let fd = open_mem();
-    for (to, from, len) in list {
-        // SAFETY: the child's own text; this thread is its only one, and runs in our image.
-        unsafe {
-            if fd.is_ok_and(|fd| sys!(k::__NR_pwrite64, fd, from, len, to) == Ok(len)) {
-                continue;
-            }
-            let page = to & !4095;
-            let size = (to + len - page).next_multiple_of(4096);
-            if sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_WRITE).is_ok() {
-                core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize);
-            }
-            let _ = sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_EXEC);
+    with_mem_of_child(|fd| {
+        for (to, from, len) in list {
+            put(fd, to, from, len);
         }
-    }
+    });
+}
+
+fn with_mem_of_child<R>(f: impl FnOnce(Result<u64, Errno>) -> R) -> R {
+    let fd = open_mem();
+    let result = f(fd);
     if let Ok(fd) = fd {
         // SAFETY: our own descriptor.
         let _ = unsafe { sys!(k::__NR_close, fd) };
     }
+    result
+}
+
+fn put(fd: Result<u64, Errno>, to: u64, from: u64, len: u64) -> bool {
+    // SAFETY: the child's own text; this thread is its only one, and runs in our image.
+    unsafe {
+        if fd.is_ok_and(|fd| sys!(k::__NR_pwrite64, fd, from, len, to) == Ok(len)) {
+            return true;
+        }
+        let page = to & !4095;
+        let size = (to + len - page).next_multiple_of(4096);
+        if sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_WRITE).is_err() {
+            return false;
+        }
+        core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize);
+        sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_EXEC).is_ok()
+    }
+}
+
+/// In a forked child: writes to memory of its program that is executable. `false`: it cannot.
+pub fn write_in_child(to: u64, bytes: &[u8]) -> bool {
+    let (from, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
+    with_mem_of_child(|fd| put(fd, to, from, len))
 }
 
 /// See [`put_back`].

@@ -214,6 +214,16 @@ global_asm!(
     "ud2",
     "3:",
     "ret",
+    // The end of a forked child's stay in our code: rdi = ucontext to return to, rsi = top of the stack below it.
+    ".globl ulpf_leave",
+    "ulpf_leave:",
+    "mov rbx, rdi",
+    "mov rsp, rsi",
+    "call ulpf_unmap_ours",
+    "mov rsp, rbx",
+    "mov eax, 15",
+    "syscall",
+    "ud2",
     // memcpy that gives up at a fault: rdi = to, rsi = from, rdx = length; rax = bytes not copied.
     ".globl ulpf_copy",
     "ulpf_copy:",
@@ -266,6 +276,7 @@ unsafe extern "C" {
     pub fn ulpf_blocking_abort();
     pub fn ulpf_clone(args: *const [u64; 7], child: *const super::thread::Thread) -> i64;
     pub fn ulpf_spawn(flags: u64, stack_top: u64, entry: extern "C" fn() -> !) -> i64;
+    pub fn ulpf_leave(uc: *mut UContext, stack_top: u64) -> !;
     pub fn ulpf_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
     pub fn ulpf_copy_fixup();
     pub fn ulpf_slots();

@@ -7,7 +7,7 @@
 //! signal would kill the program. What the program believes about them is in `Inner::hidden`.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
@@ -261,15 +261,15 @@ pub fn take_away(t: &Thread, clear: bool) {
     if clear {
         actions(t).clear_handlers();
     }
-    give_back(t);
+    give_back(t, true);
 }
 
-/// Gives the kernel the program's own actions.
-fn give_back(t: &Thread) {
+/// Gives the kernel the program's own actions. `alone`: no park signal can be on its way.
+fn give_back(t: &Thread, alone: bool) {
     for sig in 1..=64 {
         let mut a = actions(t).get(sig);
-        if sig == PARK_SIGNAL && a.handler == SIG_DFL {
-            a.handler = SIG_IGN; // one may still be on its way
+        if sig == PARK_SIGNAL && a.handler == SIG_DFL && !alone {
+            a.handler = SIG_IGN; // until the last thread has left
         }
         if sig != SIGKILL && sig != SIGSTOP {
             let _ = raw_sigaction(sig, &a);
@@ -282,7 +282,7 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
         library::left();
-        give_back(t);
+        give_back(t, false);
         table.given.store(true, SeqCst);
     }
     // Whoever is back in the program before that is done would be served by us once more, and rest for ever.
@@ -296,9 +296,32 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
     let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
     waiting::hand_over(t);
     patches::disable();
+    if i.clear_tid != 0 {
+        // The kernel may know the word by its alias, which is gone.
+        // SAFETY: names the word that the program has named.
+        let _ = unsafe { sys!(k::__NR_set_tid_address, i.clear_tid) };
+    }
     uc.stack = i.alternate();
     uc.sigmask |= i.hidden;
+    let last = shares_actions(t) && LEAVING.fetch_sub(1, SeqCst) == 1;
+    let park = g().actions.get(PARK_SIGNAL);
+    if last && park.handler == SIG_DFL {
+        let _ = raw_sigaction(PARK_SIGNAL, &park);
+    }
     t.set_state(State::Dead);
+}
+
+/// Threads that have yet to leave: after that nobody is sent a park signal any more.
+static LEAVING: AtomicU32 = AtomicU32::new(0);
+
+fn shares_actions(t: &Thread) -> bool {
+    t.is_programs() && core::ptr::eq(actions(t), &g().actions)
+}
+
+/// All threads are about to leave.
+pub fn begin_leaving() {
+    let all = g().threads.iter().filter(|t| shares_actions(t)).count();
+    LEAVING.store(all as u32, SeqCst);
 }
 
 /// One that has come to rest by itself may still have a park signal before it, which its handlers have

@@ -481,7 +481,7 @@ impl Registry {
                 return Some(t);
             }
         }
-        let raw = crate::arena::map_anonymous(2 * BLOCK);
+        let raw = crate::arena::map_unlisted(2 * BLOCK);
         if raw.is_null() {
             return None;
         }

@@ -162,8 +162,7 @@ impl Copy {
     }
     fn free(&mut self) {
         if self.base != 0 {
-            // SAFETY: our own mapping.
-            let _ = unsafe { sys!(k::__NR_munmap, self.base, self.len) };
+            crate::arena::unmap_anonymous(self.base as *mut u8, self.len as usize);
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{Args, Outcome, RESTART, buffers, raw};
 use crate::g;
 use crate::global::{EVERYBODY, follows};
 use crate::library;
+use crate::ours;
 use crate::runtime::asm::ulpf_clone;
 use crate::runtime::debug_registers;
 use crate::runtime::frame::{SS_DISABLE, SigFrame, SigStack, UContext, fpstate_len};
@@ -179,7 +180,7 @@ fn share(
         k::__NR_clone => (a[1], a[3], a[2], a[4]),
         _ => (0, 0, 0, 0),
     };
-    let Some(child_uc) = copy_frame(uc, child) else {
+    let Some(child_uc) = copy_frame(uc, child.stack_top()) else {
         child.set_state(State::Dead);
         return Outcome::Value(ENOMEM);
     };
@@ -286,9 +287,9 @@ fn make(
     r
 }
 
-/// Copies the handler's frame (context, siginfo, fpstate) to the top of the child's block.
-#[allow(clippy::mut_from_ref)] // the result lies in the child's block, not in `uc`
-fn copy_frame(uc: &UContext, child: &'static Thread) -> Option<&'static mut UContext> {
+/// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack.
+#[allow(clippy::mut_from_ref)] // the result lies on that stack, not in `uc`
+pub fn copy_frame(uc: &UContext, stack_top: u64) -> Option<&'static mut UContext> {
     let from = (uc as *const UContext as u64) - 8;
     // SAFETY: our own frame.
     let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
@@ -302,7 +303,7 @@ fn copy_frame(uc: &UContext, child: &'static Thread) -> Option<&'static mut UCon
         return None;
     }
     // Same position within a cache line, so that the XSAVE image stays aligned to 64.
-    let to = ((child.stack_top() - 256 - total) & !63) - 64 + (from & 63);
+    let to = ((stack_top - 256 - total) & !63) - 64 + (from & 63);
     // SAFETY: both ranges are ours, `total` bytes long.
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, total as usize) };
     // SAFETY: the copy of a ucontext.
@@ -428,6 +429,8 @@ fn fork(
         if followed {
             wait_to_be_taken(parent);
         }
+        uc.gprs.rax = 0;
+        ours::leave_child(uc);
         return Outcome::Value(0);
     }
     if followed && result > 0 {
@@ -492,6 +495,9 @@ fn wait_to_be_taken(parent: u64) {
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
 fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
+    // Of the shared area the child has nothing, nor of generated code.
+    crate::patches::disable();
+    g().shared.store(core::ptr::null_mut(), Relaxed);
     // SAFETY: the child has one thread, and it is this one.
     if unsafe { g().guards_mut() }.privatize_in_child().is_err() {
         crate::fatal_child("a forked child cannot get memory of its own (out of memory?)");

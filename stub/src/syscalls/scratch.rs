@@ -75,7 +75,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         for (at, len) in self.maps.iter().take(self.maps_len) {
             // SAFETY: our own mapping.
-            let _ = unsafe { sys!(k::__NR_munmap, *at, *len) };
+            crate::arena::unmap_anonymous(*at as *mut u8, *len as usize);
         }
     }
 }

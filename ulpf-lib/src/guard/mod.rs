@@ -48,11 +48,11 @@ use alloc::vec::Vec;
 pub use apply::Unarmed;
 pub use heap::LARGEST_HEAP;
 pub use machine::{DeviceUse, FEATURES, Keys, Machine};
-pub use os::{OUR_IMAGES, OUR_PLACE, OUR_PLACE_LEN, begin_our_place_at, our_place};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
+use crate::place;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::{AccessKind, WatchKind, WatchRange};
@@ -179,7 +179,8 @@ impl Guards {
     /// [`Guards::check`], with the reason. `map` is what the fault handler reads.
     pub fn lazy(map: &'static PageMap) -> Guards {
         let mut excluded = Runs::new();
-        excluded.insert(OUR_IMAGES, OUR_PLACE + OUR_PLACE_LEN, ());
+        let place = place::all();
+        excluded.insert(place.start, place.end, ());
         Guards {
             map,
             file: None,
@@ -231,7 +232,7 @@ impl Guards {
     }
 
     /// Memory that must never be moved or watched, not even as the neighbour of a watched page: **every**
-    /// mapping of the stub that is not in [`OUR_PLACE`] (image, heap, stacks, generated code, shared
+    /// mapping of the stub that is not in our place ([`place`]) (image, heap, stacks, generated code, shared
     /// area). A moved page is shared with the child of a fork until [`Guards::privatize_in_child`] has
     /// replaced it, so that function must not have its own stack and data there.
     pub fn exclude(&mut self, start: TargetAddr, len: u64) {
@@ -243,6 +244,16 @@ impl Guards {
     pub fn include(&mut self, start: TargetAddr, len: u64) {
         self.excluded
             .remove(start.page().0, start.0.saturating_add(len));
+    }
+
+    /// Every mapping of ours that is not on the list of [`place`]: (start, length).
+    pub fn own_mappings(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let windows = self
+            .windows
+            .values()
+            .map(|w| (w.alias, w.len + WINDOW_OVERLAP));
+        let dups = self.dups.values().map(|w| (w.alias, w.len));
+        self.tables.iter().copied().chain(windows).chain(dups)
     }
 
     /// To be called whenever program threads have run: what was read of the program's mappings is

@@ -8,38 +8,13 @@
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::*;
 
 use super::maps::InChild;
+use crate::place::hint;
 use crate::sys;
 use crate::sys::Errno;
-
-/// Where our own mappings go if the place is free, and how much of it is ours: away from the areas
-/// that the kernel hands out (top down below the stack, heap above the program), so that the
-/// program's own addresses stay what they would be without us, and so that memory of ours is never
-/// the neighbour of a watched page. Just above the stub's image, where sanitizers accept mappings.
-pub const OUR_PLACE: u64 = 0x7ea1_0000_0000;
-pub const OUR_PLACE_LEN: u64 = 0x3f_0000_0000;
-/// The stub's image, and below it those that are left of earlier ones (the parent's in a forked child).
-pub const OUR_IMAGES: u64 = 0x7e9f_0000_0000;
-
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// The first of these hints is to be `addr`, if that lies in our place.
-pub fn begin_our_place_at(addr: u64) {
-    let at = addr.wrapping_sub(OUR_PLACE);
-    NEXT.store(if at < OUR_PLACE_LEN { at } else { 0 }, Ordering::Relaxed);
-}
-
-/// A hint for mmap(2): an address in our place for a mapping of `len` bytes, another one each time
-/// (the kernel drops a hint that is taken and chooses among the program's own addresses).
-pub fn our_place(len: u64) -> u64 {
-    let room = len.saturating_add(1 << 16) & !0xffff;
-    let at = NEXT.fetch_add(room, Ordering::Relaxed) % OUR_PLACE_LEN;
-    OUR_PLACE + if room > OUR_PLACE_LEN - at { 0 } else { at }
-}
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
 
@@ -205,7 +180,7 @@ impl File {
         let at = unsafe {
             sys!(
                 __NR_mmap,
-                our_place(len),
+                hint(len),
                 len,
                 PROT_NONE,
                 MAP_SHARED | MAP_NORESERVE,
@@ -235,7 +210,7 @@ pub fn map_over(fd: i32, addr: u64, len: u64, prot: u8, offset: u64) -> Result<(
 pub fn map_tables(len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    let at = unsafe { sys!(__NR_mmap, our_place(len), len, PROT_NONE, flags, -1i64, 0) }?;
+    let at = unsafe { sys!(__NR_mmap, hint(len), len, PROT_NONE, flags, -1i64, 0) }?;
     set_apart(at, len);
     protect(at, len, RW as u8).inspect_err(|_| unmap(at, len))?;
     Ok(at)
@@ -263,7 +238,7 @@ pub fn could_map_private(len: u64) -> Result<(), Errno> {
     unsafe {
         let at = sys!(
             __NR_mmap,
-            our_place(len),
+            hint(len),
             len,
             RW,
             MAP_PRIVATE | MAP_ANONYMOUS,
@@ -285,7 +260,7 @@ pub fn map_private_over(addr: u64, len: u64) -> Result<(), Errno> {
 pub fn map_private(len: u64) -> Result<u64, Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
     // SAFETY: without MAP_FIXED no existing mapping is replaced.
-    unsafe { sys!(__NR_mmap, our_place(len), len, RW, flags, -1i64, 0) }
+    unsafe { sys!(__NR_mmap, hint(len), len, RW, flags, -1i64, 0) }
 }
 
 /// Takes the mapping at `from` to `addr`, in the place of what is there, in one go.
@@ -335,7 +310,7 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
     unsafe {
         let place = sys!(
             __NR_mmap,
-            our_place(len),
+            hint(len),
             len,
             PROT_NONE,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,

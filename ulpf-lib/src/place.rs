@@ -1,0 +1,311 @@
+//! Where our own mappings lie in a program, and which they are.
+//!
+//! ```text
+//!  0x7e80…                     0x7ef0…
+//!  ┌──────────────┬───────┬──────────────────┬────────────┐
+//!  │              │ image │ memory           │            │  below what the kernel hands out,
+//!  └──────────────┴───────┴──────────────────┴────────────┘  where sanitizers accept mappings
+//!                 ▲ base: random, unless the program's own addresses are not
+//! ```
+//! Away from the areas that the kernel hands out (top down below the stack, heap above the program), the
+//! program's own addresses stay what they would be without us, and memory of ours is never the neighbour of a
+//! watched page. The base follows from the bytes that the kernel gives to each program (AT_RANDOM), so that a
+//! stub and `libulpf` in one process agree on it.
+//!
+//! **The list.** Every mapping that is made with [`map`] or named to [`add`] is in a list, so that a forked
+//! child and a detach can take it away ([`each`]). What may be mapped by the thousand (records of threads,
+//! windows and tables of the guards) has lists of its own.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use linux_raw_sys::general::*;
+
+use crate::sys;
+use crate::sys::Errno;
+
+/// The lowest base, and the end of the highest place.
+const LOWEST: u64 = 0x7e80_0000_0000;
+const HIGHEST: u64 = 0x7ef0_0000_0000;
+/// Bytes for the stub's image, and behind it those for all other memory.
+const IMAGE_LEN: u64 = 4 << 30;
+pub const MEMORY_LEN: u64 = 192 << 30;
+const GRAIN: u64 = 1 << 16;
+
+static BASE: AtomicU64 = AtomicU64::new(LOWEST);
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The base for a program with these bytes at AT_RANDOM; `None`: its addresses are not random (personality(2),
+/// ADDR_NO_RANDOMIZE; vm.randomize_va_space).
+pub fn base_for(random: Option<[u8; 16]>) -> u64 {
+    const BASES: u64 = (HIGHEST - LOWEST - IMAGE_LEN - MEMORY_LEN) / GRAIN;
+    let Some(bytes) = random else { return LOWEST };
+    // The C library makes its secrets of these bytes: 22 bits of a mixture of all give none of them away.
+    let mut mixed = 0u64;
+    for half in bytes.as_chunks::<8>().0 {
+        mixed = (mixed ^ u64::from_le_bytes(*half)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^= mixed >> 29;
+        mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^= mixed >> 32;
+    }
+    LOWEST + mixed % BASES * GRAIN
+}
+
+/// Before the first mapping of ours in this process.
+pub fn settle(base: u64) {
+    BASE.store(base, Relaxed);
+}
+
+/// Where the image of a stub may lie, for this base.
+pub fn of_images(base: u64) -> Range<u64> {
+    base..base + IMAGE_LEN
+}
+
+/// Where all other memory may lie, for this base.
+pub fn of_memory(base: u64) -> Range<u64> {
+    base + IMAGE_LEN..base + IMAGE_LEN + MEMORY_LEN
+}
+
+/// Images and memory of this process.
+pub fn all() -> Range<u64> {
+    let base = BASE.load(Relaxed);
+    base..base + IMAGE_LEN + MEMORY_LEN
+}
+
+/// Memory of this process. What lies outside was mapped when no hint was left (see [`hint`]).
+#[inline]
+pub fn memory() -> Range<u64> {
+    of_memory(BASE.load(Relaxed))
+}
+
+/// The first of the hints is to be `addr`, if that lies in our place.
+pub fn begin_at(addr: u64) {
+    let at = addr.wrapping_sub(memory().start);
+    NEXT.store(if at < MEMORY_LEN { at } else { 0 }, Relaxed);
+}
+
+/// A hint for mmap(2): an address in our place for a mapping of `len` bytes, another one each time (the
+/// kernel drops a hint that is taken and chooses among the program's own addresses).
+pub fn hint(len: u64) -> u64 {
+    let room = len.saturating_add(GRAIN) & !(GRAIN - 1);
+    let at = NEXT.fetch_add(room, Relaxed) % MEMORY_LEN;
+    memory().start + if room > MEMORY_LEN - at { 0 } else { at }
+}
+
+// ---- the list ------------------------------------------------------------------------------------
+
+const MOST: usize = 2048;
+
+struct Entry {
+    start: AtomicU64,
+    len: AtomicU64,
+}
+
+static LIST: [Entry; MOST] = [const {
+    Entry {
+        start: AtomicU64::new(0),
+        len: AtomicU64::new(0),
+    }
+}; MOST];
+
+/// Puts a mapping of ours on the list. (Of more than there is room for, the rest stays in forked children and
+/// after a detach, as private memory.)
+pub fn add(start: u64, len: u64) {
+    for entry in &LIST {
+        if entry.start.load(Relaxed) == 0
+            && entry
+                .start
+                .compare_exchange(0, start, AcqRel, Relaxed)
+                .is_ok()
+        {
+            entry.len.store(len, Release);
+            return;
+        }
+    }
+}
+
+/// Takes what begins at `start` off the list.
+fn remove(start: u64) {
+    for entry in &LIST {
+        if entry.start.load(Relaxed) == start {
+            entry.len.store(0, Relaxed);
+            entry.start.store(0, Release);
+            return;
+        }
+    }
+}
+
+/// What is on the list: (start, length). Only while nobody else changes it.
+pub fn each() -> impl Iterator<Item = (u64, u64)> {
+    LIST.iter()
+        .map(|e| (e.start.load(Acquire), e.len.load(Acquire)))
+        .filter(|&(start, len)| start != 0 && len != 0)
+}
+
+/// Who has a mapping after fork(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterFork {
+    /// Parent and child: a copy if it is private, else both the same memory.
+    Both,
+    Parent,
+}
+
+/// A new mapping of ours at the next hint, on the list.
+///
+/// # Errors
+/// mmap(2)'s; also madvise(2)'s, if the child of a fork would otherwise have the mapping.
+pub fn map(len: u64, prot: u32, flags: u32, fd: i64, who: AfterFork) -> Result<u64, Errno> {
+    // SAFETY: without MAP_FIXED no existing mapping is replaced.
+    let at = unsafe { sys!(__NR_mmap, hint(len), len, prot, flags, fd, 0) }?;
+    add(at, len);
+    if who == AfterFork::Parent
+        && let Err(e) = not_for_children(at, len)
+    {
+        unmap(at, len);
+        return Err(e);
+    }
+    Ok(at)
+}
+
+/// Takes a mapping away and off the list.
+pub fn unmap(at: u64, len: u64) {
+    remove(at);
+    // SAFETY: our own mapping, which nobody uses any more.
+    let _ = unsafe { sys!(__NR_munmap, at, len) };
+}
+
+/// The child of a fork shall not have `[at, at + len)`.
+///
+/// # Errors
+/// madvise(2)'s.
+pub fn not_for_children(at: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: changes no memory of this process.
+    unsafe { sys!(__NR_madvise, at, len, MADV_DONTFORK) }.map(drop)
+}
+
+/// Two views of the same new memory, of which one may be written and the other one executed; nobody but this
+/// process has either, and forked children have neither.
+///
+/// # Errors
+/// What the kernel says: no memory, or a security policy (SELinux execmem, a seccomp filter).
+pub fn map_code(len: u64) -> Result<(u64, u64), Errno> {
+    // Memory with a name, unless memory files may not be executed (vm.memfd_noexec = 2).
+    code_file(len)
+        .and_then(views)
+        .or_else(|_| anonymous_views(len))
+}
+
+struct CodeFile {
+    fd: i64,
+    len: u64,
+}
+
+impl Drop for CodeFile {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours alone.
+        let _ = unsafe { sys!(__NR_close, self.fd) };
+    }
+}
+
+fn code_file(len: u64) -> Result<CodeFile, Errno> {
+    const NAME: &core::ffi::CStr = c"ulpf-code";
+    // Linux before 6.3 does not know MFD_EXEC.
+    let create = |flags: u32| {
+        // SAFETY: a C string.
+        unsafe { sys!(__NR_memfd_create, NAME.as_ptr(), flags) }
+    };
+    let fd = create(MFD_CLOEXEC | MFD_EXEC).or_else(|_| create(MFD_CLOEXEC))?;
+    let file = CodeFile { fd: fd as i64, len };
+    // SAFETY: our own file.
+    unsafe { sys!(__NR_ftruncate, file.fd, len) }?;
+    Ok(file)
+}
+
+fn views(file: CodeFile) -> Result<(u64, u64), Errno> {
+    let view = |prot| map(file.len, prot, MAP_SHARED, file.fd, AfterFork::Parent);
+    let rw = view(PROT_READ | PROT_WRITE)?;
+    let rx = view(PROT_READ | PROT_EXEC).inspect_err(|_| unmap(rw, file.len))?;
+    Ok((rw, rx))
+}
+
+fn anonymous_views(len: u64) -> Result<(u64, u64), Errno> {
+    let shared = MAP_SHARED | MAP_ANONYMOUS;
+    let rw = map(len, PROT_READ | PROT_WRITE, shared, -1, AfterFork::Parent)?;
+    let rx = second_view(rw, len).inspect_err(|_| unmap(rw, len))?;
+    Ok((rw, rx))
+}
+
+fn second_view(rw: u64, len: u64) -> Result<u64, Errno> {
+    let private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    let rx = map(len, PROT_NONE, private, -1, AfterFork::Both)?;
+    let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    // SAFETY: an old size of zero makes a second mapping of shared memory (mremap(2)), here in the place of
+    // the one that was just made for it.
+    unsafe {
+        sys!(__NR_mremap, rw, 0, len, flags, rx)
+            .and_then(|_| sys!(__NR_mprotect, rx, len, PROT_READ | PROT_EXEC))
+    }
+    .and_then(|_| not_for_children(rx, len))
+    .inspect_err(|_| unmap(rx, len))?;
+    Ok(rx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bases_lie_in_the_region_and_differ() {
+        let mut seen = alloc::collections::BTreeSet::new();
+        for n in 0..1000u128 {
+            let base = base_for(Some(n.to_le_bytes()));
+            assert!(
+                base >= LOWEST && of_memory(base).end <= HIGHEST,
+                "{base:#x}"
+            );
+            assert_eq!(base % GRAIN, 0);
+            seen.insert(base);
+        }
+        assert!(seen.len() > 990, "{}", seen.len());
+        assert_eq!(base_for(None), LOWEST);
+    }
+
+    #[test]
+    fn both_halves_of_the_random_bytes_matter() {
+        let with = |at: usize| {
+            let mut bytes = [7; 16];
+            bytes[at] = 8;
+            base_for(Some(bytes))
+        };
+        assert_ne!(with(0), with(8));
+        assert_ne!(with(0), base_for(Some([7; 16])));
+    }
+
+    #[test]
+    fn the_list_knows_what_was_mapped_and_forgets_what_was_unmapped() {
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        let at = map(4096, PROT_READ, flags, -1, AfterFork::Both).unwrap();
+        assert!(each().any(|m| m == (at, 4096)));
+        unmap(at, 4096);
+        assert!(each().all(|m| m.0 != at));
+    }
+
+    #[test]
+    fn code_is_written_through_one_view_and_executed_through_the_other() {
+        for made in [map_code(4096), anonymous_views(4096)] {
+            let (rw, rx) = made.unwrap();
+            // mov eax, 42; ret
+            let code = [0xb8u8, 42, 0, 0, 0, 0xc3];
+            // SAFETY: our own page, mapped twice.
+            let answer = unsafe {
+                core::ptr::copy_nonoverlapping(code.as_ptr(), rw as *mut u8, code.len());
+                let f: extern "C" fn() -> i32 = core::mem::transmute(rx as *const u8);
+                f()
+            };
+            assert_eq!(answer, 42);
+            unmap(rw, 4096);
+            unmap(rx, 4096);
+        }
+    }
+}
