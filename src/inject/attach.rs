@@ -94,7 +94,7 @@ fn check(pid: i32) -> Result<process::Status, StartError> {
 }
 
 /// Another process that runs in the same memory.
-fn shares_memory(pid: i32) -> Option<i32> {
+pub(super) fn shares_memory(pid: i32) -> Option<i32> {
     process::all()
         .ok()?
         .into_iter()

@@ -18,6 +18,8 @@ use ulpf_lib::boot::{BootArgs, Left};
 /// How long threads have to leave our code. It takes them microseconds, but for one that waits in a system call
 /// which nothing interrupts.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long a vfork child has to execute something.
+const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
 /// Mappings that a stub may list: it has one for each thread, and some more. (The list is the program's
 /// memory, and may say anything.)
 const MOST: u64 = 1 << 16;
@@ -36,10 +38,31 @@ impl Remains {
     /// # Errors
     /// The kernel's, if the program cannot be traced any more, and one that says which thread does not come out of
     /// our code. Then memory of ours stays in the program, which it does not use.
-    pub fn take_away(self, stub: &impl AsFd) -> io::Result<()> {
+    pub fn take_away(self, stub: &(impl AsFd + Sync)) -> io::Result<()> {
         if !sys::wait_for_hangup(stub, LIMIT) {
             return Err(io::Error::other("the stub's task does not end"));
         }
+        self.wait_until_alone()?;
+        // When the thread that traces ends, the kernel lets go of those that have not come to a stop.
+        std::thread::scope(|scope| scope.spawn(|| self.trace()).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")))
+    }
+
+    /// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.
+    fn wait_until_alone(self) -> io::Result<()> {
+        let deadline = Instant::now() + LIMIT_OF_VFORK;
+        while let Some(other) = attach::shares_memory(self.pid) {
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!(
+                    "process {other} runs in the same memory (vfork)"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn trace(self) -> io::Result<()> {
         let memory = Memory::open(self.pid)?;
         let mut threads = attach::stop_all(self.pid).map_err(io::Error::other)?;
         let result = self.unmap_with(&memory, &mut threads);
