@@ -24,8 +24,8 @@
 /*
  * Program or kernel?
  *
- * ->fault is told (FAULT_FLAG_USER), ->page_mkwrite is not: its flags have been
- * overwritten. What helps there:
+ * Not the program, if the thread is not the program's (ulpf_is_ours()). Else ->fault is told
+ * (FAULT_FLAG_USER), and ->page_mkwrite is not: its flags have been overwritten. What helps there:
  *
  *   - In a system call, or in an interrupt, orig_ax is not -1: the kernel.
  *   - In an exception of user mode it is -1. Either this is the fault of the program
@@ -62,7 +62,7 @@ static __always_inline enum who who_is(const struct ulpf_space *space, const str
 {
 	unsigned long known = READ_ONCE(user_depth);
 
-	if (space->mm != current->mm || current->flags & (PF_KTHREAD | PF_IO_WORKER))
+	if (!ulpf_is_ours(space))
 		return KERNEL;
 	if ((long)task_pt_regs(current)->orig_ax != -1)
 		return KERNEL;
@@ -149,10 +149,9 @@ static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fau
 
 /* A guard range: 0 if the access may go on. */
 static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault *vmf,
-				       struct ulpf_region *region)
+				       struct ulpf_region *region, bool user)
 {
 	unsigned int k = ulpf_index(vmf->real_address);
-	bool user = vmf->flags & FAULT_FLAG_USER;
 
 	if (test_bit(k, region->stop)) {
 		ulpf_count(space, ULPF_COUNT_GUARDS);
@@ -172,7 +171,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	struct vm_area_struct *vma = vmf->vma;
 	struct ulpf_space *space = ulpf_space_of(vma);
 	bool write = vmf->flags & FAULT_FLAG_WRITE;
-	bool user = vmf->flags & FAULT_FLAG_USER;
+	bool user = ulpf_by_program(space, vmf->flags);
 	struct ulpf_region *region;
 	unsigned int permission;
 
@@ -185,7 +184,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	if (unlikely(!region))
 		goto allow;
 	if (unlikely(region->guarded)) {
-		vm_fault_t stop = judge_guard(space, vmf, region);
+		vm_fault_t stop = judge_guard(space, vmf, region, user);
 
 		if (stop)
 			return stop;
