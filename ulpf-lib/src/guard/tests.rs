@@ -1157,7 +1157,7 @@ fn the_memory_file_is_no_program_and_keeps_its_length() {
         assert_eq!(again.metadata().unwrap().permissions().mode() & 0o111, 0);
     }
     // Code of the program that is watched stays code.
-    let at = region(1, libc::PROT_READ | libc::PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    let at = anonymous(1);
     file.map_over(at, PAGE as u64, 7, 0).unwrap();
     store(at, 0xc3);
     // SAFETY: the page holds a `ret`.
