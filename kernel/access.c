@@ -26,6 +26,9 @@
 
 #define CLOSER_PAGES	8
 
+/* So many closers a task has: when it has that many pages open, those that it has opened first are closed for others. */
+#define TASK_CLOSERS	16
+
 /* A page that a sleeping call has had open for so many jiffies is closed, and after so many for any call. */
 #define OPEN_ASLEEP	1
 #define OPEN_AWAKE	HZ
@@ -106,6 +109,32 @@ static bool find_open(struct ulpf_space *space, pgoff_t page, bool write, struct
 			*room = closer;
 	}
 	return false;
+}
+
+/*
+ * The oldest closer of a task that has enough of them, with room, or NULL; its pages, which the caller has to close.
+ * Else one call that touches much memory would have them without end, and each fault would search them.
+ */
+static struct closer *empty_oldest(struct ulpf_space *space, pgoff_t page[CLOSER_PAGES], unsigned int *count)
+{
+	struct closer *closer, *oldest = NULL;
+	unsigned int all = 0;
+
+	lockdep_assert_held(&space->closers_lock);
+	list_for_each_entry(closer, &space->closers, list) {
+		if (closer->task != current)
+			continue;
+		oldest = closer;
+		all++;
+	}
+	if (all < TASK_CLOSERS)
+		return NULL;
+	while (oldest->closed < oldest->count)
+		page[(*count)++] = oldest->at[oldest->closed++].page;
+	oldest->count = 0;
+	oldest->closed = 0;
+	list_move(&oldest->list, &space->closers);
+	return oldest;
 }
 
 bool ulpf_find_open_for_kernel(struct ulpf_space *space, pgoff_t page)
@@ -208,14 +237,20 @@ static void closer_add(struct closer *closer, pgoff_t page, bool write)
 int ulpf_open_for_kernel(struct ulpf_space *space, struct vm_fault *vmf, bool write)
 {
 	struct closer *room = NULL;
+	pgoff_t page[CLOSER_PAGES];
+	unsigned int count = 0;
 	u32 info = 0;
 	bool known;
 
 	spin_lock(&space->closers_lock);
 	known = find_open(space, vmf->pgoff, write, &room);
+	if (!known && !room)
+		room = empty_oldest(space, page, &count);
 	if (!known && room)
 		closer_add(room, vmf->pgoff, write);
 	spin_unlock(&space->closers_lock);
+	while (count)
+		ulpf_flush(space, page[--count], 1);
 	if (known)
 		return 0;
 	if (!room) {

@@ -3,8 +3,10 @@
 #ifndef _ULPF_COMPAT_H
 #define _ULPF_COMPAT_H
 
+#include <linux/fcntl.h>
 #include <linux/ftrace.h>
 #include <linux/mm.h>
+#include <linux/sched.h>
 #include <linux/timer.h>
 #include <linux/version.h>
 
@@ -49,6 +51,20 @@ static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 }
 #endif
 
+/* Where an entry says that its page was written. */
+#ifdef _PAGE_SAVED_DIRTY
+#define ULPF_PAGE_DIRTY (_PAGE_DIRTY | _PAGE_SAVED_DIRTY)
+#else
+#define ULPF_PAGE_DIRTY _PAGE_DIRTY
+#endif
+
+/* Threads of a program that never leave the kernel, so that what they have for registers means nothing. */
+#ifdef PF_USER_WORKER
+#define ULPF_WORKER (PF_IO_WORKER | PF_USER_WORKER)
+#else
+#define ULPF_WORKER PF_IO_WORKER
+#endif
+
 /* They take a map_pages for a sign that ->fault can do without the mmap lock. */
 #define ULPF_NEEDS_MAP_PAGES (LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0))
 
@@ -59,6 +75,13 @@ static inline vm_fault_t ulpf_take_mmap_lock(struct vm_fault *vmf)
 #else
 #define ulpf_argument(fregs, n) regs_get_kernel_argument(&(fregs)->regs, n)
 #define ulpf_go_on_at ftrace_instruction_pointer_set
+#endif
+
+/* That nobody can execute this file of shmem as a program holds for good. (Before, there is no vm.memfd_noexec.) */
+#ifdef F_SEAL_EXEC
+#define ULPF_SEALS F_SEAL_EXEC
+#else
+#define ULPF_SEALS 0
 #endif
 
 #endif /* _ULPF_COMPAT_H */

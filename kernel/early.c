@@ -11,8 +11,9 @@
  *
  * Nothing depends on it: what does not come by here (no ftrace, kernel.ftrace_enabled=0, another
  * who has laid hands on handle_mm_fault()) comes by ->fault, with the same result. All other page
- * faults of the machine pay some 50 instructions for it; so it is only there while some space has a
- * handler, and IDLE longer, because to take it away takes long.
+ * faults of the machine pay some 50 instructions for it, and whoever may open the device would have
+ * them pay. So it is the administrator who decides (the parameter `early`), and then it is only there
+ * while some space has a handler, and IDLE longer, because to take it away takes long.
  */
 #include <linux/ftrace.h>
 #include <linux/module.h>
@@ -28,10 +29,6 @@
 
 #define IDLE (10 * HZ)
 
-static bool early = true;
-module_param(early, bool, 0644);
-MODULE_PARM_DESC(early, "upcalls before the page table is looked at, by ftrace");
-
 /* What handle_mm_fault() is for its caller when we have done it all. */
 static notrace vm_fault_t done(void)
 {
@@ -46,7 +43,7 @@ static __always_inline notrace bool upcall(struct vm_area_struct *vma, unsigned 
 	struct ulpf_region *region;
 	unsigned int permission;
 
-	if (!(flags & FAULT_FLAG_USER) || vma->vm_mm != space->mm || !READ_ONCE(early))
+	if (!regs || vma->vm_mm != space->mm || !ulpf_by_program(space, flags))
 		return false;
 	region = ulpf_region(space, addr);
 	if (!region || region->guarded)
@@ -73,8 +70,9 @@ static struct ftrace_ops ops = {
 	.flags = FTRACE_OPS_FL_IPMODIFY,
 };
 
-/* Spaces with handlers, and whether @ops is registered. */
+/* Whether it is wanted, for how many spaces with handlers, and whether @ops is registered. */
 static DEFINE_MUTEX(lock);
+static bool early;
 static unsigned int users;
 static bool there;
 
@@ -115,10 +113,10 @@ static DECLARE_DELAYED_WORK(idle, take_away_idle);
 void ulpf_early_want(struct ulpf_space *space)
 {
 	mutex_lock(&lock);
-	if (!space->early && READ_ONCE(early)) {
+	if (!space->early) {
 		space->early = true;
 		users++;
-		if (!there)
+		if (early && !there)
 			put_there();
 	}
 	mutex_unlock(&lock);
@@ -134,6 +132,29 @@ void ulpf_early_forget(struct ulpf_space *space)
 		mod_delayed_work(system_long_wq, &idle, IDLE);
 	mutex_unlock(&lock);
 }
+
+/* When the module is loaded, and whenever root writes to /sys/module/ulpf/parameters/early. */
+static int set_early(const char *text, const struct kernel_param *param)
+{
+	int error;
+
+	mutex_lock(&lock);
+	error = param_set_bool(text, param);
+	if (!early)
+		take_away();
+	else if (users && !there)
+		put_there();
+	mutex_unlock(&lock);
+	return error;
+}
+
+static const struct kernel_param_ops early_operations = {
+	.flags = KERNEL_PARAM_OPS_FL_NOARG,
+	.set = set_early,
+	.get = param_get_bool,
+};
+module_param_cb(early, &early_operations, &early, 0644);
+MODULE_PARM_DESC(early, "bool: upcalls before the page table is looked at, by ftrace; each page fault of the machine pays for it (off)");
 
 void ulpf_early_exit(void)
 {

@@ -8,6 +8,7 @@
  *
  * Most upcalls are made before the kernel comes here (early.c); all of them can be made here.
  */
+#include <linux/pagemap.h>
 #include <linux/sched/task_stack.h>
 
 #include "compat.h"
@@ -24,8 +25,8 @@
 /*
  * Program or kernel?
  *
- * ->fault is told (FAULT_FLAG_USER), ->page_mkwrite is not: its flags have been
- * overwritten. What helps there:
+ * Not the program, if the thread is not the program's (ulpf_is_ours()). Else ->fault is told
+ * (FAULT_FLAG_USER), and ->page_mkwrite is not: its flags have been overwritten. What helps there:
  *
  *   - In a system call, or in an interrupt, orig_ax is not -1: the kernel.
  *   - In an exception of user mode it is -1. Either this is the fault of the program
@@ -62,7 +63,7 @@ static __always_inline enum who who_is(const struct ulpf_space *space, const str
 {
 	unsigned long known = READ_ONCE(user_depth);
 
-	if (space->mm != current->mm || current->flags & (PF_KTHREAD | PF_IO_WORKER))
+	if (!ulpf_is_ours(space))
 		return KERNEL;
 	if ((long)task_pt_regs(current)->orig_ax != -1)
 		return KERNEL;
@@ -149,10 +150,9 @@ static __always_inline vm_fault_t upcall(struct ulpf_space *space, struct vm_fau
 
 /* A guard range: 0 if the access may go on. */
 static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault *vmf,
-				       struct ulpf_region *region)
+				       struct ulpf_region *region, bool user)
 {
 	unsigned int k = ulpf_index(vmf->real_address);
-	bool user = vmf->flags & FAULT_FLAG_USER;
 
 	if (test_bit(k, region->stop)) {
 		ulpf_count(space, ULPF_COUNT_GUARDS);
@@ -167,12 +167,54 @@ static noinline vm_fault_t judge_guard(struct ulpf_space *space, struct vm_fault
 	return 0;
 }
 
+/*
+ * A huge page of the store would be mapped by one entry, with one permission for all of its pages. Where there is a page
+ * table, it is not. (No function, so that is all that this does.)
+ */
+static int make_page_table(struct vm_fault *vmf)
+{
+	if (likely(!pmd_none(*vmf->pmd)))
+		return 0;
+	return apply_to_page_range(vmf->vma->vm_mm, vmf->address & PAGE_MASK, PAGE_SIZE, NULL, NULL);
+}
+
+/*
+ * Since Linux 6.6 the kernel may take a page table away in the midst of a fault, if it puts the store's pages together
+ * (MADV_COLLAPSE of an alias). It has the huge page locked when it does. So who has it locked, and finds the page table
+ * there, keeps it until the page is mapped. If it has gone, the access faults again.
+ */
+static vm_fault_t map_from_store(struct ulpf_space *space, struct vm_fault *vmf)
+{
+	vm_fault_t result = space->store_ops->fault(vmf);
+
+	if (likely(!(result & VM_FAULT_LOCKED) || !pmd_none(*vmf->pmd)))
+		return result;
+	unlock_page(vmf->page);
+	put_page(vmf->page);
+	vmf->page = NULL;
+	return VM_FAULT_NOPAGE;
+}
+
+/* What page_mkwrite returns for a store that may pass. */
+static vm_fault_t let_write(struct vm_fault *vmf)
+{
+	struct page *page = vmf->page;
+
+	if (likely(!PageTransCompound(page)))
+		return 0;
+	lock_page(page);
+	if (page_folio(page)->mapping && !pmd_none(*vmf->pmd))
+		return VM_FAULT_LOCKED;
+	unlock_page(page);
+	return VM_FAULT_NOPAGE;
+}
+
 vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	struct ulpf_space *space = ulpf_space_of(vma);
 	bool write = vmf->flags & FAULT_FLAG_WRITE;
-	bool user = vmf->flags & FAULT_FLAG_USER;
+	bool user = ulpf_by_program(space, vmf->flags);
 	struct ulpf_region *region;
 	unsigned int permission;
 
@@ -185,7 +227,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	if (unlikely(!region))
 		goto allow;
 	if (unlikely(region->guarded)) {
-		vm_fault_t stop = judge_guard(space, vmf, region);
+		vm_fault_t stop = judge_guard(space, vmf, region, user);
 
 		if (stop)
 			return stop;
@@ -200,14 +242,7 @@ vm_fault_t ulpf_guarded_fault(struct vm_fault *vmf)
 	if (ulpf_open_for_kernel(space, vmf, write))
 		return VM_FAULT_OOM;
 allow:
-	/*
-	 * A huge page of the store would be mapped by one entry, with one permission for all of its
-	 * pages. Where there is a page table, it is not; no function, so that is all that this does.
-	 */
-	if (unlikely(pmd_none(*vmf->pmd)) &&
-	    apply_to_page_range(vma->vm_mm, vmf->address & PAGE_MASK, PAGE_SIZE, NULL, NULL))
-		return VM_FAULT_OOM;
-	return space->store_ops->fault(vmf);
+	return make_page_table(vmf) ? VM_FAULT_OOM : map_from_store(space, vmf);
 }
 
 /*
@@ -238,7 +273,7 @@ static noinline vm_fault_t mkwrite_not_by_program(struct ulpf_space *space, stru
 	if (who == KERNEL && ulpf_fails_for_kernel(space))
 		return VM_FAULT_SIGSEGV;
 	if (who == KERNEL)
-		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : 0;
+		return ulpf_open_for_kernel(space, vmf, true) ? VM_FAULT_OOM : let_write(vmf);
 	return ask_fault(space, vmf);
 }
 
@@ -251,16 +286,16 @@ vm_fault_t ulpf_guarded_mkwrite(struct vm_fault *vmf)
 	enum who who;
 
 	if (unlikely(vma->vm_mm != space->mm))
-		return 0;
+		return let_write(vmf);
 	region = ulpf_region(space, vmf->real_address);
 	if (unlikely(!region))
-		return 0;
+		return let_write(vmf);
 	permission = ulpf_permission(region, ulpf_index(vmf->real_address));
 	if (!ulpf_forbids(permission, true))
-		return 0;
+		return let_write(vmf);
 	/* ->fault may have let pass this very access. */
 	if (ulpf_is_open_for_kernel(space, vmf->pgoff))
-		return 0;
+		return let_write(vmf);
 	who = who_is(space, vmf);
 	if (unlikely(who != USER))
 		return mkwrite_not_by_program(space, vmf, who);

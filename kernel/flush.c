@@ -67,6 +67,21 @@ static unsigned long address_of(const struct ulpf_region *region, unsigned int k
 }
 
 /*
+ * Forbids stores by an entry, and takes the mark from it that its page was written: the page has the mark then. An entry
+ * with the mark is made writable again without a page_mkwrite (by mprotect(), by NUMA balancing), since a write has been
+ * permitted before.
+ */
+static void forbid_stores(pte_t *pte)
+{
+	struct page *page = pte_page(ptep_get(pte));
+
+	atomic64_andnot(_PAGE_RW | ULPF_PAGE_DIRTY, (atomic64_t *)&pte->pte);
+	/* The processor may have set the mark meanwhile, until the entry forbade stores. */
+	if (!PageDirty(page))
+		set_page_dirty(page);
+}
+
+/*
  * Looks at an entry, and at those behind it: a region's pages are in one page table, whose
  * lock is held.
  */
@@ -89,10 +104,10 @@ static int look_at(pte_t *pte, unsigned long addr, void *data)
 			continue;
 		/* A page that is not present may be on its way to another place, and come back writable. */
 		if (permission == ULPF_RO && pte_present(entry)) {
-			if (!pte_write(entry))
+			if (!pte_write(entry) && !pte_dirty(entry))
 				continue;
 			if (walk->protect) {
-				ptep_set_wrprotect(walk->mm, address_of(region, k), pte);
+				forbid_stores(pte);
 				walk->changed = true;
 				continue;
 			}
@@ -117,11 +132,8 @@ static void look_through(struct ulpf_space *space, struct walk *walk, const stru
 {
 	unsigned long to;
 
-	for (; addr < end; addr = to) {
-		to = min(end, (addr | ((1UL << ULPF_REGION_SHIFT) - 1)) + 1);
-		walk->region = ulpf_region(space, addr);
-		if (!walk->region)
-			continue;
+	for (; (walk->region = ulpf_region_next(space, &addr, end)); addr = to) {
+		to = ulpf_region_end(addr, end);
 		walk->end = to;
 		walk->to = 0;
 		apply_to_existing_page_range(walk->mm, addr, to - addr, look_at, walk);

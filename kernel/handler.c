@@ -54,9 +54,15 @@ int ulpf_set_handler(struct ulpf_space *space, const struct ulpf_handler *handle
 /* The record of the calling thread, if it has one. Nobody else frees it while the thread lives. */
 struct ulpf_thread *ulpf_thread(struct ulpf_space *space)
 {
-	struct ulpf_thread *thread = xa_load(&space->threads, current->pid);
+	struct ulpf_thread *thread;
 
-	return thread && thread->pid == task_pid(current) ? thread : NULL;
+	/* That of a dead thread, which had the number before, may go until we have looked whose it is. */
+	rcu_read_lock();
+	thread = xa_load(&space->threads, current->pid);
+	if (thread && thread->pid != task_pid(current))
+		thread = NULL;
+	rcu_read_unlock();
+	return thread;
 }
 
 static void thread_forget(struct ulpf_space *space, unsigned long number, struct ulpf_thread *thread)

@@ -6,9 +6,13 @@
 #include <linux/file.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/pid_namespace.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/shmem_fs.h>
 #include <linux/slab.h>
+#include <linux/time_namespace.h>
 #include <linux/uaccess.h>
 
 #include "ulpf_internal.h"
@@ -21,19 +25,50 @@ MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)"
 		       ULPF_FEATURE_STACK | ULPF_FEATURE_KERNEL | ULPF_FEATURE_GUARD | \
 		       ULPF_FEATURE_STORE | ULPF_FEATURE_SIGSTACK | ULPF_FEATURE_EFAULT)
 
-/* Memory that cannot be swapped is limited as mlock()'s is. Callers hold the mmap lock for writing. */
-long ulpf_charge(struct ulpf_space *space, unsigned long pages)
+/*
+ * Memory that cannot be swapped is limited as mlock()'s is (RLIMIT_MEMLOCK), for all processes of a user together:
+ * what a descriptor holds may outlive the process that has asked for it.
+ */
+int ulpf_charge(struct ulpf_space *space, unsigned long pages)
 {
-	return __account_locked_vm(space->mm, pages, true, current, capable(CAP_IPC_LOCK));
+	atomic_long_t *all = &space->user->locked_vm;
+
+	if (atomic_long_add_return(pages, all) > rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT && !capable(CAP_IPC_LOCK)) {
+		atomic_long_sub(pages, all);
+		return -ENOMEM;
+	}
+	atomic_long_add(pages, &space->charged);
+	return 0;
 }
 
 void ulpf_uncharge(struct ulpf_space *space, unsigned long pages)
 {
-	if (!pages || !mmget_not_zero(space->mm))
-		return;
-	account_locked_vm(space->mm, pages, false);
-	/* Not mmput(): its last steps could end in the release that we are in. */
-	mmput_async(space->mm);
+	atomic_long_sub(pages, &space->charged);
+	atomic_long_sub(pages, &space->user->locked_vm);
+}
+
+/* As memfd_create() makes them, for ULPF_STORE, but for one thing: nobody can execute it as a program. */
+static struct file *make_store(void)
+{
+	/* Sparse: no page of it is accounted before it is there. */
+	struct file *file = shmem_file_setup("ulpf", ULPF_STORE_SIZE, VM_NORESERVE);
+
+	if (IS_ERR(file))
+		return file;
+	file->f_mode |= FMODE_LSEEK | FMODE_PREAD | FMODE_PWRITE;
+	file->f_flags |= O_LARGEFILE;
+	file_inode(file)->i_mode &= ~0111;
+	SHMEM_I(file_inode(file))->seals |= ULPF_SEALS;
+	return file;
+}
+
+/* What is added to the kernel's CLOCK_MONOTONIC for who is in a time namespace. */
+static s64 clock_offset(void)
+{
+	struct timespec64 offset = { 0 };
+
+	timens_add_monotonic(&offset);
+	return timespec64_to_ns(&offset);
 }
 
 static int ulpf_open(struct inode *inode, struct file *file)
@@ -53,15 +88,11 @@ static int ulpf_open(struct inode *inode, struct file *file)
 	space->counters = alloc_percpu_gfp(struct ulpf_counters, GFP_KERNEL_ACCOUNT);
 	if (!space->counters)
 		goto free_space;
-	/* Sparse: no page of it is accounted before it is there. */
-	space->store = shmem_file_setup("ulpf", ULPF_STORE_SIZE, VM_NORESERVE);
+	space->store = make_store();
 	if (IS_ERR(space->store)) {
 		error = PTR_ERR(space->store);
 		goto free_counters;
 	}
-	/* As memfd_create() does, for ULPF_STORE. */
-	space->store->f_mode |= FMODE_LSEEK | FMODE_PREAD | FMODE_PWRITE;
-	space->store->f_flags |= O_LARGEFILE;
 	xa_init_flags(&space->regions, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&space->pli, XA_FLAGS_ACCOUNT);
 	xa_init_flags(&space->threads, XA_FLAGS_ACCOUNT);
@@ -74,6 +105,9 @@ static int ulpf_open(struct inode *inode, struct file *file)
 	space->file = file;
 	space->mm = current->mm;
 	mmgrab(space->mm);
+	space->user = get_uid(current_user());
+	space->pid_ns = get_pid_ns(task_active_pid_ns(current));
+	space->clock = clock_offset();
 	file->private_data = space;
 	return nonseekable_open(inode, file);
 
@@ -97,6 +131,9 @@ static int ulpf_release(struct inode *inode, struct file *file)
 	ulpf_regions_free(space);
 	ulpf_pli_free(space);
 	fput(space->store);
+	atomic_long_sub(atomic_long_read(&space->charged), &space->user->locked_vm);
+	free_uid(space->user);
+	put_pid_ns(space->pid_ns);
 	mmdrop(space->mm);
 	free_percpu(space->counters);
 	kfree(space);

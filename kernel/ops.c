@@ -88,20 +88,37 @@ static void forget_guarded(struct changes *changes, unsigned long addr, unsigned
 	}
 }
 
+/*
+ * Makes all regions of a range, which takes long if there are many, and may fail. They forbid nothing yet: so a range
+ * changes as a whole, or not at all.
+ */
+static int make_regions(struct ulpf_space *space, unsigned long addr, unsigned long end)
+{
+	for (; addr < end; addr = ulpf_region_end(addr, end)) {
+		if (ulpf_region(space, addr))
+			continue;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (!ulpf_region_make(space, addr))
+			return -ENOMEM;
+		cond_resched();
+	}
+	return 0;
+}
+
+/* Without a region nothing is forbidden: if nothing is to be, those that are there are enough. */
 static int set_permission(struct changes *changes, unsigned long addr, unsigned long end,
 			  unsigned int permission)
 {
-	while (addr < end) {
-		unsigned long to = min(end, (addr | ((1UL << ULPF_REGION_SHIFT) - 1)) + 1);
-		struct ulpf_region *region = ulpf_region(changes->space, addr);
+	int error = permission == ULPF_RW ? 0 : make_regions(changes->space, addr, end);
+	struct ulpf_region *region;
 
-		/* Without a region nothing is forbidden. */
-		if (!region && permission != ULPF_RW) {
-			region = ulpf_region_make(changes->space, addr);
-			if (!region)
-				return -ENOMEM;
-		}
-		if (region && ulpf_region_fill(region, addr, to, permission))
+	if (error)
+		return error;
+	while ((region = ulpf_region_next(changes->space, &addr, end))) {
+		unsigned long to = ulpf_region_end(addr, end);
+
+		if (ulpf_region_fill(region, addr, to, permission))
 			forget(changes, addr, to);
 		changes->region = region;
 		addr = to;
@@ -112,27 +129,24 @@ static int set_permission(struct changes *changes, unsigned long addr, unsigned 
 
 static int set_guard(struct changes *changes, unsigned long addr, unsigned long end, unsigned int guard)
 {
+	int error = guard == ULPF_GUARD_OFF ? 0 : make_regions(changes->space, addr, end);
+	struct ulpf_region *region;
+
+	if (error)
+		return error;
 	if (guard != ULPF_GUARD_OFF)
 		forget(changes, addr, end);
-	while (addr < end) {
-		unsigned long to = min(end, (addr | ((1UL << ULPF_REGION_SHIFT) - 1)) + 1);
-		struct ulpf_region *region = ulpf_region(changes->space, addr);
+	while ((region = ulpf_region_next(changes->space, &addr, end))) {
+		unsigned long to = ulpf_region_end(addr, end);
 		unsigned int k = ulpf_index(addr);
 		unsigned int count = (to - addr) >> PAGE_SHIFT;
 
-		if (!region && guard != ULPF_GUARD_OFF) {
-			region = ulpf_region_make(changes->space, addr);
-			if (!region)
-				return -ENOMEM;
-		}
-		if (region) {
-			bitmap_clear(region->log, k, count);
-			bitmap_clear(region->stop, k, count);
-			if (guard != ULPF_GUARD_OFF)
-				bitmap_set(guard == ULPF_GUARD_LOG ? region->log : region->stop, k, count);
-			region->guarded = !bitmap_empty(region->log, ULPF_REGION_PAGES) ||
-					  !bitmap_empty(region->stop, ULPF_REGION_PAGES);
-		}
+		bitmap_clear(region->log, k, count);
+		bitmap_clear(region->stop, k, count);
+		if (guard != ULPF_GUARD_OFF)
+			bitmap_set(guard == ULPF_GUARD_LOG ? region->log : region->stop, k, count);
+		region->guarded = !bitmap_empty(region->log, ULPF_REGION_PAGES) ||
+				  !bitmap_empty(region->stop, ULPF_REGION_PAGES);
 		addr = to;
 		cond_resched();
 	}
@@ -168,7 +182,7 @@ static int change_binding(struct changes *changes, const struct ulpf_op *op)
 {
 	int error;
 
-	if (op->length != 1UL << ULPF_REGION_SHIFT || op->addr % op->length ||
+	if (op->length != ULPF_REGION_BYTES || op->addr % op->length ||
 	    (op->op == ULPF_OP_UNBIND && op->arg))
 		return -EINVAL;
 	if (op->addr >= TASK_SIZE_MAX)
@@ -256,7 +270,7 @@ static int carry_out_some(struct changes *changes, const struct ulpf_op __user *
 		return -EINTR;
 	/* The list's memory cannot be brought in under the lock. */
 	pagefault_disable();
-	while (i < count) {
+	while (i < count && !fatal_signal_pending(current)) {
 		i += set_pages(changes, ops + i, count - i);
 		if (i == count)
 			break;

@@ -4,9 +4,9 @@
  *
  * The pages are the device's, made when they are first mapped, and stay until the space
  * ends: so a fault may look at them without asking whether they are there. They are
- * charged as locked memory.
+ * charged as locked memory. A forked child does not get them: what it stores there would
+ * decide about its parent.
  */
-#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "compat.h"
@@ -50,13 +50,12 @@ static int pli_make(struct ulpf_space *space, unsigned long index)
 	error = xa_err(xa_store(&space->pli, index, pli, GFP_KERNEL_ACCOUNT));
 	if (error)
 		goto free_page;
-	space->pli_count++;
 	return 0;
 
 free_page:
 	__free_page(pli->page);
 uncharge:
-	__account_locked_vm(space->mm, 1, false, current, true);
+	ulpf_uncharge(space, 1);
 free:
 	kfree(pli);
 	return error;
@@ -75,7 +74,7 @@ int ulpf_pli_mmap(struct ulpf_space *space, struct vm_area_struct *vma)
 		if (error)
 			return error;
 	}
-	ulpf_flags(vma, VM_DONTEXPAND, 0);
+	ulpf_flags(vma, VM_DONTEXPAND | VM_DONTCOPY, 0);
 	vma->vm_ops = &pli_ops;
 	return 0;
 }
@@ -143,5 +142,4 @@ void ulpf_pli_free(struct ulpf_space *space)
 		cond_resched();
 	}
 	xa_destroy(&space->pli);
-	ulpf_uncharge(space, space->pli_count);
 }

@@ -3,6 +3,7 @@
  * What the permissions say. Two bits for each page, 512 pages to a region; the same
  * layout whether the region is ours or lies in a PLI page.
  */
+#include <linux/log2.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
@@ -11,22 +12,49 @@
 /* Pages of which a byte has the permissions. */
 #define BYTE_PAGES	4
 
+/*
+ * So many regions are in the price of a space, and so many more are a page's worth of locked memory: what
+ * they occupy cannot be swapped, and no OOM killer knows whose it is.
+ */
+#define REGIONS_FREE	64
+#define PAGE_REGIONS	(PAGE_SIZE / roundup_pow_of_two(sizeof(struct ulpf_region)))
+
+static int charge_region(struct ulpf_space *space)
+{
+	if (space->regions_count < REGIONS_FREE || space->regions_count % PAGE_REGIONS)
+		return 0;
+	return ulpf_charge(space, 1);
+}
+
+static void uncharge_region(struct ulpf_space *space)
+{
+	if (space->regions_count >= REGIONS_FREE && space->regions_count % PAGE_REGIONS == 0)
+		ulpf_uncharge(space, 1);
+}
+
 struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr)
 {
 	struct ulpf_region *region = ulpf_region(space, addr);
 
 	if (region)
 		return region;
+	if (charge_region(space))
+		return NULL;
 	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
 	if (!region)
-		return NULL;
+		goto uncharge;
 	region->prefix = addr >> ULPF_REGION_SHIFT;
 	region->bits = region->own;
 	if (xa_err(xa_store(&space->regions, addr >> ULPF_REGION_SHIFT, region, GFP_KERNEL_ACCOUNT))) {
 		kfree(region);
-		return NULL;
+		goto uncharge;
 	}
+	space->regions_count++;
 	return region;
+
+uncharge:
+	uncharge_region(space);
+	return NULL;
 }
 
 /* Changes the masked bits; true if something is forbidden now that was permitted. */
@@ -72,17 +100,14 @@ bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned l
 void ulpf_regions_clear(struct ulpf_space *space, unsigned long addr, unsigned long end)
 {
 	struct ulpf_region *region;
-	unsigned long prefix;
 
-	xa_for_each_range(&space->regions, prefix, region, addr >> ULPF_REGION_SHIFT,
-			  (end - 1) >> ULPF_REGION_SHIFT) {
-		unsigned long from = max(addr, prefix << ULPF_REGION_SHIFT);
-		unsigned long to = min(end, (prefix + 1) << ULPF_REGION_SHIFT);
+	while ((region = ulpf_region_next(space, &addr, end))) {
+		unsigned long to = ulpf_region_end(addr, end);
 
 		if (!region->slot)
-			ulpf_region_fill(region, from, to, ULPF_RW);
+			ulpf_region_fill(region, addr, to, ULPF_RW);
 		if (region->guarded) {
-			unsigned int k = ulpf_index(from), n = (to - from) >> PAGE_SHIFT;
+			unsigned int k = ulpf_index(addr), n = (to - addr) >> PAGE_SHIFT;
 
 			/* Faults elsewhere in the region may take bits away meanwhile. */
 			for (; n; k++, n--) {
@@ -90,6 +115,7 @@ void ulpf_regions_clear(struct ulpf_space *space, unsigned long addr, unsigned l
 				clear_bit(k, region->stop);
 			}
 		}
+		addr = to;
 		cond_resched();
 	}
 }

@@ -16,6 +16,7 @@
 #include <linux/ktime.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
+#include <linux/pid_namespace.h>
 #include <linux/poll.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task_stack.h>
@@ -91,7 +92,7 @@ int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg)
 	if (!ring)
 		goto unlock;
 	ring->pages = size >> PAGE_SHIFT;
-	error = account_locked_vm(space->mm, ring->pages, true);
+	error = ulpf_charge(space, ring->pages);
 	if (error)
 		goto free;
 	error = -ENOMEM;
@@ -115,7 +116,7 @@ int ulpf_ring_make(struct ulpf_space *space, const struct ulpf_ring *arg)
 	return 0;
 
 uncharge:
-	account_locked_vm(space->mm, ring->pages, false);
+	ulpf_uncharge(space, ring->pages);
 free:
 	kfree(ring);
 unlock:
@@ -131,7 +132,6 @@ void ulpf_ring_free(struct ulpf_space *space)
 		return;
 	del_timer_sync(&ring->timer);
 	vfree(ring->header);
-	ulpf_uncharge(space, ring->pages);
 	kfree(ring);
 }
 
@@ -190,6 +190,12 @@ static struct ulpf_event *ring_claim(struct ulpf_ring_buffer *ring, u64 *number)
 	}
 }
 
+/* CLOCK_MONOTONIC, as it is where the space was opened. */
+static u64 now(const struct ulpf_space *space)
+{
+	return ktime_get_ns() + space->clock;
+}
+
 static u64 waiting(struct ulpf_ring_buffer *ring)
 {
 	return READ_ONCE(ring->header->head) - READ_ONCE(ring->next);
@@ -208,13 +214,16 @@ static void arm_timer(struct ulpf_ring_buffer *ring)
  * @addr: first byte touched
  * @info: ULPF_INFO_*
  * @user: the program's own access, by the instruction at which it is
+ *
+ * Of a thread that is not the program's it tells a number, if that has one where the space was
+ * opened, and nothing of its registers.
  */
 void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		unsigned int info, bool user)
 {
 	struct ulpf_ring_buffer *ring = ring_of(space);
 	struct ulpf_event *slot;
-	struct pt_regs *regs;
+	const struct pt_regs *regs = ulpf_is_ours(space) ? task_pt_regs(current) : NULL;
 	u64 number;
 
 	if (!ring)
@@ -231,23 +240,16 @@ void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 	WRITE_ONCE(slot->stamp, 0);
 	/* Readers see that it is being written before they see what. */
 	smp_wmb();
-	slot->time = ktime_get_ns();
+	slot->time = now(space);
 	slot->addr = addr;
 	slot->type = type;
 	slot->info = info;
-	slot->pid = current->tgid;
-	slot->tid = current->pid;
+	slot->pid = task_tgid_nr_ns(current, space->pid_ns);
+	slot->tid = task_pid_nr_ns(current, space->pid_ns);
 	slot->reserved = 0;
-	slot->ip = 0;
-	slot->sp = 0;
-	slot->syscall = -1;
-	if (!(current->flags & (PF_KTHREAD | PF_IO_WORKER))) {
-		regs = task_pt_regs(current);
-		slot->ip = regs->ip;
-		slot->sp = regs->sp;
-		if (!user && (long)regs->orig_ax >= 0)
-			slot->syscall = regs->orig_ax;
-	}
+	slot->ip = regs ? regs->ip : 0;
+	slot->sp = regs ? regs->sp : 0;
+	slot->syscall = regs && !user && (long)regs->orig_ax >= 0 ? regs->orig_ax : -1;
 	/* ... and that it is complete after all of it. */
 	smp_store_release(&slot->stamp, number + 1);
 	preempt_enable();
@@ -276,7 +278,7 @@ static bool ring_ready(struct ulpf_space *space, struct ulpf_ring_buffer *ring)
 }
 
 /* The event with number @ring->next, or that some have been lost; false if there is none yet. */
-static bool ring_take(struct ulpf_ring_buffer *ring, struct ulpf_event *event)
+static bool ring_take(struct ulpf_space *space, struct ulpf_ring_buffer *ring, struct ulpf_event *event)
 {
 	for (;;) {
 		u64 head = READ_ONCE(ring->header->head), next = ring->next, stamp;
@@ -300,7 +302,7 @@ static bool ring_take(struct ulpf_ring_buffer *ring, struct ulpf_event *event)
 		if (head - next <= ring->mask + 1)
 			return false;
 		*event = (struct ulpf_event){
-			.time = ktime_get_ns(),
+			.time = now(space),
 			.type = ULPF_EVENT_LOST,
 			.addr = head - next - (ring->mask + 1),
 			.syscall = -1,
@@ -334,12 +336,16 @@ ssize_t ulpf_read(struct file *file, char __user *buffer, size_t count, loff_t *
 		if (mutex_lock_interruptible(&ring->lock))
 			return -ERESTARTSYS;
 		WRITE_ONCE(ring->expired, false);
-		while (count - done >= sizeof(event) && ring_take(ring, &event)) {
+		while (count - done >= sizeof(event) && ring_take(space, ring, &event)) {
 			if (copy_to_user(buffer + done, &event, sizeof(event))) {
 				mutex_unlock(&ring->lock);
 				return done ?: -EFAULT;
 			}
 			done += sizeof(event);
+			/* Who writes events may be as fast as we are. */
+			if (signal_pending(current))
+				break;
+			cond_resched();
 		}
 		mutex_unlock(&ring->lock);
 		if (!done && file->f_flags & O_NONBLOCK && !gone)

@@ -19,13 +19,17 @@
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 
 #include <ulpf.h>
 
+#include "compat.h"
+
 #define ULPF_REGION_PAGES	512
+#define ULPF_REGION_BYTES	(1UL << ULPF_REGION_SHIFT)
 #define ULPF_BATCH_MAX		(1 << 20)
 #define ULPF_RING_MAX		65536
 
@@ -97,6 +101,10 @@ struct ulpf_counters {
  * struct ulpf_space - one guarded address space
  * @file: the device file; not counted, the space goes with it
  * @mm: whose memory it is; pinned so that no other can be taken for it, may be dead
+ * @user: who has opened it, and is charged
+ * @charged: pages, of which all are given back when the space ends
+ * @pid_ns: the opener's; the numbers in events are this namespace's
+ * @clock: the opener's CLOCK_MONOTONIC less the kernel's, nanoseconds
  * @store: the shmem file behind guarded mappings and aliases
  * @store_ops: shmem's operations, of which the guarded mappings' are a copy
  * @guard_ops: operations of guarded mappings; tells them from all others
@@ -106,12 +114,12 @@ struct ulpf_counters {
  * @efault: the kernel's accesses fail (mmap lock)
  * @early: counted among those that early.c is there for (its lock)
  * @regions: address >> 21 to struct ulpf_region (changes: mmap lock)
+ * @regions_count: how many (mmap lock)
  * @last_region: the one looked up last
  * @streak_page: page of the store that page_mkwrite saw last
  * @streak_left: if so often in a row, the page goes
  * @streak_length: how often that was at first
  * @pli: index to struct ulpf_pli_page (mmap lock)
- * @pli_count: how many PLI pages there are (mmap lock)
  * @threads: thread number to struct ulpf_thread
  * @threads_count: how many (@threads' lock)
  * @threads_sweep: look for dead ones when there are so many (@threads' lock)
@@ -123,6 +131,10 @@ struct ulpf_counters {
 struct ulpf_space {
 	struct file *file;
 	struct mm_struct *mm;
+	struct user_struct *user;
+	atomic_long_t charged;
+	struct pid_namespace *pid_ns;
+	s64 clock;
 	struct file *store;
 	const struct vm_operations_struct *store_ops;
 	struct vm_operations_struct guard_ops;
@@ -134,12 +146,12 @@ struct ulpf_space {
 	bool early;
 
 	struct xarray regions;
+	unsigned long regions_count;
 	struct ulpf_region *last_region;
 	pgoff_t streak_page;
 	unsigned int streak_left;
 	unsigned int streak_length;
 	struct xarray pli;
-	unsigned int pli_count;
 
 	struct xarray threads;
 	unsigned int threads_count;
@@ -163,6 +175,22 @@ static inline void ulpf_count(struct ulpf_space *space, enum ulpf_counter counte
 static inline bool ulpf_alive(struct ulpf_space *space)
 {
 	return atomic_read(&space->mm->mm_users) > 0;
+}
+
+/*
+ * Whether the calling thread is one of the space's program, with registers of the program's. It is not if another
+ * process reaches in (ptrace), nor if a kernel thread does: for a device, say, whose page faults are resolved as user
+ * mode's (SVA). Nor is a thread of the program that never leaves the kernel (io_uring's, vhost's).
+ */
+static inline bool ulpf_is_ours(const struct ulpf_space *space)
+{
+	return current->mm == space->mm && !(current->flags & (PF_KTHREAD | ULPF_WORKER));
+}
+
+/* Of a fault in the space's memory: an instruction of the program has made the access. */
+static inline bool ulpf_by_program(const struct ulpf_space *space, unsigned int fault_flags)
+{
+	return (fault_flags & (FAULT_FLAG_USER | FAULT_FLAG_REMOTE)) == FAULT_FLAG_USER && ulpf_is_ours(space);
 }
 
 /* map.c: mappings */
@@ -248,6 +276,30 @@ static inline struct ulpf_region *ulpf_region(struct ulpf_space *space, unsigned
 	return region;
 }
 
+/* The first region in [*addr, end), or NULL; @addr goes to where it begins, if that is further on. */
+static inline struct ulpf_region *ulpf_region_next(struct ulpf_space *space, unsigned long *addr, unsigned long end)
+{
+	struct ulpf_region *region;
+	unsigned long prefix;
+
+	if (*addr >= end)
+		return NULL;
+	region = ulpf_region(space, *addr);
+	if (likely(region))
+		return region;
+	prefix = *addr >> ULPF_REGION_SHIFT;
+	region = xa_find(&space->regions, &prefix, (end - 1) >> ULPF_REGION_SHIFT, XA_PRESENT);
+	if (region)
+		*addr = prefix << ULPF_REGION_SHIFT;
+	return region;
+}
+
+/* Where the region at an address ends, or what lies in it of a range. */
+static inline unsigned long ulpf_region_end(unsigned long addr, unsigned long end)
+{
+	return min(end, (addr | (ULPF_REGION_BYTES - 1)) + 1);
+}
+
 struct ulpf_region *ulpf_region_make(struct ulpf_space *space, unsigned long addr);
 bool ulpf_region_fill(struct ulpf_region *region, unsigned long addr, unsigned long end,
 		      unsigned int permission);
@@ -322,7 +374,7 @@ void ulpf_event(struct ulpf_space *space, unsigned int type, unsigned long addr,
 		unsigned int info, bool user);
 
 /* main.c */
-long ulpf_charge(struct ulpf_space *space, unsigned long pages);
+int ulpf_charge(struct ulpf_space *space, unsigned long pages);
 void ulpf_uncharge(struct ulpf_space *space, unsigned long pages);
 
 #endif /* _ULPF_INTERNAL_H */

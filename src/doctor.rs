@@ -86,6 +86,10 @@ pub fn doctor() -> i32 {
         debug_registers(),
         protection_keys(),
         device(),
+        early_upcalls(
+            fs::metadata("/sys/module/ulpf").is_ok(),
+            fs::read_to_string("/sys/module/ulpf/parameters/early").ok(),
+        ),
         debugger("gdb", "gdb", "apt install gdb"),
         lldb(),
         debugger(
@@ -324,6 +328,28 @@ fn device() -> Finding {
     }
 }
 
+/// Whether the administrator has the module trace page faults. `loaded`: the module is there; `parameter`: what
+/// its parameter says.
+fn early_upcalls(loaded: bool, parameter: Option<String>) -> Finding {
+    const WHAT: &str = "early upcalls";
+    let no = |value: &str, advice: &str| lacks(Level::Note, WHAT, value, advice);
+    match parameter.as_deref().map(str::trim) {
+        _ if !loaded => no("the kernel module is not loaded", "Not needed."),
+        None => no(
+            "not possible: this kernel cannot trace its functions",
+            "Not needed: what the module catches comes the longer way.",
+        ),
+        Some("Y") => ok(
+            WHAT,
+            "on (each page fault of the machine costs 0.7 % more while a program is watched)",
+        ),
+        Some(_) => no(
+            "off (the module's parameter `early`)",
+            "Not needed. With them what the module catches costs 40 % less, and each other page fault of the machine 0.7 % more meanwhile, so it is root's to decide: echo Y | sudo tee /sys/module/ulpf/parameters/early (at each boot: \"options ulpf early=Y\" in /etc/modprobe.d/ulpf.conf)",
+        ),
+    }
+}
+
 fn first_line(program: &str) -> Option<String> {
     let out = Command::new(program)
         .arg("--version")
@@ -367,5 +393,27 @@ fn lldb() -> Finding {
             "not installed",
             "Debian, Ubuntu: apt install lldb",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameter_early() {
+        let said = |loaded, parameter: Option<&str>| {
+            let f = early_upcalls(loaded, parameter.map(str::to_string));
+            (f.level == Level::Ok, f.value, f.advice.unwrap_or_default())
+        };
+        assert!(said(true, Some("Y\n")).0);
+        let (well, value, advice) = said(true, Some("N\n"));
+        assert!(!well && value.starts_with("off"), "{value}");
+        assert!(
+            advice.contains("echo Y | sudo tee /sys/module/ulpf/parameters/early"),
+            "{advice}"
+        );
+        assert!(said(true, None).1.contains("cannot trace"));
+        assert!(said(false, None).1.contains("not loaded"));
     }
 }

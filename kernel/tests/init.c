@@ -94,11 +94,28 @@ static void run(const char *name)
 	printf("ulpf-vm: end %s\n", name);
 }
 
+/* Who loads it without a word has no function traced: that is the administrator's to decide. */
+static void look_at_early(void)
+{
+	char text[8];
+
+	file_text("/sys/module/ulpf/parameters/early", text, sizeof(text));
+	if (*text && *text != 'N')
+		complain("the module's parameter `early` is not off by default");
+}
+
+static int load_module(const char *path, const char *parameters)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int result = syscall(SYS_finit_module, fd, parameters, 0);
+
+	close(fd);
+	return result;
+}
+
 static int load(void)
 {
-	int fd = open("/ulpf.ko", O_RDONLY | O_CLOEXEC);
-
-	return syscall(SYS_finit_module, fd, "mode=0666", 0);
+	return load_module("/ulpf.ko", "mode=0666");
 }
 
 /* The machine's own drivers, in the order of their names, if it was given any. */
@@ -106,16 +123,14 @@ static void load_drivers(void)
 {
 	struct dirent **found;
 	char path[300];
-	int count = scandir("/drivers", &found, NULL, alphasort), n, fd;
+	int count = scandir("/drivers", &found, NULL, alphasort), n;
 
 	for (n = 0; n < count; n++) {
 		if (found[n]->d_name[0] == '.')
 			continue;
 		snprintf(path, sizeof(path), "/drivers/%s", found[n]->d_name);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (syscall(SYS_finit_module, fd, "", 0))
+		if (load_module(path, ""))
 			complain("%s does not load: %s", path, strerror(errno));
-		close(fd);
 	}
 }
 
@@ -230,6 +245,9 @@ int main(void)
 		complain("a device without the module");
 	if (load())
 		complain("the module does not load: %s", strerror(errno));
+	look_at_early();
+	if (load_module("/ulpf_reach.ko", ""))
+		complain("the tests' own module does not load: %s", strerror(errno));
 	file_text("/proc/cmdline", command, sizeof(command));
 	names = strstr(command, "ulpf.run=");
 	if (names) {

@@ -159,6 +159,31 @@ TEST(switched_while_threads_store)
 	}
 }
 
+/* It is a price that everybody pays; so whoever may open the device cannot ask for it, but root can at any time. */
+TEST(root_decides)
+{
+	struct space *space;
+
+	need_early();
+	EXPECT(file_set(EARLY, "N"));
+	EXPECT(!is_traced());
+	space = space_closed(2);
+	EXPECT(!is_traced());
+	EXPECT(counted_as_faults(space));
+	/* For programs that have a handler already, too. */
+	EXPECT(file_set(EARLY, "Y"));
+	EXPECT(is_traced());
+	EXPECT(!counted_as_faults(space));
+	EXPECT(file_set(EARLY, "N"));
+	EXPECT(!is_traced());
+	EXPECT(counted_as_faults(space));
+	EXPECT(!file_set(EARLY, "perhaps"));
+	EXPECT_EQ(setresuid(1000, 1000, 1000), 0);
+	EXPECT(!file_set(EARLY, "Y"));
+	put(space_closed(1)->guarded, 1);
+	EXPECT(counted_as_faults(space_closed(2)));
+}
+
 static void one_handler(void)
 {
 	struct space *space = space_closed(1);
@@ -172,6 +197,7 @@ TEST(it_goes_when_nobody_needs_it)
 	int tries;
 
 	need_early();
+	EXPECT(file_set(EARLY, "Y"));
 	EXPECT_EQ(in_child(one_handler), 0);
 	for (tries = 0; tries < 500 && is_traced(); tries++)
 		usleep(100000);

@@ -90,6 +90,55 @@ TEST(by_force)
 	guarded_in_huge_pages("force");
 }
 
+static volatile bool finished;
+
+/* The alias's page tables are made one huge entry, and are taken apart again. */
+static void *collapsing(void *arg)
+{
+	struct space *space = arg;
+
+	while (!finished) {
+		madvise(space->alias, HUGE, 25 /* MADV_COLLAPSE */);
+		madvise(space->alias + 100 * PAGE, PAGE, MADV_REMOVE);
+		space->alias[100 * PAGE] = 1;
+	}
+	return NULL;
+}
+
+/* A page table that goes in the midst of a fault does not come back as one entry for all of its pages. */
+TEST(put_together_while_it_is_touched)
+{
+	struct space *space = space_make(1);
+	pthread_t thread;
+	int i;
+
+	space->size = HUGE;
+	space->alias = aligned(space->fd, ULPF_MAP_ALIAS, space->size);
+	space->guarded = aligned(space->fd, ULPF_MAP_GUARD, space->size);
+	madvise(space->alias, HUGE, MADV_HUGEPAGE);
+	madvise(space->guarded, HUGE, MADV_HUGEPAGE);
+	memset(space->alias, 1, HUGE);
+	if (madvise(space->alias, HUGE, 25) && errno == EINVAL)
+		SKIP("this kernel does not put pages together when it is asked to");
+	EXPECT_EQ(handler(space, entry, 0), 0);
+	on_fault = store_byte;
+	EXPECT_EQ(pthread_create(&thread, NULL, collapsing, space), 0);
+	for (i = 0; i < 3000; i++) {
+		char *open = space->guarded + i % 50 * PAGE, *closed = space->guarded + (50 + i % 50) * PAGE;
+		unsigned long before = faults;
+
+		EXPECT_EQ(set(space, closed, PAGE, ULPF_RO), 0);
+		put(open, 1);
+		get(open);
+		EXPECT_EQ(faults, before);
+		put(closed, 2);
+		EXPECT_EQ(faults, before + 1);
+		EXPECT_EQ(set(space, closed, PAGE, i % 2 ? ULPF_RW : ULPF_NONE), 0);
+	}
+	finished = true;
+	pthread_join(thread, NULL);
+}
+
 TEST(and_back)
 {
 	int fd = open("/sys/kernel/mm/transparent_hugepage/shmem_enabled", O_WRONLY);

@@ -19,11 +19,12 @@ TEST(module_stays_while_in_use)
 
 TEST(locked_memory_is_limited)
 {
-	struct space *space = space_make(1);
 	struct rlimit limit = { 65536, 65536 };
+	struct space *space;
 
 	EXPECT_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
 	EXPECT_EQ(setresuid(1000, 1000, 1000), 0);
+	space = space_make(1);
 	EXPECT_ERRNO(ring(space, 4096, 1, 0), ENOMEM);
 	EXPECT_EQ(ring(space, 64, 1, 0), 0);
 	EXPECT(mmap(NULL, 14 * PAGE, PROT_READ, MAP_SHARED, space->fd, ULPF_MAP_PLI) != MAP_FAILED);

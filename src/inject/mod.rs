@@ -145,6 +145,9 @@ fn memfd_hint(error: &io::Error) -> &'static str {
         Some(libc::EFBIG) => {
             "A limit on file size (ulimit -f, RLIMIT_FSIZE) is in the way; it counts for memory files too. Raise it to at least 2 GiB."
         }
+        Some(libc::EACCES) => {
+            "The setting vm.memfd_noexec (sysctl) may be in the way: with 2, memory files without a flag of Linux 6.3 are refused. With 1 ulpf works."
+        }
         Some(libc::ENOSYS | libc::EPERM) => {
             "memfd_create is forbidden here, by a container's seccomp filter as a rule; allow it."
         }

@@ -220,6 +220,51 @@ class Refused(InGuest):
         self.assertSays(self.as_somebody("doctor")[1], r"/dev/ulpf +may not be opened by this user")
 
 
+class Settings(InGuest):
+    """What the administrator has set."""
+
+    NOEXEC = "/proc/sys/vm/memfd_noexec"
+    EARLY = "/sys/module/ulpf/parameters/early"
+
+    def write(self, path, value):
+        self.assertEqual(self.guest.run("/bin/sh", "-c", f"echo {value} > {path}"), (0, "", ""))
+
+    def there(self, path):
+        return self.guest.run("/bin/sh", "-c", f"test -e {path}")[0] == 0
+
+    def test_doctor_says_whether_upcalls_come_early(self):
+        if not self.there(self.EARLY):
+            self.skipTest("this kernel cannot trace functions")
+        self.addCleanup(self.write, self.EARLY, "Y")
+        for value, said in ("N", r"-     early upcalls +off .*\n.*echo Y . sudo tee " + self.EARLY), ("Y", r"ok    early upcalls +on "):
+            self.write(self.EARLY, value)
+            status, out, _ = self.guest.run("/ulpf", "doctor")
+            self.assertEqual(status, 0)
+            self.assertSays(out, said)
+
+    def test_memory_files_that_shall_not_be_executed(self):
+        """vm.memfd_noexec: 1 changes nothing for us; with 2 we work, or say that this is why not."""
+        if not self.there(self.NOEXEC):
+            self.skipTest("this kernel has no vm.memfd_noexec (6.3 or later: make kernel-test KERNEL=newer)")
+        # Programs with a handler and without take turns here. The kernel's code would be patched each time, and QEMU's
+        # processors, if each is a thread, execute what has been there before now and then (seen: an int3 that was gone).
+        if self.there(self.EARLY):
+            self.write(self.EARLY, "N")
+            self.addCleanup(self.write, self.EARLY, "Y")
+        self.addCleanup(self.write, self.NOEXEC, "0")
+        for value in "1", "2":
+            self.write(self.NOEXEC, value)
+            for backend in "kernel", "signal":
+                for patching in [], ["--no-patch"]:
+                    status, out, err = self.guest.run("/ulpf", "run", "--backend", backend, *patching, "-q", "-w", "a", example("five"))
+                    if value == "2" and status:
+                        self.assertIn("vm.memfd_noexec", err)
+                        continue
+                    self.assertEqual((status, out), (0, "five: done\n"), err)
+                    self.assertHits(err, 2)
+            self.assertSays(self.guest.run("/ulpf", "doctor")[1], r"memfd +available" if value == "1" else r"memfd ")
+
+
 class State(InGuest):
     def test_a_program_that_asks_for_more_state_gets_signals_again(self):
         """The processor here has no AMX, and refuses; the request alone is what counts."""
@@ -270,7 +315,7 @@ class Adapter(InGuest):
         self.assertEqual(adapter.wrong, [])
 
 
-SESSIONS.update({case.__name__: (case, None) for case in (Own, Others, Refused, State, Adapter)})
+SESSIONS.update({case.__name__: (case, None) for case in (Own, Others, Refused, Settings, State, Adapter)})
 
 
 def names(case, wanted):

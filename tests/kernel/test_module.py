@@ -9,7 +9,7 @@ import unittest
 from lib import vm
 
 # Once more where no function of the kernel can be traced.
-LATE = ["test_faults@late", "test_flush@late", "test_kernel@late", "test_life@late"]
+LATE = ["test_faults@late", "test_flush@late", "test_kernel@late", "test_life@late", "test_remote@late"]
 # It has the kernel's code patched while it is executed, and QEMU's processors, if each is a thread, execute
 # what has been there before now and then (seen: an int3 that was gone). So they take turns.
 PATCHING = ["test_early"]

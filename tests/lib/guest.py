@@ -20,7 +20,7 @@ from . import vm
 from .env import PATIENCE, ULPF, example
 
 # The processor's SMAP makes QEMU 7 fault at an iretq in user mode, by which our handlers return.
-PROCESSOR = "max,smap=off"
+WITHOUT_SMAP = ",smap=off"
 
 
 def tree(paths, there=None):
@@ -73,7 +73,7 @@ class Guest:
         files = tree([*(example(name) for name in programs), *files, ULPF], {"/ulpf": slim})
         files = [file for file in files if "/" + file[0] != ULPF]
         ports = [os.path.join(self.dir.name, port) for port in ("control", "data")]
-        more = ["-cpu", PROCESSOR, "-m", "1024"]
+        more = ["-cpu", kernel.processor + WITHOUT_SMAP, "-m", "1024"]
         # A third one of the old kind would share the console's interrupt.
         more += ["-serial", f"unix:{ports[0]},server=on,wait=off", "-device", "pci-serial,chardev=data",
                  "-chardev", f"socket,id=data,path={ports[1]},server=on,wait=off"]

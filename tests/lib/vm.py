@@ -76,22 +76,26 @@ def make(*arguments):
     return done.stdout
 
 
-def build_module(kernel):
-    """Path of ulpf.ko for this kernel. A warning is an error."""
+REACH = os.path.join(KERNEL, "tests", "reach")
+
+
+def build_module(kernel, name="ulpf", top=KERNEL):
+    """Path of the module for this kernel. A warning is an error."""
     sources = {}
-    for top in KERNEL, os.path.join(KERNEL, "include", "uapi"):
-        for file in sorted(os.listdir(top)):
+    for folder in top, os.path.join(top, "include", "uapi"):
+        for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
             if file.endswith((".c", ".h")) and not file.endswith(".mod.c") or file == "Kbuild":
-                with open(os.path.join(top, file), "rb") as text:
-                    sources[os.path.relpath(os.path.join(top, file), KERNEL)] = text.read()
+                with open(os.path.join(folder, file), "rb") as text:
+                    sources[os.path.relpath(os.path.join(folder, file), top)] = text.read()
     # Beside the sources, the kernel's build would leave its files among them. Always anew: it does not notice
     # all that has changed.
     digest = hashlib.sha256(repr([kernel.name, sources]).encode()).hexdigest()[:16]
-    folder = os.path.join(BUILD, f"module-{kernel.kind}-{digest}")
+    prefix = f"{name}-{kernel.kind}-"
+    folder = os.path.join(BUILD, prefix + digest)
     built = os.path.join(folder, "built")
     if not os.path.exists(built):
         for old in os.listdir(BUILD):
-            if old.startswith(f"module-{kernel.kind}-"):
+            if old.startswith(prefix):
                 shutil.rmtree(os.path.join(BUILD, old))
         for file, text in sources.items():
             os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
@@ -101,7 +105,7 @@ def build_module(kernel):
              # Type information for BPF would need pahole, and we have no use for it.
              "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
         open(built, "w").close()
-    return os.path.join(folder, "ulpf.ko")
+    return os.path.join(folder, f"{name}.ko")
 
 
 def archive(path, files):
@@ -115,7 +119,7 @@ def archive(path, files):
 
 
 def initramfs(kernel, programs, files=()):
-    module = build_module(kernel)
+    module, reach = build_module(kernel), build_module(kernel, "ulpf_reach", REACH)
     folder = os.path.join(BUILD, "programs")
     os.makedirs(folder, exist_ok=True)
     make("-C", os.path.join(KERNEL, "tests"), f"OUT={folder}")
@@ -127,7 +131,8 @@ def initramfs(kernel, programs, files=()):
     # NAME@late is NAME, run in another way (kernel/tests/init.c).
     programs = {name.split("@")[0] for name in programs}
     given = {name for name, _, _ in files}
-    archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("init", os.path.join(folder, "init")),
+    archive(path, [("tests", 0o040755, b""), executable("ulpf.ko", module), executable("ulpf_reach.ko", reach),
+                   executable("init", os.path.join(folder, "init")),
                    *(executable("tests/" + name, os.path.join(folder, name)) for name in sorted(programs)
                      if "tests/" + name not in given), *files])
     return path

@@ -161,10 +161,11 @@
  * short count. What the permissions would have forbidden is an event,
  * ULPF_EVENT_KERNEL_READ or _WRITE, with the call's number and the program's ip: one
  * for each page and call, `addr` being the first byte that the kernel touched there.
- * Other processes' accesses (ptrace, process_vm_writev, /proc/PID/mem) are events,
- * too, with the tid of who made them. On the Linux module such a page is open from
+ * Other processes' accesses (ptrace, process_vm_writev, /proc/PID/mem), and those of
+ * the kernel's own threads (for a device, for io_uring), are events, too, with the tid
+ * of who made them, and without registers. On the Linux module such a page is open from
  * the access until the call returns, or sleeps for longer than a clock tick or two, or takes longer
- * than a second: if it then comes back to the page, that is an event again. What
+ * than a second, or has opened a hundred others: if it then comes back to the page, that is an event again. What
  * other threads do there meanwhile is not seen; the event has ULPF_INFO_OPEN if there are
  * any. Memory that a device or io_uring has pinned is seen when it is pinned, not when
  * it is written.
@@ -218,11 +219,12 @@
  *
  * ULPF_STORE (ULPF_FEATURE_STORE) gives a descriptor of the store itself, close-on-exec: a file
  * as memfd_create() makes them, for pread(), pwrite(), fallocate(), lseek(SEEK_DATA) and plain
- * mappings (which are aliases). What can be done with it does not end with the space.
+ * mappings (which are aliases). Nobody can execute it as a program. What can be done with it does
+ * not end with the space.
  *
  * fork: the child inherits the mappings as shared memory that nothing guards for it:
  * what it does there is not seen, its stores change the parent's memory, and it has
- * no handler. madvise(MADV_DONTFORK) keeps them from it. vfork and clone(CLONE_VM)
+ * no handler. madvise(MADV_DONTFORK) keeps them from it. PLI pages it does not inherit. vfork and clone(CLONE_VM)
  * share the memory, and so the guard. exec: all is gone. Whatever is left of a space
  * goes with the last of its mappings and descriptors.
  */
@@ -392,8 +394,9 @@ struct ulpf_stack {
  *   ULPF_OP_SYNC	what PLI regions say about the range holds from now on
  *   ULPF_OP_GUARD	@arg (ULPF_GUARD_*) for the range
  *	EINVAL: not whole pages, empty, wrapping, unknown @arg; ENOMEM: the range is
- *	not all guarded mapping of this descriptor (nothing is changed then);
- *	EOPNOTSUPP: ULPF_EXE
+ *	not all guarded mapping of this descriptor, or memory for its regions is not to
+ *	be had; EINTR: a fatal signal; EOPNOTSUPP: ULPF_EXE. The range changes as a
+ *	whole: nothing is changed if there is an error.
  *   ULPF_OP_BIND	the region at address @arg governs the 2 MiB from @addr on
  *	(@length is 2 MiB). EINVAL: @addr, @arg or @length misaligned, or region 0 of
  *	its page; EFAULT: @arg is not in a PLI mapping of this descriptor, or @addr no
@@ -404,7 +407,9 @@ struct ulpf_stack {
  *	@arg is zero. ENOENT: it has no region.
  *
  * Also ENOMEM when memory for a region is not to be had, and EINVAL for an unknown
- * @op.
+ * @op. Regions stay until the space ends. On the Linux module the first 64 of a space
+ * (128 MiB of address space) are free, and eight more are a page that is charged as
+ * that of a ring is.
  */
 struct ulpf_op {
 	__u32 op;
@@ -434,8 +439,9 @@ struct ulpf_op {
  * @done: out: how many were carried out; so the index of the one that failed
  *
  * They are carried out in order, and end at the first failure, with its error. What
- * came before it stays. When the call returns all of that holds for all threads; in
- * which order others see it before is not said. A fatal signal ends it (EINTR).
+ * came before it stays, and of the one that fails nothing has happened. When the call
+ * returns all of that holds for all threads; in which order others see it before is
+ * not said. A fatal signal ends it (EINTR).
  */
 struct ulpf_batch {
 	__u32 size;
@@ -458,7 +464,8 @@ struct ulpf_batch {
  * @reserved: zero
  *
  * EBUSY if there is one already. It is charged to RLIMIT_MEMLOCK (ENOMEM), as PLI
- * pages are, and to the memory cgroup.
+ * pages are, and to the memory cgroup. The limit is for all processes of the user who
+ * has opened the device, and holds until the space ends.
  */
 struct ulpf_ring {
 	__u32 size;
@@ -491,16 +498,17 @@ struct ulpf_ring_header {
 /**
  * struct ulpf_event - one event, a cache line
  * @stamp: its number plus one, written last
- * @time: CLOCK_MONOTONIC, nanoseconds
+ * @time: CLOCK_MONOTONIC where the device was opened, nanoseconds
  * @addr: first byte touched (ULPF_EVENT_LOST: how many are lost)
  * @ip: the program's next instruction: behind the `syscall` for the kernel's accesses,
- *	the instruction itself for others; zero if there is none
+ *	the instruction itself for others; zero if the access was not the program's
  * @sp: the program's stack pointer, or zero
- * @pid: process that made the access
- * @tid: thread that made the access
+ * @pid: process that made the access, in the pid namespace of who has opened the
+ *	device; zero if it has no number there
+ * @tid: thread that made the access, likewise
  * @type: ULPF_EVENT_*
  * @info: ULPF_INFO_*, low 16 bits
- * @syscall: its number; -1 if the access was no system call's
+ * @syscall: its number; -1 if the access was no system call of the program's
  * @reserved: zero
  */
 struct ulpf_event {

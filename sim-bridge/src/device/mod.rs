@@ -192,7 +192,7 @@ fn sparse(slot: &mut Option<OwnedFd>, size: u64) -> Result<i32, i64> {
     if slot.is_none() {
         // SAFETY: a new descriptor, that nobody else knows.
         let file = unsafe {
-            let fd = libc::memfd_create(c"ulpf-sim".as_ptr(), libc::MFD_CLOEXEC);
+            let fd = crate::os::memory_file(c"ulpf-sim", libc::MFD_CLOEXEC);
             if fd < 0 || libc::ftruncate(fd, size as i64) != 0 {
                 return Err(ENOMEM);
             }

@@ -99,7 +99,7 @@ pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     });
     // SAFETY: new descriptors of ours; those of the program stay open from here on.
     let handed = unsafe {
-        let fd = libc::memfd_create(c"ulpf-sim".as_ptr(), 0);
+        let fd = super::memory_file(c"ulpf-sim", 0);
         if fd < 0 {
             return Err(host(-1));
         }

@@ -52,8 +52,11 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
             host(unsafe { libc::fallocate(fd, a[1] as i32, a[2] as i64, a[3] as i64) }.into())
         }),
         319 => string(uc, a[0]).map(|name| {
+            // Whether it may be executed is the program's to say.
+            let known = libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
+            let flags = libc::MFD_CLOEXEC | a[1] as u32 & known;
             // SAFETY: a C string of ours.
-            match host(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) }.into()) {
+            match host(unsafe { libc::memfd_create(name.as_ptr(), flags) }.into()) {
                 fd @ 0.. => {
                     let n = s.os.add(File::Host(fd as i32));
                     with_flags(s, n, a[1] & 1 != 0) as i64
@@ -417,7 +420,7 @@ pub fn wait_for_events(
 fn in_memory(bytes: &[u8]) -> Result<i32, i64> {
     // SAFETY: a new descriptor; the slice is valid for its length.
     unsafe {
-        let fd = libc::memfd_create(c"ulpf-sim".as_ptr(), libc::MFD_CLOEXEC);
+        let fd = super::memory_file(c"ulpf-sim", libc::MFD_CLOEXEC);
         if fd < 0 || libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), 0) != bytes.len() as isize
         {
             return Err(super::ENOMEM);

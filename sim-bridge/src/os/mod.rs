@@ -19,7 +19,7 @@ use crate::processes::{self, Kind};
 use crate::signals;
 use crate::threads::Later;
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use unicorn_engine::RegisterX86 as R;
 
 /// The thesis's system calls (Listing 3.3), where Linux has none.
@@ -167,6 +167,18 @@ pub fn host(result: i64) -> i64 {
     match result {
         -1 => -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(5)),
         n => n,
+    }
+}
+
+/// A memory file of ours, which nobody can execute as a program: so it is to be had whatever sysctl
+/// vm.memfd_noexec says. -1: see errno.
+pub fn memory_file(name: &CStr, flags: u32) -> i32 {
+    // SAFETY: a C string.
+    let create = |flags| unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    match create(flags | libc::MFD_NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag, and have no such setting.
+        -1 if host(-1) == -i64::from(libc::EINVAL) => create(flags),
+        fd => fd,
     }
 }
 

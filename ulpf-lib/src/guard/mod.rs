@@ -212,11 +212,7 @@ impl Guards {
         refuse::raise_file_limit()?;
         let file = match self.decide()? {
             Some(store) => store,
-            None => {
-                let file = os::File::memfd(c"ulpf").map_err(refuse::no_memfd)?;
-                file.set_len(os::FILE_SIZE).map_err(refuse::no_memfd)?;
-                file
-            }
+            None => os::File::memfd(c"ulpf", os::FILE_SIZE).map_err(refuse::no_memfd)?,
         };
         self.identity = file.identity().map_err(refuse::no_memfd)?;
         self.file = Some(file);

@@ -51,27 +51,26 @@ impl File {
         Ok(File(fd as i32))
     }
 
-    /// A new, empty memfd.
-    pub fn memfd(name: &CStr) -> Result<File, Errno> {
-        // Programs may make moved pages executable; sysctl vm.memfd_noexec may not like that, and
-        // kernels before 6.3 do not know the flags.
-        let mut result = Err(Errno(0));
-        for exec in [MFD_EXEC, 0, MFD_NOEXEC_SEAL] {
+    /// A new, empty memfd of `len` bytes, which nobody can execute as a program (whatever sysctl
+    /// vm.memfd_noexec says; its pages may be mapped executable all the same) nor make shorter or longer.
+    pub fn memfd(name: &CStr, len: u64) -> Result<File, Errno> {
+        let create = |flags| {
             // SAFETY: as for `open`.
-            result = unsafe { sys!(__NR_memfd_create, name.as_ptr(), MFD_CLOEXEC | exec) };
-            match result {
-                Err(Errno(e))
-                    if e as u32 == linux_raw_sys::errno::EINVAL
-                        || e as u32 == linux_raw_sys::errno::EACCES => {}
-                _ => break,
-            }
+            unsafe { sys!(__NR_memfd_create, name.as_ptr(), MFD_CLOEXEC | flags) }
+        };
+        let fd = match create(MFD_NOEXEC_SEAL) {
+            // Kernels before 6.3 do not know the flag, and have no such setting.
+            Err(Errno(e)) if e as u32 == linux_raw_sys::errno::EINVAL => create(MFD_ALLOW_SEALING),
+            made => made,
+        }?;
+        let file = File(fd as i32);
+        let seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+        // SAFETY: both calls change the file only, which nobody has mapped yet.
+        unsafe {
+            sys!(__NR_ftruncate, file.0, len)?;
+            sys!(__NR_fcntl, file.0, F_ADD_SEALS, seals)?;
         }
-        result.map(|fd| File(fd as i32))
-    }
-
-    pub fn set_len(&self, len: u64) -> Result<(), Errno> {
-        // SAFETY: changes the file only; pages of it are mapped by nobody else.
-        unsafe { sys!(__NR_ftruncate, self.0, len) }.map(drop)
+        Ok(file)
     }
 
     pub fn read(&self, buf: &mut [u8]) -> Result<usize, Errno> {
@@ -114,6 +113,11 @@ impl File {
             sys!(__NR_fstat, self.0, stat.as_mut_ptr())?;
             Ok(stat.assume_init())
         }
+    }
+
+    #[cfg(test)]
+    pub fn number(&self) -> i32 {
+        self.0
     }
 
     /// Pages of memory behind the file.

@@ -1142,3 +1142,24 @@ mod model {
         }
     }
 }
+
+#[test]
+fn the_memory_file_is_no_program_and_keeps_its_length() {
+    let file = os::File::memfd(c"ulpf-test", 8 * PAGE as u64).unwrap();
+    let path = format!("/proc/self/fd/{}", file.number());
+    let again = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    assert_eq!(again.metadata().unwrap().len(), 8 * PAGE as u64);
+    assert!(again.set_len(PAGE as u64).is_err());
+    assert!(again.set_len(16 * PAGE as u64).is_err());
+    // Before Linux 6.3 nobody can ask for that.
+    if std::path::Path::new("/proc/sys/vm/memfd_noexec").exists() {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(again.metadata().unwrap().permissions().mode() & 0o111, 0);
+    }
+    // Code of the program that is watched stays code.
+    let at = anonymous(1);
+    file.map_over(at, PAGE as u64, 7, 0).unwrap();
+    store(at, 0xc3);
+    // SAFETY: the page holds a `ret`.
+    unsafe { std::mem::transmute::<u64, extern "C" fn()>(at)() };
+}
