@@ -176,7 +176,7 @@ fn around(text: &str, line: usize) -> Vec<(bool, String)> {
     let lines = lines.take(line + AROUND + 1 - first);
     let shown = lines.map(|(n, text)| {
         let text = text.replace('\t', "    ");
-        (n + 1 == line, format!("{:>4}  {text}", n + 1))
+        (n + 1 == line, format!("{:>4}  {}", n + 1, Text(&text)))
     });
     shown.collect()
 }
