@@ -176,7 +176,9 @@ impl Client {
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         let frame = match payload.strip_prefix(b"E.") {
             // The debugger prints it as it is.
-            Some(why) => rsp::frame(format!("E.{}", lines(&String::from_utf8_lossy(why))).as_bytes()),
+            Some(why) => {
+                rsp::frame(format!("E.{}", lines(&String::from_utf8_lossy(why))).as_bytes())
+            }
             None => rsp::frame(payload),
         };
         let done = self.write(&frame).await;

@@ -5,6 +5,7 @@ use super::app::{Details, Subject};
 use super::model::{Line, Session};
 use super::names::Names;
 use super::rows::seconds;
+use crate::foreign::text::Text;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use std::collections::VecDeque;
 use ulpf_lib::ring::hit_flags;
