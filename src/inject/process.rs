@@ -40,6 +40,9 @@ impl Status {
     pub fn process(&self) -> Option<i32> {
         self.number("Tgid")
     }
+    pub fn parent(&self) -> Option<i32> {
+        self.number("PPid")
+    }
     pub fn tracer(&self) -> Option<i32> {
         self.number("TracerPid").filter(|&t| t != 0)
     }

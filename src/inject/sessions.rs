@@ -104,7 +104,10 @@ pub fn find(of: Option<i32>, whose: Whose) -> io::Result<Sessions> {
         }
         for (shared, elsewhere) in areas(descriptors) {
             let Some(shared) = shared else {
-                if found.foreign.last() != Some(&by) {
+                // Which program it watches is not known.
+                let parent = |n| process::Status::of(n).is_ok_and(|s| s.parent() == Some(by));
+                let asked = of.is_none_or(|n| n == by || parent(n));
+                if asked && found.foreign.last() != Some(&by) {
                     found.foreign.push(by);
                 }
                 continue;
