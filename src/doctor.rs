@@ -8,6 +8,7 @@
 //! Exit status 0: a program can be watched. 1: something that is needed is missing.
 #![forbid(unsafe_code)]
 
+use crate::foreign::text::{Text, lines};
 use crate::inject::{process, sys};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -106,9 +107,9 @@ pub fn doctor() -> i32 {
             Level::Note => "-   ",
             Level::Fail => "FAIL",
         };
-        println!("{mark}  {:width$}  {}", f.what, f.value);
+        println!("{mark}  {:width$}  {}", f.what, Text(&f.value));
         if let Some(advice) = &f.advice {
-            println!("{:6}{:width$}  {advice}", "", "");
+            println!("{:6}{:width$}  {}", "", "", lines(advice));
         }
     }
     let failed = findings.iter().filter(|f| f.level == Level::Fail).count();

@@ -5,6 +5,7 @@
 //! Ctrl-C reaches the program, and the stop reaches GDB.
 #![forbid(unsafe_code)]
 
+use crate::foreign::text::lines;
 use crate::inject::{foreground, sys};
 use crate::placement::Placement;
 use crate::plugin;
@@ -98,7 +99,7 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
     match open(&words).await {
         Ok(status) => status,
         Err(why) => {
-            eprintln!("ulpf gdb: {why}");
+            eprintln!("ulpf gdb: {}", lines(&why));
             1
         }
     }

@@ -7,6 +7,7 @@ GDB this module can be imported, too: then only what needs no debugger works, wh
 
 import re
 
+from . import foreign
 from .errors import UlpfError
 
 try:
@@ -42,7 +43,7 @@ def run_command(command, from_tty=False):
 
 
 def say(text=""):
-    gdb.write(text + "\n")
+    gdb.write(foreign.lines(text) + "\n")
 
 
 def error_text(error):
@@ -56,7 +57,7 @@ def gdb_error(error):
 
 def user_error(text):
     """What a command raises to print just this."""
-    return gdb.GdbError(text)
+    return gdb.GdbError(foreign.lines(text))
 
 
 def evaluate(expression, what=None):

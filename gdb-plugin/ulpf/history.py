@@ -4,7 +4,7 @@
 import csv
 import json
 
-from . import door, places, wire
+from . import door, foreign, places, wire
 from .stops import Hit, hit_of
 
 # What the stub gives at once.
@@ -48,7 +48,7 @@ def line(hit, when):
     where = f"  by {hit.call}" if hit.call else ""
     if hit.pc is not None:
         where += "  " + at(hit.pc)
-    return f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{where}"
+    return foreign.shown(f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{where}")
 
 
 def at(pc):
@@ -58,7 +58,7 @@ def at(pc):
 
 def frames(hit):
     """The callers, if the watch has bt N. A return address is behind its call."""
-    return [f"{'':14}  called from {at(pc - 1)}" for pc in hit.callers]
+    return [foreign.shown(f"{'':14}  called from {at(pc - 1)}") for pc in hit.callers]
 
 
 def _plain(hit):
@@ -74,11 +74,12 @@ def save(found, file):
     with open(file, "w", encoding="utf-8", newline="") as out:
         if file.endswith((".json", ".jsonl")):
             for hit in found:
-                out.write(json.dumps(_plain(hit), ensure_ascii=False) + "\n")
+                out.write(foreign.quoted(json.dumps(_plain(hit), ensure_ascii=False)) + "\n")
         elif file.endswith(".csv"):
             rows = [_plain(hit) for hit in found]
             for row in rows:
                 row["callers"] = " < ".join(row["callers"])
+                row.update({key: foreign.shown(value) for key, value in row.items() if isinstance(value, str)})
             names = list(rows[0]) if rows else ["time"]
             writer = csv.DictWriter(out, names)
             writer.writeheader()

@@ -8,7 +8,7 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-from . import door, places, wire
+from . import door, foreign, places, wire
 from .errors import UlpfError
 
 _marker = None
@@ -173,13 +173,13 @@ def show(event):
     if hit is None:
         door.say("\nUlpf: a watch that is not known any more was hit.")
     elif hit.watch is None:
-        door.say(f"\nA watch set by `monitor ulpf watch`: {hit.name}")
+        door.say(f"\nA watch set by `monitor ulpf watch`: {foreign.shown(hit.name)}")
         door.say("\n" + "\n".join(hit.values()))
     else:
         number, name, threads = door.thread_of(hit.tid)
         who = f'Thread {number} "{name}" hit ' if threads > 1 and number else ""
         kind = {"r": "read ", "rw": "access "}.get(hit.watch.spec.kind, "")
-        door.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {hit.name}")
+        door.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {foreign.shown(hit.name)}")
         door.say("\n" + "\n".join(hit.values()))
         if hit.call:
             door.say(f"{'Read' if hit.reads else 'Written'} by {hit.call}")

@@ -3,6 +3,7 @@
 
 use super::protocol::{Cancel, Request, arguments};
 use super::wire;
+use crate::foreign::text::lines;
 use crate::inject::sys;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -97,7 +98,13 @@ impl Client {
         self.shared.serving.store(0, Ordering::Release);
     }
 
-    pub async fn event(&mut self, name: &str, body: Value) {
+    pub async fn event(&mut self, name: &str, mut body: Value) {
+        let programs =
+            |body: &Value| matches!(body["category"].as_str(), Some("stdout" | "stderr"));
+        if name == "output" && !programs(&body) {
+            // A debug console obeys escapes as a terminal does.
+            body["output"] = lines(body["output"].as_str().unwrap_or_default()).into();
+        }
         self.send(json!({"type": "event", "event": name, "body": body}))
             .await;
     }

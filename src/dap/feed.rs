@@ -4,6 +4,7 @@
 use super::data::numbers;
 use super::info::source;
 use super::session::{Answer, Session, State};
+use crate::foreign::text::Text;
 use crate::inject::{SharedArea, sessions};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -14,8 +15,10 @@ use ulpf_lib::ring::{Hit, Reader, Rings, Start};
 const PERIOD: Duration = Duration::from_millis(100);
 /// Lines that one look shows; nobody reads more.
 const LINES: usize = 1000;
-/// Records that one look reads of a ring.
+/// Records that one look reads; the others are read the next time.
 const RECORDS: usize = 50_000;
+/// Of each ring at least so many.
+const LEAST: usize = 16;
 
 #[derive(Default)]
 pub struct Feed {
@@ -65,14 +68,19 @@ impl Feed {
         let (mut hits, mut lost) = (Vec::new(), 0);
         let (logging, silent) = (&self.logging, &self.silent);
         let mut unknown = false;
+        let mut left = RECORDS;
         for ring in 0..area.rings() {
-            reader.read(area, ring, RECORDS, |hit| {
+            let mut read = 0;
+            // Every ring gets a few, however busy those before it are.
+            reader.read(area, ring, left.max(LEAST), |hit| {
+                read += 1;
                 lost += hit.lost;
                 if !silent.contains(&hit.watch) {
                     unknown |= !logging.contains(&hit.watch);
                     hits.push(hit);
                 }
             });
+            left = left.saturating_sub(read);
         }
         hits.sort_by_key(|hit| hit.time);
         (hits, lost, unknown)
@@ -120,7 +128,7 @@ impl Session {
         match self.ask("lines", json!({"records": records})).await {
             Ok(said) => {
                 for line in said["lines"].as_array().into_iter().flatten() {
-                    let text = format!("{}\n", line["text"].as_str().unwrap_or_default());
+                    let text = format!("{}\n", Text(line["text"].as_str().unwrap_or_default()));
                     let mut body = json!({"category": "console", "output": text});
                     if let (Some(path), Some(number)) =
                         (line["file"][0].as_str(), line["file"][1].as_i64())
@@ -154,7 +162,8 @@ impl Session {
     pub fn hits_of(&mut self, ids: &[u32]) -> Option<u64> {
         let pid = self.program.pid;
         let area = self.feed.area(pid)?;
-        Some(ids.iter().map(|id| area.hits(*id).0).sum())
+        let hits = ids.iter().map(|id| area.hits(*id).0);
+        Some(hits.fold(0, u64::wrapping_add))
     }
 
     // ---- for an IDE's own view of the watches ----
@@ -196,10 +205,10 @@ impl Session {
                         n.false_positives.load(Relaxed),
                     ];
                     for (sum, n) in sums.iter_mut().zip(counted) {
-                        *sum += n;
+                        *sum = sum.wrapping_add(n);
                     }
-                    gone += n.gone.load(Relaxed);
-                    registers += n.placement.load(Relaxed);
+                    gone += u64::from(n.gone.load(Relaxed) != 0);
+                    registers += u64::from(n.placement.load(Relaxed) != 0);
                 }
             }
             for (name, sum) in ["hits", "silent", "filtered", "stops", "falsePositives"]
@@ -264,9 +273,8 @@ fn pid_of(said: &Value) -> Option<i32> {
 
 /// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).
 fn record(area: &SharedArea, hit: &Hit) -> Option<Value> {
-    let header = area.header();
-    let since = header.nanos(hit.time);
-    let since = since.saturating_sub(header.nanos(header.base_tsc)) as f64 / 1e9;
+    let clock = area.clock();
+    let since = clock.nanos(hit.time).saturating_sub(clock.base_ns) as f64 / 1e9;
     let mut text = format!("{{\"time\":{since},\"watch\":{}", hit.watch);
     hit.write_json(&mut text).ok()?;
     serde_json::from_str(&text).ok()

@@ -10,6 +10,7 @@
 pub mod ask;
 pub mod serve;
 
+use crate::foreign::text::cut;
 use crate::top::model::{State, Watch};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -18,6 +19,9 @@ use std::os::unix::net::SocketAddr;
 
 /// Longer requests are refused.
 pub const LONGEST: usize = 64 << 10;
+/// Of a text in an answer so many bytes are taken, of a list so many entries.
+const LONGEST_TEXT: usize = 4096;
+const MOST_ENTRIES: usize = 1 << 17;
 
 pub fn address(by: i32) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("ulpf/{by}"))
@@ -125,7 +129,10 @@ impl Listing {
 
     pub fn parse(value: &Value) -> Option<Listing> {
         let entry = |v: &Value| {
-            let text = |key: &str| v[key].as_str().unwrap_or_default().to_string();
+            let text = |key: &str| {
+                let text = v[key].as_str().unwrap_or_default();
+                cut(text, LONGEST_TEXT).to_string()
+            };
             let state = match v["state"].as_str() {
                 Some("off") => State::Off,
                 Some("waiting") => State::Waiting,
@@ -142,11 +149,15 @@ impl Listing {
                 state,
                 why: text("why"),
                 id: v["id"].as_u64().map(|n| n as u32),
-                past: past.filter_map(Value::as_u64).map(|n| n as u32).collect(),
+                past: past
+                    .filter_map(Value::as_u64)
+                    .map(|n| n as u32)
+                    .take(MOST_ENTRIES)
+                    .collect(),
             }
         };
-        let entries = value["watches"].as_array()?.iter().map(entry).collect();
-        Some(Listing::of(entries))
+        let entries = value["watches"].as_array()?.iter().take(MOST_ENTRIES);
+        Some(Listing::of(entries.map(entry).collect()))
     }
 
     pub fn of(entries: Vec<Entry>) -> Listing {

@@ -20,7 +20,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PAD_LEN, PARK_SIGNAL};
 use ulpf_lib::place;
-use ulpf_lib::ring::SHARED_LEN;
 
 /// How many places are tried for the image.
 const ATTEMPTS: u64 = 64;
@@ -261,13 +260,21 @@ impl Channel {
         let control = sys::pidfd_getfd(process.as_fd(), ours).map_err(step);
         call(libc::SYS_close, [ours as u64, 0, 0, 0])?
             .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
-        let made = call(
-            libc::SYS_memfd_create,
-            [name_at, u64::from(libc::MFD_CLOEXEC), 0, 0],
-        )?;
+        let mut made = Err(libc::EINVAL);
+        for flags in sys::MEMFD_FLAGS {
+            made = call(libc::SYS_memfd_create, [name_at, flags.into(), 0, 0])?;
+            if made != Err(libc::EINVAL) {
+                break;
+            }
+        }
         let shared = made.map_err(io::Error::from_raw_os_error).and_then(|fd| {
             let file = File::from(sys::pidfd_getfd(process.as_fd(), fd as i32)?);
-            sys::set_len(&file, SHARED_LEN)?;
+            // Who shares the program's descriptors may have put another file there meanwhile: nothing is
+            // changed that is no memory file, and `SharedArea` maps only what has been sealed.
+            if !sys::is_memory(&file)? {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            shared::SharedArea::size(&file)?;
             Ok((fd as i32, file))
         });
         match (control, shared) {

@@ -40,11 +40,19 @@ impl Status {
     pub fn process(&self) -> Option<i32> {
         self.number("Tgid")
     }
+    pub fn parent(&self) -> Option<i32> {
+        self.number("PPid")
+    }
     pub fn tracer(&self) -> Option<i32> {
         self.number("TracerPid").filter(|&t| t != 0)
     }
     pub fn user(&self) -> Option<u32> {
         self.number("Uid").map(|u| u as u32)
+    }
+    /// It runs as this user and nobody else: real, effective, saved and for files.
+    pub fn is_of(&self, user: u32) -> bool {
+        let mut users = self.field("Uid").unwrap_or("?").split_whitespace();
+        users.all(|id| id.parse() == Ok(user))
     }
     /// R, S, D, T, t, Z, X.
     pub fn state(&self) -> char {

@@ -9,22 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use ulpf_lib::ring::{
-    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, Entry, HEADS_OFFSET,
-    Listed, ROSTER_OFFSET, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
-    SharedHeader, ring_place,
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
+    HEADS_OFFSET, Listed, ROSTER_OFFSET, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC,
+    SLOT_WORDS, SharedHeader, ring_place,
 };
 
 pub const NAME: &std::ffi::CStr = c"ulpf-shared";
 
 /// A mapping of the shared area; stays valid after the program has died. Clones share it.
+///
+/// Whoever else maps it may be hostile, and writes to it while we read: each number is read once, and checked
+/// then.
 #[derive(Clone, Debug)]
 pub struct SharedArea(Arc<Mapping>);
 
-/// The file stays open so that `ulpf last` finds it among our descriptors.
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<u8>,
-    _file: File,
+    /// As it stood there when we came.
+    clock: Clock,
+    /// An area of our own stays open, so that `ulpf last` finds it among our descriptors.
+    _file: Option<File>,
 }
 
 // SAFETY: the mapping is plain shared memory; all access goes through atomics or volatile copies.
@@ -71,19 +76,31 @@ impl SharedArea {
     /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
     /// when the start of the program began, some milliseconds ago.
     pub(super) fn map(file: File, pid: i32, since: Clocks) -> io::Result<SharedArea> {
-        let area = SharedArea::of(file, libc::PROT_READ | libc::PROT_WRITE)?;
+        let mut mapping = Mapping::of(&file, libc::PROT_READ | libc::PROT_WRITE)?;
         let (now, tsc, ns) = since.rate();
-        let header = area.0.at.cast::<SharedHeader>().as_ptr();
+        mapping.clock = Clock {
+            base_tsc: now.tsc,
+            base_ns: now.ns,
+            tsc_mult: ((u128::from(ns) << 32) / u128::from(tsc)) as u64,
+        };
+        let header = mapping.at.cast::<SharedHeader>().as_ptr();
         // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
         unsafe {
-            (&raw mut (*header).base_tsc).write_volatile(now.tsc);
-            (&raw mut (*header).base_ns).write_volatile(now.ns);
-            (&raw mut (*header).tsc_mult)
-                .write_volatile(((u128::from(ns) << 32) / u128::from(tsc)) as u64);
+            (&raw mut (*header).base_tsc).write_volatile(mapping.clock.base_tsc);
+            (&raw mut (*header).base_ns).write_volatile(mapping.clock.base_ns);
+            (&raw mut (*header).tsc_mult).write_volatile(mapping.clock.tsc_mult);
             (&raw mut (*header).magic).write_volatile(SHARED_MAGIC);
         }
+        mapping._file = Some(file);
+        let area = SharedArea(Arc::new(mapping));
         area.header().pid.store(pid as u32, Ordering::Release);
         Ok(area)
+    }
+
+    /// Gives a new memory file the area's length, for good.
+    pub(super) fn size(file: &File) -> io::Result<()> {
+        sys::set_len(file, SHARED_LEN)?;
+        sys::seal(file)
     }
 
     /// One for a program on another machine, whose hits we write ourselves. `pid` stands for it; where it
@@ -98,7 +115,7 @@ impl SharedArea {
         }
         let name = std::ffi::CString::new(name).unwrap_or_else(|_| NAME.into());
         let file = sys::memfd(&name)?;
-        sys::set_len(&file, SHARED_LEN)?;
+        SharedArea::size(&file)?;
         SharedArea::map(file, pid, since)
     }
 
@@ -119,45 +136,40 @@ impl SharedArea {
         }
     }
 
-    /// Maps somebody else's area, to look at. `None`: it is of another version of ulpf, or not ready.
-    pub fn look(file: File) -> io::Result<Option<SharedArea>> {
-        if file.metadata()?.len() != SHARED_LEN {
+    /// Maps an area that somebody else has made, to look at. `None`: it is of another version of ulpf, or not
+    /// ready.
+    pub fn look(file: &File) -> io::Result<Option<SharedArea>> {
+        if !sys::is_sealed_memory(file, SHARED_LEN)? {
             return Ok(None);
         }
-        let area = SharedArea::of(file, libc::PROT_READ)?;
-        let ready =
-            area.header().magic == SHARED_MAGIC && area.header().pid.load(Ordering::Acquire) != 0;
+        let mut mapping = Mapping::of(file, libc::PROT_READ)?;
+        let header = mapping.at.cast::<SharedHeader>().as_ptr();
+        // SAFETY: inside our mapping; any bytes are valid values of these fields.
+        let (magic, clock) = unsafe {
+            (
+                (&raw const (*header).magic).read_volatile(),
+                Clock {
+                    base_tsc: (&raw const (*header).base_tsc).read_volatile(),
+                    base_ns: (&raw const (*header).base_ns).read_volatile(),
+                    tsc_mult: (&raw const (*header).tsc_mult).read_volatile(),
+                },
+            )
+        };
+        mapping.clock = clock;
+        let area = SharedArea(Arc::new(mapping));
+        let ready = magic == SHARED_MAGIC && area.header().pid.load(Ordering::Acquire) != 0;
         Ok(ready.then_some(area))
     }
 
-    fn of(file: File, protection: i32) -> io::Result<SharedArea> {
-        // SAFETY: a fresh mapping of SHARED_LEN bytes; the file has that length (see `load` and `look`)
-        // and nobody shrinks it.
-        let addr = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SHARED_LEN as usize,
-                protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if addr == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: our own mapping. What nobody has written to must not be made for a core file.
-        unsafe { libc::madvise(addr, SHARED_LEN as usize, libc::MADV_DONTDUMP) };
-        let addr = NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(SharedArea(Arc::new(Mapping {
-            at: addr,
-            _file: file,
-        })))
+    /// When the area was made, and how its times are told. Use this rather than the header's own fields, which
+    /// somebody may change.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
     }
 
     pub fn header(&self) -> &SharedHeader {
         // SAFETY: the mapping starts with the header, whose changing fields are atomics; any bytes
-        // are valid values of its fields.
+        // are valid values of its fields. The others are read by `look` alone.
         unsafe { self.0.at.cast().as_ref() }
     }
 
@@ -188,7 +200,8 @@ impl SharedArea {
         let n = self.counters(watch);
         let (hits, silent) = self.header().tallied(self.areas(), watch);
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        (hits + count(&n.hits), silent + count(&n.silent))
+        let sum = |bodies: u64, n| bodies.wrapping_add(count(n));
+        (sum(hits, &n.hits), sum(silent, &n.silent))
     }
 
     /// All watches that there have been, by their numbers.
@@ -252,6 +265,38 @@ impl SharedArea {
         wake.fetch_add(1, Ordering::SeqCst);
         // SAFETY: a futex word that lives as long as the mapping.
         unsafe { libc::syscall(libc::SYS_futex, &raw const *wake, libc::FUTEX_WAKE, 1) };
+    }
+}
+
+impl Mapping {
+    /// Maps the whole area, if the file is one that nobody can take away beneath us: the descriptor may come
+    /// from a process that has put another file in its place.
+    fn of(file: &File, protection: i32) -> io::Result<Mapping> {
+        if !sys::is_sealed_memory(file, SHARED_LEN)? {
+            let why = "it is no sealed memory file of the right length: somebody has exchanged it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        // SAFETY: a fresh mapping of SHARED_LEN bytes of a file that has that length for good.
+        let addr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SHARED_LEN as usize,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: our own mapping. What nobody has written to must not be made for a core file.
+        unsafe { libc::madvise(addr, SHARED_LEN as usize, libc::MADV_DONTDUMP) };
+        Ok(Mapping {
+            at: NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
+            clock: Clock::default(),
+            _file: None,
+        })
     }
 }
 

@@ -14,12 +14,63 @@ pub fn check(result: i64) -> io::Result<i64> {
     }
 }
 
+/// Flags of memfd_create(2) for a file that takes seals, in the order in which they are tried: what nobody
+/// executes need not be executable (sysctl vm.memfd_noexec may insist on it), and kernels before 6.3 answer
+/// EINVAL to that.
+pub const MEMFD_FLAGS: [u32; 2] = [
+    libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
+    libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+];
+
+/// A new memory file that takes seals.
 pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
-    // SAFETY: `name` is a C string; the returned descriptor is new and owned by the File.
-    unsafe {
-        let fd = check(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) as i64)?;
-        Ok(File::from_raw_fd(fd as i32))
+    let mut result = Err(io::ErrorKind::Unsupported.into());
+    for flags in MEMFD_FLAGS {
+        // SAFETY: `name` is a C string.
+        result = check(unsafe { libc::memfd_create(name.as_ptr(), flags) } as i64);
+        match &result {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            _ => break,
+        }
     }
+    // SAFETY: the descriptor is new, and the File's alone.
+    result.map(|fd| unsafe { File::from_raw_fd(fd as i32) })
+}
+
+/// What a memory file that two sides map must have: whoever could shrink it would kill the other side with
+/// SIGBUS.
+const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// The file keeps its length for good.
+pub fn seal(file: &File) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALED) } as i64)?;
+    Ok(())
+}
+
+/// The file is memory (no file system of a user's answers for its pages), has this length, and is sealed
+/// against another one.
+pub fn is_sealed_memory(file: &File, len: u64) -> io::Result<bool> {
+    // SAFETY: no pointers. Files that know no seals answer EINVAL.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    // The length last: it may change until the seals are there.
+    Ok(seals >= 0 && seals & SEALED == SEALED && is_memory(file)? && file.metadata()?.len() == len)
+}
+
+/// A regular file of the kernel's memory file system, with pages of the usual size.
+pub fn is_memory(file: &File) -> io::Result<bool> {
+    // SAFETY: all zeros are a valid statfs.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` outlives the call.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } as i64)?;
+    Ok(system.f_type == libc::TMPFS_MAGIC && file.metadata()?.is_file())
+}
+
+/// A name for a file, whatever it is: opening it so reads nothing, waits for nobody, and asks no driver.
+pub fn open_path(path: &std::path::Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH).open(path)
 }
 
 /// Bytes that nobody can guess.

@@ -1,6 +1,7 @@
 //! One hit, one line: for people or as JSON. Allocates only for names and places not seen before;
 //! a busy program hits some hundred thousand times a second.
 
+use crate::foreign::text::{is_plain, shown};
 use crate::symbols::{Location, Part, Program, Watched};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -29,6 +30,8 @@ pub struct Formatter {
 
 struct Named {
     text: String,
+    /// The same for people.
+    shown: String,
     part: Part,
 }
 
@@ -115,7 +118,7 @@ impl Formatter {
                     out,
                     "{dim}{when} [{}]{end} {colour}{verb:<6}{end} {bold}{}{end}: ",
                     Who(pid, hit.tid),
-                    named.text
+                    named.shown
                 );
                 let _ = match () {
                     _ if verb == "read" => out.write_str(&self.new),
@@ -212,7 +215,8 @@ impl Formatter {
         }
         let new = || {
             let (text, part) = watch.part(offset, len.into());
-            Rc::new(Named { text, part })
+            let shown = shown(&text).into_owned();
+            Rc::new(Named { text, shown, part })
         };
         self.names
             .entry((number, offset, len))
@@ -312,14 +316,22 @@ impl std::fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("\"")?;
         let mut rest = self.0;
-        while let Some(at) = rest.find(|c: char| c == '"' || c == '\\' || c < ' ') {
-            f.write_str(&rest[..at])?;
-            match rest.as_bytes()[at] {
-                b'\n' => f.write_str("\\n")?,
-                c @ (b'"' | b'\\') => write!(f, "\\{}", c as char)?,
-                c => write!(f, "\\u{c:04x}")?,
+        while let Some(at) = rest.find(|c| matches!(c, '"' | '\\') || !is_plain(c)) {
+            let (plain, from) = rest.split_at(at);
+            f.write_str(plain)?;
+            let mut chars = from.chars();
+            match chars.next() {
+                Some('\n') => f.write_str("\\n")?,
+                Some(c @ ('"' | '\\')) => write!(f, "\\{c}")?,
+                // What a terminal would obey is not left to it here, either.
+                Some(c) => {
+                    let mut units = [0; 2];
+                    let mut units = c.encode_utf16(&mut units).iter();
+                    units.try_for_each(|unit| write!(f, "\\u{unit:04x}"))?;
+                }
+                None => {}
             }
-            rest = &rest[at + 1..];
+            rest = chars.as_str();
         }
         f.write_str(rest)?;
         f.write_str("\"")
@@ -447,5 +459,9 @@ mod tests {
             Quoted("a\"b\\c\n\u{1}é").to_string(),
             "\"a\\\"b\\\\c\\n\\u0001é\""
         );
+        let foreign = "\u{9b}31m\u{202e}\u{e0001}\x7f";
+        let quoted = Quoted(foreign).to_string();
+        assert!(quoted.is_ascii(), "{quoted}");
+        assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), foreign);
     }
 }

@@ -8,19 +8,22 @@ use super::format::{Formatter, Look, Quoted, When};
 use super::memory::ProcessMemory;
 use super::output::{look_of, say_json};
 use super::summary::count;
-use crate::inject::sessions::{self, Watched as Session};
+use crate::foreign::text::{Bytes, Text};
+use crate::inject::sessions::{self, Watched as Session, Whose};
 use crate::inject::{process, sys};
 use crate::symbols::{Memory, Problem, Program, Spec, Watched};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::last::{Asked, Found, last};
-use ulpf_lib::ring::{Listed, listed};
+use ulpf_lib::ring::listed;
 
 const EXAMPLES: &str = "\
 WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
@@ -50,6 +53,10 @@ pub struct LastArgs {
     /// JSON lines instead of text
     #[arg(long)]
     pub json: bool,
+
+    /// As root: look into other users' sessions, too
+    #[arg(long)]
+    pub all_users: bool,
 }
 
 /// The exit status.
@@ -77,13 +84,12 @@ struct Cover {
     since: u64,
     /// The bytes that none of them covers, as far as told apart: how many.
     uncovered: u64,
-    /// Hits that they have had, and that filters rejected.
-    hits: u64,
+    /// Hits that their filters rejected.
     rejected: u64,
 }
 
 fn answer(args: &LastArgs) -> Result<bool> {
-    let session = choose(args.pid)?;
+    let session = choose(args.pid, Whose::of(args.all_users))?;
     let program = match &session.elsewhere {
         Some(elsewhere) => Ok(Program::of_file(&elsewhere.file, elsewhere.bias)),
         None => Program::of_process(session.pid),
@@ -107,8 +113,8 @@ fn answer(args: &LastArgs) -> Result<bool> {
     );
     let now = sys::tsc();
     let ago = |tsc: u64| {
-        let h = shared.header();
-        h.nanos(now).saturating_sub(h.nanos(tsc.min(now)))
+        let clock = shared.clock();
+        clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now)))
     };
     let mut text = String::new();
     if args.json {
@@ -148,8 +154,8 @@ fn answer(args: &LastArgs) -> Result<bool> {
     Ok(!found.hits.is_empty())
 }
 
-pub fn choose(of: Option<i32>) -> Result<Session> {
-    let mut sessions = sessions::find(of).context("cannot look at processes")?;
+pub fn choose(of: Option<i32>, whose: Whose) -> Result<Session> {
+    let mut sessions = sessions::find(of, whose).context("cannot look at processes")?;
     match (sessions.list.pop(), sessions.list.len()) {
         (Some(only), 0) => Ok(only),
         (Some(last), _) => {
@@ -162,6 +168,9 @@ pub fn choose(of: Option<i32>) -> Result<Session> {
             )
         }
         (None, _) => match of {
+            Some(pid) if sessions.forbidden && sys::is_root() => bail!(
+                "process {pid} belongs to another user; --all-users looks into other users' sessions, too"
+            ),
             Some(pid) if sessions.forbidden => bail!(
                 "process {pid} belongs to somebody else, who alone (and root) may look into what is watched there"
             ),
@@ -170,6 +179,10 @@ pub fn choose(of: Option<i32>) -> Result<Session> {
                 sessions.foreign[0]
             ),
             Some(pid) if !process::is_alive(pid) => bail!("there is no process {pid}"),
+            _ if sessions.hides_some() => bail!(
+                "no program is watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
+                sessions.others[0]
+            ),
             Some(pid) => bail!(
                 "process {pid} is not watched by any ulpf; start it with `ulpf run`, or watch it with `ulpf attach --watch … {pid}`"
             ),
@@ -182,8 +195,8 @@ pub fn choose(of: Option<i32>) -> Result<Session> {
 
 fn name(pid: i32) -> String {
     let path = process::executable(pid).unwrap_or_default();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.into_owned()
+    let name = path.file_name().unwrap_or_default();
+    Bytes(name.as_bytes()).to_string()
 }
 
 /// The program runs, and Yama may keep us from its memory: it is opened only if it is needed.
@@ -227,6 +240,7 @@ impl Cover {
         let mut cover = Cover::default();
         let (start, end) = (watch.addr, watch.addr.saturating_add(watch.len));
         let mut covered: Vec<(u64, u64)> = Vec::new();
+        let mut ids = BTreeSet::new();
         for line in session.shared.roster() {
             let what = line.what.load(Ordering::Acquire);
             let from = line.start.load(Ordering::Relaxed);
@@ -241,7 +255,9 @@ impl Cover {
             } else if what & listed::LOGGED == 0 {
                 cover.counted = true;
             } else {
-                cover.add(session, line);
+                cover.logged = true;
+                cover.since = cover.since.max(line.since.load(Ordering::Relaxed));
+                ids.insert(line.reported_as.load(Ordering::Relaxed));
                 covered.push((from.max(start), to.min(end)));
             }
         }
@@ -252,16 +268,13 @@ impl Cover {
             at = at.max(to);
         }
         cover.uncovered += end - at;
+        // Several stretches may be reported as one watch.
+        for id in ids {
+            let counters = session.shared.counters(id);
+            let filtered = counters.filtered.load(Ordering::Relaxed);
+            cover.rejected = cover.rejected.saturating_add(filtered);
+        }
         cover
-    }
-
-    fn add(&mut self, session: &Session, line: &Listed) {
-        self.logged = true;
-        self.since = self.since.max(line.since.load(Ordering::Relaxed));
-        let id = line.reported_as.load(Ordering::Relaxed);
-        let counters = session.shared.counters(id);
-        self.hits += session.shared.hits(id).0;
-        self.rejected += counters.filtered.load(Ordering::Relaxed);
     }
 
     fn why_not(&self, watch: &Watched, pid: i32, reads: bool) -> String {
@@ -298,7 +311,7 @@ fn head(
     writeln!(
         text,
         "{}, {} at {:#x} in process {} ({}), watched for {}:",
-        watch.name,
+        Text(&watch.name),
         count(watch.len, "byte"),
         watch.addr,
         session.pid,

@@ -22,6 +22,7 @@ use super::ring::{self, Batch, Flow};
 use super::summary::count;
 use super::watches::{self, Armed, Changes, Watch};
 use crate::door::Ask;
+use crate::foreign::text::Text;
 use crate::inject::{SharedArea, process};
 use crate::symbols::{Program, Spec};
 use std::collections::HashMap;
@@ -80,6 +81,8 @@ pub struct Life {
     formatter: Formatter,
     by_id: HashMap<u32, usize>,
     pub lost: u64,
+    /// The user knows that its rings hold what no writer of ours has written.
+    damaged: bool,
     last_refresh: Option<Instant>,
     flow: Flow,
 }
@@ -116,6 +119,7 @@ impl Life {
             formatter: Formatter::new(look),
             by_id: HashMap::new(),
             lost: 0,
+            damaged: false,
             last_refresh: None,
             flow: Flow::default(),
         };
@@ -217,6 +221,7 @@ impl Log {
                         }
                     }
                     self.lose(life, batch.lost, &mut text);
+                    self.damaged(life, batch.damaged, &mut text);
                 }
                 Event::NoMoreHits => done += 1,
                 Event::Libraries(life, reply) => {
@@ -401,13 +406,27 @@ impl Log {
         for line in lines.lines() {
             let _ = match self.output.look {
                 Look::Json => writeln!(text, "{{\"type\":\"notice\",\"text\":{}}}", Quoted(line)),
-                _ => writeln!(text, "            ({line})"),
+                _ => writeln!(text, "            ({})", Text(line)),
             };
         }
     }
 
+    /// Said once: there may be any number of them.
+    fn damaged(&mut self, life: usize, n: u64, text: &mut String) {
+        let life = &mut self.lives[life];
+        if n == 0 || std::mem::replace(&mut life.damaged, true) || self.output.quiet {
+            return;
+        }
+        let said = format!(
+            "process {} has written over the memory in which its hits are kept: here is one from the future, and none of its hits from now on can be relied on",
+            life.pid
+        );
+        self.notice(&said, text);
+    }
+
     fn lose(&mut self, life: usize, n: u64, text: &mut String) {
-        self.lives[life].lost += n;
+        let lost = &mut self.lives[life].lost;
+        *lost = lost.saturating_add(n);
         if n == 0 || self.output.quiet {
             return;
         }

@@ -4,6 +4,7 @@ use super::format::{Look, Quoted};
 use super::options::WatchArgs;
 use super::summary::kind;
 use super::watches::{Armed, Watch};
+use crate::foreign::text::lines;
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -16,7 +17,7 @@ static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
 pub fn say(text: &str) {
     let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
         true => format!("{{\"type\":\"message\",\"text\":{}}}\n", Quoted(text)),
-        false => format!("ulpf: {text}\n"),
+        false => format!("ulpf: {}\n", lines(text)),
     };
     let _ = stderr().write_all(line.as_bytes());
 }

@@ -10,6 +10,10 @@
 //! then reads the clock; so who has taken none by then will write a younger record, and all that is
 //! older has been seen. Only a record that is not complete, or more than one look can hold, draws the
 //! horizon back. Within one thread the order is that of the ring, whatever the clock says.
+//!
+//! A program can write anything to its rings. What one of them holds must not keep the others' hits back for
+//! ever, nor let us collect them without bound: a time that has not come yet is no time ([`Batch::damaged`]);
+//! the horizon goes on after a while, whatever holds it back; and a look ends when enough is waiting.
 
 use crate::inject::{SharedArea, sys};
 use std::cell::Cell;
@@ -24,6 +28,9 @@ pub struct Batch {
     pub hits: Vec<Hit>,
     /// Lost at the very end.
     pub lost: u64,
+    /// Hits with a time that had not come yet when they were read: the program has written over its ring.
+    /// They are here, with the time at which they were read.
+    pub damaged: u64,
     _held: Held,
 }
 
@@ -75,8 +82,13 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// An incomplete record (its thread may have lost the processor, or been stopped) holds everybody up
 /// for so long, if the rings have room.
 const UNFINISHED: Duration = Duration::from_secs(2);
+/// The same for whatever else holds the horizon back, if it does so at this many looks: more than it takes to
+/// read a ring from its beginning to its end.
+const LOOKS: u32 = 1024;
 /// For what a processor has not yet shown to the others, and clocks that differ a little, in TSC counts.
 const MARGIN: u64 = 30_000;
+/// A time so far ahead of our own clock is not due to clocks that differ (some tens of milliseconds).
+const FUTURE: u64 = 100_000_000;
 
 /// What has been read and not yet been handed on.
 #[derive(Default)]
@@ -88,6 +100,38 @@ struct Waiting {
     /// Rings at an incomplete record, since when.
     stuck: BTreeMap<usize, Instant>,
     horizon: u64,
+    /// The horizon goes no further back than this, whatever a ring holds.
+    floor: Floor,
+    /// With which ring the next look begins: one that has always more does not keep us from the others.
+    first: usize,
+    damaged: u64,
+    /// The last look has found hits.
+    progress: bool,
+}
+
+/// Where the horizon would have been some looks ago, if nothing had held it back.
+#[derive(Default)]
+struct Floor {
+    at: u64,
+    next: u64,
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Floor {
+    /// A look has begun at this moment.
+    fn look(&mut self, now: u64) {
+        self.looks += 1;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.looks > LOOKS && since.elapsed() > UNFINISHED {
+            *self = Floor {
+                at: self.next,
+                next: now,
+                looks: 0,
+                since: None,
+            };
+        }
+    }
 }
 
 /// Reads until told to finish; `send` returns `false` when nobody listens any more.
@@ -97,6 +141,10 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
     let mut last_hit = Instant::now();
     loop {
         let finish = flow.finish.load(Ordering::Acquire);
+        if finish {
+            // Whoever shares the memory may go on writing for ever.
+            reader.finish(source);
+        }
         let before = waiting.hits.len();
         let whole = waiting.look(&mut reader, source, finish);
         let done = finish && whole;
@@ -115,7 +163,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
         while flow.held.load(Ordering::Relaxed) > MOST_HELD {
             std::thread::sleep(SHORT);
         }
-        if finish || !whole && waiting.stuck.is_empty() {
+        if finish || !whole && waiting.stuck.is_empty() && waiting.progress {
             continue;
         }
         if waiting.hits.is_empty() && waiting.stuck.is_empty() && last_hit.elapsed() > IDLE {
@@ -136,19 +184,42 @@ impl Waiting {
             false => source.now().saturating_sub(MARGIN),
         };
         let rings = source.rings();
-        self.latest.resize(rings, 0);
+        if self.latest.len() < rings {
+            self.latest.resize(rings, 0);
+        }
         let most = (LOOK / rings.max(1)).max(LEAST);
         // Behind it there may be hits that we have not seen.
         let mut safe = horizon;
         let mut whole = true;
-        for ring in 0..rings {
+        let mut now = source.now();
+        let (before, first) = (self.hits.len(), self.first);
+        self.first = self.first.wrapping_add(1);
+        for n in 0..rings {
+            let ring = (first % rings + n) % rings;
+            let full = self.hits.len() >= MOST_HELD;
             let (hits, latest) = (&mut self.hits, Cell::from_mut(&mut self.latest[ring]));
-            let mut take = |hit: Hit| {
-                latest.set(latest.get().max(hit.time));
+            if full {
+                (safe, whole) = (safe.min(latest.get()), false);
+                continue;
+            }
+            let damaged = &mut self.damaged;
+            let mut take = |mut hit: Hit| {
+                if hit.time > now {
+                    // It may have been written since we began.
+                    now = source.now();
+                    if hit.time > now.saturating_add(FUTURE) {
+                        (hit.time, *damaged) = (now, *damaged + 1);
+                    }
+                }
+                let time = hit.time.min(now.saturating_add(MARGIN));
+                latest.set(latest.get().max(time));
                 hits.push((latest.get(), hit));
             };
             let mut progress = reader.read(source, ring, most, &mut take);
-            while progress == Progress::Unfinished {
+            for _ in 0..most {
+                if progress != Progress::Unfinished {
+                    break;
+                }
                 let since = self.stuck.entry(ring).or_insert_with(Instant::now);
                 let room = reader.room(source, ring) >= source.slots(ring) / 16;
                 // After the end nobody writes any more.
@@ -168,7 +239,13 @@ impl Waiting {
             }
             whole &= progress == Progress::All;
         }
-        self.horizon = safe.max(self.horizon);
+        self.floor.look(horizon);
+        if self.hits.len() >= MOST_HELD {
+            // In the order in which they have come, then.
+            safe = horizon;
+        }
+        self.horizon = safe.max(self.floor.at).max(self.horizon);
+        self.progress = self.hits.len() != before;
         whole
     }
 
@@ -193,7 +270,14 @@ impl Waiting {
             if !hits.is_empty() || lost > 0 {
                 flow.held.fetch_add(hits.len(), Ordering::Relaxed);
                 let _held = Held(flow.held.clone(), hits.len());
-                if !send(Batch { hits, lost, _held }) {
+                let damaged = std::mem::take(&mut self.damaged);
+                let batch = Batch {
+                    hits,
+                    lost,
+                    damaged,
+                    _held,
+                };
+                if !send(batch) {
                     return false;
                 }
             }
@@ -427,5 +511,86 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(fake.read(), ((1..SLOTS as u32).collect(), 1));
         assert!(begun.elapsed() < UNFINISHED);
+    }
+
+    /// Looks once, as long after the last time as that takes; the watches of what is handed on.
+    fn look(fake: &Fake, waiting: &mut Waiting, reader: &mut Reader) -> Vec<u32> {
+        fake.now.fetch_add(10 * MARGIN, Ordering::Relaxed);
+        waiting.look(reader, fake, false);
+        let mut seen = Vec::new();
+        waiting.hand_on(&fake.flow, false, 0, &mut |batch: Batch| {
+            seen.extend(batch.hits.iter().map(|h| h.watch));
+            true
+        });
+        seen
+    }
+
+    #[test]
+    fn a_time_that_has_not_come_withholds_nothing() {
+        let fake = Fake::new(2, false);
+        let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
+        fake.write(0, u64::MAX, 0);
+        let mut seen = Vec::new();
+        for n in 1..100 {
+            fake.write(n as usize % 2, fake.now(), n);
+            seen.extend(look(&fake, &mut waiting, &mut reader));
+        }
+        seen.extend(look(&fake, &mut waiting, &mut reader));
+        seen.sort_unstable();
+        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+        assert!(waiting.hits.is_empty());
+        // It is told of, and has the time of its look.
+        let fake = Fake::new(1, false);
+        fake.write(0, u64::MAX - 1, 7);
+        fake.end();
+        let (mut damaged, mut time) = (0, 0);
+        read(&fake, &fake.flow, |batch| {
+            damaged += batch.damaged;
+            time = batch.hits[0].time;
+            true
+        });
+        assert_eq!((damaged, time), (1, fake.now()));
+    }
+
+    #[test]
+    fn a_ring_without_end_withholds_nothing_for_ever() {
+        let fake = Fake::new(2, false);
+        let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
+        let (mut seen, begun) = (Vec::new(), Instant::now());
+        fake.write(1, fake.now(), 7);
+        // It has always more, and nothing of it is a record.
+        while !seen.contains(&7) {
+            fake.heads[0].taken.fetch_add(1 << 40, Ordering::Relaxed);
+            seen.extend(look(&fake, &mut waiting, &mut reader));
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        assert!(waiting.hits.is_empty());
+        // An end comes, although the head goes on.
+        reader.finish(&fake);
+        let mut looks = 0;
+        while !waiting.look(&mut reader, &fake, true) {
+            fake.heads[0]
+                .taken
+                .fetch_add(SLOTS as u64 / 2, Ordering::Relaxed);
+            looks += 1;
+            assert!(looks < 100);
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let fake = Fake::new(3, false);
+        let (mut waiting, mut reader) = (Waiting::default(), Reader::new(Start::First));
+        // Its writer never finishes, and all others wait for it, for a while.
+        fake.begin(0);
+        for n in 0.. {
+            for _ in 0..SLOTS / 2 {
+                fake.write(1 + n % 2, fake.now(), 1);
+            }
+            if !look(&fake, &mut waiting, &mut reader).is_empty() {
+                break;
+            }
+            assert!(waiting.hits.len() <= MOST_HELD + LOOK);
+        }
     }
 }

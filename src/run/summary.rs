@@ -2,6 +2,7 @@
 
 use super::format::Quoted;
 use super::watches::{Armed, Watch};
+use crate::foreign::text::Text;
 use crate::inject::SharedArea;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,12 +76,16 @@ impl Summary {
             for id in ids {
                 let counters = shared.counters(*id);
                 let (hits, silent) = shared.hits(*id);
-                row.hits += hits;
-                row.silent += silent;
-                row.filtered += counters.filtered.load(Relaxed);
-                row.false_positives += counters.false_positives.load(Relaxed);
+                let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+                add(&mut row.hits, hits);
+                add(&mut row.silent, silent);
+                add(&mut row.filtered, counters.filtered.load(Relaxed));
+                add(
+                    &mut row.false_positives,
+                    counters.false_positives.load(Relaxed),
+                );
                 row.gone = counters.gone.load(Relaxed) != 0;
-                row.traps += counters.traps.load(Relaxed);
+                add(&mut row.traps, counters.traps.load(Relaxed));
                 row.register = counters.placement.load(Relaxed) != 0;
             }
             row.refused = match &watch.armed {
@@ -116,7 +121,7 @@ impl Summary {
     /// For people. `all`: also every watch without a hit.
     pub fn text(&self, all: bool) -> String {
         let mut out = String::new();
-        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).sum::<u64>();
+        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
         let filtered = sum(|r| r.filtered);
         let _ = writeln!(
@@ -189,7 +194,7 @@ impl Summary {
                     } else {
                         r.len.to_string()
                     },
-                    r.name
+                    Text(&r.name)
                 );
             }
         }
@@ -206,13 +211,14 @@ impl Summary {
             .iter()
             .filter_map(|r| Some((r, r.refused.as_ref()?)))
         {
-            let _ = writeln!(out, "ulpf: `{}` was not watched: {why}", row.name);
+            let name = Text(&row.name);
+            let _ = writeln!(out, "ulpf: `{name}` was not watched: {why}");
         }
         for row in self.rows.iter().filter(|r| r.gone) {
             let _ = writeln!(
                 out,
                 "ulpf: the memory of `{}` was gone at the end",
-                row.name
+                Text(&row.name)
             );
         }
         if self.lost > 0 {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::listen::{Reader, Writer};
+use crate::foreign::text::lines;
 use crate::rsp::{self, Decoder, Event};
 use std::collections::VecDeque;
 use std::io;
@@ -173,7 +174,13 @@ impl Client {
 
     /// Sends a packet. An error means the debugger has gone; the next read will say so as well.
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
-        let frame = rsp::frame(payload);
+        let frame = match payload.strip_prefix(b"E.") {
+            // The debugger prints it as it is.
+            Some(why) => {
+                rsp::frame(format!("E.{}", lines(&String::from_utf8_lossy(why))).as_bytes())
+            }
+            None => rsp::frame(payload),
+        };
         let done = self.write(&frame).await;
         if !self.no_ack {
             self.unacked = Some(frame);

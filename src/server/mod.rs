@@ -13,7 +13,8 @@
 macro_rules! message {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($text)*)).as_bytes());
+        let text = format!("{}\n", format_args!($($text)*));
+        let _ = std::io::stderr().write_all($crate::foreign::text::lines(&text).as_bytes());
     }};
 }
 

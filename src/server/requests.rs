@@ -7,6 +7,7 @@ use super::processes::Addressed;
 use super::target::Target;
 use super::watches;
 use super::{Outcome, PACKET_SIZE, Server, report, shape_stop};
+use crate::foreign::text::lines;
 use crate::rsp;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -477,7 +478,7 @@ fn flag(packet: &[u8], value: &mut bool) -> Vec<u8> {
 }
 
 fn output(text: &str) -> String {
-    format!("O{}", rsp::to_hex(text.as_bytes()))
+    format!("O{}", rsp::to_hex(lines(text).as_bytes()))
 }
 
 /// Reply texts end at the packet's end and may not contain its special characters.

@@ -8,6 +8,7 @@ use super::door;
 use super::target::{self, News, Target};
 use super::watchdog;
 use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
+use crate::foreign::text::lines;
 use crate::inject::{foreground, process};
 use crate::rsp;
 use crate::session::{Ending, Session};
@@ -44,7 +45,7 @@ async fn tell(client: &mut Client, text: &str) {
 }
 
 async fn print(client: &mut Client, text: &str) {
-    let text = format!("O{}", rsp::to_hex(format!("{text}\n").as_bytes()));
+    let text = format!("O{}", rsp::to_hex(lines(&format!("{text}\n")).as_bytes()));
     let _ = client.send(text.as_bytes()).await;
 }
 

@@ -31,6 +31,7 @@ pub use resolve::Watched;
 pub use spec::{Scope, Spec};
 pub use value::Part;
 
+use crate::foreign::text::Text;
 use std::fmt;
 
 /// The program's memory, as far as resolving needs it.
@@ -68,7 +69,8 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.what, self.why, self.what_to_do)
+        let [what, why, what_to_do] = [&self.what, &self.why, &self.what_to_do].map(|t| Text(t));
+        write!(f, "{what}: {why}; {what_to_do}")
     }
 }
 

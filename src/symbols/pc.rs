@@ -2,6 +2,7 @@
 
 use super::maps::{Module, Program};
 use super::object::demangle;
+use crate::foreign::text::Text;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -150,15 +151,15 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(inlined) = &self.inlined {
-            write!(f, "{} inlined in ", short(inlined))?;
+            write!(f, "{} inlined in ", Text(&short(inlined)))?;
         }
         match &self.function {
-            Some(function) => write!(f, "{}+{:#x}", short(function), self.offset)?,
+            Some(function) => write!(f, "{}+{:#x}", Text(&short(function)), self.offset)?,
             None => write!(f, "{:#x}", self.pc)?,
         }
         match (self.short_file(), self.line, &self.object) {
-            (Some(file), Some(line), _) => write!(f, " at {file}:{line}"),
-            (_, _, Some(object)) => write!(f, " in {object}"),
+            (Some(file), Some(line), _) => write!(f, " at {}:{line}", Text(file)),
+            (_, _, Some(object)) => write!(f, " in {}", Text(object)),
             _ => Ok(()),
         }
     }

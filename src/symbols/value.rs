@@ -1,6 +1,7 @@
 //! Bytes of a watched object, by the name and in the form that a programmer expects.
 
 use super::types::{Bits, Shape, Type};
+use crate::foreign::text::{Text, is_plain};
 use std::fmt::Write;
 use std::rc::Rc;
 
@@ -171,7 +172,7 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
                 write!(out, "{code}")
             };
             match char::from_u32(code) {
-                Some(c) if code >= 0x20 && (bytes.len() > 1 || code < 0x7f) => {
+                Some(c) if is_plain(c) && (bytes.len() > 1 || c.is_ascii()) => {
                     write!(out, " '{c}'")
                 }
                 _ => Ok(()),
@@ -183,7 +184,7 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
         (Shape::Enum { values }, 1..=16) => {
             let (s, u) = (signed(bytes), unsigned(bytes) as i128);
             match values.iter().find(|(_, v)| *v == s || *v == u) {
-                Some((name, _)) => write!(out, "{name}"),
+                Some((name, _)) => write!(out, "{}", Text(name)),
                 None => write!(out, "{s}"),
             }
         }

@@ -5,6 +5,7 @@ use super::app::{Details, Subject};
 use super::model::{Line, Session};
 use super::names::Names;
 use super::rows::seconds;
+use crate::foreign::text::Text;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use std::collections::VecDeque;
 use ulpf_lib::ring::hit_flags;
@@ -176,7 +177,7 @@ fn around(text: &str, line: usize) -> Vec<(bool, String)> {
     let lines = lines.take(line + AROUND + 1 - first);
     let shown = lines.map(|(n, text)| {
         let text = text.replace('\t', "    ");
-        (n + 1 == line, format!("{:>4}  {text}", n + 1))
+        (n + 1 == line, format!("{:>4}  {}", n + 1, Text(&text)))
     });
     shown.collect()
 }

@@ -5,6 +5,7 @@
 use super::look::Looker;
 use super::model::{Line, Session};
 use super::rows::seconds;
+use crate::foreign::text::shown;
 use crate::run::format::Quoted;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -201,14 +202,15 @@ impl<W: Write> Export<W> {
     }
 }
 
-/// A field of a CSV line.
+/// A field of a CSV line. CSV has no way to write a character that a terminal obeys: it is shown.
 struct Cell<'a>(&'a str);
 
 impl std::fmt::Display for Cell<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0.contains([',', '"', '\n']) {
-            true => write!(f, "\"{}\"", self.0.replace('"', "\"\"")),
-            false => f.write_str(self.0),
+        let text = shown(self.0);
+        match text.contains([',', '"']) {
+            true => write!(f, "\"{}\"", text.replace('"', "\"\"")),
+            false => f.write_str(&text),
         }
     }
 }
@@ -225,6 +227,13 @@ pub fn snapshot(path: &Path, s: &Session) -> Result<u64> {
         export.end(s)
     })();
     written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A label's value.
+fn label(text: &str) -> String {
+    // A line ends at a newline, whatever else there is; shown(…) leaves none.
+    let text = shown(text);
+    text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 /// Counters for Prometheus, as OpenMetrics text.
@@ -256,16 +265,12 @@ pub fn metrics(sessions: &[(&Looker, &Session)]) -> String {
             "# TYPE ulpf_watch_{name} counter\n# HELP ulpf_watch_{name} {help}."
         );
         for (s, w) in watches() {
-            let watch = w
-                .name
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
             let _ = writeln!(
                 out,
-                "ulpf_watch_{name}_total{{pid=\"{}\",program=\"{}\",watch=\"{watch}\",kind=\"{}\"}} {}",
+                "ulpf_watch_{name}_total{{pid=\"{}\",program=\"{}\",watch=\"{}\",kind=\"{}\"}} {}",
                 s.pid,
-                s.program.replace('\\', "\\\\").replace('"', "\\\""),
+                label(&s.program),
+                label(&w.name),
                 w.kind,
                 figure(w)
             );

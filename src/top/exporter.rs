@@ -4,6 +4,7 @@ use super::app::App;
 use super::export::{Export, Format, metrics};
 use super::theme::Theme;
 use super::watcher::Watcher;
+use crate::inject::sessions::Whose;
 use crate::inject::{SharedArea, process, sys};
 use crate::run::last::choose;
 use crate::run::ring::{self, Batch, Flow, Source};
@@ -49,6 +50,10 @@ pub struct ExportArgs {
     /// Serve the counters of all sessions to Prometheus, at this loopback address or port
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:9469", conflicts_with_all = ["output", "format"])]
     pub metrics: Option<String>,
+
+    /// As root: other users' sessions, too
+    #[arg(long)]
+    pub all_users: bool,
 }
 
 /// The exit status.
@@ -71,8 +76,9 @@ fn run(args: &ExportArgs) -> Result<()> {
         .seconds
         .map(|s| Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
     let over = || leave.load(Ordering::Relaxed) || end.is_some_and(|e| Instant::now() >= e);
+    let whose = Whose::of(args.all_users);
     match (&args.metrics, &args.output) {
-        (Some(address), _) => serve(address, args.pid, &over),
+        (Some(address), _) => serve(address, args.pid, whose, &over),
         (None, Some(path)) => {
             let format = match args.format {
                 Some(format) => format,
@@ -80,7 +86,7 @@ fn run(args: &ExportArgs) -> Result<()> {
                 None => Format::of(path)?,
             };
             let name = path.display().to_string();
-            let session = choose(args.pid)?;
+            let session = choose(args.pid, whose)?;
             if name == "-" {
                 let out = std::io::BufWriter::new(stdout());
                 return hits(session, Export::new(out, format)?, "standard output", &over);
@@ -128,7 +134,7 @@ fn hits<W: Write>(
     let mut app = App::new(Theme::of_environment());
     let pid = found.pid;
     let shared = Outside(found.shared.clone());
-    let mut watcher = Watcher::new(Vec::new());
+    let mut watcher = Watcher::new(Vec::new(), Whose::Own);
     watcher.only(&found);
     // Names come from the one who watches.
     watcher.look(&mut app);
@@ -140,7 +146,7 @@ fn hits<W: Write>(
     let (sender, batches) = sync_channel::<Batch>(64);
     let theirs = flow.clone();
     std::thread::spawn(move || ring::read(&shared, &theirs, |batch| sender.send(batch).is_ok()));
-    let (mut lost, mut next) = (0, Instant::now());
+    let (mut lost, mut damaged, mut next) = (0u64, 0u64, Instant::now());
     loop {
         if over() || !process::is_alive(pid) {
             flow.finish.store(true, Ordering::Release);
@@ -153,13 +159,14 @@ fn hits<W: Write>(
             Ok(batch) => {
                 for hit in &batch.hits {
                     to.lost(hit.lost).with_context(failed)?;
-                    lost += hit.lost;
+                    lost = lost.saturating_add(hit.lost);
                     if let Some(line) = watcher.line(hit) {
                         to.hit(pid, &line).with_context(failed)?;
                     }
                 }
                 to.lost(batch.lost).with_context(failed)?;
-                lost += batch.lost;
+                lost = lost.saturating_add(batch.lost);
+                damaged += batch.damaged;
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -172,11 +179,16 @@ fn hits<W: Write>(
         n => format!("; {n} were overwritten before they could be read"),
     };
     say!("{written} hits written to {name}{lost}");
+    if damaged > 0 {
+        say!(
+            "process {pid} has written over the memory in which its hits are kept ({damaged} of them came from the future): none of them can be relied on"
+        );
+    }
     Ok(())
 }
 
 /// Answers whoever asks, one after the other.
-fn serve(address: &str, pid: Option<i32>, over: &dyn Fn() -> bool) -> Result<()> {
+fn serve(address: &str, pid: Option<i32>, whose: Whose, over: &dyn Fn() -> bool) -> Result<()> {
     let address: SocketAddr = match address.parse::<u16>() {
         Ok(port) => SocketAddr::from(([127, 0, 0, 1], port)),
         Err(_) => address
@@ -193,7 +205,7 @@ fn serve(address: &str, pid: Option<i32>, over: &dyn Fn() -> bool) -> Result<()>
     listener.set_nonblocking(true)?;
     say!("metrics at http://{}/metrics", listener.local_addr()?);
     let mut app = App::new(Theme::of_environment());
-    let mut watcher = Watcher::new(pid.into_iter().collect());
+    let mut watcher = Watcher::new(pid.into_iter().collect(), whose);
     watcher.look(&mut app);
     while !over() {
         match listener.accept() {

@@ -20,9 +20,13 @@ const SLOTS: u64 = 4096;
 const LEAST: u64 = 16;
 /// Lines that one look adds to the feed: more than anybody reads, less than costs anything.
 const LINES: usize = 256;
+/// Rings with news that one look reads; the others come next.
+const RINGS: usize = 1024;
 /// Watches that are shown; the others are in the totals.
 const WATCHES: usize = 20_000;
 const PAGES: usize = 4096;
+/// Pages that one look goes through, of all watches together.
+const STEPS: usize = 1 << 17;
 /// What is left of a site's hits after a look.
 const KEPT: f64 = 0.8;
 /// How much the last look counts in a rate that is shown.
@@ -51,6 +55,8 @@ pub struct Looker {
     values: HashMap<u32, String>,
     before_watch: HashMap<u32, (u64, u64, f64, f64)>,
     lines: u64,
+    /// With which of many rings the next look begins.
+    turn: usize,
 }
 
 #[derive(Default)]
@@ -115,11 +121,12 @@ impl Looker {
             values: HashMap::new(),
             before_watch: HashMap::new(),
             lines: 0,
+            turn: 0,
         }
     }
 
     pub fn base_ns(&self) -> u64 {
-        self.shared.header().base_ns
+        self.shared.clock().base_ns
     }
 
     /// What is shown before the first look.
@@ -141,8 +148,9 @@ impl Looker {
         let ended = self.session.ended.is_some();
         if !ended {
             let header = self.shared.header();
-            let now = header.nanos(sys::tsc());
-            self.session.seconds = now.saturating_sub(header.base_ns) as f64 / 1e9;
+            let clock = self.shared.clock();
+            let now = clock.nanos(sys::tsc());
+            self.session.seconds = now.saturating_sub(clock.base_ns) as f64 / 1e9;
             self.last = Instant::now();
             // In this order: who watched a program ends after it.
             let left_alone = !process::is_alive(self.session.by);
@@ -205,7 +213,7 @@ impl Looker {
             let ended = what & listed::ENDED != 0;
             if as_id != id as u32 {
                 let heap = all.entry(as_id).or_insert((0, 0, what, 0, true));
-                heap.1 += if ended { 0 } else { len };
+                heap.1 = heap.1.saturating_add(if ended { 0 } else { len });
                 heap.4 = true;
             } else {
                 all.insert(as_id, (start, len, what, since, false));
@@ -224,13 +232,15 @@ impl Looker {
                 c.filtered.load(Relaxed),
                 c.false_positives.load(Relaxed),
             ];
-            totals.hits += n[0];
-            totals.silent += n[1];
-            totals.filtered += n[2];
+            totals.hits = totals.hits.wrapping_add(n[0]);
+            totals.silent = totals.silent.wrapping_add(n[1]);
+            totals.filtered = totals.filtered.wrapping_add(n[2]);
             let entry = listing.armed(id);
             let ended = what & listed::ENDED != 0 && !heap;
             if ended {
-                if let Some(entry) = listing.past(id) {
+                if let Some(entry) = listing.past(id)
+                    && off.len() < WATCHES
+                {
                     off.push((entry, n));
                 }
                 continue;
@@ -292,21 +302,36 @@ impl Looker {
         }
         // What is switched off, waits or was refused is known to the owner only. A watch that was off for
         // a while has another number since: what it has counted before is its own all the same.
+        let numbers = watches.iter().enumerate();
+        let numbers = numbers.filter_map(|(at, w)| Some((w.number?, at)));
+        let mut shown: HashMap<usize, usize> = numbers.collect();
         for (entry, n) in off {
-            if let Some(w) = watches.iter_mut().find(|w| w.number == Some(entry.number)) {
-                w.hits += n[0];
-                w.silent += n[1];
-                w.filtered += n[2];
-                w.false_positives += n[3];
+            if let Some(w) = shown.get(&entry.number).and_then(|at| watches.get_mut(*at)) {
+                w.hits = w.hits.wrapping_add(n[0]);
+                w.silent = w.silent.wrapping_add(n[1]);
+                w.filtered = w.filtered.wrapping_add(n[2]);
+                w.false_positives = w.false_positives.wrapping_add(n[3]);
             } else {
+                shown.insert(entry.number, watches.len());
                 watches.push(entry.row(n));
             }
         }
-        let shown: HashSet<usize> = watches.iter().filter_map(|w| w.number).collect();
         for entry in listing.entries.iter().filter(|e| e.state != State::Armed) {
-            if !shown.contains(&entry.number) {
-                watches.push(entry.row([0; 4]));
+            if shown.contains_key(&entry.number) {
+                continue;
             }
+            if watches.len() >= WATCHES {
+                more += 1;
+                continue;
+            }
+            watches.push(entry.row([0; 4]));
+        }
+        // A watch that has gone is remembered for its last hits; but who writes new numbers for ever, is not.
+        if self.known.len() > 2 * WATCHES {
+            let present: HashSet<u32> = watches.iter().filter_map(|w| w.id).collect();
+            self.known.retain(|id, _| present.contains(id));
+            self.values.retain(|id, _| present.contains(id));
+            self.before_watch.retain(|id, _| present.contains(id));
         }
         self.listing = listing;
         watches.sort_by_key(|w| (w.number.unwrap_or(usize::MAX), w.id));
@@ -330,6 +355,13 @@ impl Looker {
                 news.push(n);
                 ring.records = records;
             }
+        }
+        // (A ring that is not read now says the next time how much it has left out.)
+        let all = news.len();
+        if all > RINGS {
+            news.rotate_left(self.turn % all);
+            news.truncate(RINGS);
+            self.turn = self.turn.wrapping_add(RINGS);
         }
         let slots = (SLOTS / news.len().max(1) as u64).max(LEAST);
         let mut hits: Vec<Hit> = Vec::new();
@@ -363,7 +395,7 @@ impl Looker {
             site.by_kernel |= hit.call.is_some();
             site.by_register |= self.shared.counters(hit.watch).placement.load(Relaxed) != 0;
         }
-        let mut left_out = hits.iter().map(|h| h.lost).sum::<u64>();
+        let mut left_out = hits.iter().map(|h| h.lost).fold(0, u64::saturating_add);
         let mut seen: HashSet<u32> = HashSet::new();
         for hit in hits.into_iter().rev() {
             let Some(watch) = self.known.get(&hit.watch).cloned() else {
@@ -383,7 +415,7 @@ impl Looker {
                 lines.extend(self.line(hit));
             }
         }
-        self.session.unseen += left_out;
+        self.session.unseen = self.session.unseen.saturating_add(left_out);
         for mut line in lines.into_iter().rev() {
             self.lines += 1;
             line.number = self.lines;
@@ -423,10 +455,10 @@ impl Looker {
         let watch = self.known.get(&hit.watch)?.clone();
         let place = self.names.place(hit.pc).text;
         let (name, change) = self.names.hit(&watch, &hit);
-        let header = self.shared.header();
+        let clock = self.shared.clock();
         Some(Line {
             number: 0,
-            nanos: header.nanos(hit.time).saturating_sub(header.base_ns),
+            nanos: clock.nanos(hit.time).saturating_sub(clock.base_ns),
             tid: hit.tid,
             verb: verb(hit.kind),
             name,
@@ -466,17 +498,22 @@ impl Looker {
 
     fn pages(&mut self) {
         let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
+        let mut steps = STEPS;
         for w in self.session.watches.iter().filter(|w| w.len > 0) {
-            let (first, last) = (w.addr / PAGE_SIZE, (w.addr + w.len - 1) / PAGE_SIZE);
+            let end = w.addr.saturating_add(w.len);
+            let (first, last) = (w.addr / PAGE_SIZE, (end - 1) / PAGE_SIZE);
             for (n, page) in (first..=last).enumerate() {
-                if pages.len() >= PAGES && !pages.contains_key(&page) {
+                if steps == 0 || pages.len() >= PAGES && !pages.contains_key(&page) {
                     break;
                 }
+                steps -= 1;
                 let row = pages.entry(page).or_default();
                 row.addr = page * PAGE_SIZE;
                 row.watches += 1;
                 let from = w.addr.max(row.addr);
-                row.bytes += (w.addr + w.len).min(row.addr + PAGE_SIZE) - from;
+                row.bytes += end
+                    .min(row.addr.saturating_add(PAGE_SIZE))
+                    .saturating_sub(from);
                 // A watch counts as a whole; where it has several pages, each gets its share.
                 row.hits += w.rate / (last - first + 1) as f64;
                 if n == 0 {
@@ -493,7 +530,7 @@ impl Looker {
         for ring in self.rings.values().filter(|r| r.tid != 0) {
             let row = rows.entry(ring.tid as i32).or_default();
             row.tid = ring.tid as i32;
-            row.logged += ring.records;
+            row.logged = row.logged.wrapping_add(ring.records);
             row.rate += ring.rate;
             row.last = ring.last.clone();
         }

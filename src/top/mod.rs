@@ -26,6 +26,7 @@ mod tests;
 mod theme;
 mod watcher;
 
+use crate::inject::sessions::Whose;
 use anyhow::{Context, Result};
 use app::{Action, App};
 use clap::Args;
@@ -51,6 +52,7 @@ Shows every session of `ulpf run`, `attach`, `server` and `gdb` of yours, or sta
   ulpf top                                    whatever is watched now
   ulpf top -w counter -w 'tab[0..16]:rw' -- ./prog args
   ulpf top --plain                            lines instead of a screen, commands on standard input
+  sudo ulpf top --all-users                   what other users watch, too
 
 ? shows the keys. NO_COLOR=1 switches colours off. It only looks: quitting leaves programs as they are,
 but for one that it has started itself, which ends with it.";
@@ -69,6 +71,10 @@ pub struct TopArgs {
     /// Record up to N callers with each hit of the program that is started
     #[arg(short, long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub backtrace: Option<u8>,
+
+    /// As root: show other users' sessions, too
+    #[arg(long)]
+    pub all_users: bool,
 
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value_t = 0.25, value_parser = interval)]
@@ -115,7 +121,7 @@ fn top(args: &TopArgs) -> Result<()> {
         signal_hook::flag::register(signal, leave.clone()).context("cannot heed signals")?;
     }
     let mut started = None;
-    let mut watcher = Watcher::new(args.pid.clone());
+    let mut watcher = Watcher::new(args.pid.clone(), Whose::of(args.all_users));
     if !args.command.is_empty() {
         let mut more = Vec::new();
         if let Some(n) = args.backtrace {

@@ -1,5 +1,6 @@
 //! What the screen shows, as plain data: made by `look` out of a running session, or by a test.
 
+use crate::foreign::text::Text;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use ulpf_lib::ring::Hit;
@@ -176,7 +177,7 @@ pub struct Line {
 
 impl Session {
     pub fn title(&self) -> String {
-        format!("{} ({})", self.program, self.pid)
+        format!("{} ({})", Text(&self.program), self.pid)
     }
 
     /// Keeps the feed bounded.

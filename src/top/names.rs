@@ -126,9 +126,9 @@ impl Names {
             .ok()
             .and_then(|spec| self.program.resolve(&spec, &self.memory).ok())
             .filter(|w| w.addr == at.wrapping_add(module.bias));
-        let from = addr - at.wrapping_add(module.bias);
+        let from = addr.wrapping_sub(at.wrapping_add(module.bias));
         match whole {
-            Some(whole) if from + len <= whole.len => {
+            Some(whole) if from.checked_add(len).is_some_and(|end| end <= whole.len) => {
                 let (name, part) = whole.part(from, len);
                 let fits = part.inside == 0 && part.repeat.is_none() && part.ty.size == len;
                 Some(Watched {

@@ -9,6 +9,7 @@ use super::started::Started;
 use super::theme::Theme;
 use super::watcher::Watcher;
 use crate::door::Ask;
+use crate::foreign::text::{Text, lines};
 use anyhow::Result;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -62,11 +63,11 @@ pub fn run(
             reports += 1;
         }
         if let Some((message, _)) = app.message.take() {
-            let _ = writeln!(text, "{message}");
+            let _ = writeln!(text, "{}", Text(&message));
         }
         // Whoever read us has gone: then so do we.
         if stdout()
-            .write_all(text.as_bytes())
+            .write_all(lines(&text).as_bytes())
             .and_then(|()| stdout().flush())
             .is_err()
         {
@@ -93,7 +94,7 @@ pub fn run(
                         return Ok(());
                     }
                     if stdout()
-                        .write_all(text.as_bytes())
+                        .write_all(lines(&text).as_bytes())
                         .and_then(|()| stdout().flush())
                         .is_err()
                     {
@@ -223,7 +224,7 @@ impl Told {
                 text,
                 "  watch {}, {}: {} hits, {} per second, value {}",
                 w.number.unwrap_or(w.id.map_or(0, |id| id as usize + 1)),
-                w.name,
+                Text(&w.name),
                 figure(w.hits),
                 short(w.rate),
                 if w.last.is_empty() {
@@ -253,8 +254,8 @@ impl Told {
                 l.verb,
                 rows::seconds(l.nanos),
                 l.tid,
-                format_args!("{}: {}", l.name, l.change.replace('→', "to")),
-                l.place
+                format_args!("{}: {}", Text(&l.name), Text(&l.change.replace('→', "to"))),
+                Text(&l.place)
             );
         }
     }

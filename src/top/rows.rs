@@ -2,6 +2,8 @@
 
 use super::app::{Table, View, contains, passes};
 use super::model::{Session, State, figure, short};
+use crate::foreign::text::shown;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 pub struct Column {
@@ -112,13 +114,20 @@ pub struct Row {
 }
 
 pub fn rows(session: &Session, view: View) -> Vec<Row> {
-    match view {
+    let mut rows = match view {
         View::Watches => watches(session),
         View::Sites => sites(session),
         View::Pages => pages(session),
         View::Threads => threads(session),
         View::Hits => hits(session),
+    };
+    // Names are the program's, and what its owner calls them.
+    for cell in rows.iter_mut().flat_map(|row| &mut row.cells) {
+        if let Cow::Owned(shown) = shown(cell) {
+            *cell = shown;
+        }
     }
+    rows
 }
 
 fn watches(session: &Session) -> Vec<Row> {

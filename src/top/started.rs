@@ -2,7 +2,8 @@
 //! it comes and kept in memory, the youngest lines only: a terminal that is slow, or a log disk that is
 //! full, is none of the program's business.
 
-use crate::inject::sessions::{self, Watched};
+use crate::foreign::text::Bytes;
+use crate::inject::sessions::{self, Watched, Whose};
 use crate::inject::{process, sys};
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
@@ -68,7 +69,8 @@ impl Started {
                 return Ok(None);
             }
             if process::Status::of(pid).is_ok_and(|s| s.state() == 'T') {
-                let found = sessions::find(Some(pid)).context("cannot look at processes")?;
+                let found =
+                    sessions::find(Some(pid), Whose::Own).context("cannot look at processes")?;
                 return Ok(found.list.into_iter().next());
             }
             if Instant::now() > late {
@@ -173,11 +175,7 @@ fn keep(
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            let text: String = String::from_utf8_lossy(&line)
-                .trim_end()
-                .chars()
-                .filter(|c| !c.is_control())
-                .collect();
+            let text = Bytes(line.trim_ascii_end()).to_string();
             if let Ok(mut to) = to.lock() {
                 if to.len() >= LINES {
                     to.pop_front();

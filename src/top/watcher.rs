@@ -7,7 +7,7 @@ use super::look::Looker;
 use super::model::{Line, Session};
 use crate::door::ask::{ask, list};
 use crate::door::{Ask, Listing};
-use crate::inject::sessions::{self, Watched};
+use crate::inject::sessions::{self, Watched, Whose};
 use serde_json::Value;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ enum Answer {
 
 pub struct Watcher {
     only: Vec<i32>,
+    whose: Whose,
     /// There is only the session of the program that we have started ourselves; and until the first look, that.
     started: bool,
     first: Option<Looker>,
@@ -47,9 +48,10 @@ struct Listed {
 }
 
 impl Watcher {
-    pub fn new(only: Vec<i32>) -> Watcher {
+    pub fn new(only: Vec<i32>, whose: Whose) -> Watcher {
         Watcher {
             only,
+            whose,
             started: false,
             first: None,
             lookers: Vec::new(),
@@ -110,18 +112,25 @@ impl Watcher {
     }
 
     fn find_sessions(&mut self, app: &mut App) {
-        let found = match sessions::find(None) {
+        let found = match sessions::find(None, self.whose) {
             Ok(found) => found,
             Err(e) => {
                 self.nothing = format!("cannot look at processes: {e}");
                 return;
             }
         };
+        if found.too_many {
+            let n = found.list.len();
+            app.say(
+                format!("more than {n} programs are watched: the others are not shown"),
+                true,
+            );
+        }
         let only = self.only.clone();
         let named = |w: &Watched| only.contains(&w.pid) || only.contains(&w.by);
         let wanted = |w: &Watched| only.is_empty() || named(w);
         for new in found.list.iter().filter(|w| wanted(w)) {
-            let base = new.shared.header().base_ns;
+            let base = new.shared.clock().base_ns;
             let same = |l: &Looker| (l.pid, l.by) == (new.pid, new.by);
             match self.lookers.iter().position(same) {
                 // It has executed itself anew.
@@ -142,9 +151,16 @@ impl Watcher {
             app.current = same.unwrap_or(0);
         }
         self.nothing = match (found.others.first(), found.foreign.first()) {
+            (Some(_), _) if !self.only.is_empty() && found.hides_some() => format!(
+                "No ulpf of yours watches process {}; --all-users looks into other users' sessions, too.",
+                self.only[0]
+            ),
             _ if !self.only.is_empty() => format!(
                 "No ulpf watches process {}, as far as you may see.\n\nStart it with `ulpf run`, or watch it with `ulpf attach --watch SPEC {}`.",
                 self.only[0], self.only[0]
+            ),
+            (Some(other), _) if found.hides_some() => format!(
+                "ulpf ({other}) of another user is at work: --all-users shows other users' sessions, too.\n\nOf yours no program is watched."
             ),
             (Some(other), _) => format!(
                 "ulpf ({other}) of another user is at work; only that user and root may look into it.\n\nOf yours no program is watched."

@@ -190,10 +190,7 @@ pub fn not_for_children(at: u64, len: u64) -> Result<(), Errno> {
 /// # Errors
 /// What the kernel says: no memory, or a security policy (SELinux execmem, a seccomp filter).
 pub fn map_code(len: u64) -> Result<(u64, u64), Errno> {
-    // Memory with a name, unless memory files may not be executed (vm.memfd_noexec = 2).
-    code_file(len)
-        .and_then(views)
-        .or_else(|_| anonymous_views(len))
+    code_file(len).and_then(views)
 }
 
 struct CodeFile {
@@ -210,12 +207,12 @@ impl Drop for CodeFile {
 
 fn code_file(len: u64) -> Result<CodeFile, Errno> {
     const NAME: &core::ffi::CStr = c"ulpf-code";
-    // Linux before 6.3 does not know MFD_EXEC.
     let create = |flags: u32| {
         // SAFETY: a C string.
         unsafe { sys!(__NR_memfd_create, NAME.as_ptr(), flags) }
     };
-    let fd = create(MFD_CLOEXEC | MFD_EXEC).or_else(|_| create(MFD_CLOEXEC))?;
+    // The file itself is no program (vm.memfd_noexec), though its memory is code. Linux before 6.3 does not know that.
+    let fd = create(MFD_CLOEXEC | MFD_NOEXEC_SEAL).or_else(|_| create(MFD_CLOEXEC))?;
     let file = CodeFile { fd: fd as i64, len };
     // SAFETY: our own file.
     unsafe { sys!(__NR_ftruncate, file.fd, len) }?;
@@ -227,28 +224,6 @@ fn views(file: CodeFile) -> Result<(u64, u64), Errno> {
     let rw = view(PROT_READ | PROT_WRITE)?;
     let rx = view(PROT_READ | PROT_EXEC).inspect_err(|_| unmap(rw, file.len))?;
     Ok((rw, rx))
-}
-
-fn anonymous_views(len: u64) -> Result<(u64, u64), Errno> {
-    let shared = MAP_SHARED | MAP_ANONYMOUS;
-    let rw = map(len, PROT_READ | PROT_WRITE, shared, -1, AfterFork::Parent)?;
-    let rx = second_view(rw, len).inspect_err(|_| unmap(rw, len))?;
-    Ok((rw, rx))
-}
-
-fn second_view(rw: u64, len: u64) -> Result<u64, Errno> {
-    let private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    let rx = map(len, PROT_NONE, private, -1, AfterFork::Both)?;
-    let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
-    // SAFETY: an old size of zero makes a second mapping of shared memory (mremap(2)), here in the place of
-    // the one that was just made for it.
-    unsafe {
-        sys!(__NR_mremap, rw, 0, len, flags, rx)
-            .and_then(|_| sys!(__NR_mprotect, rx, len, PROT_READ | PROT_EXEC))
-    }
-    .and_then(|_| not_for_children(rx, len))
-    .inspect_err(|_| unmap(rx, len))?;
-    Ok(rx)
 }
 
 #[cfg(test)]
@@ -293,19 +268,17 @@ mod tests {
 
     #[test]
     fn code_is_written_through_one_view_and_executed_through_the_other() {
-        for made in [map_code(4096), anonymous_views(4096)] {
-            let (rw, rx) = made.unwrap();
-            // mov eax, 42; ret
-            let code = [0xb8u8, 42, 0, 0, 0, 0xc3];
-            // SAFETY: our own page, mapped twice.
-            let answer = unsafe {
-                core::ptr::copy_nonoverlapping(code.as_ptr(), rw as *mut u8, code.len());
-                let f: extern "C" fn() -> i32 = core::mem::transmute(rx as *const u8);
-                f()
-            };
-            assert_eq!(answer, 42);
-            unmap(rw, 4096);
-            unmap(rx, 4096);
-        }
+        let (rw, rx) = map_code(4096).unwrap();
+        // mov eax, 42; ret
+        let code = [0xb8u8, 42, 0, 0, 0, 0xc3];
+        // SAFETY: our own page, mapped twice.
+        let answer = unsafe {
+            core::ptr::copy_nonoverlapping(code.as_ptr(), rw as *mut u8, code.len());
+            let f: extern "C" fn() -> i32 = core::mem::transmute(rx as *const u8);
+            f()
+        };
+        assert_eq!(answer, 42);
+        unmap(rw, 4096);
+        unmap(rx, 4096);
     }
 }

@@ -266,7 +266,10 @@ impl SharedHeader {
         let used = self.areas.load(Ordering::Acquire) as usize;
         let passed = areas.iter().take(used);
         let passed = passed.map(|a| a.passed.load(Ordering::Relaxed));
-        self.false_positives.load(Ordering::Relaxed) + passed.sum::<u64>()
+        passed.fold(
+            self.false_positives.load(Ordering::Relaxed),
+            u64::wrapping_add,
+        )
     }
     /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
     /// its [`Counters`].
@@ -278,14 +281,36 @@ impl SharedHeader {
         let used = self.areas.load(Ordering::Acquire) as usize;
         let mut sum = (0, 0);
         for a in areas.iter().take(used) {
-            sum.0 += a.hits[n].load(Ordering::Relaxed);
-            sum.1 += a.silent[n].load(Ordering::Relaxed);
+            sum.0 = u64::wrapping_add(sum.0, a.hits[n].load(Ordering::Relaxed));
+            sum.1 = u64::wrapping_add(sum.1, a.silent[n].load(Ordering::Relaxed));
         }
         sum
     }
     /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
     pub fn nanos(&self, tsc: u64) -> u64 {
-        let delta = tsc.wrapping_sub(self.base_tsc) as u128 * self.tsc_mult as u128;
+        self.clock().nanos(tsc)
+    }
+    pub fn clock(&self) -> Clock {
+        Clock {
+            base_tsc: self.base_tsc,
+            base_ns: self.base_ns,
+            tsc_mult: self.tsc_mult,
+        }
+    }
+}
+
+/// The clock of an area, as it was read once: the area's other side may write to it at any time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    pub base_tsc: u64,
+    pub base_ns: u64,
+    pub tsc_mult: u64,
+}
+
+impl Clock {
+    /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
+    pub fn nanos(&self, tsc: u64) -> u64 {
+        let delta = u128::from(tsc.wrapping_sub(self.base_tsc)) * u128::from(self.tsc_mult);
         self.base_ns.wrapping_add((delta >> 32) as u64)
     }
 }

@@ -61,7 +61,8 @@ impl Watched {
                 inside: offset,
                 bits: self.bits,
             },
-            (Some(ty), None) if offset + len <= ty.size => {
+            // (An address and a length come from the program's memory: any numbers.)
+            (Some(ty), None) if offset.checked_add(len).is_some_and(|end| end <= ty.size) => {
                 value::describe(ty, offset, len, self.slice, &mut path)
             }
             _ => {

@@ -12,6 +12,7 @@ mod panes;
 pub mod table;
 
 use super::app::{App, View};
+use crate::foreign::text::is_plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 
@@ -21,6 +22,16 @@ pub const LEAST: (u16, u16) = (40, 10);
 pub const WIDE: u16 = 120;
 
 pub fn draw(frame: &mut Frame, app: &mut App) {
+    whole(frame, app);
+    // Whatever has been drawn, and whoever wrote it: no cell has what a terminal would obey.
+    for cell in &mut frame.buffer_mut().content {
+        if !cell.symbol().chars().all(is_plain) {
+            cell.set_char(char::REPLACEMENT_CHARACTER);
+        }
+    }
+}
+
+fn whole(frame: &mut Frame, app: &mut App) {
     let area = frame.area();
     app.spots.clear();
     if area.width < LEAST.0 || area.height < LEAST.1 {

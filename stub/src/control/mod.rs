@@ -773,7 +773,12 @@ impl Inferior for Control {
         let pid = self.thread(tid).map_or(self.pid(), |t| t.tgid());
         let _ = write!(path, "/proc/{pid}/task/{tid}/comm\0");
         let text = watches::read_file(&path).unwrap_or_default();
-        String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned()
+        let text = String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned();
+        // The debugger prints it as it is, and a program may call its threads whatever it likes.
+        match text.chars().any(char::is_control) {
+            true => text.escape_debug().collect(),
+            false => text,
+        }
     }
 
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {

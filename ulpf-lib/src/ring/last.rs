@@ -50,7 +50,7 @@ fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
         let mut take = |hit: Hit| {
             if hit.lost > 0 || oldest.is_none() {
                 oldest = Some(hit.time);
-                lost += hit.lost;
+                lost = u64::saturating_add(lost, hit.lost);
             }
             let writes = hit.kind & 2 != 0;
             if !(writes || asked.reads) {
@@ -75,9 +75,15 @@ fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
             kept.push_back(hit);
         };
         // To its end as we find it. A writer that overtakes us sets a new one, which it could do for ever.
-        let most = (slots as usize).saturating_mul(TURNS);
+        let mut left = (slots as usize).saturating_mul(TURNS);
         for _ in 0..slots {
-            match reader.read(rings, ring, most, &mut take) {
+            let mut read = 0;
+            let progress = reader.read(rings, ring, left, |hit| {
+                read += 1;
+                take(hit);
+            });
+            left -= read;
+            match progress {
                 Progress::Unfinished => reader.skip(ring),
                 Progress::All | Progress::More => break,
             }
@@ -97,7 +103,10 @@ fn look(rings: &impl Rings, asked: &Asked, once: bool) -> Found {
 /// What of a hit lies in `[addr, addr + len)`.
 fn cut(mut hit: Hit, addr: u64, len: u64) -> Option<Hit> {
     let start = hit.addr.max(addr);
-    let end = (hit.addr + u64::from(hit.len)).min(addr.saturating_add(len));
+    let end = hit
+        .addr
+        .saturating_add(hit.len.into())
+        .min(addr.saturating_add(len));
     if start >= end {
         return None;
     }

@@ -3,6 +3,10 @@
 //! A reader copies a piece, and looks afterwards how far the writer has come: what it had begun to
 //! overwrite by then is thrown away. A reader that was overtaken goes to where there is some room before
 //! the writer again, and finds the next record by its stamp.
+//!
+//! Who writes may be hostile: it may write anything, at any time, also what its heads say. So a number from
+//! there is read once and then checked; a cursor only goes forward; and each read ends after so many records
+//! and so many slots without one, however the heads move meanwhile.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -61,10 +65,14 @@ pub struct Reader {
     cursors: Vec<Cursor>,
     start: Start,
     buffer: Vec<u64>,
+    /// By ring: what lies behind is not read any more.
+    ends: Option<Vec<u64>>,
 }
 
 /// Slots that are copied at once.
 const PIECE: u64 = 64;
+/// So many times what a ring holds is searched for a record, before a read ends without one.
+const SEARCH: u64 = 4;
 
 impl Reader {
     pub fn new(start: Start) -> Reader {
@@ -72,14 +80,43 @@ impl Reader {
             cursors: Vec::new(),
             start,
             buffer: vec![0; PIECE as usize * SLOT_WORDS],
+            ends: None,
         }
+    }
+
+    /// From now on only what is there at present is read, of each ring at most what it holds: an end comes, even
+    /// if somebody goes on writing.
+    pub fn finish(&mut self, rings: &impl Rings) {
+        if self.ends.is_some() {
+            return;
+        }
+        let mut ends = vec![0; rings.rings()];
+        for (ring, end) in ends.iter_mut().enumerate() {
+            // Makes the cursor.
+            self.read(rings, ring, 0, |_| {});
+            let (head, size) = (rings.head(ring).0, rings.slots(ring));
+            if let Some(cursor) = self.cursors.get_mut(ring) {
+                if head.saturating_sub(cursor.at) > size {
+                    cursor.jump(head, size);
+                }
+                *end = head.min(cursor.at.saturating_add(size));
+            }
+        }
+        self.ends = Some(ends);
+    }
+
+    /// How many slots of a ring have been taken, as far as they are to be read.
+    fn end(&self, rings: &impl Rings, ring: usize) -> u64 {
+        let end = rings.head(ring).0;
+        let most = |ends: &Vec<u64>| ends.get(ring).copied().unwrap_or(0);
+        end.min(self.ends.as_ref().map_or(u64::MAX, most))
     }
 
     /// Anything that has not been read?
     pub fn any(&self, rings: &impl Rings) -> bool {
         (0..rings.rings()).any(|n| {
             let at = self.cursors.get(n).map_or(0, |c| c.at);
-            rings.head(n).0 > at
+            self.end(rings, n) > at
         })
     }
 
@@ -92,7 +129,7 @@ impl Reader {
         mut out: impl FnMut(Hit),
     ) -> Progress {
         let size = rings.slots(ring);
-        let mut end = rings.head(ring).0;
+        let mut end = self.end(rings, ring);
         while self.cursors.len() <= ring {
             let n = self.cursors.len();
             let slots = match self.start {
@@ -113,12 +150,17 @@ impl Reader {
                 },
             });
         }
+        let last = match &self.ends {
+            Some(ends) => ends.get(ring).copied().unwrap_or(0),
+            None => u64::MAX,
+        };
         let Some(cursor) = self.cursors.get_mut(ring) else {
             return Progress::All;
         };
         let mut left = most;
+        let mut search = size.saturating_mul(SEARCH).saturating_add(PIECE);
         while cursor.at < end {
-            if left == 0 {
+            if left == 0 || search == 0 {
                 return Progress::More;
             }
             if end - cursor.at > size {
@@ -129,25 +171,29 @@ impl Reader {
                 return Progress::All;
             };
             let now = rings.head(ring).0;
-            if now - from > size {
+            if now.saturating_sub(from) > size {
                 cursor.jump(now, size);
-                end = now;
+                end = now.min(last);
+                search = search.saturating_sub(PIECE);
                 continue;
             }
             let before = cursor.at;
-            while cursor.at < from + n && left > 0 {
+            while cursor.at < from + n && left > 0 && search > 0 {
                 let at = (cursor.at - from) as usize * SLOT_WORDS;
                 let record = words.get(at..).unwrap_or(&[]);
                 match decode(cursor.at, record) {
                     Decoded::Hit(mut hit, count, slots) => {
                         hit.lost = cursor.lost_before(count);
-                        cursor.at += slots;
+                        cursor.at = cursor.at.saturating_add(slots);
                         cursor.searching = false;
                         left -= 1;
                         out(hit);
                     }
                     Decoded::Cut => break,
-                    Decoded::None if cursor.searching => cursor.at += 1,
+                    Decoded::None if cursor.searching => {
+                        cursor.at += 1;
+                        search -= 1;
+                    }
                     Decoded::None => return Progress::Unfinished,
                 }
             }
@@ -155,6 +201,7 @@ impl Reader {
                 // A record that says it goes beyond the end is none.
                 cursor.searching = true;
                 cursor.at += 1;
+                search = search.saturating_sub(1);
             }
         }
         Progress::All
@@ -178,7 +225,7 @@ impl Reader {
     pub fn skip(&mut self, ring: usize) {
         if let Some(c) = self.cursors.get_mut(ring) {
             c.searching = true;
-            c.at += 1;
+            c.at = c.at.saturating_add(1);
         }
     }
 
@@ -210,7 +257,7 @@ impl Cursor {
     fn lost_before(&mut self, count: u32) -> u64 {
         let expected = self.records.unwrap_or(u64::from(count));
         let lost = count.wrapping_sub(expected as u32);
-        self.records = Some(expected + u64::from(lost) + 1);
+        self.records = Some(expected.wrapping_add(u64::from(lost)).wrapping_add(1));
         u64::from(lost)
     }
 }

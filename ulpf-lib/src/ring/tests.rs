@@ -446,3 +446,98 @@ fn rings_lie_side_by_side() {
     assert_eq!(end, SHARED_LEN);
     const { assert!(SHARED_LEN - RINGS_OFFSET < 1 << 30) };
 }
+
+/// A ring whose writer is hostile: it moves its head whenever somebody looks.
+struct Hostile {
+    words: Vec<AtomicU64>,
+    head: AtomicU64,
+    step: u64,
+}
+
+impl Rings for Hostile {
+    fn rings(&self) -> usize {
+        1
+    }
+    fn slots(&self, _: usize) -> u64 {
+        (self.words.len() / SLOT_WORDS) as u64
+    }
+    fn head(&self, _: usize) -> (u64, u64) {
+        (self.head.fetch_add(self.step, Ordering::Relaxed), u64::MAX)
+    }
+    fn copy(&self, _: usize, slot: u64, to: &mut [u64]) -> bool {
+        let from = &self.words[slot as usize * SLOT_WORDS..][..to.len()];
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+#[test]
+fn a_head_that_moves_whenever_it_is_read_ends_all_the_same() {
+    // Onward beyond the ring's size, onward within it, back, by almost nothing, and at the end of all numbers.
+    for step in [1 << 40, 300, 0u64.wrapping_sub(7), 1, u64::MAX / 2] {
+        for start in [0, 1 << 50, u64::MAX - 1000, u64::MAX] {
+            for begin in [Start::First, Start::Oldest, Start::Tail(16)] {
+                let rings = Hostile {
+                    words: (0..256 * SLOT_WORDS)
+                        .map(|_| AtomicU64::new(u64::MAX))
+                        .collect(),
+                    head: AtomicU64::new(start),
+                    step,
+                };
+                let mut reader = Reader::new(begin);
+                for _ in 0..10 {
+                    reader.read(&rings, 0, 1000, |_| ());
+                    reader.skip(0);
+                    reader.keep_last(&rings, 0, 16);
+                }
+                reader.finish(&rings);
+                let mut looks = 0;
+                while reader.read(&rings, 0, 1000, |_| ()) != Progress::All {
+                    reader.skip(0);
+                    looks += 1;
+                    assert!(looks < 10_000);
+                }
+                let asked = last::Asked {
+                    addr: u64::MAX - 1,
+                    len: u64::MAX,
+                    reads: true,
+                    most: 10,
+                };
+                last::all(&rings, &asked);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_words_are_no_records() {
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        seed >> 7 ^ seed << 31
+    };
+    for round in 0..200u64 {
+        let memory = Memory::new(1, 64);
+        for (at, word) in memory.words[0].iter().enumerate() {
+            let slot = (at / SLOT_WORDS) as u64;
+            // Half of the stamps are right.
+            let stamp = at % SLOT_WORDS == 0 && random() & 1 == 0;
+            let value = match stamp {
+                true => random() << 32 | u64::from(record::mark(slot)),
+                false => random() << (random() % 64),
+            };
+            word.store(value, Ordering::Relaxed);
+        }
+        memory.heads[0].taken.store(round, Ordering::Relaxed);
+        let mut reader = Reader::new(Start::Oldest);
+        let mut most = 0;
+        while reader.read(&memory, 0, 1000, |hit| most = most.max(hit.frames.len()))
+            == Progress::Unfinished
+        {
+            reader.skip(0);
+        }
+        assert!(most < 256);
+    }
+}

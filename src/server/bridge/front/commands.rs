@@ -356,9 +356,8 @@ impl Front {
             most: most.min(MOST_LOGGED) as usize,
         };
         let found = all(&mirror.area, &asked);
-        let h = mirror.area.header();
-        let begun = h.nanos(h.base_tsc);
-        let since = |tsc: u64| seconds(h.nanos(tsc).saturating_sub(begun));
+        let clock = mirror.area.clock();
+        let since = |tsc: u64| seconds(clock.nanos(tsc).saturating_sub(clock.base_ns));
         let mut out = match found.reaches_back {
             Some(from) => format!("{{\"reaches_back\":{}}}\n", since(from)),
             None => "{\"reaches_back\":null}\n".into(),
@@ -389,8 +388,8 @@ impl Front {
         let Some(mirror) = &self.mirror else {
             return String::new();
         };
-        let (h, now) = (mirror.area.header(), sys::tsc());
-        let ago = |tsc: u64| seconds(h.nanos(now).saturating_sub(h.nanos(tsc.min(now))));
+        let (clock, now) = (mirror.area.clock(), sys::tsc());
+        let ago = |tsc: u64| seconds(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
         let asked = Asked {
             addr,
             len,
@@ -424,11 +423,10 @@ impl Front {
         let Some(mirror) = &self.mirror else {
             return refused("there is no program", "it has ended", "`run` starts one");
         };
-        let h = mirror.area.header();
-        let pid = h.pid.load(Relaxed);
+        let pid = mirror.area.header().pid.load(Relaxed);
         format!(
             "{{\"session\":\"{:#x}\",\"pid\":{pid},\"stops_at\":\"{PLACE:#x}\"}}\n",
-            h.base_tsc
+            mirror.area.clock().base_tsc
         )
     }
 

@@ -50,7 +50,7 @@ impl Looks {
         }
         self.looked = Instant::now();
         let now = sessions::area_of(self.pid);
-        if let Some(area) = now.filter(|a| a.header().base_ns > self.area.header().base_ns) {
+        if let Some(area) = now.filter(|a| a.clock().base_ns > self.area.clock().base_ns) {
             (self.area, self.reader) = (area, Reader::new(Start::First));
         }
     }
@@ -58,12 +58,14 @@ impl Looks {
     fn update(&mut self) {
         self.renew();
         let mut news: Vec<ring::Hit> = Vec::new();
+        // What does not fit is read the next time, or counted as overwritten.
         for n in 0..self.area.rings() {
-            self.reader.read(&self.area, n, KEPT, |hit| news.push(hit));
+            let room = KEPT.saturating_sub(news.len());
+            self.reader.read(&self.area, n, room, |hit| news.push(hit));
         }
         news.sort_by_key(|hit| hit.time);
         for hit in news {
-            self.sequence += hit.lost + 1;
+            self.sequence = self.sequence.wrapping_add(hit.lost + 1);
             self.log.push_back(told(&hit, self.sequence));
         }
         let surplus = self.log.len().saturating_sub(KEPT);

@@ -1,0 +1,175 @@
+"""Memory that somebody else has written: areas of neighbours that pretend to be a session, and of programs that
+forge what is kept about them."""
+
+import fcntl
+import os
+import re
+import resource
+import subprocess
+import tempfile
+import time
+import unittest
+
+from lib.env import PATIENCE, ROOT, ULPF, example, ulpf_only
+from lib.rsp import wait_until
+from lib.users import ALICE, Place, as_root, becomes
+
+HERE = os.path.join(ROOT, "tests", "hostile")
+
+# linux/fcntl.h
+F_GET_SEALS, SEALS = 1034, 0x1 | 0x2 | 0x4  # seal, shrink, grow
+
+
+def build(source, file, *options):
+    subprocess.run(["gcc", "-O1", "-g", "-pthread", *options, "-o", file, os.path.join(HERE, source)], check=True)
+    os.chmod(file, 0o755)
+    return file
+
+
+def limited(*words, seconds=40, memory=3 << 29, stdin=subprocess.DEVNULL):
+    """A command of ulpf's with 1.5 GiB at most: status, all that it said."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with subprocess.Popen([ULPF, *words], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=limit) as process:
+        try:
+            said, _ = process.communicate(timeout=seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"ulpf {' '.join(words)} has not ended after {seconds} s") from None
+    return process.returncode, said.decode(errors="replace")
+
+
+class Pretender:
+    """A process of another user that looks like a ulpf at work."""
+
+    def __init__(self, *kind):
+        self.place = Place()
+        self.program = build("pretender.c", os.path.join(self.place.path, "ulpf"))
+        self.kind = kind
+
+    def __enter__(self):
+        self.process = subprocess.Popen([self.program, *self.kind], stdout=subprocess.PIPE, cwd="/", **becomes(ALICE))
+        assert self.process.stdout.readline() == b"ready\n"
+        self.pid = self.process.pid
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+        self.place.__exit__()
+
+
+KINDS = [["random"], ["full"], ["moving"], ["truncated"], ["unsealed"], ["doors", "endless"], ["doors", "stars"]]
+
+
+@as_root
+@ulpf_only
+class OfAnotherUser(unittest.TestCase):
+    limit = 400
+
+    def test_nobody_elses_sessions_unless_asked_for(self):
+        for kind in KINDS:
+            with self.subTest(kind), Pretender(*kind) as pretender:
+                pid = str(pretender.pid)
+                # (There may be sessions of one's own.)
+                status, said = limited("top", "--plain", "--count", "1")
+                self.assertEqual(status, 0, said)
+                self.assertNotIn(f"({pid}),", said)
+                status, said = limited("top", "--plain", "--count", "1", "--pid", pid)
+                self.assertEqual(status, 0, said)
+                self.assertRegex(said, f"No ulpf of yours watches process {pid}; --all-users")
+                for words in (["last", "0x1000"], ["export", "-o", "-", "--for", "1"]):
+                    status, said = limited(*words, "--pid", pid)
+                    self.assertEqual(status, 2, said)
+                    self.assertRegex(said, f"process {pid} belongs to another user; --all-users")
+
+    def test_whoever_asks_gets_an_answer_all_the_same(self):
+        for kind in KINDS:
+            with self.subTest(kind), Pretender(*kind) as pretender:
+                pid = str(pretender.pid)
+                sealed = kind[0] not in ("truncated", "unsealed")
+                status, said = limited("top", "--plain", "--all-users", "--count", "1", "--pid", pid)
+                self.assertEqual(status, 0, said[-2000:])
+                self.assertEqual(f"({pid})," in said, sealed, said[-2000:])
+                status, said = limited("last", "0x1000", "--all-users", "--pid", pid)
+                self.assertIn(status, (0, 1, 2), said[-2000:])
+                status, said = limited("export", "-o", "-", "--format", "csv", "--for", "3", "--all-users", "--pid", pid)
+                self.assertEqual(status, 0 if sealed else 2, said[-2000:])
+
+    def test_a_session_of_ones_own_is_found_beside_them(self):
+        with Pretender("full"), tempfile.TemporaryDirectory() as folder:
+            forger = build("forger.c", os.path.join(folder, "forger"))
+            ulpf = subprocess.Popen([ULPF, "run", "-w", "counter", "--log", os.devnull, "--", forger],
+                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            try:
+                self.assertEqual(ulpf.stdout.readline(), b"forged\n")
+                status, said = limited("last", "counter")
+                self.assertEqual(status, 0, said)
+                self.assertRegex(said, r"counter: \d+ → \d+")
+            finally:
+                ulpf.terminate()
+                ulpf.communicate()
+
+
+@ulpf_only
+class Sealed(unittest.TestCase):
+    def area(self, pid):
+        found = []
+
+        def look():
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                try:
+                    if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:ulpf-shared"):
+                        found.append(f"/proc/{pid}/fd/{fd}")
+                except OSError:
+                    pass
+            return found
+        self.assertTrue(wait_until(look, 20), "no shared area")
+        return found[0]
+
+    def test_nobody_takes_the_area_away(self):
+        ulpf = subprocess.Popen([ULPF, "run", "-w", "bank.fees", "--log", os.devnull, "--", example("bank"), "60", "2000"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with open(self.area(ulpf.pid), "r+b", buffering=0) as area:
+                self.assertTrue(wait_until(lambda: fcntl.fcntl(area, F_GET_SEALS) & SEALS == SEALS, 10))
+                for length in 0, os.fstat(area.fileno()).st_size * 2:
+                    with self.assertRaises(PermissionError):
+                        os.ftruncate(area.fileno(), length)
+        finally:
+            ulpf.terminate()
+            ulpf.wait()
+
+
+@ulpf_only
+class Forged(unittest.TestCase):
+    def test_a_hit_from_the_future_withholds_nothing(self):
+        with Place() as place:
+            forger = build("forger.c", os.path.join(place.path, "forger"))
+            with subprocess.Popen([ULPF, "run", "-w", "counter", "--log", f"{place.path}/log", "--", forger],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ulpf:
+                self.forges(ulpf.stdout, ulpf, f"{place.path}/log")
+
+    @as_root
+    def test_nor_does_another_users(self):
+        with Place() as place:
+            forger = build("forger.c", os.path.join(place.path, "forger"))
+            with subprocess.Popen([forger, "wait"], stdout=subprocess.PIPE, cwd="/", **becomes(ALICE)) as target, \
+                    subprocess.Popen([ULPF, "attach", "-w", "counter", "--log", f"{place.path}/log", str(target.pid)],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ulpf:
+                self.forges(target.stdout, ulpf, f"{place.path}/log")
+                target.kill()
+
+    def forges(self, said, ulpf, log):
+        try:
+            self.assertEqual(said.readline(), b"forged\n")
+            time.sleep(4)
+            self.assertIsNone(ulpf.poll())
+            with open(log, encoding="utf-8") as lines:
+                text = lines.read()
+            # (More than two hundred there were before.)
+            self.assertGreater(len(re.findall(r"(?:update|write) +counter: ", text)), 700)
+            self.assertEqual(len(re.findall(r"has written over the memory in which its hits are kept", text)), 1)
+        finally:
+            ulpf.terminate()
