@@ -227,6 +227,22 @@ pub fn snapshot(path: &Path, s: &Session) -> Result<u64> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The value of a label: what the format has no other way to write is escaped, and what a terminal would obey
+/// is left out.
+fn label(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => out.push(char::REPLACEMENT_CHARACTER),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Counters for Prometheus, as OpenMetrics text.
 pub fn metrics(sessions: &[(&Looker, &Session)]) -> String {
     let mut out = String::new();
@@ -256,16 +272,12 @@ pub fn metrics(sessions: &[(&Looker, &Session)]) -> String {
             "# TYPE ulpf_watch_{name} counter\n# HELP ulpf_watch_{name} {help}."
         );
         for (s, w) in watches() {
-            let watch = w
-                .name
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
             let _ = writeln!(
                 out,
-                "ulpf_watch_{name}_total{{pid=\"{}\",program=\"{}\",watch=\"{watch}\",kind=\"{}\"}} {}",
+                "ulpf_watch_{name}_total{{pid=\"{}\",program=\"{}\",watch=\"{}\",kind=\"{}\"}} {}",
                 s.pid,
-                s.program.replace('\\', "\\\\").replace('"', "\\\""),
+                label(&s.program),
+                label(&w.name),
                 w.kind,
                 figure(w)
             );
@@ -352,6 +364,12 @@ mod tests {
             csv.lines().nth(1),
             Some("1.002003,8,write,\"t[1,2]\",0x4040,1,00,00,false,0x0,f+0x1 at a.c:3")
         );
+    }
+
+    #[test]
+    fn labels() {
+        let program = "a\n} 7\nb\\\"\x1b[2J";
+        assert_eq!(label(program), "a\\n} 7\\nb\\\\\\\"\u{fffd}[2J");
     }
 
     #[test]
