@@ -121,6 +121,12 @@ async fn listen(
         any_user: args.any_user,
     };
     let mut listener = Listener::bind(&comm, rules).await?;
+    if listener.is_stdio() {
+        return Err(
+            "standard input and output are used without --listen; name a path, or HOST:PORT."
+                .into(),
+        );
+    }
     // What the file system guards needs no token.
     let guarded = listener.address().is_none();
     let token = match &args.token_file {

@@ -1,12 +1,11 @@
 //! The side that asks.
 
 use super::{Ask, Listing, name};
-use crate::inject::sys;
+use crate::inject::{process, sys};
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -63,11 +62,9 @@ fn connect(name: &str) -> io::Result<UnixStream> {
 /// Is the process that listens the ulpf that is meant? The number alone does not say so: who had it before
 /// may have left a socket to somebody else.
 fn is_the_one(by: i32, stream: &UnixStream) -> bool {
-    let owner = std::fs::metadata(format!("/proc/{by}")).map(|m| m.uid());
-    match (sys::peer(stream), owner) {
-        (Ok((user, process)), Ok(owner)) => process == by && user == owner,
-        _ => false,
-    }
+    let owner = process::Status::of(by).ok().and_then(|s| s.user());
+    let peer = sys::peer(stream).ok();
+    peer.is_some_and(|(user, process)| process == by && Some(user) == owner)
 }
 
 /// Up to the end of the line, which is left out, or of what is said. However slowly it comes, `end` holds.

@@ -191,8 +191,6 @@ async fn next(kind: &Kind) -> io::Result<Accepted> {
         }),
         Kind::Tcp(listener) => {
             let (stream, from) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            sys::keep_alive(&stream)?;
             Accepted::Tcp(stream, from)
         }
         Kind::Unix(socket) => {
@@ -209,6 +207,9 @@ async fn tcp(
     any_user: bool,
 ) -> Result<Connection, Option<String>> {
     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+    // Fails only where the connection has broken already, which shows when it is read from.
+    let _ = stream.set_nodelay(true);
+    let _ = sys::keep_alive(&stream);
     if !any_user {
         let peer = owner::of_tcp(&stream).await;
         let why = admit(peer, &format!("from {from}"));

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import resource
 import socket
 import subprocess
 import time
@@ -12,7 +10,7 @@ import unittest
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
-from lib.users import ALICE, Place, as_root, becomes
+from lib.users import ALICE, as_root, becomes
 
 
 def ask(by, pid, **words):

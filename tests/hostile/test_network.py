@@ -13,7 +13,7 @@ import time
 import unittest
 import urllib.request
 
-from lib.bridge import static
+from lib.bridge import SIM, Sim, needs_sim, static
 from lib.cases import Case
 from lib.dap import DapCase, Refused
 from lib.env import GDB, PATIENCE, ULPF, example, find_tool, needs, ulpf_only
@@ -185,6 +185,53 @@ class Silence(Case):
             front.connect(place)
             front.sendall(b'\n{"id":1,"op":"hello","versions":[1,1],"client":"x"}\n')
             self.assertIn('"reply":"hello"', front.makefile().readline())
+
+
+@ulpf_only
+@needs_sim
+class Simulator(Case):
+    def setUp(self):
+        super().setUp()
+        self.sim = Started(self, SIM, "--bridge", "127.0.0.1:0", "--", static("alone"), "spin")
+        self.port = int(re.search(r"the bridge is at 127\.0\.0\.1:(\d+)", self.sim.line()).group(1))
+
+    def greets(self):
+        with socket.create_connection(("127.0.0.1", self.port), 20 * PATIENCE) as front:
+            front.sendall(b'\n{"id":1,"op":"hello","versions":[1,1],"client":"x"}\n')
+            return '"reply":"hello"' in front.makefile().readline()
+
+    def test_a_web_page(self):
+        for name, request in requests(self.port, '\n{"id":1,"op":"kill"}\n').items():
+            self.assertEqual(say(self.port, request), b"", name)
+        self.assertIsNone(self.sim.process.poll())
+        self.assertTrue(self.greets())
+
+    def test_who_says_nothing_blocks_nobody(self):
+        for begins in [b"", b"\n", b'{"id":1,', b"x" * 100_000] * 8:
+            silent = socket.create_connection(("127.0.0.1", self.port))
+            self.addCleanup(silent.close)
+            try:
+                silent.sendall(begins)
+            except ConnectionError:
+                pass
+        self.assertTrue(self.greets())
+
+    @as_root
+    def test_another_user(self):
+        self.assertEqual(as_alice("127.0.0.1", self.port, '{"id":1,"op":"kill"}\n'), "")
+        self.assertIn("refused", self.sim.line())
+        self.assertTrue(self.greets())
+
+    def test_the_socket_is_its_owners(self):
+        umask = os.umask(0)
+        try:
+            sim = Sim(static("alone"), "spin")
+        finally:
+            os.umask(umask)
+        self.addCleanup(sim.close)
+        self.assertTrue(wait_until(lambda: os.path.exists(sim.path)))
+        self.assertEqual(stat.S_IMODE(os.stat(sim.path).st_mode) & 0o177, 0)
+        self.assertEqual(os.listdir(sim.dir), ["sim"])
 
 
 class Beyond(Case):

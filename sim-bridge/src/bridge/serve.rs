@@ -135,7 +135,9 @@ fn bind(addr: &str) -> Result<Listener> {
             let address = l.local_addr()?;
             eprintln!("ulpf-sim: the bridge is at {address}");
             if !address.ip().is_loopback() {
-                eprintln!("ulpf-sim: whoever reaches {address} has the machine: there is no password.");
+                eprintln!(
+                    "ulpf-sim: whoever reaches {address} has the machine: there is no password."
+                );
             }
             l.set_nonblocking(true)?;
             Listening::Tcp(l)
@@ -144,7 +146,8 @@ fn bind(addr: &str) -> Result<Listener> {
             if Path::new(addr).symlink_metadata().is_ok() {
                 bail!("{addr} exists already; give the path of a new socket");
             }
-            let l = bind_unix(Path::new(addr)).with_context(|| format!("{addr} cannot be bound"))?;
+            let l =
+                bind_unix(Path::new(addr)).with_context(|| format!("{addr} cannot be bound"))?;
             l.set_nonblocking(true)?;
             Listening::Unix(l)
         }
