@@ -91,7 +91,7 @@ mod tests {
     fn only_the_same_one() {
         let token = Token::new().unwrap();
         assert_ne!(token.text(), Token::new().unwrap().text());
-        assert!(token.is(&token.text().to_string()));
+        assert!(token.is(token.text()));
         assert!(!token.is("") && !token.is(&token.text()[1..]) && !token.is(&"0".repeat(32)));
         assert!(!token.is(&format!("{} ", token.text())));
     }

@@ -112,7 +112,7 @@ fn remote(said: &[u8]) -> Option<bool> {
             (State::Between, b'\r' | b'\n') if whole => State::Between,
             (State::Between, _) => return Some(false),
             (State::Body, b'#') => State::Digits(2),
-            // Later packets may have binary data.
+            // Later packets may have binary data, but the blank of a request line comes along with the first.
             (State::Body, b) if b.is_ascii_graphic() || whole && b != b' ' => State::Body,
             (State::Body, _) => return Some(false),
             (State::Digits(_), b) if !b.is_ascii_alphanumeric() => return Some(false),
@@ -159,7 +159,7 @@ mod tests {
             b"\x03",
             b"+\x03GET / HTTP/1.1",
             b"$?#3f\n",
-            b"$?#3f$X10,3:\r\n #00",
+            b"$?#3f$X10,3:\r\n\x01#00",
         ] {
             assert_eq!(Protocol::Remote.judge(said), Verdict::Ours, "{said:?}");
         }

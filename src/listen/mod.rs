@@ -244,9 +244,12 @@ fn admit(peer: Peer, which: &str) -> Result<(), String> {
         Peer::User(user) => format!("it is user {user}'s"),
         Peer::Unknown => "whose it is cannot be found out (in /proc/self/net/tcp)".into(),
     };
+    let may = match sys::user() {
+        0 => "only root".to_string(),
+        user => format!("only user {user} and root"),
+    };
     Err(format!(
-        "a connection {which} was refused: {who}, and only user {} and root may connect. --any-user lets in all users of this machine.",
-        sys::user()
+        "a connection {which} was refused: {who}, and {may} may connect. --any-user lets in all users of this machine."
     ))
 }
 

@@ -19,7 +19,7 @@ pub enum Peer {
     Unknown,
 }
 
-/// A local connection is in our own network namespace's list twice, once from each end.
+/// Looks for the other end's own entry in the kernel's list of connections.
 pub async fn of_tcp(stream: &TcpStream) -> Peer {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
         return Peer::Unknown;

@@ -347,7 +347,7 @@ class OtherUsers(Case):
     def test_a_port_of_this_machine(self):
         server = self.serve("spin")
         self.assertEqual(as_alice("127.0.0.1", server.port, "+$?#3f"), "")
-        self.assertRegex(server.said, rf"a connection from 127\.0\.0\.1:\d+ was refused: it is user {ALICE}'s, and only user 0 and root may connect\. --any-user")
+        self.assertRegex(server.said, rf"a connection from 127\.0\.0\.1:\d+ was refused: it is user {ALICE}'s, and only root may connect\. --any-user")
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         self.assertRegex(rsp("?"), rb"^T05")
