@@ -10,9 +10,9 @@ use crate::inject::{foreground, sys};
 use crate::placement::Placement;
 use crate::plugin;
 use crate::server::{self, Terminal, options::Options};
+use crate::socket_dir::SocketDir;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -126,7 +126,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
     let path = locate(program)?;
     let dir = SocketDir::new()?;
-    let socket = dir.0.join("gdb");
+    let socket = dir.file("gdb");
     let options = Options {
         comm: socket.clone().into(),
         multi: true,
@@ -149,7 +149,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     // The program's files are this machine's: no need to fetch them through the protocol.
     command.args(["-iex", "set sysroot /"]);
     // Removed with the socket.
-    let plugin = plugin::write(&dir.0.join("plugin"))
+    let plugin = plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));
     command.args([
@@ -263,41 +263,6 @@ pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, String> {
     let found =
         found.ok_or_else(|| format!("There is no program {}. Give its path.", path.display()))?;
     std::path::absolute(&found).map_err(|e| format!("{}: {e}.", found.display()))
-}
-
-/// A directory that only we may enter, removed at the end.
-pub(crate) struct SocketDir(pub PathBuf);
-
-impl SocketDir {
-    pub fn new() -> Result<SocketDir, String> {
-        let base = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .filter(|d| d.is_dir())
-            .unwrap_or_else(std::env::temp_dir);
-        for attempt in 0..100 {
-            let dir = base.join(format!("ulpf-{}-{attempt}", std::process::id()));
-            match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
-                Ok(()) => return Ok(SocketDir(dir)),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(e) => {
-                    return Err(format!(
-                        "No directory for a socket can be made in {}: {e}.",
-                        base.display()
-                    ));
-                }
-            }
-        }
-        Err(format!(
-            "No directory for a socket can be made in {}.",
-            base.display()
-        ))
-    }
-}
-
-impl Drop for SocketDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

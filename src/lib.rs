@@ -13,6 +13,7 @@ pub mod follow;
 pub mod foreign;
 mod gdb;
 pub mod inject;
+pub mod listen;
 pub mod placement;
 pub mod plugin;
 pub mod rsp;
@@ -22,6 +23,7 @@ pub mod server;
 pub mod session;
 pub mod signals;
 pub mod sim;
+mod socket_dir;
 pub mod symbols;
 pub mod top;
 

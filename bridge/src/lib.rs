@@ -12,11 +12,13 @@
 mod bytes;
 pub mod fake;
 pub mod filter;
+pub mod greeting;
 mod line;
 mod message;
 
 pub use bytes::Bytes;
 pub use filter::Filter;
+pub use greeting::is_front_end;
 pub use line::{Bad, Lines, MAX_LINE, line};
 pub use message::*;
 

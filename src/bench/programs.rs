@@ -41,13 +41,12 @@ pub struct Programs {
 
 impl Programs {
     pub fn new() -> Result<Programs> {
-        // A new one, whoever has made one of that name before.
-        let name = |n: u32| env::temp_dir().join(format!("ulpf-bench-{}-{n}", std::process::id()));
-        let folder = (0..100)
-            .map(name)
-            .find(|folder| fs::create_dir(folder).is_ok())
-            .with_context(|| format!("cannot make a folder in {}", env::temp_dir().display()))?;
-        let programs = Programs { folder };
+        let made = tempfile::Builder::new().prefix("ulpf-bench-").tempdir();
+        let made =
+            made.with_context(|| format!("cannot make a folder in {}", env::temp_dir().display()))?;
+        let programs = Programs {
+            folder: made.keep(),
+        };
         for (name, text) in SOURCES {
             fs::write(programs.folder.join(name), text)
                 .with_context(|| format!("cannot write to {}", programs.folder.display()))?;

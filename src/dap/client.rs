@@ -2,22 +2,31 @@
 //! long request (cancel, pause) is noticed by the task that reads.
 
 use super::protocol::{Cancel, Request, arguments};
+use super::token::Token;
 use super::wire;
 use crate::foreign::text::lines;
 use crate::inject::sys;
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
 /// Messages that may wait for a client that does not read.
 const BACKLOG: usize = 4096;
 
+/// What a client may say before it has given the token: `initialize`, and the request with the token.
+const STRANGERS_MESSAGES: usize = 16;
+const STRANGERS_TIME: Duration = Duration::from_secs(60);
+
 /// What both tasks know.
 #[derive(Default)]
 pub struct Shared {
+    /// The client may ask for everything: it has given the token, or needs none.
+    admitted: AtomicBool,
     /// Requests and progress that the client does not want any more.
     cancelled: Mutex<HashSet<String>>,
     /// The request that is being served; 0: none.
@@ -33,6 +42,10 @@ impl Shared {
         if pid > 0 {
             let _ = sys::kill(pid, libc::SIGINT);
         }
+    }
+
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Acquire)
     }
 
     pub fn is_cancelled(&self, key: &str) -> bool {
@@ -70,12 +83,19 @@ impl Client {
     pub fn new(
         reader: impl AsyncBufRead + Unpin + Send + 'static,
         writer: impl AsyncWrite + Unpin + Send + 'static,
+        token: Option<Arc<Token>>,
     ) -> Client {
         let (out, messages) = mpsc::channel(BACKLOG);
         let (sender, input) = mpsc::unbounded_channel();
         let shared = Arc::<Shared>::default();
+        shared.admitted.store(token.is_none(), Ordering::Release);
         let writer = tokio::spawn(wire::write(writer, messages));
-        tokio::spawn(read(wire::Reader::new(reader), sender, shared.clone()));
+        tokio::spawn(read(
+            wire::Reader::new(reader),
+            sender,
+            shared.clone(),
+            token,
+        ));
         Client {
             out,
             input,
@@ -141,14 +161,28 @@ async fn read<R: AsyncBufRead + Unpin>(
     mut reader: wire::Reader<R>,
     to: mpsc::UnboundedSender<Input>,
     shared: Arc<Shared>,
+    token: Option<Arc<Token>>,
 ) {
-    while let Some(message) = reader.next().await {
+    let end = Instant::now() + STRANGERS_TIME;
+    for count in 0.. {
+        let message = match shared.is_admitted() {
+            true => reader.next(wire::LONGEST).await,
+            false if count == STRANGERS_MESSAGES => break,
+            false => {
+                let next = reader.next(wire::STRANGERS_LONGEST);
+                timeout_at(end, next).await.ok().flatten()
+            }
+        };
+        let Some(message) = message else { break };
         let input = match message {
             Err(why) => Input::Garbage(why),
             Ok(message) if message["type"] == "response" => Input::Answer(message),
             Ok(message) if message["type"] == "request" => {
                 match serde_json::from_value::<Request>(message) {
                     Ok(request) => {
+                        if token.as_ref().is_some_and(|t| gives(&request, t)) {
+                            shared.admitted.store(true, Ordering::Release);
+                        }
                         overtake(&request, &shared);
                         Input::Request(request)
                     }
@@ -165,6 +199,14 @@ async fn read<R: AsyncBufRead + Unpin>(
     }
     // What GDB is doing is for nobody any more.
     shared.interrupt();
+}
+
+/// Is this the request that begins a session, with the right token?
+fn gives(request: &Request, token: &Token) -> bool {
+    matches!(request.command.as_str(), "launch" | "attach")
+        && request.arguments["token"]
+            .as_str()
+            .is_some_and(|given| token.is(given))
 }
 
 /// What concerns the request that is being served.

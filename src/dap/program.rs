@@ -2,8 +2,8 @@
 //! sockets and the plugin.
 
 use super::wire::take_text;
-use crate::gdb::SocketDir;
 use crate::server::{self, BackEnd, Terminal, options::Options};
+use crate::socket_dir::SocketDir;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -49,7 +49,7 @@ impl Program {
 
     pub fn file(&self, name: &str) -> Result<PathBuf, String> {
         let dir = self.dir.as_ref().ok_or("There is no session yet.")?;
-        Ok(dir.0.join(name))
+        Ok(dir.file(name))
     }
 
     /// A server for GDB, in a thread of its own; its socket.

@@ -63,6 +63,8 @@ pub struct Start {
     pub backend: Option<String>,
     /// Every message from and to GDB, as output.
     pub trace: bool,
+    /// What `ulpf dap --listen` asks of clients of a port.
+    pub token: Option<String>,
 }
 
 /// VS Code's process picker gives a text.

@@ -3,10 +3,15 @@
 use super::protocol::{Request, arguments};
 use super::session::{Answer, Session, State};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Before the answer to a wrong token.
+const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
 impl Session {
     pub async fn dispatch(&mut self, request: &Request) -> Answer {
         let name = request.command.as_str();
+        self.admit(request).await?;
         macro_rules! with {
             ($handler:ident) => {
                 match arguments(name, &request.arguments) {
@@ -70,6 +75,28 @@ impl Session {
             "ulpf/unwatch" => self.unwatch(&request.arguments).await,
             other => Err(format!("There is no request {other}.")),
         }
+    }
+
+    /// At a port, nothing is done for a client before it has given the token. `initialize` comes first in the
+    /// protocol and does nothing.
+    async fn admit(&mut self, request: &Request) -> Result<(), String> {
+        let command = request.command.as_str();
+        // Whoever reads has compared the token.
+        if self.client.shared.is_admitted()
+            || matches!(command, "initialize" | "disconnect" | "cancel")
+        {
+            return Ok(());
+        }
+        self.leave();
+        // Who guesses is slow.
+        tokio::time::sleep(WRONG_TOKEN).await;
+        let what = match &request.arguments["token"] {
+            Value::String(_) => "This is not the token of this adapter".to_string(),
+            _ => format!("{command} needs the token of this adapter first"),
+        };
+        Err(format!(
+            "{what}: set \"token\" in the launch or attach configuration to what `ulpf dap --listen` has said at its start, or to the content of its --token-file."
+        ))
     }
 
     /// What has to follow the answer, not come before it.

@@ -7,7 +7,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 use tokio::sync::mpsc;
 
 /// Longer messages are left out; ten thousand data breakpoints have some two megabytes.
-const LONGEST: usize = 256 << 20;
+pub const LONGEST: usize = 256 << 20;
+/// The same for who has not given the token: a launch configuration has a few kilobytes.
+pub const STRANGERS_LONGEST: usize = 1 << 20;
 /// What a line of a header can have at most.
 const HEADER: u64 = 8 << 10;
 
@@ -21,18 +23,18 @@ impl<R: AsyncBufRead + Unpin> Reader<R> {
     }
 
     /// The next message, or what is wrong with it; `None`: the client has gone.
-    pub async fn next(&mut self) -> Option<Result<Value, String>> {
+    pub async fn next(&mut self, longest: usize) -> Option<Result<Value, String>> {
         let length = match self.header().await? {
             Ok(length) => length,
             Err(why) => return Some(Err(why)),
         };
-        if length > LONGEST {
+        if length > longest {
             let mut rest = (&mut self.source).take(length as u64);
             tokio::io::copy(&mut rest, &mut tokio::io::sink())
                 .await
                 .ok()?;
             return Some(Err(format!(
-                "a message of {length} bytes is too long (at most {LONGEST}); it was left out"
+                "a message of {length} bytes is too long (at most {longest}); it was left out"
             )));
         }
         let mut body = Vec::new();
@@ -136,7 +138,7 @@ mod tests {
         runtime.block_on(async {
             let mut reader = Reader::new(text);
             let mut found = Vec::new();
-            while let Some(message) = reader.next().await {
+            while let Some(message) = reader.next(LONGEST).await {
                 found.push(message);
             }
             found

@@ -1,44 +1,45 @@
 //! The side that asks.
 
-use super::{Ask, Listing, address};
-use crate::inject::sys;
+use super::{Ask, Listing, name};
+use crate::inject::{process, sys};
 use serde_json::Value;
-use std::io::{ErrorKind, Read, Write};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A change needs the program to come to rest, which may take a while.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longer answers are not taken: some hundred thousand watches.
-const LONGEST: usize = 16 << 20;
+/// Nobody has so many watches that their list is longer.
+const LONGEST_ANSWER: usize = 16 << 20;
 
 /// Asks the ulpf `by` about process `pid`. The error is a sentence for the user.
 pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
-    let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
+    let failed = |e: io::Error| match e.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
             format!("ulpf ({by}) takes no requests: it is just beginning or ending")
         }
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => format!(
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!(
             "ulpf ({by}) has not answered for {} s: the program does not come to rest, perhaps; the request stays with it",
             PATIENCE.as_secs()
         ),
         _ => format!("cannot ask ulpf ({by}): {e}"),
     };
-    let mut stream = UnixStream::connect_addr(&address(by).map_err(failed)?).map_err(failed)?;
-    // Anybody may have taken the name.
-    match sys::peer(&stream) {
-        Ok((user, process)) if process == by || user == 0 || user == sys::user() => {}
-        _ => {
-            return Err(format!(
-                "somebody else answers in the place of ulpf ({by}); nothing was asked"
-            ));
-        }
+    let end = Instant::now() + PATIENCE;
+    let stream = connect(&name(by)).map_err(failed)?;
+    if !is_the_one(by, &stream) {
+        return Err(format!(
+            "somebody else answers in the place of ulpf ({by}); nothing was asked"
+        ));
     }
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream
-        .write_all(ask.to_json(pid).as_bytes())
-        .map_err(failed)?;
-    let line = line(stream, Instant::now() + PATIENCE, LONGEST).map_err(failed)?;
+    // Who is refused without having been heard (there are too many) finds the answer all the same.
+    let sent = (&stream).write_all(ask.to_json(pid).as_bytes());
+    let line = match (read_line(&stream, end, LONGEST_ANSWER), sent) {
+        (Ok(line), Ok(())) => line,
+        (Ok(line), Err(_)) if !line.is_empty() => line,
+        (_, Err(e)) | (Err(e), _) => return Err(failed(e)),
+    };
     if line.is_empty() {
         return Err(format!("ulpf ({by}) has ended meanwhile"));
     }
@@ -50,25 +51,44 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
     }
 }
 
-/// One line, which neither takes longer nor is longer than that, whoever writes it.
-fn line(mut from: UnixStream, until: Instant, longest: usize) -> std::io::Result<Vec<u8>> {
-    let (mut line, mut piece) = (Vec::new(), [0; 16 << 10]);
+/// Anybody may have taken the name before, and may let whoever connects wait for ever.
+fn connect(name: &str) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
+/// Is the process that listens the ulpf that is meant? The number alone does not say so: who had it before
+/// may have left a socket to somebody else.
+fn is_the_one(by: i32, stream: &UnixStream) -> bool {
+    let owner = process::Status::of(by).ok().and_then(|s| s.user());
+    let peer = sys::peer(stream).ok();
+    peer.is_some_and(|(user, process)| process == by && Some(user) == owner)
+}
+
+/// Up to the end of the line, which is left out, or of what is said. However slowly it comes, `end` holds.
+fn read_line(mut stream: &UnixStream, end: Instant, longest: usize) -> io::Result<Vec<u8>> {
+    let (mut line, mut piece) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        from.set_read_timeout(Some(left))?;
-        let n = from.read(&mut piece)?;
-        let new = piece.get(..n).unwrap_or_default();
-        let end = new.iter().position(|b| *b == b'\n');
-        line.extend_from_slice(new.get(..end.unwrap_or(n)).unwrap_or_default());
-        if n == 0 || end.is_some() {
+        stream.set_read_timeout(Some(left))?;
+        let n = stream.read(&mut piece)?;
+        let text = &piece[..n];
+        if let Some(at) = text.iter().position(|&b| b == b'\n') {
+            line.extend_from_slice(&text[..at]);
+            return Ok(line);
+        }
+        line.extend_from_slice(text);
+        if n == 0 {
             return Ok(line);
         }
         if line.len() > longest {
-            let why = "the answer is longer than any that ulpf gives";
-            return Err(std::io::Error::new(ErrorKind::InvalidData, why));
+            let why = format!("its answer has more than {longest} bytes");
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
         }
     }
 }
@@ -82,26 +102,37 @@ pub fn list(by: i32, pid: i32) -> Result<Listing, String> {
 mod tests {
     use super::*;
 
+    fn after<T: Send + 'static>(
+        said: impl FnOnce(UnixStream) -> T + Send + 'static,
+    ) -> (UnixStream, std::thread::JoinHandle<T>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (ours, std::thread::spawn(move || said(theirs)))
+    }
+
     #[test]
-    fn an_answer_ends() {
-        let soon = || Instant::now() + Duration::from_millis(200);
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(b"{}\nmore").unwrap();
-        assert_eq!(line(ours, soon(), 10).unwrap(), b"{}");
-        // Without an end of line, and without an end.
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let writer = std::thread::spawn(move || while theirs.write_all(&[b'x'; 4096]).is_ok() {});
-        let refused = line(ours, Instant::now() + PATIENCE, 1 << 20).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::InvalidData);
-        writer.join().unwrap();
-        // A byte now and then.
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let writer = std::thread::spawn(move || {
-            while theirs.write_all(b" ").is_ok() {
-                std::thread::sleep(Duration::from_millis(5));
+    fn an_answer_that_has_no_end() {
+        let (stream, says) = after(|mut to| while to.write_all(&[b'x'; 4096]).is_ok() {});
+        let end = Instant::now() + PATIENCE;
+        let error = read_line(&stream, end, 1 << 20).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        drop(stream);
+        says.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_comes_by_the_byte() {
+        let (stream, says) = after(|mut to| {
+            while to.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
             }
         });
-        assert!(line(ours, soon(), 1 << 20).is_err());
-        writer.join().unwrap();
+        let end = Instant::now() + Duration::from_millis(200);
+        let error = read_line(&stream, end, 1 << 20).unwrap_err();
+        assert!(matches!(
+            error.kind(),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock
+        ));
+        drop(stream);
+        says.join().unwrap();
     }
 }

@@ -4,8 +4,9 @@
 //! ```text
 //!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ who owns the session
 //! ```
-//! An abstract socket leaves nothing behind. Both sides look at who is at the other end: the one that
-//! serves answers its own user and root, the one that asks believes only the process that it means.
+//! An abstract socket leaves nothing behind, and has no rights: every user can connect, and take the name
+//! before us. So both sides look at who is at the other end before anything is said: the one that serves
+//! hears its own user and root only, the one that asks believes only the process that it means.
 
 pub mod ask;
 pub mod serve;
@@ -14,8 +15,6 @@ use crate::foreign::text::cut;
 use crate::top::model::{State, Watch};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
 
 /// Longer requests are refused.
 pub const LONGEST: usize = 64 << 10;
@@ -23,8 +22,9 @@ pub const LONGEST: usize = 64 << 10;
 const LONGEST_TEXT: usize = 4096;
 const MOST_ENTRIES: usize = 1 << 17;
 
-pub fn address(by: i32) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("ulpf/{by}"))
+/// The abstract name of the socket of the ulpf `by`.
+pub fn name(by: i32) -> String {
+    format!("ulpf/{by}")
 }
 
 /// What can be asked.

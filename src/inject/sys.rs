@@ -316,16 +316,6 @@ impl Backoff {
     }
 }
 
-/// Runs `work` with another umask. Process-wide, so only while the command starts.
-pub fn with_umask<T>(mask: u32, work: impl FnOnce() -> T) -> T {
-    // SAFETY: no pointers, cannot fail.
-    let old = unsafe { libc::umask(mask) };
-    let result = work();
-    // SAFETY: as above.
-    unsafe { libc::umask(old) };
-    result
-}
-
 /// Ends this process by the default action of a signal, so that our parent sees what happened.
 pub fn die_by(signal: i32) -> ! {
     // SAFETY: default disposition, unblocked, raised at ourselves.

@@ -1,8 +1,8 @@
 //! The connected debugger: framing, acknowledgements, and nothing about what packets mean.
 #![forbid(unsafe_code)]
 
-use super::listen::{Reader, Writer};
 use crate::foreign::text::lines;
+use crate::listen::{Connection, Reader, Writer};
 use crate::rsp::{self, Decoder, Event};
 use std::collections::VecDeque;
 use std::io;
@@ -36,10 +36,10 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(reader: Reader, writer: Writer, debug: bool) -> Client {
+    pub fn new(connection: Connection, debug: bool) -> Client {
         Client {
-            reader,
-            writer,
+            reader: connection.reader,
+            writer: connection.writer,
             decoder: Decoder::new(super::PACKET_LIMIT),
             queue: VecDeque::new(),
             urgent: 0,

@@ -7,11 +7,13 @@
 #![forbid(unsafe_code)]
 
 use crate::rsp;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const MAX_OPEN: usize = 256;
@@ -21,18 +23,36 @@ const MAX_REPLY: usize = super::PACKET_SIZE - 64;
 /// Files that the connected debugger has open. They close with the connection.
 #[derive(Default)]
 pub struct HostIo {
+    /// May they be had at all? Else no request is known, and GDB looks at its own machine's files.
+    served: bool,
     files: Vec<Option<File>>,
-    /// Paths are meant in the mount namespace of this process; 0: our own.
-    fs_of: i32,
+    /// Paths are meant below this directory, which is the root of a process in another mount namespace. None of
+    /// that namespace's links leads out of it: who lives there may have no rights here, and we may have all.
+    root: Option<OwnedFd>,
 }
 
 impl HostIo {
+    pub fn new(served: bool) -> HostIo {
+        HostIo {
+            served,
+            ..HostIo::default()
+        }
+    }
+
+    /// For the next debugger.
+    pub fn close_all(&mut self) {
+        *self = HostIo::new(self.served);
+    }
+
     /// Answers the packet after its `vFile:`; an empty answer for an unknown operation.
     pub fn answer(&mut self, request: &[u8]) -> Vec<u8> {
         let (operation, args) = match request.iter().position(|&b| b == b':') {
             Some(at) => (&request[..at], &request[at + 1..]),
             None => return Vec::new(),
         };
+        if !self.served {
+            return Vec::new();
+        }
         let result = match operation {
             b"setfs" => self.setfs(args),
             b"open" => self.open(args),
@@ -40,22 +60,10 @@ impl HostIo {
             b"pread" => self.pread(args),
             b"pwrite" => self.pwrite(args),
             b"fstat" => self.fstat(args),
-            b"stat" => self
-                .path(args)
-                .and_then(fs::metadata)
-                .map(|m| with_data(&stat(&m))),
-            b"lstat" => self
-                .path(args)
-                .and_then(fs::symlink_metadata)
-                .map(|m| with_data(&stat(&m))),
-            b"unlink" => self
-                .path(args)
-                .and_then(fs::remove_file)
-                .map(|()| number(0)),
-            b"readlink" => self
-                .path(args)
-                .and_then(fs::read_link)
-                .map(|target| with_data(target.as_os_str().as_bytes())),
+            b"stat" => self.stat(args, OFlags::PATH),
+            b"lstat" => self.stat(args, OFlags::PATH | OFlags::NOFOLLOW),
+            b"unlink" => self.unlink(args),
+            b"readlink" => self.readlink(args),
             _ => return Vec::new(),
         };
         result.unwrap_or_else(|e| format!("F-1,{:x}", fileio_errno(&e)).into_bytes())
@@ -69,42 +77,79 @@ impl HostIo {
         // Another mount namespace (a container) is reached through /proc/PID/root.
         let elsewhere =
             pid != 0 && same(&format!("/proc/{pid}/ns/mnt")) != same("/proc/self/ns/mnt");
-        self.fs_of = if elsewhere { pid } else { 0 };
+        self.root = match elsewhere {
+            true => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())?;
+                Some(root)
+            }
+            false => None,
+        };
         Ok(number(0))
     }
 
-    fn path(&self, hex: &[u8]) -> io::Result<PathBuf> {
-        let bytes = rsp::from_hex(hex)
-            .filter(|b| !b.contains(&0))
-            .ok_or_else(invalid)?;
-        let path = Path::new(OsStr::from_bytes(&bytes));
-        Ok(match (self.fs_of, path.strip_prefix("/")) {
-            (0, _) | (_, Err(_)) => path.to_owned(),
-            (pid, Ok(below)) => Path::new(&format!("/proc/{pid}/root")).join(below),
-        })
+    /// Opens what is meant by a path.
+    fn reach(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        let fd = match &self.root {
+            None => rustix::fs::open(path, flags, mode)?,
+            Some(root) => {
+                let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+                rustix::fs::openat2(root, path, flags, mode, inside)?
+            }
+        };
+        Ok(File::from(fd))
+    }
+
+    fn stat(&self, args: &[u8], flags: OFlags) -> io::Result<Vec<u8>> {
+        let file = self.reach(&path(args)?, flags, Mode::empty())?;
+        Ok(with_data(&stat(&file.metadata()?)))
+    }
+
+    fn readlink(&self, args: &[u8]) -> io::Result<Vec<u8>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let link = self.reach(&path(args)?, flags, Mode::empty())?;
+        let target = rustix::fs::readlinkat(&link, "", Vec::new())?;
+        Ok(with_data(target.as_bytes()))
+    }
+
+    fn unlink(&self, args: &[u8]) -> io::Result<Vec<u8>> {
+        let path = path(args)?;
+        let name = path.file_name().ok_or_else(invalid)?;
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let folder = self.reach(folder, flags, Mode::empty())?;
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+        Ok(number(0))
     }
 
     fn open(&mut self, args: &[u8]) -> io::Result<Vec<u8>> {
         let [path, flags, mode] = fields(args)?;
-        let path = self.path(path)?;
-        let flags = rsp::hex_number(flags).ok_or_else(invalid)?;
+        let path = self::path(path)?;
+        let asked = rsp::hex_number(flags).ok_or_else(invalid)?;
         let mode = rsp::hex_number(mode).ok_or_else(invalid)? as u32;
-        let mut options = OpenOptions::new();
-        match flags & 3 {
-            0 => options.read(true),
-            1 => options.write(true),
-            _ => options.read(true).write(true),
-        };
+        // What a debugger leaves here runs with the rights of whoever starts it: no set-user-ID.
+        let mode = Mode::from_raw_mode(mode & 0o777);
         // Never wait for the other side of a FIFO; has no effect on regular files.
-        options.mode(mode & 0o7777).custom_flags(libc::O_NONBLOCK);
-        if flags & 0x8 != 0 {
-            options.append(true);
-        }
-        match (flags & 0x200 != 0, flags & 0x800 != 0) {
-            (true, true) => options.create_new(true),
-            (create, _) => options.create(create),
+        let mut flags = OFlags::NONBLOCK;
+        flags |= match asked & 3 {
+            0 => OFlags::RDONLY,
+            1 => OFlags::WRONLY,
+            _ => OFlags::RDWR,
         };
-        options.truncate(flags & 0x400 != 0);
+        for (bit, flag) in [
+            (0x8, OFlags::APPEND),
+            (0x200, OFlags::CREATE),
+            (0x400, OFlags::TRUNC),
+            (0x800, OFlags::EXCL),
+        ] {
+            flags.set(flag, asked & bit != 0);
+        }
+        // Without O_CREAT it has no meaning.
+        flags.set(OFlags::EXCL, flags.contains(OFlags::CREATE | OFlags::EXCL));
         let slot = match self.files.iter().position(Option::is_none) {
             Some(slot) => slot,
             None if self.files.len() < MAX_OPEN => {
@@ -113,7 +158,7 @@ impl HostIo {
             }
             None => return Err(io::Error::from_raw_os_error(libc::EMFILE)),
         };
-        self.files[slot] = Some(options.open(path)?);
+        self.files[slot] = Some(self.reach(&path, flags, mode)?);
         Ok(number(slot as u64))
     }
 
@@ -152,6 +197,13 @@ impl HostIo {
     fn fstat(&self, args: &[u8]) -> io::Result<Vec<u8>> {
         Ok(with_data(&stat(&self.file(args)?.metadata()?)))
     }
+}
+
+fn path(hex: &[u8]) -> io::Result<PathBuf> {
+    let bytes = rsp::from_hex(hex)
+        .filter(|b| !b.contains(&0))
+        .ok_or_else(invalid)?;
+    Ok(OsStr::from_bytes(&bytes).into())
 }
 
 /// Exactly `N` fields; the last one may contain commas.
@@ -244,10 +296,11 @@ mod tests {
 
     #[test]
     fn a_file_is_opened_read_and_closed() {
-        let dir = std::env::temp_dir().join(format!("ulpf-hostio-{}", std::process::id()));
-        fs::write(&dir, b"ab}#c").unwrap();
-        let mut io = HostIo::default();
-        let hex = rsp::to_hex(dir.as_os_str().as_bytes());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"ab}#c").unwrap();
+        let mut io = HostIo::new(true);
+        let hex = rsp::to_hex(file.as_os_str().as_bytes());
         assert_eq!(io.answer(format!("open:{hex},0,0").as_bytes()), b"F0");
         assert_eq!(io.answer(b"pread:0,100,1"), b"F4;b}]}\x03c");
         let stat = io.answer(b"fstat:0");
@@ -259,13 +312,38 @@ mod tests {
         assert_eq!(io.answer(format!("open:{hex},0,0").as_bytes()), b"F-1,2");
     }
 
+    #[test]
+    fn nothing_made_here_has_somebodys_rights() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let open = format!("open:{},201,dff", rsp::to_hex(file.as_os_str().as_bytes()));
+        assert_eq!(HostIo::new(true).answer(open.as_bytes()), b"F0");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7000, 0);
+    }
+
+    #[test]
+    fn where_files_are_not_served_nothing_is_known() {
+        let hex = rsp::to_hex(b"/dev/null");
+        for request in [
+            format!("open:{hex},0,0"),
+            format!("stat:{hex}"),
+            "setfs:0".into(),
+        ] {
+            assert_eq!(
+                HostIo::new(false).answer(request.as_bytes()),
+                b"",
+                "{request}"
+            );
+        }
+    }
+
     proptest::proptest! {
         /// No request makes it panic.
         #[test]
         fn any_bytes_are_answered(op in "(setfs|open|close|pread|fstat|stat|readlink)", args in "[0-9a-f,:]{0,40}") {
             // Below a folder that does not exist ("/n/"), so that nothing is ever created.
             let path = if op == "open" { "2f6e2f" } else { "" };
-            HostIo::default().answer(format!("{op}:{path}{args}").as_bytes());
+            HostIo::new(true).answer(format!("{op}:{path}{args}").as_bytes());
         }
     }
 }

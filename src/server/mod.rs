@@ -23,7 +23,6 @@ mod client;
 mod door;
 mod filters;
 mod host_io;
-mod listen;
 pub mod options;
 mod processes;
 mod requests;
@@ -36,12 +35,12 @@ mod watches;
 pub use bridge::{BackEnd, Bound as BridgeBound, Place, offer};
 
 use crate::inject::{ExecError, Launch, StartError, Stdio, foreground, process, sys};
+use crate::listen::{Connection, Listener, Protocol, Rules};
 use crate::rsp;
 use crate::session::{self, Ending};
 use crate::signals::Incoming;
 use client::{Client, Input};
 use host_io::HostIo;
-use listen::{Listener, Reader, Writer};
 use options::{Options, Target as Wanted};
 use processes::Unborn;
 use std::collections::BTreeMap;
@@ -152,8 +151,7 @@ pub async fn serve(options: Options) -> i32 {
 impl Bound {
     /// The error is text for the user.
     pub async fn new(options: Options, terminal: Terminal) -> Result<Bound, String> {
-        let listener = Listener::bind(&options.comm).await?;
-        let stdio = matches!(listener, Listener::Stdio);
+        let listener = bind(&options).await?;
         let server = Server {
             program: match &options.target {
                 Wanted::Program { program, args } => Some((program.clone(), args.clone())),
@@ -174,8 +172,8 @@ impl Bound {
             targets: Vec::new(),
             unborn: Vec::new(),
             chosen: None,
-            host_io: HostIo::default(),
-            stdio,
+            host_io: HostIo::new(serves_files(&options, &listener)),
+            stdio: listener.is_stdio(),
             terminal,
             door: door::Door::default(),
             options,
@@ -201,7 +199,7 @@ impl Bound {
             message!("Exiting");
             return Outcome::Quit(1);
         }
-        server.accept_loop(&self.listener).await
+        server.accept_loop(&mut self.listener).await
     }
 
     async fn end(self) {
@@ -209,6 +207,31 @@ impl Bound {
         let mut server = self.server;
         server.leave().await;
     }
+}
+
+/// The place that the options name. The error is text for the user.
+async fn bind(options: &Options) -> Result<Listener, String> {
+    let rules = Rules {
+        name: "ulpf server",
+        protocol: Protocol::Remote,
+        any_user: options.any_user,
+    };
+    let listener = Listener::bind(&options.comm, rules).await?;
+    if let Some(address) = listener.beyond_this_machine() {
+        let files = match options.allow_files {
+            true => "; and read and write your files (--allow-files)",
+            false => ". It serves no files (vFile) there; --allow-files lets it",
+        };
+        message!(
+            "ulpf server: whoever reaches {address} has the program and can start others as you: there is no password{files}. :PORT listens on this machine only."
+        );
+    }
+    Ok(listener)
+}
+
+/// Files are for debuggers of this machine, unless the user says otherwise.
+fn serves_files(options: &Options, listener: &Listener) -> bool {
+    options.allow_files || listener.beyond_this_machine().is_none()
 }
 
 /// Says why a program could not be started, in gdbserver's words.
@@ -227,17 +250,17 @@ fn report(error: &StartError, prefix: &str) {
 }
 
 impl Server {
-    async fn accept_loop(&mut self, listener: &Listener) -> Outcome {
+    async fn accept_loop(&mut self, listener: &mut Listener) -> Outcome {
         loop {
             if let Some(text) = listener.announcement() {
                 self.say(&text);
             }
-            let Some((reader, writer, text)) = self.accept(listener).await else {
+            let Some(connection) = self.accept(listener).await else {
                 return Outcome::Quit(1);
             };
-            self.say(&text);
-            let mut client = Client::new(reader, writer, self.options.remote_debug);
-            self.host_io = HostIo::default();
+            self.say(&format!("Remote debugging {}", connection.from));
+            let mut client = Client::new(connection, self.options.remote_debug);
+            self.host_io.close_all();
             self.multiprocess = false;
             (self.exec_events, self.fork_events, self.vfork_events) = (false, false, false);
             let outcome = self.connection(&mut client).await;
@@ -267,7 +290,7 @@ impl Server {
     }
 
     /// The next client. A lack of descriptors, say, may pass; a program that we have is worth the wait.
-    async fn accept(&mut self, listener: &Listener) -> Option<(Reader, Writer, String)> {
+    async fn accept(&mut self, listener: &mut Listener) -> Option<Connection> {
         let mut told = None;
         loop {
             let accepted = listener.accept();

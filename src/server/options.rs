@@ -19,7 +19,8 @@ Usage:\tulpf server [OPTIONS] COMM PROG [ARGS ...]
 COMM may either be HOST:PORT to listen for a TCP connection, the path of a
 unix socket to listen on, or '-' or 'stdio' to use stdin/stdout of the server.
 :PORT listens on this machine only (127.0.0.1); write 0.0.0.0:PORT to let
-other machines in. Port 0 picks a free one.
+other machines in, all of whose users can then run programs as you. Port 0
+picks a free one.
 PROG is the executable program.  ARGS are arguments passed to inferior.
 PID is the process ID to attach to, when --attach is specified; it may also
 follow it directly (--attach PID COMM), or come last (COMM --attach PID).
@@ -67,6 +68,11 @@ Other options:
                         (default: auto)
   --no-patch            Leave the program's code as it is: hot instructions and
                         system calls are not patched, and cost a signal each.
+
+  --any-user            Let every user of this machine connect, not only your own
+                        and root.
+  --allow-files         Read and write files for the debugger (vFile) also where
+                        other machines can connect.  (On this machine: always.)
 
 Debug options:
 
@@ -123,6 +129,10 @@ pub struct Options {
     pub placement: Placement,
     pub guards: Backend,
     pub no_patch: bool,
+    /// Not only our own user and root may connect.
+    pub any_user: bool,
+    /// vFile, also where other machines can connect.
+    pub allow_files: bool,
     /// Somebody else has the program (see [`super::BackEnd`]); none: it runs here, with our stub in it.
     pub backend: Option<BackEnd>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
@@ -183,6 +193,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
             "--no-patch" => o.no_patch = true,
+            "--any-user" => o.any_user = true,
+            "--allow-files" => o.allow_files = true,
             "--backend" => match args.next() {
                 Some(name) => match backend(&name.to_string_lossy()) {
                     Ok(chosen) => (o.backend, o.guards) = chosen,

@@ -4,6 +4,7 @@
 use super::client::Client;
 use super::options::Options;
 use super::{Bound, Terminal};
+use crate::listen::Connection;
 use crate::rsp::{self, Decoder, Event};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -24,7 +25,14 @@ fn converse(bytes: &[u8]) -> Vec<Event> {
         let mut bound = Bound::new(options, Terminal::Shared).await.unwrap();
         let (ours, theirs) = tokio::io::duplex(1 << 22);
         let (reader, writer) = tokio::io::split(theirs);
-        let mut client = Client::new(Box::new(reader), Box::new(writer), false);
+        let mut client = Client::new(
+            Connection {
+                reader: Box::new(reader),
+                writer: Box::new(writer),
+                from: String::new(),
+            },
+            false,
+        );
         let (mut from, mut to) = tokio::io::split(ours);
         to.write_all(bytes).await.unwrap();
         to.shutdown().await.unwrap();

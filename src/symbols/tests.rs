@@ -38,13 +38,13 @@ impl Memory for Fixture {
     }
 }
 
+thread_local! {
+    /// One for each test.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
 fn folder() -> PathBuf {
-    let folder = std::env::temp_dir().join(format!(
-        "ulpf-symbols-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
-    let folder = PathBuf::from(folder.to_string_lossy().replace(['(', ')'], ""));
+    let folder = FOLDER.with(|folder| folder.path().to_owned());
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }

@@ -229,11 +229,13 @@ pub fn snapshot(path: &Path, s: &Session) -> Result<u64> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A label's value.
+/// A label's value: a line's end is escaped as the format does, and what a terminal would obey is shown.
 fn label(text: &str) -> String {
-    // A line ends at a newline, whatever else there is; shown(…) leaves none.
-    let text = shown(text);
-    text.replace('\\', "\\\\").replace('"', "\\\"")
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| shown(line).replace('\\', "\\\\").replace('"', "\\\""))
+        .collect();
+    lines.join("\\n")
 }
 
 /// Counters for Prometheus, as OpenMetrics text.
@@ -357,6 +359,12 @@ mod tests {
             csv.lines().nth(1),
             Some("1.002003,8,write,\"t[1,2]\",0x4040,1,00,00,false,0x0,f+0x1 at a.c:3")
         );
+    }
+
+    #[test]
+    fn labels() {
+        let program = "a\n} 7\nb\\\"\x1b[2J";
+        assert_eq!(label(program), r#"a\n} 7\nb\\\"\\x1b[2J"#);
     }
 
     #[test]

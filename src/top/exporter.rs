@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::export::{Export, Format, metrics};
+use super::http::Server;
 use super::theme::Theme;
 use super::watcher::Watcher;
 use crate::inject::sessions::Whose;
@@ -11,8 +12,8 @@ use crate::run::ring::{self, Batch, Flow, Source};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{BufRead, BufReader, Read, Write, stdout};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Write, stdout};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,10 @@ pub struct ExportArgs {
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:9469", conflicts_with_all = ["output", "format"])]
     pub metrics: Option<String>,
 
+    /// Another name of this machine by which --metrics may be asked; localhost and its addresses always work
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub allow_host: Vec<String>,
+
     /// As root: other users' sessions, too
     #[arg(long)]
     pub all_users: bool,
@@ -78,7 +83,7 @@ fn run(args: &ExportArgs) -> Result<()> {
     let over = || leave.load(Ordering::Relaxed) || end.is_some_and(|e| Instant::now() >= e);
     let whose = Whose::of(args.all_users);
     match (&args.metrics, &args.output) {
-        (Some(address), _) => serve(address, args.pid, whose, &over),
+        (Some(address), _) => serve(address, &args.allow_host, args.pid, whose, &over),
         (None, Some(path)) => {
             let format = match args.format {
                 Some(format) => format,
@@ -187,8 +192,14 @@ fn hits<W: Write>(
     Ok(())
 }
 
-/// Answers whoever asks, one after the other.
-fn serve(address: &str, pid: Option<i32>, whose: Whose, over: &dyn Fn() -> bool) -> Result<()> {
+/// Answers whoever asks, until it is over.
+fn serve(
+    address: &str,
+    hosts: &[String],
+    pid: Option<i32>,
+    whose: Whose,
+    over: &dyn Fn() -> bool,
+) -> Result<()> {
     let address: SocketAddr = match address.parse::<u16>() {
         Ok(port) => SocketAddr::from(([127, 0, 0, 1], port)),
         Err(_) => address
@@ -200,54 +211,17 @@ fn serve(address: &str, pid: Option<i32>, whose: Whose, over: &dyn Fn() -> bool)
             "{address} can be reached from outside, where everybody could read what is watched; use a loopback address, and a tunnel if need be"
         );
     }
-    let listener =
-        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
-    listener.set_nonblocking(true)?;
-    say!("metrics at http://{}/metrics", listener.local_addr()?);
+    let server = Server::bind(address, hosts)?;
+    say!("metrics at http://{}/metrics", server.address()?);
     let mut app = App::new(Theme::of_environment());
     let mut watcher = Watcher::new(pid.into_iter().collect(), whose);
     watcher.look(&mut app);
     while !over() {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                watcher.look(&mut app);
-                let _ = answer(stream, &metrics(&watcher.all(&app)));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        if let Some(wanted) = server.next() {
+            watcher.look(&mut app);
+            // Who has not waited is not missed.
+            let _ = wanted.send(metrics(&watcher.all(&app)));
         }
     }
     Ok(())
-}
-
-fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-    let mut lines = BufReader::new((&stream).take(8192));
-    let mut first = String::new();
-    lines.read_line(&mut first)?;
-    let mut line = first.clone();
-    while !matches!(line.as_str(), "" | "\r\n" | "\n") {
-        line.clear();
-        lines.read_line(&mut line)?;
-    }
-    let mut words = first.split_whitespace();
-    let (status, kind, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => (
-            "200 OK",
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            text,
-        ),
-        (Some("GET"), _) => (
-            "404 Not Found",
-            "text/plain",
-            "the figures are at /metrics\n",
-        ),
-        _ => ("405 Method Not Allowed", "text/plain", "only GET\n"),
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
 }

@@ -15,6 +15,7 @@ mod details;
 mod draw;
 mod export;
 pub mod exporter;
+mod http;
 pub mod look;
 pub mod model;
 mod names;

@@ -80,7 +80,8 @@ class BadInput(DapCase):
         self.assertEqual(dap.value("a"), "10")
 
     def test_garbage_at_the_port(self):
-        """Noise, half a message, a browser: each gets an answer or is left, and the next client is served."""
+        """Noise, half a message, a browser: who does not begin as an IDE is dropped unanswered, others get an answer,
+        and the next client is served."""
         server = subprocess.Popen([ULPF, "dap", "--listen", "0"], stderr=subprocess.PIPE, text=True)
         self.addCleanup(server.wait)
         self.addCleanup(server.stderr.close)
@@ -90,16 +91,20 @@ class BadInput(DapCase):
         def say(text, hears):
             with socket.create_connection(("127.0.0.1", port), 20) as client:
                 client.settimeout(20)
-                client.sendall(text)
-                client.shutdown(socket.SHUT_WR)
                 heard = b""
-                while piece := client.recv(65536):
-                    heard += piece
+                try:
+                    client.sendall(text)
+                    client.shutdown(socket.SHUT_WR)
+                    while piece := client.recv(65536):
+                        heard += piece
+                except ConnectionError:
+                    pass
             self.assertRegex(heard, hears)
 
-        say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", rb"not understood")
-        say(os.urandom(100_000) + b"\r\n\r\n", rb"not understood|^$")
-        say(b"\0" * 1_000_000, rb"not understood|^$")
+        say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", rb"^$")
+        say(os.urandom(100_000) + b"\r\n\r\n", rb"^$")
+        say(b"\0" * 1_000_000, rb"^$")
+        say(b"Content-Length: x\r\n\r\n", rb"not understood")
         say(b"Content-Length: 1000\r\n\r\n{", rb"^$")
         say(b"Content-Length: 999999999999\r\n\r\n{", rb"too long")
         say(b"Content-Length: 2\r\n\r\n[]", rb"not understood")

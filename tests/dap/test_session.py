@@ -275,12 +275,13 @@ class Transport(DapCase):
         self.addCleanup(server.stderr.close)
         self.addCleanup(server.kill)
         port = int(re.search(r"port (\d+)", server.stderr.readline()).group(1))
+        token = re.search(r'"token": "(\w+)"', server.stderr.readline()).group(1)
         with open(f"/proc/{server.pid}/net/tcp") as sockets:
             self.assertIn(f"0100007F:{port:04X}", sockets.read())
         # Each has a session of its own.
         both = [self.adapter(connect=socket.create_connection(("127.0.0.1", port))) for _ in range(2)]
         for dap in both:
-            dap.begin("five", at="ready")
+            dap.begin("five", at="ready", token=token)
         for dap in both:
             dap.ask("continue", threadId=1)
             self.assertEqual(dap.exited(), 0)

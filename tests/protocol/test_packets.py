@@ -64,6 +64,7 @@ class Packets(Case):
 
     def test_noise_between_packets(self):
         rsp = self.client()
+        self.assertLives(rsp)
         rsp.raw(b"+++++hello\x00\xff\r\n----")
         rsp.raw(b"+")
         # Naks may have repeated something; what counts is that the next question is answered.
@@ -114,6 +115,7 @@ class Packets(Case):
 
     def test_vanishes_mid_packet(self):
         rsp = self.client()
+        self.assertLives(rsp)
         rsp.raw(b"$qSupp")
         rsp.close()
         self.server.wait_for(r"(?s)Listening on port.*Listening on port")

@@ -174,6 +174,7 @@ class Ends(Case):
     def test_client_vanishes_and_the_next_one_goes_on(self):
         server = self.serve("five")
         first = Rsp(server.target)
+        first("?")
         first.raw(b"+$qSup")
         first.close()
         server.wait_for(r"(?s)Listening on port.*Listening on port")
@@ -187,6 +188,7 @@ class Ends(Case):
         server = self.serve("spin", options=["--once"])
         pid = server.program_pid
         client = Rsp(server.target)
+        client("?")
         client.raw(b"+$qSup")
         client.close()
         server.wait()

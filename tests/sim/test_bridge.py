@@ -219,7 +219,8 @@ class FrontEnds(Case):
 
     def test_garbage(self):
         front = self.front(self.sim(), hello=False)
-        for says in (b"garbage\n", b"\xff\n", b"[]\n", b"{}\n", b'{"id":1}\n', b'{"id":1,"op":"levitate"}\n',
+        # (Who does not begin with a brace is no front end.)
+        for says in (b"{garbage\n", b"garbage\n", b"\xff\n", b"[]\n", b"{}\n", b'{"id":1}\n', b'{"id":1,"op":"levitate"}\n',
                      b'{"id":1,"op":"hello","versions":[9,9],"client":""}\n', b'{"id":1,"op":"kill"}\n'):
             front.raw(says)
             self.assertIn("error", front.line(), says)
@@ -239,7 +240,8 @@ class FrontEnds(Case):
         sim = self.sim()
         front = self.front(sim)
         try:
-            front.raw(b"x" * (5 << 20))
+            front.raw(b"{}\n" + b"x" * (5 << 20))
+            self.assertIn("error", front.line())
             self.assertIn("more than", str(front.line()))
         except OSError:
             pass

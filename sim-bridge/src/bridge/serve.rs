@@ -11,24 +11,44 @@
 
 use super::session::Session;
 use anyhow::{Context, Result, bail};
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::fs::{DirBuilder, Permissions};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use ulpf_bridge::greeting::{self, Owner, is_front_end};
 use ulpf_bridge::{Ask, Lines, Reason, Refusal, Reply, Request, Said, State, Stop, agree};
 
 /// How long the process waits for a front end that has not come yet, or has gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a front end may leave what we write unread.
 const WRITING: Duration = Duration::from_secs(10);
+/// Connections that have not said their first words, and how much of these is waited for.
+const STRANGERS: usize = 16;
+const LONGEST: usize = 16 << 10;
 
-enum Listener {
+enum Listening {
     Unix(UnixListener),
     Tcp(TcpListener),
+}
+
+/// Where front ends come from, and those that have not said their first words: whoever says nothing stands
+/// in nobody's way.
+struct Listener {
+    listening: Listening,
+    waiting: VecDeque<Stranger>,
+}
+
+/// A connection that may become a front end's.
+struct Stranger {
+    stream: Stream,
+    said: Vec<u8>,
 }
 
 enum Stream {
@@ -57,11 +77,54 @@ impl Stream {
             Stream::Tcp(s) => s.write_all(bytes),
         }
     }
+
+    fn set_nonblocking(&self, is: bool) -> std::io::Result<()> {
+        match self {
+            Stream::Unix(s) => s.set_nonblocking(is),
+            Stream::Tcp(s) => s.set_nonblocking(is),
+        }
+    }
+
+    /// For a front end's connection.
+    fn settle(&self) -> std::io::Result<()> {
+        self.set_nonblocking(false)?;
+        match self {
+            Stream::Unix(s) => s.set_write_timeout(Some(WRITING)),
+            Stream::Tcp(s) => s
+                .set_nodelay(true)
+                .and_then(|()| s.set_write_timeout(Some(WRITING))),
+        }
+    }
+
+    /// Is it our own user's, root's, or another machine's? (The file system guards a unix socket.)
+    fn may_come(&self) -> bool {
+        let Stream::Tcp(stream) = self else {
+            return true;
+        };
+        let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
+            return false;
+        };
+        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+        let owner = tables.iter().find_map(|table| {
+            let text = std::fs::read_to_string(table).ok()?;
+            greeting::owner(&text, ours, theirs)
+        });
+        match owner {
+            Some(Owner::User(user)) => user == 0 || Some(user) == own_user(),
+            Some(Owner::Closed) => false,
+            None => !theirs.ip().to_canonical().is_loopback(),
+        }
+    }
+}
+
+fn own_user() -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").ok().map(|m| m.uid())
 }
 
 /// A path, or HOST:PORT; no host is this machine.
 fn bind(addr: &str) -> Result<Listener> {
-    let listener = match addr.rsplit_once(':') {
+    let listening = match addr.rsplit_once(':') {
         Some((host, port)) if !addr.contains('/') => {
             let port: u16 = port
                 .parse()
@@ -69,48 +132,111 @@ fn bind(addr: &str) -> Result<Listener> {
             let host = if host.is_empty() { "127.0.0.1" } else { host };
             let l = TcpListener::bind((host, port))
                 .with_context(|| format!("{addr} cannot be bound"))?;
-            eprintln!("ulpf-sim: the bridge is at {}", l.local_addr()?);
+            let address = l.local_addr()?;
+            eprintln!("ulpf-sim: the bridge is at {address}");
+            if !address.ip().is_loopback() {
+                eprintln!(
+                    "ulpf-sim: whoever reaches {address} has the machine: there is no password."
+                );
+            }
             l.set_nonblocking(true)?;
-            Listener::Tcp(l)
+            Listening::Tcp(l)
         }
         _ => {
-            if Path::new(addr).exists() {
+            if Path::new(addr).symlink_metadata().is_ok() {
                 bail!("{addr} exists already; give the path of a new socket");
             }
-            let l = UnixListener::bind(addr).with_context(|| format!("{addr} cannot be bound"))?;
+            let l =
+                bind_unix(Path::new(addr)).with_context(|| format!("{addr} cannot be bound"))?;
             l.set_nonblocking(true)?;
-            Listener::Unix(l)
+            Listening::Unix(l)
         }
     };
-    Ok(listener)
+    Ok(Listener {
+        listening,
+        waiting: VecDeque::new(),
+    })
+}
+
+/// Only its owner may connect, from the beginning: it listens in a folder that nobody else enters, and is
+/// given its rights and its name there.
+fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let folder = path.with_file_name(format!(".ulpf-sim-{}", &random[..8]));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let inside = folder.join("s");
+    let bound = UnixListener::bind(&inside).and_then(|listener| {
+        std::fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
+        std::fs::rename(&inside, path)?;
+        Ok(listener)
+    });
+    let _ = std::fs::remove_file(&inside);
+    let _ = std::fs::remove_dir(&folder);
+    bound
 }
 
 impl Listener {
-    /// The next front end; `None`: nobody has come.
-    fn accept(&self) -> Option<Stream> {
+    /// The next front end, and what it has said so far; `None`: nobody has come.
+    fn accept(&mut self) -> Option<(Stream, Vec<u8>)> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            let stream = match self {
-                Listener::Unix(l) => l.accept().map(|s| Stream::Unix(s.0)),
-                Listener::Tcp(l) => l.accept().map(|s| Stream::Tcp(s.0)),
+            let stream = match &self.listening {
+                Listening::Unix(l) => l.accept().map(|s| Stream::Unix(s.0)),
+                Listening::Tcp(l) => l.accept().map(|s| Stream::Tcp(s.0)),
             };
-            match stream {
-                Ok(s) => {
-                    let done = match &s {
-                        Stream::Unix(s) => s
-                            .set_nonblocking(false)
-                            .and_then(|()| s.set_write_timeout(Some(WRITING))),
-                        Stream::Tcp(s) => s
-                            .set_nonblocking(false)
-                            .and_then(|()| s.set_nodelay(true))
-                            .and_then(|()| s.set_write_timeout(Some(WRITING))),
-                    };
-                    if done.is_ok() {
-                        return Some(s);
-                    }
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            let come = stream.ok();
+            if come.is_none() {
+                std::thread::sleep(Duration::from_millis(5));
             }
+            if let Some(stream) = come {
+                self.meet(stream);
+            }
+            if let Some(found) = self.listen_to_all() {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    fn meet(&mut self, stream: Stream) {
+        if !stream.may_come() {
+            eprintln!("ulpf-sim: a connection was refused: it is not known to be this user's");
+            return;
+        }
+        if stream.set_nonblocking(true).is_ok() {
+            self.waiting.push_back(Stranger {
+                stream,
+                said: Vec::new(),
+            });
+        }
+        if self.waiting.len() > STRANGERS {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Takes out who has said enough to be known, and who has gone.
+    fn listen_to_all(&mut self) -> Option<(Stream, Vec<u8>)> {
+        for mut stranger in std::mem::take(&mut self.waiting) {
+            let mut piece = [0; 4096];
+            match stranger.stream.read(&mut piece) {
+                Ok(n @ 1..) => stranger.said.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                _ => continue,
+            }
+            self.waiting.push_back(stranger);
+        }
+        let known = |s: &Stranger| match is_front_end(&s.said) {
+            None if s.said.len() > LONGEST => Some(false),
+            verdict => verdict,
+        };
+        while let Some(at) = self.waiting.iter().position(|s| known(s).is_some()) {
+            let stranger = self.waiting.remove(at)?;
+            if known(&stranger) == Some(true) && stranger.stream.settle().is_ok() {
+                return Some((stranger.stream, stranger.said));
+            }
+            eprintln!(
+                "ulpf-sim: a connection was dropped: what it says is not how a front end of the bridge begins"
+            );
         }
         None
     }
@@ -155,13 +281,13 @@ struct Front {
 }
 
 impl Front {
-    fn listen(self, listener: &Listener) {
-        while let Some(mut stream) = listener.accept() {
+    fn listen(self, mut listener: Listener) {
+        while let Some((mut stream, said)) = listener.accept() {
             let Ok(writer) = stream.try_clone() else {
                 continue;
             };
             *self.shared.writer.lock().unwrap_or_else(|e| e.into_inner()) = Some(writer);
-            self.serve(&mut stream);
+            self.serve(&mut stream, &said);
             *self.shared.writer.lock().unwrap_or_else(|e| e.into_inner()) = None;
             if self.shared.running.load(SeqCst) {
                 self.shared.interrupt.store(true, SeqCst);
@@ -170,14 +296,11 @@ impl Front {
         let _ = self.work.send(Work::Alone);
     }
 
-    /// Until the connection ends.
-    fn serve(&self, stream: &mut Stream) {
+    /// Until the connection ends; `said` is its beginning.
+    fn serve(&self, stream: &mut Stream, said: &[u8]) {
         let (mut lines, mut greeted, mut buf) = (Lines::default(), false, vec![0; 1 << 16]);
+        lines.feed(said);
         loop {
-            match stream.read(&mut buf) {
-                Ok(0) | Err(_) => return,
-                Ok(n) => lines.feed(&buf[..n]),
-            }
             loop {
                 match lines.take() {
                     Ok(None) => break,
@@ -191,6 +314,10 @@ impl Front {
                         return;
                     }
                 }
+            }
+            match stream.read(&mut buf) {
+                Ok(0) | Err(_) => return,
+                Ok(n) => lines.feed(&buf[..n]),
             }
         }
     }
@@ -311,7 +438,7 @@ pub fn serve(addr: &str, load: impl FnOnce(String) -> Result<Session>) -> Result
         work,
         hello,
     };
-    std::thread::spawn(move || front.listen(&listener));
+    std::thread::spawn(move || front.listen(listener));
     let status = run(&mut session, &shared, &requests);
     if !addr.contains(':') || addr.contains('/') {
         let _ = std::fs::remove_file(addr);

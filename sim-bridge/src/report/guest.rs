@@ -62,7 +62,9 @@ pub fn run(program: &[u8], args: &[&str]) -> Result<Told> {
 /// and executing the write again, forbidding it again.
 pub fn signals() -> Result<[u64; 4]> {
     use std::os::unix::fs::OpenOptionsExt;
-    let path = std::env::temp_dir().join(format!("ulpf-sim-signals-{}", std::process::id()));
+    // Nobody foresees the name, and so nobody has taken it.
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let path = std::env::temp_dir().join(format!("ulpf-sim-signals-{}", random.trim()));
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o700);
     std::io::Write::write_all(&mut options.open(&path)?, SIGNALS)?;

@@ -5,7 +5,8 @@
 use super::link::{Link, Place};
 use super::proxy::{Flavour, Proxy};
 use super::start::Started;
-use crate::gdb::{SocketDir, find, locate};
+use crate::gdb::{find, locate};
+use crate::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -61,12 +62,12 @@ pub async fn start(
     let (program, args) = program.ok_or("No program is named.")?;
     let path = locate(program)?;
     let dir = SocketDir::new()?;
-    let (script, socket) = (dir.0.join("run.py"), dir.0.join("gdb"));
+    let (script, socket) = (dir.file("run.py"), dir.file("gdb"));
     std::fs::write(&script, SCRIPT).map_err(|e| format!("{}: {e}.", script.display()))?;
     let mut command = Command::new(&gem5);
     command
         .args(["--quiet", "--listener-mode=on", "--dot-config=", "--outdir"])
-        .arg(dir.0.join("m5out"))
+        .arg(dir.file("m5out"))
         .arg(&script)
         .arg("--port")
         .arg(&socket)

@@ -26,10 +26,10 @@ pub use link::Place;
 pub use start::BackEnd;
 
 use super::client::Client;
-use super::listen::Listener;
 use super::options::{Options, Target as Wanted};
 use super::{Outcome, Terminal};
 use crate::inject::foreground;
+use crate::listen::Listener;
 use crate::signals::Incoming;
 use front::Front;
 
@@ -68,6 +68,8 @@ impl Bound {
         backend: BackEnd,
         terminal: Terminal,
     ) -> Result<Bound, String> {
+        let listener = super::bind(&options).await?;
+        let files = super::serves_files(&options, &listener);
         let program = match options.target {
             Wanted::Program { program, args } => Some((program, args)),
             Wanted::None => None,
@@ -77,8 +79,7 @@ impl Bound {
                 );
             }
         };
-        let listener = Listener::bind(&options.comm).await?;
-        let mut front = Front::new(backend, program, terminal, options.remote_debug);
+        let mut front = Front::new(backend, program, terminal, files, options.remote_debug);
         front.output = options.output;
         let (once, multi) = (options.once, options.multi);
         Ok(Bound {
@@ -110,20 +111,20 @@ impl Bound {
             message!("ulpf server: {why}\nExiting");
             return Outcome::Quit(1);
         }
-        let stdio = matches!(self.listener, Listener::Stdio);
+        let stdio = self.listener.is_stdio();
         loop {
             if let Some(text) = self.listener.announcement() {
                 self.say(&text);
             }
-            let (reader, writer, text) = match self.listener.accept().await {
-                Ok(client) => client,
+            let connection = match self.listener.accept().await {
+                Ok(connection) => connection,
                 Err(e) => {
                     message!("Cannot accept a connection: {e}");
                     return Outcome::Quit(1);
                 }
             };
-            self.say(&text);
-            let mut client = Client::new(reader, writer, self.front.debug);
+            self.say(&format!("Remote debugging {}", connection.from));
+            let mut client = Client::new(connection, self.front.debug);
             if let Some(status) = self.front.connection(&mut client).await {
                 return Outcome::Quit(status);
             }

@@ -8,13 +8,13 @@
 
 use super::device::Device;
 use super::proxy::{Flavour, Proxy};
-use crate::gdb::SocketDir;
 use crate::inject::sys;
+use crate::listen::{Listener, Protocol, Reader, Rules, Writer};
 use crate::placement::Placement;
-use crate::server::listen::{Listener, Reader, Writer};
 use crate::server::options::{self, Options, Target};
 use crate::server::{Bound, Terminal};
 use crate::signals::Incoming;
+use crate::socket_dir::SocketDir;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,7 +28,8 @@ and outside:
   ulpf gdb --backend bridge:localhost:9000 ./prog
   ulpf gdb --backend bridge:/path/of/the/port's/socket ./prog
 
-There is no authentication: whoever reaches ADDR has the program.";
+There is no password. At a port of this machine, and at a socket, only your own user and root are served;
+beyond this machine (0.0.0.0), whoever reaches ADDR has the program.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -36,6 +37,9 @@ pub struct BridgeArgs {
     /// Where to listen: HOST:PORT, :PORT (this machine only), a new socket's path, or a character device
     #[arg(value_name = "ADDR")]
     listen: OsString,
+    /// Let all users of this machine connect, not only your own and root
+    #[arg(long)]
+    any_user: bool,
     /// A remote port that is there already: HOST:PORT, :PORT or a socket's path
     #[arg(
         value_name = "REMOTE",
@@ -88,7 +92,7 @@ pub async fn offer(args: BridgeArgs) -> i32 {
 }
 
 async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
-    let place = Place::bind(&args.listen).await?;
+    let place = Place::bind(args).await?;
     let (reader, writer) = connect(remote).await.map_err(|e| {
         format!("{remote} cannot be reached: {e}. Start `ulpf server` there first.")
     })?;
@@ -99,7 +103,7 @@ async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
 /// A server of our own, in this process, on a socket that nobody else can reach.
 async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     let (program, rest) = args.command.split_first().ok_or("No program is named.")?;
-    let place = Place::bind(&args.listen).await?;
+    let place = Place::bind(args).await?;
     if let Some(word) = &args.placement {
         Placement::parse(word)?.choose();
     }
@@ -113,7 +117,7 @@ async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     guards.choose()?;
     let path = crate::gdb::locate(program)?;
     let dir = SocketDir::new()?;
-    let socket = dir.0.join("gdb");
+    let socket = dir.file("gdb");
     let options = Options {
         comm: socket.clone().into(),
         once: true,
@@ -160,11 +164,24 @@ enum Place {
 }
 
 impl Place {
-    async fn bind(addr: &OsString) -> Result<Place, String> {
-        match Device::is_one(Path::new(addr)) {
-            true => Ok(Place::Device(Device::open(Path::new(addr))?, addr.clone())),
-            false => Ok(Place::Listener(Listener::bind(addr).await?)),
+    async fn bind(args: &BridgeArgs) -> Result<Place, String> {
+        let addr = &args.listen;
+        if Device::is_one(Path::new(addr)) {
+            let device = Device::open(Path::new(addr))?;
+            return Ok(Place::Device(device, addr.clone()));
         }
+        let rules = Rules {
+            name: "ulpf bridge",
+            protocol: Protocol::Bridge,
+            any_user: args.any_user,
+        };
+        let listener = Listener::bind(addr, rules).await?;
+        if let Some(address) = listener.beyond_this_machine() {
+            message!(
+                "ulpf bridge: whoever reaches {address} has the program: there is no password."
+            );
+        }
+        Ok(Place::Listener(listener))
     }
 
     fn announce(&self) {
@@ -178,10 +195,10 @@ impl Place {
         }
     }
 
-    async fn accept(&self) -> Result<(Reader, Writer), String> {
+    async fn accept(&mut self) -> Result<(Reader, Writer), String> {
         match self {
             Place::Listener(listener) => match listener.accept().await {
-                Ok((reader, writer, _)) => Ok((reader, writer)),
+                Ok(client) => Ok((client.reader, client.writer)),
                 Err(e) => Err(format!("no connection can be accepted: {e}")),
             },
             Place::Device(device, _) => {
@@ -194,7 +211,7 @@ impl Place {
 
 /// Until the program's end, and whoever is connected then has gone.
 async fn serve(
-    place: Place,
+    mut place: Place,
     reader: impl tokio::io::AsyncRead + Unpin,
     writer: impl tokio::io::AsyncWrite + Unpin,
     name: String,

@@ -4,7 +4,8 @@
 
 use super::gem5;
 use super::link::{Link, Place};
-use crate::gdb::{SocketDir, locate};
+use crate::gdb::locate;
+use crate::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -74,7 +75,7 @@ pub async fn start(
             let (program, args) = program.ok_or("No program is named.")?;
             let path = locate(program)?;
             let dir = SocketDir::new()?;
-            let socket = dir.0.join("sim");
+            let socket = dir.file("sim");
             let mut command = Command::new(&simulator);
             command
                 .arg("--bridge")

@@ -99,6 +99,7 @@ impl Front {
         backend: BackEnd,
         program: Option<(OsString, Vec<OsString>)>,
         terminal: Terminal,
+        files: bool,
         debug: bool,
     ) -> Front {
         Front {
@@ -123,7 +124,7 @@ impl Front {
             hard: HashMap::new(),
             registers: None,
             thread: 1,
-            host_io: HostIo::default(),
+            host_io: HostIo::new(files),
         }
     }
 
@@ -189,7 +190,7 @@ impl Front {
 
     /// Serves one debugger. `Some`: the server is to end, with this status.
     pub async fn connection(&mut self, client: &mut Client) -> Option<i32> {
-        self.host_io = HostIo::default();
+        self.host_io.close_all();
         self.extended = false;
         loop {
             match client.next().await {
