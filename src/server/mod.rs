@@ -21,6 +21,8 @@ mod bridge;
 mod client;
 mod door;
 mod filters;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod host_io;
 mod listen;
 pub mod options;
