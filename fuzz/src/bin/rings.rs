@@ -106,7 +106,9 @@ ulpf_fuzz::target!(|data| {
         let mut reader = Reader::new(start);
         for ring in 0..RINGS {
             for _ in 0..8 {
-                if reader.read(&wild, ring, 20, |hit| drop(hit.used())) == Progress::Unfinished {
+                if reader.read(&wild, ring, 20, |hit| assert!(hit.used() <= 32))
+                    == Progress::Unfinished
+                {
                     reader.skip(ring);
                 }
                 let _ = (reader.any(&wild), reader.room(&wild, ring));
