@@ -2,6 +2,7 @@
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
+# make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
 #                    KERNEL=newer: in the one of Debian's backports; KERNEL=debug: as kernel-debug
@@ -39,6 +40,9 @@ test: need-test
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+fuzz: SECONDS = 600
+fuzz: need-test
+	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
 bench: need-bench build
 	target/release/ulpf bench --write
 kernel-test: need-kernel
@@ -65,7 +69,7 @@ install: build
 	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
 	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
 clean:
-	rm -rf target stub/target oracle/target
+	rm -rf target stub/target oracle/target fuzz/target
 	$(MAKE) -C examples clean
 
 need-build:
@@ -84,4 +88,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test
+.PHONY: build demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test

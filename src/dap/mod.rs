@@ -10,6 +10,8 @@ mod data;
 mod evaluate;
 mod exceptions;
 mod feed;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod info;
 mod launch;
 mod memory;

@@ -22,6 +22,8 @@ mod bridge;
 mod client;
 mod door;
 mod filters;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod host_io;
 pub mod options;
 mod processes;

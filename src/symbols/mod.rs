@@ -15,6 +15,8 @@
 
 mod condition;
 mod filter;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod index;
 mod maps;
 mod object;

@@ -11,6 +11,8 @@
 mod book;
 mod device;
 mod front;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gem5;
 mod link;
 mod mirror;

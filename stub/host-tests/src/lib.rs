@@ -10,6 +10,8 @@ extern crate alloc;
 pub mod gdb;
 #[path = "../../src/inferior.rs"]
 pub mod inferior;
+#[path = "../../src/control/words.rs"]
+pub mod words;
 
 pub mod fake;
 pub mod ptrace;

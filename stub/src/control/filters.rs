@@ -1,21 +1,20 @@
 //! Filters of watches as the monitor commands describe them, and what becomes of them.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use alloc::{format, vec};
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_engine::agent::{self, op, variable};
+use ulpf_engine::agent::{self, variable};
 use ulpf_lib::{TargetAddr, WatchId, WatchRange};
 
 use super::Control;
-use super::monitor::number;
+use super::words::{self, bytecode, comparison, masked, number};
 use crate::attributes::Attributes;
 use crate::filter::{FAILED, Filter, Ranges};
 use crate::g;
-use crate::inferior::AgentExpr;
 
 pub const HELP: &str = "\
 FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new OP N [mask M],
@@ -23,9 +22,6 @@ FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new 
   OP: == != < <= > >= (unsigned); RANGES: 0x1000-0x2000,0x3000-0x3800 or none
   BYTECODE: a GDB agent expression in hex (ARCHITECTURE.md lists the variables of a hit)
 ";
-
-/// Longest bytecode: its jumps have 16 bits.
-const MOST_CODE: usize = 1 << 16;
 
 /// The filter words of one command.
 #[derive(Default)]
@@ -72,7 +68,7 @@ impl Words {
             }
             "if" => {
                 let hex = w.next().filter(|word| *word == "x").and_then(|_| w.next());
-                let code = hex.and_then(bytes).filter(|c| c.len() < MOST_CODE);
+                let code = hex.and_then(bytecode);
                 f.conditions
                     .push(code.ok_or("if takes x and bytecode in hex")?);
             }
@@ -101,77 +97,10 @@ impl Words {
     }
 }
 
-/// `old == 5`, as bytecode: see [`masked`] for its form.
-fn comparison<'a>(
-    variable: u16,
-    w: &mut impl Iterator<Item = &'a str>,
-) -> Result<AgentExpr, &'static str> {
-    let tail: &[u8] = match w.next() {
-        Some("==") => &[op::EQUAL],
-        Some("!=") => &[op::EQUAL, op::LOG_NOT],
-        Some("<") => &[op::LESS_UNSIGNED],
-        Some(">=") => &[op::LESS_UNSIGNED, op::LOG_NOT],
-        Some(">") => &[op::SWAP, op::LESS_UNSIGNED],
-        Some("<=") => &[op::SWAP, op::LESS_UNSIGNED, op::LOG_NOT],
-        _ => return Err("old and new are followed by ==, !=, <, <=, > or >="),
-    };
-    let value = number(w.next()).ok_or("a value is compared with a number")?;
-    let mut code = vec![op::GETV];
-    code.extend(variable.to_be_bytes());
-    code.push(op::CONST64);
-    code.extend(value.to_be_bytes());
-    code.extend(tail);
-    code.push(op::END);
-    Ok(code)
-}
-
-/// Puts `& mask` behind the variable of a comparison.
-fn masked(code: &mut AgentExpr, mask: u64) -> Result<(), &'static str> {
-    if code.len() < 13 || code.get(3) != Some(&op::CONST64) {
-        return Err("mask follows old or new OP N");
-    }
-    let mut middle = vec![op::CONST64];
-    middle.extend(mask.to_be_bytes());
-    middle.push(op::BIT_AND);
-    code.splice(3..3, middle);
-    Ok(())
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let digit = |c: &u8| (*c as char).to_digit(16).map(|d| d as u8);
-    if !hex.len().is_multiple_of(2) {
-        return None;
-    }
-    hex.as_bytes()
-        .chunks_exact(2)
-        .map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.last()?)?))
-        .collect()
-}
-
 fn ranges(word: &str, text: Option<&str>) -> Result<Ranges, &'static str> {
-    const WHAT: &str =
-        "from and outside take ranges of addresses (0x1000-0x2000,0x3000-0x4000) or none";
-    let text = text.ok_or(WHAT)?;
-    let mut list = Vec::new();
-    for part in text.split(',').filter(|_| text != "none") {
-        let (start, end) = part.split_once('-').ok_or(WHAT)?;
-        match (number(Some(start)), number(Some(end))) {
-            (Some(start), Some(end)) if start < end => list.push((start, end)),
-            _ => return Err(WHAT),
-        }
-    }
-    list.sort_unstable();
-    // Overlapping ones become one.
-    list.dedup_by(|next, before| {
-        let joins = next.0 <= before.1;
-        if joins {
-            before.1 = before.1.max(next.1);
-        }
-        joins
-    });
     Ok(Ranges {
         inside: word == "from",
-        list,
+        list: words::ranges(text)?,
     })
 }
 

@@ -29,6 +29,7 @@ mod unwind;
 mod vanished;
 mod watchdog;
 mod watches;
+mod words;
 mod world;
 
 use alloc::string::String;

@@ -10,6 +10,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::Control;
 use super::filters::{self, Words};
 use super::watches::refusal;
+use super::words::number;
 use crate::attributes::{Attributes, Wish};
 use crate::g;
 use crate::inferior::Refusal;
@@ -110,14 +111,6 @@ fn about(out: &mut dyn Write) {
 fn help(out: &mut dyn Write) {
     let _ = out.write_str(HELP);
     let _ = out.write_str(filters::HELP);
-}
-
-pub fn number(s: Option<&str>) -> Option<u64> {
-    let s = s?;
-    match s.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => s.parse().ok(),
-    }
 }
 
 pub fn quoted(out: &mut dyn Write, s: &str) {

@@ -11,42 +11,11 @@ use core::fmt::Write;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
-use super::monitor::{number, refused};
+use super::monitor::refused;
 use super::watches::refusal;
+use super::words::place;
 use crate::attributes::Attributes;
 use crate::inferior::Refusal;
-
-/// So many watches of `len` bytes from `start` on, `stride` bytes apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
-    start: u64,
-    len: u64,
-    count: u64,
-    stride: u64,
-}
-
-/// Watches in one place: an answer has a line for each that is refused.
-const MOST: u64 = 1 << 20;
-
-fn place(word: &str) -> Option<Place> {
-    let (start, rest) = word.split_once(':')?;
-    let start = number(Some(start))?;
-    let Some((len, rest)) = rest.split_once('*') else {
-        return Some(Place {
-            start,
-            len: number(Some(rest))?,
-            count: 1,
-            stride: 0,
-        });
-    };
-    let (count, stride) = rest.split_once('+')?;
-    Some(Place {
-        start,
-        len: number(Some(len))?,
-        count: number(Some(count)).filter(|n| *n <= MOST)?,
-        stride: number(Some(stride))?,
-    })
-}
 
 /// Numbers that follow each other.
 struct Stretch {

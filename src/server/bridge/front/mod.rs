@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod look;
 mod points;
 mod running;

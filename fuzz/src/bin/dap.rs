@@ -1,0 +1,13 @@
+//! A client of the debug adapter: frames, JSON, the arguments of every request.
+#![no_main]
+
+ulpf_fuzz::target!(|data| {
+    ulpf::dap::fuzzing::messages(data);
+    // The same message without its frame.
+    let framed = [
+        format!("Content-Length: {}\r\n\r\n", data.len()).as_bytes(),
+        data,
+    ]
+    .concat();
+    ulpf::dap::fuzzing::messages(&framed);
+});

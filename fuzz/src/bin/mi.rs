@@ -1,0 +1,10 @@
+//! What GDB writes, and a program that shares its output: a line is a record.
+#![no_main]
+
+ulpf_fuzz::target!(|data| {
+    let lines = ulpf_fuzz::lines(data);
+    for line in &lines {
+        ulpf::dap::fuzzing::mi_line(line);
+    }
+    ulpf::dap::fuzzing::text(&lines);
+});

@@ -1,0 +1,46 @@
+//! The framing of the remote protocol on the command's side, and what stop replies and answers of a stub
+//! (which is the target's to forge) say.
+#![no_main]
+
+use ulpf::rsp::{self, Decoder, Event};
+use ulpf::run::stops;
+
+fn events(pieces: &[&[u8]]) -> Vec<Event> {
+    let mut decoder = Decoder::new(1 << 12);
+    let mut events = Vec::new();
+    for piece in pieces {
+        decoder.feed(piece, |event| events.push(event));
+    }
+    events
+}
+
+ulpf_fuzz::target!(|data| {
+    let found = events(&[data]);
+    let middle = data.len() / 2;
+    assert_eq!(found, events(&[&data[..middle], &data[middle..]]));
+    for event in found {
+        let (Event::Packet(packet) | Event::Notification(packet)) = event else {
+            continue;
+        };
+        payload(&packet);
+    }
+    // Without a frame, too: checksums are rarely guessed.
+    payload(data);
+});
+
+fn payload(packet: &[u8]) {
+    let plain = rsp::expand_runs(packet).unwrap_or_else(|| packet.to_vec());
+    assert!(plain.len() <= 126 * packet.len().max(1));
+    assert_eq!(rsp::unescape(&rsp::escape(&plain)), plain);
+    let _ = rsp::from_hex(&plain);
+    let _ = rsp::hex_number(&plain);
+    let _ = stops::stop_of(&plain);
+    let mut armed = Vec::new();
+    for line in stops::console(&plain).unwrap_or_default().lines() {
+        let _ = stops::outcomes(line, &mut armed);
+    }
+    let _ = stops::outcomes(&String::from_utf8_lossy(&plain), &mut armed);
+    for parent in [1, 0x20] {
+        ulpf::server::fuzzing::vfork_names(&plain, parent);
+    }
+}
