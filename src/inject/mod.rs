@@ -12,6 +12,7 @@ pub mod image;
 pub mod launch;
 pub mod load;
 pub mod process;
+pub mod rights;
 pub mod sessions;
 pub mod shared;
 pub mod sys;

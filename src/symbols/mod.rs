@@ -11,12 +11,18 @@
 //! bytes   ── value ──> "tab[2].x", "41"
 //! ```
 //!
+//! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
+//! become.
+//!
 //! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
 
 mod condition;
+mod demangle;
 mod filter;
+mod image;
 mod index;
 mod maps;
+mod meter;
 mod object;
 mod pc;
 mod resolve;
@@ -24,8 +30,8 @@ mod spec;
 mod types;
 mod value;
 
+pub use demangle::demangle;
 pub use maps::{Module, Program};
-pub use object::demangle;
 pub use pc::Location;
 pub use resolve::Watched;
 pub use spec::{Scope, Spec};
@@ -74,5 +80,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

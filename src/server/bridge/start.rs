@@ -4,11 +4,11 @@
 
 use super::gem5;
 use super::link::{Link, Place};
+use crate::foreign::files;
 use crate::gdb::{SocketDir, locate};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tokio::process::{Child, Command};
 use ulpf_bridge::{Feature, Reply, Request};
 
@@ -137,7 +137,7 @@ pub async fn bias(link: &mut Link) -> u64 {
     let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
     // In an ELF file's head.
     let mut head = [0; 32];
-    let read = File::open(&link.program).and_then(|mut f| f.read_exact(&mut head));
+    let read = files::ours(Path::new(&link.program)).and_then(|f| f.read_at(0, &mut head));
     match (entry, read) {
         (Some(pair), Ok(())) => {
             let there = head[24..32].try_into().unwrap_or_default();
