@@ -2,8 +2,70 @@
 #![forbid(unsafe_code)]
 
 use crate::inject::sys;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Once};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The number of a signal that has come and tells us to end, as far as is known; 0: none.
+static TO_END: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// How many threads read files and debug information that somebody else made.
+static READING: AtomicUsize = AtomicUsize::new(0);
+
+/// So long may such reading go on after a signal.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Has a signal come that tells us to end? What takes long, and cannot wait for signals itself, asks.
+pub fn told_to_end() -> bool {
+    TO_END.load(Ordering::Relaxed) != 0
+}
+
+/// A signal that had come was not meant for us: the program has it.
+pub fn passed_on() {
+    TO_END.store(0, Ordering::Relaxed);
+}
+
+/// [`told_to_end`] knows of this signal from now on. Its default action must have been replaced.
+pub fn note(number: i32) {
+    let _ = signal_hook::flag::register_usize(number, TO_END.clone(), number as usize);
+}
+
+/// While this lives, the thread reads what somebody else made. It looks at [`told_to_end`]; but should a
+/// library not come back to it, or a file system not answer, `ulpf` ends all the same. The stub notices that,
+/// and lets go of the program.
+pub struct Reading(());
+
+impl Reading {
+    pub fn begin() -> Reading {
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(|| drop(std::thread::spawn(end_all_the_same)));
+        READING.fetch_add(1, Ordering::Relaxed);
+        Reading(())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn end_all_the_same() {
+    let mut since: Option<Instant> = None;
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        since = match told_to_end() && READING.load(Ordering::Relaxed) > 0 {
+            true => since.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        if since.is_some_and(|s| s.elapsed() > PATIENCE) {
+            eprintln!("ulpf: ends while it reads debug information, because it was told to");
+            std::process::exit(128 + TO_END.load(Ordering::Relaxed) as i32);
+        }
+    }
+}
 
 /// Signals to ourselves. One that our parent has set to be ignored (nohup) stays ignored.
 pub struct Incoming(Vec<(i32, Signal)>);
@@ -11,11 +73,12 @@ pub struct Incoming(Vec<(i32, Signal)>);
 impl Incoming {
     pub fn new(numbers: &[i32]) -> Incoming {
         let heard = numbers.iter().filter(|&&n| !sys::is_ignored(n));
-        Incoming(
-            heard
-                .filter_map(|&n| Some((n, signal(SignalKind::from_raw(n)).ok()?)))
-                .collect(),
-        )
+        let hear = |&n: &i32| {
+            let signal = signal(SignalKind::from_raw(n)).ok()?;
+            note(n);
+            Some((n, signal))
+        };
+        Incoming(heard.filter_map(hear).collect())
     }
 
     /// The next one. Safe to cancel.

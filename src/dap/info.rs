@@ -103,7 +103,7 @@ impl Session {
         let Some((path, address)) = self.variables.sources.get(reference).cloned() else {
             // A client that asks for a file by its path.
             let path = asked.source.path.unwrap_or_default();
-            return std::fs::read_to_string(&path)
+            return crate::foreign::files::text_of_ours(Path::new(&path))
                 .map(|text| json!({"content": text}))
                 .map_err(|e| format!("{path} cannot be read: {e}."));
         };

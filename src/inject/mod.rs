@@ -13,6 +13,7 @@ pub mod launch;
 pub mod load;
 pub mod process;
 pub mod remains;
+pub mod rights;
 pub mod sessions;
 pub mod shared;
 pub mod sys;

@@ -1,8 +1,10 @@
 //! What /proc says about a process.
 
+use super::rights;
 use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 
 /// Fields of `/proc/PID/status`.
@@ -216,11 +218,50 @@ pub fn executable(pid: i32) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
+/// What is there under a name of [`super::follow::file_of`]'s, as the process itself finds it: no link of its
+/// leads out of its root, and nothing is opened.
+fn look(pid: i32, file: &std::path::Path) -> io::Result<fs::Metadata> {
+    let own = fs::File::from(name(pid, file)?);
+    own.metadata()
+}
+
+fn name(pid: i32, file: &std::path::Path) -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let named = |path: &std::path::Path| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH).open(path)
+    };
+    let root = format!("/proc/{pid}/root");
+    // Of what is relative, only the beginning is a link of the kernel's.
+    let relative = ["cwd", "fd"].map(|link| format!("/proc/{pid}/{link}/"));
+    let text = file.to_string_lossy();
+    let Some(link) = relative.iter().find(|link| text.starts_with(*link)) else {
+        return match file.strip_prefix(&root) {
+            Ok(below) => rights::name_below(named(root.as_ref())?.as_fd(), below),
+            // Its own folder in /proc, whose links are the kernel's.
+            Err(_) if text.contains("/../") => Err(io::ErrorKind::NotFound.into()),
+            Err(_) => Ok(named(file)?.into()),
+        };
+    };
+    let parts = if link.ends_with("/fd/") { 5 } else { 4 };
+    let start: std::path::PathBuf = file.components().take(parts).collect();
+    let rest: std::path::PathBuf = file.components().skip(parts).collect();
+    if rest.as_os_str().is_empty() {
+        return Ok(named(&start)?.into());
+    }
+    let folder = fs::read_link(&start)?;
+    let below = match folder.strip_prefix(fs::read_link(&root)?) {
+        Ok(below) => below.join(rest),
+        Err(_) => folder.join(rest),
+    };
+    rights::name_below(named(root.as_ref())?.as_fd(), &below)
+}
+
 /// The process runs this very file.
 pub fn runs(pid: i32, file: &std::path::Path) -> bool {
-    let id = |path: &std::path::Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let own = id(std::path::Path::new(&format!("/proc/{pid}/exe")));
-    own.is_some() && own == id(file)
+    let own = fs::metadata(format!("/proc/{pid}/exe"));
+    let id = |m: &fs::Metadata| (m.dev(), m.ino());
+    matches!((own, look(pid, file)), (Ok(own), Ok(other)) if id(&own) == id(&other))
 }
 
 /// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
@@ -242,7 +283,10 @@ pub fn loses_privileges(pid: i32) -> bool {
 
 /// Executing this file would give the process other rights than it has.
 pub fn would_gain_privileges(pid: i32, file: &std::path::Path) -> bool {
-    let (Ok(meta), Ok(status)) = (fs::metadata(file), Status::of(pid)) else {
+    let Ok(file) = name(pid, file).map(fs::File::from) else {
+        return false;
+    };
+    let (Ok(meta), Ok(status)) = (file.metadata(), Status::of(pid)) else {
         return false;
     };
     let effective = |field| {
@@ -252,7 +296,8 @@ pub fn would_gain_privileges(pid: i32, file: &std::path::Path) -> bool {
     };
     let setuid = meta.mode() & 0o4000 != 0 && effective("Uid") != Some(meta.uid());
     let setgid = meta.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(meta.gid());
-    setuid || setgid || super::sys::has_capabilities(file)
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    setuid || setgid || super::sys::has_capabilities(link.as_ref())
 }
 
 /// The number that we know a thread by, from the one it has for itself (in a container).

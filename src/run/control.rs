@@ -522,6 +522,7 @@ impl Control {
 
     /// The program gets a signal of ours, unless the terminal has given it to both of us.
     fn forward(&self, number: i32) {
+        crate::signals::passed_on();
         let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
         if !(typed && process::gets_keys_with_us(self.pid)) {
             let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), number);

@@ -91,7 +91,11 @@ struct Cover {
 fn answer(args: &LastArgs) -> Result<bool> {
     let session = choose(args.pid, Whose::of(args.all_users))?;
     let program = match &session.elsewhere {
-        Some(elsewhere) => Ok(Program::of_file(&elsewhere.file, elsewhere.bias)),
+        Some(elsewhere) => Ok(Program::of_file(
+            &elsewhere.file,
+            elsewhere.bias,
+            session.by,
+        )),
         None => Program::of_process(session.pid),
     };
     let program =

@@ -34,7 +34,7 @@ pub use options::{AttachArgs, RunArgs, WatchArgs};
 use crate::inject::{Launch, StartError};
 use crate::session::{self, Ending, Session};
 use crate::symbols::{Program, Spec};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use control::{Control, Reached};
 use format::Look;
 use log::Log;
@@ -301,5 +301,8 @@ async fn prepare(
     }
     let memory = control.memory().await?;
     let (watches, changes) = watches::resolve_all(specs, &program, &memory, &watches::how(options));
+    if crate::signals::told_to_end() {
+        bail!("told to end while debug information was being read; nothing was run");
+    }
     Ok(Ok((program, watches, changes)))
 }

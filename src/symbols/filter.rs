@@ -15,8 +15,10 @@
 
 use super::Problem;
 use super::condition::{self, Node, Parser, Wrong};
+use super::demangle::demangle;
 use super::maps::Program;
-use super::object::{SymbolSort, demangle};
+use super::meter::Work;
+use super::object::SymbolSort;
 use std::fmt::Write;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -352,6 +354,7 @@ impl Program {
                 continue;
             }
             let symbols = module.object.symbols();
+            let _work = Work::through(symbols.iter().count() as u64);
             let path = |symbol: &str| {
                 let full = demangle(symbol);
                 let path = full.split('(').next().unwrap_or(&full).to_string();

@@ -3,9 +3,10 @@
 //! Keeps statics (globals, class members, function statics) with their place, and of locals only
 //! what a refusal needs to say.
 
-use super::object::{Dwarf, Slice};
+use super::meter::{self, Slice, Work};
+use super::object::Dwarf;
 use gimli::{
-    AttributeValue, DebuggingInformationEntry, Operation, UnitOffset, UnitSectionOffset,
+    AttributeValue, DebuggingInformationEntry, Operation, Reader, UnitOffset, UnitSectionOffset,
     constants as dw,
 };
 use std::cell::OnceCell;
@@ -18,6 +19,8 @@ pub struct Index {
     pub units: Vec<Unit>,
     /// Type units by signature.
     signatures: HashMap<u64, (u32, UnitOffset)>,
+    /// Scopes around variables; one comes before those within it.
+    scopes: Vec<Scope>,
     variables: Vec<Variable>,
     by_name: HashMap<&'static str, Vec<u32>>,
     by_address: OnceCell<HashMap<u64, u32>>,
@@ -40,10 +43,24 @@ pub struct Die {
     pub offset: UnitOffset,
 }
 
+/// A namespace, class or function. Paths are put together when they are asked for: those of nested scopes repeat
+/// one another, and would take room for the square of their number.
+#[derive(Clone, Copy, Debug)]
+struct Scope {
+    outer: Option<u32>,
+    /// Empty: it adds nothing to a path.
+    name: &'static str,
+    /// The innermost function.
+    function: Option<&'static str>,
+}
+
+/// Scopes in one another; real ones are some ten deep.
+const MOST_SCOPES: usize = 100;
+
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// With namespaces, classes and functions around it: `ns::Class::total`, `main::calls`.
-    pub path: Box<str>,
+    pub name: &'static str,
+    scope: Option<u32>,
     pub place: Place,
     /// Visible outside its file.
     pub external: bool,
@@ -72,7 +89,7 @@ pub enum Place {
 /// A variable that lives only while its function runs.
 #[derive(Clone, Debug)]
 pub struct Local {
-    pub function: Box<str>,
+    pub function: &'static str,
     /// In a register at least part of the time.
     pub register: bool,
 }
@@ -82,11 +99,25 @@ enum Found {
     Local { register: bool },
 }
 
+/// What the walks through the units find.
+#[derive(Default)]
+struct Finds {
+    scopes: Vec<Scope>,
+    variables: Vec<(&'static str, Variable)>,
+    locals: Vec<(&'static str, Local)>,
+    complete: Vec<(&'static str, Die)>,
+    /// Entries that others refer to for a name, with it and the scope around it.
+    declared: HashMap<Die, (&'static str, Option<u32>)>,
+    /// Variables whose name is at another entry.
+    completed: Vec<(Variable, Die)>,
+}
+
 impl Index {
     pub fn build(dwarf: &Dwarf) -> Index {
         let mut index = Index {
             units: Vec::new(),
             signatures: HashMap::new(),
+            scopes: Vec::new(),
             variables: Vec::new(),
             by_name: HashMap::new(),
             by_address: OnceCell::new(),
@@ -98,18 +129,24 @@ impl Index {
         if let Some(sup) = dwarf.sup() {
             index.add_units(sup, true);
         }
-        let mut declared = HashMap::new();
-        let mut completed = Vec::new();
+        let mut finds = Finds::default();
         for unit in 0..index.units.len() {
             // A broken unit ends its own walk; the others still count.
-            let _ = index.walk(dwarf, unit as u32, &mut declared, &mut completed);
+            let _ = index.walk(dwarf, unit as u32, &mut finds);
         }
-        for (mut variable, specification) in completed {
-            if let Some((path, die)) = declared.get(&specification) {
-                let path: &str = path;
-                variable.path = path.into();
-                variable.die = *die;
-                let name: &'static str = index.die_name(dwarf, *die).unwrap_or("");
+        index.scopes = finds.scopes;
+        for (name, variable) in finds.variables {
+            index.add(name, variable);
+        }
+        for (name, local) in finds.locals {
+            index.locals.entry(name).or_insert(local);
+        }
+        for (name, die) in finds.complete {
+            index.complete.entry(name).or_insert(die);
+        }
+        for (mut variable, die) in finds.completed {
+            if let Some(&(name, scope)) = finds.declared.get(&die) {
+                (variable.name, variable.scope, variable.die) = (name, scope, die);
                 index.add(name, variable);
             }
         }
@@ -163,29 +200,29 @@ impl Index {
         self.variables.push(variable);
     }
 
-    #[allow(clippy::type_complexity)]
-    fn walk(
-        &mut self,
-        dwarf: &Dwarf,
-        number: u32,
-        declared: &mut HashMap<Die, (Box<str>, Die)>,
-        completed: &mut Vec<(Variable, Die)>,
-    ) -> gimli::Result<()> {
-        // Taken out for the walk, so that what is found can be added meanwhile.
-        let mut found: Vec<(&'static str, Variable)> = Vec::new();
-        let mut locals: Vec<(&'static str, Local)> = Vec::new();
-        let mut complete: Vec<(&'static str, Die)> = Vec::new();
+    fn walk(&self, dwarf: &Dwarf, number: u32, finds: &mut Finds) -> gimli::Result<()> {
         let this = &self.units[number as usize];
         let (unit, home) = (&this.unit, self.dwarf_of(dwarf, number));
         let mut entries = unit.entries();
         let mut depth = 0isize;
-        // Names around the current entry, by depth; functions are remembered for their locals.
-        let mut around: Vec<(isize, &'static str, bool)> = Vec::new();
+        // Scopes around the current entry, by depth.
+        let mut around: Vec<(isize, u32)> = Vec::new();
         while let Some((delta, entry)) = entries.next_dfs()? {
             depth += delta;
-            while around.last().is_some_and(|(d, ..)| *d >= depth) {
+            while around.last().is_some_and(|(d, _)| *d >= depth) {
                 around.pop();
             }
+            let outer = around.last().map(|(_, scope)| *scope);
+            let within = outer.and_then(|scope| finds.scopes[scope as usize].function);
+            let mut enter = |name, function| {
+                let scope = Scope {
+                    outer,
+                    name,
+                    function,
+                };
+                around.push((depth, finds.scopes.len() as u32));
+                finds.scopes.push(scope);
+            };
             let die = Die {
                 unit: number,
                 offset: entry.offset(),
@@ -194,22 +231,21 @@ impl Index {
                 dw::DW_TAG_namespace => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name)
                         .unwrap_or("(anonymous namespace)");
-                    around.push((depth, name, false));
+                    enter(name, within);
                 }
                 dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name).unwrap_or("");
+                    enter(name, within);
                     if !name.is_empty() && entry.attr_value(dw::DW_AT_declaration)?.is_none() {
-                        complete.push((name, die));
+                        finds.complete.push((name, die));
                     }
-                    around.push((depth, name, false));
                 }
                 dw::DW_TAG_subprogram => {
                     let name = self.function_name(dwarf, number, entry, 4).unwrap_or("");
-                    around.push((depth, name, true));
+                    enter(name, Some(name));
                 }
                 dw::DW_TAG_variable | dw::DW_TAG_formal_parameter => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name);
-                    let in_function = around.iter().any(|(.., function)| *function);
                     let parameter = entry.tag() == dw::DW_TAG_formal_parameter;
                     let declaration = entry.attr_value(dw::DW_AT_declaration)?.is_some();
                     let place = match entry.attr_value(dw::DW_AT_location)? {
@@ -219,7 +255,7 @@ impl Index {
                             Found::Static(Place::Constant)
                         }
                         None if declaration => Found::Static(Place::Declared),
-                        None if parameter || in_function => Found::Local { register: true },
+                        None if parameter || within.is_some() => Found::Local { register: true },
                         None => Found::Static(Place::OptimisedOut),
                     };
                     let specification = match entry.attr_value(dw::DW_AT_specification)? {
@@ -237,26 +273,20 @@ impl Index {
                         Some(AttributeValue::FileIndex(n)) => Some(n),
                         _ => None,
                     };
-                    let path = join(&around, name.unwrap_or(""));
                     match (place, name) {
                         (Found::Local { register }, Some(name)) => {
-                            let function = around.iter().rev().find(|a| a.2).map_or("", |a| a.1);
-                            locals.push((
-                                name,
-                                Local {
-                                    function: function.into(),
-                                    register,
-                                },
-                            ));
+                            let function = within.unwrap_or("");
+                            finds.locals.push((name, Local { function, register }));
                             // Inlined copies of a function's static refer back to this entry.
                             if !parameter {
-                                declared.insert(die, (path, die));
+                                finds.declared.insert(die, (name, outer));
                             }
                         }
                         (Found::Local { .. }, None) => {}
                         (Found::Static(place), name) => {
                             let variable = Variable {
-                                path: path.clone(),
+                                name: name.unwrap_or(""),
+                                scope: outer,
                                 place,
                                 external,
                                 die,
@@ -264,16 +294,16 @@ impl Index {
                             };
                             match (name, specification) {
                                 (Some(name), None) => {
-                                    declared.insert(die, (path, die));
-                                    found.push((name, variable));
+                                    finds.declared.insert(die, (name, outer));
+                                    finds.variables.push((name, variable));
                                 }
                                 (Some(name), Some(_))
                                     if entry.attr_value(dw::DW_AT_type)?.is_some() =>
                                 {
-                                    found.push((name, variable))
+                                    finds.variables.push((name, variable))
                                 }
                                 (_, Some(specification)) => {
-                                    completed.push((variable, specification))
+                                    finds.completed.push((variable, specification))
                                 }
                                 (None, None) => {}
                             }
@@ -283,20 +313,11 @@ impl Index {
                 // A static class member up to DWARF 4.
                 dw::DW_TAG_member if entry.attr_value(dw::DW_AT_declaration)?.is_some() => {
                     if let Some(name) = attr_str(home, unit, entry, dw::DW_AT_name) {
-                        declared.insert(die, (join(&around, name), die));
+                        finds.declared.insert(die, (name, outer));
                     }
                 }
                 _ => {}
             }
-        }
-        for (name, variable) in found {
-            self.add(name, variable);
-        }
-        for (name, local) in locals {
-            self.locals.entry(name).or_insert(local);
-        }
-        for (name, die) in complete {
-            self.complete.entry(name).or_insert(die);
         }
         Ok(())
     }
@@ -375,16 +396,34 @@ impl Index {
         attr_str(self.dwarf_of(dwarf, die.unit), unit, &entry, dw::DW_AT_name)
     }
 
+    /// With namespaces, classes and functions around it: `ns::Class::total`, `main::calls`.
+    pub fn path(&self, variable: &Variable) -> String {
+        let mut parts = vec![variable.name];
+        let mut scope = variable.scope;
+        while let Some(this) = scope.map(|s| self.scopes[s as usize]) {
+            if parts.len() > MOST_SCOPES {
+                parts.push("…");
+                break;
+            }
+            if !this.name.is_empty() {
+                parts.push(this.name);
+            }
+            scope = this.outer;
+        }
+        parts.reverse();
+        let path = parts.join("::");
+        meter::step(path.len() as u64);
+        path
+    }
+
     /// Variables whose path is `path` or ends with `::path`.
     pub fn find(&self, path: &str) -> Vec<&Variable> {
-        let last = last_component(path);
-        let all = self
-            .by_name
-            .get(last)
-            .into_iter()
-            .flatten()
-            .map(|i| &self.variables[*i as usize]);
-        all.filter(|v| path_ends_with(&v.path, path)).collect()
+        let work = Work::look_up(0);
+        let all = self.by_name.get(last_component(path)).into_iter().flatten();
+        let all = all.map(|i| &self.variables[*i as usize]);
+        all.take_while(|_| !work.is_over())
+            .filter(|v| path_ends_with(&self.path(v), path))
+            .collect()
     }
 
     pub fn local(&self, name: &str) -> Option<&Local> {
@@ -431,15 +470,15 @@ impl Index {
                 let directory = file
                     .directory(program.header())
                     .and_then(|d| home.attr_string(unit, d).ok());
+                let directory = directory.as_ref().and_then(lossy);
                 if let (Some(directory), 1..) = (directory, file.directory_index()) {
-                    path = directory.to_string_lossy().into_owned() + "/";
+                    path = directory + "/";
                 }
-                if let Ok(name) = home.attr_string(unit, file.path_name()) {
-                    files.push(path + &name.to_string_lossy());
-                }
+                let name = home.attr_string(unit, file.path_name()).ok();
+                files.extend(name.as_ref().and_then(lossy).map(|name| path + &name));
             }
         }
-        files.extend(unit.name.map(|n| n.to_string_lossy().into_owned()));
+        files.extend(unit.name.as_ref().and_then(lossy));
         files
     }
 }
@@ -452,19 +491,11 @@ pub fn attr_str(
 ) -> Option<&'static str> {
     let value = entry.attr_value(at).ok()??;
     let slice = dwarf.attr_string(unit, value).ok()?;
-    std::str::from_utf8(slice.slice()).ok()
+    std::str::from_utf8(slice.bytes()).ok()
 }
 
-fn join(around: &[(isize, &'static str, bool)], name: &str) -> Box<str> {
-    let mut path = String::new();
-    for (_, part, _) in around {
-        if !part.is_empty() {
-            path.push_str(part);
-            path.push_str("::");
-        }
-    }
-    path.push_str(name);
-    path.into()
+fn lossy(text: &Slice) -> Option<String> {
+    Some(text.to_string_lossy().ok()?.into_owned())
 }
 
 /// The part after the last `::` outside template arguments.

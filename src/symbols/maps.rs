@@ -2,6 +2,7 @@
 
 use super::object::ObjectFile;
 use super::types::Types;
+use crate::foreign::files;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -9,6 +10,10 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct Program {
     pub modules: Vec<Rc<Module>>,
+    /// Mapped files that could not be read, and where.
+    unread: Vec<(PathBuf, Ranges)>,
+    /// Who maps them, and names sources.
+    by: Option<files::Process>,
     pub(super) places: super::pc::Cache,
 }
 
@@ -19,17 +24,23 @@ pub struct Module {
     /// Run-time address = address in the file + bias.
     pub bias: u64,
     /// Of its executable mappings.
-    pub code: Vec<(u64, u64)>,
+    pub code: Ranges,
     pub is_executable: bool,
 }
 
+type Ranges = Vec<(u64, u64)>;
+
+/// Objects that are looked at; the largest programs have some hundred. A program may map each page of its
+/// memory from another file.
+const MOST_MODULES: usize = 4096;
+
 /// One line of the maps file.
-struct Mapping<'a> {
+pub struct Mapping<'a> {
     start: u64,
     end: u64,
     offset: u64,
     executable: bool,
-    path: &'a str,
+    pub path: &'a str,
 }
 
 fn parse_line(line: &str) -> Option<Mapping<'_>> {
@@ -55,9 +66,15 @@ impl Program {
         Ok(program)
     }
 
-    /// A program on another machine, of which only the file is here: all code counts as its own.
-    pub fn of_file(path: &Path, bias: u64) -> Program {
-        let Ok(object) = ObjectFile::open(path).map(Rc::new) else {
+    /// A program on another machine, of which only the file is here: all code counts as its own. Process `by`,
+    /// an `ulpf` that is perhaps somebody else's, names the file.
+    pub fn of_file(path: &Path, bias: u64, by: i32) -> Program {
+        let read = || {
+            let by = files::Process::of(by).ok()?;
+            let object = ObjectFile::mapped(path, by.named(path).ok()?, &by).ok()?;
+            Some((Rc::new(object), by))
+        };
+        let Some((object, by)) = read() else {
             return Program::default();
         };
         let module = Module {
@@ -69,6 +86,7 @@ impl Program {
         };
         Program {
             modules: vec![Rc::new(module)],
+            by: Some(by),
             ..Program::default()
         }
     }
@@ -77,34 +95,47 @@ impl Program {
     pub fn forked(&self) -> Program {
         Program {
             modules: self.modules.clone(),
+            by: self.by.clone(),
             ..Program::default()
         }
     }
 
     /// Adds what was loaded since, drops what is gone. `true` when something changed.
     pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let by = files::Process::of(pid)?;
+        let maps = by.maps()?;
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let exe = exe.to_str().map_or(exe.clone(), |s| {
             s.strip_suffix(" (deleted)").unwrap_or(s).into()
         });
-        // The program may live in another root (containers), and its file may have been replaced.
-        let (link, root) = (
-            PathBuf::from(format!("/proc/{pid}/exe")),
-            PathBuf::from(format!("/proc/{pid}/root")),
-        );
-        let open = |path: &Path| {
-            if path == exe {
-                if let Ok(data) = std::fs::read(&link) {
-                    return ObjectFile::parse(path, data);
-                }
-            }
-            match std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path))) {
-                Ok(data) => ObjectFile::parse(path, data),
-                Err(_) => ObjectFile::open(path),
-            }
+        let open = |mapping: &Mapping| {
+            let path = Path::new(mapping.path);
+            // Its file may have been replaced.
+            let own = match path == exe {
+                true => by.executable().ok(),
+                false => None,
+            };
+            let file = match own {
+                Some(file) => Ok(file),
+                None => by.mapped(mapping.start, mapping.end, path),
+            };
+            let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+            ObjectFile::mapped(path, file, &by)
         };
-        Ok(self.refresh(&maps, &exe, open))
+        let changed = self.refresh(&maps, &exe, open);
+        self.by = Some(by);
+        Ok(changed)
+    }
+
+    /// The text of a source file that the debug information names.
+    pub fn source(&self, file: &str) -> std::io::Result<String> {
+        let path = Path::new(file);
+        let opened = match &self.by {
+            Some(by) => by.named(path),
+            None => files::ours(path),
+        };
+        let text = opened?.read(files::MOST_TEXT)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// As [`Program::refresh_from_process`], from the text of a maps file.
@@ -112,9 +143,10 @@ impl Program {
         &mut self,
         maps: &str,
         exe: &Path,
-        open: impl Fn(&Path) -> Result<ObjectFile, String>,
+        open: impl Fn(&Mapping) -> Result<ObjectFile, String>,
     ) -> bool {
         let mut modules: Vec<Rc<Module>> = Vec::new();
+        let mut unread = Vec::new();
         let mut changed = false;
         // Only code: it is never moved, while data pages may be anybody's once they are guarded.
         let code: Vec<Mapping> = maps
@@ -123,7 +155,7 @@ impl Program {
             .filter(|m| m.executable && m.path.starts_with('/'))
             .collect();
         let mut i = 0;
-        while i < code.len() {
+        while i < code.len() && modules.len() + unread.len() < MOST_MODULES {
             let path = Path::new(code[i].path);
             let mut group: Vec<&Mapping> = vec![&code[i]];
             while let Some(next) = code
@@ -133,7 +165,7 @@ impl Program {
                 group.push(next);
             }
             i += group.len();
-            let ranges: Vec<(u64, u64)> = group.iter().map(|m| (m.start, m.end)).collect();
+            let ranges: Ranges = group.iter().map(|m| (m.start, m.end)).collect();
             let before = self
                 .modules
                 .iter()
@@ -142,17 +174,24 @@ impl Program {
                 modules.push(module.clone());
                 continue;
             }
+            let failed = self.unread.iter().find(|u| u.0 == path && u.1 == ranges);
+            if let Some(failed) = failed {
+                unread.push(failed.clone());
+                continue;
+            }
             changed = true;
             let known = self
                 .modules
                 .iter()
                 .find(|m| m.object.path == path)
                 .map(|m| m.object.clone());
-            let object = match known.map_or_else(|| open(path).map(Rc::new), Ok) {
-                Ok(object) => object,
-                Err(_) => continue,
+            let object = match known {
+                Some(object) => Some(object),
+                None => open(group[0]).ok().map(Rc::new),
             };
-            let Some(bias) = bias(&object, group[0]) else {
+            let placed = object.and_then(|o| Some((bias(&o, group[0])?, o)));
+            let Some((bias, object)) = placed else {
+                unread.push((path.into(), ranges));
                 continue;
             };
             modules.push(Rc::new(Module {
@@ -165,7 +204,7 @@ impl Program {
         }
         changed |= modules.len() != self.modules.len();
         modules.sort_by_key(|m| !m.is_executable);
-        self.modules = modules;
+        (self.modules, self.unread) = (modules, unread);
         if changed {
             self.places.clear();
         }

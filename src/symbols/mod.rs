@@ -11,14 +11,20 @@
 //! bytes   ── value ──> "tab[2].x", "41"
 //! ```
 //!
+//! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
+//! become.
+//!
 //! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
 
 mod condition;
+mod demangle;
 mod filter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod image;
 mod index;
 mod maps;
+mod meter;
 mod object;
 mod pc;
 mod resolve;
@@ -26,8 +32,8 @@ mod spec;
 mod types;
 mod value;
 
+pub use demangle::demangle;
 pub use maps::{Module, Program};
-pub use object::demangle;
 pub use pc::Location;
 pub use resolve::Watched;
 pub use spec::{Scope, Spec};
@@ -78,5 +84,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

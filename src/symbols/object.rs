@@ -1,28 +1,81 @@
 //! One ELF file: segments, symbols, and where its debug information lives.
 //!
-//! Files are read once and kept until the command ends (`Box::leak`): every name, type and line
-//! table that is handed out borrows from them, and a program maps the same few objects all the time.
+//! What is read of files is kept until the command ends ([`Image`]): every name, type and line table that is
+//! handed out borrows from it, and a program maps the same few objects all the time.
+//!
+//! Files are other people's. Where they come from is the business of [`Source`]; what reading them may cost, of
+//! [`super::meter`].
 
+use super::demangle::demangle;
+use super::image::Image;
 use super::index::Index;
-use object::elf::{FileHeader64, PF_X, PT_LOAD, PT_TLS};
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader};
-use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use super::meter::{Slice, Work};
+use crate::foreign::files::{self, Opened};
+use gimli::{Reader, Section};
+use object::elf::{FileHeader64, PF_X, PT_LOAD, PT_TLS, SHT_STRTAB};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader, SectionHeader};
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, ReadRef, SymbolKind};
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-pub type Slice = gimli::EndianSlice<'static, gimli::LittleEndian>;
 pub type Dwarf = gimli::Dwarf<Slice>;
-pub type Elf = ElfFile<'static, FileHeader64<LittleEndian>>;
+pub type Elf = ElfFile<'static, FileHeader64<LittleEndian>, &'static Image>;
 
 /// Where separate debug information is installed.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
+/// The longest build ID; they have twenty bytes as a rule.
+const MOST_BUILD_ID: usize = 64;
+/// Attributes of one kind of entry; compilers write some thirty at most.
+const MOST_ATTRIBUTES: usize = 256;
+
+/// Who names files: an object names where its debug information is.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The user of `ulpf`.
+    User,
+    /// A program: it may be hostile.
+    Process(files::Process),
+}
+
+impl Source {
+    /// A file by the name that the object's own path goes by.
+    fn open(&self, path: &Path) -> std::io::Result<Opened> {
+        match self {
+            Source::User => files::ours(path),
+            Source::Process(process) => process.named(path),
+        }
+    }
+
+    /// A file that is installed here; its build ID proves that it belongs to the object.
+    fn open_installed(&self, path: &Path) -> std::io::Result<Opened> {
+        match self {
+            Source::User => files::ours(path),
+            Source::Process(process) => match process.named(path) {
+                Ok(file) => Ok(file),
+                // The program may live in another root.
+                Err(_) => process.installed(path),
+            },
+        }
+    }
+
+    /// Where the file really is: debug information lies beside that. The kernel tells of mapped files so.
+    fn real(&self, path: &Path) -> PathBuf {
+        match self {
+            Source::User => std::fs::canonicalize(path).unwrap_or_else(|_| path.into()),
+            Source::Process(process) => process.below_its_root(path),
+        }
+    }
+}
+
 pub struct ObjectFile {
     /// The path that the program knows it by.
     pub path: PathBuf,
+    source: Source,
     elf: Elf,
     pub segments: Vec<Segment>,
     pub tls: Option<Tls>,
@@ -67,19 +120,32 @@ pub struct Debug {
 
 pub struct DebugInfo {
     pub dwarf: Arc<Dwarf>,
+    /// All sections together, in bytes.
+    pub size: u64,
     pub lines: Option<addr2line::Context<Slice>>,
     index: OnceCell<Index>,
 }
 
 impl ObjectFile {
+    /// A file that the user of `ulpf` names.
     pub fn open(path: &Path) -> Result<ObjectFile, String> {
-        let data = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        ObjectFile::parse(path, data)
+        let file = files::ours(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        ObjectFile::of(path, Image::of_file(file), Source::User)
     }
 
-    /// `path` is what it is called; `data` may come from elsewhere (the vDSO, another root).
+    /// A file that a program has mapped; `path` is what the program calls it.
+    pub fn mapped(path: &Path, file: Opened, by: &files::Process) -> Result<ObjectFile, String> {
+        ObjectFile::of(path, Image::of_file(file), Source::Process(by.clone()))
+    }
+
+    #[cfg(test)]
     pub fn parse(path: &Path, data: Vec<u8>) -> Result<ObjectFile, String> {
-        let elf = parse_elf(data).map_err(|e| format!("{}: {e}", path.display()))?;
+        ObjectFile::of(path, Image::of_bytes(data), Source::User)
+    }
+
+    fn of(path: &Path, image: Image, source: Source) -> Result<ObjectFile, String> {
+        let _work = Work::look_up(0);
+        let elf = parse_elf(image).map_err(|e| format!("{}: {e}", path.display()))?;
         let endian = elf.endian();
         let mut segments = Vec::new();
         let mut tls = None;
@@ -104,6 +170,7 @@ impl ObjectFile {
         let relocatable = elf.elf_header().e_type(endian) == object::elf::ET_DYN;
         Ok(ObjectFile {
             path: path.into(),
+            source,
             elf,
             segments,
             tls,
@@ -121,18 +188,24 @@ impl ObjectFile {
             .unwrap_or("?")
     }
 
-    /// The code from an address (as linked) to the end of its segment, as the file has it.
-    pub fn code(&self, addr: u64) -> &[u8] {
+    /// Fills `to` with the code from an address (as linked), as the file has it; how many bytes there are.
+    pub fn code(&self, addr: u64, to: &mut [u8]) -> usize {
         let holds = |s: &&Segment| s.executable && s.contains(addr);
         let Some(s) = self.segments.iter().find(holds) else {
-            return &[];
+            return 0;
         };
-        let (from, to) = (
-            s.offset + (addr - s.vaddr),
-            s.offset.saturating_add(s.file_len),
-        );
-        let all: &[u8] = self.elf.data();
-        all.get(from as usize..to as usize).unwrap_or(&[])
+        let within = addr - s.vaddr;
+        let len = s.file_len.saturating_sub(within).min(to.len() as u64);
+        let from = s.offset.saturating_add(within);
+        self.elf.data().copy(from, &mut to[..len as usize])
+    }
+
+    /// Why something of the file, or of its debug information, was not read.
+    pub fn trouble(&self) -> Option<String> {
+        let debug = self.debug.get();
+        let separate = debug.and_then(|d| d.file_elf.as_ref());
+        let images = [Some(&self.elf), separate].into_iter().flatten();
+        images.into_iter().find_map(|elf| elf.data().trouble())
     }
 
     pub fn debug(&self) -> &Debug {
@@ -141,15 +214,25 @@ impl ObjectFile {
 
     pub fn index(&self) -> Option<&Index> {
         let info = self.debug().info.as_ref()?;
-        Some(info.index.get_or_init(|| Index::build(&info.dwarf)))
+        Some(info.index.get_or_init(|| {
+            let work = Work::through(info.size);
+            let index = Index::build(&info.dwarf);
+            if work.is_over() {
+                let why = || "its debug information takes too long to read".into();
+                self.elf.data().note(why);
+            }
+            index
+        }))
     }
 
     pub fn symbols(&self) -> &ElfSymbols {
         self.symbols.get_or_init(|| {
+            let separate = &self.debug().file_elf;
+            let _work = Work::through(self.elf.data().len().unwrap_or(0));
             // A separate debug file repeats the symbol table that was stripped from the object.
             let mut symbols = ElfSymbols::new(&self.elf);
             symbols.all.extend(plt_symbols(&self.elf));
-            if let Some(file) = &self.debug().file_elf {
+            if let Some(file) = separate {
                 symbols.extend(ElfSymbols::new(file));
             }
             symbols.finish();
@@ -162,29 +245,45 @@ impl ObjectFile {
             return Debug {
                 file: None,
                 file_elf: None,
-                info: load_dwarf(&self.elf, &self.path),
+                info: load_dwarf(&self.elf, &self.source, &self.real()),
             };
         }
         for candidate in self.debug_candidates() {
-            let Ok(data) = std::fs::read(&candidate.path) else {
-                continue;
+            let opened = match candidate.crc {
+                None => self.source.open_installed(&candidate.path),
+                Some(_) => self.source.open(&candidate.path),
             };
-            if candidate
-                .crc
-                .is_some_and(|crc| crc32fast::hash(&data) != crc)
-            {
+            // Most of them are not there; why another one is not read is worth to be told.
+            let trouble = |why: String| {
+                let path = candidate.path.display();
+                self.elf.data().note(|| format!("{path}: {why}"));
+            };
+            let file = match opened {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => {
+                    trouble(error.to_string());
+                    continue;
+                }
+            };
+            let elf = match parse_elf(Image::of_file(file)) {
+                Ok(elf) => elf,
+                Err(why) => {
+                    trouble(why);
+                    continue;
+                }
+            };
+            let belongs = match candidate.crc {
+                None => elf.build_id().ok().flatten() == self.elf.build_id().ok().flatten(),
+                crc => elf.data().crc() == crc,
+            };
+            if !belongs {
+                elf.data().trouble().map(trouble);
                 continue;
             }
-            let Ok(elf) = parse_elf(data) else { continue };
-            if candidate.crc.is_none()
-                && elf.build_id().ok().flatten() != self.elf.build_id().ok().flatten()
-            {
-                continue;
-            }
-            let info = if has_dwarf(&elf) {
-                load_dwarf(&elf, &candidate.path)
-            } else {
-                None
+            let info = match has_dwarf(&elf) {
+                true => load_dwarf(&elf, &self.source, &candidate.path),
+                false => None,
             };
             return Debug {
                 file: Some(candidate.path),
@@ -199,6 +298,10 @@ impl ObjectFile {
         }
     }
 
+    fn real(&self) -> PathBuf {
+        self.source.real(&self.path)
+    }
+
     fn debug_candidates(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
         if let Ok(Some(id)) = self.elf.build_id() {
@@ -208,10 +311,14 @@ impl ObjectFile {
         }
         if let Ok(Some((name, crc))) = self.elf.gnu_debuglink() {
             let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-            let real = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+            // The name of a file, in folders that are known: it does not say where to look.
+            if !files::is_plain_name(name) {
+                return found;
+            }
+            let real = self.real();
             let dir = real.parent().unwrap_or(Path::new("/"));
             let mut push = |path: PathBuf| {
-                if path != real && !name.as_os_str().is_empty() {
+                if path != real {
                     found.push(Candidate {
                         path,
                         crc: Some(crc),
@@ -245,7 +352,7 @@ struct Candidate {
 
 fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     use std::fmt::Write;
-    let (first, rest) = id.split_first()?;
+    let (first, rest) = id.split_first().filter(|_| id.len() <= MOST_BUILD_ID)?;
     let mut path = format!("{DEBUG_ROOT}/.build-id/{first:02x}/");
     for byte in rest {
         let _ = write!(path, "{byte:02x}");
@@ -253,59 +360,145 @@ fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(path + ".debug"))
 }
 
-fn parse_elf(data: Vec<u8>) -> Result<Elf, String> {
-    if data.get(..4) != Some(b"\x7fELF") {
+fn parse_elf(image: Image) -> Result<Elf, String> {
+    let mut start = [0; 5];
+    if image.copy(0, &mut start) < start.len() || &start[..4] != b"\x7fELF" {
         return Err("not an ELF file".into());
     }
-    if data.get(4) != Some(&2) {
+    if start[4] != 2 {
         return Err("a 32-bit program; only 64-bit x86 programs can be watched".into());
     }
-    Elf::parse(Box::leak(data.into_boxed_slice()) as &'static [u8]).map_err(|e| e.to_string())
+    let image: &'static Image = Box::leak(Box::new(image));
+    let read = || {
+        let header = FileHeader64::<LittleEndian>::parse(image)?;
+        // Names are looked up one by one; their tables are read whole.
+        for section in header.sections(header.endian()?, image)?.iter() {
+            if section.sh_type(LittleEndian) == SHT_STRTAB {
+                let (offset, size) = (
+                    section.sh_offset(LittleEndian),
+                    section.sh_size(LittleEndian),
+                );
+                let _ = image.read_bytes_at(offset, size);
+            }
+        }
+        Elf::parse(image)
+    };
+    read().map_err(|e: object::Error| image.trouble().unwrap_or_else(|| e.to_string()))
+}
+
+fn contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
+    let section = elf.section_by_name(name)?;
+    elf.data().unpacked(section.compressed_data().ok()?)
 }
 
 fn has_dwarf(elf: &Elf) -> bool {
     // `only-keep-debug` leaves sections without contents in the stripped file's twin.
     elf.section_by_name(".debug_info")
-        .is_some_and(|s| s.uncompressed_data().is_ok_and(|d| !d.is_empty()))
+        .is_some_and(|s| s.compressed_data().is_ok_and(|d| !d.data.is_empty()))
 }
 
-fn section(elf: &Elf, name: &str) -> Slice {
-    let data: &'static [u8] = match elf
-        .section_by_name(name)
-        .and_then(|s| s.uncompressed_data().ok())
-    {
-        Some(Cow::Borrowed(data)) => data,
-        Some(Cow::Owned(data)) => Box::leak(data.into_boxed_slice()),
-        None => &[],
+/// `path` is where the file with the debug information is.
+fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
+    let size = std::cell::Cell::new(0u64);
+    let load = |elf: &Elf, id: gimli::SectionId| {
+        let data = contents(elf, id.name()).unwrap_or(&[]);
+        size.set(size.get() + data.len() as u64);
+        Ok::<_, gimli::Error>(Slice::new(data))
     };
-    Slice::new(data, gimli::LittleEndian)
-}
-
-fn load_dwarf(elf: &Elf, path: &Path) -> Option<DebugInfo> {
-    let load = |id: gimli::SectionId| Ok::<_, gimli::Error>(section(elf, id.name()));
-    let mut dwarf = Dwarf::load(load).ok()?;
+    let mut dwarf = Dwarf::load(|id| load(elf, id)).ok()?;
     // What several packages' debug files share was moved to a supplementary file by dwz.
     if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-        let beside = std::fs::canonicalize(path)
-            .unwrap_or(path.into())
+        let beside = path
             .parent()
-            .map(|dir| dir.join(name));
+            .and_then(|dir| installed_name(&dir.join(name)));
         for file in beside.into_iter().chain(build_id_path(id)) {
-            if let Some(sup) = std::fs::read(file).ok().and_then(|d| parse_elf(d).ok()) {
-                let _ = dwarf.load_sup(|id| Ok::<_, gimli::Error>(section(&sup, id.name())));
+            let Ok(file) = source.open_installed(&file) else {
+                continue;
+            };
+            let sup = parse_elf(Image::of_file(file)).ok();
+            if let Some(sup) = sup.filter(|s| s.build_id().ok().flatten() == Some(id)) {
+                let _ = dwarf.load_sup(|id| load(&sup, id));
                 break;
             }
         }
     }
+    let size = size.get();
+    let work = Work::through(size);
+    if !attributes_are_few(&dwarf) {
+        elf.data()
+            .note(|| "its entries have too many attributes".into());
+        return None;
+    }
     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
     let dwarf = Arc::new(dwarf);
     let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
+    if work.is_over() {
+        elf.data()
+            .note(|| "its debug information takes too long to read".into());
+    }
     Some(DebugInfo {
         dwarf,
+        size,
         lines,
         index: OnceCell::new(),
     })
+}
+
+/// A path without links such as `..`, if it leads to where debug information is installed.
+fn installed_name(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain.starts_with(DEBUG_ROOT).then_some(plain)
+}
+
+/// Readers go through all attributes of an entry, also through those that take no bytes: so few bytes could
+/// stand for endless work. Every table of abbreviations that a unit names is looked at.
+fn attributes_are_few(dwarf: &Dwarf) -> bool {
+    let all = [Some(dwarf), dwarf.sup()];
+    all.into_iter().flatten().all(|dwarf| {
+        let mut tables = HashSet::new();
+        let mut units = dwarf.units();
+        while let Ok(Some(unit)) = units.next() {
+            tables.insert(unit.debug_abbrev_offset().0);
+        }
+        let mut units = dwarf.type_units();
+        while let Ok(Some(unit)) = units.next() {
+            tables.insert(unit.debug_abbrev_offset().0);
+        }
+        let few = |table: &usize| attributes_of(dwarf, *table).is_none_or(|n| n <= MOST_ATTRIBUTES);
+        tables.iter().all(few)
+    })
+}
+
+/// The most attributes of one abbreviation of a table (DWARF 5, 7.5.3); `None` if the table is broken, which
+/// gimli finds as well.
+fn attributes_of(dwarf: &Dwarf, table: usize) -> Option<usize> {
+    let mut data = *dwarf.debug_abbrev.reader();
+    data.skip(table).ok()?;
+    let mut most = 0;
+    while data.read_uleb128().ok()? != 0 {
+        let (_tag, _children) = (data.read_uleb128().ok()?, data.read_u8().ok()?);
+        let mut count = 0;
+        loop {
+            let (name, form) = (data.read_uleb128().ok()?, data.read_uleb128().ok()?);
+            if (name, form) == (0, 0) {
+                break;
+            }
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                data.read_sleb128().ok()?;
+            }
+            count += 1;
+        }
+        most = most.max(count);
+    }
+    Some(most)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -339,11 +532,9 @@ pub struct ElfSymbols {
 impl ElfSymbols {
     fn new(elf: &Elf) -> ElfSymbols {
         let mut all = Vec::new();
-        let in_memory =
-            |s: &object::read::elf::ElfSection<FileHeader64<LittleEndian>>| s.address() > 0;
         let sections = elf
             .sections()
-            .filter(in_memory)
+            .filter(|s| s.address() > 0)
             .map(|s| (s.address(), s.address().saturating_add(s.size())));
         let sections = sections.collect();
         let tables = [
@@ -408,6 +599,7 @@ impl ElfSymbols {
     /// Everything of this name, as written in the file or demangled, functions included.
     pub fn find(&self, name: &str) -> Vec<ElfSymbol> {
         let index = self.by_name.get_or_init(|| {
+            let _work = Work::through(self.all.len() as u64);
             let mut map: HashMap<Cow<'static, str>, Vec<u32>> = HashMap::new();
             for (i, symbol) in self.all.iter().enumerate() {
                 let mut add = |name| map.entry(name).or_default().push(i as u32);
@@ -528,12 +720,4 @@ fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
         .enumerate()
         .filter_map(symbol)
         .collect()
-}
-
-/// C++ and Rust names as a programmer writes them. Others stay: to a demangler, `f` is `float`.
-pub fn demangle(name: &str) -> String {
-    match name.starts_with("_Z") || name.starts_with("_R") {
-        true => addr2line::demangle_auto(Cow::Borrowed(name), None).into_owned(),
-        false => name.to_string(),
-    }
 }

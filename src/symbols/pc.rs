@@ -1,7 +1,8 @@
 //! Where in the source an instruction lies.
 
+use super::demangle::demangle;
 use super::maps::{Module, Program};
-use super::object::demangle;
+use super::meter::Work;
 use crate::foreign::text::Text;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -70,6 +71,7 @@ impl Program {
         use super::object::SymbolSort::Function;
         self.modules.iter().find_map(|module| {
             let symbols = module.object.symbols();
+            let _work = Work::through(symbols.iter().count() as u64);
             let by_name = symbols.find(name).into_iter().find(|s| s.sort == Function);
             let symbol = by_name.or_else(|| {
                 // C++ and Rust: without arguments, or the end of the path.
@@ -101,15 +103,11 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         location.function = Some(demangle(symbol.name));
         location.offset = linked - symbol.addr;
     }
-    let Some(lines) = module
-        .object
-        .debug()
-        .info
-        .as_ref()
-        .and_then(|info| info.lines.as_ref())
-    else {
+    let info = module.object.debug().info.as_ref();
+    let Some((info, lines)) = info.and_then(|info| Some((info, info.lines.as_ref()?))) else {
         return location;
     };
+    let _work = Work::look_up(info.size);
     let Ok(mut frames) = lines.find_frames(linked).skip_all_loads() else {
         return location;
     };

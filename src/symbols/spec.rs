@@ -86,7 +86,7 @@ impl Spec {
         let text = text.trim();
         let fail = |why: String| {
             Problem::new(
-                format!("`{text}` is no watch"),
+                format!("`{}` is no watch", shortened(text)),
                 why,
                 "write NAME, NAME.FIELD, NAME[3], NAME[0..16], *NAME or ADDRESS:LENGTH, and :r, :w or :rw at the end",
             )
@@ -120,7 +120,11 @@ impl Spec {
             rest = expr;
         }
         let rest = rest.trim();
-        let mut parser = Parser { text: rest, at: 0 };
+        let mut parser = Parser {
+            text: rest,
+            at: 0,
+            steps: 0,
+        };
         let expr = if parser.eat("[heap]") {
             Expr::Heap
         } else {
@@ -128,7 +132,8 @@ impl Spec {
         };
         parser.blanks();
         if parser.at != rest.len() {
-            return Err(fail(format!("`{}` is left over", &rest[parser.at..])));
+            let over = shortened(&rest[parser.at..]);
+            return Err(fail(format!("`{over}` is left over")));
         }
         if expr == Expr::Heap && (len.is_some() || scope.is_some()) {
             return Err(fail("the heap is watched as a whole".into()));
@@ -148,6 +153,14 @@ impl Spec {
             len,
             kind,
         })
+    }
+}
+
+/// As much of a text as fits into a message.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
     }
 }
 
@@ -199,9 +212,13 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
+/// Signs and steps of one expression; more than that nobody types, and each nests the expression deeper.
+const MOST_STEPS: usize = 100;
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    steps: usize,
 }
 
 impl Parser<'_> {
@@ -224,12 +241,24 @@ impl Parser<'_> {
         found
     }
 
+    fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
+        match self.steps {
+            ..=MOST_STEPS => Ok(()),
+            _ => Err(format!(
+                "it has more than {MOST_STEPS} signs, brackets and fields in one another"
+            )),
+        }
+    }
+
     fn expr(&mut self) -> Result<Expr, String> {
+        self.step()?;
         if self.eat("*") {
             return Ok(Expr::Deref(Box::new(self.expr()?)));
         }
         let mut expr = self.first()?;
         loop {
+            self.step()?;
             if self.eat("->") {
                 expr = Expr::Arrow(Box::new(expr), self.field()?);
             } else if self.eat(".") {
@@ -522,9 +551,17 @@ mod tests {
             ("a[z]", "`z` is no number"),
             ("?", "cannot start a name"),
             ("x:", "nothing follows"),
+            (&format!("{}p", "*".repeat(20_000)), "in one another"),
+            (&format!("{}p", "(".repeat(20_000)), "in one another"),
+            (&format!("p{}", ".a".repeat(20_000)), "in one another"),
+            (&format!("p{}", "->a".repeat(20_000)), "in one another"),
+            (&format!("p{}", "[1]".repeat(20_000)), "in one another"),
+            (&format!("p{}", "[".repeat(20_000)), "is no number"),
+            (&format!("p{}", "+1".repeat(20_000)), "in one another"),
         ] {
             let problem = Spec::parse(spec).unwrap_err();
             assert!(problem.why.contains(why), "{spec}: {problem:?}");
+            assert!(problem.to_string().len() < 1000);
         }
     }
 }

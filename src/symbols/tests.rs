@@ -43,7 +43,7 @@ thread_local! {
     static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
 }
 
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     let folder = FOLDER.with(|folder| folder.path().to_owned());
     std::fs::create_dir_all(&folder).unwrap();
     folder
@@ -344,7 +344,8 @@ fn debugless_library_by_its_symbol_table() {
         path.display()
     );
     let bias = 0x7f0000001000 - (code.vaddr & !0xfff);
-    assert!(program.refresh(&maps, Path::new("/bin/none"), object::ObjectFile::open));
+    let open = |m: &maps::Mapping| object::ObjectFile::open(Path::new(m.path));
+    assert!(program.refresh(&maps, Path::new("/bin/none"), open));
     struct None_;
     impl Memory for None_ {
         fn read(&self, _: u64, _: &mut [u8]) -> bool {
@@ -391,8 +392,8 @@ fn instructions_have_lines() {
         fixture.program.locate(main + i % 1000);
     }
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
-    assert_eq!(object::demangle("f"), "f");
-    assert_eq!(object::demangle("_Z1fi"), "f(int)");
+    assert_eq!(demangle("f"), "f");
+    assert_eq!(demangle("_Z1fi"), "f(int)");
     let puts = fixture.program.function("puts").unwrap();
     assert_ne!(
         fixture.program.locate(puts).object.as_deref(),

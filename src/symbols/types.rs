@@ -4,10 +4,11 @@
 //! every recursion and lets a linked list be followed one step at a time.
 
 use super::index::{Die, Entry, Index, attr_str};
-use super::object::{Dwarf, ObjectFile, Slice};
+use super::meter::{Slice, Work};
+use super::object::{Dwarf, ObjectFile};
 use gimli::{AttributeValue, constants as dw};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +70,13 @@ pub struct Bits {
     pub len: u64,
 }
 
+impl Bits {
+    /// How many bytes hold them.
+    pub fn bytes(&self) -> u64 {
+        self.first.saturating_add(self.len).div_ceil(8)
+    }
+}
+
 impl Type {
     pub fn opaque(size: u64) -> Rc<Type> {
         Rc::new(Type {
@@ -81,64 +89,88 @@ impl Type {
     /// Finds a member by name, also inside anonymous members and base classes. The offset returned
     /// is from the start of this type.
     pub fn member(&self, name: &str) -> Option<Member> {
-        let Shape::Struct { members } = &self.shape else {
-            return None;
-        };
-        if let Some(member) = members.iter().find(|m| m.name == Some(name)) {
-            return Some(member.clone());
-        }
-        members
-            .iter()
-            .filter(|m| m.name.is_none() || m.base_class)
-            .find_map(|outer| {
-                let inner = outer.ty.member(name)?;
-                Some(Member {
-                    offset: inner.offset + outer.offset,
-                    ..inner
-                })
-            })
+        let mut found = None;
+        self.each_member(&mut |member, offset| {
+            if member.name == Some(name) {
+                let offset = member.offset.wrapping_add(offset);
+                found = Some(Member {
+                    offset,
+                    ..member.clone()
+                });
+            }
+            found.is_none()
+        });
+        found
     }
 
     /// A base class that the debug information only declares.
-    pub fn undescribed_base(&self) -> Option<&Type> {
-        let Shape::Struct { members } = &self.shape else {
-            return None;
-        };
-        members
-            .iter()
-            .filter(|m| m.base_class)
-            .find_map(|m| match m.ty.shape {
-                Shape::Incomplete => Some(&*m.ty),
-                _ => m.ty.undescribed_base(),
-            })
+    pub fn undescribed_base(&self) -> Option<Rc<Type>> {
+        let mut found = None;
+        self.each_member(&mut |member, _| {
+            if member.base_class && matches!(member.ty.shape, Shape::Incomplete) {
+                found = Some(member.ty.clone());
+            }
+            found.is_none()
+        });
+        found
     }
 
     pub fn member_names(&self) -> Vec<&'static str> {
-        let Shape::Struct { members } = &self.shape else {
-            return Vec::new();
-        };
-        let inner = |m: &Member| {
-            if m.name.is_none() || m.base_class {
-                m.ty.member_names()
-            } else {
-                Vec::new()
+        let mut names = Vec::new();
+        self.each_member(&mut |member, _| {
+            names.extend(member.name);
+            true
+        });
+        names
+    }
+
+    /// Visits the members, then those inside anonymous members and base classes, with the offset of what they
+    /// are in, until `visit` says that it is enough. Each type is gone into once: they may contain one another
+    /// in more ways than anybody could visit.
+    fn each_member(&self, visit: &mut impl FnMut(&Member, u64) -> bool) {
+        let mut gone_into = HashSet::new();
+        let mut waiting = vec![];
+        let mut this: Option<(Rc<[Member]>, u64)> = self.members().map(|m| (m, 0));
+        while let Some((members, offset)) = this {
+            for member in members.iter() {
+                if !visit(member, offset) {
+                    return;
+                }
             }
-        };
-        members
-            .iter()
-            .flat_map(|m| m.name.into_iter().chain(inner(m)))
-            .collect()
+            // The first of them is the next one.
+            for outer in members.iter().rev() {
+                if outer.name.is_none() || outer.base_class {
+                    waiting.push((outer.ty.clone(), outer.offset.wrapping_add(offset)));
+                }
+            }
+            this = None;
+            while let (None, Some((ty, offset))) = (&this, waiting.pop()) {
+                if gone_into.insert(Rc::as_ptr(&ty)) {
+                    this = ty.members().map(|m| (m, offset));
+                }
+            }
+        }
+    }
+
+    fn members(&self) -> Option<Rc<[Member]>> {
+        match &self.shape {
+            Shape::Struct { members } => Some(members.clone()),
+            _ => None,
+        }
     }
 }
 
 /// Builds and keeps the types of one object.
 pub struct Types {
     pub object: Rc<ObjectFile>,
-    known: RefCell<HashMap<Die, Rc<Type>>>,
+    known: RefCell<Known>,
 }
 
+/// Types, and how deep they nest.
+type Known = HashMap<Die, (Rc<Type>, usize)>;
+
 /// Nesting that no real program reaches; a broken file might.
-const MAX_DEPTH: u32 = 64;
+const MAX_DEPTH: usize = 64;
 
 impl Types {
     pub fn new(object: Rc<ObjectFile>) -> Types {
@@ -151,10 +183,12 @@ impl Types {
     /// The type of the variable or member that `die` describes.
     pub fn of_variable(&self, die: Die) -> Option<Rc<Type>> {
         let (dwarf, index) = self.debug()?;
+        let _work = Work::look_up(self.size());
         Builder {
             dwarf,
             index,
             known: &self.known,
+            deepest: Cell::new(0),
         }
         .of_entry(die, 0)
     }
@@ -162,14 +196,20 @@ impl Types {
     /// The type that `die` itself is.
     pub fn get(&self, die: Die) -> Option<Rc<Type>> {
         let (dwarf, index) = self.debug()?;
+        let _work = Work::look_up(self.size());
         Some(
             Builder {
                 dwarf,
                 index,
                 known: &self.known,
+                deepest: Cell::new(0),
             }
             .build(die, 0),
         )
+    }
+
+    fn size(&self) -> u64 {
+        self.object.debug().info.as_ref().map_or(0, |i| i.size)
     }
 
     fn debug(&self) -> Option<(&Dwarf, &Index)> {
@@ -183,7 +223,9 @@ impl Types {
 struct Builder<'a> {
     dwarf: &'a Dwarf,
     index: &'a Index,
-    known: &'a RefCell<HashMap<Die, Rc<Type>>>,
+    known: &'a RefCell<Known>,
+    /// How deep the parts nest that were built so far for the type at hand.
+    deepest: Cell<usize>,
 }
 
 impl Builder<'_> {
@@ -210,21 +252,27 @@ impl Builder<'_> {
         None
     }
 
-    fn build(&self, die: Die, depth: u32) -> Rc<Type> {
-        if let Some(ty) = self.known.borrow().get(&die) {
+    fn build(&self, die: Die, depth: usize) -> Rc<Type> {
+        if let Some((ty, nested)) = self.known.borrow().get(&die) {
+            self.deepest.set(self.deepest.get().max(*nested));
             return ty.clone();
         }
-        let ty = match depth {
-            0..MAX_DEPTH => self
-                .build_new(die, depth + 1)
-                .unwrap_or_else(|| Type::opaque(0)),
-            _ => Type::opaque(0),
+        let others = self.deepest.replace(0);
+        let built = match depth {
+            0..MAX_DEPTH => self.build_new(die, depth + 1),
+            _ => None,
         };
-        self.known.borrow_mut().insert(die, ty.clone());
+        // Parts that were known before may nest deeper than the walk that finds them.
+        let (ty, nested) = match (built, self.deepest.get() + 1) {
+            (Some(ty), nested @ ..=MAX_DEPTH) => (ty, nested),
+            _ => (Type::opaque(0), 1),
+        };
+        self.deepest.set(others.max(nested));
+        self.known.borrow_mut().insert(die, (ty.clone(), nested));
         ty
     }
 
-    fn build_new(&self, die: Die, depth: u32) -> Option<Rc<Type>> {
+    fn build_new(&self, die: Die, depth: usize) -> Option<Rc<Type>> {
         let unit = self.unit(die);
         let entry = unit.entry(die.offset).ok()?;
         let name = attr_str(
@@ -290,7 +338,7 @@ impl Builder<'_> {
             | dw::DW_TAG_reference_type
             | dw::DW_TAG_rvalue_reference_type => {
                 let reference = entry.tag() != dw::DW_TAG_pointer_type;
-                let to = target.filter(|t| !self.is_void(*t));
+                let to = target.filter(|t| !self.is_void(*t, 8));
                 let name = match (name, to) {
                     (Some(name), _) => name.to_string(),
                     (None, Some(to)) => {
@@ -374,7 +422,7 @@ impl Builder<'_> {
         }
     }
 
-    fn array(&self, die: Die, entry: &Entry, element: Die, depth: u32) -> Option<Rc<Type>> {
+    fn array(&self, die: Die, entry: &Entry, element: Die, depth: usize) -> Option<Rc<Type>> {
         let element = self.build(element, depth);
         let vector = entry.attr_value(dw::DW_AT_GNU_vector).ok()?.is_some();
         let mut bounds = Vec::new();
@@ -403,6 +451,10 @@ impl Builder<'_> {
         if bounds.is_empty() {
             bounds.push(None);
         }
+        self.deepest.set(self.deepest.get() + bounds.len());
+        if self.deepest.get() > MAX_DEPTH {
+            return None;
+        }
         // `int a[2][3]` is an array of 2 arrays of 3: built from the inside.
         let mut ty = element;
         let mut suffix = String::new();
@@ -423,7 +475,7 @@ impl Builder<'_> {
         Some(ty)
     }
 
-    fn members(&self, die: Die, depth: u32) -> Vec<Member> {
+    fn members(&self, die: Die, depth: usize) -> Vec<Member> {
         let unit = self.unit(die);
         let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
         let mut members = Vec::new();
@@ -470,15 +522,16 @@ impl Builder<'_> {
             let mut bits = None;
             if let Some(len) = number(dw::DW_AT_bit_size)? {
                 let first = if let Some(first) = number(dw::DW_AT_data_bit_offset)? {
-                    Some(first + offset * 8)
+                    Some(first.saturating_add(offset.saturating_mul(8)))
                 } else if let Some(from_top) = number(dw::DW_AT_bit_offset)? {
                     // DWARF 2 and 3 count from the most significant bit of the storage unit.
-                    let storage = number(dw::DW_AT_byte_size)?.unwrap_or(ty.size) * 8;
+                    let storage = number(dw::DW_AT_byte_size)?.unwrap_or(ty.size);
                     storage
-                        .checked_sub(from_top + len)
-                        .map(|first| first + offset * 8)
+                        .saturating_mul(8)
+                        .checked_sub(from_top.saturating_add(len))
+                        .map(|first| first.saturating_add(offset.saturating_mul(8)))
                 } else {
-                    Some(offset * 8)
+                    Some(offset.saturating_mul(8))
                 };
                 if let Some(first) = first {
                     offset = first / 8;
@@ -504,6 +557,10 @@ impl Builder<'_> {
             });
             Ok(())
         });
+        // Variants may have parts of their own.
+        if depth >= MAX_DEPTH {
+            variants.clear();
+        }
         for part in variants {
             let mut inner = Vec::new();
             self.children(part, |child| {
@@ -516,7 +573,7 @@ impl Builder<'_> {
                 Ok(())
             });
             for variant in inner {
-                members.extend(self.members(variant, depth));
+                members.extend(self.members(variant, depth + 1));
             }
         }
         members
@@ -535,7 +592,7 @@ impl Builder<'_> {
         let _ = walk();
     }
 
-    fn is_void(&self, die: Die) -> bool {
+    fn is_void(&self, die: Die, hops: u32) -> bool {
         let Ok(entry) = self.unit(die).entry(die.offset) else {
             return true;
         };
@@ -544,7 +601,7 @@ impl Builder<'_> {
             dw::DW_TAG_const_type | dw::DW_TAG_volatile_type
         );
         match self.type_die(die.unit, &entry) {
-            Some(inner) => qualifier && self.is_void(inner),
+            Some(inner) => qualifier && hops > 0 && self.is_void(inner, hops - 1),
             None => qualifier,
         }
     }

@@ -27,7 +27,8 @@ pub fn describe(
         let inner = match &ty.shape {
             Shape::Array { element, .. } if element.size > 0 => {
                 let size = element.size;
-                let (from, to) = (offset / size, (offset + len.max(1) - 1) / size);
+                let last = offset.saturating_add(len.max(1) - 1);
+                let (from, to) = (offset / size, last / size);
                 if from != to {
                     let to = to as i64 + 1 + first_index;
                     let _ = write!(out, "[{}..{to}]", from as i64 + first_index);
@@ -46,8 +47,9 @@ pub fn describe(
             }
             Shape::Struct { members } => {
                 let fits = |m: &&super::types::Member| {
-                    let bytes = m.bits.map_or(m.ty.size, |b| (b.first + b.len).div_ceil(8));
-                    m.offset <= offset && offset + len <= m.offset + bytes
+                    let bytes = m.bits.map_or(m.ty.size, |b| b.bytes());
+                    let end = m.offset.saturating_add(bytes);
+                    m.offset <= offset && offset.saturating_add(len) <= end
                 };
                 // In a union the first member that fits speaks for all; of the rest, only one fits.
                 // Bit-fields that share bytes cannot be told apart: the whole is named then.

@@ -102,8 +102,8 @@ fn code(names: &Names, pc: u64) -> Details {
     let mut details = Details::default();
     if let (Some(file), Some(line)) = (&at.file, at.line) {
         details.source_title = format!("{}:{line}", at.short_file().unwrap_or(file));
-        details.source = match std::fs::read(file) {
-            Ok(text) => around(&String::from_utf8_lossy(&text), line as usize),
+        details.source = match names.program.source(file) {
+            Ok(text) => around(&text, line as usize),
             Err(e) => vec![(false, format!("{file}: {e}"))],
         };
     }
@@ -122,10 +122,7 @@ fn code(names: &Names, pc: u64) -> Details {
 /// From the object's file, or else from memory (JIT code), if we may; how many bytes.
 fn file_code(names: &Names, start: u64, to: &mut [u8]) -> usize {
     if let Some(module) = names.program.module_at(start) {
-        let code = module.object.code(start.wrapping_sub(module.bias));
-        let n = code.len().min(to.len());
-        to[..n].copy_from_slice(&code[..n]);
-        return n;
+        return module.object.code(start.wrapping_sub(module.bias), to);
     }
     let mut n = to.len();
     while n > 0 && !names.code(start, &mut to[..n]) {

@@ -108,7 +108,7 @@ impl Looker {
                 ..Session::default()
             },
             shared: found.shared.clone(),
-            names: Names::of_session(pid, elsewhere),
+            names: Names::of_session(pid, elsewhere, found.by),
             elsewhere: elsewhere.is_some(),
             reader: Reader::new(Start::First),
             last: Instant::now(),

@@ -120,6 +120,7 @@ fn top(args: &TopArgs) -> Result<()> {
     let leave = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP, SIGINT] {
         signal_hook::flag::register(signal, leave.clone()).context("cannot heed signals")?;
+        crate::signals::note(signal);
     }
     let mut started = None;
     let mut watcher = Watcher::new(args.pid.clone(), Whose::of(args.all_users));

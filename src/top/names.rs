@@ -46,12 +46,12 @@ impl Names {
         }
     }
 
-    /// Of a session's program, wherever that is.
-    pub fn of_session(pid: i32, elsewhere: Option<&Elsewhere>) -> Names {
+    /// Of a session's program, wherever that is; process `by` watches it.
+    pub fn of_session(pid: i32, elsewhere: Option<&Elsewhere>, by: i32) -> Names {
         match elsewhere {
             None => Names::of(pid),
             Some(elsewhere) => Names {
-                program: Program::of_file(&elsewhere.file, elsewhere.bias),
+                program: Program::of_file(&elsewhere.file, elsewhere.bias, by),
                 // Its memory is not ours to read.
                 pid: 0,
                 memory: Lazily::of(0),
@@ -116,9 +116,10 @@ impl Names {
         let linked = addr.wrapping_sub(module.bias);
         let symbol = module.object.symbols().data_at(linked);
         let at = symbol.map_or(linked, |s| s.addr);
-        let by_debug = module.object.index().and_then(|i| i.at(at));
+        let index = module.object.index();
+        let by_debug = index.and_then(|i| Some(i.path(i.at(at)?)));
         let name = match (by_debug, symbol) {
-            (Some(variable), _) => variable.path.to_string(),
+            (Some(path), _) => path,
             (None, Some(symbol)) => crate::symbols::demangle(symbol.name),
             (None, None) => return None,
         };

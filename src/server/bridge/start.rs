@@ -4,12 +4,12 @@
 
 use super::gem5;
 use super::link::{Link, Place};
+use crate::foreign::files;
 use crate::gdb::locate;
 use crate::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tokio::process::{Child, Command};
 use ulpf_bridge::{Feature, Reply, Request};
 
@@ -138,7 +138,7 @@ pub async fn bias(link: &mut Link) -> u64 {
     let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
     // In an ELF file's head.
     let mut head = [0; 32];
-    let read = File::open(&link.program).and_then(|mut f| f.read_exact(&mut head));
+    let read = files::ours(Path::new(&link.program)).and_then(|f| f.read_at(0, &mut head));
     match (entry, read) {
         (Some(pair), Ok(())) => {
             let there = head[24..32].try_into().unwrap_or_default();

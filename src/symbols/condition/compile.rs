@@ -7,6 +7,7 @@ use super::float;
 use super::{Base, Binary, CastTo, Node, Unary, What, Wrong};
 use crate::symbols::maps::Module;
 use crate::symbols::types::{Bits, Shape, Type};
+use std::cell::Cell;
 use std::rc::Rc;
 use ulpf_engine::agent::{op, variable};
 
@@ -67,11 +68,15 @@ const ULONG: Kind = Kind::Int {
 /// Jumps have 16 bits, and the monitor command has to fit into a packet.
 const MOST_CODE: usize = 4096;
 
+/// Nodes that are looked at. Some are looked at twice, and what is in them, too.
+const MOST_LOOKS: u32 = 10_000;
+
 pub fn compile(node: &Node, value: &Value, names: &dyn Names) -> Result<Compiled, Wrong> {
     let mut c = Compiler {
         code: Vec::new(),
         value,
         names,
+        looks: &Cell::new(MOST_LOOKS),
     };
     c.truth(node)?;
     c.code.push(op::END);
@@ -93,6 +98,8 @@ pub(super) struct Compiler<'a> {
     pub(super) code: Vec<u8>,
     value: &'a Value,
     names: &'a dyn Names,
+    /// How many more there may be.
+    looks: &'a Cell<u32>,
 }
 
 type Compiling<T> = Result<T, Wrong>;
@@ -292,11 +299,11 @@ impl Compiler<'_> {
         let Kind::Int { signed, size } = ty else {
             return Err(Wrong::new(at, "a bit-field of this type cannot be used"));
         };
-        if bits.first + bits.len > 64 {
+        if bits.first.saturating_add(bits.len) > 64 {
             return Err(Wrong::new(at, "the bit-field spans more than eight bytes"));
         }
         if place {
-            self.emit(&[match (bits.first + bits.len).div_ceil(8) {
+            self.emit(&[match bits.bytes() {
                 1 => op::REF8,
                 2 => op::REF16,
                 3 | 4 => op::REF32,
@@ -330,6 +337,10 @@ impl Compiler<'_> {
             })
         };
         let wrong = |why: String| Err(Wrong::new(node.at, why));
+        match self.looks.get().checked_sub(1) {
+            Some(left) => self.looks.set(left),
+            None => return wrong("the condition is too long".into()),
+        }
         match &node.what {
             What::Number {
                 value: n,
@@ -825,6 +836,7 @@ impl Compiler<'_> {
             code: Vec::new(),
             value: self.value,
             names: self.names,
+            looks: self.looks,
         };
         let Kind::Described(ty, _) = probe.operand(other).ok()?.ty else {
             return None;

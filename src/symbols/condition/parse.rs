@@ -6,6 +6,7 @@ use crate::symbols::spec::angle_brackets;
 /// Nesting that nobody types, and operators.
 const MOST_NESTED: u32 = 50;
 const MOST_OPERATORS: u32 = 100;
+const MOST_STARS: u32 = 8;
 
 /// Also used for the words around a condition.
 pub struct Parser<'a> {
@@ -98,6 +99,15 @@ impl<'a> Parser<'a> {
         node
     }
 
+    /// Operators and steps make nodes that nest, too.
+    fn count(&mut self) -> Result<(), Wrong> {
+        self.operators += 1;
+        match self.operators {
+            ..=MOST_OPERATORS => Ok(()),
+            _ => self.wrong("the condition is too long"),
+        }
+    }
+
     fn binary(&mut self, least: u8) -> Parsed {
         let mut left = self.deeper(Self::unary)?;
         loop {
@@ -118,10 +128,7 @@ impl<'a> Parser<'a> {
             if *strength < least {
                 return Ok(left);
             }
-            self.operators += 1;
-            if self.operators > MOST_OPERATORS {
-                return self.wrong("the condition is too long");
-            }
+            self.count()?;
             self.at += text.len();
             if self.at_end() {
                 return Err(Wrong::new(at, format!("nothing follows `{text}`")));
@@ -181,6 +188,7 @@ impl<'a> Parser<'a> {
             } else {
                 return Ok(node);
             };
+            self.count()?;
             node = Node { at, what };
         }
     }
@@ -403,7 +411,7 @@ impl<'a> Parser<'a> {
         while self.eat("*") {
             stars += 1;
         }
-        if !self.eat(")") || words.is_empty() {
+        if !self.eat(")") || words.is_empty() || stars > MOST_STARS {
             return None;
         }
         let base = match (integer(&words), words.as_slice()) {

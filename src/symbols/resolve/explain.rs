@@ -23,10 +23,11 @@ impl Resolver<'_> {
             let file = file.map_or(String::new(), |f| {
                 format!("{}:", f.rsplit('/').next().unwrap_or(&f))
             });
+            let path = m.index.path(m.variable);
             if m.module.is_executable {
-                format!("{file}{}", m.variable.path)
+                format!("{file}{path}")
             } else {
-                format!("{}`{}", m.module.object.name(), m.variable.path)
+                format!("{}`{path}", m.module.object.name())
             }
         });
         self.problem(
@@ -80,7 +81,7 @@ impl Resolver<'_> {
                         .index()
                         .into_iter()
                         .flat_map(|i| i.variables())
-                        .map(|v| v.path.rsplit("::").next().unwrap_or(&v.path)),
+                        .map(|v| v.name.rsplit("::").next().unwrap_or(v.name)),
                 );
             }
             let is_data =
@@ -122,6 +123,13 @@ impl Resolver<'_> {
             hint = format!(
                 "{hint} ({split} of its units keep their variables in .dwo files, which are not read: build without -gsplit-dwarf)"
             );
+        }
+        let troubled = self.program.modules.iter().find_map(|m| {
+            let why = m.object.trouble()?;
+            Some((m.object.name(), why))
+        });
+        if let Some((object, why)) = troubled {
+            hint = format!("{hint} ({object} was not read completely: {why})");
         }
         let file = match scope {
             Some(Scope::File(file)) => format!(" in {file}"),

@@ -137,8 +137,8 @@ impl Resolver<'_> {
         } else {
             good.truncate(1);
         }
-        if good.iter().any(|v| &*v.path == name) {
-            good.retain(|v| &*v.path == name);
+        if good.iter().any(|v| index.path(v) == name) {
+            good.retain(|v| index.path(v) == name);
             if good.iter().any(|v| v.external) {
                 good.retain(|v| v.external);
             }

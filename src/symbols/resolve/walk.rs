@@ -235,7 +235,7 @@ impl Resolver<'_> {
             };
             return Err(self.problem(format!("{} has no field `{field}`", ty.name), hint));
         };
-        let size = member.bits.map_or(0, |b| (b.first + b.len).div_ceil(8));
+        let size = member.bits.map_or(0, |b| b.bytes());
         Ok(Lvalue {
             addr: value.addr.wrapping_add(member.offset),
             ty: Some(member.ty),
