@@ -5,10 +5,10 @@
 //! session: the server relays it, `ulpf run` speaks it.
 #![forbid(unsafe_code)]
 
+use crate::foreign::numbers::Process;
 use crate::inject::{self, Injected, Launch, SharedArea, StartError, process, sys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -62,7 +62,7 @@ pub struct Session {
     pub exit: Exit,
     /// For the user; full sentences.
     pub warnings: Vec<String>,
-    pidfd: Arc<OwnedFd>,
+    process: Process,
 }
 
 /// Starts a program; it rests before its first instruction.
@@ -90,10 +90,11 @@ async fn blocking(
 }
 
 impl Exit {
-    /// Waits for the end of a process that `pidfd` means.
-    pub fn of(pid: i32, launched: bool, pidfd: OwnedFd) -> io::Result<Exit> {
+    /// Waits for the end of a process.
+    pub fn of(process: &Process, launched: bool) -> io::Result<Exit> {
         let (tell, exit) = watch::channel(None);
-        let poll = sys::watch_readable(pidfd)?;
+        let poll = sys::watch_readable(process.pidfd().try_clone_to_owned()?)?;
+        let pid = process.pid;
         tokio::spawn(async move {
             let ended = poll.readable().await;
             drop(ended);
@@ -112,52 +113,45 @@ impl Exit {
 impl Session {
     pub fn new(injected: Injected) -> io::Result<Session> {
         let Injected {
-            pid,
+            process,
             stub_pid,
             control,
             shared,
-            pidfd,
             launched,
             warnings,
         } = injected;
         control.set_nonblocking(true)?;
-        let pidfd = Arc::new(pidfd);
-        let exit = Exit::of(pid, launched, pidfd.try_clone()?)?;
+        let exit = Exit::of(&process, launched)?;
         Ok(Session {
-            pid,
+            pid: process.pid,
             stub_pid,
             launched,
             control: UnixStream::from_std(control)?,
             shared,
             exit,
             warnings,
-            pidfd,
+            process,
         })
     }
 
-    /// What `exit` and `pidfd` follow has become another program.
-    pub fn continued(injected: Injected, exit: Exit, pidfd: Arc<OwnedFd>) -> io::Result<Session> {
+    /// What `exit` waits for has become another program.
+    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Session> {
         injected.control.set_nonblocking(true)?;
         Ok(Session {
-            pid: injected.pid,
+            pid: injected.process.pid,
             stub_pid: injected.stub_pid,
             launched: injected.launched,
             control: UnixStream::from_std(injected.control)?,
             shared: injected.shared,
             exit,
             warnings: injected.warnings,
-            pidfd,
+            process: injected.process,
         })
     }
 
-    /// Sends a signal to the program; nothing happens if it has ended already.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        sys::pidfd_signal(self.pidfd.as_fd(), signal)
-    }
-
-    /// A handle that can signal the program after the session has been taken apart.
-    pub fn pidfd(&self) -> Arc<OwnedFd> {
-        self.pidfd.clone()
+    /// The program, as it is found again whatever becomes of its number.
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 }
 

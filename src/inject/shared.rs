@@ -188,7 +188,10 @@ impl SharedArea {
         let n = self.counters(watch);
         let (hits, silent) = self.header().tallied(self.areas(), watch);
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        (hits + count(&n.hits), silent + count(&n.silent))
+        (
+            hits.saturating_add(count(&n.hits)),
+            silent.saturating_add(count(&n.silent)),
+        )
     }
 
     /// All watches that there have been, by their numbers.

@@ -75,12 +75,17 @@ impl Summary {
             for id in ids {
                 let counters = shared.counters(*id);
                 let (hits, silent) = shared.hits(*id);
-                row.hits += hits;
-                row.silent += silent;
-                row.filtered += counters.filtered.load(Relaxed);
-                row.false_positives += counters.false_positives.load(Relaxed);
+                // The program may have written anything there.
+                let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+                add(&mut row.hits, hits);
+                add(&mut row.silent, silent);
+                add(&mut row.filtered, counters.filtered.load(Relaxed));
+                add(
+                    &mut row.false_positives,
+                    counters.false_positives.load(Relaxed),
+                );
                 row.gone = counters.gone.load(Relaxed) != 0;
-                row.traps += counters.traps.load(Relaxed);
+                add(&mut row.traps, counters.traps.load(Relaxed));
                 row.register = counters.placement.load(Relaxed) != 0;
             }
             row.refused = match &watch.armed {
@@ -116,7 +121,7 @@ impl Summary {
     /// For people. `all`: also every watch without a hit.
     pub fn text(&self, all: bool) -> String {
         let mut out = String::new();
-        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).sum::<u64>();
+        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
         let filtered = sum(|r| r.filtered);
         let _ = writeln!(
