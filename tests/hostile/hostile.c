@@ -191,10 +191,13 @@ static char state_of(int pid) {
 
 static void take_over(int target) {
     int stub;
-    while (!(stub = find_stub(target)))
+    while (!find_stub(target))
         usleep(1000);
-    /* It rests from the moment at which it has a stub until ulpf lets it go on. */
+    /* It rests from the moment at which it has a stub until ulpf lets it go on. (The first one found may have been
+     * on its way to make the stub.) */
     for (unsigned long then = *tick; *tick < then + 20;)
+        usleep(1000);
+    while (!(stub = find_stub(target)))
         usleep(1000);
     kill(stub, SIGSTOP);
     while (state_of(stub) != 'T')

@@ -203,7 +203,7 @@ class Hostile(unittest.TestCase):
             for what in "fork", "exec":
                 with self.subTest(what, victim=victim):
                     said = self.forged(what, "--follow", victim=victim)
-                    self.assertRegex(said, r"child.* process VICTIM is not a child of process TARGET")
+                    self.assertRegex(said, "process VICTIM is not a child of process TARGET")
             with self.subTest("vfork", victim=victim):
                 said = self.forged("vfork", "--follow", victim=victim)
                 self.assertIn("ulpf did not ask for that", said)
@@ -218,7 +218,7 @@ class Hostile(unittest.TestCase):
             with self.subTest(what):
                 said = self.forged(what, "--follow", victim=0, run=True)
                 if what != "thread":
-                    self.assertRegex(said, r"child.* process VICTIM is not a child of process TARGET")
+                    self.assertRegex(said, "process VICTIM is not a child of process TARGET")
         for what, step in [("many", 4), ("notes", 0), ("silent", 4), ("close", 0)]:
             with self.subTest(what, step=step):
                 self.forged(what, step=step, run=True)
