@@ -260,12 +260,13 @@ impl Follower {
     pub async fn done(&mut self) -> Done {
         let how = self.outcome().await;
         let child = self.child.take();
-        match (&how, self.next.take()) {
-            // The next one can only be of the stub that there was.
-            (Followed::Failed | Followed::Other | Followed::Not { .. }, Some(next)) => {
-                self.begin(next);
-            }
-            _ => {}
+        let next = self.next.take();
+        let same_stub = matches!(
+            how,
+            Followed::Failed | Followed::Other | Followed::Not { .. }
+        );
+        if let (true, Some(next)) = (same_stub, next) {
+            self.begin(next);
         }
         Done { child, how }
     }

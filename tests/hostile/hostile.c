@@ -102,6 +102,20 @@ static void notify(const char *format, ...) {
     say("%", text);
 }
 
+/* The same again and again, until nobody listens any more. */
+static void flood(const char *text) {
+    static char many[1 << 16];
+    size_t len = 0;
+    while (len + strlen(text) <= sizeof many)
+        len += sprintf(many + len, "%s", text);
+    for (size_t at = 0;;) {
+        ssize_t n = send(control, many + at, len - at, MSG_NOSIGNAL);
+        if (n <= 0)
+            return;
+        at = (at + n) % len;
+    }
+}
+
 /* The answer to a monitor command. */
 static void answer_in_hex(const char *text) {
     static char hex[60000];
@@ -247,22 +261,16 @@ static void forge(int target, int number) {
     } else if (is("strange"))
         notify("UlpfWhatever:%x", number);
     else if (is("notes"))
-        for (;;)
-            notify("UlpfExecFailed");
+        flood("%UlpfExecFailed#61");
     else if (is("output"))
-        for (;;)
-            answer("O%04000d", 0);
+        flood("$O4848484848484848#af");
     else if (is("garbage"))
-        while (send(control, path, sizeof path, MSG_NOSIGNAL) > 0)
-            ;
+        flood("garbage");
     else if (is("packet")) {
         send(control, "$", 1, MSG_NOSIGNAL);
-        memset(path, 'x', sizeof path);
-        while (send(control, path, sizeof path, MSG_NOSIGNAL) > 0)
-            ;
+        flood("x");
     } else if (is("runs"))
-        for (;;)
-            say("$", "O0*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~");
+        flood("$O0*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~#4f");
     else if (is("many"))
         answer_in_hex("{\"watches\":[0,4294967295]}\n");
     else if (is("deep")) {
