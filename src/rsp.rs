@@ -332,6 +332,8 @@ impl Client {
 
     /// A monitor command (`qRcmd`): its text. An error reply or an unknown command is an error.
     pub async fn monitor(&mut self, command: &str) -> io::Result<String> {
+        let no_text =
+            || io::Error::other(format!("the stub answers `{command}` with what is no text"));
         let mut text = Vec::new();
         let mut reply = self
             .request(format!("qRcmd,{}", to_hex(command.as_bytes())).as_bytes())
@@ -344,7 +346,7 @@ impl Client {
                     )));
                 }
                 b"OK" => break,
-                [b'O', hex @ ..] => text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?),
+                [b'O', hex @ ..] => text.extend(from_hex(hex).ok_or_else(no_text)?),
                 [b'E', b'.', why @ ..] => {
                     return Err(io::Error::other(String::from_utf8_lossy(why).into_owned()));
                 }
@@ -355,7 +357,7 @@ impl Client {
                     )));
                 }
                 hex => {
-                    text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?);
+                    text.extend(from_hex(hex).ok_or_else(no_text)?);
                     break;
                 }
             }

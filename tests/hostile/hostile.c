@@ -270,7 +270,7 @@ static void forge(int target, int number) {
         send(control, "$", 1, MSG_NOSIGNAL);
         flood("x");
     } else if (is("runs"))
-        flood("$O0*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~#4f");
+        flood("$O0*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~#f7");
     else if (is("many"))
         answer_in_hex("{\"watches\":[0,4294967295]}\n");
     else if (is("deep")) {
