@@ -2,23 +2,27 @@
 //! about to exec. The work is ptrace's and is done on a thread of its own (`inject::follow`).
 #![forbid(unsafe_code)]
 
+use crate::foreign::numbers::{self, Process};
 use crate::inject::follow::{self, Exec, Followed};
-use crate::inject::{Injected, process, sys};
+use crate::inject::{Injected, process};
 use crate::rsp;
 use crate::session::{Exit, Session};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream as Channel;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+const OFFER: &str = "QUlpfFollow:";
+
 /// Offers the stub to follow its program, and more; it asks for nothing without.
 pub fn offer(more: &[&str]) -> Vec<u8> {
-    let mut text = String::from("QUlpfFollow:exec");
+    let mut text = format!("{OFFER}exec");
     for what in more {
         text.push(';');
         text.push_str(what);
@@ -26,19 +30,96 @@ pub fn offer(more: &[&str]) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// What has been offered to a stub since there is a session, so what it may speak of. (An answer to an offer
+/// that was withdrawn may be on its way.)
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offered {
+    exec: bool,
+    fork: bool,
+    /// Vfork children, of which a debugger hears; or which are followed by themselves (`spawn`).
+    vfork: bool,
+    spawn: bool,
+}
+
+impl Offered {
+    /// Takes note of what a packet to the stub offers.
+    pub fn note(&mut self, packet: &[u8]) {
+        let Some(list) = packet.strip_prefix(OFFER.as_bytes()) else {
+            return;
+        };
+        for what in list.split(|&b| b == b';') {
+            match what {
+                b"exec" => self.exec = true,
+                b"fork" => self.fork = true,
+                b"vfork" => self.vfork = true,
+                b"spawn" => self.spawn = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// The stub may report a child that was forked, or one of vfork.
+    pub fn children(&self, vfork: bool) -> bool {
+        match vfork {
+            true => self.vfork,
+            false => self.fork,
+        }
+    }
+}
+
+/// The child in a stop reply `T05…fork:pPID.TID;…` (without `p` and `.TID` where there is one process): its
+/// number, and whether it is a vfork child.
+pub fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
+    let fields = stop.strip_prefix(b"T")?.get(2..)?;
+    fields.split(|&b| b == b';').find_map(|field| {
+        let (name, value) = field.split_at(field.iter().position(|&b| b == b':')?);
+        let vfork = match name {
+            b"fork" => false,
+            b"vfork" => true,
+            _ => return None,
+        };
+        let value = &value[1..];
+        let value = value.strip_prefix(b"p").unwrap_or(value);
+        let number = rsp::hex_number(value.split(|&b| b == b'.').next()?)?;
+        Some((numbers::of_process(number)?, vfork))
+    })
+}
+
+/// A stub has told of something that was not asked for, or cannot be: whoever says that is no stub of ours, and
+/// nothing else of it is to be believed. A sentence for the user.
+pub fn forged(pid: i32, what: &str) -> String {
+    format!(
+        "the stub of process {pid} says that {what}; ulpf did not ask for that. The program, or somebody who shares its rights, speaks in the stub's name: nothing more of it is believed, and it is not watched any more."
+    )
+}
+
+/// What became of a notification.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub enum Note {
+    /// It was between the stub and us.
+    Taken,
+    /// It is for somebody else.
+    Theirs,
+    /// It is forged; what to tell the user.
+    Forged(String),
+}
+
 /// Every notification of the stub to us begins like this.
 const OURS: &[u8] = b"Ulpf";
 
 /// The exec under way, if there is one.
 pub struct Follower {
-    pid: i32,
+    process: Process,
     launched: bool,
     exit: Exit,
-    pidfd: Arc<OwnedFd>,
+    pub offered: Offered,
     task: Option<JoinHandle<Followed<Injected>>>,
     /// It is this vfork child's, by the number that the stub knows it by.
     child: Option<i32>,
     failed: Arc<AtomicBool>,
+    /// The stub has spoken of the next one before this one was over here; and whom to answer.
+    next: Option<(Vec<u8>, Channel)>,
     /// Only if it executes the file again that it runs already.
     same_only: bool,
 }
@@ -64,13 +145,14 @@ impl Done {
 impl Follower {
     pub fn of(session: &Session) -> Follower {
         Follower {
-            pid: session.pid,
+            process: session.process(),
             launched: session.launched,
             exit: session.exit.clone(),
-            pidfd: session.pidfd(),
+            offered: Offered::default(),
             task: None,
             child: None,
             failed: Arc::default(),
+            next: None,
             same_only: false,
         }
     }
@@ -85,61 +167,88 @@ impl Follower {
         self.task.is_some()
     }
 
-    /// A notification from the stub at the other end of `control`. False: it is somebody else's.
-    pub fn notified(&mut self, text: &[u8], control: &UnixStream) -> bool {
+    /// A notification from the stub at the other end of `control`.
+    pub fn notified(&mut self, text: &[u8], control: &UnixStream) -> Note {
         if !text.starts_with(OURS) {
-            return false;
+            return Note::Theirs;
         }
+        let forged = |what: &str| Note::Forged(forged(self.process.pid, what));
         if text == b"UlpfExecFailed" {
             self.failed.store(true, Ordering::SeqCst);
-        } else if let Some(rest) = text.strip_prefix(b"UlpfExec:") {
-            self.failed = Arc::default();
-            self.child = None;
-            if let Err(error) = self.begin(rest, control) {
-                // The thread waits for our word.
-                let _ = control.try_write(&rsp::frame(b"vUlpfExec;alone"));
-                let not = Followed::Not {
-                    program: "another program".into(),
-                    why: format!("ulpf cannot follow it ({error})."),
-                };
-                self.task = Some(tokio::spawn(async { not }));
-            }
+            return Note::Taken;
         }
-        true
+        let Some(rest) = text.strip_prefix(b"UlpfExec:") else {
+            return forged("something has happened that no stub tells of");
+        };
+        let of_child = rest.split(|&b| b == b';').count() > 3;
+        if !self.offered.exec || of_child && !(self.offered.vfork || self.offered.spawn) {
+            return forged("a process is about to execute a program");
+        }
+        if self.next.is_some() {
+            return forged("several threads execute programs at once");
+        }
+        let Ok(channel) = control.as_fd().try_clone_to_owned() else {
+            let _ = control.try_write(&rsp::frame(b"vUlpfExec;alone"));
+            return Note::Taken;
+        };
+        let exec = (rest.to_vec(), channel.into());
+        match self.task {
+            Some(_) => self.next = Some(exec),
+            None => self.begin(exec),
+        }
+        Note::Taken
     }
 
-    /// `TID;DIR;PATH`, and `;PID` of a vfork child
-    fn begin(&mut self, text: &[u8], control: &UnixStream) -> io::Result<()> {
-        let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    fn begin(&mut self, (text, stub): (Vec<u8>, Channel)) {
+        self.failed = Arc::default();
+        self.child = None;
+        self.task = Some(match self.request(&text, &stub) {
+            Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
+            Err(why) => {
+                // The thread waits for our word.
+                let _ = io::Write::write(&mut &stub, &rsp::frame(b"vUlpfExec;alone"));
+                let not = Followed::Not {
+                    program: "another program".into(),
+                    why: format!("ulpf cannot follow it ({why})."),
+                };
+                tokio::spawn(async { not })
+            }
+        });
+    }
+
+    /// `TID;DIR;PATH`, and `;PID` of a vfork child. The error says why it is not followed.
+    fn request(&mut self, text: &[u8], stub: &Channel) -> Result<Exec, String> {
+        let bad = || String::from("what the stub says of it is not understood");
         let mut fields = text.split(|&b| b == b';');
-        let mut number = || fields.next().and_then(rsp::hex_number).ok_or_else(bad);
-        let (tid, dir) = (number()? as i32, number()? as u32 as i32);
+        let number = |field: Option<&[u8]>| field.and_then(rsp::hex_number).ok_or_else(bad);
+        let process = |n: u64| numbers::of_process(n).ok_or_else(bad);
+        let thread = process(number(fields.next())?)?;
+        let dir = number(fields.next())? as u32 as i32;
         let path = fields.next().and_then(rsp::from_hex).ok_or_else(bad)?;
         let path = PathBuf::from(OsString::from_vec(path));
-        self.child = fields.next().and_then(rsp::hex_number).map(|n| n as i32);
-        let (pid, tid, pidfd) = match self.child {
-            None => {
-                let tid = process::thread_numbered(self.pid, tid).unwrap_or(tid);
-                (self.pid, tid, self.pidfd.try_clone()?)
-            }
-            Some(number) => {
-                let pid = process::child_numbered(self.pid, number).unwrap_or(number);
-                (pid, pid, sys::pidfd_open(pid)?)
-            }
+        self.child = match fields.next() {
+            Some(field) => Some(process(number(Some(field))?)?),
+            None => None,
         };
-        let request = Exec {
-            pid,
+        let own = self.process.clone();
+        let (process, tid) = match self.child {
+            None => own.thread(thread).map(|tid| (own, tid)),
+            Some(number) => own.vfork_child(number).map(|child| {
+                let pid = child.pid;
+                (child, pid)
+            }),
+        }
+        .map_err(|stranger| stranger.to_string())?;
+        Ok(Exec {
             tid,
-            file: follow::file_of(pid, dir, &path),
+            file: follow::file_of(process.pid, dir, &path),
+            process,
             launched: self.launched && self.child.is_none(),
             child: self.child.is_some(),
             same_only: self.same_only,
-            pidfd,
-            stub: control.as_fd().try_clone_to_owned()?.into(),
+            stub: stub.try_clone().map_err(|e| e.to_string())?,
             failed: self.failed.clone(),
-        };
-        self.task = Some(tokio::task::spawn_blocking(move || follow::exec(request)));
-        Ok(())
+        })
     }
 
     /// The last exec that the stub told us of has failed.
@@ -151,6 +260,14 @@ impl Follower {
     pub async fn done(&mut self) -> Done {
         let how = self.outcome().await;
         let child = self.child.take();
+        let next = self.next.take();
+        let same_stub = matches!(
+            how,
+            Followed::Failed | Followed::Other | Followed::Not { .. }
+        );
+        if let (true, Some(next)) = (same_stub, next) {
+            self.begin(next);
+        }
         Done { child, how }
     }
 
@@ -163,7 +280,7 @@ impl Follower {
         match followed {
             Ok(followed) => followed.and_then(|injected| {
                 let session = match self.child {
-                    None => Session::continued(injected, self.exit.clone(), self.pidfd.clone()),
+                    None => Session::continued(injected, self.exit.clone()),
                     Some(_) => Session::new(injected),
                 };
                 match session {
@@ -176,10 +293,52 @@ impl Follower {
     }
 
     fn lost(&self, error: &io::Error) -> Followed<Session> {
-        let program = process::executable(self.pid).unwrap_or_default();
+        let program = process::executable(self.process.pid).unwrap_or_default();
         Followed::Lost {
             program: program.display().to_string(),
             why: error.to_string(),
         }
+    }
+}
+
+impl Drop for Follower {
+    /// Whoever traces a thread for us is to let go of it.
+    fn drop(&mut self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_in_stops() {
+        assert_eq!(
+            child_in(b"T05fork:p1f.1f;thread:p10.10;"),
+            Some((31, false))
+        );
+        assert_eq!(
+            child_in(b"T05thread:p10.10;core:1;vfork:p2.2;"),
+            Some((2, true))
+        );
+        assert_eq!(child_in(b"T05fork:1f;thread:10;"), Some((31, false)));
+        assert_eq!(child_in(b"T05vforkdone:;"), None);
+        assert_eq!(child_in(b"W00"), None);
+        // kill(2) would take these for many.
+        for many in ["p-1.-1", "0", "pffffffff.1", "ffffffffffffffff", ""] {
+            assert_eq!(child_in(format!("T05fork:{many};").as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn only_what_was_offered() {
+        let mut offered = Offered::default();
+        offered.note(b"vCont;c");
+        assert!(!offered.exec && !offered.children(false) && !offered.children(true));
+        offered.note(&offer(&["fork"]));
+        assert!(offered.exec && offered.children(false) && !offered.children(true));
+        offered.note(&offer(&[]));
+        assert!(offered.children(false), "its answer may be on its way");
     }
 }

@@ -10,6 +10,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use crate::foreign::numbers::{self, Budget};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -217,7 +218,8 @@ pub fn unescape(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Undoes run-length encoding. `None`: a run without a byte to repeat, or with an impossible count.
+/// Undoes run-length encoding. `None`: a run without a byte to repeat, or with an impossible count; or more
+/// than any packet holds.
 pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
     let mut out: Vec<u8> = Vec::with_capacity(data.len());
     let mut bytes = data.iter();
@@ -226,6 +228,9 @@ pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
             let count = bytes.next()?.checked_sub(29).filter(|&n| n >= 3)?;
             let last = *out.last()?;
             out.extend(std::iter::repeat_n(last, count.into()));
+            if out.len() > MAX_PACKET {
+                return None;
+            }
         } else {
             out.push(b);
             // An escaped byte may be anything, '*' too.
@@ -243,6 +248,8 @@ pub struct Client {
     stream: UnixStream,
     decoder: Decoder,
     ready: std::collections::VecDeque<Received>,
+    /// What the stub may still say before it is asked again.
+    budget: Budget,
 }
 
 /// What a stub says.
@@ -258,16 +265,22 @@ impl Client {
             stream,
             decoder: Decoder::default(),
             ready: Default::default(),
+            budget: Budget::default(),
         }
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.budget.renew();
         self.stream.write_all(&frame(payload)).await
     }
 
-    /// Asks the stub to stop the program; the stop reply is the next packet.
-    pub async fn interrupt(&mut self) -> io::Result<()> {
-        self.stream.write_all(&[INTERRUPT]).await
+    /// Asks the stub to stop the program; the stop reply is the next packet. A stub that reads nothing
+    /// is not waited for.
+    pub fn interrupt(&mut self) -> io::Result<()> {
+        match self.stream.try_write(&[INTERRUPT]) {
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
+            _ => Ok(()),
+        }
     }
 
     pub fn stream(&self) -> &UnixStream {
@@ -295,14 +308,20 @@ impl Client {
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let ready = &mut self.ready;
+            let (ready, mut said) = (&mut self.ready, n);
             self.decoder.feed(&buf[..n], |e| match e {
                 Event::Packet(p) => {
-                    ready.push_back(Received::Packet(expand_runs(&p).unwrap_or(p)));
+                    let packet = expand_runs(&p).unwrap_or(p);
+                    said += packet.len();
+                    ready.push_back(Received::Packet(packet));
                 }
                 Event::Notification(p) => ready.push_back(Received::Notification(p)),
                 _ => {}
             });
+            if !self.budget.take(said) {
+                let why = numbers::too_much("the program's stub");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
         }
     }
 
@@ -313,6 +332,8 @@ impl Client {
 
     /// A monitor command (`qRcmd`): its text. An error reply or an unknown command is an error.
     pub async fn monitor(&mut self, command: &str) -> io::Result<String> {
+        let no_text =
+            || io::Error::other(format!("the stub answers `{command}` with what is no text"));
         let mut text = Vec::new();
         let mut reply = self
             .request(format!("qRcmd,{}", to_hex(command.as_bytes())).as_bytes())
@@ -325,7 +346,7 @@ impl Client {
                     )));
                 }
                 b"OK" => break,
-                [b'O', hex @ ..] => text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?),
+                [b'O', hex @ ..] => text.extend(from_hex(hex).ok_or_else(no_text)?),
                 [b'E', b'.', why @ ..] => {
                     return Err(io::Error::other(String::from_utf8_lossy(why).into_owned()));
                 }
@@ -336,7 +357,7 @@ impl Client {
                     )));
                 }
                 hex => {
-                    text.extend(from_hex(hex).ok_or(io::ErrorKind::InvalidData)?);
+                    text.extend(from_hex(hex).ok_or_else(no_text)?);
                     break;
                 }
             }
@@ -393,12 +414,48 @@ mod tests {
         assert_eq!(events, [Event::Oversize, Event::Packet(b"1234".into())]);
     }
 
+    /// Notifications, console lines, garbage, a packet that does not end: whatever it is, it ends.
+    #[tokio::test]
+    async fn a_stub_without_end_is_given_up() {
+        for flood in [
+            notification(b"Nonsense"),
+            frame(b"O"),
+            frame(b"O48"),
+            b"garbage".into(),
+            [b"$", &[b'x'; 99][..]].concat(),
+            frame(b"0*~*~*~*~"),
+        ] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let mut client = Client::new(ours);
+            client.budget = Budget::of(4 << 20);
+            let flood = flood.repeat(200);
+            let stub = tokio::spawn(async move {
+                let mut theirs = theirs;
+                while theirs.write_all(&flood).await.is_ok() {}
+            });
+            let error = loop {
+                match client.recv().await {
+                    Ok(_) => {}
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            let ready: usize = client.ready.len();
+            assert!(ready < 4096 && client.decoder.body.len() <= MAX_PACKET);
+            drop(client);
+            stub.await.unwrap();
+        }
+    }
+
     #[test]
     fn runs() {
         assert_eq!(expand_runs(b"0* 1").unwrap(), b"00001");
         assert_eq!(expand_runs(b"*!"), None);
         assert_eq!(expand_runs(b"0*"), None);
         assert_eq!(expand_runs(b"}**!").unwrap(), b"}*****");
+        let long = [b"0".as_slice(), &b"*~".repeat(MAX_PACKET / 97)].concat();
+        assert!(expand_runs(&long).unwrap().len() <= MAX_PACKET);
+        assert_eq!(expand_runs(&[&long[..], b"*~*~"].concat()), None);
     }
 
     proptest! {

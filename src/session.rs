@@ -5,11 +5,11 @@
 //! session: the server relays it, `ulpf run` speaks it.
 #![forbid(unsafe_code)]
 
+use crate::foreign::numbers::Process;
 use crate::inject::remains::Remains;
 use crate::inject::{self, Injected, Launch, SharedArea, StartError, process, sys};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -65,7 +65,7 @@ pub struct Session {
     pub warnings: Vec<String>,
     /// What is to be taken away after a detach ([`leave_nothing`]).
     pub remains: Remains,
-    pidfd: Arc<OwnedFd>,
+    process: Process,
 }
 
 /// Starts a program; it rests before its first instruction.
@@ -85,15 +85,20 @@ pub async fn take_child(child: inject::follow::Child) -> Result<Session, StartEr
 
 /// After a detach: takes the last of ours out of the program. `control` is our end of the channel to the stub.
 /// What could not be done, as a full sentence.
-pub async fn leave_nothing(remains: Remains, control: &UnixStream) -> Option<String> {
+pub async fn leave_nothing(
+    process: &Process,
+    remains: Remains,
+    control: &UnixStream,
+) -> Option<String> {
     let stub = control.as_fd().try_clone_to_owned();
-    let work = move || stub.and_then(|stub| remains.take_away(&stub));
+    let of = process.clone();
+    let work = move || stub.and_then(|stub| remains.take_away(&of, &stub));
     let done = tokio::task::spawn_blocking(work).await;
     let error = done.map_err(io::Error::other).flatten().err()?;
-    remains.is_there().then(|| {
+    (!process.has_ended()).then(|| {
         format!(
             "some memory of ulpf stays in process {}, which does not use it: {error}.",
-            remains.pid
+            process.pid
         )
     })
 }
@@ -108,10 +113,11 @@ async fn blocking(
 }
 
 impl Exit {
-    /// Waits for the end of a process that `pidfd` means.
-    pub fn of(pid: i32, launched: bool, pidfd: OwnedFd) -> io::Result<Exit> {
+    /// Waits for the end of a process.
+    pub fn of(process: &Process, launched: bool) -> io::Result<Exit> {
         let (tell, exit) = watch::channel(None);
-        let poll = sys::watch_readable(pidfd)?;
+        let poll = sys::watch_readable(process.pidfd().try_clone_to_owned()?)?;
+        let pid = process.pid;
         tokio::spawn(async move {
             let ended = poll.readable().await;
             drop(ended);
@@ -130,20 +136,18 @@ impl Exit {
 impl Session {
     pub fn new(injected: Injected) -> io::Result<Session> {
         let Injected {
-            pid,
+            process,
             stub_pid,
             control,
             shared,
-            pidfd,
             launched,
             warnings,
             remains,
         } = injected;
         control.set_nonblocking(true)?;
-        let pidfd = Arc::new(pidfd);
-        let exit = Exit::of(pid, launched, pidfd.try_clone()?)?;
+        let exit = Exit::of(&process, launched)?;
         Ok(Session {
-            pid,
+            pid: process.pid,
             stub_pid,
             launched,
             control: UnixStream::from_std(control)?,
@@ -151,15 +155,15 @@ impl Session {
             exit,
             warnings,
             remains,
-            pidfd,
+            process,
         })
     }
 
-    /// What `exit` and `pidfd` follow has become another program.
-    pub fn continued(injected: Injected, exit: Exit, pidfd: Arc<OwnedFd>) -> io::Result<Session> {
+    /// What `exit` waits for has become another program.
+    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Session> {
         injected.control.set_nonblocking(true)?;
         Ok(Session {
-            pid: injected.pid,
+            pid: injected.process.pid,
             stub_pid: injected.stub_pid,
             launched: injected.launched,
             control: UnixStream::from_std(injected.control)?,
@@ -167,18 +171,13 @@ impl Session {
             exit,
             warnings: injected.warnings,
             remains: injected.remains,
-            pidfd,
+            process: injected.process,
         })
     }
 
-    /// Sends a signal to the program; nothing happens if it has ended already.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        sys::pidfd_signal(self.pidfd.as_fd(), signal)
-    }
-
-    /// A handle that can signal the program after the session has been taken apart.
-    pub fn pidfd(&self) -> Arc<OwnedFd> {
-        self.pidfd.clone()
+    /// The program, as it is found again whatever becomes of its number.
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 }
 

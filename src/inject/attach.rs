@@ -1,10 +1,12 @@
 //! Taking hold of a running process.
 
 use super::shared::Clocks;
-use super::tracee::{Stop, Tracee};
+use super::tracee::{PATIENCE, Stop, Tracee};
 use super::{Injected, StartError, check_class, finish, load, process, stub_image, sys};
+use crate::foreign::numbers::Process;
 use std::collections::HashSet;
 use std::io;
+use std::time::Instant;
 
 /// Puts the stub into a running process and brings all its threads to rest there.
 pub fn attach(pid: i32) -> Result<Injected, StartError> {
@@ -12,9 +14,9 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let status = check(pid)?;
     let stopped_by_job_control = status.state() == 'T';
-    let pidfd = sys::pidfd_open(pid).map_err(|e| refuse(with_errno(&e)))?;
+    let process = Process::open(pid).map_err(|e| refuse(with_errno(&e)))?;
     let since = Clocks::now();
-    let mut threads = stop_all(pid)?;
+    let mut threads = stop_all(&process)?;
     let result = check_class(pid).and_then(|()| {
         for t in &threads {
             rewind_system_call(pid, t)
@@ -27,10 +29,10 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
             let mut warnings = Vec::new();
             if stopped_by_job_control {
                 // Its threads can only come to rest in the stub when they run.
-                let _ = sys::kill(pid, libc::SIGCONT);
+                let _ = process.signal(libc::SIGCONT);
                 warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
             }
-            finish(pid, loaded, pidfd, since, false, warnings)
+            finish(process, loaded, since, false, warnings)
         }
         Err(error) => {
             for t in &threads {
@@ -103,11 +105,21 @@ pub(super) fn shares_memory(pid: i32) -> Option<i32> {
 
 /// Seizes every thread, also those that are created meanwhile. Their new threads are found in the
 /// next round; a round without a new one ends it.
-pub(super) fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
+pub(super) fn stop_all(process: &Process) -> Result<Vec<Tracee>, StartError> {
+    let pid = process.pid;
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let mut threads: Vec<Tracee> = Vec::new();
     let mut known = HashSet::new();
+    let end = Instant::now() + PATIENCE;
     loop {
+        // Threads that make others and end could go on like that for ever.
+        if Instant::now() > end {
+            release(&threads);
+            return Err(refuse(format!(
+                "its threads come and go faster than they can be stopped ({} in {PATIENCE:?}). Stop it with `kill -STOP {pid}` first.",
+                known.len()
+            )));
+        }
         let tids = process::threads(pid).map_err(|e| refuse(with_errno(&e)))?;
         let new: Vec<i32> = tids.into_iter().filter(|t| !known.contains(t)).collect();
         if new.is_empty() {
@@ -127,11 +139,17 @@ pub(super) fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
                     return Err(refuse(why));
                 }
             };
-            match settle(&tracee) {
+            // Its number may be a stranger's by now.
+            if !process.has_thread(tid) {
+                tracee.let_go();
+                continue;
+            }
+            match settle(&tracee, end) {
                 Ok(true) => threads.push(tracee),
                 Ok(false) => {}
                 Err(e) => {
                     release(&threads);
+                    tracee.let_go();
                     return Err(StartError::step("stop every thread of the program", e));
                 }
             }
@@ -147,9 +165,10 @@ pub(super) fn stop_all(pid: i32) -> Result<Vec<Tracee>, StartError> {
 
 /// Waits for the stop that PTRACE_INTERRUPT asked for, delivering signals that come first. False: the
 /// thread has ended instead.
-pub(super) fn settle(tracee: &Tracee) -> io::Result<bool> {
+pub(super) fn settle(tracee: &Tracee, end: Instant) -> io::Result<bool> {
     loop {
-        match tracee.wait()? {
+        let late = || io::Error::from(io::ErrorKind::TimedOut);
+        match tracee.wait_until(end)?.ok_or_else(late)? {
             Stop::Event(libc::PTRACE_EVENT_STOP) => return Ok(true),
             Stop::Exited(_) | Stop::Killed(_) => return Ok(false),
             Stop::Signal(signal) => tracee.cont(signal)?,

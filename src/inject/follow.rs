@@ -5,23 +5,24 @@
 //!
 //! The stub's side of the conversation is drawn in `stub/src/control/follow.rs`.
 
+use super::image::Image;
 use super::shared::Clocks;
 use super::sys::{self, Backoff};
 use super::tracee::{Memory, Stop, Tracee};
 use super::{Injected, StartError, check_class, finish, load, process, program_name, stub_image};
+use crate::foreign::numbers::Process;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN};
 
 /// A thread that waits in the stub, about to exec.
 pub struct Exec {
-    pub pid: i32,
-    /// As we see it.
+    pub process: Process,
+    /// A thread of it, as we see it.
     pub tid: i32,
     /// What it is about to execute, as we can look at it.
     pub file: PathBuf,
@@ -30,10 +31,9 @@ pub struct Exec {
     pub child: bool,
     /// Only if the file is the one that it runs already.
     pub same_only: bool,
-    pub pidfd: OwnedFd,
     /// To the stub that dies; or, of a vfork child, to its parent's.
     pub stub: UnixStream,
-    /// Set when the stub has said that exec has failed.
+    /// Set when the stub has said that exec has failed, or when nobody wants to know any more.
     pub failed: Arc<AtomicBool>,
 }
 
@@ -88,14 +88,16 @@ pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
 /// Works until the thread has become another program or has come back. The parent of a vfork child that
 /// was taken hold of rests until the stub hears `vUlpfExec;over` from whoever has the outcome.
 pub fn exec(mut request: Exec) -> Followed<Injected> {
-    if process::would_gain_privileges(request.pid, &request.file) && !sys::is_root() {
+    let pid = request.process.pid;
+    if process::would_gain_privileges(pid, &request.file) && !sys::is_root() {
         let _ = request.tell("alone");
         return request.not(format!(
             "{} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it.",
             own_path(&request.file)
         ));
     }
-    if request.same_only && !process::runs(request.pid, &request.file) {
+    let before = process::program_file(pid);
+    if request.same_only && !process::runs(pid, &request.file) {
         let _ = request.tell("alone");
         return Followed::Other;
     }
@@ -106,8 +108,8 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
         } else {
             0
         };
-    let thread = match Tracee::seize_quietly(request.tid, options) {
-        Ok(_) if request.tid == request.pid => request.leader(),
+    let thread = match request.seize(options) {
+        Ok(_) if request.tid == pid => request.leader(),
         Ok(thread) => thread,
         Err(e) => {
             let _ = request.tell("alone");
@@ -129,12 +131,18 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
         Outcome::Ended => return Followed::Ended,
     }
     let leader = request.leader();
+    // The stub may have named another file than the one that was executed.
+    if request.same_only && process::program_file(pid) != before {
+        let _ = request.tell("over");
+        leader.let_go();
+        return Followed::Other;
+    }
     let result = request.inject(&leader, since);
     result.unwrap_or_else(|error| {
-        if !process::is_alive(request.pid) {
+        if !process::is_alive(pid) {
             return Followed::Ended;
         }
-        let program = program_name(request.pid);
+        let program = program_name(pid);
         let _ = leader.detach(0);
         let why = error.to_string();
         Followed::Lost { program, why }
@@ -144,47 +152,62 @@ pub fn exec(mut request: Exec) -> Followed<Injected> {
 /// A forked child that waits in the remains of its parent's stub, which has already taken everything
 /// of ours out of it.
 pub struct Child {
-    /// As we see it, and as it sees itself.
-    pub pid: i32,
+    pub process: Process,
+    /// As its parent sees it.
     pub number: i32,
+    pub parent: Process,
     /// To the parent's stub, which lets the child go on.
-    pub parent: UnixStream,
+    pub stub: UnixStream,
 }
 
 /// Puts a stub of its own into a forked child. It rests where it returns from fork.
 pub fn child(mut child: Child) -> Result<Injected, StartError> {
     let step = |e| StartError::step("take hold of the forked child", e);
     let image = stub_image()?;
-    let pidfd = sys::pidfd_open(child.pid).map_err(step)?;
+    let pid = child.process.pid;
     let since = Clocks::now();
-    let thread = Tracee::seize_quietly(child.pid, libc::PTRACE_O_TRACESYSGOOD).map_err(step)?;
+    let thread = seize(&child.process, pid, libc::PTRACE_O_TRACESYSGOOD).map_err(step)?;
     let result = thread
         .interrupt()
-        .and_then(|()| return_from_fork(&thread, &mut child))
-        .and_then(|()| out_of_pad(child.pid))
+        .and_then(|()| return_from_fork(&thread, &mut child, image))
+        .and_then(|()| out_of_pad(pid))
         .map_err(step)
-        .and_then(|thread| load::load(child.pid, &mut [thread], image, 0));
+        .and_then(|thread| load::load(pid, &mut [thread], image, 0));
     match result {
-        Ok(loaded) => finish(child.pid, loaded, pidfd, since, false, Vec::new()),
+        Ok(loaded) => finish(child.process, loaded, since, false, Vec::new()),
         Err(error) => {
-            let _ = thread.detach(0);
+            thread.let_go();
             Err(error)
         }
     }
 }
 
+/// Takes hold of a running thread, which runs on. It may have ended in the meantime, and its number been
+/// given to a stranger; now that it is traced, its number stays its own.
+fn seize(process: &Process, tid: i32, options: i32) -> io::Result<Tracee> {
+    let thread = Tracee::seize_quietly(tid, options)?;
+    if !process.has_thread(tid) {
+        thread.let_go();
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(thread)
+}
+
 /// From the wait inside our handler to the program's own code: the end of the handler's sigreturn.
-fn return_from_fork(thread: &Tracee, child: &mut Child) -> io::Result<()> {
+fn return_from_fork(thread: &Tracee, child: &mut Child, image: &Image) -> io::Result<()> {
     const ENOSYS: i64 = -38; // what rax holds at the entry to a system call
+    let late = || io::Error::other("it does not return from fork");
+    let end = Instant::now() + RETURN;
     let mut released = false;
     let mut signal = 0;
     loop {
-        let stop = thread.wait()?;
+        let stop = thread.wait_until(end)?.ok_or_else(late)?;
         match stop {
             Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
+                child.waits_for_us(thread, image)?;
                 released = true;
                 let go = format!("vUlpfForkGo;{:x}", child.number);
-                child.parent.write_all(&crate::rsp::frame(go.as_bytes()))?;
+                child.stub.write_all(&crate::rsp::frame(go.as_bytes()))?;
             }
             Stop::Syscall => {
                 let regs = thread.regs()?;
@@ -195,6 +218,9 @@ fn return_from_fork(thread: &Tracee, child: &mut Child) -> io::Result<()> {
             Stop::Signal(number) => signal = number,
             Stop::Exited(_) | Stop::Killed(_) => return Err(io::ErrorKind::NotFound.into()),
             Stop::Event(_) => {}
+        }
+        if Instant::now() > end {
+            return Err(late());
         }
         thread.cont_syscall(std::mem::take(&mut signal))?;
     }
@@ -229,6 +255,30 @@ fn out_of_pad(pid: i32) -> io::Result<Tracee> {
     Err(io::Error::other("the forked child does not leave our code"))
 }
 
+/// A thread that is asked to stop does so within microseconds, unless it waits in the kernel.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A released child returns within microseconds.
+const RETURN: Duration = Duration::from_secs(5);
+
+impl Child {
+    /// It has been stopped, so what is found here stays so: it has the rights of its parent, and it stands
+    /// in our code.
+    fn waits_for_us(&self, thread: &Tracee, image: &Image) -> io::Result<()> {
+        self.parent
+            .check_rights(&self.process)
+            .map_err(io::Error::other)?;
+        const AROUND: u64 = 16;
+        let mut code = [0; 2 * AROUND as usize];
+        let at = thread.regs()?.rip.wrapping_sub(AROUND);
+        let ours = Memory::open(self.process.pid)?.read(at, &mut code).is_ok();
+        match ours && image.has_code(&code) {
+            true => Ok(()),
+            false => Err(io::Error::other("it does not wait to be taken hold of")),
+        }
+    }
+}
+
 enum Outcome {
     /// At PTRACE_EVENT_EXEC.
     Executed,
@@ -237,6 +287,10 @@ enum Outcome {
 }
 
 impl Exec {
+    fn seize(&self, options: i32) -> io::Result<Tracee> {
+        seize(&self.process, self.tid, options)
+    }
+
     fn tell(&mut self, word: &str) -> io::Result<()> {
         self.stub
             .write_all(&crate::rsp::frame(format!("vUlpfExec;{word}").as_bytes()))
@@ -249,7 +303,7 @@ impl Exec {
 
     /// The first thread, ours already. A child's exit status is not for us.
     fn leader(&self) -> Tracee {
-        let leader = Tracee::adopt(self.pid);
+        let leader = Tracee::adopt(self.process.pid);
         match self.launched {
             true => leader.keeping_its_end(),
             false => leader,
@@ -257,12 +311,12 @@ impl Exec {
     }
 
     fn wait(&self, mut thread: Tracee) -> Outcome {
-        let mut letting_go = false;
+        let mut letting_go: Option<Instant> = None;
         let mut backoff = Backoff::default();
         loop {
             match thread.poll() {
                 Ok(Some(Stop::Event(libc::PTRACE_EVENT_EXEC))) => return Outcome::Executed,
-                Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go => {
+                Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go.is_some() => {
                     let _ = thread.detach(0);
                     return Outcome::Failed;
                 }
@@ -271,11 +325,15 @@ impl Exec {
                 Ok(Some(_)) => drop(thread.cont(0)),
                 Ok(None) => {}
                 // Another thread than the first has become the first by its exec.
-                Err(_) if thread.tid != self.pid => thread = self.leader(),
+                Err(_) if thread.tid != self.process.pid => thread = self.leader(),
                 Err(_) => return Outcome::Ended,
             }
-            if !letting_go && self.failed.load(Ordering::SeqCst) {
-                letting_go = thread.interrupt().is_ok();
+            if letting_go.is_none() && self.failed.load(Ordering::SeqCst) {
+                letting_go = thread.interrupt().ok().map(|()| Instant::now());
+            }
+            // It waits where no signal reaches it, and so it is ours until we end.
+            if letting_go.is_some_and(|since| since.elapsed() > LET_GO) {
+                return Outcome::Ended;
             }
             backoff.wait();
         }
@@ -297,18 +355,19 @@ impl Exec {
             Stop::Exited(_) | Stop::Killed(_) => return Ok(Followed::Ended),
             other => return Err(step(io::Error::other(format!("{other:?}")))),
         }
-        check_class(self.pid)?;
+        let pid = self.process.pid;
+        check_class(pid)?;
         let mut warnings = Vec::new();
-        if process::loses_privileges(self.pid) {
+        if process::loses_privileges(pid) {
             warnings.push(format!(
                 "warning: {} is a set-user-ID or set-group-ID program and runs with ordinary rights, because it is followed through exec.",
-                program_name(self.pid)
+                program_name(pid)
             ));
         }
         let flags = if self.launched { BOOT_LAUNCHED } else { 0 };
-        let loaded = load::load(self.pid, &mut [self.leader()], stub_image()?, flags)?;
-        let pidfd = self.pidfd.try_clone().map_err(step)?;
-        let injected = finish(self.pid, loaded, pidfd, since, self.launched, warnings)?;
+        let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags)?;
+        let process = self.process.clone();
+        let injected = finish(process, loaded, since, self.launched, warnings)?;
         Ok(Followed::Into(Box::new(injected)))
     }
 }

@@ -143,6 +143,16 @@ impl Image {
     }
 
     /// The image as it must stand at `base`.
+    /// These bytes are a piece of its code (which no relocation changes).
+    pub fn has_code(&self, code: &[u8]) -> bool {
+        let executable = |r: &&Region| r.prot & libc::PROT_EXEC != 0;
+        self.regions.iter().filter(executable).any(|r| {
+            let end = (r.offset + r.len).min(self.bytes.len() as u64);
+            let of_region = self.bytes.get(r.offset as usize..end as usize);
+            of_region.is_some_and(|bytes| bytes.windows(code.len()).any(|w| w == code))
+        })
+    }
+
     pub fn relocated(&self, base: u64) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for r in &self.relocations {

@@ -6,6 +6,7 @@ use super::{
     ExecError, Injected, StartError, check_class, finish, load, process, program_name, stub_image,
     sys,
 };
+use crate::foreign::numbers::Process;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -162,16 +163,16 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
                 program_name(pid)
             ));
         }
-        let pidfd =
-            sys::pidfd_open(pid).map_err(|e| StartError::step("watch over the program", e))?;
+        let process =
+            Process::open(pid).map_err(|e| StartError::step("watch over the program", e))?;
         if spec.own_group && spec.foreground {
             super::foreground::hand_to(pid);
         }
         let loaded = load::load(pid, &mut [leader], image, BOOT_LAUNCHED)?;
-        Ok((loaded, pidfd, warnings))
+        Ok((loaded, process, warnings))
     });
     match result {
-        Ok((loaded, pidfd, warnings)) => finish(pid, loaded, pidfd, since, true, warnings),
+        Ok((loaded, process, warnings)) => finish(process, loaded, since, true, warnings),
         Err(error) => {
             if !matches!(
                 error,

@@ -190,10 +190,7 @@ fn start(
         stub_pid: i32::from_le_bytes(stub_pid),
         control: channel.control,
         shared: channel.shared,
-        remains: Remains {
-            pid,
-            args: args_addr,
-        },
+        remains: Remains { args: args_addr },
     })
 }
 

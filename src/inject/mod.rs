@@ -23,8 +23,8 @@ pub use attach::attach;
 pub use launch::{Launch, Stdio, launch};
 pub use shared::SharedArea;
 
+use crate::foreign::numbers::Process;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -50,12 +50,12 @@ pub fn stub_image() -> Result<&'static image::Image, StartError> {
 /// A program with the stub inside, every thread of it at rest there.
 #[derive(Debug)]
 pub struct Injected {
-    pub pid: i32,
+    pub process: Process,
+    /// 0: it is not known.
     pub stub_pid: i32,
     /// Our end of the control channel: the remote serial protocol in no-ack mode.
     pub control: UnixStream,
     pub shared: SharedArea,
-    pub pidfd: OwnedFd,
     /// We started it (and are its parent), rather than attached to it.
     pub launched: bool,
     /// Things the user should know; full sentences.
@@ -174,21 +174,21 @@ fn boot_hint(error: &io::Error) -> &'static str {
 
 /// Completes a start; `since` was taken when it began.
 fn finish(
-    pid: i32,
+    process: Process,
     loaded: load::Loaded,
-    pidfd: OwnedFd,
     since: shared::Clocks,
     launched: bool,
     warnings: Vec<String>,
 ) -> Result<Injected, StartError> {
-    let shared = SharedArea::map(loaded.shared, pid, since)
+    let shared = SharedArea::map(loaded.shared, process.pid, since)
         .map_err(|e| StartError::step("map the shared area", e))?;
+    // The program can write where the stub has left its number.
+    let stub = process.in_its_memory(loaded.stub_pid);
     Ok(Injected {
-        pid,
-        stub_pid: loaded.stub_pid,
+        process,
+        stub_pid: stub.map_or(0, |stub| stub.pid),
         control: loaded.control,
         shared,
-        pidfd,
         launched,
         warnings,
         remains: loaded.remains,

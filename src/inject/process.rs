@@ -48,6 +48,14 @@ impl Status {
     pub fn tracer(&self) -> Option<i32> {
         self.number("TracerPid").filter(|&t| t != 0)
     }
+    /// Its numbers: ours first, its own last, between them those of the containers around it.
+    fn names(&self) -> Vec<i32> {
+        let names = self.field("NSpid").unwrap_or_default();
+        names
+            .split_whitespace()
+            .filter_map(|n| n.parse().ok())
+            .collect()
+    }
     pub fn user(&self) -> Option<u32> {
         self.number("Uid").map(|u| u as u32)
     }
@@ -78,13 +86,62 @@ impl Status {
 
 /// The number that a process has for itself (another one in a container).
 pub fn own_number(pid: i32) -> Option<i32> {
-    Status::of(pid)
-        .ok()?
-        .field("NSpid")?
-        .split_whitespace()
-        .last()?
-        .parse()
-        .ok()
+    names_of(pid).ok()?.last().copied()
+}
+
+/// The numbers of a process, from ours to its own.
+pub fn names_of(pid: i32) -> io::Result<Vec<i32>> {
+    Ok(Status::of(pid)?.names())
+}
+
+/// Which of these processes is known as `number` in containers of that depth?
+pub fn named(pids: &[i32], depth: usize, number: i32) -> Option<i32> {
+    let name = |pid: i32| names_of(pid).ok()?.get(depth.max(1) - 1).copied();
+    pids.iter().copied().find(|&pid| name(pid) == Some(number))
+}
+
+/// What a process may do, as far as others can see it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Real, effective, saved, of the file system; its other groups.
+    users: String,
+    groups: String,
+    others: String,
+    permitted: u64,
+    effective: u64,
+    /// The user namespace in which its capabilities hold.
+    namespace: Option<std::path::PathBuf>,
+    /// Who may look at it: root alone, if it has had other rights or runs a file that may not be read.
+    owner: u32,
+}
+
+impl Rights {
+    pub fn of(pid: i32) -> io::Result<Rights> {
+        let status = Status::of(pid)?;
+        let text = |name| status.field(name).unwrap_or_default().to_string();
+        Ok(Rights {
+            users: text("Uid"),
+            groups: text("Gid"),
+            others: text("Groups"),
+            permitted: status.mask("CapPrm"),
+            effective: status.mask("CapEff"),
+            namespace: fs::read_link(format!("/proc/{pid}/ns/user")).ok(),
+            owner: fs::metadata(format!("/proc/{pid}"))?.uid(),
+        })
+    }
+
+    /// Whoever has these may look into who has `other`.
+    pub fn include(&self, other: &Rights) -> bool {
+        let same = |of: fn(&Rights) -> &str| of(self) == of(other);
+        let more = |of: fn(&Rights) -> u64| of(other) & !of(self) != 0;
+        same(|r| &r.users)
+            && same(|r| &r.groups)
+            && same(|r| &r.others)
+            && self.owner == other.owner
+            // In a namespace of its own a process has all of them, and they are worth nothing here.
+            && (self.namespace != other.namespace
+                || !more(|r| r.permitted) && !more(|r| r.effective))
+    }
 }
 
 /// It is there and has not ended; memory is the first thing that goes.
@@ -257,11 +314,23 @@ fn name(pid: i32, file: &std::path::Path) -> io::Result<std::os::fd::OwnedFd> {
     rights::name_below(named(root.as_ref())?.as_fd(), &below)
 }
 
+/// Device and number of a file.
+type FileId = (u64, u64);
+
+fn file_id(meta: &fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
+
+/// The file that the process runs.
+pub fn program_file(pid: i32) -> Option<FileId> {
+    let own = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some(file_id(&own))
+}
+
 /// The process runs this very file.
 pub fn runs(pid: i32, file: &std::path::Path) -> bool {
-    let own = fs::metadata(format!("/proc/{pid}/exe"));
-    let id = |m: &fs::Metadata| (m.dev(), m.ino());
-    matches!((own, look(pid, file)), (Ok(own), Ok(other)) if id(&own) == id(&other))
+    let own = program_file(pid);
+    own.is_some() && own == look(pid, file).ok().as_ref().map(file_id)
 }
 
 /// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
@@ -300,37 +369,18 @@ pub fn would_gain_privileges(pid: i32, file: &std::path::Path) -> bool {
     setuid || setgid || super::sys::has_capabilities(link.as_ref())
 }
 
-/// The number that we know a thread by, from the one it has for itself (in a container).
-pub fn thread_numbered(pid: i32, own: i32) -> Option<i32> {
-    let last = |tid: i32| -> Option<i32> {
-        let status = Status::of_thread(pid, tid).ok()?;
-        status
-            .field("NSpid")?
-            .split_whitespace()
-            .last()?
-            .parse()
-            .ok()
+/// The number that we know a thread by, from the one that its process knows it by in containers of that
+/// depth.
+pub fn thread_named(pid: i32, depth: usize, number: i32) -> Option<i32> {
+    let name = |tid: i32| {
+        let names = Status::of_thread(pid, tid).ok()?.names();
+        names.get(depth.max(1) - 1).copied()
     };
-    if last(own) == Some(own) {
-        return Some(own);
+    let is_it = |tid: &i32| name(*tid) == Some(number);
+    if is_it(&number) {
+        return Some(number);
     }
-    threads(pid)
-        .ok()?
-        .into_iter()
-        .find(|&t| last(t) == Some(own))
-}
-
-/// The number that we know a process by, from the one that it has for itself (in a container) and
-/// its parent's.
-pub fn child_numbered(parent: i32, own: i32) -> Option<i32> {
-    let is_it = |pid: i32| {
-        own_number(pid) == Some(own)
-            && Status::of(pid).is_ok_and(|s| s.number("PPid") == Some(parent))
-    };
-    if is_it(own) || own_number(parent) == Some(parent) {
-        return Some(own);
-    }
-    all().ok()?.into_iter().find(|&pid| is_it(pid))
+    threads(pid).ok()?.into_iter().find(is_it)
 }
 
 /// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.

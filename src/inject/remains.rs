@@ -6,8 +6,9 @@
 
 use super::attach;
 use super::load::Gate;
+use super::sys;
 use super::tracee::{Memory, Tracee};
-use super::{process, sys};
+use crate::foreign::numbers::Process;
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -20,6 +21,8 @@ use ulpf_lib::boot::{BootArgs, Left};
 const LIMIT: Duration = Duration::from_secs(2);
 /// How long a vfork child has to execute something.
 const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
+/// How long all the unmapping may take: some microseconds for each mapping.
+const LIMIT_OF_UNMAPPING: Duration = Duration::from_secs(10);
 /// Mappings that a stub may list: it has one for each thread, and some more. (The list is the program's
 /// memory, and may say anything.)
 const MOST: u64 = 1 << 16;
@@ -27,7 +30,6 @@ const MOST: u64 = 1 << 16;
 /// Where a stub says what it leaves behind.
 #[derive(Clone, Copy, Debug)]
 pub struct Remains {
-    pub pid: i32,
     /// Address of its [`BootArgs`].
     pub args: u64,
 }
@@ -38,54 +40,45 @@ impl Remains {
     /// # Errors
     /// The kernel's, if the program cannot be traced any more, and one that says which thread does not come out of
     /// our code. Then memory of ours stays in the program, which it does not use.
-    pub fn take_away(self, stub: &(impl AsFd + Sync)) -> io::Result<()> {
+    pub fn take_away(self, process: &Process, stub: &impl AsFd) -> io::Result<()> {
         if !sys::wait_for_hangup(stub, LIMIT) {
             return Err(io::Error::other("the stub's task does not end"));
         }
-        self.wait_until_alone()?;
+        wait_until_alone(process.pid)?;
         // When the thread that traces ends, the kernel lets go of those that have not come to a stop.
-        std::thread::scope(|scope| scope.spawn(|| self.trace()).join())
+        std::thread::scope(|scope| scope.spawn(|| self.trace(process)).join())
             .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")))
     }
 
-    /// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.
-    fn wait_until_alone(self) -> io::Result<()> {
-        let deadline = Instant::now() + LIMIT_OF_VFORK;
-        while let Some(other) = attach::shares_memory(self.pid) {
-            if Instant::now() > deadline {
-                return Err(io::Error::other(format!(
-                    "process {other} runs in the same memory (vfork)"
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-
-    fn trace(self) -> io::Result<()> {
-        let memory = Memory::open(self.pid)?;
-        let mut threads = attach::stop_all(self.pid).map_err(io::Error::other)?;
-        let result = self.unmap_with(&memory, &mut threads);
+    fn trace(self, process: &Process) -> io::Result<()> {
+        let memory = Memory::open(process.pid)?;
+        let mut threads = attach::stop_all(process).map_err(io::Error::other)?;
+        let result = self.unmap_with(process.pid, &memory, &mut threads);
         for thread in &mut threads {
-            thread.release_held(self.pid);
+            thread.release_held(process.pid);
             let _ = thread.detach(0);
         }
         result
     }
 
-    fn unmap_with(self, memory: &Memory, threads: &mut [Tracee]) -> io::Result<()> {
+    fn unmap_with(self, pid: i32, memory: &Memory, threads: &mut [Tracee]) -> io::Result<()> {
         let left = self.list(memory)?;
-        self.wait_until_out(threads, &left)?;
+        wait_until_out(threads, &left)?;
         for thread in threads.iter() {
-            attach::rewind_system_call(self.pid, thread)?;
+            attach::rewind_system_call(pid, thread)?;
         }
         let Some(thread) = threads.first_mut() else {
             return Ok(());
         };
         let saved = thread.save()?;
-        let gate = Gate::find(self.pid, memory, &saved)?;
+        let gate = Gate::find(pid, memory, &saved)?;
         let mut result = Ok(());
+        let deadline = Instant::now() + LIMIT_OF_UNMAPPING;
         for range in &left {
+            if Instant::now() > deadline {
+                result = Err(io::ErrorKind::TimedOut.into());
+                break;
+            }
             let call = [range.start, range.end - range.start, 0, 0, 0, 0];
             match thread.syscall(gate.addr, libc::SYS_munmap, call) {
                 Ok(Ok(_)) => {}
@@ -119,41 +112,50 @@ impl Remains {
         }
         Ok(list)
     }
+}
 
-    /// Lets those go on for a moment that are in `left`, until none is.
-    fn wait_until_out(self, threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        for thread in threads {
-            while self.is_in(thread, left)? {
-                if Instant::now() > deadline {
-                    return Err(io::Error::other(format!(
-                        "thread {} waits in a system call that ulpf makes for it",
-                        thread.tid
-                    )));
-                }
-                thread.cont(0)?;
-                std::thread::sleep(Duration::from_micros(200));
-                thread.interrupt()?;
-                if !attach::settle(thread)? {
-                    break;
-                }
+/// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.
+fn wait_until_alone(pid: i32) -> io::Result<()> {
+    let deadline = Instant::now() + LIMIT_OF_VFORK;
+    while let Some(other) = attach::shares_memory(pid) {
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!(
+                "process {other} runs in the same memory (vfork)"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Lets those go on for a moment that are in `left`, until none is.
+fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    for thread in threads {
+        while is_in(thread, left)? {
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!(
+                    "thread {} waits in a system call that ulpf makes for it",
+                    thread.tid
+                )));
+            }
+            thread.cont(0)?;
+            std::thread::sleep(Duration::from_micros(200));
+            thread.interrupt()?;
+            if !attach::settle(thread, deadline)? {
+                break;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn is_in(self, thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {
-        match thread.regs() {
-            Ok(regs) => Ok(left
-                .iter()
-                .any(|r| r.contains(&regs.rip) || r.contains(&regs.rip.wrapping_sub(2)))),
-            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// The program is there, and has something of ours.
-    pub fn is_there(self) -> bool {
-        process::is_alive(self.pid)
+fn is_in(thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {
+    match thread.regs() {
+        Ok(regs) => Ok(left
+            .iter()
+            .any(|r| r.contains(&regs.rip) || r.contains(&regs.rip.wrapping_sub(2)))),
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(e) => Err(e),
     }
 }

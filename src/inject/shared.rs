@@ -200,8 +200,10 @@ impl SharedArea {
         let n = self.counters(watch);
         let (hits, silent) = self.header().tallied(self.areas(), watch);
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let sum = |bodies: u64, n| bodies.wrapping_add(count(n));
-        (sum(hits, &n.hits), sum(silent, &n.silent))
+        (
+            hits.saturating_add(count(&n.hits)),
+            silent.saturating_add(count(&n.silent)),
+        )
     }
 
     /// All watches that there have been, by their numbers.

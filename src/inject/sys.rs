@@ -132,6 +132,17 @@ pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// The process that `fd` means has ended (it may be a zombie).
+pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) != 0 }
+}
+
 /// Sends a signal to a process. The caller knows that `pid` is its own unreaped child or a tracee.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no pointers.

@@ -15,6 +15,9 @@ pub type Registers = libc::user_regs_struct;
 /// milliseconds; only a machine under extreme load, or a hang, takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Signals that may come while we run code in a thread.
+const MOST_HELD: usize = 1 << 16;
+
 /// XSAVE images are 2.5 KiB with AVX-512 and 11 KiB with AMX.
 const XSTATE_MAX: usize = 32 * 1024;
 
@@ -128,20 +131,43 @@ impl Tracee {
 
     /// Waits for the next stop. Polls, because waitpid has no time limit.
     pub fn wait(&self) -> io::Result<Stop> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_until(Instant::now() + PATIENCE)?
+            .ok_or_else(|| self.late())
+    }
+
+    fn late(&self) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("thread {} did not stop within {PATIENCE:?}", self.tid),
+        )
+    }
+
+    /// As [`Tracee::wait`]; `None`: there has been none by then.
+    pub fn wait_until(&self, end: Instant) -> io::Result<Option<Stop>> {
         let mut backoff = Backoff::default();
         loop {
             if let Some(stop) = self.poll()? {
-                return Ok(stop);
+                return Ok(Some(stop));
             }
-            if Instant::now() > deadline {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("thread {} did not stop within {PATIENCE:?}", self.tid),
-                ));
+            if Instant::now() > end {
+                return Ok(None);
             }
             backoff.wait();
         }
+    }
+
+    /// Lets go of a thread, which may run.
+    pub fn let_go(&self) {
+        if self.detach(0).is_ok() {
+            return; // it had stopped
+        }
+        let _ = self.interrupt();
+        let signal = match self.wait_until(Instant::now() + Duration::from_secs(1)) {
+            Ok(Some(Stop::Signal(signal))) => signal,
+            _ => 0,
+        };
+        // One that does not stop stays ours until this thread ends.
+        let _ = self.detach(signal);
     }
 
     pub fn regs(&self) -> io::Result<Registers> {
@@ -207,8 +233,10 @@ impl Tracee {
         wanted: impl Fn(Stop) -> bool,
         go_on: impl Fn(&Tracee) -> io::Result<()>,
     ) -> io::Result<Stop> {
+        // Somebody may send signals without end.
+        let end = Instant::now() + PATIENCE;
         loop {
-            let stop = self.wait()?;
+            let stop = self.wait_until(end)?.ok_or_else(|| self.late())?;
             if wanted(stop) || matches!(stop, Stop::Exited(_) | Stop::Killed(_)) {
                 return Ok(stop);
             }
@@ -222,7 +250,11 @@ impl Tracee {
                     | libc::SIGTRAP
                     | libc::SIGSYS,
                 ) => return Ok(stop),
-                Stop::Signal(_) => self.held.push(self.siginfo()?),
+                Stop::Signal(_) if self.held.len() < MOST_HELD => self.held.push(self.siginfo()?),
+                Stop::Signal(_) => {
+                    let why = format!("thread {} gets too many signals", self.tid);
+                    return Err(io::Error::other(why));
+                }
                 _ => {}
             }
             go_on(self)?;

@@ -10,7 +10,8 @@ use super::requests;
 use super::stops::{INTERRUPT, Stop, TRAP, console, outcomes, pass_on, stop_of};
 use super::watches::{Armed, Changes};
 use crate::door::serve::{self, Asked, Requests};
-use crate::follow::Follower;
+use crate::follow::{Follower, Note, forged};
+use crate::foreign::numbers::Process;
 use crate::inject::remains::Remains;
 use crate::inject::{follow::Followed, process};
 use crate::rsp::{self, Client, Received};
@@ -18,10 +19,8 @@ use crate::session::{self, Ending, Exit, Session};
 use crate::signals::Incoming;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -34,15 +33,15 @@ pub struct Control {
     pub pid: i32,
     exit: Exit,
     pub(super) remains: Remains,
-    pidfd: Arc<OwnedFd>,
-    signals: Incoming,
+    pub(super) process: Process,
+    pub(super) signals: Incoming,
     launched: bool,
     pub(super) on_signal: OnSignal,
     /// We were told to leave, and have asked for a stop to do it at.
     leaving: bool,
     /// What the process executed when we came.
     executable: Option<PathBuf>,
-    follower: Follower,
+    pub(super) follower: Follower,
     /// What it executes, or is about to, without being followed; why.
     unfollowed: Option<(String, String)>,
     /// Children are watched, too.
@@ -53,6 +52,8 @@ pub struct Control {
     /// What others ask of us, and what of it waits for the program to rest.
     requests: Option<Requests>,
     pub(super) waiting: Vec<Asked>,
+    /// Bytes of its notices that are still shown.
+    notices: usize,
 }
 
 /// What a signal to ourselves means for a process.
@@ -65,6 +66,12 @@ pub enum OnSignal {
     /// It is its parent's business, until the first process has ended: then as `Leave`.
     Nothing,
 }
+
+/// A stub that has not answered for so long when we are told to leave is left as it is.
+const ENOUGH: Duration = Duration::from_secs(5);
+
+/// Nobody reads more notices of one process than that.
+const NOTICES: usize = 1 << 20;
 
 /// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
 const STUB_GONE: Duration = Duration::from_secs(2);
@@ -89,14 +96,14 @@ pub fn signals() -> Incoming {
 
 impl Control {
     pub fn new(session: Session, signals: Incoming) -> Result<Control> {
-        let pidfd = session.pidfd();
+        let process = session.process();
         let follower = Control::follower(&session);
         Ok(Control {
             client: Client::new(session.control),
             pid: session.pid,
             exit: session.exit,
             remains: session.remains,
-            pidfd,
+            process,
             signals,
             launched: session.launched,
             on_signal: match session.launched {
@@ -111,22 +118,95 @@ impl Control {
             life: 0,
             requests: None,
             waiting: Vec::new(),
+            notices: NOTICES,
             executable: executable(session.pid),
         })
     }
 
     /// First words: what we understand, and which signals need not be reported.
     pub async fn greet(&mut self) -> Result<()> {
-        self.client
-            .request(b"qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
+        self.request(b"qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
             .await?;
-        self.client.request(b"?").await?;
+        self.request(b"?").await?;
         // All of them: none is ours.
         let all: Vec<String> = (1..=0x97).map(|n| format!("{n:x}")).collect();
-        self.client
-            .request(format!("QPassSignals:{}", all.join(";")).as_bytes())
+        self.request(format!("QPassSignals:{}", all.join(";")).as_bytes())
             .await?;
         Ok(())
+    }
+
+    /// What the stub answers to a packet.
+    pub(super) async fn request(&mut self, packet: &[u8]) -> Result<Vec<u8>> {
+        self.follower.offered.note(packet);
+        self.answer(async |stub: &mut Client| stub.request(packet).await)
+            .await
+    }
+
+    /// What the stub answers to a monitor command.
+    pub(super) async fn command(&mut self, command: &str) -> Result<String> {
+        self.answer(async |stub: &mut Client| stub.monitor(command).await)
+            .await
+    }
+
+    /// An exchange with the stub, which may be nobody's stub at all and never answer: the program's end and
+    /// signals to us are heeded meanwhile.
+    async fn answer<T>(
+        &mut self,
+        exchange: impl AsyncFnOnce(&mut Client) -> io::Result<T>,
+    ) -> Result<T> {
+        let mut enough = pin!(tokio::time::sleep(ENOUGH));
+        let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
+        // The signals of a program that we have started are its own; who sends a second one wants to leave.
+        let mut told = 0;
+        let mut exchange = pin!(exchange(&mut self.client));
+        loop {
+            tokio::select! {
+                biased;
+                number = self.signals.next() => {
+                    let heeded = match self.on_signal {
+                        OnSignal::Forward => {
+                            forward(&self.process, number);
+                            true
+                        }
+                        OnSignal::Leave => true,
+                        OnSignal::Nothing => FIRST_HAS_ENDED.load(Ordering::Relaxed),
+                    };
+                    if heeded {
+                        told += 1;
+                        self.leaving |= !forwards;
+                        enough.as_mut().reset(tokio::time::Instant::now() + ENOUGH);
+                    }
+                }
+                answer = &mut exchange => return Ok(answer?),
+                _ = self.exit.wait() => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                () = &mut enough, if self.leaving || told > 1 => bail!(
+                    "the stub of process {pid} does not answer, so it is left as it is; its watches end as soon as it does"
+                ),
+            }
+        }
+    }
+
+    /// What a packet says, if it is a stop. An error: it speaks of what it was not asked for.
+    fn stop_of(&self, packet: &[u8]) -> Result<Option<Stop>> {
+        let stop = stop_of(packet);
+        if let Some(Stop::Forked { vfork, .. }) = stop {
+            let offered = self.follower.offered.children(vfork);
+            ensure!(offered, forged(self.pid, "it has forked a child"));
+        }
+        Ok(stop)
+    }
+
+    /// What the stub tells the user, who reads only so much of it.
+    fn notice(&mut self, text: String, events: &Sender<Event>) {
+        if self.notices == 0 {
+            return;
+        }
+        self.notices = self.notices.saturating_sub(text.len() + 1);
+        let _ = events.send(Event::Notice(text));
+        if self.notices == 0 {
+            let more = format!("process {} says more, which is not shown", self.pid);
+            let _ = events.send(Event::Notice(more));
+        }
     }
 
     /// Runs to a breakpoint at `addr`.
@@ -140,7 +220,7 @@ impl Control {
             match self.stopped().await? {
                 Stop::Gone => return Ok(Reached::Ended),
                 Stop::GivenUp => return Ok(Reached::Left),
-                Stop::Forked(_) => resume = "vCont;c".into(),
+                Stop::Forked { .. } => resume = "vCont;c".into(),
                 Stop::Signal { signal: TRAP, .. } if self.register(16).await? == Some(addr) => {
                     break;
                 }
@@ -158,16 +238,16 @@ impl Control {
 
     /// Lets the program go on; to the next stop only, if we are leaving.
     async fn resume(&mut self, packet: &str) -> Result<()> {
-        self.client.send(packet.as_bytes()).await?;
+        self.answer(async |stub: &mut Client| stub.send(packet.as_bytes()).await)
+            .await?;
         if self.leaving {
-            self.client.interrupt().await?;
+            self.client.interrupt()?;
         }
         Ok(())
     }
 
     async fn breakpoint(&mut self, what: u8, addr: u64) -> Result<()> {
         let reply = self
-            .client
             .request(format!("{}0,{addr:x},1", what as char).as_bytes())
             .await?;
         match reply.as_slice() {
@@ -179,10 +259,7 @@ impl Control {
 
     /// A register of the selected thread, by GDB's number.
     async fn register(&mut self, number: u32) -> Result<Option<u64>> {
-        let reply = self
-            .client
-            .request(format!("p{number:x}").as_bytes())
-            .await?;
+        let reply = self.request(format!("p{number:x}").as_bytes()).await?;
         let bytes = rsp::from_hex(&reply).and_then(|b| <[u8; 8]>::try_from(b).ok());
         Ok(bytes.map(u64::from_le_bytes))
     }
@@ -208,7 +285,7 @@ impl Control {
             let answer = self.ask(&command).await?;
             let before = armed.len();
             for line in answer.lines().filter(|l| !l.trim().is_empty()) {
-                outcomes(line, &mut armed)
+                outcomes(line, before + count, &mut armed)
                     .with_context(|| format!("the stub answered `{line}`"))?;
             }
             let told = armed.len() - before;
@@ -235,7 +312,7 @@ impl Control {
     }
 
     async fn ask(&mut self, command: &str) -> Result<String> {
-        let answer = self.client.monitor(command).await;
+        let answer = self.command(command).await;
         answer.context("cannot set the watches")
     }
 
@@ -344,7 +421,7 @@ impl Control {
                     }
                 }
                 number = self.signals.next() => match self.on_signal {
-                    OnSignal::Forward => self.forward(number),
+                    OnSignal::Forward => forward(&self.process, number),
                     OnSignal::Leave => return Ending::Unknown,
                     OnSignal::Nothing => {}
                 },
@@ -378,19 +455,26 @@ impl Control {
             self.resume(&resume).await?;
             let stop = loop {
                 tokio::select! {
-                    // What the stub said before the program's end comes first.
+                    // What the stub said before the program's end comes first; but one that never ceases
+                    // must not keep us from hearing who tells us to leave.
                     biased;
+                    number = self.signals.next() => if !self.heard(number)? {
+                        break Stop::GivenUp;
+                    },
                     received = self.client.next(), if !eof => match received {
                         Ok(Received::Packet(packet)) => {
-                            if let Some(stop) = stop_of(&packet) {
+                            if let Some(stop) = self.stop_of(&packet)? {
                                 break stop;
                             }
                             if let Some(text) = console(&packet) {
-                                let _ = events.send(Event::Notice(text));
+                                self.notice(text, events);
                             }
                         }
                         Ok(Received::Notification(text)) => {
-                            self.follower.notified(&text, self.client.stream());
+                            let note = self.follower.notified(&text, self.client.stream());
+                            if let Note::Forged(why) = note {
+                                bail!(why);
+                            }
                         }
                         Err(e) if is_end(&e) && self.follower.is_busy() => eof = true,
                         Err(e) if is_end(&e) => return Ok(None),
@@ -422,9 +506,6 @@ impl Control {
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
                     _ = self.exit.wait() => return Ok(None),
-                    number = self.signals.next() => if !self.heard(number).await? {
-                        break Stop::GivenUp;
-                    },
                     asked = requests::next(&mut self.requests), if !eof => {
                         self.asked(asked, events).await?;
                     }
@@ -432,8 +513,10 @@ impl Control {
             };
             let (signal, thread) = match stop {
                 Stop::Signal { signal, thread } => (signal, thread),
-                Stop::Forked(child) => {
-                    self.forked(child, events).await?;
+                Stop::Forked { child, .. } => {
+                    if !self.forked(child, events).await? {
+                        return Ok(Some(Ending::Unknown));
+                    }
                     resume = "vCont;c".into();
                     continue;
                 }
@@ -486,14 +569,12 @@ impl Control {
     /// Executes the instruction under a breakpoint; the resume packet to go on with. `None`: we leave.
     async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
         self.breakpoint(b'z', addr).await?;
-        self.client
-            .send(format!("vCont;s:{thread}").as_bytes())
-            .await?;
+        self.resume(&format!("vCont;s:{thread}")).await?;
         let resume = match self.stopped().await? {
             Stop::GivenUp => return Ok(None),
             Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => "vCont;c".into(),
             Stop::Signal { signal, thread } if signal != TRAP => pass_on(signal, &thread),
-            Stop::Signal { .. } | Stop::Forked(_) | Stop::Gone => "vCont;c".into(),
+            Stop::Signal { .. } | Stop::Forked { .. } | Stop::Gone => "vCont;c".into(),
         };
         self.breakpoint(b'Z', addr).await?;
         Ok(Some(resume))
@@ -501,9 +582,9 @@ impl Control {
 
     /// A signal to ourselves. False: we were told to leave once more, and the program does not come to
     /// rest.
-    async fn heard(&mut self, number: i32) -> Result<bool> {
+    pub(super) fn heard(&mut self, number: i32) -> Result<bool> {
         match self.on_signal {
-            OnSignal::Forward => self.forward(number),
+            OnSignal::Forward => forward(&self.process, number),
             OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
             OnSignal::Leave | OnSignal::Nothing if self.leaving => {
                 say!(
@@ -514,23 +595,14 @@ impl Control {
             }
             OnSignal::Leave | OnSignal::Nothing => {
                 self.leaving = true;
-                self.client.interrupt().await?;
+                self.client.interrupt()?;
             }
         }
         Ok(true)
     }
 
-    /// The program gets a signal of ours, unless the terminal has given it to both of us.
-    fn forward(&self, number: i32) {
-        crate::signals::passed_on();
-        let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
-        if !(typed && process::gets_keys_with_us(self.pid)) {
-            let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), number);
-        }
-    }
-
     fn kill(&self) {
-        let _ = crate::inject::sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = self.process.signal(libc::SIGKILL);
     }
 
     /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
@@ -540,9 +612,11 @@ impl Control {
         let detached = tokio::select! {
             reply = client.request(b"D") => reply.is_ok_and(|r| r == b"OK"),
             _ = self.signals.next() => false,
+            () = tokio::time::sleep(ENOUGH) => false,
         };
         if detached
-            && let Some(text) = session::leave_nothing(self.remains, self.client.stream()).await
+            && let Some(text) =
+                session::leave_nothing(&self.process, self.remains, self.client.stream()).await
         {
             say!("{text}");
         }
@@ -553,12 +627,12 @@ impl Control {
         loop {
             tokio::select! {
                 packet = self.client.recv() => match packet {
-                    Ok(packet) => if let Some(stop) = stop_of(&packet) { return Ok(stop) },
+                    Ok(packet) => if let Some(stop) = self.stop_of(&packet)? { return Ok(stop) },
                     Err(e) if is_end(&e) => return Ok(Stop::Gone),
                     Err(e) => return Err(e.into()),
                 },
                 _ = self.exit.wait() => return Ok(Stop::Gone),
-                number = self.signals.next() => if !self.heard(number).await? {
+                number = self.signals.next() => if !self.heard(number)? {
                     return Ok(Stop::GivenUp);
                 },
             }
@@ -578,6 +652,15 @@ impl Control {
     /// How the program ended, once it has.
     pub async fn ending(mut self) -> Ending {
         self.ended().await
+    }
+}
+
+/// The program gets a signal of ours, unless the terminal has given it to both of us.
+fn forward(to: &Process, number: i32) {
+    crate::signals::passed_on();
+    let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
+    if !(typed && process::gets_keys_with_us(to.pid)) {
+        let _ = to.signal(number);
     }
 }
 

@@ -10,11 +10,13 @@ use super::memory::{Auxv, ProcessMemory};
 use super::watches::Changes;
 use crate::follow::{Done, Follower};
 use crate::inject::follow::{Child, Followed};
-use crate::inject::{SharedArea, StartError, process};
+use crate::inject::{SharedArea, StartError};
 use crate::rsp::Client;
 use crate::session::{self, Session};
 use anyhow::{Context, Result, anyhow};
+use std::io;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::mpsc::Sender;
 
 /// A forked child, at rest where it returns from fork.
@@ -78,24 +80,25 @@ impl Control {
             false => &[],
         };
         let offer = crate::follow::offer(children);
-        self.client.request(&offer).await?;
+        self.request(&offer).await?;
         Ok(())
     }
 
-    /// The thread that has just stopped has made child `number`.
-    pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<()> {
-        let pid = process::child_numbered(self.pid, number).unwrap_or(number);
-        let taken = match self.client.stream().as_fd().try_clone_to_owned() {
-            Ok(parent) => {
-                let parent = parent.into();
-                session::take_child(Child {
-                    pid,
-                    number,
-                    parent,
-                })
-                .await
+    /// The thread that has just stopped has made child `number`, as it says. False: we were told to leave.
+    pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<bool> {
+        let taken = match self.child(number) {
+            Ok(child) => {
+                let mut taken = pin!(session::take_child(child));
+                loop {
+                    tokio::select! {
+                        taken = &mut taken => break taken,
+                        signal = self.signals.next() => if !self.heard(signal)? {
+                            return Ok(false);
+                        },
+                    }
+                }
             }
-            Err(e) => Err(StartError::step("take hold of the forked child", e)),
+            Err(error) => Err(error),
         };
         match taken {
             Ok(session) => {
@@ -103,12 +106,25 @@ impl Control {
                 let _ = events.send(Event::Forked(Box::new(forked)));
             }
             Err(error) => {
-                say!("child {pid} is not watched: {error}");
+                say!("child {number} is not watched: {error}");
                 let go = format!("vUlpfFork;{number:x}");
-                self.client.request(go.as_bytes()).await?;
+                self.request(go.as_bytes()).await?;
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// What there is to take hold of, if the kernel knows it for a child.
+    fn child(&self, number: i32) -> Result<Child, StartError> {
+        let step = |e| StartError::step("take hold of the forked child", e);
+        let process = self.process.child(number);
+        let stub = self.client.stream().as_fd().try_clone_to_owned();
+        Ok(Child {
+            process: process.map_err(|stranger| step(io::Error::other(stranger)))?,
+            number,
+            parent: self.process.clone(),
+            stub: stub.map_err(step)?.into(),
+        })
     }
 
     /// A vfork child has executed something, or tried to.

@@ -40,7 +40,7 @@ impl Control {
             return Ok(());
         }
         self.waiting.push(asked);
-        self.client.interrupt().await?;
+        self.client.interrupt()?;
         Ok(())
     }
 
@@ -48,7 +48,7 @@ impl Control {
     pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
         for asked in std::mem::take(&mut self.waiting) {
             if asked.ask == Ask::Sites {
-                let lines = self.client.monitor("ulpf patch sites 512").await?;
+                let lines = self.command("ulpf patch sites 512").await?;
                 let lines: Vec<&str> = lines.lines().filter(|l| l.starts_with('{')).collect();
                 let _ = asked
                     .reply

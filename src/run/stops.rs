@@ -1,9 +1,11 @@
 //! What the stub's packets say, and those that resume.
 
 use super::watches::Armed;
+use crate::follow::child_in;
+use crate::foreign::numbers;
 use crate::rsp;
 use crate::symbols::Problem;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 
 /// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
 pub const TRAP: u8 = 5;
@@ -13,8 +15,8 @@ pub const INTERRUPT: u8 = 2;
 pub enum Stop {
     /// GDB signal number, thread as the protocol writes it.
     Signal { signal: u8, thread: String },
-    /// The thread has forked this child, which waits.
-    Forked(i32),
+    /// The thread has made this child, which waits.
+    Forked { child: i32, vfork: bool },
     /// It has ended.
     Gone,
     /// It does not come to rest, and the user wants to leave all the same.
@@ -41,11 +43,10 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     match packet {
         [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
             let signal = rsp::hex_digit(*high)? << 4 | rsp::hex_digit(*low)?;
-            let fields = std::str::from_utf8(rest).unwrap_or("");
-            if let Some(child) = fields.split(';').find_map(|f| f.strip_prefix("fork:")) {
-                let number = child.split('.').next_back()?;
-                return Some(Stop::Forked(i32::from_str_radix(number, 16).ok()?));
+            if let Some((child, vfork)) = child_in(packet) {
+                return Some(Stop::Forked { child, vfork });
             }
+            let fields = std::str::from_utf8(rest).unwrap_or("");
             let thread = fields
                 .split(';')
                 .find_map(|f| f.strip_prefix("thread:"))
@@ -60,16 +61,18 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
     }
 }
 
-/// Reads one line of the answer to `ulpf watch` or `ulpf watches`.
-pub fn outcomes(line: &str, armed: &mut Vec<Armed>) -> Result<()> {
+/// Reads one line of the answer to `ulpf watch` or `ulpf watches`, by which `wanted` watches were to be armed.
+pub fn outcomes(line: &str, wanted: usize, armed: &mut Vec<Armed>) -> Result<()> {
+    ensure!(armed.len() < wanted, "more answers than watches");
     let json: serde_json::Value = serde_json::from_str(line)?;
     if let Some(id) = json["watch"].as_u64() {
         armed.push(Armed::Yes(u32::try_from(id)?));
         return Ok(());
     }
     if let Some((first, count)) = json["watches"][0].as_u64().zip(json["watches"][1].as_u64()) {
-        let (first, end) = (u32::try_from(first)?, u32::try_from(first + count)?);
-        armed.extend((first..end).map(Armed::Yes));
+        let ids = numbers::ids(first, count, wanted - armed.len());
+        let ids = ids.ok_or_else(|| anyhow!("{count} watches instead of {wanted}"))?;
+        armed.extend(ids.map(Armed::Yes));
         return Ok(());
     }
     let refused = &json["refused"];
@@ -113,10 +116,11 @@ mod tests {
     #[test]
     fn what_became_of_watches() {
         let mut armed = Vec::new();
-        outcomes("{\"watch\":7}", &mut armed).unwrap();
-        outcomes("{\"watches\":[9,2]}", &mut armed).unwrap();
+        outcomes("{\"watch\":7}", 4, &mut armed).unwrap();
+        outcomes("{\"watches\":[9,2]}", 4, &mut armed).unwrap();
         outcomes(
             r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#,
+            4,
             &mut armed,
         )
         .unwrap();
@@ -132,7 +136,24 @@ mod tests {
             other => panic!("{other:?}"),
         }
         for bad in ["{}", "OK", "{\"watches\":[1]}"] {
-            assert!(outcomes(bad, &mut armed).is_err(), "{bad}");
+            assert!(outcomes(bad, 5, &mut armed).is_err(), "{bad}");
+        }
+        assert!(outcomes("{\"watch\":7}", 4, &mut armed).is_err());
+    }
+
+    #[test]
+    fn no_more_watches_than_were_asked_for() {
+        for many in [
+            "[0,4294967295]",
+            "[0,3]",
+            "[4294967295,2]",
+            "[18446744073709551615,2]",
+            "[18446744073709551615,18446744073709551615]",
+        ] {
+            let mut armed = Vec::new();
+            let line = format!("{{\"watches\":{many}}}");
+            assert!(outcomes(&line, 2, &mut armed).is_err(), "{many}");
+            assert!(armed.capacity() < 16);
         }
     }
 }

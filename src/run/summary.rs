@@ -76,6 +76,7 @@ impl Summary {
             for id in ids {
                 let counters = shared.counters(*id);
                 let (hits, silent) = shared.hits(*id);
+                // The program may have written anything there.
                 let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
                 add(&mut row.hits, hits);
                 add(&mut row.silent, silent);

@@ -20,12 +20,17 @@ pub enum Input {
 /// Bytes of packets that may wait while one is being served.
 const QUEUE_LIMIT: usize = 1 << 20;
 
+/// What a packet takes in the queue.
+fn weight(packet: &[u8]) -> usize {
+    packet.len() + size_of::<Input>()
+}
+
 pub struct Client {
     reader: Reader,
     writer: Writer,
     decoder: Decoder,
     queue: VecDeque<Input>,
-    /// How many in the queue are no packets, and the bytes of those that are.
+    /// How many in the queue are no packets, and what those weigh that are.
     urgent: usize,
     queued: usize,
     /// The debugger has asked to do without acknowledgements.
@@ -92,7 +97,7 @@ impl Client {
 
     fn taken(&mut self, input: Input) -> Input {
         match &input {
-            Input::Packet(p) => self.queued -= p.len(),
+            Input::Packet(p) => self.queued -= weight(p),
             _ => self.urgent -= 1,
         }
         input
@@ -118,13 +123,16 @@ impl Client {
                 Event::Packet(p) => {
                     self.unacked = None;
                     let done = self.raw(b"+").await;
-                    self.queued += p.len();
+                    self.queued += weight(&p);
                     self.queue.push_back(Input::Packet(p));
                     done
                 }
                 Event::Interrupt => {
-                    self.urgent += 1;
-                    self.queue.push_back(Input::Interrupt);
+                    // Two in a row ask for the same.
+                    if self.queue.back() != Some(&Input::Interrupt) {
+                        self.urgent += 1;
+                        self.queue.push_back(Input::Interrupt);
+                    }
                     Ok(())
                 }
                 Event::BadChecksum { sent, computed } => {

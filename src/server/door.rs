@@ -184,7 +184,7 @@ impl Target {
         let line = line.ok_or_else(|| format!("the stub's answer is not understood: {said}"))?;
         let mut told = Vec::new();
         // (`unwatch` says what it has taken away.)
-        let _ = outcomes(line, &mut told);
+        let _ = outcomes(line, 1, &mut told);
         let id = match told.pop() {
             Some(Armed::Yes(id)) => id,
             Some(Armed::No(problem)) => return Err(problem.to_string()),

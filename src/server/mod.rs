@@ -554,7 +554,8 @@ impl Server {
     /// The end of the server: what was started is killed, what was attached to goes on.
     async fn leave(&mut self) {
         self.take_terminal();
-        self.release_children().await;
+        // Stubs that do not answer let go when we have gone.
+        let _ = tokio::time::timeout(watchdog::PATIENCE, self.release_children()).await;
         while let Some(mut target) = self.take_front() {
             if target.exit.now().is_some() {
                 continue;
@@ -565,7 +566,8 @@ impl Server {
                 continue;
             }
             self.say(&format!("Detaching process(es): {}", target.pid));
-            if !target.detach().await {
+            let detached = tokio::time::timeout(watchdog::PATIENCE, target.detach()).await;
+            if !detached.unwrap_or(false) {
                 message!(
                     "ulpf server: process {} could not be detached cleanly.",
                     target.pid

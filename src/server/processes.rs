@@ -10,7 +10,9 @@
 use super::client::Client;
 use super::target::Target;
 use super::{Outcome, Server, greeting, report};
-use crate::inject::{follow::Child, process, sys};
+use crate::follow::child_in;
+use crate::foreign::numbers::{Process, Stranger};
+use crate::inject::follow::Child;
 use crate::rsp;
 use crate::session;
 
@@ -20,7 +22,12 @@ pub(super) struct Unborn {
     pub number: i32,
     pub parent: i32,
     pub vfork: bool,
+    /// What the kernel knows by that number. Without it the child is only reported.
+    pub process: Result<Process, Stranger>,
 }
+
+/// The list of all threads of one process: so much is more than Linux lets a process have.
+const LONGEST: usize = 64 << 20;
 
 /// What is left to do for a packet.
 pub(super) enum Addressed {
@@ -38,21 +45,6 @@ pub(super) fn process_of(thread: &[u8]) -> Option<i64> {
         return Some(-1);
     }
     rsp::hex_number(pid).map(|n| n as i64)
-}
-
-/// The child in a stop reply `T05…fork:pPID.TID;…`: its number, and whether it is a vfork child.
-fn child_in(stop: &[u8]) -> Option<(i32, bool)> {
-    let fields = stop.strip_prefix(b"T")?.get(2..)?;
-    fields.split(|&b| b == b';').find_map(|field| {
-        let (name, value) = field.split_at(field.iter().position(|&b| b == b':')?);
-        let vfork = match name {
-            b"fork" => false,
-            b"vfork" => true,
-            _ => return None,
-        };
-        let number = i32::try_from(process_of(&value[1..])?).ok()?;
-        Some((number, vfork))
-    })
 }
 
 impl Server {
@@ -78,13 +70,28 @@ impl Server {
 
     /// Takes note of a child that a stop of `parent` reports.
     pub(super) fn note_child(&mut self, parent: i32, stop: &[u8]) {
-        if let Some((number, vfork)) = child_in(stop) {
-            self.unborn.push(Unborn {
-                number,
-                parent,
-                vfork,
-            });
+        let Some((number, vfork)) = child_in(stop) else {
+            return;
+        };
+        let Some(target) = self.targets.iter().find(|t| t.number == parent) else {
+            return;
+        };
+        let process = match vfork {
+            false => target.process.child(number),
+            true => target.process.vfork_child(number),
+        };
+        if let Err(why @ (Stranger::NoChild { .. } | Stranger::OtherRights { .. })) = &process {
+            message!(
+                "ulpf server: {} is reported as forked, and left alone: {why}.",
+                number
+            );
         }
+        self.unborn.push(Unborn {
+            number,
+            parent,
+            vfork,
+            process,
+        });
     }
 
     /// Finds out who a packet is for. Nothing to do as long as there is one process.
@@ -219,10 +226,8 @@ impl Server {
         let Some(parent) = self.parent_of(child) else {
             return; // its wait has ended with its parent
         };
-        if kill {
-            if let Some(pid) = process::child_numbered(parent.pid, child.number) {
-                let _ = sys::kill(pid, 9);
-            }
+        if let (true, Ok(process)) = (kill, &child.process) {
+            let _ = process.signal(libc::SIGKILL);
         }
         if !child.vfork {
             let go = format!("vUlpfFork;{:x}", child.number);
@@ -240,7 +245,7 @@ impl Server {
             return false;
         };
         if kill {
-            let _ = sys::kill(child.pid, libc::SIGKILL);
+            let _ = child.process.signal(libc::SIGKILL);
         }
         self.say(&format!("Detaching from process {number}"));
         true
@@ -256,20 +261,28 @@ impl Server {
         let Some(parent) = self.parent_of(&child) else {
             return;
         };
+        let process = match &child.process {
+            Ok(process) => process.clone(),
+            Err(why) => {
+                message!("ulpf server: process {number} is not followed: {why}.");
+                self.let_go(&child, false).await;
+                return;
+            }
+        };
         if child.vfork {
-            if !parent.adopt(number).await {
+            if !parent.adopt(number, process).await {
                 message!("ulpf server: process {number}, a vfork child, has ended.");
             }
             return;
         }
-        let pid = process::child_numbered(parent.pid, number).unwrap_or(number);
         let Some(channel) = parent.channel() else {
             return;
         };
         let request = Child {
-            pid,
+            process,
             number,
-            parent: channel,
+            parent: parent.process.clone(),
+            stub: channel,
         };
         match session::take_child(request).await {
             Ok(session) => {
@@ -319,7 +332,10 @@ impl Server {
         let mut list = b"m".to_vec();
         for target in &mut self.targets {
             let mut packet: &[u8] = b"qfThreadInfo";
-            while let Some([b'm', threads @ ..]) = target.request(packet).await.as_deref() {
+            let end = list.len() + LONGEST;
+            while list.len() < end
+                && let Some([b'm', threads @ ..]) = target.request(packet).await.as_deref()
+            {
                 if list.len() > 1 {
                     list.push(b',');
                 }
@@ -341,7 +357,9 @@ impl Server {
             loop {
                 let ask = format!("qXfer:threads:read::{:x},{:x}", text.len(), 0x3000);
                 match target.request(ask.as_bytes()).await.as_deref() {
-                    Some([b'm', part @ ..]) if !part.is_empty() => text.extend(rsp::unescape(part)),
+                    Some([b'm', part @ ..]) if !part.is_empty() && text.len() < LONGEST => {
+                        text.extend(rsp::unescape(part));
+                    }
                     Some([b'l', part @ ..]) => {
                         text.extend(rsp::unescape(part));
                         break;
@@ -374,17 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_in_stops() {
-        assert_eq!(
-            child_in(b"T05fork:p1f.1f;thread:p10.10;"),
-            Some((31, false))
-        );
-        assert_eq!(
-            child_in(b"T05thread:p10.10;core:1;vfork:p2.2;"),
-            Some((2, true))
-        );
-        assert_eq!(child_in(b"T05vforkdone:;"), None);
-        assert_eq!(child_in(b"W00"), None);
+    fn processes_of_threads() {
         assert_eq!(process_of(b"p10.-1"), Some(16));
         assert_eq!(process_of(b"p-1.-1"), Some(-1));
         assert_eq!(process_of(b"-1"), None);

@@ -5,15 +5,16 @@ use super::door::Book;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
-use crate::follow::{Done, Follower};
+use crate::follow::{Done, Follower, Note, child_in, forged};
+use crate::foreign::numbers::{self, Budget, Process};
 use crate::inject::remains::Remains;
 use crate::inject::{SharedArea, follow::Followed, process, sys};
 use crate::rsp::{self, Decoder, Event};
 use crate::session::{self, Ending, Exit, Session};
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -40,11 +41,15 @@ pub enum News {
     ChildEnded(i32, Ending),
 }
 
+/// Reads from the stub before others have their turn.
+const DRAUGHTS: usize = 16;
+
 /// The end of a stop reply that `vUlpfHalt` alone has led to (stub/src/gdb/mod.rs).
 pub const HALTED: &[u8] = b"ulpfhalt:;";
 
 pub struct Target {
     pub pid: i32,
+    pub process: Process,
     /// The number that the program has for itself, and the stub reports: another one in a container.
     pub number: i32,
     pub stub_pid: i32,
@@ -91,15 +96,16 @@ pub struct Target {
     control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<News>,
-    pidfd: Arc<OwnedFd>,
+    /// What the stub may still say before it is asked again.
+    budget: Budget,
 }
 
 impl Target {
     pub fn new(session: Session) -> Target {
-        let pidfd = session.pidfd();
         let follower = Follower::of(&session);
         Target {
             pid: session.pid,
+            process: session.process(),
             number: process::own_number(session.pid).unwrap_or(session.pid),
             stub_pid: session.stub_pid,
             launched: session.launched,
@@ -128,7 +134,7 @@ impl Target {
             remains: session.remains,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
-            pidfd,
+            budget: Budget::default(),
         }
     }
 
@@ -140,7 +146,14 @@ impl Target {
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         let renamed = vfork::to_stub(payload, self.number, &self.children);
         let payload = renamed.as_deref().unwrap_or(payload);
-        self.control.write_all(&rsp::frame(payload)).await
+        self.follower.offered.note(payload);
+        self.write(&rsp::frame(payload)).await
+    }
+
+    /// A stub that reads nothing must not hold us up.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.budget.renew();
+        tokio::time::timeout(watchdog::READS, self.control.write_all(bytes)).await?
     }
 
     pub(super) fn shared(&self) -> &SharedArea {
@@ -157,7 +170,7 @@ impl Target {
     /// Asks for a stop; a stop reply follows if the program runs.
     pub async fn interrupt(&mut self) -> io::Result<()> {
         self.interrupt_due = self.follower.is_busy();
-        self.control.write_all(&[rsp::INTERRUPT]).await
+        self.write(&[rsp::INTERRUPT]).await
     }
 
     /// The next thing that happens. Safe to cancel.
@@ -228,7 +241,7 @@ impl Target {
                 child.lost = true;
                 Some(News::ChildRunsOn(format!(
                     "Process {} executes {program} and runs on unwatched: {why}",
-                    child.pid
+                    child.process.pid
                 )))
             }
             Followed::Failed | Followed::Other | Followed::Ended => None,
@@ -288,45 +301,68 @@ impl Target {
         self.eof = false;
         self.queue.clear();
         self.unread = self.greeting.len();
-        for packet in &self.greeting {
+        for packet in self.greeting.clone() {
             // An error shows as end of file later.
-            let _ = self.control.write_all(&rsp::frame(packet)).await;
+            let _ = self.write(&rsp::frame(&packet)).await;
         }
         if std::mem::take(&mut self.interrupt_due) {
-            let _ = self.control.write_all(&[rsp::INTERRUPT]).await;
+            let _ = self.write(&[rsp::INTERRUPT]).await;
         }
         let program = process::executable(self.pid).unwrap_or_default();
         News::Executed(program.display().to_string())
     }
 
-    /// Takes everything that is there. False: end of file.
+    /// Takes what is there, a good deal of it at most. False: end of file.
     fn drain(&mut self) -> bool {
         let mut buf = [0; 16384];
-        loop {
-            match self.control.try_read(&mut buf) {
+        for _ in 0..DRAUGHTS {
+            let n = match self.control.try_read(&mut buf) {
                 Ok(0) => return false,
-                Ok(n) => {
-                    let (queue, unread) = (&mut self.queue, &mut self.unread);
-                    let (number, children) = (self.number, &self.children);
-                    let mut notes = Vec::new();
-                    self.decoder.feed(&buf[..n], |e| match e {
-                        Event::Packet(p) if *unread > 0 => *unread -= usize::from(!is_output(&p)),
-                        Event::Packet(p) => {
-                            let p = vfork::to_debugger(p, number, children);
-                            queue.push_back(News::Reply(p));
-                        }
-                        Event::Notification(p) => notes.push(p),
-                        _ => {}
-                    });
-                    for note in notes {
-                        if !self.follower.notified(&note, &self.control) {
-                            self.queue.push_back(News::Notification(note));
-                        }
-                    }
-                }
+                Ok(n) => n,
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            };
+            if !self.budget.take(n) {
+                self.distrust(numbers::too_much("the program's stub"));
+            }
+            let mut events = Vec::new();
+            self.decoder.feed(&buf[..n], |e| events.push(e));
+            for event in events {
+                if self.lost.is_some() {
+                    return true;
+                }
+                self.heard(event);
             }
         }
+        true
+    }
+
+    fn heard(&mut self, event: Event) {
+        match event {
+            Event::Packet(p) if self.unread > 0 => self.unread -= usize::from(!is_output(&p)),
+            Event::Packet(p) => match child_in(&p) {
+                Some((_, vfork)) if !self.follower.offered.children(vfork) => {
+                    self.distrust(forged(self.pid, "it has forked a child"));
+                }
+                _ => {
+                    let p = vfork::to_debugger(p, self.number, &self.children);
+                    self.queue.push_back(News::Reply(p));
+                }
+            },
+            Event::Notification(p) => match self.follower.notified(&p, &self.control) {
+                Note::Taken => {}
+                Note::Theirs => self.queue.push_back(News::Notification(p)),
+                Note::Forged(why) => self.distrust(why),
+            },
+            _ => {}
+        }
+    }
+
+    /// Nothing that this stub says is believed any more.
+    fn distrust(&mut self, why: impl Display) {
+        let pid = self.pid;
+        self.lost = Some(format!("E.Process {pid} is not served any more: {why}"));
+        self.queue.clear();
+        self.queue.push_back(News::StubLost);
     }
 
     /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
@@ -393,7 +429,7 @@ impl Target {
                 return None;
             }
             let frames: Vec<u8> = batch.iter().flat_map(|p| rsp::frame(p)).collect();
-            if self.control.write_all(&frames).await.is_err() {
+            if self.write(&frames).await.is_err() {
                 return None; // its end shows with the next request
             }
             let patience = watchdog::patience(&batch[0]);
@@ -485,7 +521,7 @@ impl Target {
     }
 
     pub async fn kill(&mut self) {
-        let _ = sys::pidfd_signal(self.pidfd.as_fd(), 9);
+        let _ = self.process.signal(libc::SIGKILL);
         let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
     }
 
@@ -499,7 +535,9 @@ impl Target {
         }
         match self.request(b"D").await {
             Some(reply) if reply == b"OK" => {
-                if let Some(text) = session::leave_nothing(self.remains, &self.control).await {
+                if let Some(text) =
+                    session::leave_nothing(&self.process, self.remains, &self.control).await
+                {
                     message!("ulpf server: {text}");
                 }
                 true

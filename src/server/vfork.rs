@@ -10,7 +10,7 @@
 
 use super::running::{actions_for, concerns};
 use super::target::Target;
-use crate::inject::{process, sys};
+use crate::foreign::numbers::Process;
 use crate::rsp;
 use crate::session::{Ending, Exit};
 
@@ -18,7 +18,7 @@ use crate::session::{Ending, Exit};
 pub struct VforkChild {
     /// As the debugger and the stub know it.
     pub number: i32,
-    pub pid: i32,
+    pub process: Process,
     pub exit: Exit,
     /// It has executed something and could not be followed: its end is all that is still heard of it.
     pub lost: bool,
@@ -36,12 +36,10 @@ impl VforkChild {
 
 impl Target {
     /// A vfork child counts as a process of its own from now on. False: it is gone.
-    pub async fn adopt(&mut self, number: i32) -> bool {
-        let Some(pid) = process::child_numbered(self.pid, number) else {
+    pub async fn adopt(&mut self, number: i32, process: Process) -> bool {
+        let Ok(exit) = Exit::of(&process, false) else {
             return false;
         };
-        let exit = sys::pidfd_open(pid).and_then(|pidfd| Exit::of(pid, false, pidfd));
-        let Ok(exit) = exit else { return false };
         let asked = self
             .request(format!("vUlpfVfork;{number:x}").as_bytes())
             .await;
@@ -50,7 +48,7 @@ impl Target {
         }
         self.children.push(VforkChild {
             number,
-            pid,
+            process,
             exit,
             lost: false,
         });
@@ -187,7 +185,7 @@ mod tests {
     fn children(numbers: &[i32]) -> Vec<VforkChild> {
         let one = |&number: &i32| VforkChild {
             number,
-            pid: number,
+            process: Process::open(std::process::id() as i32).unwrap(),
             exit: Exit::never(),
             lost: false,
         };

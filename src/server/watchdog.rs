@@ -15,6 +15,8 @@ pub fn patience(packet: &[u8]) -> Duration {
     let long = packet.starts_with(b"qRcmd") || packet.starts_with(b"D");
     Duration::from_secs(if long { 60 } else { 5 })
 }
+/// For a stub to read what is sent to it.
+pub const READS: Duration = Duration::from_secs(5);
 /// Once the stub is known not to answer.
 pub const AGAIN: Duration = Duration::from_millis(500);
 

@@ -266,9 +266,10 @@ impl SharedHeader {
         let used = self.areas.load(Ordering::Acquire) as usize;
         let passed = areas.iter().take(used);
         let passed = passed.map(|a| a.passed.load(Ordering::Relaxed));
+        // The program may have written anything there.
         passed.fold(
             self.false_positives.load(Ordering::Relaxed),
-            u64::wrapping_add,
+            u64::saturating_add,
         )
     }
     /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
@@ -281,8 +282,11 @@ impl SharedHeader {
         let used = self.areas.load(Ordering::Acquire) as usize;
         let mut sum = (0, 0);
         for a in areas.iter().take(used) {
-            sum.0 = u64::wrapping_add(sum.0, a.hits[n].load(Ordering::Relaxed));
-            sum.1 = u64::wrapping_add(sum.1, a.silent[n].load(Ordering::Relaxed));
+            let add = |to: &mut u64, n: &AtomicU64| {
+                *to = to.saturating_add(n.load(Ordering::Relaxed));
+            };
+            add(&mut sum.0, &a.hits[n]);
+            add(&mut sum.1, &a.silent[n]);
         }
         sum
     }

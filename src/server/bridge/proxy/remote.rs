@@ -1,6 +1,7 @@
 //! The connection to a remote port: packets out, replies in, acknowledged.
 #![forbid(unsafe_code)]
 
+use crate::foreign::numbers::{self, Budget};
 use crate::rsp::{self, Decoder, Event};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct Remote<R, W> {
     writer: W,
     decoder: Decoder,
     queue: VecDeque<Vec<u8>>,
+    /// What the remote port may still say before it is asked again.
+    budget: Budget,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
@@ -31,6 +34,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
             writer,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
+            budget: Budget::default(),
         }
     }
 
@@ -47,15 +51,20 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
                 Err(e) => return Err(format!("the remote port cannot be read from: {e}")),
             };
             let mut acks = vec![];
-            let queue = &mut self.queue;
+            let (queue, mut said) = (&mut self.queue, n);
             self.decoder.feed(&buf[..n], |e| match e {
                 Event::Packet(p) => {
                     acks.push(b'+');
-                    queue.push_back(rsp::expand_runs(&p).unwrap_or(p));
+                    let packet = rsp::expand_runs(&p).unwrap_or(p);
+                    said += packet.len();
+                    queue.push_back(packet);
                 }
                 Event::BadChecksum { .. } => acks.push(b'-'),
                 _ => {}
             });
+            if !self.budget.take(said) {
+                return Err(numbers::too_much("the remote port"));
+            }
             // An error shows at the next read.
             let _ = self.writer.write_all(&acks).await;
         }
@@ -67,6 +76,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
     }
 
     pub async fn send(&mut self, packet: &[u8]) -> Result<(), Refusal> {
+        self.budget.renew();
         let sent = self.writer.write_all(&rsp::frame(packet)).await;
         sent.map_err(|e| refuse(format!("it cannot be written to: {e}")))
     }
