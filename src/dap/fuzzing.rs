@@ -12,7 +12,7 @@ pub fn messages(bytes: &[u8]) {
         .expect("a runtime");
     runtime.block_on(async {
         let mut reader = wire::Reader::new(bytes);
-        while let Some(message) = reader.next().await {
+        while let Some(message) = reader.next(wire::LONGEST).await {
             let Ok(message) = message else { continue };
             if let Ok(request) = Request::deserialize(&message) {
                 arguments_of_all(&request.command, &request.arguments);

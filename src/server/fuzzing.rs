@@ -3,6 +3,7 @@
 
 use super::bridge;
 use super::client::Client;
+use crate::listen::Connection;
 use super::options::Options;
 use super::{Bound, Terminal, vfork};
 use crate::rsp;
@@ -61,7 +62,12 @@ pub(super) fn talk(bytes: &[u8], serve: impl AsyncFnOnce(Client)) {
     runtime.block_on(async {
         let (mut ours, theirs): (DuplexStream, _) = tokio::io::duplex(1 << 22);
         let (reader, writer) = tokio::io::split(theirs);
-        let client = Client::new(Box::new(reader), Box::new(writer), false);
+        let connection = Connection {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            from: String::new(),
+        };
+        let client = Client::new(connection, false);
         let _ = ours.write_all(bytes).await;
         let _ = ours.shutdown().await;
         let mut heard = Vec::new();

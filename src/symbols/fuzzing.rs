@@ -1,7 +1,7 @@
 //! What fuzz/ needs of the symbols; compiled only there.
 #![forbid(unsafe_code)]
 
-use super::maps::{Module, Program};
+use super::maps::{Mapping, Module, Program};
 use super::object::ObjectFile;
 use super::types::Types;
 use super::{Memory, Spec, demangle};
@@ -34,10 +34,9 @@ pub fn program(file: Vec<u8>) -> Option<Program> {
         code: vec![(0, u64::MAX)],
         is_executable: true,
     };
-    Some(Program {
-        modules: vec![Rc::new(module)],
-        ..Program::default()
-    })
+    let mut program = Program::default();
+    program.modules.push(Rc::new(module));
+    Some(program)
 }
 
 /// A watch as a user types it, resolved in this program; how its values are written.
@@ -70,15 +69,15 @@ pub fn everything(file: Vec<u8>) {
         let _ = symbols.data_at(symbol.addr);
         let _ = symbols.room_at(symbol.addr);
         let _ = object.tls_offset_of_executable(symbol.addr);
-        object.code(symbol.addr);
+        object.code(symbol.addr, &mut [0; 64]);
     }
     for segment in object.segments.iter().take(8) {
         let _ = program.locate(segment.vaddr);
-        object.code(segment.vaddr);
+        object.code(segment.vaddr, &mut [0; 64]);
     }
     if let Some(index) = object.index() {
         let variables = index.variables().take(32);
-        names.extend(variables.map(|v| v.path.to_string()));
+        names.extend(variables.map(|v| v.name.to_string()));
     }
     for name in &names {
         let _ = program.function(name);
@@ -98,7 +97,7 @@ pub fn everything(file: Vec<u8>) {
 /// A text like /proc/PID/maps, whose files are all this one.
 pub fn maps(text: &str, file: &[u8]) {
     let mut program = Program::default();
-    let open = |path: &Path| ObjectFile::parse(path, file.to_vec());
+    let open = |m: &Mapping| ObjectFile::parse(Path::new(m.path), file.to_vec());
     program.refresh(text, Path::new("/bin/true"), open);
     program.refresh(text, Path::new("/bin/true"), open);
     for addr in [0, 0x401000, 0x5555_5555_5000, u64::MAX] {

@@ -138,7 +138,7 @@ impl ObjectFile {
         ObjectFile::of(path, Image::of_file(file), Source::Process(by.clone()))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn parse(path: &Path, data: Vec<u8>) -> Result<ObjectFile, String> {
         ObjectFile::of(path, Image::of_bytes(data), Source::User)
     }
