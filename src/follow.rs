@@ -108,6 +108,17 @@ pub enum Note {
 /// Every notification of the stub to us begins like this.
 const OURS: &[u8] = b"Ulpf";
 
+/// What a thread hears that is not followed.
+const ALONE: &[u8] = b"vUlpfExec;alone";
+
+fn leave_alone(why: String) -> JoinHandle<Followed<Injected>> {
+    let not = Followed::Not {
+        program: "another program".into(),
+        why: format!("ulpf cannot follow it ({why})."),
+    };
+    tokio::spawn(async { not })
+}
+
 /// The exec under way, if there is one.
 pub struct Follower {
     process: Process,
@@ -187,14 +198,17 @@ impl Follower {
         if self.next.is_some() {
             return forged("several threads execute programs at once");
         }
-        let Ok(channel) = control.as_fd().try_clone_to_owned() else {
-            let _ = control.try_write(&rsp::frame(b"vUlpfExec;alone"));
-            return Note::Taken;
-        };
-        let exec = (rest.to_vec(), channel.into());
-        match self.task {
-            Some(_) => self.next = Some(exec),
-            None => self.begin(exec),
+        match (control.as_fd().try_clone_to_owned(), &self.task) {
+            (Ok(channel), Some(_)) => self.next = Some((rest.to_vec(), channel.into())),
+            (Ok(channel), None) => self.begin((rest.to_vec(), channel.into())),
+            (Err(error), task) => {
+                // The thread waits for our word.
+                let _ = control.try_write(&rsp::frame(ALONE));
+                if task.is_none() {
+                    let why = error.raw_os_error().map(crate::errno_text);
+                    self.task = Some(leave_alone(why.unwrap_or_else(|| error.to_string())));
+                }
+            }
         }
         Note::Taken
     }
@@ -205,13 +219,8 @@ impl Follower {
         self.task = Some(match self.request(&text, &stub) {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
             Err(why) => {
-                // The thread waits for our word.
-                let _ = io::Write::write(&mut &stub, &rsp::frame(b"vUlpfExec;alone"));
-                let not = Followed::Not {
-                    program: "another program".into(),
-                    why: format!("ulpf cannot follow it ({why})."),
-                };
-                tokio::spawn(async { not })
+                let _ = io::Write::write(&mut &stub, &rsp::frame(ALONE));
+                leave_alone(why)
             }
         });
     }

@@ -48,8 +48,14 @@ pub enum Stranger {
     OtherRights { pid: i32, parent: i32 },
     #[error("{number} is not a thread of process {pid}")]
     NoThread { number: i32, pid: i32 },
-    #[error("process {pid} cannot be looked at: {source}")]
+    #[error("{}, so process {pid} cannot be looked at", text(source))]
     Unknown { pid: i32, source: io::Error },
+}
+
+fn text(error: &io::Error) -> String {
+    error
+        .raw_os_error()
+        .map_or_else(|| error.to_string(), crate::errno_text)
 }
 
 /// A process that cannot be mistaken for another one that gets its number later.
@@ -113,9 +119,13 @@ impl Process {
         is_ours: impl Fn(&Process) -> io::Result<bool>,
     ) -> Result<Process, Stranger> {
         let gone = || Stranger::Gone { number };
-        let unknown = |source| Stranger::Unknown {
-            pid: self.pid,
-            source,
+        let unknown = |source: io::Error| match source.raw_os_error() {
+            // There is no such process; or it is a thread; or no process can have such a number.
+            Some(libc::ESRCH | libc::ENOENT | libc::EINVAL) => gone(),
+            _ => Stranger::Unknown {
+                pid: number,
+                source,
+            },
         };
         let names = process::names_of(self.pid).map_err(unknown)?;
         // In a container it knows its child by another number than we do.
@@ -123,8 +133,8 @@ impl Process {
             0 | 1 => Some(number),
             depth => process::named(&process::all().map_err(unknown)?, depth, number),
         };
-        let child = Process::open(pid.ok_or_else(gone)?).map_err(|_| gone())?;
-        let ours = is_ours(&child).map_err(|_| gone())?;
+        let child = Process::open(pid.ok_or_else(gone)?).map_err(unknown)?;
+        let ours = is_ours(&child).map_err(unknown)?;
         // Whose children they would be if another process had got its number.
         if self.has_ended() {
             return Err(gone());

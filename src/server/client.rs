@@ -208,3 +208,35 @@ impl Client {
         self.writer.flush().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Packets that nobody has time for wait in the debugger's socket, empty ones as well.
+    #[tokio::test]
+    async fn what_waits_is_bounded() {
+        for flood in [&b"$#00"[..], b"\x03", b"$#00\x03"] {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (reader, writer) = tokio::io::split(theirs);
+            let mut client = Client::new(Box::new(reader), Box::new(writer), false);
+            client.stop_acks();
+            let flood = flood.repeat(1 << 14);
+            let debugger = tokio::spawn(async move {
+                let mut ours = ours;
+                while ours.write_all(&flood).await.is_ok() {}
+            });
+            let serving = async {
+                for _ in 0..100_000 {
+                    client.next_urgent().await;
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_millis(500), serving).await;
+            let most = QUEUE_LIMIT / size_of::<Input>() + 8192;
+            assert!(client.queue.len() <= most, "{}", client.queue.len());
+            drop(client);
+            debugger.await.unwrap();
+        }
+    }
+}
