@@ -220,7 +220,12 @@ mod tests {
         for flood in [&b"$#00"[..], b"\x03", b"$#00\x03"] {
             let (ours, theirs) = tokio::io::duplex(1 << 16);
             let (reader, writer) = tokio::io::split(theirs);
-            let mut client = Client::new(Box::new(reader), Box::new(writer), false);
+            let connection = Connection {
+                reader: Box::new(reader),
+                writer: Box::new(writer),
+                from: String::new(),
+            };
+            let mut client = Client::new(connection, false);
             client.stop_acks();
             let flood = flood.repeat(1 << 14);
             let debugger = tokio::spawn(async move {
