@@ -94,7 +94,7 @@ pub async fn leave_nothing(
     let of = process.clone();
     let work = move || stub.and_then(|stub| remains.take_away(&of, &stub));
     let done = tokio::task::spawn_blocking(work).await;
-    let error = done.map_err(io::Error::other).flatten().err()?;
+    let error = done.map_err(io::Error::other).and_then(|r| r).err()?;
     (!process.has_ended()).then(|| {
         format!(
             "some memory of ulpf stays in process {}, which does not use it: {error}.",

@@ -208,17 +208,11 @@ pub fn random_bytes(pid: i32, memory: &super::tracee::Memory) -> Option<[u8; 16]
         return None;
     }
     let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-    let words: Vec<u64> = auxv
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|w| u64::from_ne_bytes(*w))
-        .collect();
-    let at = words
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .find(|w| w[0] == AT_RANDOM)?[1];
+    let words = auxv
+        .chunks_exact(8)
+        .map(|w| w.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+    let words: Vec<u64> = words.collect();
+    let at = words.chunks_exact(2).find(|w| w[0] == AT_RANDOM)?[1];
     let mut bytes = [0; 16];
     memory.read(at, &mut bytes).ok()?;
     Some(bytes)

@@ -3,9 +3,9 @@
 
 use super::bridge;
 use super::client::Client;
-use crate::listen::Connection;
 use super::options::Options;
 use super::{Bound, Terminal, vfork};
+use crate::listen::Connection;
 use crate::rsp;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};

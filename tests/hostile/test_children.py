@@ -11,7 +11,7 @@ import unittest
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
 from lib.run import ulpf
-from lib.users import ALICE, Place, as_root, becomes
+from lib.users import ALICE, as_root
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -42,9 +42,10 @@ pub fn base_for(random: Option<[u8; 16]>) -> u64 {
     const BASES: u64 = (HIGHEST - LOWEST - IMAGE_LEN - MEMORY_LEN) / GRAIN;
     let Some(bytes) = random else { return LOWEST };
     // The C library makes its secrets of these bytes: 22 bits of a mixture of all give none of them away.
+    let bytes = u128::from_le_bytes(bytes);
     let mut mixed = 0u64;
-    for half in bytes.as_chunks::<8>().0 {
-        mixed = (mixed ^ u64::from_le_bytes(*half)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for half in [bytes as u64, (bytes >> 64) as u64] {
+        mixed = (mixed ^ half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^= mixed >> 29;
         mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^= mixed >> 32;

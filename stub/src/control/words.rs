@@ -90,7 +90,7 @@ pub fn masked(code: &mut AgentExpr, mask: u64) -> Result<(), &'static str> {
 /// Bytecode, as hex.
 pub fn bytecode(hex: &str) -> Option<AgentExpr> {
     let digit = |c: &u8| (*c as char).to_digit(16).map(|d| d as u8);
-    if !hex.len().is_multiple_of(2) {
+    if hex.len() & 1 != 0 {
         return None;
     }
     let code: Option<Vec<u8>> = hex

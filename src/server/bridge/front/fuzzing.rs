@@ -5,7 +5,13 @@ use super::{BackEnd, Front, Started, Terminal};
 use ulpf_bridge::{Reason, Stop};
 
 pub fn front(started: Started) -> Front {
-    let mut front = Front::new(BackEnd::At(Place::Once), None, Terminal::Shared, true, false);
+    let mut front = Front::new(
+        BackEnd::At(Place::Once),
+        None,
+        Terminal::Shared,
+        true,
+        false,
+    );
     front.stop = Some(Stop {
         thread: 1,
         pc: 0x1000,
