@@ -556,7 +556,7 @@ mod tests {
             (&format!("p{}", ".a".repeat(20_000)), "in one another"),
             (&format!("p{}", "->a".repeat(20_000)), "in one another"),
             (&format!("p{}", "[1]".repeat(20_000)), "in one another"),
-            (&format!("p{}", "[".repeat(20_000)), "is no number"),
+            (&format!("p{}", "[".repeat(20_000)), "number is missing"),
             (&format!("p{}", "+1".repeat(20_000)), "in one another"),
         ] {
             let problem = Spec::parse(spec).unwrap_err();

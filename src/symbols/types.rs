@@ -144,7 +144,9 @@ impl Type {
                 }
             }
             this = None;
-            while let (None, Some((ty, offset))) = (&this, waiting.pop()) {
+            while this.is_none()
+                && let Some((ty, offset)) = waiting.pop()
+            {
                 if gone_into.insert(Rc::as_ptr(&ty)) {
                     this = ty.members().map(|m| (m, offset));
                 }
