@@ -33,3 +33,49 @@ CASE(forks)
 	}
 	EQ(counts(id).hits, 20);
 }
+
+/* Inodes of the files that generated code lies in, of this process. */
+static int code_files(unsigned long *inodes, int most)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+	while (maps && fgets(line, sizeof line, maps)) {
+		unsigned long inode;
+		if (strstr(line, "ulpf-code") && n < most &&
+		    sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1)
+			inodes[n++] = inode;
+	}
+	if (maps)
+		fclose(maps);
+	return n;
+}
+
+/* What a child writes, its parent does not execute. */
+CASE(forks_have_code_of_their_own)
+{
+	target = pages(1);
+	long id = insert_watchpoint((void *)target, 8, ULPF_WRITE);
+	OK(id);
+	target[0] = 1;
+	unsigned long parents[8];
+	int of_parent = code_files(parents, 8);
+	EQ(of_parent, 2);
+	pid_t child = fork();
+	if (child == 0) {
+		unsigned long own[8];
+		int of_child = code_files(own, 8);
+		for (int i = 0; i < of_child; i++)
+			for (int j = 0; j < of_parent; j++)
+				if (own[i] == parents[j])
+					_exit(2);
+		long mine = insert_watchpoint((void *)target, 8, ULPF_WRITE);
+		target[0] = 2;
+		_exit(mine >= 0 && counts(mine).hits == 1 ? 0 : 3);
+	}
+	int status;
+	waitpid(child, &status, 0);
+	EQ(status, 0);
+	target[0] = 3;
+	EQ(counts(id).hits, 2);
+}
