@@ -27,6 +27,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -137,16 +138,22 @@ fn refused(why: impl Into<String>) -> io::Error {
 }
 
 /// A process that names files.
+///
+/// Names are also looked up after its end, when its last hits are told: then with the rights and below the root
+/// that it had.
 #[derive(Clone, Debug)]
 pub struct Process {
     pid: i32,
     rights: Rights,
+    root: Option<Arc<OwnedFd>>,
 }
 
 impl Process {
     pub fn of(pid: i32) -> io::Result<Process> {
         let rights = Rights::of_process(pid)?;
-        Ok(Process { pid, rights })
+        let root = named(Path::new(&format!("/proc/{pid}/root"))).ok();
+        let root = root.map(Arc::new);
+        Ok(Process { pid, rights, root })
     }
 
     /// What the process has mapped, as its maps file says.
@@ -175,7 +182,7 @@ impl Process {
 
     /// A file by the name that the process has for it.
     pub fn named(&self, path: &Path) -> io::Result<Opened> {
-        let root = named(&self.link("root"))?;
+        let root = self.root()?;
         let path = path.to_path_buf();
         self.open(move || rights::name_below(root.as_fd(), &path))
     }
@@ -188,9 +195,16 @@ impl Process {
 
     /// What is there by a name that the process has for it, without a look inside.
     pub fn look(&self, path: &Path) -> io::Result<Metadata> {
-        let root = named(&self.link("root"))?;
+        let root = self.root()?;
         let path = path.to_path_buf();
         self.apart(move |_| File::from(rights::name_below(root.as_fd(), &path)?).metadata())
+    }
+
+    fn root(&self) -> io::Result<Arc<OwnedFd>> {
+        match named(&self.link("root")) {
+            Ok(root) => Ok(Arc::new(root)),
+            Err(error) => self.root.clone().ok_or(error),
+        }
     }
 
     fn link(&self, name: &str) -> PathBuf {
@@ -226,8 +240,14 @@ impl Process {
         work: impl FnOnce(bool) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         // It may have executed a set-user-ID program since it named the file.
-        if Rights::of_process(self.pid)? != self.rights {
-            return Err(refused("the program has other rights now"));
+        match Rights::of_process(self.pid) {
+            Ok(now) if now != self.rights => {
+                return Err(refused("the program has other rights now"));
+            }
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                return Err(e);
+            }
+            _ => {}
         }
         let rights = self.rights.clone();
         apart(move || work(rights.assume()?))
@@ -481,6 +501,22 @@ mod tests {
         assert!(theirs(54321, owner.gid()).may_read(&meta(0o640)));
         // The owner's class counts for the owner, even if others may.
         assert!(owner.uid() == 0 || !theirs(owner.uid(), 54321).may_read(&meta(0o044)));
+    }
+
+    #[test]
+    fn after_the_end_of_the_program() {
+        let folder = Folder::new("ended");
+        let (all, none) = (folder.file("all", 0o644), folder.file("none", 0o600));
+        // Only root can start somebody else's program.
+        let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+        let sleeper = Sleeper::of(root.then_some(54321));
+        let process = sleeper.process();
+        drop(sleeper);
+        for path in [&all, &none] {
+            let opened = [process.named(path), process.installed(path)];
+            let may = !root || path == &all;
+            assert!(opened.iter().all(|o| o.is_ok() == may), "{opened:?}");
+        }
     }
 
     #[test]

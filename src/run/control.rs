@@ -607,7 +607,7 @@ impl Control {
 
     /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
     /// we have gone.)
-    async fn let_go(&mut self) {
+    pub(super) async fn let_go(&mut self) {
         let client = &mut self.client;
         let detached = tokio::select! {
             reply = client.request(b"D") => reply.is_ok_and(|r| r == b"OK"),

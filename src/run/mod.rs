@@ -302,6 +302,10 @@ async fn prepare(
     let memory = control.memory().await?;
     let (watches, changes) = watches::resolve_all(specs, &program, &memory, &watches::how(options));
     if crate::signals::told_to_end() {
+        if !launched {
+            control.let_go().await;
+            return Ok(Err(Reached::Left));
+        }
         bail!("told to end while debug information was being read; nothing was run");
     }
     Ok(Ok((program, watches, changes)))
