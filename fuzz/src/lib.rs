@@ -13,19 +13,12 @@ mod stack;
 
 pub use stack::catch_overflow;
 
-/// Defines a target: `target!(|data| …)`. `target!(forget |data| …)` also gives back what the code keeps
-/// for as long as the command runs (object files).
+/// Defines a target: `target!(|data| …)`.
 #[macro_export]
 macro_rules! target {
     (|$data:ident| $body:expr) => {
-        $crate::target!(@ $crate::memory::bounded, $data, $body);
-    };
-    (forget |$data:ident| $body:expr) => {
-        $crate::target!(@ $crate::memory::bounded_and_forgotten, $data, $body);
-    };
-    (@ $bounded:path, $data:ident, $body:expr) => {
         libfuzzer_sys::fuzz_target!(init: $crate::catch_overflow(), |bytes: &[u8]| {
-            $bounded(|| {
+            $crate::memory::bounded(|| {
                 let $data = bytes;
                 $body
             })

@@ -151,7 +151,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
         let lost = match done {
             true => (0..source.rings())
                 .map(|n| reader.lost_at_end(source, n))
-                .sum(),
+                .fold(0, u64::saturating_add),
             false => 0,
         };
         if waiting.hits.len() != before {

@@ -1,8 +1,6 @@
 //! A file that the target has mapped: ELF, symbols, DWARF, where its separate debug information would be.
 #![no_main]
 
-ulpf_fuzz::target!(
-    forget | data | {
-        ulpf::symbols::fuzzing::everything(data.to_vec());
-    }
-);
+ulpf_fuzz::target!(|data| {
+    ulpf::symbols::fuzzing::everything(data.to_vec());
+});

@@ -4,12 +4,10 @@
 /// Small, and with a code segment.
 const FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));
 
-ulpf_fuzz::target!(
-    forget | data | {
-        let text = String::from_utf8_lossy(data);
-        ulpf::symbols::fuzzing::maps(&text, FILE);
-        for line in ulpf_fuzz::lines(data) {
-            let _ = ulpf_lib::guard::maps::parse_line(line);
-        }
+ulpf_fuzz::target!(|data| {
+    let text = String::from_utf8_lossy(data);
+    ulpf::symbols::fuzzing::maps(&text, FILE);
+    for line in ulpf_fuzz::lines(data) {
+        let _ = ulpf_lib::guard::maps::parse_line(line);
     }
-);
+});
