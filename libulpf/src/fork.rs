@@ -8,7 +8,7 @@
 //!  guards as before, no longer the changer
 //! ```
 //! vfork and posix_spawn share the memory until exec, and are not concerned; neither is a bare clone(2),
-//! whose child must exec or leave.
+//! whose child must exec or leave: it has none of our generated code, but still shares the memory that was moved.
 
 use core::cell::UnsafeCell;
 use std::sync::Once;
