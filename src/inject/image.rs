@@ -8,6 +8,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela, Sym};
+use std::borrow::Cow;
 use thiserror::Error;
 
 /// Packed relative relocations; newer than the `object` crate.
@@ -41,8 +42,8 @@ pub struct Region {
 
 #[derive(Debug)]
 pub struct Image {
-    /// Contents of `[0, args_offset)`, before relocation.
-    bytes: Vec<u8>,
+    /// What the file has of `[0, args_offset)`, before relocation; the rest is zero.
+    segments: Vec<Segment>,
     relocations: Vec<Relocation>,
     pub regions: Vec<Region>,
     pub boot: u64,
@@ -56,6 +57,21 @@ pub struct Image {
     pub len: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    data: &'static [u8],
+    executable: bool,
+}
+
+impl Segment {
+    /// Where the 8 bytes at `offset` of the image are in `data`.
+    fn word(&self, offset: u64) -> Option<usize> {
+        let at = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
+        (at.checked_add(8)? <= self.data.len()).then_some(at)
+    }
+}
+
 /// The 8 bytes at `offset` become base + `addend`.
 #[derive(Clone, Copy, Debug)]
 struct Relocation {
@@ -64,7 +80,7 @@ struct Relocation {
 }
 
 impl Image {
-    pub fn parse(file: &[u8]) -> Result<Image, ImageError> {
+    pub fn parse(file: &'static [u8]) -> Result<Image, ImageError> {
         let unusable = |text: &str| ImageError::Unusable(text.into());
         let header = Header::parse(file)?;
         let endian = LE;
@@ -87,16 +103,19 @@ impl Image {
         if span == 0 || span > 1 << 30 {
             return Err(unusable("has no loadable segments, or absurd ones"));
         }
-        let mut bytes = vec![0; span as usize];
+        let mut contents = Vec::new();
         for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD) {
             let data = s
                 .data(endian, file)
                 .map_err(|()| unusable("is truncated"))?;
-            let at = s.p_vaddr(endian) as usize;
-            bytes
-                .get_mut(at..at + data.len())
-                .ok_or_else(|| unusable("has overlapping segments"))?
-                .copy_from_slice(data);
+            if data.len() as u64 > s.p_memsz(endian) {
+                return Err(unusable("has overlapping segments"));
+            }
+            contents.push(Segment {
+                offset: s.p_vaddr(endian),
+                data,
+                executable: s.p_flags(endian) & elf::PF_X != 0,
+            });
         }
         // Read-only after relocation, at page granularity (the linker pads it to whole pages).
         for s in segments
@@ -115,22 +134,19 @@ impl Image {
         }
         let relocations = relocations(header, file, segments)?;
         for r in &relocations {
-            if r.offset.checked_add(8).is_none_or(|end| end > span) {
+            if !contents.iter().any(|s| s.word(r.offset).is_some()) {
                 return Err(unusable("relocates bytes outside itself"));
             }
         }
-        let gate = regions
+        let gate = contents
             .iter()
-            .filter(|r| r.prot & libc::PROT_EXEC != 0)
-            .find_map(|r| {
-                let code = &bytes[r.offset as usize..(r.offset + r.len) as usize];
-                Some(r.offset + code.windows(2).position(|w| w == SYSCALL)? as u64)
-            })
+            .filter(|s| s.executable)
+            .find_map(|s| Some(s.offset + s.data.windows(2).position(|w| w == SYSCALL)? as u64))
             .ok_or_else(|| unusable("makes no system calls"))?;
         let args_offset = span;
         let len = args_offset + PAGE + BOOT_STACK;
         Ok(Image {
-            bytes,
+            segments: contents,
             relocations,
             regions,
             boot: symbol(header, file, "ulpf_stub_boot")?,
@@ -142,24 +158,24 @@ impl Image {
         })
     }
 
-    /// The image as it must stand at `base`.
     /// These bytes are a piece of its code (which no relocation changes).
     pub fn has_code(&self, code: &[u8]) -> bool {
-        let executable = |r: &&Region| r.prot & libc::PROT_EXEC != 0;
-        self.regions.iter().filter(executable).any(|r| {
-            let end = (r.offset + r.len).min(self.bytes.len() as u64);
-            let of_region = self.bytes.get(r.offset as usize..end as usize);
-            of_region.is_some_and(|bytes| bytes.windows(code.len()).any(|w| w == code))
-        })
+        let mut executable = self.segments.iter().filter(|s| s.executable);
+        executable.any(|s| s.data.windows(code.len()).any(|w| w == code))
     }
 
-    pub fn relocated(&self, base: u64) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        for r in &self.relocations {
-            let at = r.offset as usize;
-            bytes[at..at + 8].copy_from_slice(&base.wrapping_add(r.addend).to_le_bytes());
-        }
-        bytes
+    /// The pieces of the image as they must stand at `base`, by their offsets; what lies between them is zero.
+    pub fn relocated(&self, base: u64) -> impl Iterator<Item = (u64, Cow<'static, [u8]>)> {
+        self.segments.iter().map(move |segment| {
+            let mut data = Cow::Borrowed(segment.data);
+            for r in &self.relocations {
+                if let Some(at) = segment.word(r.offset) {
+                    let word = base.wrapping_add(r.addend).to_le_bytes();
+                    data.to_mut()[at..at + 8].copy_from_slice(&word);
+                }
+            }
+            (segment.offset, data)
+        })
     }
 }
 

@@ -123,13 +123,12 @@ fn start(
         stub_pid: 0,
         place,
         begin: process::widest_gap(pid, place::of_memory(place)),
-        pad: pad(pid, memory),
+        pad: pad(gate.vdso.as_ref(), memory),
         left: 0,
         left_len: 0,
     };
-    if let Err(e) = memory
-        .write(base, &image.relocated(base))
-        .and_then(|()| memory.write(args_addr, &args_bytes(&args)))
+    if let Err(e) =
+        fill(pid, memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
     {
         return Err(unload(first, step("copy the stub into the program", e)));
     }
@@ -194,9 +193,20 @@ fn start(
     })
 }
 
+/// Writes the image into new memory, which is zero.
+fn fill(pid: i32, memory: &Memory, base: u64, image: &Image) -> io::Result<()> {
+    for (offset, data) in image.relocated(base) {
+        let addr = base + offset;
+        // The call may be forbidden (seccomp), where the file is not; the file takes four times as long.
+        let written = sys::write_memory(pid, addr, &data).unwrap_or(0);
+        memory.write(addr + written as u64, &data[written..])?;
+    }
+    Ok(())
+}
+
 /// The end of the vDSO's last page, if nothing is there ([`BootArgs::pad`]).
-fn pad(pid: i32, memory: &Memory) -> u64 {
-    let Ok(Some(vdso)) = process::mapping(pid, "[vdso]") else {
+fn pad(vdso: Option<&Range<u64>>, memory: &Memory) -> u64 {
+    let Some(vdso) = vdso else {
         return 0;
     };
     // What ends with zeros may need a few of them.
@@ -344,17 +354,20 @@ pub(super) struct Gate {
     pub(super) addr: u64,
     /// Code that was overwritten to make one.
     original: Option<[u8; 2]>,
+    vdso: Option<Range<u64>>,
 }
 
 impl Gate {
     pub(super) fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {
-        if let Some(vdso) = process::mapping(pid, "[vdso]")? {
+        let vdso = process::mapping(pid, "[vdso]")?;
+        if let Some(vdso) = &vdso {
             let mut code = vec![0; (vdso.end - vdso.start) as usize];
             if memory.read(vdso.start, &mut code).is_ok() {
                 if let Some(at) = code.windows(2).position(|w| w == SYSCALL) {
                     return Ok(Gate {
                         addr: vdso.start + at as u64,
                         original: None,
+                        vdso: Some(vdso.clone()),
                     });
                 }
             }
@@ -367,6 +380,7 @@ impl Gate {
         Ok(Gate {
             addr,
             original: Some(original),
+            vdso,
         })
     }
 

@@ -19,7 +19,7 @@ pub enum Peer {
     Unknown,
 }
 
-/// Looks for the other end's own entry in the kernel's list of connections.
+/// Looks for the other end's own entry among the kernel's connections.
 pub async fn of_tcp(stream: &TcpStream) -> Peer {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
         return Peer::Unknown;
@@ -38,6 +38,9 @@ pub async fn of_tcp(stream: &TcpStream) -> Peer {
 }
 
 fn find(ours: SocketAddr, theirs: SocketAddr) -> Option<Owner> {
+    if let Some(owner) = super::diag::owner(theirs, ours) {
+        return Some(owner);
+    }
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
     tables.iter().find_map(|table| {
         let text = std::fs::read_to_string(table).ok()?;
