@@ -144,6 +144,11 @@ pub fn each() -> impl Iterator<Item = (u64, u64)> {
         .filter(|&(start, len)| start != 0 && len != 0)
 }
 
+/// `addr` is in a mapping on the list.
+pub fn has(addr: u64) -> bool {
+    each().any(|(start, len)| addr.wrapping_sub(start) < len)
+}
+
 /// Who has a mapping after fork(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFork {

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::os::{self, File};
 use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use crate::place;
 use crate::sys::Errno;
 
 /// One mapping.
@@ -100,7 +101,8 @@ impl Snapshot {
                             vma.kind = kind_by_flags(codes, vma.shared);
                         }
                         vma.in_child = in_child_by_flags(codes);
-                        advised |= vma.in_child != InChild::Copy;
+                        // What is ours is never watched, and much of it no child gets.
+                        advised |= vma.in_child != InChild::Copy && !place::has(vma.start);
                     }
                 } else if let Some(vma) = parse_line(line) {
                     at = vma.start;
