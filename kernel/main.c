@@ -31,7 +31,7 @@ MODULE_PARM_DESC(mode, "permissions of /dev/ulpf (its group is udev's business)"
  */
 int ulpf_charge(struct ulpf_space *space, unsigned long pages)
 {
-	atomic_long_t *all = &space->user->locked_vm;
+	atomic_long_t *all = &space->cred->user->locked_vm;
 
 	if (atomic_long_add_return(pages, all) > rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT && !capable(CAP_IPC_LOCK)) {
 		atomic_long_sub(pages, all);
@@ -44,7 +44,7 @@ int ulpf_charge(struct ulpf_space *space, unsigned long pages)
 void ulpf_uncharge(struct ulpf_space *space, unsigned long pages)
 {
 	atomic_long_sub(pages, &space->charged);
-	atomic_long_sub(pages, &space->user->locked_vm);
+	atomic_long_sub(pages, &space->cred->user->locked_vm);
 }
 
 /* As memfd_create() makes them, for ULPF_STORE, but for one thing: nobody can execute it as a program. */
@@ -105,7 +105,7 @@ static int ulpf_open(struct inode *inode, struct file *file)
 	space->file = file;
 	space->mm = current->mm;
 	mmgrab(space->mm);
-	space->user = get_uid(current_user());
+	space->cred = get_current_cred();
 	space->pid_ns = get_pid_ns(task_active_pid_ns(current));
 	space->clock = clock_offset();
 	file->private_data = space;
@@ -131,8 +131,8 @@ static int ulpf_release(struct inode *inode, struct file *file)
 	ulpf_regions_free(space);
 	ulpf_pli_free(space);
 	fput(space->store);
-	atomic_long_sub(atomic_long_read(&space->charged), &space->user->locked_vm);
-	free_uid(space->user);
+	atomic_long_sub(atomic_long_read(&space->charged), &space->cred->user->locked_vm);
+	put_cred(space->cred);
 	put_pid_ns(space->pid_ns);
 	mmdrop(space->mm);
 	free_percpu(space->counters);

@@ -101,7 +101,7 @@ struct ulpf_counters {
  * struct ulpf_space - one guarded address space
  * @file: the device file; not counted, the space goes with it
  * @mm: whose memory it is; pinned so that no other can be taken for it, may be dead
- * @user: who has opened it, and is charged
+ * @cred: of who has opened it, whose user is charged
  * @charged: pages, of which all are given back when the space ends
  * @pid_ns: the opener's; the numbers in events are this namespace's
  * @clock: the opener's CLOCK_MONOTONIC less the kernel's, nanoseconds
@@ -131,7 +131,7 @@ struct ulpf_counters {
 struct ulpf_space {
 	struct file *file;
 	struct mm_struct *mm;
-	struct user_struct *user;
+	const struct cred *cred;
 	atomic_long_t charged;
 	struct pid_namespace *pid_ns;
 	s64 clock;

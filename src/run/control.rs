@@ -608,11 +608,20 @@ impl Control {
     /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
     /// we have gone.)
     pub(super) async fn let_go(&mut self) {
-        let client = &mut self.client;
-        let detached = tokio::select! {
-            reply = client.request(b"D") => reply.is_ok_and(|r| r == b"OK"),
-            _ = self.signals.next() => false,
-            () = tokio::time::sleep(ENOUGH) => false,
+        // The signal that tells us to leave may have come while nobody listened (debug information was read).
+        let mut unheard = !std::mem::replace(&mut self.leaving, true);
+        let mut enough = pin!(tokio::time::sleep(ENOUGH));
+        let detached = {
+            let mut reply = pin!(self.client.request(b"D"));
+            loop {
+                tokio::select! {
+                    reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
+                    _ = self.signals.next() => if !std::mem::take(&mut unheard) {
+                        break false;
+                    },
+                    () = &mut enough => break false,
+                }
+            }
         };
         if detached
             && let Some(text) =

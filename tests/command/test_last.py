@@ -13,6 +13,7 @@ from lib.cases import Case, line
 from lib.env import ULPF, example, ulpf_only
 from lib.rsp import wait_until
 from lib.run import ulpf
+from lib.users import as_root
 
 
 class Watched:
@@ -165,7 +166,7 @@ class Last(unittest.TestCase):
             w.ulpf.wait()
             self.assertEqual(w.last("total")[0], 2)
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    @as_root
     def test_somebody_else(self):
         with tempfile.TemporaryDirectory() as folder, Watched(["total"], "crowd", "4", "1", "10", "100") as w:
             os.chmod(folder, 0o755)

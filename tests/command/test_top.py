@@ -18,6 +18,7 @@ from lib.env import ROOT, ULPF, example, needs, ulpf_only
 from lib.rsp import wait_until
 from lib.run import ulpf
 from lib.tmux import Screen
+from lib.users import as_root
 
 FIVE = ["bank.accounts[0..16]", "bank.fees", "bank.transfers", "audits:rw"]
 
@@ -384,7 +385,7 @@ class Plain(unittest.TestCase):
         self.assertRegex(out, r"(?m)^stray \(\d+\), 0 seconds: [\d,]+ hits, .*; the program has ended$")
         self.assertIn("game.total: 9 to 0, reset_scores+0x24", out)
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root can become somebody else")
+    @as_root
     def test_somebody_else(self):
         with tempfile.TemporaryDirectory() as folder, Running("bank.fees") as bank:
             os.chmod(folder, 0o755)

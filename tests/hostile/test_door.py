@@ -10,7 +10,7 @@ import unittest
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
-from lib.users import ALICE, as_root, becomes
+from lib.users import ALICE, as_root, becomes, no_other_users
 
 
 def ask(by, pid, **words):
@@ -168,7 +168,7 @@ class Door(Case):
         return squatter
 
     def test_a_name_that_is_taken_is_told(self):
-        options = becomes(ALICE) if os.geteuid() == 0 else {}
+        options = becomes(ALICE) if not no_other_users() else {}
         squatter = self.held(5, **options)
         done = subprocess.run([ULPF, "top", "--plain", "--count", "2", "--interval", "0.5"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=60 * PATIENCE)
@@ -179,7 +179,7 @@ class Door(Case):
             self.assertIn(line, ("asked nothing", "asked b''"))
 
     def test_who_never_accepts_keeps_nobody(self):
-        options = becomes(ALICE) if os.geteuid() == 0 else {}
+        options = becomes(ALICE) if not no_other_users() else {}
         self.held(0, **options)
         began = time.monotonic()
         done = subprocess.run([ULPF, "top", "--plain", "--count", "2", "--interval", "0.5"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
