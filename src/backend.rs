@@ -1,8 +1,7 @@
-//! What guards are made of, as far as the user decides: `--backend`. The stub is told when it is loaded.
+//! What guards are made of, as far as the user decides: `--backend`.
 #![forbid(unsafe_code)]
 
 use clap::ValueEnum;
-use ulpf_lib::boot::{BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL};
 use ulpf_lib::device::{self, Device, Unusable};
 use ulpf_lib::guard;
 
@@ -39,25 +38,19 @@ impl Backend {
         }
     }
 
-    /// For all programs from now on. The error says why it cannot be had here; a program whose user has
-    /// fewer rights than we may still be refused it, at its first watch.
-    pub fn choose(self) -> Result<(), String> {
-        let flags = match self {
-            Backend::Auto => 0,
-            Backend::Signal => BOOT_BACKEND_SIGNAL,
-            Backend::Kernel => {
-                usable().map_err(|u| {
-                    format!(
-                        "The backend \"kernel\" cannot be used: {}; {}.",
-                        u.why(),
-                        u.what_to_do()
-                    )
-                })?;
-                BOOT_BACKEND_KERNEL
-            }
-        };
-        crate::placement::add_flags(flags);
-        Ok(())
+    /// It can be had here. The error says why it cannot; a program whose user has fewer rights than we may
+    /// still be refused it, at its first watch.
+    pub fn check(self) -> Result<(), String> {
+        match self {
+            Backend::Auto | Backend::Signal => Ok(()),
+            Backend::Kernel => usable().map_err(|u| {
+                format!(
+                    "The backend \"kernel\" cannot be used: {}; {}.",
+                    u.why(),
+                    u.what_to_do()
+                )
+            }),
+        }
     }
 }
 

@@ -109,13 +109,9 @@ fn server(words: Vec<OsString>) -> i32 {
             1
         }
         Parsed::Serve(options) => {
-            options.placement.choose();
-            if let Err(why) = options.guards.choose() {
+            if let Err(why) = options.settings.backend.check() {
                 eprintln!("{why}");
                 return 1;
-            }
-            if options.no_patch {
-                crate::placement::no_patch();
             }
             run(crate::server::serve(*options))
         }

@@ -7,6 +7,7 @@ use crate::inject::follow::{self, Exec, Followed};
 use crate::inject::{Injected, process};
 use crate::rsp;
 use crate::session::{Exit, Session};
+use crate::settings::Settings;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -123,6 +124,8 @@ fn leave_alone(why: String) -> JoinHandle<Followed<Injected>> {
 pub struct Follower {
     process: Process,
     launched: bool,
+    /// Of the program, and of all that it becomes and makes.
+    pub settings: Settings,
     exit: Exit,
     pub offered: Offered,
     task: Option<JoinHandle<Followed<Injected>>>,
@@ -158,6 +161,7 @@ impl Follower {
         Follower {
             process: session.process(),
             launched: session.launched,
+            settings: session.settings,
             exit: session.exit.clone(),
             offered: Offered::default(),
             task: None,
@@ -253,6 +257,7 @@ impl Follower {
             file: follow::file_of(process.pid, dir, &path),
             process,
             launched: self.launched && self.child.is_none(),
+            settings: self.settings,
             child: self.child.is_some(),
             same_only: self.same_only,
             stub: stub.try_clone().map_err(|e| e.to_string())?,

@@ -10,6 +10,7 @@ use crate::inject::{foreground, sys};
 use crate::placement::Placement;
 use crate::plugin;
 use crate::server::{self, Terminal, options::Options};
+use crate::settings::Settings;
 use crate::socket_dir::SocketDir;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -109,13 +110,15 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (options, program) = split(words);
     let (placement, rest) = take("--placement", options.iter().collect());
     let (backend, gdb_options) = take("--backend", rest);
+    let mut settings = Settings::default();
     if let Some(word) = placement {
-        Placement::parse(&word)?.choose();
+        settings.placement = Placement::parse(&word)?;
     }
     let backend = match backend {
         Some(word) => {
             let (backend, guards) = server::options::backend(&word)?;
-            guards.choose()?;
+            guards.check()?;
+            settings.backend = guards;
             backend
         }
         None => None,
@@ -131,6 +134,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         comm: socket.clone().into(),
         multi: true,
         once: true,
+        settings,
         ..Options::default()
     };
     let no_connection = |e| format!("The connection to GDB cannot be set up: {e}");

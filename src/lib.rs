@@ -21,6 +21,7 @@ pub mod rsp;
 pub mod run;
 pub mod server;
 pub mod session;
+pub mod settings;
 pub mod signals;
 pub mod sim;
 mod socket_dir;

@@ -8,6 +8,7 @@
 use crate::foreign::numbers::Process;
 use crate::inject::remains::Remains;
 use crate::inject::{self, Injected, Launch, SharedArea, StartError, process, sys};
+use crate::settings::Settings;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub struct Session {
     pub stub_pid: i32,
     /// Started by us rather than attached to.
     pub launched: bool,
+    pub settings: Settings,
     /// The remote serial protocol in no-ack mode; [`crate::rsp::Client`] speaks it.
     pub control: UnixStream,
     pub shared: SharedArea,
@@ -74,8 +76,8 @@ pub async fn start(spec: Launch) -> Result<Session, StartError> {
 }
 
 /// Attaches to a running program; all its threads rest where they were.
-pub async fn attach(pid: i32) -> Result<Session, StartError> {
-    blocking(move || inject::attach(pid)).await
+pub async fn attach(pid: i32, settings: Settings) -> Result<Session, StartError> {
+    blocking(move || inject::attach(pid, settings)).await
 }
 
 /// Takes hold of a forked child that waits for it; it rests where it returns from fork.
@@ -141,6 +143,7 @@ impl Session {
             control,
             shared,
             launched,
+            settings,
             warnings,
             remains,
         } = injected;
@@ -150,6 +153,7 @@ impl Session {
             pid: process.pid,
             stub_pid,
             launched,
+            settings,
             control: UnixStream::from_std(control)?,
             shared,
             exit,
@@ -166,6 +170,7 @@ impl Session {
             pid: injected.process.pid,
             stub_pid: injected.stub_pid,
             launched: injected.launched,
+            settings: injected.settings,
             control: UnixStream::from_std(injected.control)?,
             shared: injected.shared,
             exit,

@@ -10,6 +10,7 @@ use super::protocol::{Disconnect, Restart, Start, Words};
 use super::session::{Answer, Session, State};
 use crate::inject::sys;
 use crate::placement::Placement;
+use crate::settings::Settings;
 use crate::{gdb, plugin, server};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -126,13 +127,15 @@ impl Session {
                 "This session has a program already; use restart, or another session.".into(),
             );
         }
+        self.program.settings = Settings::default();
         if let Some(word) = &start.placement {
-            Placement::parse(word)?.choose();
+            self.program.settings.placement = Placement::parse(word)?;
         }
         self.program.backend = None;
         if let Some(name) = &start.backend {
             let (elsewhere, guards) = server::options::backend(name)?;
-            guards.choose()?;
+            guards.check()?;
+            self.program.settings.backend = guards;
             self.program.backend = elsewhere;
         }
         let name = start.gdb.as_deref().unwrap_or("gdb");

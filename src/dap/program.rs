@@ -3,6 +3,7 @@
 
 use super::wire::take_text;
 use crate::server::{self, BackEnd, Terminal, options::Options};
+use crate::settings::Settings;
 use crate::socket_dir::SocketDir;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub struct Program {
     pub pid: Option<i32>,
     /// Another machine has it: simulated, or behind the bridge.
     pub backend: Option<BackEnd>,
+    pub settings: Settings,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
     streams: Vec<Stream>,
@@ -72,6 +74,7 @@ impl Program {
             comm: socket.clone().into(),
             multi: true,
             once: true,
+            settings: self.settings,
             output: Some([0, 1].map(|n| self.streams[n].writer.as_raw_fd())),
             ..Options::default()
         };

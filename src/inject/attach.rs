@@ -4,12 +4,13 @@ use super::shared::Clocks;
 use super::tracee::{PATIENCE, Stop, Tracee};
 use super::{Injected, StartError, check_class, finish, load, process, stub_image, sys};
 use crate::foreign::numbers::Process;
+use crate::settings::Settings;
 use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 
 /// Puts the stub into a running process and brings all its threads to rest there.
-pub fn attach(pid: i32) -> Result<Injected, StartError> {
+pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     let image = stub_image()?;
     let refuse = |reason: String| StartError::Attach { pid, reason };
     let status = check(pid)?;
@@ -22,7 +23,7 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
             rewind_system_call(pid, t)
                 .map_err(|e| StartError::step("read the registers of the program", e))?;
         }
-        load::load(pid, &mut threads, image, 0)
+        load::load(pid, &mut threads, image, settings.boot_flags())
     });
     match result {
         Ok(loaded) => {
@@ -32,7 +33,7 @@ pub fn attach(pid: i32) -> Result<Injected, StartError> {
                 let _ = process.signal(libc::SIGCONT);
                 warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
             }
-            finish(process, loaded, since, false, warnings)
+            finish(process, loaded, since, false, settings, warnings)
         }
         Err(error) => {
             for t in &threads {

@@ -11,6 +11,7 @@ use super::sys::{self, Backoff};
 use super::tracee::{Memory, Stop, Tracee};
 use super::{Injected, StartError, check_class, finish, load, process, program_name, stub_image};
 use crate::foreign::numbers::Process;
+use crate::settings::Settings;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub struct Exec {
     /// What it is about to execute, as we can look at it.
     pub file: PathBuf,
     pub launched: bool,
+    pub settings: Settings,
     /// A vfork child: its exec takes it out of the memory in which the stub lives on.
     pub child: bool,
     /// Only if the file is the one that it runs already.
@@ -158,6 +160,7 @@ pub struct Child {
     pub parent: Process,
     /// To the parent's stub, which lets the child go on.
     pub stub: UnixStream,
+    pub settings: Settings,
 }
 
 /// Puts a stub of its own into a forked child. It rests where it returns from fork.
@@ -172,9 +175,16 @@ pub fn child(mut child: Child) -> Result<Injected, StartError> {
         .and_then(|()| return_from_fork(&thread, &mut child, image))
         .and_then(|()| out_of_pad(pid))
         .map_err(step)
-        .and_then(|thread| load::load(pid, &mut [thread], image, 0));
+        .and_then(|thread| load::load(pid, &mut [thread], image, child.settings.boot_flags()));
     match result {
-        Ok(loaded) => finish(child.process, loaded, since, false, Vec::new()),
+        Ok(loaded) => finish(
+            child.process,
+            loaded,
+            since,
+            false,
+            child.settings,
+            Vec::new(),
+        ),
         Err(error) => {
             thread.let_go();
             Err(error)
@@ -364,10 +374,18 @@ impl Exec {
                 program_name(pid)
             ));
         }
-        let flags = if self.launched { BOOT_LAUNCHED } else { 0 };
+        let launched = if self.launched { BOOT_LAUNCHED } else { 0 };
+        let flags = launched | self.settings.boot_flags();
         let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags)?;
         let process = self.process.clone();
-        let injected = finish(process, loaded, since, self.launched, warnings)?;
+        let injected = finish(
+            process,
+            loaded,
+            since,
+            self.launched,
+            self.settings,
+            warnings,
+        )?;
         Ok(Followed::Into(Box::new(injected)))
     }
 }

@@ -7,6 +7,7 @@ use super::{
     sys,
 };
 use crate::foreign::numbers::Process;
+use crate::settings::Settings;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -32,6 +33,7 @@ pub struct Launch {
     /// Its group gets the terminal at once (gdbserver does that).
     pub foreground: bool,
     pub stdio: Stdio,
+    pub settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl Launch {
             own_group: true,
             foreground: true,
             stdio: Stdio::Inherit,
+            settings: Settings::default(),
         }
     }
 
@@ -168,11 +171,18 @@ pub fn launch(spec: &Launch) -> Result<Injected, StartError> {
         if spec.own_group && spec.foreground {
             super::foreground::hand_to(pid);
         }
-        let loaded = load::load(pid, &mut [leader], image, BOOT_LAUNCHED)?;
+        let loaded = load::load(
+            pid,
+            &mut [leader],
+            image,
+            BOOT_LAUNCHED | spec.settings.boot_flags(),
+        )?;
         Ok((loaded, process, warnings))
     });
     match result {
-        Ok((loaded, process, warnings)) => finish(process, loaded, since, true, warnings),
+        Ok((loaded, process, warnings)) => {
+            finish(process, loaded, since, true, spec.settings, warnings)
+        }
         Err(error) => {
             if !matches!(
                 error,

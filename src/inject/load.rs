@@ -115,7 +115,7 @@ fn start(
     let args = BootArgs {
         magic: BOOT_MAGIC,
         version: BOOT_VERSION,
-        flags: flags | crate::placement::boot_flags(),
+        flags,
         image_base: base,
         image_len: image.len,
         control_fd: channel.theirs,

@@ -24,6 +24,7 @@ pub use launch::{Launch, Stdio, launch};
 pub use shared::SharedArea;
 
 use crate::foreign::numbers::Process;
+use crate::settings::Settings;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -58,6 +59,7 @@ pub struct Injected {
     pub shared: SharedArea,
     /// We started it (and are its parent), rather than attached to it.
     pub launched: bool,
+    pub settings: Settings,
     /// Things the user should know; full sentences.
     pub warnings: Vec<String>,
     /// What is to be taken away after a detach.
@@ -178,6 +180,7 @@ fn finish(
     loaded: load::Loaded,
     since: shared::Clocks,
     launched: bool,
+    settings: Settings,
     warnings: Vec<String>,
 ) -> Result<Injected, StartError> {
     let shared = SharedArea::map(loaded.shared, process.pid, since)
@@ -190,6 +193,7 @@ fn finish(
         control: loaded.control,
         shared,
         launched,
+        settings,
         warnings,
         remains: loaded.remains,
     })

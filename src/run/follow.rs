@@ -124,6 +124,7 @@ impl Control {
             number,
             parent: self.process.clone(),
             stub: stub.map_err(step)?.into(),
+            settings: self.follower.settings,
         })
     }
 

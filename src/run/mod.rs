@@ -73,13 +73,9 @@ enum Target {
 }
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
-    options.placement.choose();
-    if let Err(why) = options.backend.choose() {
+    if let Err(why) = options.backend.check() {
         say!("{why}");
         return REFUSED;
-    }
-    if options.no_patch {
-        crate::placement::no_patch();
     }
     let launched = matches!(target, Target::Launch(_));
     match watch(options, target) {
@@ -140,11 +136,12 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         Target::Launch(launch) => script(&launch.program),
         Target::Attach(_) => None,
     };
+    let settings = options.settings();
     let (session, signals) = runtime.block_on(async {
         let signals = control::signals();
         let session = match target {
-            Target::Launch(launch) => session::start(launch).await,
-            Target::Attach(pid) => session::attach(pid).await,
+            Target::Launch(launch) => session::start(Launch { settings, ..launch }).await,
+            Target::Attach(pid) => session::attach(pid, settings).await,
         };
         (session, signals)
     });

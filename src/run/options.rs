@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::placement::Placement;
+use crate::settings::Settings;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -134,4 +135,14 @@ pub struct WatchArgs {
     /// No summary at the end
     #[arg(long)]
     pub no_summary: bool,
+}
+impl WatchArgs {
+    /// What goes with the program.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            placement: self.placement,
+            backend: self.backend,
+            no_patch: self.no_patch,
+        }
+    }
 }

@@ -510,6 +510,7 @@ impl Server {
                 None if self.stdio => Stdio::Redirect,
                 None => Stdio::Inherit,
             },
+            settings: self.options.settings,
         };
         if self.stdio {
             message!("stdin/stdout redirected");
@@ -525,7 +526,7 @@ impl Server {
     }
 
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
-        let session = session::attach(pid).await?;
+        let session = session::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
         self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));

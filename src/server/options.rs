@@ -7,6 +7,7 @@
 use super::BackEnd;
 use crate::backend::Backend;
 use crate::placement::Placement;
+use crate::settings::Settings;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -126,9 +127,7 @@ pub struct Options {
     pub keep_randomization: bool,
     pub disabled: Disabled,
     pub remote_debug: bool,
-    pub placement: Placement,
-    pub guards: Backend,
-    pub no_patch: bool,
+    pub settings: Settings,
     /// Not only our own user and root may connect.
     pub any_user: bool,
     /// vFile, also where other machines can connect.
@@ -192,12 +191,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             "--no-startup-with-shell" => o.no_shell = true,
             "--debug" | "--event-loop-debug" => {}
             "--remote-debug" => o.remote_debug = true,
-            "--no-patch" => o.no_patch = true,
+            "--no-patch" => o.settings.no_patch = true,
             "--any-user" => o.any_user = true,
             "--allow-files" => o.allow_files = true,
             "--backend" => match args.next() {
                 Some(name) => match backend(&name.to_string_lossy()) {
-                    Ok(chosen) => (o.backend, o.guards) = chosen,
+                    Ok(chosen) => (o.backend, o.settings.backend) = chosen,
                     Err(why) => return Parsed::Refuse(why),
                 },
                 None => return usage_error(),
@@ -209,14 +208,14 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             _ if text.starts_with("--gem5=") => gem5 = Some(text["--gem5=".len()..].into()),
             "--placement" => match args.next() {
                 Some(word) => match Placement::parse(&word.to_string_lossy()) {
-                    Ok(placement) => o.placement = placement,
+                    Ok(placement) => o.settings.placement = placement,
                     Err(why) => return Parsed::Refuse(why),
                 },
                 None => return usage_error(),
             },
             _ if text.starts_with("--placement=") => {
                 match Placement::parse(&text["--placement=".len()..]) {
-                    Ok(placement) => o.placement = placement,
+                    Ok(placement) => o.settings.placement = placement,
                     Err(why) => return Parsed::Refuse(why),
                 }
             }
@@ -227,7 +226,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 );
             }
             _ if text.starts_with("--backend=") => match backend(&text["--backend=".len()..]) {
-                Ok(chosen) => (o.backend, o.guards) = chosen,
+                Ok(chosen) => (o.backend, o.settings.backend) = chosen,
                 Err(why) => return Parsed::Refuse(why),
             },
             _ if text.starts_with("--debug-format=")
@@ -369,10 +368,13 @@ mod tests {
 
     #[test]
     fn placement_is_a_word_of_its_own_or_not() {
-        assert_eq!(serve("--placement=guard :0 x").placement, Placement::Guard);
+        assert_eq!(
+            serve("--placement=guard :0 x").settings.placement,
+            Placement::Guard
+        );
         let o = serve("--placement debug-register --once :0 x");
-        assert!(o.once && o.placement == Placement::DebugRegister);
-        assert_eq!(serve(":0 x").placement, Placement::Auto);
+        assert!(o.once && o.settings.placement == Placement::DebugRegister);
+        assert_eq!(serve(":0 x").settings.placement, Placement::Auto);
     }
 
     #[test]

@@ -283,6 +283,7 @@ impl Server {
             number,
             parent: parent.process.clone(),
             stub: channel,
+            settings: self.options.settings,
         };
         match session::take_child(request).await {
             Ok(session) => {

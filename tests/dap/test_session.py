@@ -269,13 +269,26 @@ class Attach(DapCase):
 
 @ulpf_only
 class Transport(DapCase):
-    def test_tcp(self):
+    def listening(self):
+        """An adapter's port and token."""
         server = subprocess.Popen([ULPF, "dap", "--listen", "0"], stderr=subprocess.PIPE, text=True)
         self.addCleanup(server.wait)
         self.addCleanup(server.stderr.close)
         self.addCleanup(server.kill)
         port = int(re.search(r"port (\d+)", server.stderr.readline()).group(1))
-        token = re.search(r'"token": "(\w+)"', server.stderr.readline()).group(1)
+        return server, port, re.search(r'"token": "(\w+)"', server.stderr.readline()).group(1)
+
+    def test_settings_are_a_sessions_own(self):
+        _, port, token = self.listening()
+        chosen = {"debug-register": {"placement": "debug-register"}, "guard": {"placement": "guard"}, "auto": {}}
+        for wanted, options in chosen.items():
+            dap = self.adapter(connect=socket.create_connection(("127.0.0.1", port)))
+            dap.begin("five", at="ready", token=token, **options)
+            said = dap.ask("evaluate", expression="monitor ulpf placement", context="repl")["result"]
+            self.assertIn(f'"placement":"{wanted}"', said)
+
+    def test_tcp(self):
+        server, port, token = self.listening()
         with open(f"/proc/{server.pid}/net/tcp") as sockets:
             self.assertIn(f"0100007F:{port:04X}", sockets.read())
         # Each has a session of its own.

@@ -13,6 +13,7 @@ use crate::listen::{Listener, Protocol, Reader, Rules, Writer};
 use crate::placement::Placement;
 use crate::server::options::{self, Options, Target};
 use crate::server::{Bound, Terminal};
+use crate::settings::Settings;
 use crate::signals::Incoming;
 use crate::socket_dir::SocketDir;
 use clap::Args;
@@ -104,8 +105,12 @@ async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
 async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     let (program, rest) = args.command.split_first().ok_or("No program is named.")?;
     let place = Place::bind(args).await?;
+    let mut settings = Settings {
+        no_patch: args.no_patch,
+        ..Settings::default()
+    };
     if let Some(word) = &args.placement {
-        Placement::parse(word)?.choose();
+        settings.placement = Placement::parse(word)?;
     }
     let (elsewhere, guards) = options::backend(args.backend.as_deref().unwrap_or("auto"))?;
     if elsewhere.is_some() {
@@ -114,15 +119,15 @@ async fn a_program(args: &BridgeArgs) -> Result<(), String> {
                 .into(),
         );
     }
-    guards.choose()?;
+    guards.check()?;
+    settings.backend = guards;
     let path = crate::gdb::locate(program)?;
     let dir = SocketDir::new()?;
     let socket = dir.file("gdb");
     let options = Options {
         comm: socket.clone().into(),
         once: true,
-        guards,
-        no_patch: args.no_patch,
+        settings,
         no_shell: true,
         target: Target::Program {
             program: path.clone().into(),
