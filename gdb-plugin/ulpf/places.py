@@ -2,8 +2,8 @@
 """From an expression to the bytes that are watched.
 
     total                 an object                      one place
-    arr[0..1023]          elements of an array           one place, if they are neighbours
-    arr[0..9].x           a field of each                ten places
+    arr[0..1024]          elements of an array           one place, if they are neighbours
+    arr[0..=9].x          a field of each                ten places
     *ptr@len              GDB's own way to say it        one place
     list->*next.refs      along a chain of pointers      one for each node
     map[*].second         each element of a container    one for each
@@ -17,7 +17,7 @@ from . import door, settings
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
-_MARK = re.compile(r"\[(?P<low>[^\[\]]*?)\.\.(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
+_MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
 _STEP = re.compile(r"\s*(?:(\.|->)\s*([A-Za-z_]\w*)|\[([^\[\]]+)\])")
 # `*ptr@len`, whose elements are ptr[0] and so on.
 _AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
@@ -146,47 +146,73 @@ def _walk(head, value, mark, tail):
     elif mark.group("all"):
         yield from _all(head, value, tail)
     else:
-        low, high = (_index(mark.group(part), head) for part in ("low", "high"))
-        yield from _range(head, value, low, high, tail)
+        yield from _range(head, value, *_bounds(head, value, mark), tail)
 
 
-def _index(text, head):
-    value = door.evaluate(text.strip() or "0", f"{head}[…{text}…]")
+# `..` excludes its end, `..=` includes it, as in Rust and in `ulpf run`.
+_HOW = "write arr[0..16] for the elements 0 to 15, or arr[0..=15]"
+
+
+def _bounds(head, value, mark):
+    """The first index of a range, and the one behind its last."""
+    text = f"{head}{mark.group()}"
+    type = door.plain(value.type)
+    known = door.bounds(type) if door.is_array(type) else None
+    low, high = (_index(mark.group(part), text) for part in ("low", "high"))
+    if high is None and mark.group("range") == "..=":
+        raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
+    if high is None and not known:
+        raise UlpfError(f"cannot watch {text}", f"how many elements {head} has is not known", _HOW)
+    if low is None:
+        low = known[0] if known else 0
+    if high is None:
+        high = known[1] + 1
+    elif mark.group("range") == "..=":
+        high += 1
+    if high <= low:
+        why = "it is empty" if high == low else "it ends before it begins"
+        raise UlpfError(f"cannot watch {text}", why, _HOW)
+    if not (door.is_array(type) or door.is_pointer(type)):
+        raise UlpfError(f"cannot watch {text}", f"{head} is neither an array nor a pointer",
+                        f"for the elements of a container write {head}[*]")
+    # Trailing arrays of one or no element are a C idiom for "as many as there are".
+    if known and known[1] > known[0] and not known[0] <= low < high <= known[1] + 1:
+        raise UlpfError(f"cannot watch {text}", f"it has the elements {known[0]} to {known[1]}",
+                        f"stay within them ({_HOW}), or take its address: (&arr[0])[0..16]")
+    return low, high
+
+
+def _index(text, range):
+    """None if nothing is there."""
+    if not text.strip():
+        return None
+    value = door.evaluate(text.strip(), range)
     try:
         return int(value)
     except Exception:  # whatever GDB makes of something that is no number
-        raise UlpfError(f"cannot watch {head}[…]", f"{text.strip()} is no index", "write arr[0..9], both ends included") from None
+        raise UlpfError(f"cannot watch {range}", f"{text.strip()} is no index", _HOW) from None
 
 
 def _range(head, value, low, high, tail):
-    type = door.plain(value.type)
-    if high < low:
-        raise UlpfError(f"cannot watch {head}[{low}..{high}]", "it ends before it begins", "write arr[0..9], both ends included")
-    if not (door.is_array(type) or door.is_pointer(type)):
-        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"{head} is neither an array nor a pointer",
-                        f"for the elements of a container write {head}[*]")
-    if door.is_array(type):
-        known = door.bounds(type)
-        if known and known[1] > known[0] and not known[0] <= low <= high <= known[1]:
-            raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"it has the elements {known[0]} to {known[1]}",
-                            "stay within them, or take its address: (&arr[0])[0..9]")
+    """The elements from `low` to the one before `high`."""
     mark = _MARK.search(tail)
     if mark or "->" in tail:
-        for i in range(low, high + 1):
+        for i in range(low, high):
             yield from _follow(f"{head}[{i}]", value[i], tail)
         return
+    type = door.plain(value.type)
     # The same offset in each element: no need to ask GDB for all of them.
     place = next(_follow(f"{head}[{low}]", value[low], tail))
     stride = door.plain(type.target()).sizeof
-    if high > low and not door.readable(place.address + (high - low) * stride):
-        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"there is no memory at {place.address + (high - low) * stride:#x}",
-                        "name fewer elements")
+    last = place.address + (high - 1 - low) * stride
+    if not door.readable(last):
+        raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"there is no memory at {last:#x}", "name fewer elements")
     if stride == place.length and not place.mask:
-        length = stride * (high - low + 1)
+        length = stride * (high - low)
         yield Place(f"{head}[{low}..{high}]{tail}", place.address, length, place.type, stride if stride <= 8 else 0,
                     first=low)
         return
-    for i in range(low, high + 1):
+    for i in range(low, high):
         yield Place(f"{head}[{i}]{tail}", place.address + (i - low) * stride, place.length, place.type, place.unit, place.mask)
 
 
@@ -221,12 +247,12 @@ def _all(head, value, tail):
     if door.is_array(type):
         known = door.bounds(type)
         if known:
-            yield from _range(head, value, known[0], known[1], tail)
+            yield from _range(head, value, known[0], known[1] + 1, tail)
         return
     found = door.children(value)
     if found is None:
         raise UlpfError(f"cannot watch {head}[*]", f"GDB knows no elements of {value.type}: it has no pretty-printer for it",
-                        "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..9]")
+                        "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..10]")
     hint, pairs = found
     key = None
     for number, (name, child) in enumerate(pairs):
@@ -249,7 +275,7 @@ def _follow(name, value, tail):
         match = _STEP.match(steps, at)
         if not match:
             raise UlpfError(f"cannot watch {name}{tail}", f"{steps[at:].strip()} is no field and no index",
-                            "write for example list->*next.refcount, or arr[0..9].x")
+                            "write for example list->*next.refcount, or arr[0..10].x")
         parent, last = value, match.group(2)
         try:
             value = _step(value, match)
@@ -296,8 +322,8 @@ def part(place, address, length):
         at += index * type.sizeof
         name = re.sub(r"\[-?\d+\.\.-?\d+\]", f"[{place.first + index}]", name, count=1)
         if address + length > at + type.sizeof:
-            last = place.first + (address + length - 1 - place.address) // type.sizeof
-            name = re.sub(r"\[(-?\d+)\](?!.*\[)", rf"[\1..{last}]", name, count=1)
+            end = place.first + (address + length - 1 - place.address) // type.sizeof + 1
+            name = re.sub(r"\[(-?\d+)\](?!.*\[)", rf"[\1..{end}]", name, count=1)
             return name, address, None, length
     return _descend(name, at, type, address, length)
 

@@ -6,7 +6,7 @@
 //! EXPR  := '*' EXPR | FIRST STEP* ['+' BYTES | '-' BYTES]
 //!          | 'heap' | '[heap]'
 //! FIRST := NAME | ADDRESS | '(' EXPR ')'
-//! STEP  := '.' FIELD | '->' FIELD | '[' N ']' | '[' N '..' M ']' | '[' N '..=' M ']' | '[..]'
+//! STEP  := '.' FIELD | '->' FIELD | '[' N ']' | '[' [N] '..' [M] ']' | '[' [N] '..=' M ']'
 //! NAME  := C, C++ or Rust path: counts, ns::Class<int>::total, krate::module::STATIC
 //! ```
 //!
@@ -51,8 +51,8 @@ pub enum Expr {
     Field(Box<Expr>, String),
     Arrow(Box<Expr>, String),
     Index(Box<Expr>, i64),
-    /// Half open; `None`: the whole array.
-    Slice(Box<Expr>, Option<(i64, i64)>),
+    /// From the first index to the one behind the last; `None`: from the array's first, to its last.
+    Slice(Box<Expr>, Option<i64>, Option<i64>),
     /// Plain bytes from here on, whatever the type.
     Offset(Box<Expr>, i64),
     /// What was typed is no watch.
@@ -276,34 +276,53 @@ impl Parser<'_> {
     }
 
     fn index(&mut self, base: Expr) -> Result<Expr, String> {
-        if self.eat("..") {
-            return if self.eat("]") {
-                Ok(Expr::Slice(Box::new(base), None))
-            } else {
-                Err("`[..` has no end: write [FROM..TO]".into())
-            };
-        }
-        let from = self.number()?;
-        let expr = if self.eat("..=") {
-            let last = self.number()?;
-            Expr::Slice(
-                Box::new(base),
-                Some((from, last.checked_add(1).ok_or("too large an index")?)),
-            )
-        } else if self.eat("..") {
-            Expr::Slice(Box::new(base), Some((from, self.number()?)))
-        } else {
-            Expr::Index(Box::new(base), from)
+        let from = match self.range_sign() {
+            Some(inclusive) => return self.slice(base, None, inclusive),
+            None => self.number()?,
         };
-        if let Expr::Slice(_, Some((from, to))) = &expr {
-            if from >= to {
-                return Err(format!("the range {from}..{to} is empty"));
-            }
+        if let Some(inclusive) = self.range_sign() {
+            return self.slice(base, Some(from), inclusive);
         }
+        let expr = Expr::Index(Box::new(base), from);
         if !self.eat("]") {
             return Err("a `]` is missing".into());
         }
         Ok(expr)
+    }
+
+    /// `..` excludes the end, `..=` includes it (true).
+    fn range_sign(&mut self) -> Option<bool> {
+        match self.eat("..=") {
+            true => Some(true),
+            false => self.eat("..").then_some(false),
+        }
+    }
+
+    /// Behind the sign.
+    fn slice(&mut self, base: Expr, from: Option<i64>, inclusive: bool) -> Result<Expr, String> {
+        let to = if !inclusive && self.eat("]") {
+            None
+        } else {
+            let end = self.number()?;
+            if !self.eat("]") {
+                return Err("a `]` is missing".into());
+            }
+            match inclusive {
+                true => Some(end.checked_add(1).ok_or("too large an index")?),
+                false => Some(end),
+            }
+        };
+        if let (Some(from), Some(to)) = (from, to) {
+            if from > to {
+                return Err(format!("the range {from}..{to} ends before it begins"));
+            }
+            if from == to {
+                return Err(format!(
+                    "the range {from}..{to} is empty: `..` excludes its end, `..=` includes it"
+                ));
+            }
+        }
+        Ok(Expr::Slice(Box::new(base), from, to))
     }
 
     fn first(&mut self) -> Result<Expr, String> {
@@ -505,9 +524,18 @@ mod tests {
                 "x".into()
             )
         );
-        assert_eq!(ok("a[0..16]").expr, Expr::Slice(name("a"), Some((0, 16))));
-        assert_eq!(ok("a[2..=3]").expr, Expr::Slice(name("a"), Some((2, 4))));
-        assert_eq!(ok("a[..]").expr, Expr::Slice(name("a"), None));
+        assert_eq!(
+            ok("a[0..16]").expr,
+            Expr::Slice(name("a"), Some(0), Some(16))
+        );
+        assert_eq!(
+            ok("a[2..=3]").expr,
+            Expr::Slice(name("a"), Some(2), Some(4))
+        );
+        assert_eq!(ok("a[..]").expr, Expr::Slice(name("a"), None, None));
+        assert_eq!(ok("a[3..]").expr, Expr::Slice(name("a"), Some(3), None));
+        assert_eq!(ok("a[..3]").expr, Expr::Slice(name("a"), None, Some(3)));
+        assert_eq!(ok("a[..=3]").expr, Expr::Slice(name("a"), None, Some(4)));
         assert_eq!(
             ok("**p").expr,
             Expr::Deref(Box::new(Expr::Deref(name("p"))))
@@ -546,6 +574,9 @@ mod tests {
             ("x:0", "length is zero"),
             ("a[3", "`]` is missing"),
             ("a[5..5]", "is empty"),
+            ("a[5..4]", "ends before it begins"),
+            ("a[5..=4]", "is empty"),
+            ("a[..=]", "a number is missing"),
             ("a.", "field name"),
             ("a b", "left over"),
             ("a[z]", "`z` is no number"),

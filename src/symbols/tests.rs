@@ -136,6 +136,42 @@ impl Fixture {
     }
 }
 
+/// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
+#[test]
+fn the_table_of_watches() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        watch: String,
+        bytes: Option<Vec<(String, u64, u64)>>,
+        several: Option<serde_json::Value>,
+        refused: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Table {
+        cases: Vec<Case>,
+    }
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/watches.json");
+    let table: Table = serde_json::from_slice(&std::fs::read(table).unwrap()).unwrap();
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    assert!(table.cases.len() > 20);
+    for case in table.cases {
+        let watch = &case.watch;
+        match (case.bytes, case.several, case.refused) {
+            (Some(bytes), None, None) => {
+                let found = fixture.resolve(watch).unwrap_or_else(|p| panic!("{p}"));
+                let [(object, offset, len)] = &bytes[..] else {
+                    panic!("{watch}: a watch of the command is one stretch of memory")
+                };
+                let start = fixture.resolve(object).unwrap().addr;
+                assert_eq!((found.addr, found.len), (start + offset, *len), "{watch}");
+            }
+            (None, Some(_), None) => fixture.refuses(watch, "not one stretch of memory"),
+            (None, None, Some(why)) => fixture.refuses(watch, &why),
+            _ => panic!("{watch}: bytes, several or refused"),
+        }
+    }
+}
+
 #[test]
 fn c_of_every_debug_format() {
     for compile in [

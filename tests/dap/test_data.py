@@ -70,7 +70,7 @@ class Stops(DapCase):
         self.assertHit(dap.cont(), number, "→ 01")
         number, = dap.set_watches(dap.watch("big", bytes=1 << 20))
         self.assertHit(dap.cont(), number, "→ 2")
-        number, = dap.set_watches(dap.watch("big[0..1048575]"))
+        number, = dap.set_watches(dap.watch("big[0..1048576]"))
         self.assertHit(dap.cont(), number, "→ 3")
         self.assertIn("no memory", dap.ask("dataBreakpointInfo", name="0x10", asAddress=True, bytes=4)["description"])
 

@@ -28,7 +28,7 @@ class Clauses(PluginCase):
 
     def test_small_and_signed(self):
         gdb = self.begin()
-        gdb("ulpf watch table[0..15] if $new == 0x1111 log")
+        gdb("ulpf watch table[0..16] if $new == 0x1111 log")
         gdb("ulpf watch first->*next.state if $new < 0 log")
         gdb("ulpf watch first->*next.state if $new >= 0 log")
         self.assertSays(gdb("continue"), r"Temporary breakpoint")

@@ -14,7 +14,7 @@ class Many(PluginCase):
 
     def test_a_field_of_each(self):
         gdb = self.begin("structs", done=False)
-        self.assertSays(gdb("ulpf watch shelf[0..3].id"), r"Ulpf watch 1: shelf\[0\.\.3\]\.id \(4 places, 32 bytes\)")
+        self.assertSays(gdb("ulpf watch shelf[0..4].id"), r"Ulpf watch 1: shelf\[0\.\.4\]\.id \(4 places, 32 bytes\)")
         self.assertStop(gdb("continue"), 1, "shelf[1].id", 0, 10)
         self.assertStop(gdb("continue"), 1, "shelf[2].id", 0, 20)
         self.assertSays(gdb("ulpf watch shelf[*].corner[1].y"), r"watch 2: .* \(4 places, 8 bytes\)")
@@ -58,8 +58,8 @@ class Many(PluginCase):
     def test_too_many(self):
         gdb = self.begin("bigarray", done=False)
         gdb("set ulpf max-elements 100")
-        self.assertSays(gdb("ulpf watch ((char (*)[2]) big)[0..200][0]"), r"has more than 100 elements: .*set ulpf max-elements 1000\.")
-        self.assertSays(gdb("ulpf watch big[0..200]"), r"Ulpf watch 1: big\[0\.\.200\] \(201 bytes\)")
+        self.assertSays(gdb("ulpf watch ((char (*)[2]) big)[0..=200][0]"), r"has more than 100 elements: .*set ulpf max-elements 1000\.")
+        self.assertSays(gdb("ulpf watch big[0..=200]"), r"Ulpf watch 1: big\[0\.\.=200\] \(201 bytes\)")
         self.assertSays(gdb("show ulpf max-elements"), r"100\.")
 
 
@@ -74,7 +74,9 @@ class Refused(PluginCase):
                 ("3 + 4", r"it has no address"),
                 ("$rax", r"it has no address: it lives in a register"),
                 ("add", r"it is code, .*; use break"),
-                ("table[0..16]", r"it has the elements 0 to 15; stay within"),
+                ("table[0..17]", r"it has the elements 0 to 15; stay within"),
+                ("table[3..3]", r"it is empty; write arr\[0\.\.16\] for the elements 0 to 15"),
+                ("head[..]", r"how many elements head has is not known"),
                 ("table[5..2]", r"it ends before it begins"),
                 ("total[0..3]", r"total is neither an array nor a pointer"),
                 ("table[0..x]", r'No symbol "x"'),

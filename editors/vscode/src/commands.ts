@@ -66,7 +66,7 @@ async function watch(watches: Watches, what: Variable | undefined, log: boolean)
   const here = session();
   const expression = await vscode.window.showInputBox({
     title: log ? 'Log writes of' : 'Watch',
-    prompt: 'A variable or range: total, arr[0..1023], *ptr@len, list->*next.refcount, map[*], heap, blocks struct node',
+    prompt: 'A variable or range: total, arr[0..1024], *ptr@len, list->*next.refcount, map[*], heap, blocks struct node',
     value: pointedAt(what),
     validateInput: objection,
   });

@@ -47,14 +47,20 @@ export function kindName(kind: Kind): string {
 export function objection(expression: string): string | undefined {
   const text = expression.trim();
   if (!text) {
-    return 'Say what to watch: a variable, arr[0..1023], *ptr@len, list->*next.refcount, heap, …';
+    return 'Say what to watch: a variable, arr[0..1024], *ptr@len, list->*next.refcount, heap, …';
   }
   if (/[\r\n\0]/.test(text)) {
     return 'An expression has one line.';
   }
-  const range = /\[\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*\]/.exec(text);
-  if (range && Number(range[1]) > Number(range[2])) {
-    return `The range ${range[0]} ends before it begins.`;
+  const range = /\[\s*(-?\d+)\s*\.\.(=?)\s*(-?\d+)\s*\]/.exec(text);
+  if (range) {
+    const [from, to] = [Number(range[1]), Number(range[3])];
+    if (from > to) {
+      return `The range ${range[0]} ends before it begins.`;
+    }
+    if (from === to && !range[2]) {
+      return `The range ${range[0]} is empty: .. excludes its end, ..= includes it.`;
+    }
   }
   return undefined;
 }

@@ -26,7 +26,7 @@ test('a session as VS Code leads it', { skip: unable() }, async () => {
     assert.deepEqual(set.body.breakpoints.map((b: { verified: boolean }) => b.verified), names.map(() => true));
 
     // What the commands of the extension send, and what its view shows.
-    const logged = watchText({ expression: 'unwatched[0..63]', kind: 'w', log: true });
+    const logged = watchText({ expression: 'unwatched[0..64]', kind: 'w', log: true });
     await adapter.customRequest('ulpf/watch', { text: logged });
 
     const first = adapter.waitForEvent('stopped');

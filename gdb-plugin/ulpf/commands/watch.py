@@ -12,7 +12,7 @@ class Watch(UlpfCommand):
     """Watch bytes of memory: ulpf watch EXPR [:r|w|rw] [if COND] [CLAUSE]...
 
 EXPR is an expression of the program's language, or one of these:
-  arr[0..1023]          elements, both ends included; arr[0..9].x a field of each
+  arr[0..1024]          elements 0 to 1023 (arr[0..=1023] says the same); arr[..] all; arr[0..10].x a field of each
   *ptr@len              GDB's own way to say it
   list->*next.refcount  a field of each node of a list (the whole node: list->*next)
   map[*]  vec[*].x      each element of an array or container, or a field of each

@@ -26,7 +26,7 @@ impl Resolver<'_> {
             Expr::Malformed(problem) => Err(problem.clone()),
             Expr::Heap => Err(self.problem("the heap has no parts", "watch `[heap]` alone")),
             Expr::Deref(inner) => {
-                let value = self.eval(inner)?;
+                let value = self.one(inner)?;
                 let name = format!("*{}", value.name);
                 if let Some(Shape::Array { element, .. }) = value.ty.as_ref().map(|t| &t.shape) {
                     return Ok(Lvalue {
@@ -42,7 +42,7 @@ impl Resolver<'_> {
                 })
             }
             Expr::Arrow(inner, field) => {
-                let value = self.eval(inner)?;
+                let value = self.one(inner)?;
                 let name = format!("{}->{field}", value.name);
                 let target = match value.ty.as_ref().map(|t| &t.shape) {
                     Some(Shape::Pointer { .. }) | None => self.deref(value)?,
@@ -61,7 +61,7 @@ impl Resolver<'_> {
                 })
             }
             Expr::Field(inner, field) => {
-                let value = match self.eval(inner) {
+                let value = match self.one(inner) {
                     // `main.total`: a variable of a Go package.
                     Err(problem) => {
                         let found = dotted(expr).map(|name| self.variable(&name));
@@ -87,7 +87,7 @@ impl Resolver<'_> {
                 })
             }
             Expr::Index(inner, index) => {
-                let value = self.eval(inner)?;
+                let value = self.one(inner)?;
                 let name = format!("{}[{index}]", value.name);
                 let (start, element) = self.elements(value, *index, *index + 1)?;
                 Ok(Lvalue {
@@ -97,16 +97,17 @@ impl Resolver<'_> {
                     ..start
                 })
             }
-            Expr::Slice(inner, range) => {
-                let value = self.eval(inner)?;
-                let (from, to) = match (range, value.ty.as_ref().map(|t| &t.shape)) {
-                    (Some(range), _) => *range,
+            Expr::Slice(inner, from, to) => {
+                let value = self.one(inner)?;
+                let from = from.unwrap_or(0);
+                let to = match (to, value.ty.as_ref().map(|t| &t.shape)) {
+                    (Some(to), _) => *to,
                     (
                         None,
                         Some(Shape::Array {
                             count: Some(count), ..
                         }),
-                    ) => (0, *count as i64),
+                    ) => *count as i64,
                     (None, _) => {
                         return Err(self.problem(
                             format!("how many elements `{}` has is not known", value.name),
@@ -114,6 +115,12 @@ impl Resolver<'_> {
                         ));
                     }
                 };
+                if from >= to {
+                    return Err(self.problem(
+                        format!("the range {from}..{to} of `{}` is empty", value.name),
+                        "`..` excludes its end, `..=` includes it",
+                    ));
+                }
                 let (start, element) = self.elements(value, from, to)?;
                 let count = (to - from) as u64;
                 let ty = Type {
@@ -145,6 +152,24 @@ impl Resolver<'_> {
                     ..value
                 })
             }
+        }
+    }
+
+    /// What more is said of: `a[0..4]` is several elements, and a watch is one stretch of memory.
+    fn one(&self, expr: &Expr) -> Result<Lvalue, Problem> {
+        let value = self.eval(expr)?;
+        match value.slice {
+            None => Ok(value),
+            Some(from) => Err(self.problem(
+                format!(
+                    "a range of `{}` stands before the end: its parts are not one stretch of memory",
+                    value.name
+                ),
+                format!(
+                    "watch each by itself ({}[{from}], …), or all of it; `ulpf watch` in gdb takes ranges anywhere",
+                    value.name
+                ),
+            )),
         }
     }
 

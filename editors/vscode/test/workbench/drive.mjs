@@ -90,10 +90,10 @@ async function drive(page, port) {
   await answer('Condition for total', '');
   await row('total').waitFor();
   await choose('ulpf: Watch This Range');
-  await answer('Watch', 'orders[0..63].amount');
+  await answer('Watch', 'orders[0..64].amount');
   await answer('Stop at each');
   await answer('Condition for orders', '$new < 0');
-  await row('orders[0..63].amount').waitFor();
+  await row('orders[0..64].amount').waitFor();
   await page.keyboard.press('F5');
 
   const stack = page.locator('.pane-header', { hasText: 'Call Stack' }).locator('..');
