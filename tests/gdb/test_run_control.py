@@ -61,13 +61,22 @@ class RunControl(Case):
         self.assertExits(gdb)
 
     def test_stepi_counts_instructions(self):
-        gdb = self.session("five")
-        before = gdb.value("$pc")
-        gdb("stepi")
-        self.assertNotEqual(gdb.value("$pc"), before)
-        gdb("stepi 20")
-        self.assertSays(gdb("x/i $pc"), r"=> 0x")
-        self.assertExits(gdb)
+        """Each step is one instruction, and twenty at once come to where twenty by themselves do."""
+        one = self.session("five")
+        one("down")
+        for _ in range(20):
+            code = one("x/2i $pc")
+            here, behind = (int(at, 16) for at in re.findall(r"(?m)^\W*(0x[0-9a-f]+)", code))
+            one("stepi")
+            now = one.value("$pc")
+            self.assertNotEqual(now, here)
+            if not re.search(r"\b(ret|call|j[a-z]+|rep)\b", code.splitlines()[0]):
+                self.assertEqual(now, behind, code)
+        many = self.session("five")
+        many("stepi 20")
+        self.assertEqual(many.value("$pc"), now)
+        for gdb in one, many:
+            self.assertExits(gdb)
 
     def test_step_over_a_call_that_hits_a_breakpoint(self):
         gdb = self.session("locals", stop="main")
