@@ -175,7 +175,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
 
 /// `None` for an odd number of digits or anything that is none.
 pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return None;
     }
     digits

@@ -272,7 +272,7 @@ fn open_all(id: u32, range: WatchRange, kind: WatchKind, fds: &mut Vec<i32>) -> 
 /// Sets a watch (the changer).
 pub fn arm(id: u32, range: WatchRange, kind: WatchKind) -> Result<(), Failure> {
     let len = range.len;
-    if !matches!(len, 1 | 2 | 4 | 8) || range.start.0 % len != 0 {
+    if !matches!(len, 1 | 2 | 4 | 8) || !range.start.0.is_multiple_of(len) {
         return Err(Failure::new(
             libc::EOPNOTSUPP,
             "a debug register watches 1, 2, 4 or 8 bytes at a multiple of their number; other ranges need page \

@@ -67,10 +67,11 @@ impl Launch {
     /// The file to execute: a plain name means a file here if there is one, else PATH decides.
     fn path(&self) -> OsString {
         let bytes = self.program.as_bytes();
-        if !bytes.contains(&b'/') && Path::new(&self.program).is_file() {
-            if let Ok(here) = std::env::current_dir() {
-                return here.join(&self.program).into_os_string();
-            }
+        if !bytes.contains(&b'/')
+            && Path::new(&self.program).is_file()
+            && let Ok(here) = std::env::current_dir()
+        {
+            return here.join(&self.program).into_os_string();
         }
         self.program.clone()
     }

@@ -362,14 +362,14 @@ impl Gate {
         let vdso = process::mapping(pid, "[vdso]")?;
         if let Some(vdso) = &vdso {
             let mut code = vec![0; (vdso.end - vdso.start) as usize];
-            if memory.read(vdso.start, &mut code).is_ok() {
-                if let Some(at) = code.windows(2).position(|w| w == SYSCALL) {
-                    return Ok(Gate {
-                        addr: vdso.start + at as u64,
-                        original: None,
-                        vdso: Some(vdso.clone()),
-                    });
-                }
+            if memory.read(vdso.start, &mut code).is_ok()
+                && let Some(at) = code.windows(2).position(|w| w == SYSCALL)
+            {
+                return Ok(Gate {
+                    addr: vdso.start + at as u64,
+                    original: None,
+                    vdso: Some(vdso.clone()),
+                });
             }
         }
         // No vDSO (vdso=0 on the kernel's command line): borrow two bytes of the page we stopped in.

@@ -364,14 +364,13 @@ impl Log {
         let alive = process::is_alive(life.pid);
         let news = |w: &&Watch| alive && w.spec.problem().is_none();
         for watch in watches.iter().filter(news) {
-            if let Armed::No(problem) = &watch.armed {
-                if !changes
+            if let Armed::No(problem) = &watch.armed
+                && !changes
                     .arm
                     .iter()
                     .any(|(n, _)| watches[*n].spec.text == watch.spec.text)
-                {
-                    say!("after exec: {problem}");
-                }
+            {
+                say!("after exec: {problem}");
             }
         }
         life.watches = watches;

@@ -24,10 +24,10 @@ pub type Planned = Result<(usize, Changes), String>;
 
 /// The next request; none comes where there is no door.
 pub async fn next(requests: &mut Option<Requests>) -> Asked {
-    if let Some(open) = requests {
-        if let Some(asked) = open.recv().await {
-            return asked;
-        }
+    if let Some(open) = requests
+        && let Some(asked) = open.recv().await
+    {
+        return asked;
     }
     std::future::pending().await
 }

@@ -145,12 +145,12 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
         // Code that its filter names may have come or gone.
         if let (Armed::Yes(id), true) = (&watch.armed, watch.spec.filter.names_code()) {
             let again = program.resolve(&watch.spec, &memory);
-            if let (Ok(again), Some(watched)) = (again, &mut watch.watched) {
-                if again.filter != watched.filter {
-                    let command = format!("ulpf filter {id} keep{}", again.filter);
-                    changes.filter.push(command);
-                    watched.filter = again.filter;
-                }
+            if let (Ok(again), Some(watched)) = (again, &mut watch.watched)
+                && again.filter != watched.filter
+            {
+                let command = format!("ulpf filter {id} keep{}", again.filter);
+                changes.filter.push(command);
+                watched.filter = again.filter;
             }
         }
         let Some(Scope::Object(library)) = &watch.spec.scope else {

@@ -420,10 +420,10 @@ impl Server {
     async fn restart(&mut self) {
         self.say("ulpf server restarting");
         self.kill_everybody().await;
-        if self.program.is_some() {
-            if let Err(error) = self.start().await {
-                report(&error, "ulpf server: ");
-            }
+        if self.program.is_some()
+            && let Err(error) = self.start().await
+        {
+            report(&error, "ulpf server: ");
         }
     }
 

@@ -464,19 +464,19 @@ impl Index {
         let unit = &self.units[variable.die.unit as usize].unit;
         let home = self.dwarf_of(dwarf, variable.die.unit);
         let mut files = Vec::new();
-        if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file) {
-            if let Some(file) = program.header().file(number) {
-                let mut path = String::new();
-                let directory = file
-                    .directory(program.header())
-                    .and_then(|d| home.attr_string(unit, d).ok());
-                let directory = directory.as_ref().and_then(lossy);
-                if let (Some(directory), 1..) = (directory, file.directory_index()) {
-                    path = directory + "/";
-                }
-                let name = home.attr_string(unit, file.path_name()).ok();
-                files.extend(name.as_ref().and_then(lossy).map(|name| path + &name));
+        if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file)
+            && let Some(file) = program.header().file(number)
+        {
+            let mut path = String::new();
+            let directory = file
+                .directory(program.header())
+                .and_then(|d| home.attr_string(unit, d).ok());
+            let directory = directory.as_ref().and_then(lossy);
+            if let (Some(directory), 1..) = (directory, file.directory_index()) {
+                path = directory + "/";
             }
+            let name = home.attr_string(unit, file.path_name()).ok();
+            files.extend(name.as_ref().and_then(lossy).map(|name| path + &name));
         }
         files.extend(unit.name.as_ref().and_then(lossy));
         files

@@ -304,10 +304,10 @@ impl ObjectFile {
 
     fn debug_candidates(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
-        if let Ok(Some(id)) = self.elf.build_id() {
-            if let Some(path) = build_id_path(id) {
-                found.push(Candidate { path, crc: None });
-            }
+        if let Ok(Some(id)) = self.elf.build_id()
+            && let Some(path) = build_id_path(id)
+        {
+            found.push(Candidate { path, crc: None });
         }
         if let Ok(Some((name, crc))) = self.elf.gnu_debuglink() {
             let name = Path::new(std::str::from_utf8(name).unwrap_or(""));

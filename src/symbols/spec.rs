@@ -96,10 +96,10 @@ impl Spec {
         }
         let behind = filter::begin(text);
         let (mut rest, mut kind, mut len) = (&text[..behind], WatchKind::Write, None);
-        if let Some((before, last)) = cut_last_colon(rest) {
-            if let Some(k) = parse_kind(last) {
-                (rest, kind) = (before, k);
-            }
+        if let Some((before, last)) = cut_last_colon(rest)
+            && let Some(k) = parse_kind(last)
+        {
+            (rest, kind) = (before, k);
         }
         if let Some((before, last)) = cut_last_colon(rest) {
             if let Some(n) = parse_number(last) {

@@ -395,10 +395,10 @@ impl Builder<'_> {
                 let label = name.map_or(keyword.into(), |n| format!("{keyword} {n}"));
                 if entry.attr_value(dw::DW_AT_declaration).ok()?.is_some() {
                     // A type unit, or another unit, may hold the definition.
-                    if let Some(signature) = entry.attr_value(dw::DW_AT_signature).ok()? {
-                        if let Some(definition) = self.index.reference(die.unit, signature) {
-                            return Some(self.build(definition, depth));
-                        }
+                    if let Some(signature) = entry.attr_value(dw::DW_AT_signature).ok()?
+                        && let Some(definition) = self.index.reference(die.unit, signature)
+                    {
+                        return Some(self.build(definition, depth));
                     }
                     return match name.and_then(|n| self.index.complete_type(n)) {
                         Some(definition) if definition != die => {

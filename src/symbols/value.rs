@@ -32,7 +32,7 @@ pub fn describe(
                 if from != to {
                     let to = to as i64 + 1 + first_index;
                     let _ = write!(out, "[{}..{to}]", from as i64 + first_index);
-                    let whole = offset % size == 0 && len % size == 0;
+                    let whole = offset % size == 0 && len.is_multiple_of(size);
                     let element = element.clone();
                     return Part {
                         ty: element,

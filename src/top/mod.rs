@@ -258,9 +258,9 @@ fn tell_of(program: &mut Started, app: &mut App) {
         },
         None => return,
     };
-    if let Some(session) = app.sessions.first_mut() {
-        if session.ended.is_some() {
-            session.ended = Some(how);
-        }
+    if let Some(session) = app.sessions.first_mut()
+        && session.ended.is_some()
+    {
+        session.ended = Some(how);
     }
 }

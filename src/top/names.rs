@@ -84,10 +84,10 @@ impl Names {
         kind: WatchKind,
         spec: Option<&str>,
     ) -> Rc<Watched> {
-        if let Some(known) = self.watches.get(&(id, since)) {
-            if spec.is_none_or(|s| s == known.spec) {
-                return known.clone();
-            }
+        if let Some(known) = self.watches.get(&(id, since))
+            && spec.is_none_or(|s| s == known.spec)
+        {
+            return known.clone();
         }
         if self.watches.len() >= CACHE_LIMIT {
             self.watches.clear();

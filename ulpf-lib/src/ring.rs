@@ -323,5 +323,6 @@ const _: () = assert!(size_of::<Counters>().is_power_of_two());
 const _: () = assert!(core::mem::offset_of!(SharedHeader, faults) == 64);
 const _: () = assert!(size_of::<SharedHeader>() <= COUNTERS_OFFSET as usize);
 const _: () = assert!(size_of::<RingHead>() == 64 && size_of::<Listed>() == 32);
-const _: () = assert!(HEADS_OFFSET % 64 == 0 && RINGS_OFFSET % 4096 == 0);
-const _: () = assert!(core::mem::offset_of!(Area, hits) == 256 && size_of::<Area>() % 64 == 0);
+const _: () = assert!(HEADS_OFFSET.is_multiple_of(64) && RINGS_OFFSET.is_multiple_of(4096));
+const _: () =
+    assert!(core::mem::offset_of!(Area, hits) == 256 && size_of::<Area>().is_multiple_of(64));

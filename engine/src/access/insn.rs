@@ -94,11 +94,12 @@ impl AccessList {
     }
     /// Adds an element, growing the last access when it continues it.
     fn join(&mut self, addr: u64, len: u64, kind: AccessKind) {
-        if let Some(last) = self.len.checked_sub(1).and_then(|i| self.items.get_mut(i)) {
-            if last.kind == kind && last.addr.0.wrapping_add(last.len) == addr {
-                last.len += len;
-                return;
-            }
+        if let Some(last) = self.len.checked_sub(1).and_then(|i| self.items.get_mut(i))
+            && last.kind == kind
+            && last.addr.0.wrapping_add(last.len) == addr
+        {
+            last.len += len;
+            return;
         }
         self.push(addr, len, kind);
     }

@@ -77,10 +77,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                 bench.reading(CASE, &name(who), "ns", measured.get("ns")?);
             }
         }
-        if Peer::Gdb.missing().is_none() {
-            if let Some(ns) = software(bench, &script, &program, watches)? {
-                bench.reading(CASE, &name("gdb software"), "ns", ns);
-            }
+        if Peer::Gdb.missing().is_none()
+            && let Some(ns) = software(bench, &script, &program, watches)?
+        {
+            bench.reading(CASE, &name("gdb software"), "ns", ns);
         }
     }
     Ok(())

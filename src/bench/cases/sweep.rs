@@ -187,10 +187,11 @@ fn others(bench: &mut Bench, case: &'static str, row: &Row, program: &Path) -> R
         let measured = bench.peer(peer, &script, Run { program, arguments })?;
         bench.reading(case, &row.name(who), "ns", measured.get("ns")?);
     }
-    if slow && Peer::Gdb.missing().is_none() {
-        if let Some(ns) = software(bench, &script, program, row.watches)? {
-            bench.reading(case, &row.name("gdb software"), "ns", ns);
-        }
+    if slow
+        && Peer::Gdb.missing().is_none()
+        && let Some(ns) = software(bench, &script, program, row.watches)?
+    {
+        bench.reading(case, &row.name("gdb software"), "ns", ns);
     }
     Ok(())
 }

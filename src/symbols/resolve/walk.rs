@@ -284,17 +284,17 @@ impl Resolver<'_> {
         let (start, element) = match &ty.shape {
             Shape::Array { element, count } => {
                 // Trailing arrays of one or no element are a C idiom for "as many as there are".
-                if let (Some(count @ 2..), _) | (Some(count), true) = (*count, from < 0) {
-                    if from < 0 || to as u64 > count {
-                        let last = if from < 0 { from } else { to - 1 };
-                        return Err(self.problem(
-                            format!(
-                                "`{}` has {count} elements, {last} is none of them",
-                                value.name
-                            ),
-                            format!("use 0 to {}", count.saturating_sub(1)),
-                        ));
-                    }
+                if let (Some(count @ 2..), _) | (Some(count), true) = (*count, from < 0)
+                    && (from < 0 || to as u64 > count)
+                {
+                    let last = if from < 0 { from } else { to - 1 };
+                    return Err(self.problem(
+                        format!(
+                            "`{}` has {count} elements, {last} is none of them",
+                            value.name
+                        ),
+                        format!("use 0 to {}", count.saturating_sub(1)),
+                    ));
                 }
                 (value, element.clone())
             }

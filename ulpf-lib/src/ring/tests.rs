@@ -71,7 +71,7 @@ fn sample(tid: u32, n: u64) -> Hit {
         hit.old[i] = (n as u8).wrapping_add(i as u8);
         hit.new[i] = !hit.old[i];
     }
-    let frames = if n % 5 == 0 { n % 17 } else { 0 };
+    let frames = if n.is_multiple_of(5) { n % 17 } else { 0 };
     hit.frames = (0..frames).map(|f| n << 8 | f).collect();
     hit
 }

@@ -42,10 +42,10 @@ pub fn random_state(rng: &mut Rng, m: &Machine) -> State {
         };
         fill(160, 256, rng);
         for i in 2..8 {
-            if let Some((o, n)) = state::component(i) {
-                if bv >> i & 1 != 0 {
-                    fill(o as usize, n as usize, rng);
-                }
+            if let Some((o, n)) = state::component(i)
+                && bv >> i & 1 != 0
+            {
+                fill(o as usize, n as usize, rng);
             }
         }
         if let Some((o, _)) = state::component(5) {

@@ -77,10 +77,10 @@ impl State {
             .max()
             .unwrap_or(576);
         for i in 2..8 {
-            if let Some((o, s)) = state::component(i) {
-                if bv >> i & 1 == 0 {
-                    v[o as usize..(o + s) as usize].fill(0);
-                }
+            if let Some((o, s)) = state::component(i)
+                && bv >> i & 1 == 0
+            {
+                v[o as usize..(o + s) as usize].fill(0);
             }
         }
         v.truncate(end as usize);

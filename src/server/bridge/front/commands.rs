@@ -296,10 +296,11 @@ impl Front {
         if let Some(w) = self.book.watches.get_mut(&n) {
             (w.filter, w.passed, w.told) = (filter, 0, false);
         }
-        if there.is_some() && !self.can().has(Feature::Filters) {
-            if let Err(f) = self.switch(n, true).await {
-                return refused("the watch is off now", &f.to_string(), "switch it on again");
-            }
+        if there.is_some()
+            && !self.can().has(Feature::Filters)
+            && let Err(f) = self.switch(n, true).await
+        {
+            return refused("the watch is off now", &f.to_string(), "switch it on again");
         }
         format!("{{\"filtered\":[{n}]}}\n")
     }
