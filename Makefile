@@ -1,5 +1,6 @@
 # make            builds target/release/ulpf
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
+# make check      formats, lints, some of the tests: below a minute where all is built
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
@@ -37,6 +38,9 @@ demo: need-demo build
 	@demo/run
 test: need-test
 	@tests/all
+check: build
+	@$(MAKE) -s -C examples
+	@tests/all --only format lint quick
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -88,4 +92,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test
+.PHONY: build check demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test
