@@ -68,7 +68,9 @@ examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
 	@demo/picture
-install: build
+# Builds nothing: root (sudo) may have no Rust, and would leave its files in the tree.
+install:
+	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
 	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
 	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
