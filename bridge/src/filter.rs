@@ -2,7 +2,8 @@
 //! same decision whoever takes it, a back end or, where that cannot, the front end (the stub has its own,
 //! which must not allocate: `stub/src/filter.rs`).
 
-use crate::{Bytes, Hit};
+use crate::bytes::Bytes;
+use crate::hit::Hit;
 use serde::{Deserialize, Serialize};
 use ulpf_lib::agent::{self, AgentContext, AgentError, op, variable};
 

@@ -13,12 +13,14 @@ mod bytes;
 pub mod fake;
 pub mod filter;
 pub mod greeting;
+mod hit;
 mod line;
 mod message;
 
 pub use bytes::Bytes;
 pub use filter::Filter;
 pub use greeting::is_front_end;
+pub use hit::Hit;
 pub use line::{Bad, Lines, MAX_LINE, line};
 pub use message::*;
 

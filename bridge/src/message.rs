@@ -1,7 +1,9 @@
 //! The messages. Names in JSON are these, in kebab-case; an unknown field is ignored, an unknown request
 //! is refused.
 
-use crate::{Bytes, Filter};
+use crate::bytes::Bytes;
+use crate::filter::Filter;
+use crate::hit::Hit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -241,26 +243,6 @@ impl std::fmt::Display for Refusal {
             todo => write!(f, ". {todo}"),
         }
     }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Hit {
-    /// Hits are numbered from 1.
-    pub sequence: u64,
-    pub watch: u64,
-    /// The instruction that made the access (not the one behind it).
-    pub pc: u64,
-    pub thread: u64,
-    /// A write; else a read.
-    pub write: bool,
-    /// What of the watch was accessed; of a long access `old` and `new` have the beginning.
-    pub addr: u64,
-    pub len: u64,
-    pub old: Bytes,
-    pub new: Bytes,
-    /// By the kernel, in a system call.
-    #[serde(default)]
-    pub system_call: bool,
 }
 
 /// A watch, and what it has counted.

@@ -6,8 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::emit::{self, Plan};
+use super::emulate;
 use super::native::{self, ExecFrame, FaultInfo};
-use super::{AliasMap, CodeArena, DataArena, Open, Outcome, Slow, emulate};
+use super::parts::{AliasMap, CodeArena, DataArena, Open, Outcome, STATUS, Slow, open, translate};
 use crate::access::insn::{AccessList, Insn};
 use crate::access::layout::Wrap;
 use crate::access::{Class, DecodeError, Decoder, state};
@@ -48,8 +49,6 @@ impl Site {
     }
 }
 
-/// rflags bits that instructions with a memory operand may read or change: CF PF AF ZF SF OF.
-pub(super) const STATUS: u64 = 0x8d5;
 /// Resume flag: set in the frame of a fault, cleared by completing the instruction.
 const RF: u64 = 1 << 16;
 
@@ -544,28 +543,6 @@ fn hull(list: &AccessList) -> Option<(u64, u64, AccessKind)> {
         _ => AccessKind::Read,
     };
     Some((start, end.wrapping_sub(start), kind))
-}
-
-/// The address to use for an access; `None` when it has no contiguous one.
-pub(super) fn open(map: &dyn AliasMap, addr: u64, len: u64, kind: AccessKind) -> Option<u64> {
-    match map.open(TargetAddr(addr), len, kind) {
-        Open::Alias(a) => Some(a.0),
-        Open::Plain => Some(addr),
-        Open::Split => None,
-    }
-}
-
-/// Fault addresses as the program knows them.
-pub(super) fn translate(mut info: FaultInfo, pc: u64, moved: (u64, u64, u64)) -> FaultInfo {
-    const SIGILL: i32 = 4;
-    const SIGFPE: i32 = 8;
-    let (alias, len, back) = moved;
-    if info.signo == SIGILL || info.signo == SIGFPE {
-        info.addr = pc;
-    } else if info.addr.wrapping_sub(alias) < len {
-        info.addr = info.addr.wrapping_add(back);
-    }
-    info
 }
 
 fn finish(cpu: &mut Cpu, outcome: Outcome) -> Outcome {

@@ -7,8 +7,8 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
+use super::parts::{CALM_START, CLASS_READS, CLASS_WRITES, Mark, Phase};
 use super::plan::{FS, Group, Part, What};
-use super::{CALM_START, CLASS_READS, CLASS_WRITES, Mark, Phase};
 use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;

@@ -19,72 +19,11 @@
 
 mod asm;
 mod body;
+mod parts;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 pub use body::{Body, Tables, Target};
+pub use parts::*;
 pub use plan::{Group, Part, Refusal, What, skipped};
-
-/// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
-/// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands
-/// wherever an instruction began that a jump has overwritten. Invalid opcodes would do, too, but raise
-/// SIGILL, which programs may block; int3 is no fault but a trap, and a SIGTRAP that somebody has sent
-/// takes its place without a trace of it.
-pub const TRAPS: [u8; 15] = [
-    0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
-];
-
-/// Accesses to pages without guard, in a row, after which a body asks whether its patch is worth its checks;
-/// and what its counter begins with, so that the lower byte overflows then.
-pub const CALM: u32 = 64;
-pub const CALM_START: i32 = 256 - CALM as i32;
-
-/// Bytes of a near jump.
-pub const JUMP: usize = 5;
-
-/// Where the distances to the alias are, for each class of pages, relative to the classes:
-/// for stores, and for loads. Zero: such accesses do not fault.
-pub const CLASS_WRITES: i32 = -4096;
-pub const CLASS_READS: i32 = -2048;
-pub const CLASSES: usize = 256;
-
-/// How far a body has come; see the module's head.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Registers are the program's; the part's instruction is still to come.
-    Before,
-    /// As `Before`, but the registers are in the area.
-    Saved,
-    /// As `Saved`, and so is r11.
-    Closer,
-    /// As `Saved`, and the access is counted already.
-    Counted,
-    /// As `Done`, and the hit is still to be accounted for.
-    Hit,
-    /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
-    Tallied,
-    /// The instruction is done, its hit counted; whether it was silent is to be found out. The address
-    /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
-    /// other register, or in the area if it is more than 8 bytes.
-    Fresh,
-    Compare,
-    /// It was silent, which is to be counted. All three registers are in the area.
-    Silent,
-    /// The instruction is done, and the three registers are in the area.
-    Rest,
-    /// The instruction is done; the address register is in the area.
-    Done,
-    /// The instruction is done and the registers are the program's.
-    After,
-    /// A copied call has made room for its return address: before it once more.
-    Pushed,
-}
-
-/// Up to here (offset in the body) this phase of this part holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    pub end: u16,
-    pub part: u8,
-    pub phase: Phase,
-}

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use iced_x86::{Code, DecoderOptions, FlowControl, OpKind};
 
-use super::{JUMP, TRAPS};
+use super::parts::{JUMP, TRAPS};
 use crate::access::{Class, Insn};
 
 /// The prefixes, as [`MemOp::segment`](crate::access::MemOp) has them.

@@ -248,10 +248,18 @@ pub fn refresh() {
 /// The pass set has changed: the next program thread that goes on does what [`refresh`] does.
 pub static REFRESH: AtomicBool = AtomicBool::new(false);
 
+/// Threads that are in [`refresh_if_due`].
+static REFRESHING: AtomicU32 = AtomicU32::new(0);
+
 /// Called by a thread that goes on. (A vfork child has dispositions of its own, for as long as it lives.)
 pub fn refresh_if_due(t: &Thread) {
-    if REFRESH.load(SeqCst) && t.tgid() == g().pid.load(Relaxed) && REFRESH.swap(false, SeqCst) {
-        refresh();
+    if REFRESH.load(SeqCst) && t.tgid() == g().pid.load(Relaxed) {
+        REFRESHING.fetch_add(1, SeqCst);
+        // Another thread may be giving the program its own actions back at this moment.
+        if !actions(t).left.load(SeqCst) && REFRESH.swap(false, SeqCst) {
+            refresh();
+        }
+        REFRESHING.fetch_sub(1, SeqCst);
     }
 }
 
@@ -281,6 +289,10 @@ fn give_back(t: &Thread, alone: bool) {
 pub fn leave(t: &'static Thread, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
+        while REFRESHING.load(SeqCst) != 0 {
+            // SAFETY: no pointers.
+            let _ = unsafe { sys!(k::__NR_sched_yield) };
+        }
         library::left();
         give_back(t, false);
         table.given.store(true, SeqCst);

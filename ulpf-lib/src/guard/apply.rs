@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 
-use super::maps::InChild;
+use super::os::InChild;
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::os::{self, File};
+use super::os::{self, File, InChild};
 use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use crate::place;
 use crate::sys::Errno;
@@ -21,17 +21,6 @@ pub struct Vma {
     pub inode: u64,
     /// As far as [`Snapshot::resolve`] has found it out.
     pub in_child: InChild,
-}
-
-/// What a forked child finds of a mapping (madvise(2)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum InChild {
-    #[default]
-    Copy,
-    /// Zeros: MADV_WIPEONFORK, MAP_DROPPABLE.
-    Zeros,
-    /// Nothing: MADV_DONTFORK.
-    Nothing,
 }
 
 static ADVISED: AtomicBool = AtomicBool::new(true);

@@ -11,10 +11,20 @@ use core::ffi::CStr;
 
 use linux_raw_sys::general::*;
 
-use super::maps::InChild;
 use crate::place::hint;
 use crate::sys;
 use crate::sys::Errno;
+
+/// What a forked child finds of a mapping (madvise(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum InChild {
+    #[default]
+    Copy,
+    /// Zeros: MADV_WIPEONFORK, MAP_DROPPABLE.
+    Zeros,
+    /// Nothing: MADV_DONTFORK.
+    Nothing,
+}
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
 

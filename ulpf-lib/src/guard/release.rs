@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::apply::CHUNK;
-use super::maps::InChild;
+use super::os::InChild;
 use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};

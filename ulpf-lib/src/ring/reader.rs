@@ -12,8 +12,8 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::record::{Hit, MOST_SLOTS, SLOT_WORDS, SystemCall, VALUE_WORDS, What, mark, more_words};
-use super::{MAX_VALUE, hit_flags};
+use super::layout::{MAX_VALUE, SLOT_WORDS, hit_flags};
+use super::record::{Hit, MOST_SLOTS, SystemCall, VALUE_WORDS, What, mark, more_words};
 
 /// Where rings are: a mapping, another process's memory.
 pub trait Rings {

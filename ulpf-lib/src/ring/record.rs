@@ -19,10 +19,9 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::{MAX_FRAMES, MAX_VALUE, RingHead, hit_flags};
+use super::layout::{MAX_FRAMES, MAX_VALUE, RingHead, SLOT_WORDS, hit_flags};
 use crate::syscalls;
 
-pub const SLOT_WORDS: usize = 8;
 pub(super) const VALUE_WORDS: usize = MAX_VALUE / 8;
 const CALL_WORDS: usize = 8;
 /// Slots of the longest record.

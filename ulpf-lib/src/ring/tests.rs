@@ -1,6 +1,6 @@
 use super::record::{Entry, VALUE_WORDS};
 use super::*;
-use std::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::vec::Vec;
 
 /// Rings in our own memory.

@@ -1,0 +1,307 @@
+//! Where everything in the shared area is; see the folder's head.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Changes with the layout.
+pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin3");
+pub const MAX_FRAMES: usize = 16;
+pub const MAX_VALUE: usize = 32;
+pub const COUNTERS_OFFSET: u64 = 4096;
+/// Watches with a number at or above this share the last slot.
+pub const COUNTER_SLOTS: u64 = 1 << 20;
+pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
+/// Watches whose hits bodies count themselves at the same time, and none as the first.
+pub const TALLIES: usize = 256;
+/// Words of [`Area::calm`].
+pub const CALMS: usize = 512;
+/// One for each thread that runs at the same time.
+pub const AREAS: u64 = 1 << 15;
+pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
+pub const RINGS_OFFSET: u64 = HEADS_OFFSET + AREAS * size_of::<RingHead>() as u64;
+pub const SHARED_LEN: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
+
+pub const SLOT_WORDS: usize = 8;
+/// Bytes of a slot.
+const SLOT: u64 = SLOT_WORDS as u64 * 8;
+/// How many rings, and slots in each; a power of two. Programs with thousands of threads have less room
+/// for each, so that all of them together stay below 1 GiB.
+const SIZES: [(u64, u64); 3] = [(64, 1 << 16), (960, 1 << 11), (AREAS - 1024, 1 << 8)];
+
+/// Where a thread's ring begins in the area, and how many slots it has.
+pub const fn ring_place(index: u64) -> (u64, u64) {
+    let (first, second) = (SIZES[0], SIZES[1]);
+    let (mut at, mut n) = (RINGS_OFFSET, index);
+    if n < first.0 {
+        return (at + n * first.1 * SLOT, first.1);
+    }
+    at += first.0 * first.1 * SLOT;
+    n -= first.0;
+    if n < second.0 {
+        return (at + n * second.1 * SLOT, second.1);
+    }
+    at += second.0 * second.1 * SLOT;
+    n -= second.0;
+    (at + n * SIZES[2].1 * SLOT, SIZES[2].1)
+}
+
+#[repr(C)]
+pub struct SharedHeader {
+    pub magic: u64,
+    /// Hits carry TSC values; time in ns = base_ns + (tsc - base_tsc) * mult >> 32.
+    pub base_tsc: u64,
+    pub base_ns: u64,
+    pub tsc_mult: u64,
+    /// The watched process, as the command sees it.
+    pub pid: AtomicU32,
+    /// Futex word, raised after a record was published while `reader_waits` was set.
+    pub wake: AtomicU32,
+    /// The reader has seen nothing for a while and is about to wait for `wake`.
+    pub reader_waits: AtomicU32,
+    /// How many rings have been in use.
+    pub rings: AtomicU32,
+    /// How many entries of the roster have been in use.
+    pub listed: AtomicU32,
+    unused: [u32; 3],
+    // From here on a cache line that all threads write.
+    /// Faults on guarded pages, all causes.
+    pub faults: AtomicU64,
+    /// Accesses to guarded pages that overlap no watch, without those that patches have let pass
+    /// (see [`SharedHeader::all_false_positives`]).
+    pub false_positives: AtomicU64,
+    /// Accesses that needed the slow path (world parked, page opened, one step).
+    pub slow: AtomicU64,
+    /// Watched program's system calls that went through the stub.
+    pub syscalls: AtomicU64,
+    /// How many areas have been in use.
+    pub areas: AtomicU32,
+    /// Which watch (its number, plus 1) bodies count for in that place of [`Area::hits`].
+    pub tallies: [AtomicU32; TALLIES],
+    /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
+    pub unpatched: [AtomicU64; Unpatched::ALL.len()],
+}
+
+/// The reasons, each with what people are told.
+macro_rules! reasons {
+    ($($(#[$meaning:meta])* $name:ident => $why:literal,)*) => {
+        /// Why an access to a guarded page costs a fault.
+        #[repr(u8)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Unpatched {
+            $($(#[$meaning])* $name,)*
+        }
+
+        impl Unpatched {
+            pub const ALL: [Unpatched; [$($why),*].len()] = [$(Unpatched::$name),*];
+            /// For people.
+            pub fn why(self) -> &'static str {
+                match self {
+                    $(Unpatched::$name => $why,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Its instruction has met too few guarded pages as yet.
+    Cold => "not hot yet",
+    /// Its instruction is patched; the page's class was not known.
+    Page => "first access to a page since watches or mappings changed",
+    /// Behind a patched instruction, under the same jump.
+    Beneath => "under the jump of another patched instruction",
+    /// It was patched, and met no guarded page for long.
+    Cooled => "was patched, but met no guarded page for long",
+    /// Patching is off, or beyond this processor or program.
+    Off => "patching is off",
+    /// An access that bodies cannot make.
+    Instruction => "a kind of instruction that is not patched",
+    /// What stands behind it cannot be moved.
+    Successor => "what follows it cannot be moved",
+    /// Its code is the program's to write, or shared.
+    Code => "code that the program can write, or others can see",
+    /// Nowhere within reach of its jump.
+    Room => "no free memory within reach of its jump",
+    /// Jumps led into the middle of its patch.
+    Landings => "loops jump into the middle of its patch",
+    /// A breakpoint or a patched system call stands there.
+    Taken => "a breakpoint or another patch stands there",
+    /// Made the slow way: it can be neither redirected nor patched.
+    Slow => "needs the slow way",
+}
+
+/// How the hit came about.
+pub mod hit_flags {
+    /// The value did not change (a silent store).
+    pub const SILENT: u8 = 1;
+    /// The kernel made the access on behalf of the system call in `Hit::call`.
+    pub const KERNEL: u8 = 2;
+    /// The access is wider than the value fields; they hold its first watched bytes.
+    pub const TRUNCATED: u8 = 4;
+    /// Values are not known: the bytes in question lie behind those that were kept (`last`).
+    pub const UNKNOWN: u8 = 8;
+}
+
+/// The writing end of a ring.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RingHead {
+    /// Slots handed out since the beginning.
+    pub taken: AtomicU64,
+    /// Records begun since the beginning.
+    pub records: AtomicU64,
+}
+
+/// A watch as it was set, by its number; for whoever looks back. Written by the stub's task.
+#[repr(C)]
+#[derive(Default)]
+pub struct Listed {
+    pub start: AtomicU64,
+    pub len: AtomicU64,
+    /// `WatchKind`, and `listed::` bits.
+    pub what: AtomicU32,
+    /// Its hits carry this number (that of a watch on the whole heap, else its own).
+    pub reported_as: AtomicU32,
+    /// TSC when it took effect.
+    pub since: AtomicU64,
+}
+
+/// Bits of [`Listed::what`].
+pub mod listed {
+    pub const KIND: u32 = 3;
+    /// Its hits are written to the rings.
+    pub const LOGGED: u32 = 4;
+    /// It has been taken away.
+    pub const ENDED: u32 = 8;
+    /// It is not in the debugger's own table (`monitor ulpf watch`).
+    pub const BULK: u32 = 16;
+    /// It has been switched off, and can be switched on again.
+    pub const OFF: u32 = 32;
+}
+
+/// Counters of one watch.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counters {
+    pub hits: AtomicU64,
+    /// Write hits that left the value as it was (also counted in `hits`).
+    pub silent: AtomicU64,
+    /// Accesses to a page of this watch that met no watch; shared by all watches of the page, so
+    /// counted at the first one. Those that patches have let pass are only in the total.
+    pub false_positives: AtomicU64,
+    /// Times the program was stopped for this watch.
+    pub stops: AtomicU64,
+    /// Hits that a debug register has reported (also counted in `hits`).
+    pub traps: AtomicU64,
+    /// Where the watch is now: 0 guarded page, 1 debug register.
+    pub placement: AtomicU64,
+    /// 1 while the program has no memory at (a part of) the watched range.
+    pub gone: AtomicU64,
+    /// False positives at which the stub looks whether the watch is in the right place; 0: not yet set.
+    pub look_at: AtomicU64,
+    /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
+    pub filtered: AtomicU64,
+    pub reserved: [u64; 7],
+}
+
+/// What the bodies of patches keep for each thread, found through gs (`engine/src/patch`).
+#[repr(C)]
+pub struct Area {
+    /// The registers that a body uses: its address register, rcx, and one more.
+    pub address: AtomicU64,
+    pub rcx: AtomicU64,
+    pub other: AtomicU64,
+    /// False positives that bodies have let pass. Only the area's thread writes it.
+    pub passed: AtomicU64,
+    /// r11, while a body looks closer.
+    pub r11: AtomicU64,
+    /// For a hit: the address of the code that accounts for it, and of what it wants to know of the
+    /// instruction; the alias of the accessed bytes, and what was there.
+    pub entry: AtomicU64,
+    pub hit: AtomicU64,
+    pub alias: AtomicU64,
+    pub old: [AtomicU64; 8],
+    /// That code's stack, the program's stack pointer meanwhile, and where it goes on.
+    pub stack: AtomicU64,
+    pub rsp: AtomicU64,
+    pub back: AtomicU64,
+    /// Not 0: that code runs.
+    pub direct: AtomicU64,
+    /// What a body counts a hit for at present.
+    pub tally: AtomicU64,
+    pub reserved: [AtomicU64; 11],
+    /// Hits that bodies have counted themselves, and the silent ones of them; see
+    /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
+    pub hits: [AtomicU64; TALLIES],
+    pub silent: [AtomicU64; TALLIES],
+    /// For each patch (some share one): its body's counter of accesses in a row to pages without guard, and in
+    /// the upper half how often that has come to its end.
+    pub calm: [AtomicU64; CALMS],
+}
+
+impl SharedHeader {
+    /// All false positives; `areas` are those of the shared area.
+    pub fn all_false_positives(&self, areas: &[Area]) -> u64 {
+        let used = self.areas.load(Ordering::Acquire) as usize;
+        let passed = areas.iter().take(used);
+        let passed = passed.map(|a| a.passed.load(Ordering::Relaxed));
+        // The program may have written anything there.
+        passed.fold(
+            self.false_positives.load(Ordering::Relaxed),
+            u64::saturating_add,
+        )
+    }
+    /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
+    /// its [`Counters`].
+    pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
+        let is_its = |t: &AtomicU32| t.load(Ordering::Relaxed) == watch.wrapping_add(1);
+        let Some(n) = self.tallies.iter().position(is_its) else {
+            return (0, 0);
+        };
+        let used = self.areas.load(Ordering::Acquire) as usize;
+        let mut sum = (0, 0);
+        for a in areas.iter().take(used) {
+            let add = |to: &mut u64, n: &AtomicU64| {
+                *to = to.saturating_add(n.load(Ordering::Relaxed));
+            };
+            add(&mut sum.0, &a.hits[n]);
+            add(&mut sum.1, &a.silent[n]);
+        }
+        sum
+    }
+    /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
+    pub fn nanos(&self, tsc: u64) -> u64 {
+        self.clock().nanos(tsc)
+    }
+    pub fn clock(&self) -> Clock {
+        Clock {
+            base_tsc: self.base_tsc,
+            base_ns: self.base_ns,
+            tsc_mult: self.tsc_mult,
+        }
+    }
+}
+
+/// The clock of an area, as it was read once: the area's other side may write to it at any time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    pub base_tsc: u64,
+    pub base_ns: u64,
+    pub tsc_mult: u64,
+}
+
+impl Clock {
+    /// Turns a TSC reading into CLOCK_MONOTONIC nanoseconds.
+    pub fn nanos(&self, tsc: u64) -> u64 {
+        let delta = u128::from(tsc.wrapping_sub(self.base_tsc)) * u128::from(self.tsc_mult);
+        self.base_ns.wrapping_add((delta >> 32) as u64)
+    }
+}
+
+const _: () = assert!(size_of::<Counters>().is_power_of_two());
+const _: () = assert!(core::mem::offset_of!(SharedHeader, faults) == 64);
+const _: () = assert!(size_of::<SharedHeader>() <= COUNTERS_OFFSET as usize);
+const _: () = assert!(size_of::<RingHead>() == 64 && size_of::<Listed>() == 32);
+const _: () = assert!(HEADS_OFFSET.is_multiple_of(64) && RINGS_OFFSET.is_multiple_of(4096));
+const _: () =
+    assert!(core::mem::offset_of!(Area, hits) == 256 && size_of::<Area>().is_multiple_of(64));
