@@ -282,7 +282,7 @@ class Beyond(Case):
                 file.write("of the container")
             for name, to in ("out", ours.name), ("up", "../../../.." + ours.name), ("in", "/theirs"), ("magic", "/proc/1/root" + ours.name):
                 os.symlink(to, os.path.join(place.path, name))
-            container = subprocess.Popen(["unshare", "-m", "chroot", place.path, "/alone", "spin"], stdout=subprocess.DEVNULL)
+            container = subprocess.Popen(["unshare", "-m", "--propagation", "unchanged", "chroot", place.path, "/alone", "spin"], stdout=subprocess.DEVNULL)
             self.addCleanup(container.wait)
             self.addCleanup(container.kill)
             self.assertTrue(wait_until(lambda: os.readlink(f"/proc/{container.pid}/exe").endswith("alone")))
