@@ -163,11 +163,24 @@ TEST(faults_of_the_program_after_a_devices)
 	EXPECT_EQ(faults, 100);
 }
 
+/*
+ * One access of a kernel thread. A thread that is kept from its access for longer than a tick finds the page closed
+ * again, and opens it once more: that is told, too.
+ */
+static void expect_access_of_a_stranger(struct space *space, unsigned int type, const void *addr)
+{
+	struct ulpf_event event[8];
+	int i, n = events(space, event, 8);
+
+	EXPECT(n >= 1);
+	for (i = 0; i < n; i++)
+		expect_stranger(event + i, type, addr);
+}
+
 TEST(kernel_threads_that_borrow_the_memory)
 {
 	static const unsigned int ways[] = { REACH_BORROW, REACH_PAGES };
 	struct space *space = with_ring(2);
-	struct ulpf_event event[8];
 	size_t i;
 
 	for (i = 0; i < 2; i++) {
@@ -176,15 +189,13 @@ TEST(kernel_threads_that_borrow_the_memory)
 		EXPECT_EQ(set(space, space->guarded, space->size, ULPF_RO), 0);
 		EXPECT_EQ(reach(how).result, 0);
 		EXPECT_EQ(space->alias[9], 'a' + (char)i);
-		EXPECT_EQ(events(space, event, 8), 1);
-		expect_stranger(event, ULPF_EVENT_KERNEL_WRITE, space->guarded + 9);
+		expect_access_of_a_stranger(space, ULPF_EVENT_KERNEL_WRITE, space->guarded + 9);
 		EXPECT_EQ(set(space, space->guarded, space->size, ULPF_NONE), 0);
 		how.write = 0;
 		/* A worker may be the same one as before. */
 		wait_until_closed();
 		EXPECT_EQ(reach(how).byte, 'a' + (char)i);
-		EXPECT_EQ(events(space, event, 8), 1);
-		EXPECT_EQ(event->type, ULPF_EVENT_KERNEL_READ);
+		expect_access_of_a_stranger(space, ULPF_EVENT_KERNEL_READ, space->guarded + 9);
 		EXPECT_EQ(faults, 0);
 		EXPECT_EQ(policy(space, ULPF_POLICY_EFAULT), 0);
 		EXPECT_EQ(set(space, space->guarded, space->size, ULPF_NONE), 0);
