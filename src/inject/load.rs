@@ -128,7 +128,7 @@ fn start(
         left_len: 0,
     };
     if let Err(e) =
-        fill(pid, memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
+        fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
     {
         return Err(unload(first, step("copy the stub into the program", e)));
     }
@@ -194,14 +194,9 @@ fn start(
 }
 
 /// Writes the image into new memory, which is zero.
-fn fill(pid: i32, memory: &Memory, base: u64, image: &Image) -> io::Result<()> {
-    for (offset, data) in image.relocated(base) {
-        let addr = base + offset;
-        // The call may be forbidden (seccomp), where the file is not; the file takes four times as long.
-        let written = sys::write_memory(pid, addr, &data).unwrap_or(0);
-        memory.write(addr + written as u64, &data[written..])?;
-    }
-    Ok(())
+fn fill(memory: &Memory, base: u64, image: &Image) -> io::Result<()> {
+    let mut pieces = image.relocated(base);
+    pieces.try_for_each(|(offset, data)| memory.write(base + offset, &data))
 }
 
 /// The end of the vDSO's last page, if nothing is there ([`BootArgs::pad`]).

@@ -347,21 +347,6 @@ pub fn watch_readable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedF
         .map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// Writes into memory that the process may write itself; returns how many bytes from the beginning were written.
-pub fn write_memory(pid: i32, addr: u64, data: &[u8]) -> io::Result<usize> {
-    let local = libc::iovec {
-        iov_base: data.as_ptr().cast_mut().cast(),
-        iov_len: data.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: addr as *mut libc::c_void,
-        iov_len: data.len(),
-    };
-    // SAFETY: the kernel reads the local memory alone, and `data` outlives the call.
-    let written = check(unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) } as i64)?;
-    Ok(written as usize)
-}
-
 /// Two processes run in one address space. False where the kernel will not tell.
 pub fn same_memory(a: i32, b: i32) -> bool {
     const KCMP_VM: i32 = 1;
