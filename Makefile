@@ -1,6 +1,6 @@
 # make            builds target/release/ulpf
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
-# make check      formats, lints, some of the tests: below a minute where all is built
+# make check      formats, lints, some of the tests: in a minute or two where all is built
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
