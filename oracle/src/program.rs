@@ -298,7 +298,7 @@ fn number(s: &str) -> Result<u64> {
 }
 
 fn hex(s: &str) -> Result<Vec<u8>> {
-    ensure!(s.len() % 2 == 0 && s.is_ascii(), "not hex: {s}");
+    ensure!(s.len().is_multiple_of(2) && s.is_ascii(), "not hex: {s}");
     (0..s.len() / 2)
         .map(|i| Ok(u8::from_str_radix(&s[2 * i..2 * i + 2], 16)?))
         .collect()

@@ -109,7 +109,7 @@ fn change(uc: &mut Uc, s: &mut State, id: u32, op: &[u8]) -> Result<(), i64> {
 /// The thesis's `sys_set_ro`, and ULPF_OP_BIND: a region governs a prefix. The TLB is not told; the
 /// device's callers bind before they set.
 pub fn bind(s: &mut State, addr: u64, region: u64) -> i64 {
-    if region % 128 != 0 || region % PAGE == 0 {
+    if !region.is_multiple_of(128) || region.is_multiple_of(PAGE) {
         return EINVAL;
     }
     if addr >= USER_END || !s.space.is_mapped(region, 128) {

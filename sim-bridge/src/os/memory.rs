@@ -69,7 +69,7 @@ fn advise(uc: &mut Uc, s: &mut State, at: u64, len: u64, what: i32) -> Result<i6
 fn range(at: u64, len: u64) -> Result<(u64, u64), i64> {
     let len = up(len).ok_or(EINVAL)?;
     let fits = at.checked_add(len).is_some_and(|end| end <= USER_END);
-    match at % PAGE == 0 && len > 0 && fits {
+    match at.is_multiple_of(PAGE) && len > 0 && fits {
         true => Ok((at, len)),
         false => Err(EINVAL),
     }
@@ -112,7 +112,7 @@ fn shared_file(
 
 fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let (at, len, protection, flags) = (a[0], up(a[1]).ok_or(ENOMEM)?, a[2], a[3] as i32);
-    if len == 0 || at % PAGE != 0 || a[5] % PAGE != 0 {
+    if len == 0 || at % PAGE != 0 || !a[5].is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;

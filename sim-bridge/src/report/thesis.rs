@@ -18,7 +18,7 @@ fn per_fault(of: &Told, faults: u64, step: Step) -> String {
     let cycles = of.stats.steps[step as usize];
     match faults {
         0 => "–".into(),
-        n if cycles % n == 0 => (cycles / n).to_string(),
+        n if cycles.is_multiple_of(n) => (cycles / n).to_string(),
         n => format!("{:.2}", cycles as f64 / n as f64),
     }
 }
