@@ -43,7 +43,7 @@ check: build
 	@tests/all --only format lint quick
 SECONDS ?= 1800
 soak: need-test build
-	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
@@ -63,7 +63,7 @@ kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 sim: need-build
 	@.ci/need $(SIM_PACKAGES)
-	cd sim-bridge && $(CARGO) build --release
+	$(CARGO) build --release -p ulpf-sim-bridge
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
@@ -72,10 +72,10 @@ picture: need-test build examples
 install:
 	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
-	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
+	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
 	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
 clean:
-	rm -rf target stub/target oracle/target fuzz/target
+	rm -rf target
 	$(MAKE) -C examples clean
 
 need-build:
