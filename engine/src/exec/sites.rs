@@ -19,6 +19,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 /// One instruction that has touched a guarded page.
 pub struct Site {
+    /// What it does.
     pub insn: Insn,
     pub(super) plan: Plan,
     /// Entry of the thunk in the executable view, and of the instruction in it.
@@ -35,8 +36,10 @@ pub struct Site {
     pub beside: AtomicU32,
 }
 
+/// Why an instruction has no site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SiteError {
+    /// Its bytes are no instruction that we know.
     Decode(DecodeError),
     /// Table or site memory exhausted: decode with [`Decoder`] and go the slow way.
     Full,

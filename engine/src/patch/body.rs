@@ -16,6 +16,7 @@ use crate::exec;
 /// Where a body goes, and what it works with.
 #[derive(Clone, Copy)]
 pub struct Target {
+    /// Where it lies.
     pub at: u64,
     /// Its word of [`Area::calm`]: counts accesses to pages without guard, from [`CALM_START`] on, until there
     /// is one to a page that has one. When the lower byte overflows, after [`super::CALM`] of them, the patch may not
@@ -24,8 +25,11 @@ pub struct Target {
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
     /// more for each further part.
     pub hit: u64,
+    /// See `hit`.
     pub leaving: u64,
+    /// See `hit`.
     pub step: u64,
+    /// What it looks up.
     pub tables: Tables,
 }
 
@@ -37,6 +41,7 @@ pub struct Tables {
     /// Bits that say which stores (loads) concern a watch, one for each byte of the alias, less what
     /// an alias address / 8 adds.
     pub writes: u64,
+    /// See `writes`.
     pub reads: u64,
     /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
@@ -45,12 +50,15 @@ pub struct Tables {
 
 /// Code for one address, and what it means.
 pub struct Body {
+    /// Its bytes.
     pub code: Vec<u8>,
+    /// What each stretch of them means, ascending.
     pub marks: Vec<Mark>,
     /// Offset of each part's first instruction: where whoever lands on its old place goes on.
     pub parts: Vec<u16>,
     /// The address register of each part.
     pub address: Vec<u8>,
+    /// The other register that each part uses, beside rcx.
     pub other: Vec<u8>,
     /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
     pub looks: Vec<u16>,
@@ -203,6 +211,7 @@ impl Body {
         self.looks.contains(&offset)
     }
 
+    /// What the instruction at this offset means; `None` behind the end.
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
         self.marks.iter().find(|m| offset < m.end)
     }

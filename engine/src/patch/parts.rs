@@ -12,6 +12,7 @@ pub const TRAPS: [u8; 15] = [
 /// Accesses to pages without guard, in a row, after which a body asks whether its patch is worth its checks;
 /// and what its counter begins with, so that the lower byte overflows then.
 pub const CALM: u32 = 64;
+/// See [`CALM`].
 pub const CALM_START: i32 = 256 - CALM as i32;
 
 /// Bytes of a near jump.
@@ -20,7 +21,9 @@ pub const JUMP: usize = 5;
 /// Where the distances to the alias are, for each class of pages, relative to the classes:
 /// for stores, and for loads. Zero: such accesses do not fault.
 pub const CLASS_WRITES: i32 = -4096;
+/// See [`CLASS_WRITES`].
 pub const CLASS_READS: i32 = -2048;
+/// How many classes of pages there are.
 pub const CLASSES: usize = 256;
 
 /// How far a body has come; see the module's head.
@@ -42,6 +45,7 @@ pub enum Phase {
     /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
     /// other register, or in the area if it is more than 8 bytes.
     Fresh,
+    /// As `Fresh`, while old and new value are compared.
     Compare,
     /// It was silent, which is to be counted. All three registers are in the area.
     Silent,
@@ -58,7 +62,10 @@ pub enum Phase {
 /// Up to here (offset in the body) this phase of this part holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
+    /// Offset of the first byte behind the stretch.
     pub end: u16,
+    /// Which part it does.
     pub part: u8,
+    /// How far it has come with that.
     pub phase: Phase,
 }

@@ -24,12 +24,16 @@ pub enum Refusal {
 /// One displaced instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
+    /// Its address.
     pub at: u64,
+    /// Its bytes, 1 to 15.
     pub len: u8,
+    /// What becomes of it.
     pub what: What,
 }
 
 impl Part {
+    /// Where the next one begins.
     pub fn end(&self) -> u64 {
         self.at + u64::from(self.len)
     }
@@ -43,6 +47,7 @@ impl Part {
     }
 }
 
+/// What becomes of a displaced instruction.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Its access is looked at.
@@ -51,9 +56,11 @@ pub enum What {
     Copy,
     /// Copied, with the RIP-relative displacement at this offset made anew.
     Relative(u8),
+    /// A jump to this address.
     Jump(u64),
     /// A conditional jump: opcode 0F 80+n.
     If(u8, u64),
+    /// A call of this address.
     Call(u64),
 }
 
@@ -61,7 +68,9 @@ pub enum What {
 /// of a small loop, what else belongs to that: it stays where it is, but whoever is in the body goes round there.
 #[derive(Clone, Debug)]
 pub struct Group {
+    /// The instructions, by address.
     pub parts: Vec<Part>,
+    /// Their bytes.
     pub bytes: Vec<u8>,
     /// So many of the parts are displaced.
     displaced: usize,
@@ -229,9 +238,11 @@ impl Group {
         }
     }
 
+    /// Where the jump lies.
     pub fn start(&self) -> u64 {
         self.parts.first().map_or(0, |p| p.at)
     }
+    /// Behind the last displaced instruction.
     pub fn end(&self) -> u64 {
         self.start() + self.bytes.len() as u64
     }

@@ -75,6 +75,9 @@ impl Guards {
 
     /// Drops what is known of pages that the program has meanwhile unmapped or mapped anew, and says
     /// whether the memory file is still ours (somebody may have closed its descriptor).
+    ///
+    /// # Errors
+    /// /proc/self/maps cannot be read.
     pub fn reconcile(&mut self) -> Result<bool, Refusal> {
         let Some(file) = &self.file else {
             return Ok(true);
