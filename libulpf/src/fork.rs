@@ -10,31 +10,35 @@
 //! vfork and posix_spawn share the memory until exec, and are not concerned; neither is a bare clone(2),
 //! whose child must exec or leave: it has none of our generated code, but still shares the memory that was moved.
 
-use core::cell::UnsafeCell;
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use crate::change;
-use crate::model::model;
-use crate::stacks::{self, Block};
+use crate::engine;
+use crate::mask;
+use crate::model::MODEL;
+use crate::shared::Changer;
+use crate::stacks::{self, OwnBlock};
 
+/// What the thread that forks keeps from before until after.
 struct Between {
-    /// Block of the thread that forks, which has another number in the child.
-    block: *mut Block,
+    own: OwnBlock,
+    changer: Changer,
     mask: u64,
     pipe: Option<[i32; 2]>,
 }
 
-struct Cell(UnsafeCell<Between>);
-// SAFETY: used by the thread that forks, which is the changer.
-unsafe impl Sync for Cell {}
-static BETWEEN: Cell = Cell(UnsafeCell::new(Between {
-    block: core::ptr::null_mut(),
-    mask: 0,
-    pipe: None,
-}));
+// SAFETY: put in and taken out by one thread, which is the changer meanwhile. (In the child it has another number.)
+unsafe impl Send for Between {}
+
+static BETWEEN: Mutex<Option<Between>> = Mutex::new(None);
+
+fn keep(between: Option<Between>) -> Option<Between> {
+    let mut kept = BETWEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    core::mem::replace(&mut *kept, between)
+}
 
 pub fn prepare() {
     static ONCE: Once = Once::new();
@@ -50,28 +54,26 @@ fn close(fd: i32) {
 }
 
 extern "C" fn before() {
-    let Some(block) = Block::claim() else { return };
-    let mask = change::block_signals();
-    change::begin();
+    let Some(own) = OwnBlock::claim() else { return };
+    let mask = mask::block_asynchronous();
+    let mut changer = change::join();
     let mut fds = [0i32; 2];
-    // SAFETY: two descriptors; the changer.
-    unsafe {
-        let pipe = sys!(k::__NR_pipe2, fds.as_mut_ptr(), k::O_CLOEXEC)
-            .is_ok()
-            .then_some(fds);
-        *BETWEEN.0.get() = Between { block, mask, pipe };
-        change::aside(block, || model().before_fork());
-    }
+    // SAFETY: two descriptors.
+    let pipe = unsafe { sys!(k::__NR_pipe2, fds.as_mut_ptr(), k::O_CLOEXEC) };
+    change::aside(own, || MODEL.get(&mut changer).before_fork());
+    keep(Some(Between {
+        own,
+        changer,
+        mask,
+        pipe: pipe.is_ok().then_some(fds),
+    }));
 }
 
 extern "C" fn in_parent() {
-    // SAFETY: the changer since `before`.
-    let between = unsafe { &mut *BETWEEN.0.get() };
-    // SAFETY: as in the child.
-    let Some(block) = (unsafe { between.block.as_mut() }) else {
+    let Some(mut between) = keep(None) else {
         return;
     };
-    if let Some([read, write]) = between.pipe.take() {
+    if let Some([read, write]) = between.pipe {
         close(write);
         let mut byte = 0u8;
         // SAFETY: one byte. The end of the file says that the child is done, or gone.
@@ -80,36 +82,30 @@ extern "C" fn in_parent() {
         {}
         close(read);
     }
-    let mask = between.mask;
-    between.block = core::ptr::null_mut();
-    // SAFETY: the changer.
-    change::aside(block, || unsafe { model().after_fork() });
-    change::end(block);
-    change::set_mask(mask);
+    change::aside(between.own, || MODEL.get(&mut between.changer).after_fork());
+    change::end(between.own, between.changer);
+    mask::set(between.mask);
 }
 
 extern "C" fn in_child() {
-    // SAFETY: the changer, in a copy of its own.
-    let between = unsafe { &mut *BETWEEN.0.get() };
-    // SAFETY: set by `before`, if that became the changer.
-    let Some(block) = (unsafe { between.block.as_mut() }) else {
+    let Some(mut between) = keep(None) else {
         return;
     };
-    stacks::after_fork(block);
-    // SAFETY: as above.
-    change::aside(block, || unsafe {
-        if !model().in_child() {
+    stacks::after_fork(between.own);
+    change::aside(between.own, || {
+        if !MODEL.get(&mut between.changer).in_child() {
             let text = b"libulpf: no memory for a forked child's copy of watched memory\n";
-            let _ = sys!(k::__NR_write, 2, text.as_ptr(), text.len());
-            let _ = sys!(k::__NR_exit_group, 127);
+            // SAFETY: writes a constant, then ends the process.
+            unsafe {
+                let _ = sys!(k::__NR_write, 2, text.as_ptr(), text.len());
+                let _ = sys!(k::__NR_exit_group, 127);
+            }
         }
     });
-    if let Some(pipe) = between.pipe.take() {
+    if let Some(pipe) = between.pipe {
         pipe.into_iter().for_each(close);
     }
-    crate::shared::after_fork();
-    let mask = between.mask;
-    between.block = core::ptr::null_mut();
-    change::end(block);
-    change::set_mask(mask);
+    engine::after_fork(&mut between.changer);
+    change::end(between.own, between.changer);
+    mask::set(between.mask);
 }

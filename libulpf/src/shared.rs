@@ -1,28 +1,27 @@
 //! What the fault handler reads: on pages of its own, so that no watch of the program can lie beside it.
 //!
 //! **Who may do what when.** One thread at a time is the *changer* (`change.rs`); everything but the
-//! counters changes only while it is. Handlers read between [`crate::change::enter`] and `leave`,
-//! for which a changer waits. So the watchlist and the page map need no lock of their own.
+//! counters changes only while it is. Handlers read between `change::enter` and `leave`, for which a
+//! changer waits. So the watchlist and the page map need no lock of their own. Who has the right to
+//! either, a value says:
+//!
+//! | value | is given out by | is the right to |
+//! |---|---|---|
+//! | [`Unchanging`] | `change::enter`; a [`Changer`] has one | read the watchlist |
+//! | [`Changer`] | `change::change`, `change::join` | use what is [`Changed`]: the model |
+//! | [`ListRight`] | nobody: the model has it | change the watchlist |
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use ulpf_engine::access::Decoder;
-use ulpf_engine::exec::{CodeArena, DataArena, Thunks};
+use ulpf_engine::exec::{DataArena, Thunks};
 use ulpf_lib::Watchlist;
-use ulpf_lib::arena::map_anonymous;
 use ulpf_lib::door::Door;
-use ulpf_lib::sys::Errno;
-use ulpf_lib::{place, sys};
 
-use linux_raw_sys::general as k;
+use crate::thread;
 
-use crate::error::Failure;
-
-/// Instruction addresses that are remembered.
-const SITES: usize = 1 << 14;
-/// Bytes for generated code.
-const CODE: usize = 4 << 20;
 /// Most watches there can be at a time.
 pub const SLOTS: usize = 1 << 20;
 
@@ -66,19 +65,101 @@ pub struct Shared {
     pub nested: AtomicU64,
     /// Instructions that could not be redirected: the page was open for one step.
     pub opened: AtomicU64,
+    /// Where the kernel module enters; 0: it cannot.
+    pub upcall: AtomicU64,
     /// Hits beyond what one instruction can hand to handlers (all are counted).
     pub unreported: AtomicU64,
-    list: UnsafeCell<Watchlist>,
-    engine: AtomicPtr<Engine>,
+    list: List,
+    pub engine: AtomicPtr<Engine>,
 }
 
-// SAFETY: `list` follows the rule at the head of the module; the rest is atomic.
-unsafe impl Sync for Shared {}
+struct List(UnsafeCell<Watchlist>);
+// SAFETY: read and changed by the rule at the head of the module, as the values of which it speaks prove.
+unsafe impl Sync for List {}
+
+/// Nothing changes while this lives, for the calling thread performs an access or is the changer.
+pub struct Unchanging(PhantomData<*mut ()>);
+
+impl Unchanging {
+    /// # Safety
+    /// The calling thread performs, as long as the value lives.
+    pub unsafe fn new() -> Unchanging {
+        Unchanging(PhantomData)
+    }
+
+    /// What is watched.
+    pub fn list(&self) -> &Watchlist {
+        // SAFETY: nobody changes it meanwhile. (That the changer itself faults, and so reads it in a handler, happens
+        // when it touches the program's memory, which it does not while it changes the list.)
+        unsafe { &*S.list.0.get() }
+    }
+}
+
+/// The calling thread is the changer. There is one at a time.
+pub struct Changer {
+    still: Unchanging,
+    /// It is a part of a change that the thread was in already: when it is over, that one goes on.
+    pub joined: bool,
+}
+
+impl Changer {
+    /// # Safety
+    /// The thread has become the changer just now; or (`joined`) it is the changer, and whoever has that value does
+    /// not run until this one is dropped.
+    pub unsafe fn new(joined: bool) -> Changer {
+        Changer {
+            still: Unchanging(PhantomData),
+            joined,
+        }
+    }
+
+    pub fn still(&self) -> &Unchanging {
+        &self.still
+    }
+}
+
+/// What the changer alone uses.
+pub struct Changed<T>(UnsafeCell<T>);
+
+// SAFETY: one thread at a time is the changer.
+unsafe impl<T: Send> Sync for Changed<T> {}
+
+impl<T> Changed<T> {
+    pub const fn new(value: T) -> Changed<T> {
+        Changed(UnsafeCell::new(value))
+    }
+
+    pub fn get<'a>(&'a self, _: &'a mut Changer) -> &'a mut T {
+        // SAFETY: there is one `Changer`, and it is lent for as long as the answer.
+        unsafe { &mut *self.0.get() }
+    }
+}
+
+/// The right to change the watchlist: one value, which the changer alone can reach.
+pub struct ListRight(());
+
+impl ListRight {
+    /// # Safety
+    /// Once, for something that is [`Changed`].
+    pub const unsafe fn new() -> ListRight {
+        ListRight(())
+    }
+
+    pub fn list(&self) -> &Watchlist {
+        // SAFETY: the changer's, who lends it to be read.
+        unsafe { &*S.list.0.get() }
+    }
+
+    pub fn list_mut(&mut self) -> &mut Watchlist {
+        // SAFETY: the only value of this type is lent, so nobody else changes the list; handlers wait.
+        unsafe { &mut *S.list.0.get() }
+    }
+}
 
 pub struct Engine {
     pub decoder: Decoder,
     pub thunks: Thunks,
-    data: DataArena,
+    pub data: DataArena,
 }
 
 pub static S: Shared = Shared {
@@ -93,27 +174,20 @@ pub static S: Shared = Shared {
     false_positives: AtomicU64::new(0),
     nested: AtomicU64::new(0),
     opened: AtomicU64::new(0),
+    upcall: AtomicU64::new(0),
     unreported: AtomicU64::new(0),
-    list: UnsafeCell::new(Watchlist::new()),
+    list: List(UnsafeCell::new(Watchlist::new())),
     engine: AtomicPtr::new(core::ptr::null_mut()),
 };
 
 impl Shared {
-    /// For handlers between `enter` and `leave`, and for the changer.
-    pub fn list(&self) -> &Watchlist {
-        // SAFETY: head of the module.
-        unsafe { &*self.list.get() }
+    /// Is the calling thread the changer?
+    pub fn is_changer(&self) -> bool {
+        let changer = self.door.changer.load(Relaxed);
+        changer != 0 && changer == thread::pointer()
     }
 
-    /// # Safety
-    /// The caller is the changer and holds no other reference to the list.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn list_mut(&self) -> &mut Watchlist {
-        // SAFETY: the caller's promise.
-        unsafe { &mut *self.list.get() }
-    }
-
-    /// `None` before [`prepare`].
+    /// `None` before `engine::prepare`.
     pub fn engine(&self) -> Option<&'static Engine> {
         // SAFETY: set once, never freed.
         unsafe { self.engine.load(Acquire).as_ref() }
@@ -124,73 +198,5 @@ impl Shared {
         let slots = self.slots.load(Acquire);
         // SAFETY: `SLOTS` zeroed slots, never unmapped.
         ((id as usize) < SLOTS && !slots.is_null()).then(|| unsafe { &*slots.add(id as usize) })
-    }
-}
-
-/// Makes the engine and the table of slots (by the changer, before there are handlers).
-pub fn prepare() -> Result<(), Failure> {
-    if S.engine().is_some() {
-        return Ok(());
-    }
-    let no_memory = || {
-        Failure::new(
-            libc::ENOMEM,
-            "no memory for the engine; raise the limit of address space (ulimit -v)",
-        )
-    };
-    let code = code_arena().map_err(|e| {
-        Failure::os(
-            e,
-            "generated code cannot be mapped; a sandbox may forbid executable memory",
-        )
-    })?;
-    let len = Thunks::data_size(SITES);
-    let base = map_anonymous(len);
-    let slots = map_anonymous(SLOTS * size_of::<Slot>());
-    if base.is_null() || slots.is_null() {
-        return Err(no_memory());
-    }
-    crate::alloc::capstone_uses_arena();
-    let data = DataArena { base, len };
-    let engine = Engine {
-        decoder: Decoder::new().ok_or_else(no_memory)?,
-        thunks: Thunks::new(code, data).ok_or_else(no_memory)?,
-        data,
-    };
-    S.slots.store(slots.cast(), Release);
-    S.engine.store(Box::into_raw(Box::new(engine)), Release);
-    Ok(())
-}
-
-/// Generated code is this process's alone: forked children do not have it.
-fn code_arena() -> Result<CodeArena, Errno> {
-    let (rw, rx) = place::map_code(CODE as u64)?;
-    Ok(CodeArena {
-        rw: rw as *mut u8,
-        rx: rx as *const u8,
-        len: CODE,
-    })
-}
-
-/// In a forked child, which has none of its parent's generated code: begins again, with code of its own. Where that
-/// cannot be had, instructions are performed without.
-pub fn after_fork() {
-    let engine = S.engine.load(Acquire);
-    // SAFETY: made by `prepare`; the child has one thread, which is the changer.
-    let Some(engine) = (unsafe { engine.as_mut() }) else {
-        return;
-    };
-    engine.decoder.after_fork();
-    let DataArena { base, len } = engine.data;
-    // SAFETY: the sites' own pages, private anonymous memory, whose references are gone with the code.
-    let zeroed = unsafe { sys!(k::__NR_madvise, base, len, k::MADV_DONTNEED) };
-    let none = CodeArena {
-        rw: core::ptr::null_mut(),
-        rx: core::ptr::null(),
-        len: 0,
-    };
-    let code = code_arena().unwrap_or(none);
-    if let Some(thunks) = Thunks::new(code, engine.data).filter(|_| zeroed.is_ok()) {
-        engine.thunks = thunks;
     }
 }

@@ -11,22 +11,32 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::frame::UContext;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
+use crate::callbacks::tell;
 use crate::change;
-use crate::handler::{Next, tell};
 use crate::hits::Pending;
 use crate::keys;
-use crate::model;
-use crate::shared::S;
-use crate::signals::{ALL, SYNCHRONOUS};
-use crate::stacks::{Block, Step};
+use crate::mask::{ALL, SYNCHRONOUS};
+use crate::model::MODEL;
+use crate::shared::{Changer, S, Unchanging};
+use crate::stacks::{OwnBlock, Step};
 
 /// Trap flag.
 const TF: u64 = 1 << 8;
 
-/// Opens the pages and lets the instruction run; called between `enter` and `leave`.
-pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&AccessList>) -> Next {
-    change::leave(b);
-    change::begin();
+/// Opens the pages and lets the instruction run; called between `enter` and `leave`, and leaves.
+pub fn begin(
+    own: OwnBlock,
+    still: Unchanging,
+    uc: &mut UContext,
+    at: TargetAddr,
+    list: Option<&AccessList>,
+) {
+    change::leave(own, still);
+    // A step that meets another guarded page begins anew, with that page open as well.
+    let (mut changer, mask, before) = match own.take_step() {
+        Some(step) => (step.changer, step.mask, Some(step.list)),
+        None => (change::join(), uc.sigmask, None),
+    };
     if !keys::active() {
         S.opened.fetch_add(1, Relaxed);
     }
@@ -36,70 +46,70 @@ pub fn begin(b: &mut Block, uc: &mut UContext, at: TargetAddr, list: Option<&Acc
     } else {
         // What it touches nobody knows; what of this page changes will show.
         let page = at.page();
-        S.list()
-            .for_each_overlap(page, PAGE_SIZE, &mut |_, range, _| {
-                let from = range.start.0.max(page.0);
-                kept.push(
-                    from,
-                    range.end().0.min(page.0 + PAGE_SIZE) - from,
-                    AccessKind::Write,
-                );
-            });
+        let list = changer.still().list();
+        list.for_each_overlap(page, PAGE_SIZE, &mut |_, range, _| {
+            let from = range.start.0.max(page.0);
+            kept.push(
+                from,
+                range.end().0.min(page.0 + PAGE_SIZE) - from,
+                AccessKind::Write,
+            );
+        });
     }
-    open(uc, &kept, at, true);
-    let pc = uc.gprs.rip;
-    let mut pending = Pending::new(pc);
-    pending.collect(&kept);
-    // A step that meets another guarded page begins anew, with that page open as well.
-    let mask = b.step().map_or(uc.sigmask, |s| s.mask);
-    if let Some(before) = b.take_step() {
+    open(&mut changer, uc, &kept, at, true);
+    let mut pending = Pending::new(uc.gprs.rip);
+    pending.collect(changer.still(), &kept);
+    if let Some(before) = before {
         // All are guarded again by the last one.
         before
-            .list
             .iter()
             .for_each(|a| kept.push(a.addr.0, a.len, a.kind));
     }
-    b.begin_step(Step {
+    own.begin_step(Step {
         mask,
         at: at.0,
         list: kept,
         pending,
+        changer,
     });
     uc.sigmask = ALL & !SYNCHRONOUS;
     uc.gprs.rflags |= TF;
-    Next::Done
 }
 
-fn open(uc: &mut UContext, list: &AccessList, at: TargetAddr, open: bool) {
+fn open(changer: &mut Changer, uc: &mut UContext, list: &AccessList, at: TargetAddr, open: bool) {
     if keys::active() {
         keys::set_frame(uc, open);
         return;
     }
-    model::open(at.0, 1, open);
+    let model = MODEL.get(changer);
+    model.open(at.0, 1, open);
     for a in list.iter() {
-        model::open(a.addr.0, a.len, open);
+        model.open(a.addr.0, a.len, open);
     }
 }
 
 /// The step has been made.
-pub fn finish(b: &mut Block, uc: &mut UContext) {
-    let Some(mut step) = take(b, uc) else { return };
+pub fn finish(own: OwnBlock, uc: &mut UContext) {
+    let Some(mut step) = take(own, uc) else {
+        return;
+    };
     step.pending.made();
-    change::end(b);
-    tell(b, uc.sigmask, uc, &step.pending);
+    change::end(own, step.changer);
+    tell(own, uc.sigmask, uc, &step.pending);
 }
 
 /// The stepped instruction has faulted for reasons of its own.
-pub fn cancel(b: &mut Block, uc: &mut UContext) {
-    if take(b, uc).is_some() {
-        change::end(b);
+pub fn cancel(own: OwnBlock, uc: &mut UContext) {
+    if let Some(step) = take(own, uc) {
+        change::end(own, step.changer);
     }
 }
 
-fn take(b: &mut Block, uc: &mut UContext) -> Option<Step> {
-    let step = b.take_step()?;
+fn take(own: OwnBlock, uc: &mut UContext) -> Option<Step> {
+    let mut step = own.take_step()?;
     uc.sigmask = step.mask;
     uc.gprs.rflags &= !TF;
-    open(uc, &step.list, TargetAddr(step.at), false);
+    let at = TargetAddr(step.at);
+    open(&mut step.changer, uc, &step.list, at, false);
     Some(step)
 }
