@@ -1,4 +1,4 @@
-//! What plans, bodies and their users have in common.
+//! What plans, trampolines and their users have in common.
 
 /// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
 /// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands
@@ -9,7 +9,7 @@ pub const TRAPS: [u8; 15] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
-/// Accesses to pages without guard, in a row, after which a body asks whether its patch is worth its checks;
+/// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks;
 /// and what its counter begins with, so that the lower byte overflows then.
 pub const CALM: u32 = 64;
 /// See [`CALM`].
@@ -26,7 +26,7 @@ pub const CLASS_READS: i32 = -2048;
 /// How many classes of pages there are.
 pub const CLASSES: usize = 256;
 
-/// How far a body has come; see the module's head.
+/// How far a trampoline has come; see the module's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Registers are the program's; the part's instruction is still to come.
@@ -59,7 +59,7 @@ pub enum Phase {
     Pushed,
 }
 
-/// Up to here (offset in the body) this phase of this part holds.
+/// Up to here (offset in the trampoline) this phase of this part holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     /// Offset of the first byte behind the stretch.

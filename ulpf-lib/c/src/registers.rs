@@ -5,7 +5,7 @@
 //! ```
 //! Each thread that exists when a watch is set has events of its own; threads that they make later
 //! inherit them. The kernel sends one SIGTRAP however many registers have matched: so the instruction
-//! is found (`engine/src/behind.rs`), and asked what else of ours it touches. A second event for the same
+//! is found (`engine/src/attribution.rs`), and asked what else of ours it touches. A second event for the same
 //! thread and watch (it was just being made) does no harm for the same reason.
 //!
 //! No page is guarded, so system calls may be given watched memory; what they do there is no hit. The old value is
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Insn;
-use ulpf_engine::behind::{self, Program, State, Touch};
+use ulpf_engine::attribution::{self, Program, State, Touch};
 use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, sys};
@@ -329,7 +329,7 @@ pub fn trapped(own: OwnBlock, uc: &mut UContext, info: &SigInfo) -> bool {
             xsave: uc.fpstate,
             bases: (thread::pointer(), gs_base(code.get(..n).unwrap_or(&[]))),
         };
-        let touch = behind::touched(&Ourselves, state, after, None, range, kind);
+        let touch = attribution::touched(&Ourselves, state, after, None, range, kind);
         if let Some(touch) = touch {
             pending.pc = touch.pc;
             note(&mut pending, first, id, range, kind, &touch);
@@ -337,7 +337,8 @@ pub fn trapped(own: OwnBlock, uc: &mut UContext, info: &SigInfo) -> bool {
                 let Some((id, range, kind)) = other.watch() else {
                     continue;
                 };
-                let touch = behind::touched_too(&Ourselves, state, after, touch.pc, range, kind);
+                let touch =
+                    attribution::touched_too(&Ourselves, state, after, touch.pc, range, kind);
                 if let Some(touch) = touch {
                     note(&mut pending, other, id, range, kind, &touch);
                 }

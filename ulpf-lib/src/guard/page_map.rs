@@ -270,7 +270,7 @@ impl PageMap {
         }
     }
 
-    /// The class of a page as bodies of patches read it (`engine/src/patch`); 0: not known, so its accesses fault.
+    /// The class of a page as trampolines of patches read it (`engine/src/patch`); 0: not known, so its accesses fault.
     pub fn class(&self, addr: TargetAddr) -> u8 {
         self.class_of(addr.0 >> 12)
             .map_or(0, |c| c.load(Ordering::Acquire))

@@ -16,7 +16,7 @@ pub const COUNTER_SLOTS: u64 = 1 << 20;
 pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
 /// Where the [`Area`]s begin.
 pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
-/// Watches whose hits bodies count themselves at the same time, and none as the first.
+/// Watches whose hits trampolines count themselves at the same time, and none as the first.
 pub const TALLIES: usize = 256;
 /// Words of [`Area::calm`].
 pub const CALMS: usize = 512;
@@ -88,7 +88,7 @@ pub struct SharedHeader {
     pub syscalls: AtomicU64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
-    /// Which watch (its number, plus 1) bodies count for in that place of [`Area::hits`].
+    /// Which watch (its number, plus 1) trampolines count for in that place of [`Area::hits`].
     pub tallies: [AtomicU32; TALLIES],
     /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
@@ -128,7 +128,7 @@ reasons! {
     Cooled => "was patched, but met no guarded page for long",
     /// Patching is off, or beyond this processor or program.
     Off => "patching is off",
-    /// An access that bodies cannot make.
+    /// An access that trampolines cannot make.
     Instruction => "a kind of instruction that is not patched",
     /// What stands behind it cannot be moved.
     Successor => "what follows it cannot be moved",
@@ -223,18 +223,18 @@ pub struct Counters {
     pub reserved: [u64; 7],
 }
 
-/// What the bodies of patches keep for each thread, found through gs (`engine/src/patch`).
+/// What the trampolines of patches keep for each thread, found through gs (`engine/src/patch`).
 #[repr(C)]
 pub struct Area {
-    /// The registers that a body uses: its address register, rcx, and one more.
+    /// The registers that a trampoline uses: its address register, rcx, and one more.
     pub address: AtomicU64,
     /// See `address`.
     pub rcx: AtomicU64,
     /// See `address`.
     pub other: AtomicU64,
-    /// False positives that bodies have let pass. Only the area's thread writes it.
+    /// False positives that trampolines have let pass. Only the area's thread writes it.
     pub passed: AtomicU64,
-    /// r11, while a body looks closer.
+    /// r11, while a trampoline looks closer.
     pub r11: AtomicU64,
     /// For a hit: the address of the code that accounts for it, and of what it wants to know of the
     /// instruction; the alias of the accessed bytes, and what was there.
@@ -253,16 +253,16 @@ pub struct Area {
     pub back: AtomicU64,
     /// Not 0: that code runs.
     pub direct: AtomicU64,
-    /// What a body counts a hit for at present.
+    /// What a trampoline counts a hit for at present.
     pub tally: AtomicU64,
     /// 0.
     pub reserved: [AtomicU64; 11],
-    /// Hits that bodies have counted themselves, and the silent ones of them; see
+    /// Hits that trampolines have counted themselves, and the silent ones of them; see
     /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
     pub hits: [AtomicU64; TALLIES],
     /// See `hits`.
     pub silent: [AtomicU64; TALLIES],
-    /// For each patch (some share one): its body's counter of accesses in a row to pages without guard, and in
+    /// For each patch (some share one): its trampoline's counter of accesses in a row to pages without guard, and in
     /// the upper half how often that has come to its end.
     pub calm: [AtomicU64; CALMS],
 }
@@ -279,7 +279,7 @@ impl SharedHeader {
             u64::saturating_add,
         )
     }
-    /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
+    /// Hits of a watch, and the silent ones of them, that trampolines have counted themselves: in addition to
     /// its [`Counters`].
     pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
         let is_its = |t: &AtomicU32| t.load(Ordering::Relaxed) == watch.wrapping_add(1);

@@ -13,7 +13,7 @@ use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;
 
-/// Where a body goes, and what it works with.
+/// Where a trampoline goes, and what it works with.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// Where it lies.
@@ -33,7 +33,7 @@ pub struct Target {
     pub tables: Tables,
 }
 
-/// Addresses of what bodies look up; the same for all of them.
+/// Addresses of what trampolines look up; the same for all of them.
 #[derive(Clone, Copy, Default)]
 pub struct Tables {
     /// A byte for each page number: its class. Before them the distances to the alias.
@@ -49,7 +49,7 @@ pub struct Tables {
 }
 
 /// Code for one address, and what it means.
-pub struct Body {
+pub struct Trampoline {
     /// Its bytes.
     pub code: Vec<u8>,
     /// What each stretch of them means, ascending.
@@ -92,15 +92,15 @@ struct Aside {
     b: u8,
 }
 
-impl Body {
+impl Trampoline {
     /// `None`: something is out of reach.
-    pub fn new(group: &Group, target: Target) -> Option<Body> {
+    pub fn new(group: &Group, target: Target) -> Option<Trampoline> {
         let mut w = Writer {
             asm: Asm::default(),
             marks: Vec::new(),
             part: 0,
         };
-        let mut body = Body {
+        let mut trampoline = Trampoline {
             code: Vec::new(),
             marks: Vec::new(),
             parts: Vec::new(),
@@ -114,7 +114,7 @@ impl Body {
         let mut branches = Vec::new();
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
-            body.parts.push(w.asm.here() as u16);
+            trampoline.parts.push(w.asm.here() as u16);
             let (mut a, mut b, mut after) = (0, 0, 0);
             match &part.what {
                 What::Checked(insn) => {
@@ -132,15 +132,15 @@ impl Body {
                     branches.extend(to.map(|to| (w.asm.here(), to)));
                 }
             }
-            body.address.push(a);
-            body.other.push(b);
-            body.after.push(after);
+            trampoline.address.push(a);
+            trampoline.other.push(b);
+            trampoline.after.push(after);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
         // Loops stay here.
         for (from, to) in branches {
-            w.asm.aim(from, usize::from(*body.parts.get(to)?))?;
+            w.asm.aim(from, usize::from(*trampoline.parts.get(to)?))?;
         }
         for x in &asides {
             w.part = x.part;
@@ -182,7 +182,7 @@ impl Body {
             let What::Checked(insn) = &part.what else {
                 continue;
             };
-            let back = usize::from(*body.after.get(n)?);
+            let back = usize::from(*trampoline.after.get(n)?);
             let mut its: Vec<Near> = Vec::new();
             while let Some(at) = near.iter().position(|x| x.part as usize == n) {
                 its.push(near.remove(at));
@@ -196,14 +196,14 @@ impl Body {
             for from in hits {
                 w.asm.aim(from, here)?;
             }
-            hit(&mut w, its.first()?, insn, target, &mut body.looks)?;
+            hit(&mut w, its.first()?, insn, target, &mut trampoline.looks)?;
             let here = w.asm.here();
             w.asm.aim(count, here)?;
             tally(&mut w, its.first()?, insn, back)?;
         }
-        body.code = w.asm.bytes;
-        body.marks = w.marks;
-        Some(body)
+        trampoline.code = w.asm.bytes;
+        trampoline.marks = w.marks;
+        Some(trampoline)
     }
 
     /// Is one of our `int3`s at `offset`?
@@ -454,7 +454,7 @@ fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<(
     Some(())
 }
 
-/// The registers of a body: one for the address, which must not be named by the instruction and
+/// The registers of a trampoline: one for the address, which must not be named by the instruction and
 /// needs no REX prefix, and another one.
 fn registers(insn: &Insn) -> Option<(u8, u8)> {
     const RSP: u8 = 4;
