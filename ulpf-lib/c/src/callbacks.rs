@@ -30,7 +30,7 @@ fn outside(own: OwnBlock, mask: u64, f: impl FnOnce()) {
 }
 
 /// Calls the thesis's handler, before the access.
-pub fn ask(own: OwnBlock, uc: &UContext, addr: u64, watched: bool) {
+pub fn before_access(own: OwnBlock, uc: &UContext, addr: u64, watched: bool) {
     let handler = S.user_handler.load(Acquire);
     if handler == 0 {
         return;
@@ -46,7 +46,7 @@ pub fn ask(own: OwnBlock, uc: &UContext, addr: u64, watched: bool) {
 
 /// Calls the watches' handlers, after the access of a thread with this mask (and context, if a signal has
 /// interrupted it). `true`: the thread is to stop now.
-pub fn tell(own: OwnBlock, mask: u64, context: *const UContext, pending: &Pending) -> bool {
+pub fn after_access(own: OwnBlock, mask: u64, context: *const UContext, pending: &Pending) -> bool {
     let nested = own.depth.get() > 0;
     let context = context.cast();
     let stop = pending.report(nested, context, |handler, data, info| {

@@ -18,7 +18,7 @@ use ulpf_lib::place;
 use ulpf_lib::sys::{self, Errno, syscall6};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
-use crate::callbacks::tell;
+use crate::callbacks::after_access;
 use crate::change;
 use crate::hits::Pending;
 use crate::mask;
@@ -69,7 +69,7 @@ pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
 }
 
 /// Between the program's memory and ours, as the program may access it; how many bytes.
-fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
+fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
     let mut done = 0;
     for piece in pieces {
         for (at, n) in by_page(*piece, total - done) {
@@ -104,19 +104,26 @@ fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
 }
 
 /// Keeps what stands in the first `total` bytes of these.
-fn keep(pieces: &[Piece], to: u64, total: u64) -> bool {
+fn keep(still: &Unchanging, pieces: &[Piece], to: u64, total: u64) -> bool {
     let mut done = 0;
     pieces.iter().all(|piece| {
         let len = piece.len.min(total - done);
         // SAFETY: behind the buffer there is room for as many.
-        let kept = unsafe { memory::save(to + done, piece.addr, len) };
+        let kept = unsafe { memory::save(still, to + done, piece.addr, len) };
         done += len;
         kept
     })
 }
 
 /// A stub hears of it a few places at a time.
-fn tell_stub(own: OwnBlock, who: Caller, pieces: &[Piece], kind: AccessKind, old: u64, total: i64) {
+fn report_to_stub(
+    own: OwnBlock,
+    who: Caller,
+    pieces: &[Piece],
+    kind: AccessKind,
+    old: u64,
+    total: i64,
+) {
     let mut done = 0;
     for group in pieces.chunks(32) {
         let mut made = [Made::default(); 32];
@@ -133,7 +140,7 @@ fn tell_stub(own: OwnBlock, who: Caller, pieces: &[Piece], kind: AccessKind, old
         if done > before {
             let old = if old == 0 { 0 } else { old + before };
             let made = made.get(..group.len()).unwrap_or(&[]);
-            stub_report::tell_call(own, (who.nr, who.pc, who.args), made, old, total);
+            stub_report::system_call(own, (who.nr, who.pc, who.args), made, old, total);
         }
     }
 }
@@ -151,7 +158,7 @@ fn apart(own: OwnBlock, who: Caller, mut f: impl FnMut(&Unchanging, &mut Pending
         let still = change::enter(own);
         f(&still, &mut pending);
         change::leave(own, still);
-        tell(own, mask, core::ptr::null(), &pending);
+        after_access(own, mask, core::ptr::null(), &pending);
     });
     mask::set(mask);
 }
@@ -206,7 +213,9 @@ pub fn through(
         unsafe { ulpf_lib::sys!(k::__NR_mmap, place::hint(room), room, 3, flags, -1i64, 0) }?;
     let mut ready = total;
     if !kind.writes() {
-        apart(own, who, |_, _| ready = carry(pieces, buffer, total, kind));
+        apart(own, who, |still, _| {
+            ready = carry(still, pieces, buffer, total, kind)
+        });
     }
     let result = match ready {
         0 => Err(Errno(libc::EFAULT)),
@@ -221,18 +230,19 @@ pub fn through(
         apart(own, who, |still, pending| {
             collect(still, pending, pieces, n, kind);
             let mut done = n;
-            let kept = stub_link::present() && kind.writes() && keep(pieces, buffer + total, n);
+            let kept =
+                stub_link::present() && kind.writes() && keep(still, pieces, buffer + total, n);
             if kind.writes() {
-                done = carry(pieces, buffer, n, kind);
+                done = carry(still, pieces, buffer, n, kind);
                 if done == 0 {
                     result = Err(Errno(libc::EFAULT));
                 }
             }
-            pending.made();
+            pending.made(still);
             if stub_link::present() {
                 let old = if kept { buffer + total } else { 0 };
                 let done = done.min(n) as i64;
-                tell_stub(own, who, pieces, kind, old, done);
+                report_to_stub(own, who, pieces, kind, old, done);
             }
         });
     }

@@ -22,7 +22,7 @@ use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, TargetAddr};
 
 use crate::backend::{self, Backend};
-use crate::callbacks::{ask, tell};
+use crate::callbacks::{after_access, before_access};
 use crate::change;
 use crate::code::{code_at, gs_base};
 use crate::hits::Pending;
@@ -222,7 +222,7 @@ fn one(
             S.nested.fetch_add(1, Relaxed);
         } else {
             change::leave(own, still);
-            ask(own, uc, at.0, pending.watched);
+            before_access(own, uc, at.0, pending.watched);
             still = change::enter(own);
             if first_guarded(&list).is_none() {
                 // The handler has opened the page.
@@ -241,7 +241,7 @@ fn one(
             };
         }
     }
-    let kept = stub_report::before(own, &list);
+    let kept = stub_report::save_old(own, &still, &list);
     match engine.thunks.execute(site, &mut cpu, &Map) {
         Outcome::NeedSlow(_) => {
             slow::begin(own, still, uc, *at, Some(&list));
@@ -252,10 +252,10 @@ fn one(
             Next::Fault(what)
         }
         done => {
-            pending.made();
+            pending.made(&still);
             change::leave(own, still);
-            let due = stub_report::tell(own, pc, &raw const *uc as u64, &list, kept);
-            let stop = tell(own, uc.sigmask, uc, &pending) || due;
+            let due = stub_report::instruction(own, pc, &raw const *uc as u64, &list, kept);
+            let stop = after_access(own, uc.sigmask, uc, &pending) || due;
             if matches!(done, Outcome::Repeat) && !stop {
                 Next::Again
             } else {

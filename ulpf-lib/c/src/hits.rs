@@ -114,7 +114,7 @@ impl Pending {
                     let start = a.addr.0.max(range.start.0);
                     let end = (a.addr.0 + a.len).min(range.end().0);
                     self.push(id, start, end - start, a.kind, |old| {
-                        memory::read(start, old)
+                        memory::read(still, start, old)
                     });
                 },
             );
@@ -160,7 +160,7 @@ impl Pending {
     }
 
     /// The instruction has been made: counts, and finds out whom to tell.
-    pub fn made(&mut self) {
+    pub fn made(&mut self, still: &Unchanging) {
         for hit in self.hits.iter_mut().take(self.len) {
             let Some(slot) = S.slot(hit.id) else { continue };
             let span = hit.at..hit.at + hit.kept;
@@ -168,7 +168,7 @@ impl Pending {
             else {
                 continue;
             };
-            memory::read(hit.addr, new);
+            memory::read(still, hit.addr, new);
             let silent = hit.kind.writes() && hit.kept as u64 == hit.len && old == new;
             let flags = slot.flags.load(Relaxed);
             slot.hits.fetch_add(1, Relaxed);

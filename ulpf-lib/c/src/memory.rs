@@ -3,7 +3,7 @@
 use linux_raw_sys::general as k;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, sys};
 
-use crate::shared::S;
+use crate::shared::{S, Unchanging};
 use crate::stub_link;
 
 /// Copies from the program's memory through the kernel, whose accesses match no register; how many bytes.
@@ -40,7 +40,7 @@ pub unsafe fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
 }
 
 /// Copies between mappings that are there; what is guarded is read at its alias.
-pub fn read(addr: u64, to: &mut [u8]) -> bool {
+pub fn read(_: &Unchanging, addr: u64, to: &mut [u8]) -> bool {
     let n = to.len() as u64;
     let Some(alias) = S.door.pages.open(TargetAddr(addr), n, false) else {
         // Not guarded: it is in a debug register.
@@ -51,11 +51,11 @@ pub fn read(addr: u64, to: &mut [u8]) -> bool {
     true
 }
 
-/// Copies what stands in moved memory, and elsewhere. Nothing changes meanwhile (`change::enter`).
+/// Copies what stands in moved memory, and elsewhere.
 ///
 /// # Safety
 /// There are `len` bytes of ours at `to`.
-pub unsafe fn save(to: u64, from: u64, len: u64) -> bool {
+pub unsafe fn save(_: &Unchanging, to: u64, from: u64, len: u64) -> bool {
     let mut done = 0;
     while done < len {
         let at = TargetAddr(from + done);

@@ -20,7 +20,7 @@ use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, sys};
 
-use crate::callbacks::tell;
+use crate::callbacks::after_access;
 use crate::change;
 use crate::code::gs_base;
 use crate::error::Failure;
@@ -345,9 +345,9 @@ pub fn trapped(own: OwnBlock, uc: &mut UContext, info: &SigInfo) -> bool {
             }
         }
     }
-    pending.made();
+    pending.made(&still);
     change::leave(own, still);
-    tell(own, uc.sigmask, uc, &pending);
+    after_access(own, uc.sigmask, uc, &pending);
     true
 }
 

@@ -11,7 +11,7 @@ use ulpf_engine::access::AccessList;
 use ulpf_engine::frame::UContext;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
-use crate::callbacks::tell;
+use crate::callbacks::after_access;
 use crate::change;
 use crate::hits::Pending;
 use crate::keys;
@@ -93,9 +93,9 @@ pub fn finish(own: OwnBlock, uc: &mut UContext) {
     let Some(mut step) = take(own, uc) else {
         return;
     };
-    step.pending.made();
+    step.pending.made(step.changer.still());
     change::end(own, step.changer);
-    tell(own, uc.sigmask, uc, &step.pending);
+    after_access(own, uc.sigmask, uc, &step.pending);
 }
 
 /// The stepped instruction has faulted for reasons of its own.

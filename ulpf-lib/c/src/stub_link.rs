@@ -29,7 +29,7 @@ fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
 }
 
 /// Tells the stub of accesses. `true`: the thread is to stop for them.
-pub fn tell(told: &Told) -> bool {
+pub fn report(told: &Told) -> bool {
     call(TELL, core::ptr::from_ref(told) as u64, 0, 0) == Some(1)
 }
 

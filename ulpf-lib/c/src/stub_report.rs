@@ -4,14 +4,15 @@ use ulpf_engine::access::AccessList;
 use ulpf_lib::door::{Made, Told};
 
 use crate::memory;
+use crate::shared::Unchanging;
 use crate::stacks::{OLD, OwnBlock};
 use crate::stub_link::{self, present};
 
 /// Most accesses of one instruction.
 const MOST: usize = 64;
 
-/// Keeps what these accesses are about to change. (Between `enter` and `leave`.)
-pub fn before(own: OwnBlock, list: &AccessList) -> bool {
+/// Keeps what these accesses are about to change, if a stub is there. `false`: it is not kept.
+pub fn save_old(own: OwnBlock, still: &Unchanging, list: &AccessList) -> bool {
     let total: u64 = list.iter().map(|a| a.len).sum();
     if !present() || total > OLD as u64 {
         return false;
@@ -19,7 +20,7 @@ pub fn before(own: OwnBlock, list: &AccessList) -> bool {
     let mut to = own.old() as u64;
     for a in list.iter() {
         // SAFETY: all of them together are not longer than the buffer.
-        if !unsafe { memory::save(to, a.addr.0, a.len) } {
+        if !unsafe { memory::save(still, to, a.addr.0, a.len) } {
             return false;
         }
         to += a.len;
@@ -27,9 +28,9 @@ pub fn before(own: OwnBlock, list: &AccessList) -> bool {
     true
 }
 
-/// Tells of an instruction that was performed: `context` is what we return to; `kept`: what [`before`] has
+/// Tells of an instruction that was performed: `context` is what we return to; `kept`: what [`save_old`] has
 /// answered. `true`: the thread is to stop for it.
-pub fn tell(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept: bool) -> bool {
+pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept: bool) -> bool {
     if !present() {
         return false;
     }
@@ -58,11 +59,11 @@ pub fn tell(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept: bool)
         args: [0; 6],
         result: 0,
     };
-    stub_link::tell(&told)
+    stub_link::report(&told)
 }
 
 /// Tells of a system call that has moved bytes between these places and somewhere else.
-pub fn tell_call(
+pub fn system_call(
     own: OwnBlock,
     (nr, pc, args): (u32, u64, [u64; 6]),
     made: &[Made],
@@ -80,5 +81,5 @@ pub fn tell_call(
         args,
         result,
     };
-    stub_link::tell(&told);
+    stub_link::report(&told);
 }
