@@ -7,7 +7,9 @@
 //! rsp → | return address = restorer                                          |
 //! ```
 
-use crate::cpu::Gprs;
+use ulpf_lib::AccessKind;
+
+use crate::cpu::{Cpu, Gprs};
 
 /// `stack_t` of sigaltstack(2).
 #[repr(C)]
@@ -64,6 +66,41 @@ pub struct UContext {
     pub reserved: [u64; 8],
     /// The mask that holds again after the return.
     pub sigmask: u64,
+}
+
+/// Bits of [`UContext::err`] (Intel SDM vol. 3, 4.7).
+const WRITE: u64 = 2;
+const FETCH: u64 = 16;
+
+impl UContext {
+    /// Of a page fault: did the access want to write? (Or to read and to write; the processor does not say.)
+    pub fn access(&self) -> AccessKind {
+        match self.err & WRITE {
+            0 => AccessKind::Read,
+            _ => AccessKind::Write,
+        }
+    }
+
+    /// Was it the instruction itself that could not be read?
+    pub fn fetches(&self) -> bool {
+        self.err & FETCH != 0
+    }
+
+    /// The processor as the frame has it, with these bases of fs and gs.
+    ///
+    /// # Safety
+    /// `fpstate` is null, or points to an image that the kernel or the stub wrote and that nobody else uses meanwhile.
+    pub unsafe fn cpu(&mut self, fs_base: u64, gs_base: u64) -> Cpu<'_> {
+        // SAFETY: the caller's promise.
+        let (_, xsave_len) = unsafe { fpstate_len(self.fpstate) };
+        Cpu {
+            gprs: &mut self.gprs,
+            fs_base,
+            gs_base,
+            xsave: self.fpstate,
+            xsave_len,
+        }
+    }
 }
 
 /// `siginfo_t`.

@@ -2,10 +2,10 @@
 
 use super::class::Class;
 use super::layout::{Layout, Wrap};
+use super::list::AccessList;
 use super::{element, state};
 use crate::cpu::{Cpu, Gprs};
 use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
-use ulpf_lib::TargetAddr;
 
 /// No register.
 pub const NO_REG: u8 = 0xff;
@@ -49,92 +49,6 @@ pub struct Insn {
     pub reg_is_rsp: bool,
     /// The same of the register that `vvvv` names.
     pub vvvv_is_rsp: bool,
-}
-
-/// One access: `len` bytes at `addr`, which may wrap neither in practice nor here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
-    /// First byte.
-    pub addr: TargetAddr,
-    /// In bytes.
-    pub len: u64,
-    /// What is done there.
-    pub kind: AccessKind,
-}
-
-/// Accesses in the order in which the instruction does them.
-#[derive(Clone, Copy)]
-pub struct AccessList {
-    items: [Access; Self::CAPACITY],
-    len: usize,
-    overflow: bool,
-}
-
-impl AccessList {
-    /// 64 byte lanes with every other one enabled make 32 runs, the most there is, beside 16
-    /// gathered elements and the parts of an xsave area.
-    pub const CAPACITY: usize = 64;
-
-    /// An empty list.
-    pub const fn new() -> AccessList {
-        let none = Access {
-            addr: TargetAddr(0),
-            len: 0,
-            kind: Read,
-        };
-        AccessList {
-            items: [none; Self::CAPACITY],
-            len: 0,
-            overflow: false,
-        }
-    }
-    /// Takes all out.
-    pub fn clear(&mut self) {
-        self.len = 0;
-        self.overflow = false;
-    }
-    /// Puts one at the end; if there is no room, [`AccessList::overflowed`] says so.
-    pub fn push(&mut self, addr: u64, len: u64, kind: AccessKind) {
-        match self.items.get_mut(self.len) {
-            Some(slot) => {
-                *slot = Access {
-                    addr: TargetAddr(addr),
-                    len,
-                    kind,
-                };
-                self.len += 1;
-            }
-            None => self.overflow = true,
-        }
-    }
-    /// Adds an element, growing the last access when it continues it.
-    fn join(&mut self, addr: u64, len: u64, kind: AccessKind) {
-        if let Some(last) = self.len.checked_sub(1).and_then(|i| self.items.get_mut(i))
-            && last.kind == kind
-            && last.addr.0.wrapping_add(last.len) == addr
-        {
-            last.len += len;
-            return;
-        }
-        self.push(addr, len, kind);
-    }
-    /// More accesses than fit (cannot happen for instructions known today).
-    pub fn overflowed(&self) -> bool {
-        self.overflow
-    }
-}
-
-impl core::ops::Deref for AccessList {
-    type Target = [Access];
-    fn deref(&self) -> &[Access] {
-        self.items.get(..self.len).unwrap_or(&[])
-    }
-}
-
-impl Default for AccessList {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Gprs {

@@ -9,9 +9,9 @@ use super::emit::{self, Plan};
 use super::emulate;
 use super::native::{self, ExecFrame, FaultInfo};
 use super::parts::{AliasMap, CodeArena, DataArena, Open, Outcome, STATUS, Slow, open, translate};
-use crate::access::insn::{AccessList, Insn};
+
 use crate::access::layout::Wrap;
-use crate::access::{Class, DecodeError, Decoder, state};
+use crate::access::{AccessList, Class, DecodeError, Decoder, Insn, state};
 use crate::cpu::{Cpu, Gprs};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};

@@ -14,12 +14,11 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
-use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{FaultInfo, Outcome};
-use ulpf_engine::frame::{SigInfo, UContext, fpstate_len};
+use ulpf_engine::frame::{SigInfo, UContext};
+use ulpf_lib::TargetAddr;
 use ulpf_lib::guard::Fault;
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, TargetAddr};
 
 use crate::backend::{self, Backend};
 use crate::callbacks::{after_access, before_access};
@@ -40,9 +39,6 @@ use crate::thread;
 /// `si_code` of a fault that a protection has caused.
 const SEGV_ACCERR: i32 = 2;
 const SEGV_MAPERR: i32 = 1;
-/// Bits of the page-fault error code.
-const WRITE: u64 = 2;
-const FETCH: u64 = 16;
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
 
@@ -81,7 +77,7 @@ pub fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
         SEGV_MAPERR => backend::is(Backend::Device),
         _ => false,
     };
-    if signo == SIGSEGV && guard && uc.err & FETCH == 0 {
+    if signo == SIGSEGV && guard && !uc.fetches() {
         if own.block().performing.load(Relaxed) != 0 && own.contains(uc.gprs.rsp) {
             overrun();
         }
@@ -121,11 +117,7 @@ unsafe fn kill_self() -> Result<u64, sys::Errno> {
 /// `false`: the fault is the program's own.
 fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigInfo) -> bool {
     let mut at = TargetAddr(info.addr());
-    let kind = if uc.err & WRITE != 0 {
-        AccessKind::Write
-    } else {
-        AccessKind::Read
-    };
+    let kind = uc.access();
     for repeat in 0..MAX_REPEATS {
         let still = change::enter(own);
         if repeat == 0 {
@@ -188,24 +180,16 @@ fn one(
         return Next::Done;
     };
     let (fs_base, gs_base) = (thread::pointer(), gs_base(code));
-    // SAFETY: the frame's own image.
-    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
     let mut list = AccessList::new();
-    let fpstate = uc.fpstate;
-    let mut cpu = Cpu {
-        gprs: &mut uc.gprs,
-        fs_base,
-        gs_base,
-        xsave: fpstate,
-        xsave_len,
-    };
+    // SAFETY: the frame's own image.
+    let mut cpu = unsafe { uc.cpu(fs_base, gs_base) };
     site.insn.accesses(&cpu, &mut list);
     if list.overflowed() || !site.insn.accesses_known() {
         slow::begin(own, still, uc, *at, None);
         return Next::Done;
     }
     if repeat > 0 {
-        let Some(guarded) = first_guarded(&list) else {
+        let Some(guarded) = list.first_guarded(&S.door.pages) else {
             change::leave(own, still);
             return Next::Done; // the rest runs by itself
         };
@@ -224,7 +208,7 @@ fn one(
             change::leave(own, still);
             before_access(own, uc, at.0, pending.watched);
             still = change::enter(own);
-            if first_guarded(&list).is_none() {
+            if list.first_guarded(&S.door.pages).is_none() {
                 // The handler has opened the page.
                 change::leave(own, still);
                 return Next::Done;
@@ -232,13 +216,8 @@ fn one(
             // It may have written to what the access is about to change.
             pending = Pending::new(pc);
             pending.collect(&still, &list);
-            cpu = Cpu {
-                gprs: &mut uc.gprs,
-                fs_base,
-                gs_base,
-                xsave: fpstate,
-                xsave_len,
-            };
+            // SAFETY: as above.
+            cpu = unsafe { uc.cpu(fs_base, gs_base) };
         }
     }
     let kept = stub_report::save_old(own, &still, &list);
@@ -263,14 +242,4 @@ fn one(
             }
         }
     }
-}
-
-/// The first byte that a guard forbids.
-fn first_guarded(list: &AccessList) -> Option<TargetAddr> {
-    let ends = list
-        .iter()
-        .flat_map(|a| [(a.addr.0, a.kind), (a.addr.0 + a.len - 1, a.kind)]);
-    ends.map(|(at, kind)| (TargetAddr(at), kind))
-        .find(|(at, kind)| S.door.pages.entry(*at).guards(*kind))
-        .map(|(at, _)| at)
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::device::HANDLER_SIGSTACK;
-use ulpf_lib::guard::{Beneath, DeviceUse, Guards, Machine, maps};
+use ulpf_lib::guard::{DeviceUse, Guards, Machine, OuterGuards, maps};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::backend::{self, Backend};
@@ -108,7 +108,7 @@ impl Model {
                 .begin()
                 .map_err(|r| Failure::refused(libc::ENOMEM, &r))?;
             guards.live();
-            guards.beneath(Beneath {
+            guards.within(OuterGuards {
                 present: stub_link::present,
                 put_right: stub_link::put_right,
             });

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::access::AccessList;
 use ulpf_engine::frame::UContext;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
+use ulpf_lib::TargetAddr;
 
 use crate::callbacks::after_access;
 use crate::change;
@@ -40,22 +40,10 @@ pub fn begin(
     if !keys::active() {
         S.opened.fetch_add(1, Relaxed);
     }
-    let mut kept = AccessList::new();
-    if let Some(list) = list {
-        kept = *list;
-    } else {
-        // What it touches nobody knows; what of this page changes will show.
-        let page = at.page();
-        let list = changer.still().list();
-        list.for_each_overlap(page, PAGE_SIZE, &mut |_, range, _| {
-            let from = range.start.0.max(page.0);
-            kept.push(
-                from,
-                range.end().0.min(page.0 + PAGE_SIZE) - from,
-                AccessKind::Write,
-            );
-        });
-    }
+    let mut kept = match list {
+        Some(list) => *list,
+        None => AccessList::watched_on(at, changer.still().list()),
+    };
     open(&mut changer, uc, &kept, at, true);
     let mut pending = Pending::new(uc.gprs.rip);
     pending.collect(changer.still(), &kept);

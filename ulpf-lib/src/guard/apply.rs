@@ -451,7 +451,7 @@ impl Guards {
                 Ok(n) if n > 0 => n,
                 _ => return copy_all(file, at, end),
             };
-            if self.beneath.is_some_and(|b| (b.present)()) {
+            if self.outer.is_some_and(|o| (o.present)()) {
                 // Content may be there that is not mapped where the program has it.
                 return copy_all(file, at, end);
             }

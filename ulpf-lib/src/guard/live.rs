@@ -24,8 +24,8 @@ impl Guards {
     }
 
     /// What /proc says of the program's memory is not to be believed where there is such a one.
-    pub fn beneath(&mut self, who: super::Beneath) {
-        self.beneath = Some(who);
+    pub fn within(&mut self, outer: super::OuterGuards) {
+        self.outer = Some(outer);
     }
 
     /// Writers of `[start, end)` fault until something takes its place.

@@ -147,13 +147,13 @@ pub struct Guards {
     fork_data: Option<Vec<(u64, u64)>>,
     /// The program's threads run while we change things: see [`Guards::live`].
     live: bool,
-    beneath: Option<Beneath>,
+    outer: Option<OuterGuards>,
 }
 
 /// Somebody else moves and guards the same program's memory, out of the program's sight
-/// ([`Guards::beneath`]).
+/// ([`Guards::within`]).
 #[derive(Clone, Copy)]
-pub struct Beneath {
+pub struct OuterGuards {
     /// Is there anybody (now)?
     pub present: fn() -> bool,
     /// Makes of the mappings what they are to the program.
@@ -209,7 +209,7 @@ impl Guards {
             max_map_count: 65530,
             fork_data: None,
             live: false,
-            beneath: None,
+            outer: None,
         }
     }
 
@@ -407,8 +407,8 @@ impl Guards {
     fn read_maps(&mut self) -> Result<(), Errno> {
         if self.snapshot.is_none() {
             let mut snapshot = Snapshot::read()?;
-            if let Some(beneath) = self.beneath {
-                (beneath.put_right)(&mut snapshot);
+            if let Some(outer) = self.outer {
+                (outer.put_right)(&mut snapshot);
             }
             snapshot.resolve_if_advised();
             self.snapshot = Some(snapshot);
