@@ -32,7 +32,7 @@ EXTRA_PACKAGES := lldb-19 valgrind python3-pip libpython3.11-testsuite git nginx
 
 build: need-build
 	$(CARGO) build --release
-	@$(MAKE) -s -C libulpf stage
+	@$(MAKE) -s -C ulpf-lib/c stage
 demo: need-demo build
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
@@ -73,7 +73,7 @@ install:
 	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
 	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
-	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
+	@$(MAKE) -s -C ulpf-lib/c install PREFIX=$(PREFIX)
 clean:
 	rm -rf target
 	$(MAKE) -C examples clean

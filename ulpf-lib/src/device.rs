@@ -13,36 +13,59 @@ use linux_raw_sys::general::*;
 use crate::sys;
 use crate::sys::Errno;
 
+/// Where the device is.
 pub const PATH: &CStr = c"/dev/ulpf";
+/// The version of the interface that this module speaks.
 pub const VERSION: u32 = 1;
 
 /// Offsets for mmap(2): the store, guarded; the store, open; PLI page n; the ring of events.
 pub const MAP_GUARD: u64 = 0;
+/// The store, open.
 pub const MAP_ALIAS: u64 = 1 << 60;
+/// PLI pages: page n at `MAP_PLI` + n pages.
 pub const MAP_PLI: u64 = 2 << 60;
+/// The ring of events: a [`RingHeader`], then the [`Event`]s.
 pub const MAP_RING: u64 = 3 << 60;
 /// Size of the store, sparse: any user address is an offset into it.
 pub const STORE_SIZE: u64 = 1 << 47;
 
+/// Loads can be forbidden ([`Permission::None`]).
 pub const FEATURE_READ: u64 = 1 << 0;
+/// [`Permission::Execute`] permits fetches only.
 pub const FEATURE_EXE: u64 = 1 << 1;
+/// A store to a PLI region that permits more holds at once.
 pub const FEATURE_PLI_LOOSEN: u64 = 1 << 2;
+/// A store to a PLI region that permits less holds at once, without [`Op::sync`].
 pub const FEATURE_PLI_TIGHTEN: u64 = 1 << 3;
+/// [`HANDLER_ONCE`].
 pub const FEATURE_ONCE: u64 = 1 << 4;
+/// Exception stacks of the device's own ([`Device::stack`]).
 pub const FEATURE_STACK: u64 = 1 << 5;
+/// The kernel's accesses are events.
 pub const FEATURE_KERNEL: u64 = 1 << 6;
+/// Ranges of which accesses are told and not forbidden.
 pub const FEATURE_GUARD: u64 = 1 << 7;
+/// The store is a file of its own ([`Device::store`]).
 pub const FEATURE_STORE: u64 = 1 << 8;
+/// [`HANDLER_SIGSTACK`].
 pub const FEATURE_SIGSTACK: u64 = 1 << 9;
+/// [`POLICY_EFAULT`].
 pub const FEATURE_EFAULT: u64 = 1 << 10;
 
+/// The handler takes the place of one that is registered.
 pub const HANDLER_REPLACE: u32 = 1 << 0;
+/// The thesis's write-once rule (section 3.2.3): a handler that returns has permitted this one access.
 pub const HANDLER_ONCE: u32 = 1 << 1;
+/// The frame lies on the thread's alternate signal stack (sigaltstack(2)).
 pub const HANDLER_SIGSTACK: u32 = 1 << 2;
+/// The kernel's accesses to what is forbidden fail with EFAULT, instead of being events.
 pub const POLICY_EFAULT: u32 = 1 << 0;
 
+/// [`Frame::info`]: a store, or a read-modify-write.
 pub const INFO_WRITE: u64 = 1 << 0;
+/// [`Frame::info`]: an instruction fetch.
 pub const INFO_FETCH: u64 = 1 << 1;
+/// [`Frame::info`]: the frame is on the exception stack.
 pub const INFO_STACK: u64 = 1 << 2;
 
 /// What the permissions of a page forbid.
@@ -63,13 +86,21 @@ pub enum Permission {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// First byte of the access that is forbidden.
     pub addr: u64,
+    /// `INFO_*` bits.
     pub info: u64,
+    /// What was given with the handler.
     pub cookie: u64,
+    /// The program's instruction pointer: the instruction that has not been made.
     pub ip: u64,
+    /// Its code segment.
     pub cs: u64,
+    /// Its flags.
     pub flags: u64,
+    /// Its stack pointer.
     pub sp: u64,
+    /// Its stack segment.
     pub ss: u64,
 }
 
@@ -79,10 +110,15 @@ pub struct Frame {
 pub struct Query {
     size: u32,
     flags: u32,
+    /// Asked for: [`VERSION`]; answered: the machine's.
     pub version: u32,
+    /// 1 the Linux module, 2 Unicorn, 3 gem5.
     pub machine: u32,
+    /// `FEATURE_*` bits.
     pub features: u64,
+    /// Most operations of one [`Device::batch`].
     pub batch_max: u32,
+    /// Most events that a ring holds.
     pub ring_max: u32,
 }
 
@@ -134,6 +170,7 @@ impl Op {
             arg,
         }
     }
+    /// First address of the range.
     pub const fn start(&self) -> u64 {
         self.addr
     }
@@ -149,6 +186,7 @@ impl Op {
     pub const fn bind(prefix: u64, region: u64) -> Op {
         Op::new(OP_BIND, prefix, prefix.wrapping_add(1 << 21), region)
     }
+    /// No PLI region governs the 2 MiB from `prefix` on.
     pub const fn unbind(prefix: u64) -> Op {
         Op::new(OP_UNBIND, prefix, prefix.wrapping_add(1 << 21), 0)
     }
@@ -179,11 +217,17 @@ struct Ring {
 #[repr(C)]
 #[derive(Debug)]
 pub struct RingHeader {
+    /// [`VERSION`].
     pub version: u32,
+    /// Slots, each for one [`Event`].
     pub records: u32,
+    /// Where they begin, in bytes from the header.
     pub data_offset: u32,
+    /// What can be mapped, in bytes.
     pub length: u32,
+    /// Events begun since the ring was made: number n lies in slot n modulo `records`.
     pub head: core::sync::atomic::AtomicU64,
+    /// Events for which not even a slot was free.
     pub dropped: core::sync::atomic::AtomicU64,
 }
 
@@ -191,24 +235,41 @@ pub struct RingHeader {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Event {
+    /// Its number plus one, written last; 0: it is being written.
     pub stamp: u64,
+    /// CLOCK_MONOTONIC in nanoseconds.
     pub time: u64,
+    /// First byte touched; with [`EVENT_LOST`] how many events are lost.
     pub addr: u64,
+    /// The program's next instruction: behind the `syscall` for the kernel's accesses; 0: not the program's access.
     pub ip: u64,
+    /// The program's stack pointer, or 0.
     pub sp: u64,
+    /// Process that made the access, 0 if it has no number in the reader's namespace.
     pub pid: u32,
+    /// Thread that made it, likewise.
     pub tid: u32,
+    /// `EVENT_*`.
     pub kind: u16,
+    /// `INFO_*` bits, the lowest 16.
     pub info: u16,
+    /// Number of the system call; -1: none of the program's.
     pub syscall: i32,
+    /// 0.
     pub reserved: u64,
 }
 
+/// [`Event::kind`]: events are lost, [`Event::addr`] of them.
 pub const EVENT_LOST: u16 = 1;
+/// [`Event::kind`]: the kernel has read.
 pub const EVENT_KERNEL_READ: u16 = 2;
+/// [`Event::kind`]: the kernel has written.
 pub const EVENT_KERNEL_WRITE: u16 = 3;
+/// [`Event::kind`]: an access to a guard range.
 pub const EVENT_GUARD: u16 = 4;
+/// [`Event::kind`]: a forbidden access, and no handler.
 pub const EVENT_UNHANDLED: u16 = 5;
+/// [`Event::kind`]: an upcall, and no room for its frame.
 pub const EVENT_UNDELIVERED: u16 = 6;
 
 /// `struct ulpf_counts`: how often what has happened.
@@ -217,13 +278,21 @@ pub const EVENT_UNDELIVERED: u16 = 6;
 pub struct Counts {
     size: u32,
     flags: u32,
+    /// Entries of the handler.
     pub upcalls: u64,
+    /// Events of the kernel's loads.
     pub kernel_reads: u64,
+    /// Events of the kernel's stores.
     pub kernel_writes: u64,
+    /// Accesses to guard ranges.
     pub guards: u64,
+    /// Forbidden accesses without a handler.
     pub unhandled: u64,
+    /// Upcalls without room for a frame.
     pub undelivered: u64,
+    /// Operations carried out.
     pub changes: u64,
+    /// How often the processors had to forget mappings for them.
     pub flushes: u64,
 }
 
@@ -245,6 +314,7 @@ const STORE: u32 = number(0, 0x29, 0);
 /// Why the device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
+    /// open(2) has failed.
     Open(Errno),
     /// Something is there that does not answer as the device does.
     Strange(Errno),
@@ -255,6 +325,7 @@ pub enum Unusable {
 }
 
 impl Unusable {
+    /// Why, for people.
     pub fn why(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -273,6 +344,7 @@ impl Unusable {
             Unusable::Features(_) => "the kernel module is too old: it lacks what is needed here",
         }
     }
+    /// What the user can do about it.
     pub fn what_to_do(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -302,10 +374,17 @@ impl Drop for Device {
 
 impl Device {
     /// Opens it and makes sure that it has all of `features`.
+    ///
+    /// # Errors
+    /// [`Unusable`] says which of the four reasons it is.
     pub fn open(features: u64) -> Result<Device, Unusable> {
         Device::open_at(PATH, features)
     }
 
+    /// As [`Device::open`], for a device at another path.
+    ///
+    /// # Errors
+    /// As [`Device::open`]'s.
     pub fn open_at(path: &CStr, features: u64) -> Result<Device, Unusable> {
         // SAFETY: the path is a C string; open touches no memory of ours.
         let fd = unsafe {
@@ -326,11 +405,15 @@ impl Device {
         }
     }
 
+    /// Its descriptor, for mmap(2).
     pub fn descriptor(&self) -> i32 {
         self.0
     }
 
     /// What the machine can do.
+    ///
+    /// # Errors
+    /// [`Unusable::Version`] from a machine of another version, [`Unusable::Strange`] with ioctl(2)'s error else.
     pub fn query(&self) -> Result<Query, Unusable> {
         let mut query = Query {
             size: size_of::<Query>() as u32,
@@ -356,6 +439,10 @@ impl Device {
     /// # Safety
     /// `entry` keeps to the rules of a handler (the header's "The upcall"), for as long as it is
     /// registered.
+    ///
+    /// # Errors
+    /// EBUSY if one is registered and `HANDLER_REPLACE` is not given, EFAULT or EACCES if `entry` is not code,
+    /// EOPNOTSUPP for a flag without its feature.
     pub unsafe fn handler(&self, entry: u64, cookie: u64, flags: u32) -> Result<(), Errno> {
         let mut handler = Handler {
             size: size_of::<Handler>() as u32,
@@ -368,6 +455,9 @@ impl Device {
     }
 
     /// Forbidden accesses are SIGSEGV again.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
     pub fn no_handler(&self) -> Result<(), Errno> {
         // SAFETY: registers nothing.
         unsafe { self.handler(0, 0, 0) }
@@ -377,6 +467,9 @@ impl Device {
     ///
     /// # Safety
     /// The memory is used for nothing else meanwhile.
+    ///
+    /// # Errors
+    /// EFAULT or EINVAL for a range that cannot be one, ENOENT if there is none to take away, ENOMEM.
     pub unsafe fn stack(&self, base: u64, length: u64) -> Result<(), Errno> {
         let mut stack = Stack {
             size: size_of::<Stack>() as u32,
@@ -389,6 +482,9 @@ impl Device {
     }
 
     /// `POLICY_*`, for the whole space.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown one.
     pub fn policy(&self, flags: u32) -> Result<(), Errno> {
         let mut policy = Policy {
             size: size_of::<Policy>() as u32,
@@ -399,6 +495,9 @@ impl Device {
     }
 
     /// One change.
+    ///
+    /// # Errors
+    /// As the header says for each operation; then nothing has changed.
     pub fn apply(&self, op: &Op) -> Result<(), Errno> {
         let mut op = *op;
         // SAFETY: the structure that the call takes. Permissions only forbid: what then cannot be
@@ -407,6 +506,9 @@ impl Device {
     }
 
     /// Many changes in one crossing, in order; on failure also how many were carried out.
+    ///
+    /// # Errors
+    /// How many were carried out, and why the next one was not.
     pub fn batch(&self, ops: &[Op]) -> Result<(), (usize, Errno)> {
         // Any machine takes as many at once.
         const MOST: usize = 1024;
@@ -430,6 +532,9 @@ impl Device {
     }
 
     /// Makes the ring of events, a power of two of them.
+    ///
+    /// # Errors
+    /// EBUSY if there is one, EINVAL for a number that cannot be, ENOMEM beyond RLIMIT_MEMLOCK.
     pub fn ring(&self, records: u32, watermark: u32, latency_us: u32) -> Result<(), Errno> {
         let mut ring = Ring {
             size: size_of::<Ring>() as u32,
@@ -443,6 +548,10 @@ impl Device {
         unsafe { self.call(RING, &mut ring) }.map(drop)
     }
 
+    /// How often what has happened since the device was opened.
+    ///
+    /// # Errors
+    /// That of ioctl(2).
     pub fn counts(&self) -> Result<Counts, Errno> {
         let mut counts = Counts {
             size: size_of::<Counts>() as u32,
@@ -453,6 +562,9 @@ impl Device {
     }
 
     /// A new descriptor of the store.
+    ///
+    /// # Errors
+    /// EMFILE if no descriptor is left.
     pub fn store(&self) -> Result<i32, Errno> {
         // SAFETY: makes a descriptor, which is the caller's.
         unsafe { sys!(__NR_ioctl, self.0, STORE) }.map(|fd| fd as i32)

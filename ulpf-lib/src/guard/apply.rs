@@ -11,14 +11,7 @@ use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
 use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
 use crate::sys::Errno;
-use refuse::Why;
-
-/// Pages that were to be guarded and are not. Nothing of them has changed.
-#[derive(Clone, Debug)]
-pub struct Unarmed {
-    pub run: PageRun,
-    pub refusal: Refusal,
-}
+use refuse::{Unarmed, Why};
 
 /// Pages to be moved, alike in what is known of them.
 #[derive(Clone, Copy)]
@@ -458,7 +451,7 @@ impl Guards {
                 Ok(n) if n > 0 => n,
                 _ => return copy_all(file, at, end),
             };
-            if self.beneath.is_some_and(|b| (b.present)()) {
+            if self.outer.is_some_and(|o| (o.present)()) {
                 // Content may be there that is not mapped where the program has it.
                 return copy_all(file, at, end);
             }

@@ -9,8 +9,9 @@ use ulpf_lib::{TargetAddr, WatchKind};
 use crate::backend::{self, Backend};
 use crate::error::Failure;
 use crate::hits::{self, HitInfo};
-use crate::model::Wish;
-use crate::shared::S;
+use crate::model::Request;
+use crate::setup::with;
+use crate::shared::{FREE, S};
 
 /// Which accesses are hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,12 +79,12 @@ impl Hit<'_> {
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Watch {
-    wish: Wish,
+    request: Request,
 }
 
 impl Watch {
     pub fn new(addr: usize, len: usize, access: Access) -> Watch {
-        let wish = Wish {
+        let request = Request {
             start: addr as u64,
             len: len as u64,
             kind: access.kind(),
@@ -92,7 +93,7 @@ impl Watch {
             handler: 0,
             data: 0,
         };
-        Watch { wish }
+        Watch { request }
     }
     /// `f` is called after each hit. (A function without captures: nothing of it has to be kept alive.)
     pub fn handler<F: Fn(&Hit) + Copy + Sync + 'static>(mut self, f: F) -> Watch {
@@ -113,7 +114,7 @@ impl Watch {
             }
         }
         let _ = f;
-        self.wish.handler = call::<F> as *const () as usize;
+        self.request.handler = call::<F> as *const () as usize;
         self
     }
     /// Only the first hit counts.
@@ -130,7 +131,7 @@ impl Watch {
     }
     /// For one thread alone.
     pub fn by_thread(mut self, thread: i32) -> Watch {
-        self.wish.thread = thread;
+        self.request.thread = thread;
         self
     }
     /// For all threads but one.
@@ -138,11 +139,11 @@ impl Watch {
         self.by_thread(thread).flag(hits::OTHERS)
     }
     fn flag(mut self, flag: u32) -> Watch {
-        self.wish.flags |= flag;
+        self.request.flags |= flag;
         self
     }
     pub fn insert(self) -> Result<Watched, Failure> {
-        let ids = crate::with(|m| m.insert(&[self.wish]))?;
+        let ids = with(|m| m.insert(&[self.request]))?;
         Ok(Watched {
             id: ids[0],
             here: PhantomData,
@@ -152,8 +153,8 @@ impl Watch {
 
 /// Many watches in one change: all of them, or none.
 pub fn insert_all(watches: &[Watch]) -> Result<Vec<Watched>, Failure> {
-    let wishes: Vec<Wish> = watches.iter().map(|w| w.wish).collect();
-    let ids = crate::with(|m| m.insert(&wishes))?;
+    let requests: Vec<Request> = watches.iter().map(|w| w.request).collect();
+    let ids = with(|m| m.insert(&requests))?;
     Ok(ids
         .iter()
         .map(|&id| Watched {
@@ -179,13 +180,13 @@ impl Watched {
         let counts = self.counts();
         let id = self.id;
         core::mem::forget(self);
-        crate::with(|m| m.delete(id)).map(|()| counts)
+        with(|m| m.delete(id)).map(|()| counts)
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let _ = crate::with(|m| m.delete(self.id));
+        let _ = with(|m| m.delete(self.id));
     }
 }
 
@@ -201,9 +202,7 @@ pub struct Counts {
 }
 
 pub(crate) fn counts(id: u32) -> Option<Counts> {
-    let slot = S
-        .slot(id)
-        .filter(|s| s.state.load(Acquire) != crate::shared::FREE)?;
+    let slot = S.slot(id).filter(|s| s.state.load(Acquire) != FREE)?;
     Some(Counts {
         hits: slot.hits.load(Relaxed),
         silent: slot.silent.load(Relaxed),
@@ -236,7 +235,7 @@ pub fn stats() -> Stats {
         opened: S.opened.load(Relaxed),
         unreported: S.unreported.load(Relaxed),
         kernel: match backend::is(Backend::Device) {
-            true => crate::with(|m| Ok(m.kernel_accesses())).unwrap_or(0),
+            true => with(|m| Ok(m.kernel_accesses())).unwrap_or(0),
             false => 0,
         },
     }

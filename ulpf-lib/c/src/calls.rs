@@ -10,7 +10,6 @@
 //! All other calls are made as they are. Each is a point of cancellation, as POSIX has it.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
@@ -19,13 +18,17 @@ use ulpf_lib::place;
 use ulpf_lib::sys::{self, Errno, syscall6};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
-use crate::above;
-use crate::handler::tell;
+use crate::callbacks::after_access;
+use crate::change;
 use crate::hits::Pending;
-use crate::registers::copy_by_kernel;
-use crate::shared::S;
-use crate::stacks::Block;
-use crate::{change, signals};
+use crate::mask;
+use crate::memory::{self, copy_by_kernel};
+use crate::shared::{S, Unchanging};
+use crate::signals;
+use crate::stacks::OwnBlock;
+use crate::stub_link;
+use crate::stub_report;
+use crate::thread;
 
 /// What the kernel moves at most in one call.
 const MOST: u64 = 0x7fff_f000;
@@ -66,7 +69,7 @@ pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
 }
 
 /// Between the program's memory and ours, as the program may access it; how many bytes.
-fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
+fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
     let mut done = 0;
     for piece in pieces {
         for (at, n) in by_page(*piece, total - done) {
@@ -88,7 +91,8 @@ fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
                     };
                     n
                 }
-                false => copy_by_kernel(to, from, n),
+                // SAFETY: the kernel checks the program's side, the other one is a buffer of `total` bytes.
+                false => unsafe { copy_by_kernel(to, from, n) },
             };
             done += copied;
             if copied < n {
@@ -100,18 +104,26 @@ fn carry(pieces: &[Piece], ours: u64, total: u64, kind: AccessKind) -> u64 {
 }
 
 /// Keeps what stands in the first `total` bytes of these.
-fn keep(pieces: &[Piece], to: u64, total: u64) -> bool {
+fn keep(still: &Unchanging, pieces: &[Piece], to: u64, total: u64) -> bool {
     let mut done = 0;
     pieces.iter().all(|piece| {
         let len = piece.len.min(total - done);
-        let kept = above::old(to + done, piece.addr, len);
+        // SAFETY: behind the buffer there is room for as many.
+        let kept = unsafe { memory::save(still, to + done, piece.addr, len) };
         done += len;
         kept
     })
 }
 
 /// A stub hears of it a few places at a time.
-fn tell_above(b: &Block, who: Caller, pieces: &[Piece], kind: AccessKind, old: u64, total: i64) {
+fn report_to_stub(
+    own: OwnBlock,
+    who: Caller,
+    pieces: &[Piece],
+    kind: AccessKind,
+    old: u64,
+    total: i64,
+) {
     let mut done = 0;
     for group in pieces.chunks(32) {
         let mut made = [Made::default(); 32];
@@ -128,34 +140,37 @@ fn tell_above(b: &Block, who: Caller, pieces: &[Piece], kind: AccessKind, old: u
         if done > before {
             let old = if old == 0 { 0 } else { old + before };
             let made = made.get(..group.len()).unwrap_or(&[]);
-            above::tell_call(b, (who.nr, who.pc, who.args), made, old, total);
+            stub_report::system_call(own, (who.nr, who.pc, who.args), made, old, total);
         }
     }
 }
 
 /// Runs `f` on the thread's exception stack, while nothing changes; then tells of the hits.
-fn apart(b: &'static mut Block, who: Caller, mut f: impl FnMut(&mut Pending)) {
-    let mask = change::block_signals();
-    if !b.contains(change::here()) {
-        b.install();
-        b.outermost();
+fn apart(own: OwnBlock, who: Caller, mut f: impl FnMut(&Unchanging, &mut Pending)) {
+    let mask = mask::block_asynchronous();
+    if !own.contains(thread::stack()) {
+        own.install();
+        own.outermost();
     }
-    let at = core::ptr::from_mut(b);
-    change::aside(b, || {
-        // SAFETY: the thread's own record.
-        let b = unsafe { &mut *at };
+    change::aside(own, || {
         let mut pending = Pending::new(who.pc);
         pending.syscall = who.nr as i32;
-        change::enter(b);
-        f(&mut pending);
-        change::leave(b);
-        tell(b, mask, core::ptr::null(), &pending);
+        let still = change::enter(own);
+        f(&still, &mut pending);
+        change::leave(own, still);
+        after_access(own, mask, core::ptr::null(), &pending);
     });
-    change::set_mask(mask);
+    mask::set(mask);
 }
 
 /// The hits of `done` bytes that the kernel has moved between these and somewhere else.
-fn collect(pending: &mut Pending, pieces: &[Piece], done: u64, kind: AccessKind) {
+fn collect(
+    still: &Unchanging,
+    pending: &mut Pending,
+    pieces: &[Piece],
+    done: u64,
+    kind: AccessKind,
+) {
     let mut left = done;
     for piece in pieces {
         let len = piece.len.min(left);
@@ -164,7 +179,7 @@ fn collect(pending: &mut Pending, pieces: &[Piece], done: u64, kind: AccessKind)
         }
         let mut list = AccessList::new();
         list.push(piece.addr, len, kind);
-        pending.collect(&list);
+        pending.collect(still, &list);
         left -= len;
     }
 }
@@ -179,11 +194,11 @@ pub fn through(
 ) -> Result<u64, Errno> {
     let concerned = signals::installed()
         && pieces.iter().any(|p| first_guarded(*p, kind).is_some())
-        && S.door.changer.load(Relaxed) != change::thread_pointer();
+        && !S.is_changer();
     if !concerned {
         return call(None);
     }
-    let Some(b) = Block::claim() else {
+    let Some(own) = OwnBlock::claim() else {
         return call(None);
     };
     let total = pieces
@@ -198,7 +213,9 @@ pub fn through(
         unsafe { ulpf_lib::sys!(k::__NR_mmap, place::hint(room), room, 3, flags, -1i64, 0) }?;
     let mut ready = total;
     if !kind.writes() {
-        apart(b, who, |_| ready = carry(pieces, buffer, total, kind));
+        apart(own, who, |still, _| {
+            ready = carry(still, pieces, buffer, total, kind)
+        });
     }
     let result = match ready {
         0 => Err(Errno(libc::EFAULT)),
@@ -208,25 +225,24 @@ pub fn through(
         })),
     };
     let mut result = result;
-    if let (Ok(n @ 1..), Some(b)) = (result, Block::claim()) {
+    if let (Ok(n @ 1..), Some(own)) = (result, OwnBlock::claim()) {
         let n = n.min(ready);
-        let of = core::ptr::from_ref::<Block>(b);
-        apart(b, who, |pending| {
-            collect(pending, pieces, n, kind);
+        apart(own, who, |still, pending| {
+            collect(still, pending, pieces, n, kind);
             let mut done = n;
-            let kept = above::present() && kind.writes() && keep(pieces, buffer + total, n);
+            let kept =
+                stub_link::present() && kind.writes() && keep(still, pieces, buffer + total, n);
             if kind.writes() {
-                done = carry(pieces, buffer, n, kind);
+                done = carry(still, pieces, buffer, n, kind);
                 if done == 0 {
                     result = Err(Errno(libc::EFAULT));
                 }
             }
-            pending.made();
-            if above::present() {
+            pending.made(still);
+            if stub_link::present() {
                 let old = if kept { buffer + total } else { 0 };
                 let done = done.min(n) as i64;
-                // SAFETY: the thread's own record.
-                tell_above(unsafe { &*of }, who, pieces, kind, old, done);
+                report_to_stub(own, who, pieces, kind, old, done);
             }
         });
     }

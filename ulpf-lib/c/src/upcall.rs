@@ -14,9 +14,10 @@ use ulpf_engine::cpu::Gprs;
 use ulpf_engine::frame::{FP_XSTATE_MAGIC1, SigInfo, SigStack, UContext};
 use ulpf_lib::device::{Frame, INFO_FETCH, INFO_WRITE};
 
-use crate::change;
-use crate::signals::{SIGSEGV, SYNCHRONOUS};
-use crate::stacks::Block;
+use crate::handler;
+use crate::mask::{self, SIGSEGV, SYNCHRONOUS};
+use crate::shared::S;
+use crate::stacks::OwnBlock;
 
 unsafe extern "C" {
     fn ulpf_upcall_entry();
@@ -25,13 +26,14 @@ unsafe extern "C" {
 /// Length of the processor's state as xsave writes it; 0: it cannot.
 static XSAVE_LEN: AtomicU64 = AtomicU64::new(0);
 
-/// Address of the handler to register; 0: this processor cannot save what it has to.
-pub fn entry() -> u64 {
+/// Makes the handler known, if this processor can save what it has to.
+pub fn prepare() {
     if state::xcr0() & !(state::X87 | state::SSE) == 0 {
-        return 0;
+        return;
     }
     XSAVE_LEN.store(__cpuid_count(0xd, 0).ebx.into(), Release);
-    ulpf_upcall_entry as *const () as u64
+    let entry = ulpf_upcall_entry as *const () as u64;
+    S.upcall.store(entry, Release);
 }
 
 // Below the frame: the registers in the order of `Gprs`, then the state.
@@ -144,11 +146,11 @@ unsafe fn return_as_from_signal(uc: &UContext, image: *mut u8, len: u32) -> ! {
 }
 
 extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
-    let Some(b) = Block::holding(pushed as *const Pushed as u64) else {
+    let Some(own) = OwnBlock::here() else {
         return; // the frame lies on a stack of ours, or there would have been a signal
     };
     // What interrupts us must find nothing half done.
-    let mask = change::block_signals();
+    let mask = mask::block_asynchronous();
     let len = XSAVE_LEN.load(Relaxed) as u32;
     // SAFETY: within the image, bytes that xsave leaves alone.
     unsafe {
@@ -159,7 +161,7 @@ extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
     }
     let frame = &pushed.frame;
     let flag = |bit: u64, value: u64| if frame.info & bit != 0 { value } else { 0 };
-    let (sp, size) = b.signal_stack();
+    let (sp, size) = own.signal_stack();
     let mut gprs = Gprs::default();
     // SAFETY: `Gprs` begins with these fifteen.
     unsafe { (&raw mut gprs).cast::<[u64; 15]>().write(pushed.registers) };
@@ -188,8 +190,8 @@ extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
     };
     let mut info = SigInfo::zeroed();
     (info.signo, info.code, info.data[0]) = (SIGSEGV, SEGV_ACCERR, frame.addr);
-    crate::handler::handle(SIGSEGV, &mut info, &mut uc);
-    if core::mem::take(&mut b.stopping) || uc.gprs.rflags & TF != 0 {
+    handler::handle(SIGSEGV, &mut info, &mut uc);
+    if own.stopping.replace(false) || uc.gprs.rflags & TF != 0 {
         // SAFETY: a whole frame, and nothing on this stack is needed any more.
         unsafe { return_as_from_signal(&uc, image, len) }
     }
@@ -197,5 +199,5 @@ extern "C" fn handle(pushed: &mut Pushed, image: *mut u8) {
     pushed.registers = unsafe { (&raw const uc.gprs).cast::<[u64; 15]>().read() };
     (pushed.frame.sp, pushed.frame.ip) = (uc.gprs.rsp, uc.gprs.rip);
     pushed.frame.flags = uc.gprs.rflags;
-    change::set_mask(uc.sigmask & !SYNCHRONOUS);
+    mask::set(uc.sigmask & !SYNCHRONOUS);
 }

@@ -7,14 +7,17 @@ use ulpf_lib::guard::{PROT_EXEC, maps};
 use ulpf_lib::{AccessKind, WatchKind};
 
 use crate::backend::{self, Backend};
+use crate::callbacks::current;
 use crate::calls;
+use crate::change::change;
 use crate::error::{self, Failure};
-use crate::handler::current;
-use crate::model::{FLAGS, Wish};
+use crate::keys;
+use crate::model::{FLAGS, Request};
 use crate::pli::Permission;
+use crate::setup::{self, prepare, with};
 use crate::shared::S;
-use crate::stacks::Block;
-use crate::watch::{Counts, Stats};
+use crate::stacks::OwnBlock;
+use crate::watch::{self, Counts, Stats};
 
 /// `struct ulpf_watchpoint`.
 #[repr(C)]
@@ -60,9 +63,9 @@ fn call<R>(f: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
 }
 
 fn code_at(addr: usize, what: &str) -> Result<(), Failure> {
-    crate::prepare()?;
+    prepare()?;
     // As a change: the program's heap, into which the kernel would have to write, may be guarded.
-    let prot = crate::change::change(|| {
+    let prot = change(|_| {
         let snapshot = maps::Snapshot::read()
             .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
         Ok(snapshot.at(addr as u64).map_or(0, |v| v.prot))
@@ -86,7 +89,7 @@ pub extern "C" fn ulpf_register_user_handler(handler: *mut c_void) -> c_int {
             return Err(Failure::new(libc::EINVAL, "the handler is a null pointer"));
         }
         code_at(handler as usize, "the handler")?;
-        crate::prepare()?;
+        prepare()?;
         if backend::is(Backend::Registers) {
             return Err(Failure::new(
                 libc::EOPNOTSUPP,
@@ -107,7 +110,7 @@ pub extern "C" fn ulpf_register_user_handler(handler: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_unregister() -> c_int {
-    answer(call(|| crate::unregister().map(|()| 0))) as c_int
+    answer(call(|| setup::unregister().map(|()| 0))) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -124,7 +127,7 @@ pub extern "C" fn ulpf_set_permissions(
                 "no handler is registered; call ulpf_register_user_handler first",
             ));
         }
-        crate::with(|m| m.set_permissions(addr as u64, range as u64, permission)).map(|()| 0)
+        with(|m| m.set_permissions(addr as u64, range as u64, permission)).map(|()| 0)
     }))
 }
 
@@ -151,14 +154,14 @@ pub extern "C" fn ulpf_lookup_wp() -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_check_virt_prefix(addr: *mut c_void) -> c_ulong {
-    call(|| crate::with(|m| Ok(m.check_virt_prefix(addr as u64)))).unwrap_or(0)
+    call(|| with(|m| Ok(m.check_virt_prefix(addr as u64)))).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_modify_pli(addr: *mut c_void, permissions: c_int, region: c_ulong) -> c_int {
     answer(call(|| {
         let permission = permission(permissions)?;
-        crate::with(|m| m.modify_pli(addr as u64, permission, region)).map(|()| 0)
+        with(|m| m.modify_pli(addr as u64, permission, region)).map(|()| 0)
     })) as c_int
 }
 
@@ -224,7 +227,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
             "there is no watchpoint to insert",
         ));
     }
-    let mut wishes = Vec::with_capacity(count);
+    let mut requests = Vec::with_capacity(count);
     for i in 0..count {
         // SAFETY: the caller's promise.
         let w = unsafe { &*watchpoints.add(i) };
@@ -252,7 +255,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
         if w.handler != 0 {
             code_at(w.handler, "a watchpoint's handler")?;
         }
-        wishes.push(Wish {
+        requests.push(Request {
             start: w.addr as u64,
             len: w.len as u64,
             kind,
@@ -262,7 +265,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
             data: w.data as usize,
         });
     }
-    let ids = crate::with(|m| m.insert(&wishes))?;
+    let ids = with(|m| m.insert(&requests))?;
     // Into the program's own memory.
     Ok(ids.to_vec())
 }
@@ -271,7 +274,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
 pub extern "C" fn ulpf_delete_watchpoint(id: c_long) -> c_int {
     answer(call(|| {
         let id = u32::try_from(id).unwrap_or(u32::MAX);
-        crate::with(|m| m.delete(id)).map(|()| 0)
+        with(|m| m.delete(id)).map(|()| 0)
     })) as c_int
 }
 
@@ -279,7 +282,7 @@ pub extern "C" fn ulpf_delete_watchpoint(id: c_long) -> c_int {
 /// `counts` points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ulpf_watchpoint_counts(id: c_long, counts: *mut Counts) -> c_int {
-    match u32::try_from(id).ok().and_then(crate::watch::counts) {
+    match u32::try_from(id).ok().and_then(watch::counts) {
         Some(found) if !counts.is_null() => {
             // SAFETY: the caller's promise.
             unsafe { counts.write(found) };
@@ -296,7 +299,7 @@ pub unsafe extern "C" fn ulpf_watchpoint_counts(id: c_long, counts: *mut Counts)
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
-    match crate::alias(addr as usize, len) {
+    match watch::alias(addr as usize, len) {
         Some(at) => at as *mut c_void,
         None => {
             fail(&Failure::new(
@@ -341,8 +344,8 @@ pub extern "C" fn ulpf_is_guarded(addr: *const c_void, len: usize, access: c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_thread_init() -> c_int {
     answer(call(|| {
-        crate::prepare()?;
-        crate::change::change(|| Ok(0))
+        prepare()?;
+        change(|_| Ok(0))
     })) as c_int
 }
 
@@ -365,7 +368,7 @@ fn own_pages(open: bool) -> c_int {
                 "only the back end `protection-keys` can let one thread through; delete the watches, or use ulpf_alias",
             ));
         }
-        crate::keys::set_own(open);
+        keys::set_own(open);
         Ok(0)
     })) as c_int
 }
@@ -375,7 +378,7 @@ fn own_pages(open: bool) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ulpf_statistics(stats: *mut Stats) {
     // SAFETY: the caller's promise.
-    unsafe { stats.write(crate::stats()) };
+    unsafe { stats.write(watch::stats()) };
 }
 
 /// Asks for a back end by name, before the first handler or watchpoint.
@@ -393,18 +396,18 @@ pub unsafe extern "C" fn ulpf_use_backend(name: *const c_char) -> c_int {
         }
         // SAFETY: the caller's promise.
         let name = unsafe { CStr::from_ptr(name) };
-        crate::use_backend(&name.to_string_lossy()).map(|()| 0)
+        backend::use_backend(&name.to_string_lossy()).map(|()| 0)
     })) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_name() -> *const c_char {
-    error::keep(crate::backend().0)
+    error::keep(backend::backend().0)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_reason() -> *const c_char {
-    error::keep(&crate::backend().1)
+    error::keep(&backend::backend().1)
 }
 
 /// Why the calling thread's last call failed; empty before the first failure.
@@ -416,6 +419,5 @@ pub extern "C" fn ulpf_error() -> *const c_char {
 /// Is the caller inside a handler (of ours)?
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_in_handler() -> c_int {
-    let local = 0u8;
-    Block::holding(&raw const local as u64).map_or(0, |b| (b.depth > 0) as c_int)
+    OwnBlock::here().map_or(0, |own| (own.depth.get() > 0) as c_int)
 }

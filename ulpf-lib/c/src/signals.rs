@@ -5,37 +5,38 @@
 //! from then on (`interpose.rs`): a handler that the program installs later is kept beside ours
 //! and called for what is not ours, and these five are never blocked.
 
+use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys;
 
-use crate::change;
-use crate::entry::{ulpf_signal_entry, ulpf_signal_return};
 use crate::error::Failure;
-use crate::handler;
-use crate::stacks::Block;
+use crate::mask::{self, INSIDE, OURS, SIGSEGV, SYNCHRONOUS, bit};
+use crate::stacks::OwnBlock;
+use crate::thread;
 
-pub const SIGILL: i32 = 4;
-pub const SIGTRAP: i32 = 5;
-pub const SIGBUS: i32 = 7;
-pub const SIGFPE: i32 = 8;
-pub const SIGSEGV: i32 = 11;
-pub const OURS: [i32; 5] = [SIGSEGV, SIGBUS, SIGTRAP, SIGFPE, SIGILL];
-pub const ALL: u64 = u64::MAX;
-pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+unsafe extern "C" {
+    fn ulpf_signal_return();
+}
 
-/// In our handlers: what they do raises no SIGTRAP, and sent ones would come one inside the other.
-pub const INSIDE: u64 = ALL & !SYNCHRONOUS | bit(SIGTRAP);
+// Where a handler of ours returns to: rt_sigreturn(2).
+global_asm!(
+    r#"
+    .pushsection .text.libulpf,"ax",@progbits
+    .hidden ulpf_signal_return
+    .globl ulpf_signal_return
+ulpf_signal_return:
+    mov eax, 15
+    syscall
+    .popsection
+"#
+);
 
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
 const RESTORER: u64 = 0x0400_0000;
-
-pub const fn bit(signo: i32) -> u64 {
-    1 << (signo - 1)
-}
 
 /// As the kernel takes it (`struct kernel_sigaction`).
 #[repr(C)]
@@ -81,13 +82,13 @@ pub fn kernel_action(signo: i32, new: Option<&Action>) -> Result<Action, ulpf_li
     Ok(old)
 }
 
-/// Takes the five signals.
-pub fn install() -> Result<(), Failure> {
+/// Takes the five signals: `entry` is our handler.
+pub fn install(entry: u64) -> Result<(), Failure> {
     if installed() {
         return Ok(());
     }
     let ours = Action {
-        handler: ulpf_signal_entry as *const () as u64,
+        handler: entry,
         flags: (k::SA_SIGINFO | k::SA_ONSTACK | k::SA_NODEFER) as u64 | RESTORER,
         restorer: ulpf_signal_return as *const () as u64,
         mask: INSIDE,
@@ -143,19 +144,16 @@ pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
                     },
                 );
             }
-            let own = if action.flags & k::SA_NODEFER as u64 != 0 {
+            let itself = if action.flags & k::SA_NODEFER as u64 != 0 {
                 0
             } else {
                 bit(signo)
             };
             // Ours stay open: the program's handler may touch guarded pages. Those that are sent wait.
-            let masked = action.mask | own;
-            let mut block = Block::holding(handler::here());
-            let before = block.as_ref().map_or(0, |b| b.blocked);
-            if let Some(b) = &mut block {
-                b.blocked |= masked;
-            }
-            change::set_mask((uc.sigmask | masked) & !SYNCHRONOUS);
+            let masked = action.mask | itself;
+            let own = OwnBlock::here();
+            let before = own.map_or(0, |own| own.blocked.replace(own.blocked.get() | masked));
+            mask::set((uc.sigmask | masked) & !SYNCHRONOUS);
             let mut info = *info;
             // SAFETY: the program has installed this function for this signal; all three arguments
             // are there with or without SA_SIGINFO.
@@ -164,10 +162,10 @@ pub fn chain(signo: i32, info: &SigInfo, uc: &mut UContext) {
                     core::mem::transmute(handler);
                 call(signo, &mut info, uc);
             }
-            change::set_mask(INSIDE);
-            if let Some(b) = block {
-                b.blocked = before;
-                b.send_again();
+            mask::set(INSIDE);
+            if let Some(own) = own {
+                own.blocked.set(before);
+                own.send_again();
             }
         }
     }
@@ -184,23 +182,7 @@ fn by_default(signo: i32, info: &SigInfo, uc: &mut UContext) {
     if signo == SIGSEGV && info.by_kernel() {
         return; // the instruction faults again
     }
-    to_myself(info);
-}
-
-/// Sends the calling thread this signal.
-pub fn to_myself(info: &SigInfo) {
-    // SAFETY: a siginfo of our own for ourselves; the kernel copies it.
-    unsafe {
-        let pid = sys!(k::__NR_getpid).unwrap_or(0);
-        let tid = crate::stacks::thread_id();
-        let _ = sys!(
-            k::__NR_rt_tgsigqueueinfo,
-            pid,
-            tid,
-            info.signo,
-            info as *const SigInfo
-        );
-    }
+    thread::send(info);
 }
 
 /// A fault of the program's own inside an instruction that we have made in its place.

@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_lib::{AccessKind, WatchId, WatchKind, WatchRange};
 
-use crate::registers::copy_by_kernel;
-use crate::shared::{LIVE, S, SPENT, Slot};
-use crate::stacks::thread_id;
+use crate::memory;
+use crate::shared::{LIVE, S, SPENT, Slot, Unchanging};
+use crate::thread;
 
 pub const ONE_SHOT: u32 = 1;
 pub const STOP: u32 = 2;
@@ -78,18 +78,6 @@ pub struct HitInfo {
 
 pub type Handler = extern "C" fn(*const HitInfo, *mut core::ffi::c_void);
 
-/// Copies between mappings that are there; what is guarded is read at its alias.
-fn copy_from(addr: u64, to: &mut [u8]) -> bool {
-    let n = to.len() as u64;
-    let Some(alias) = S.door.pages.open(TargetAddr(addr), n, false) else {
-        // Not guarded: it is in a debug register.
-        return copy_by_kernel(to.as_mut_ptr() as u64, addr, n) == n;
-    };
-    // SAFETY: the alias of `n` bytes that the program may read.
-    unsafe { core::ptr::copy_nonoverlapping(alias.0 as *const u8, to.as_mut_ptr(), n as usize) };
-    true
-}
-
 impl Pending {
     pub fn new(pc: u64) -> Pending {
         let none = Hit {
@@ -114,9 +102,9 @@ impl Pending {
     }
 
     /// Notes what the accesses of one instruction are about to meet, with the old values.
-    pub fn collect(&mut self, list: &AccessList) {
+    pub fn collect(&mut self, still: &Unchanging, list: &AccessList) {
         for a in list.iter() {
-            S.list().for_each_overlap(
+            still.list().for_each_overlap(
                 a.addr,
                 a.len,
                 &mut |id: WatchId, range: WatchRange, kind: WatchKind| {
@@ -125,7 +113,9 @@ impl Pending {
                     }
                     let start = a.addr.0.max(range.start.0);
                     let end = (a.addr.0 + a.len).min(range.end().0);
-                    self.push(id, start, end - start, a.kind, |old| copy_from(start, old));
+                    self.push(id, start, end - start, a.kind, |old| {
+                        memory::read(still, start, old)
+                    });
                 },
             );
         }
@@ -170,7 +160,7 @@ impl Pending {
     }
 
     /// The instruction has been made: counts, and finds out whom to tell.
-    pub fn made(&mut self) {
+    pub fn made(&mut self, still: &Unchanging) {
         for hit in self.hits.iter_mut().take(self.len) {
             let Some(slot) = S.slot(hit.id) else { continue };
             let span = hit.at..hit.at + hit.kept;
@@ -178,7 +168,7 @@ impl Pending {
             else {
                 continue;
             };
-            copy_from(hit.addr, new);
+            memory::read(still, hit.addr, new);
             let silent = hit.kind.writes() && hit.kept as u64 == hit.len && old == new;
             let flags = slot.flags.load(Relaxed);
             slot.hits.fetch_add(1, Relaxed);
@@ -233,7 +223,7 @@ impl Pending {
                 addr: hit.addr,
                 len: hit.len as usize,
                 access: hit.kind as i32,
-                thread: thread_id(),
+                thread: thread::id(),
                 pc: self.pc,
                 old_value: old.as_ptr(),
                 new_value: new.as_ptr(),
@@ -254,7 +244,7 @@ impl Pending {
 /// Is this watch for this thread?
 fn concerns(slot: &Slot) -> bool {
     let thread = slot.thread.load(Relaxed);
-    thread == 0 || (thread == thread_id()) != (slot.flags.load(Relaxed) & OTHERS != 0)
+    thread == 0 || (thread == thread::id()) != (slot.flags.load(Relaxed) & OTHERS != 0)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

@@ -5,29 +5,30 @@
 //! ```
 //! Each thread that exists when a watch is set has events of its own; threads that they make later
 //! inherit them. The kernel sends one SIGTRAP however many registers have matched: so the instruction
-//! is found (`engine/src/behind.rs`), and asked what else of ours it touches. A second event for the same
+//! is found (`engine/src/attribution.rs`), and asked what else of ours it touches. A second event for the same
 //! thread and watch (it was just being made) does no harm for the same reason.
 //!
 //! No page is guarded, so system calls may be given watched memory; what they do there is no hit. The old value is
 //! the one seen last.
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Insn;
-use ulpf_engine::behind::{self, Program, State, Touch};
+use ulpf_engine::attribution::{self, Program, State, Touch};
 use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, sys};
 
-use crate::above;
+use crate::callbacks::after_access;
 use crate::change;
+use crate::code::gs_base;
 use crate::error::Failure;
-use crate::handler::{gs_base, tell};
 use crate::hits::Pending;
+use crate::memory::read_by_kernel;
 use crate::shared::S;
-use crate::stacks::Block;
+use crate::stacks::OwnBlock;
+use crate::thread;
 
 /// What x86 has.
 const SLOTS: usize = 4;
@@ -57,10 +58,14 @@ static REGISTERS: [Register; SLOTS] = [const {
     }
 }; SLOTS];
 
-struct Descriptors(UnsafeCell<[Vec<i32>; SLOTS]>);
-// SAFETY: the changer's alone.
-unsafe impl Sync for Descriptors {}
-static DESCRIPTORS: Descriptors = Descriptors(UnsafeCell::new([const { Vec::new() }; SLOTS]));
+/// The descriptors of each register's events.
+pub struct Events([Vec<i32>; SLOTS]);
+
+impl Events {
+    pub const fn none() -> Events {
+        Events([const { Vec::new() }; SLOTS])
+    }
+}
 
 impl Register {
     fn watch(&self) -> Option<(u32, WatchRange, WatchKind)> {
@@ -79,39 +84,15 @@ impl Register {
     fn look(&self) -> u64 {
         let mut bytes = [0u8; 8];
         let len = self.len.load(Relaxed) as usize;
-        let whole = bytes.get_mut(..len).is_some_and(|to| {
-            copy_by_kernel(to.as_mut_ptr() as u64, self.addr.load(Relaxed), len as u64)
-                == len as u64
-        });
+        let whole = bytes
+            .get_mut(..len)
+            .is_some_and(|to| read_by_kernel(self.addr.load(Relaxed), to) == len as u64);
         if whole {
             self.last.swap(u64::from_le_bytes(bytes), AcqRel)
         } else {
             self.last.load(Acquire)
         }
     }
-}
-
-/// Copies within the process through the kernel, whose accesses match no register; how many bytes.
-pub fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
-    if above::present() {
-        return above::copy(to, from, len).unwrap_or(0);
-    }
-    let (local, remote) = ([to, len], [from, len]);
-    // SAFETY: the kernel checks both sides; what lies at `to` is the caller's to change.
-    unsafe {
-        sys!(k::__NR_getpid).and_then(|pid| {
-            sys!(
-                k::__NR_process_vm_readv,
-                pid,
-                local.as_ptr(),
-                1,
-                remote.as_ptr(),
-                1,
-                0
-            )
-        })
-    }
-    .unwrap_or(0)
 }
 
 // ---- events -------------------------------------------------------------------------------------
@@ -270,7 +251,12 @@ fn open_all(id: u32, range: WatchRange, kind: WatchKind, fds: &mut Vec<i32>) -> 
 }
 
 /// Sets a watch (the changer).
-pub fn arm(id: u32, range: WatchRange, kind: WatchKind) -> Result<(), Failure> {
+pub fn arm(
+    events: &mut Events,
+    id: u32,
+    range: WatchRange,
+    kind: WatchKind,
+) -> Result<(), Failure> {
     let len = range.len;
     if !matches!(len, 1 | 2 | 4 | 8) || !range.start.0.is_multiple_of(len) {
         return Err(Failure::new(
@@ -295,23 +281,18 @@ pub fn arm(id: u32, range: WatchRange, kind: WatchKind) -> Result<(), Failure> {
     register.len.store(len, Relaxed);
     register.look();
     register.id.store(id, Release);
-    // SAFETY: the changer.
-    let fds = unsafe { &mut (*DESCRIPTORS.0.get())[n] };
-    let result = open_all(id, range, kind, fds);
+    let result = open_all(id, range, kind, &mut events.0[n]);
     result.map_err(|e| {
-        disarm(id);
+        disarm(events, id);
         refused(e)
     })
 }
 
 /// Ends a watch (the changer).
-pub fn disarm(id: u32) {
+pub fn disarm(events: &mut Events, id: u32) {
     for (n, register) in REGISTERS.iter().enumerate() {
         if register.id.load(Relaxed) == id {
-            // SAFETY: the changer.
-            unsafe { core::mem::take(&mut (*DESCRIPTORS.0.get())[n]) }
-                .into_iter()
-                .for_each(close);
+            events.0[n].drain(..).for_each(close);
             register.id.store(0, Release);
         }
     }
@@ -323,7 +304,7 @@ struct Ourselves;
 
 impl Program for Ourselves {
     fn read(&self, addr: u64, to: &mut [u8]) -> usize {
-        copy_by_kernel(to.as_mut_ptr() as u64, addr, to.len() as u64) as usize
+        read_by_kernel(addr, to) as usize
     }
     fn decode(&self, pc: u64, bytes: &[u8]) -> Option<Insn> {
         S.engine()?.decoder.decode(pc, bytes).ok()
@@ -331,14 +312,14 @@ impl Program for Ourselves {
 }
 
 /// A trap of ours: its hits. `false`: it is not ours.
-pub fn trapped(b: &mut Block, uc: &mut UContext, info: &SigInfo) -> bool {
+pub fn trapped(own: OwnBlock, uc: &mut UContext, info: &SigInfo) -> bool {
     let [_, data, ..] = info.data;
     if info.code != TRAP_PERF || data & !0xffff_ffff != COOKIE {
         return false;
     }
     let after = uc.gprs.rip;
     let mut pending = Pending::new(after);
-    change::enter(b);
+    let still = change::enter(own);
     let first = REGISTERS.iter().find(|r| r.id.load(Acquire) == data as u32);
     if let Some((first, (id, range, kind))) = first.and_then(|r| Some((r, r.watch()?))) {
         let mut code = [0u8; 16];
@@ -346,12 +327,9 @@ pub fn trapped(b: &mut Block, uc: &mut UContext, info: &SigInfo) -> bool {
         let state = State {
             gprs: uc.gprs,
             xsave: uc.fpstate,
-            bases: (
-                change::thread_pointer(),
-                gs_base(code.get(..n).unwrap_or(&[])),
-            ),
+            bases: (thread::pointer(), gs_base(code.get(..n).unwrap_or(&[]))),
         };
-        let touch = behind::touched(&Ourselves, state, after, None, range, kind);
+        let touch = attribution::touched(&Ourselves, state, after, None, range, kind);
         if let Some(touch) = touch {
             pending.pc = touch.pc;
             note(&mut pending, first, id, range, kind, &touch);
@@ -359,16 +337,17 @@ pub fn trapped(b: &mut Block, uc: &mut UContext, info: &SigInfo) -> bool {
                 let Some((id, range, kind)) = other.watch() else {
                     continue;
                 };
-                let touch = behind::touched_too(&Ourselves, state, after, touch.pc, range, kind);
+                let touch =
+                    attribution::touched_too(&Ourselves, state, after, touch.pc, range, kind);
                 if let Some(touch) = touch {
                     note(&mut pending, other, id, range, kind, &touch);
                 }
             }
         }
     }
-    pending.made();
-    change::leave(b);
-    tell(b, uc.sigmask, uc, &pending);
+    pending.made(&still);
+    change::leave(own, still);
+    after_access(own, uc.sigmask, uc, &pending);
     true
 }
 

@@ -13,9 +13,10 @@ use crate::access::Insn;
 use crate::access::layout::Wrap;
 use crate::exec;
 
-/// Where a body goes, and what it works with.
+/// Where a trampoline goes, and what it works with.
 #[derive(Clone, Copy)]
 pub struct Target {
+    /// Where it lies.
     pub at: u64,
     /// Its word of [`Area::calm`]: counts accesses to pages without guard, from [`CALM_START`] on, until there
     /// is one to a page that has one. When the lower byte overflows, after [`super::CALM`] of them, the patch may not
@@ -24,12 +25,15 @@ pub struct Target {
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
     /// more for each further part.
     pub hit: u64,
+    /// See `hit`.
     pub leaving: u64,
+    /// See `hit`.
     pub step: u64,
+    /// What it looks up.
     pub tables: Tables,
 }
 
-/// Addresses of what bodies look up; the same for all of them.
+/// Addresses of what trampolines look up; the same for all of them.
 #[derive(Clone, Copy, Default)]
 pub struct Tables {
     /// A byte for each page number: its class. Before them the distances to the alias.
@@ -37,6 +41,7 @@ pub struct Tables {
     /// Bits that say which stores (loads) concern a watch, one for each byte of the alias, less what
     /// an alias address / 8 adds.
     pub writes: u64,
+    /// See `writes`.
     pub reads: u64,
     /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
@@ -44,13 +49,16 @@ pub struct Tables {
 }
 
 /// Code for one address, and what it means.
-pub struct Body {
+pub struct Trampoline {
+    /// Its bytes.
     pub code: Vec<u8>,
+    /// What each stretch of them means, ascending.
     pub marks: Vec<Mark>,
     /// Offset of each part's first instruction: where whoever lands on its old place goes on.
     pub parts: Vec<u16>,
     /// The address register of each part.
     pub address: Vec<u8>,
+    /// The other register that each part uses, beside rcx.
     pub other: Vec<u8>,
     /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
     pub looks: Vec<u16>,
@@ -84,15 +92,15 @@ struct Aside {
     b: u8,
 }
 
-impl Body {
+impl Trampoline {
     /// `None`: something is out of reach.
-    pub fn new(group: &Group, target: Target) -> Option<Body> {
+    pub fn new(group: &Group, target: Target) -> Option<Trampoline> {
         let mut w = Writer {
             asm: Asm::default(),
             marks: Vec::new(),
             part: 0,
         };
-        let mut body = Body {
+        let mut trampoline = Trampoline {
             code: Vec::new(),
             marks: Vec::new(),
             parts: Vec::new(),
@@ -106,7 +114,7 @@ impl Body {
         let mut branches = Vec::new();
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
-            body.parts.push(w.asm.here() as u16);
+            trampoline.parts.push(w.asm.here() as u16);
             let (mut a, mut b, mut after) = (0, 0, 0);
             match &part.what {
                 What::Checked(insn) => {
@@ -124,15 +132,15 @@ impl Body {
                     branches.extend(to.map(|to| (w.asm.here(), to)));
                 }
             }
-            body.address.push(a);
-            body.other.push(b);
-            body.after.push(after);
+            trampoline.address.push(a);
+            trampoline.other.push(b);
+            trampoline.after.push(after);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
         // Loops stay here.
         for (from, to) in branches {
-            w.asm.aim(from, usize::from(*body.parts.get(to)?))?;
+            w.asm.aim(from, usize::from(*trampoline.parts.get(to)?))?;
         }
         for x in &asides {
             w.part = x.part;
@@ -174,7 +182,7 @@ impl Body {
             let What::Checked(insn) = &part.what else {
                 continue;
             };
-            let back = usize::from(*body.after.get(n)?);
+            let back = usize::from(*trampoline.after.get(n)?);
             let mut its: Vec<Near> = Vec::new();
             while let Some(at) = near.iter().position(|x| x.part as usize == n) {
                 its.push(near.remove(at));
@@ -188,14 +196,14 @@ impl Body {
             for from in hits {
                 w.asm.aim(from, here)?;
             }
-            hit(&mut w, its.first()?, insn, target, &mut body.looks)?;
+            hit(&mut w, its.first()?, insn, target, &mut trampoline.looks)?;
             let here = w.asm.here();
             w.asm.aim(count, here)?;
             tally(&mut w, its.first()?, insn, back)?;
         }
-        body.code = w.asm.bytes;
-        body.marks = w.marks;
-        Some(body)
+        trampoline.code = w.asm.bytes;
+        trampoline.marks = w.marks;
+        Some(trampoline)
     }
 
     /// Is one of our `int3`s at `offset`?
@@ -203,6 +211,7 @@ impl Body {
         self.looks.contains(&offset)
     }
 
+    /// What the instruction at this offset means; `None` behind the end.
     pub fn mark(&self, offset: u16) -> Option<&Mark> {
         self.marks.iter().find(|m| offset < m.end)
     }
@@ -445,7 +454,7 @@ fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<(
     Some(())
 }
 
-/// The registers of a body: one for the address, which must not be named by the instruction and
+/// The registers of a trampoline: one for the address, which must not be named by the instruction and
 /// needs no REX prefix, and another one.
 fn registers(insn: &Insn) -> Option<(u8, u8)> {
     const RSP: u8 = 4;

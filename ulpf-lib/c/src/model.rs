@@ -4,30 +4,30 @@
 //!  set_permissions ─▶ ranges (splay) ─┐
 //!  insert          ─▶ slots ──────────┴▶ Watchlist (bytes, for handlers) ─▶ PLI (pages) ─▶ Guards
 //! ```
-//! Everything here is the changer's (`change.rs`).
+//! Everything here is the changer's (`change.rs`), as [`MODEL`]'s type says.
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
 use std::collections::VecDeque;
 
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::device::HANDLER_SIGSTACK;
-use ulpf_lib::guard::{Beneath, DeviceUse, Guards, Machine, maps};
+use ulpf_lib::guard::{DeviceUse, Guards, Machine, OuterGuards, maps};
 use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
-use crate::above;
 use crate::backend::{self, Backend};
-use crate::change;
 use crate::error::Failure;
 use crate::hits::{ONE_SHOT, RANGE};
 use crate::keys;
 use crate::pli::{Permission, Plis, modify_pli};
-use crate::registers;
-use crate::shared::{FREE, LIVE, S, SLOTS};
+use crate::registers::{self, Events};
+use crate::shared::{Changed, FREE, LIVE, ListRight, S, SLOTS};
 use crate::splay::Splay;
-use crate::upcall;
+use crate::stub_link;
+use crate::thread;
 
 pub struct Model {
+    watched: ListRight,
+    events: Events,
     guards: Option<Guards>,
     plis: Plis,
     ranges: Splay<(Permission, u32)>,
@@ -38,32 +38,21 @@ pub struct Model {
     looked: bool,
 }
 
-struct Cell(UnsafeCell<Model>);
-// SAFETY: the changer's alone.
-unsafe impl Sync for Cell {}
-
-static MODEL: Cell = Cell(UnsafeCell::new(Model {
+pub static MODEL: Changed<Model> = Changed::new(Model {
+    // SAFETY: the only one.
+    watched: unsafe { ListRight::new() },
+    events: Events::none(),
     guards: None,
     plis: Plis::new(),
     ranges: Splay::new(),
     spare: VecDeque::new(),
     next: 1,
     looked: false,
-}));
-
-/// The model, for the changer.
-///
-/// # Safety
-/// The caller is the changer and holds no other reference to it.
-#[allow(clippy::mut_from_ref)]
-pub unsafe fn model() -> &'static mut Model {
-    // SAFETY: the caller's promise.
-    unsafe { &mut *MODEL.0.get() }
-}
+});
 
 /// A watch to be set.
 #[derive(Clone, Copy)]
-pub struct Wish {
+pub struct Request {
     pub start: u64,
     pub len: u64,
     pub kind: WatchKind,
@@ -71,14 +60,6 @@ pub struct Wish {
     pub thread: i32,
     pub handler: usize,
     pub data: usize,
-}
-
-/// Opens the pages of a range for one step, or guards them again (the changer).
-pub fn open(addr: u64, len: u64, open: bool) {
-    // SAFETY: the changer, by the caller's promise.
-    if let Some(g) = unsafe { &*MODEL.0.get() }.guards.as_ref() {
-        g.open(TargetAddr(addr), len, open);
-    }
 }
 
 /// What is kept of a refusal's reason.
@@ -107,6 +88,13 @@ impl Model {
         self.looked = false;
     }
 
+    /// Opens the pages of a range for one step, or guards them again.
+    pub fn open(&self, addr: u64, len: u64, open: bool) {
+        if let Some(guards) = &self.guards {
+            guards.open(TargetAddr(addr), len, open);
+        }
+    }
+
     fn guards(&mut self) -> Result<&mut Guards, Failure> {
         if self.guards.is_none() {
             let mut guards = Guards::lazy(&S.door.pages);
@@ -120,9 +108,9 @@ impl Model {
                 .begin()
                 .map_err(|r| Failure::refused(libc::ENOMEM, &r))?;
             guards.live();
-            guards.beneath(Beneath {
-                present: above::present,
-                put_right: above::put_right,
+            guards.within(OuterGuards {
+                present: stub_link::present,
+                put_right: stub_link::put_right,
             });
             let shared = &raw const S as u64;
             guards.exclude(TargetAddr(shared), size_of_val(&S) as u64);
@@ -172,11 +160,11 @@ impl Model {
     }
 
     /// Adds a watch to the list (not yet to the pages).
-    fn add(&mut self, w: &Wish) -> Result<u32, Failure> {
+    fn add(&mut self, w: &Request) -> Result<u32, Failure> {
         let id = self.number()?;
         let range = range_of(w.start, w.len)?;
-        // SAFETY: the changer.
-        let taken = unsafe { S.list_mut() }.insert(WatchId(id), range, w.kind);
+        let list = self.watched.list_mut();
+        let taken = list.insert(WatchId(id), range, w.kind);
         let (Some(slot), true) = (S.slot(id), taken) else {
             self.spare.push_back(id);
             return Err(Failure::new(
@@ -196,12 +184,11 @@ impl Model {
     }
 
     fn drop_watch(&mut self, id: u32) -> Option<WatchRange> {
-        // SAFETY: the changer.
-        let (range, _) = unsafe { S.list_mut() }.remove(WatchId(id))?;
+        let (range, _) = self.watched.list_mut().remove(WatchId(id))?;
         if let Some(slot) = S.slot(id) {
             slot.state.store(FREE, Release);
         }
-        registers::disarm(id);
+        registers::disarm(&mut self.events, id);
         self.spare.push_back(id);
         Some(range)
     }
@@ -211,7 +198,8 @@ impl Model {
         let mut page = start & !(PAGE_SIZE - 1);
         while page < start + len {
             let mut permission = Permission::ReadWrite;
-            S.list()
+            self.watched
+                .list()
                 .for_each_overlap(TargetAddr(page), PAGE_SIZE, &mut |_, _, kind| {
                     permission = permission.and(match kind {
                         WatchKind::Write => Permission::ReadOnly,
@@ -235,9 +223,9 @@ impl Model {
     }
 
     /// As [`Model::repaginate`], each page once: many watches may lie on one.
-    fn repaginate_all(&mut self, wishes: &[Wish]) -> Result<(), Failure> {
+    fn repaginate_all(&mut self, requests: &[Request]) -> Result<(), Failure> {
         let page = |at: u64| at & !(PAGE_SIZE - 1);
-        let mut runs: Vec<(u64, u64)> = wishes
+        let mut runs: Vec<(u64, u64)> = requests
             .iter()
             .map(|w| (page(w.start), page(w.start + w.len - 1) + PAGE_SIZE))
             .collect();
@@ -258,7 +246,7 @@ impl Model {
         let wanted = self.plis.wanted();
         let guards = self.guards()?;
         guards.resumed();
-        change::go_without_rseq(start, start + len);
+        thread::go_without_rseq(start, start + len);
         let unarmed = guards.apply(wanted);
         if let Some(first) = unarmed.first() {
             return Err(Failure::refused(libc::ENOMEM, &first.refusal));
@@ -273,10 +261,10 @@ impl Model {
     }
 
     /// Adds watches, all or none.
-    pub fn insert(&mut self, wishes: &[Wish]) -> Result<Vec<u32>, Failure> {
+    pub fn insert(&mut self, requests: &[Request]) -> Result<Vec<u32>, Failure> {
         let mut ids = Vec::new();
         if backend::is(Backend::Registers) {
-            let result = self.insert_in_registers(wishes, &mut ids);
+            let result = self.insert_in_registers(requests, &mut ids);
             return match result {
                 Ok(()) => Ok(ids),
                 Err(failure) => {
@@ -287,12 +275,12 @@ impl Model {
                 }
             };
         }
-        let result = self.try_insert(wishes, &mut ids);
+        let result = self.try_insert(requests, &mut ids);
         if let Err(failure) = result {
             for id in &ids {
                 self.drop_watch(*id);
             }
-            let set = wishes.get(..ids.len()).unwrap_or(&[]);
+            let set = requests.get(..ids.len()).unwrap_or(&[]);
             let _ = self.repaginate_all(set);
             let _ = self.apply(0, 0);
             return Err(failure);
@@ -300,27 +288,31 @@ impl Model {
         Ok(ids)
     }
 
-    fn insert_in_registers(&mut self, wishes: &[Wish], ids: &mut Vec<u32>) -> Result<(), Failure> {
-        for w in wishes {
+    fn insert_in_registers(
+        &mut self,
+        requests: &[Request],
+        ids: &mut Vec<u32>,
+    ) -> Result<(), Failure> {
+        for w in requests {
             let range = range_of(w.start, w.len)?;
             if !is_mapped(w.start, w.len) {
                 return Err(Failure::new(libc::EFAULT, "the range is not mapped"));
             }
             let id = self.add(w)?;
             ids.push(id);
-            registers::arm(id, range, w.kind)?;
+            registers::arm(&mut self.events, id, range, w.kind)?;
         }
         Ok(())
     }
 
-    fn try_insert(&mut self, wishes: &[Wish], ids: &mut Vec<u32>) -> Result<(), Failure> {
-        for w in wishes {
+    fn try_insert(&mut self, requests: &[Request], ids: &mut Vec<u32>) -> Result<(), Failure> {
+        for w in requests {
             self.check(range_of(w.start, w.len)?, w.kind)?;
             ids.push(self.add(w)?);
         }
-        self.repaginate_all(wishes)?;
-        let start = wishes.iter().map(|w| w.start).min().unwrap_or(0);
-        let end = wishes.iter().map(|w| w.start + w.len).max().unwrap_or(0);
+        self.repaginate_all(requests)?;
+        let start = requests.iter().map(|w| w.start).min().unwrap_or(0);
+        let end = requests.iter().map(|w| w.start + w.len).max().unwrap_or(0);
         self.apply(start, end - start)
     }
 
@@ -402,7 +394,7 @@ impl Model {
     fn put(&mut self, ranges: &[(u64, u64, Permission)]) -> Result<(), Failure> {
         for &(s, e, p) in ranges {
             let Some(kind) = kind_of(p) else { continue };
-            let wish = Wish {
+            let request = Request {
                 start: s,
                 len: e - s,
                 kind,
@@ -411,7 +403,7 @@ impl Model {
                 handler: 0,
                 data: 0,
             };
-            let id = self.add(&wish)?;
+            let id = self.add(&request)?;
             self.ranges.insert(s, e, (p, id));
         }
         Ok(())
@@ -459,7 +451,7 @@ impl Model {
 
     /// Everything back.
     pub fn clear(&mut self) -> Result<(), Failure> {
-        let ids: Vec<u32> = S.list().iter().map(|(id, ..)| id.0).collect();
+        let ids: Vec<u32> = self.watched.list().iter().map(|(id, ..)| id.0).collect();
         for id in ids {
             self.drop_watch(id);
         }
@@ -493,7 +485,7 @@ impl Model {
         let done = guards
             .as_mut()
             .is_none_or(|g| g.privatize_in_child().is_ok());
-        let ids: Vec<u32> = S.list().iter().map(|(id, ..)| id.0).collect();
+        let ids: Vec<u32> = self.watched.list().iter().map(|(id, ..)| id.0).collect();
         for id in ids {
             self.drop_watch(id);
         }
@@ -504,7 +496,7 @@ impl Model {
 }
 
 fn device_use() -> DeviceUse {
-    let entry = upcall::entry();
+    let entry = S.upcall.load(Acquire);
     DeviceUse {
         required: true,
         features: backend::FEATURES,

@@ -16,7 +16,8 @@ use ulpf_lib::sys::Errno;
 
 use crate::error::Failure;
 use crate::shared::S;
-use crate::{above, keys, registers};
+use crate::stub_link;
+use crate::{keys, registers};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -91,7 +92,7 @@ fn because(why: Unusable) -> &'static str {
 /// 0: not chosen yet.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 static CHOICE: Mutex<Choice> = Mutex::new(Choice {
-    wish: None,
+    asked: None,
     reason: ("", ""),
 });
 
@@ -100,7 +101,7 @@ type Reason = (&'static str, &'static str);
 
 struct Choice {
     /// What the program has asked for, and in which words.
-    wish: Option<Backend>,
+    asked: Option<Backend>,
     reason: Reason,
 }
 
@@ -131,13 +132,13 @@ fn unknown(who: &str, name: &str) -> Failure {
 /// Asks for a back end by name, before the first handler or watch; `auto` takes that back. The
 /// environment variable `ULPF_BACKEND` goes before it: whoever runs the program decides last.
 pub fn use_backend(name: &str) -> Result<(), Failure> {
-    let wish = match name {
+    let asked = match name {
         "auto" => None,
         name => Some(Backend::named(name).ok_or_else(|| unknown("", name))?),
     };
     let mut choice = lock();
     if let Some(now) = chosen() {
-        if wish.is_none_or(|w| w == now) {
+        if asked.is_none_or(|w| w == now) {
             return Ok(());
         }
         return Err(Failure::new(
@@ -148,37 +149,37 @@ pub fn use_backend(name: &str) -> Result<(), Failure> {
             ),
         ));
     }
-    if let Some(wish) = wish {
-        wish.probe()?;
+    if let Some(asked) = asked {
+        asked.probe()?;
     }
-    choice.wish = wish;
+    choice.asked = asked;
     Ok(())
 }
 
 /// What would be taken now, and why.
 fn decide(choice: &Choice) -> Result<(Backend, Reason), Failure> {
     let text = std::env::var("ULPF_BACKEND").unwrap_or_default();
-    let (wish, who) = match text.as_str() {
-        "" | "auto" => (choice.wish, "; the program has asked for it"),
+    let (asked, who) = match text.as_str() {
+        "" | "auto" => (choice.asked, "; the program has asked for it"),
         name => (
             Some(Backend::named(name).ok_or_else(|| unknown("ULPF_BACKEND=", name))?),
             "; ULPF_BACKEND asks for it",
         ),
     };
-    let stub = above::ask();
-    if let Some(wish) = wish {
-        if stub && wish != Backend::Signal {
+    let stub = stub_link::ask();
+    if let Some(asked) = asked {
+        if stub && asked != Backend::Signal {
             return Err(Failure::new(
                 libc::EBUSY,
                 format!(
                     "the program is being watched by ulpf, whose guards the back end `{}` cannot be seen through, nor \
                      see through; take `auto` or `signal`, which can, or run the program by itself",
-                    wish.name()
+                    asked.name()
                 ),
             ));
         }
-        let why = wish.probe()?;
-        return Ok((wish, (why, who)));
+        let why = asked.probe()?;
+        return Ok((asked, (why, who)));
     }
     if stub {
         let because =
@@ -211,10 +212,10 @@ pub fn choose() -> Result<(), Failure> {
         return Ok(());
     }
     let (backend, reason) = decide(&choice)?;
-    if above::ask() {
+    if stub_link::ask() {
         let snapshot = maps::Snapshot::read()
             .map_err(|e| Failure::os(e, "/proc/self/maps cannot be read; mount /proc"))?;
-        above::keep_apart(&snapshot);
+        stub_link::keep_apart(&snapshot);
     }
     if backend == Backend::Keys {
         keys::take()?;

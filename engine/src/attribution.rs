@@ -32,7 +32,9 @@ pub trait Program {
 /// The registers behind the instruction.
 #[derive(Clone, Copy)]
 pub struct State {
+    /// General registers, with rip behind the instruction.
     pub gprs: Gprs,
+    /// The processor's extended state as xsave writes it; null: not known.
     pub xsave: *mut u8,
     /// fs, gs.
     pub bases: (u64, u64),
@@ -42,8 +44,11 @@ pub struct State {
 pub struct Touch {
     /// The instruction, or the PC behind it if it cannot be found.
     pub pc: u64,
+    /// First byte that the instruction shares with the watch.
     pub addr: TargetAddr,
+    /// In bytes.
     pub len: u64,
+    /// What it did there.
     pub kind: AccessKind,
 }
 

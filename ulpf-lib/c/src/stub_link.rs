@@ -1,23 +1,21 @@
-//! A stub in the same process (`ulpf gdb`, `ulpf run`, …): what it has to be told, and what only it knows.
+//! A stub in the same process (`ulpf gdb`, `ulpf run`, …): is there one, and what only the stub knows.
 //!
-//! It watches the program as it watches any other, this library with it. Our guards are protections that
+//! The stub watches the program as it watches any other, this library with it. Our guards are protections that
 //! the program has set: the stub guards what lies beneath them, and faults on them come to us. But what we perform
-//! through an alias, it does not see at the program's address: so it is told ([`tell`]). Where an access has
-//! a part that we leave in its place, and the stub guards that, the instruction is stepped instead
+//! through an alias, the stub does not see at the program's address: so it is told (`stub_report.rs`). Where an
+//! access has a part that we leave in its place, and the stub guards that, the instruction is stepped instead
 //! ([`Map`]). `ulpf_lib::door` has the whole of it.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_engine::access::AccessList;
 use ulpf_engine::exec::{AliasMap, Open};
-use ulpf_lib::door::{CALL, CONCERNS, COPY, HELLO, Made, RUNS, Run, SHARED, TELL, Told};
+use ulpf_lib::door::{CALL, CONCERNS, COPY, HELLO, RUNS, Run, SHARED, TELL, Told};
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, place, sys};
+use ulpf_lib::{AccessKind, TargetAddr, place, sys};
 
 use crate::shared::S;
-use crate::stacks::Block;
 
 /// The stub has seen that we are here. (It has, as soon as our handler of SIGSEGV is installed.)
 #[inline]
@@ -28,6 +26,11 @@ pub fn present() -> bool {
 fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
     // SAFETY: an operation that Linux does not know, or the stub's, which checks what it is given.
     unsafe { sys!(k::__NR_prctl, CALL, op, a, b, c) }.ok()
+}
+
+/// Tells the stub of accesses. `true`: the thread is to stop for them.
+pub fn report(told: &Told) -> bool {
+    call(TELL, core::ptr::from_ref(told) as u64, 0, 0) == Some(1)
 }
 
 /// Is there one? Also before it knows of us.
@@ -51,7 +54,10 @@ pub fn keep_apart(snapshot: &Snapshot) {
 }
 
 /// Copies the program's memory as the program knows it, without a hit; how many bytes.
-pub fn copy(to: u64, from: u64, len: u64) -> Option<u64> {
+///
+/// # Safety
+/// What lies at `to`, if something does, may be changed.
+pub unsafe fn copy(to: u64, from: u64, len: u64) -> Option<u64> {
     call(COPY, to, from, len)
 }
 
@@ -72,111 +78,6 @@ impl AliasMap for Map {
         }
     }
 }
-
-// ---- what was performed -------------------------------------------------------------------------
-
-/// Most accesses of one instruction.
-const MOST: usize = 64;
-
-/// Bytes of old values that a thread can keep.
-pub const OLD: usize = 12 << 10;
-
-/// Keeps what these accesses are about to change. (Between `enter` and `leave`.)
-pub fn before(b: &mut Block, list: &AccessList) -> bool {
-    let total: u64 = list.iter().map(|a| a.len).sum();
-    if !present() || total > OLD as u64 {
-        return false;
-    }
-    let mut to = b.old.as_mut_ptr() as u64;
-    for a in list.iter() {
-        if !old(to, a.addr.0, a.len) {
-            return false;
-        }
-        to += a.len;
-    }
-    true
-}
-
-/// Copies what stands in moved memory, and elsewhere.
-pub fn old(to: u64, from: u64, len: u64) -> bool {
-    let mut done = 0;
-    while done < len {
-        let at = TargetAddr(from + done);
-        let n = (PAGE_SIZE - at.0 % PAGE_SIZE).min(len - done);
-        match S.door.pages.entry(at).alias(at) {
-            // SAFETY: the alias of memory that stays where it is until `leave`; room by the caller's promise.
-            Some(alias) => unsafe {
-                core::ptr::copy_nonoverlapping(
-                    alias.0 as *const u8,
-                    (to + done) as *mut u8,
-                    n as usize,
-                )
-            },
-            None if copy(to + done, at.0, n) == Some(n) => {}
-            None => return false,
-        }
-        done += n;
-    }
-    true
-}
-
-/// Tells of an instruction that was performed: `context` is what we return to; `kept`: what [`before`] has
-/// answered. `true`: the thread is to stop for it.
-pub fn tell(b: &Block, pc: u64, context: u64, list: &AccessList, kept: bool) -> bool {
-    if !present() {
-        return false;
-    }
-    let mut made = [Made::default(); MOST];
-    let mut count = 0;
-    for (to, a) in made.iter_mut().zip(list.iter()) {
-        *to = Made {
-            addr: a.addr.0,
-            len: a.len,
-            kind: a.kind as u64,
-        };
-        count += 1;
-    }
-    let old = match kept {
-        true => b.old.as_ptr() as u64,
-        false => 0,
-    };
-    let told = Told {
-        pc,
-        context,
-        stack: b.bounds(),
-        made: made.as_ptr() as u64,
-        count,
-        old,
-        nr: -1,
-        args: [0; 6],
-        result: 0,
-    };
-    call(TELL, &raw const told as u64, 0, 0) == Some(1)
-}
-
-/// Tells of a system call that has moved bytes between these places and somewhere else.
-pub fn tell_call(
-    b: &Block,
-    (nr, pc, args): (u32, u64, [u64; 6]),
-    made: &[Made],
-    old: u64,
-    result: i64,
-) {
-    let told = Told {
-        pc,
-        context: 0,
-        stack: b.bounds(),
-        made: made.as_ptr() as u64,
-        count: made.len() as u64,
-        old,
-        nr: nr.into(),
-        args,
-        result,
-    };
-    let _ = call(TELL, &raw const told as u64, 0, 0);
-}
-
-// ---- how the program's memory looks -------------------------------------------------------------
 
 /// What the stub has moved, as the program knows it.
 fn runs() -> Vec<Run> {

@@ -13,7 +13,7 @@ use capstone_sys as cs;
 use ulpf_lib::arena::Arena;
 use ulpf_lib::place;
 
-use crate::change;
+use crate::shared::S;
 
 static ARENA: Arena = Arena::new();
 
@@ -33,7 +33,7 @@ fn ours(p: *mut u8) -> bool {
 // SAFETY: each block goes back to where it came from.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if change::is_mine() {
+        if S.is_changer() {
             // SAFETY: the caller's layout.
             let p = unsafe { ARENA.alloc(layout) };
             // Elsewhere it could not be told apart: our place is 192 GiB, and full.
@@ -44,7 +44,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if !change::is_mine() {
+        if !S.is_changer() {
             // SAFETY: the caller's layout.
             return unsafe { self.0.alloc_zeroed(layout) };
         }
@@ -59,7 +59,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Switch<A> {
     }
 
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !ours(p) && !change::is_mine() {
+        if !ours(p) && !S.is_changer() {
             // SAFETY: from `self.0`, with this layout.
             return unsafe { self.0.realloc(p, layout, size) };
         }

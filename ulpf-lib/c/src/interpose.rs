@@ -9,7 +9,8 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
-use crate::signals::{self, Action, OURS, SYNCHRONOUS};
+use crate::mask::{OURS, SYNCHRONOUS};
+use crate::signals::{self, Action};
 
 unsafe extern "C" {
     fn __sigaction(signo: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;

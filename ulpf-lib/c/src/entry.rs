@@ -5,12 +5,14 @@ use core::arch::global_asm;
 use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::door;
 
-use crate::shared::S;
-use crate::stacks::{Block, STACK};
+use crate::error::Failure;
+use crate::handler;
+use crate::shared::{Changer, S};
+use crate::signals;
+use crate::stacks::{OwnBlock, STACK};
 
 unsafe extern "C" {
-    pub fn ulpf_signal_entry();
-    pub fn ulpf_signal_return();
+    fn ulpf_signal_entry();
 }
 
 // Before it lies a `Card`, for a stub in the same process.
@@ -54,11 +56,6 @@ ulpf_signal_entry:
     call {handle}
     add rsp, 8
     ret
-    .hidden ulpf_signal_return
-    .globl ulpf_signal_return
-ulpf_signal_return:
-    mov eax, 15
-    syscall
     .popsection
 "#,
     magic = const door::MAGIC,
@@ -73,16 +70,21 @@ ulpf_signal_return:
 
 /// The stack pointer to go on with; 0: there is none.
 extern "C" fn claim() -> u64 {
-    Block::claim().map_or(0, |b| {
+    OwnBlock::claim().map_or(0, |own| {
         // A handler of the program may be under way there that has switched to a stack of its own.
-        if b.depth > 0 {
-            b.top() - STACK / 2
+        if own.depth.get() > 0 {
+            own.top() - STACK / 2
         } else {
-            b.top()
+            own.top()
         }
     })
 }
 
 extern "C" fn handle(signo: i32, info: &mut SigInfo, uc: &mut UContext) {
-    crate::handler::handle(signo, info, uc);
+    handler::handle(signo, info, uc);
+}
+
+/// Takes the five signals.
+pub fn install(_: &mut Changer) -> Result<(), Failure> {
+    signals::install(ulpf_signal_entry as *const () as u64)
 }
