@@ -38,8 +38,8 @@ demo: need-demo build
 	@demo/run
 test: need-test
 	@tests/all
-check: build
-	@$(MAKE) -s -C examples
+check: build examples
+	@$(MAKE) -s -C tests/programs
 	@tests/all --only format lint quick
 SECONDS ?= 1800
 soak: need-test build
@@ -77,6 +77,7 @@ install:
 clean:
 	rm -rf target
 	$(MAKE) -C examples clean
+	$(MAKE) -C tests/programs clean
 
 need-build:
 	@.ci/need $(BUILD_PACKAGES)

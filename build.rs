@@ -28,10 +28,21 @@ fn main() {
     // TARGET_DIR/PROFILE/build/ulpf-HASH/out. The profile `stub` has a folder of its own there, which all of our
     // profiles share, and a lock of its own, so the cargo that runs this script does not wait for the one below.
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").unwrap());
-    let out = out_dir.ancestors().nth(4).expect("OUT_DIR lies in cargo's target folder");
+    let out = out_dir
+        .ancestors()
+        .nth(4)
+        .expect("OUT_DIR lies in cargo's target folder");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["rustc", "--profile", "stub", "--package", "ulpf-stub", "--lib", "--manifest-path"])
+        .args([
+            "rustc",
+            "--profile",
+            "stub",
+            "--package",
+            "ulpf-stub",
+            "--lib",
+            "--manifest-path",
+        ])
         .arg(root.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(out)

@@ -16,8 +16,8 @@ pub fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::iter::once(folder.to_owned())
         .chain(std::env::split_paths(&path))
-    .map(|folder| folder.join(NAME))
-    .find(|file| is_program(file))
+        .map(|folder| folder.join(NAME))
+        .find(|file| is_program(file))
 }
 
 fn is_program(file: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! Real programs: those of `examples/`, with their C library, judged in single steps from `ready()` to
+//! Real programs: those of `examples/` and `tests/programs/`, with their C library, judged in single steps from `ready()` to
 //! their end, or as far as the steps go that are allowed.
 
 use crate::bench::{Bench, say_difference};
@@ -374,7 +374,7 @@ pub fn run(bench: &Bench, only: Option<&str>) -> Result<bool> {
     let start = Instant::now();
     let (mut ok, mut hits, mut steps, mut placed) = (true, 0, 0, 0);
     for e in EXAMPLES.iter().filter(|e| only.is_none_or(|o| o == e.name)) {
-        let program = folder().join(e.name);
+        let program = path(e.name);
         let title = format!("{} {}", e.name, e.args.join(" "));
         let judged = e.judge(&program).with_context(|| title.clone())?;
         ensure!(
@@ -454,6 +454,12 @@ fn pages(w: &Watch) -> (u64, u64) {
     (start, (w.addr + w.len).next_multiple_of(4096) - start)
 }
 
-fn folder() -> PathBuf {
-    crate::soak::root().join("examples/bin")
+/// An example, or a program of the tests.
+fn path(name: &str) -> PathBuf {
+    let bin = |folder| crate::soak::root().join(folder).join("bin").join(name);
+    let example = bin("examples");
+    match example.exists() {
+        true => example,
+        false => bin("tests/programs"),
+    }
 }

@@ -19,7 +19,7 @@ from test_endings import handlers  # noqa: E402
 
 
 def rounds(pid):
-    """The variable of a running examples/spin.c."""
+    """The variable of a running tests/programs/spin.c."""
     return int.from_bytes(peek(pid, "spin", "rounds"), "little")
 
 

@@ -6,6 +6,7 @@ pub const ARGUMENTS: usize = 6;
 /// The length of a buffer in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Len {
+    /// So many.
     Fixed(u16),
     /// As the argument of that number says.
     Arg(u8),
@@ -28,6 +29,7 @@ pub enum Len {
 /// What the kernel does with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dir {
+    /// All of it is read.
     In,
     /// As many bytes as the result says are read.
     InRet,
@@ -39,15 +41,19 @@ pub enum Dir {
     OutRetTimes(u16),
     /// So many bytes, and as many more as the result says, are written.
     OutRetAfter(u16),
+    /// All of it is read, and perhaps written.
     InOut,
     /// An array of iovec: the kernel reads what it points to.
     IovIn,
+    /// An array of iovec: the kernel writes what it points to.
     IovOut,
-    /// A msghdr.
+    /// A msghdr that is sent.
     MsgIn,
+    /// A msghdr that is received.
     MsgOut,
-    /// An array of mmsghdr.
+    /// An array of mmsghdr that are sent.
     MMsgIn,
+    /// An array of mmsghdr that are received.
     MMsgOut,
     /// An array of futex_waitv.
     WaitV,
@@ -56,14 +62,18 @@ pub enum Dir {
 /// A buffer: the number of the argument that points to it, what happens to it, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buf {
+    /// Number of the argument, from 0.
     pub arg: u8,
+    /// What the kernel does with the buffer.
     pub dir: Dir,
+    /// How long the buffer is.
     pub len: Len,
 }
 
 /// What the kernel does with the structure of a relative time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
+    /// Nothing but read it.
     Unchanged,
     /// It says what is left of the time, also when a signal has ended the call.
     Written,
@@ -71,8 +81,10 @@ pub enum Left {
     WrittenOnSuccess,
 }
 
+/// In what a time-out is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
+    /// The argument itself, in milliseconds.
     Millis,
     /// A pointer to a timespec.
     Timespec,
@@ -83,8 +95,11 @@ pub enum Unit {
 /// The relative time-out of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeout {
+    /// Number of the argument, from 0.
     pub arg: u8,
+    /// In what it is given.
     pub unit: Unit,
+    /// What the kernel writes there.
     pub left: Left,
     /// The time-out is relative only where this argument has none of these bits.
     pub unless: Option<(u8, u8)>,
@@ -124,20 +139,33 @@ pub enum Role {
     Remainder,
     /// An address as such, or a pointer to what no row can describe.
     Pointer,
-    // Pointers to buffers, as `Dir` has them.
+    /// Points to a buffer, [`Dir::In`].
     In(Len),
+    /// Points to a buffer, [`Dir::InRet`].
     InRet(Len),
+    /// Points to a buffer, [`Dir::Out`].
     Out(Len),
+    /// Points to a buffer, [`Dir::OutRet`].
     OutRet(Len),
+    /// Points to a buffer, [`Dir::OutRetTimes`].
     OutRetTimes(u16, Len),
+    /// Points to a buffer, [`Dir::OutRetAfter`].
     OutRetAfter(u16, Len),
+    /// Points to a buffer, [`Dir::InOut`].
     InOut(Len),
+    /// Points to a buffer, [`Dir::IovIn`].
     IovIn(Len),
+    /// Points to a buffer, [`Dir::IovOut`].
     IovOut(Len),
+    /// Points to a buffer, [`Dir::MsgIn`].
     MsgIn(Len),
+    /// Points to a buffer, [`Dir::MsgOut`].
     MsgOut(Len),
+    /// Points to a buffer, [`Dir::MMsgIn`].
     MMsgIn(Len),
+    /// Points to a buffer, [`Dir::MMsgOut`].
     MMsgOut(Len),
+    /// Points to a buffer, [`Dir::WaitV`].
     WaitV(Len),
 }
 
@@ -197,13 +225,16 @@ pub enum Blocks {
 /// The end of a socket's connection for which a call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Socket {
+    /// For data to arrive (SO_RCVTIMEO).
     Receives,
+    /// For room to send (SO_SNDTIMEO).
     Sends,
 }
 
 /// A call that ends early only when something is wrong, or when a signal interrupts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
+    /// Whatever its arguments are.
     Always,
     /// Where the argument of that number has MSG_WAITALL.
     IfWaitAll(u8),
@@ -214,9 +245,11 @@ pub enum Whole {
 pub enum Special {
     /// It makes a thread or a process.
     Clone,
+    /// It replaces the program.
     Exec,
     /// It changes what lies at an address.
     Mapping,
+    /// futex(2): its arguments depend on the operation.
     Futex,
     /// It waits under the signal mask that the argument points to.
     Mask(u8),
@@ -241,29 +274,37 @@ pub struct Slot {
 /// One system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// As in the manual, without the prefix of the constant.
     pub name: &'static str,
+    /// What the arguments are, in their order.
     pub roles: &'static [Role],
     /// The buffers among the roles, by argument number.
     pub buffers: &'static [Buf],
+    /// Which memory the call touches.
     pub memory: Memory,
+    /// Does the call wait?
     pub blocks: Blocks,
     /// It takes data from somewhere, or waits: EFAULT is its last word, because part of its work may be
     /// done. All others may be made again with the pages open.
     pub consumes: bool,
+    /// How long it waits, if an argument says so.
     pub timeout: Option<Timeout>,
     /// On a socket, how long it waits is limited by SO_RCVTIMEO or SO_SNDTIMEO.
     pub socket: Option<Socket>,
+    /// It ends early only when something is wrong.
     pub whole: Option<Whole>,
     /// The argument with a position in a file.
     pub position: Option<u8>,
     /// The same call with an array of iovec in place of its buffer.
     pub vectored: Option<u32>,
+    /// A patched site may make it without the stub, under these conditions.
     pub slot: Option<Slot>,
+    /// What else is special about it.
     pub special: Option<Special>,
 }
 
 /// The buffers among the roles, and how many there are.
-pub const fn buffers(roles: &[Role]) -> ([Buf; ARGUMENTS], usize) {
+pub(super) const fn buffers(roles: &[Role]) -> ([Buf; ARGUMENTS], usize) {
     let none = Buf {
         arg: 0,
         dir: Dir::In,
@@ -292,7 +333,7 @@ const fn without_prefix(constant: &'static str) -> &'static str {
 /// The words of a row.
 impl Row {
     /// A call that may block, and whose memory is that of its buffers.
-    pub const fn new(
+    pub(super) const fn new(
         constant: &'static str,
         roles: &'static [Role],
         buffers: &'static [Buf],
@@ -339,61 +380,61 @@ impl Row {
         });
         self
     }
-    pub const fn addresses(mut self) -> Row {
+    pub(super) const fn addresses(mut self) -> Row {
         self.memory = Memory::Addresses;
         self
     }
-    pub const fn by_command(mut self) -> Row {
+    pub(super) const fn by_command(mut self) -> Row {
         self.memory = Memory::ByCommand;
         self
     }
-    pub const fn open(mut self) -> Row {
+    pub(super) const fn open(mut self) -> Row {
         self.memory = Memory::Open;
         self
     }
-    pub const fn never_blocks(mut self) -> Row {
+    pub(super) const fn never_blocks(mut self) -> Row {
         self.blocks = Blocks::Never;
         self
     }
-    pub const fn uninterruptible(mut self) -> Row {
+    pub(super) const fn uninterruptible(mut self) -> Row {
         self.blocks = Blocks::Uninterruptibly;
         self
     }
-    pub const fn consumes(mut self) -> Row {
+    pub(super) const fn consumes(mut self) -> Row {
         self.consumes = true;
         self
     }
-    pub const fn receives(mut self) -> Row {
+    pub(super) const fn receives(mut self) -> Row {
         self.socket = Some(Socket::Receives);
         self
     }
-    pub const fn sends(mut self) -> Row {
+    pub(super) const fn sends(mut self) -> Row {
         self.socket = Some(Socket::Sends);
         self
     }
-    pub const fn whole(mut self) -> Row {
+    pub(super) const fn whole(mut self) -> Row {
         self.whole = Some(Whole::Always);
         self
     }
-    pub const fn whole_if_waitall(mut self, arg: u8) -> Row {
+    pub(super) const fn whole_if_waitall(mut self, arg: u8) -> Row {
         self.whole = Some(Whole::IfWaitAll(arg));
         self
     }
-    pub const fn vectored(mut self, number: u32) -> Row {
+    pub(super) const fn vectored(mut self, number: u32) -> Row {
         self.vectored = Some(number);
         self
     }
-    pub const fn relative_unless(mut self, arg: u8, bits: u8) -> Row {
+    pub(super) const fn relative_unless(mut self, arg: u8, bits: u8) -> Row {
         if let Some(timeout) = &mut self.timeout {
             timeout.unless = Some((arg, bits));
         }
         self
     }
-    pub const fn special(mut self, special: Special) -> Row {
+    pub(super) const fn special(mut self, special: Special) -> Row {
         self.special = Some(special);
         self
     }
-    pub const fn slot(mut self) -> Row {
+    pub(super) const fn slot(mut self) -> Row {
         self.slot = Some(Slot {
             null: 0,
             near: 0,
@@ -401,19 +442,19 @@ impl Row {
         });
         self
     }
-    pub const fn if_null(mut self, arg: u8) -> Row {
+    pub(super) const fn if_null(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.null |= 1 << arg;
         }
         self
     }
-    pub const fn if_near(mut self, arg: u8) -> Row {
+    pub(super) const fn if_near(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.near |= 1 << arg;
         }
         self
     }
-    pub const fn if_is(mut self, arg: u8, value: i32) -> Row {
+    pub(super) const fn if_is(mut self, arg: u8, value: i32) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.is = Some((arg, value));
         }

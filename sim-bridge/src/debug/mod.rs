@@ -9,18 +9,17 @@
 //! The machine stops before an instruction, so at a hit the PC is the one behind it, as on x86. The hook
 //! that sees an instruction begin asks nothing but `is_idle` while there is no debugger.
 
+mod arm;
 mod hits;
+pub mod watch;
 mod watches;
 
-pub use watches::{MAX_WATCHED, Watch, Wish};
-
-use hits::Piece;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use ulpf_bridge::{Hit, Kind};
 use unicorn_engine::Unicorn;
-use watches::Page;
+use watch::{Page, Piece, Watch};
 
 /// Why the machine has come to a stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -120,6 +119,7 @@ impl Debug {
 
 #[cfg(test)]
 mod tests {
+    use super::watch::Wish;
     use super::*;
     use crate::mmu::{NONE, RO, RW};
     use ulpf_bridge::{Bytes, Filter};

@@ -1,82 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The watches, and what their pages have to forbid for them.
+//! Which watches there are, and what their pages have to forbid for them.
 
 use super::Debug;
-use crate::machine::{State, Uc};
+use super::watch::{Page, Watch, Wish};
 use crate::memory::PAGE;
 use crate::mmu::{NONE, RO, RW};
-use std::collections::{BTreeSet, HashMap};
-use ulpf_bridge::Filter;
-use ulpf_bridge::Kind;
-
-/// Bytes of all watches together; larger ones are refused.
-pub const MAX_WATCHED: u64 = 1 << 30;
-
-/// What is to become of its hits.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
-    /// Those that pass the filter stop the machine.
-    pub stop: bool,
-    pub filter: Option<Filter>,
-}
-
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish {
-            stop: true,
-            filter: None,
-        }
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Watch {
-    pub addr: u64,
-    pub len: u64,
-    pub kind: Kind,
-    pub hits: u64,
-    /// Writes that left the value as it was.
-    pub silent: u64,
-    pub filtered: u64,
-    pub stops: u64,
-    pub wish: Wish,
-    /// Hits that all of the filter but `skip` and `count` has let pass.
-    pub(super) passed: u64,
-    /// The user knows that its condition cannot be evaluated.
-    pub(super) told: bool,
-}
-
-/// The watches of one page, and which of its bytes they cover: most accesses to a busy page touch none.
-pub(super) struct Page {
-    pub(super) ids: BTreeSet<u64>,
-    bits: [u64; PAGE as usize / 64],
-    /// Accesses to it that met no watch.
-    pub(super) false_positives: u64,
-}
-
-impl Default for Page {
-    fn default() -> Page {
-        Page {
-            ids: BTreeSet::new(),
-            bits: [0; PAGE as usize / 64],
-            false_positives: 0,
-        }
-    }
-}
-
-impl Page {
-    fn cover(&mut self, page: u64, w: &Watch) {
-        let (from, to) = (w.addr.max(page), (w.addr + w.len).min(page + PAGE));
-        for byte in from - page..to - page {
-            self.bits[byte as usize / 64] |= 1 << (byte % 64);
-        }
-    }
-
-    fn covers(&self, page: u64, addr: u64, end: u64) -> bool {
-        let (from, to) = (addr.max(page), end.min(page + PAGE));
-        (from - page..to - page).any(|byte| self.bits[byte as usize / 64] >> (byte % 64) & 1 != 0)
-    }
-}
+use std::collections::HashMap;
+use ulpf_bridge::{Filter, Kind};
 
 impl Debug {
     /// Its number, and the permissions of the pages that are different now.
@@ -190,53 +120,6 @@ impl Debug {
         ids.sort_unstable();
         ids.dedup();
         ids
-    }
-}
-
-impl State {
-    /// A watch for a debugger. The error says why not, and what to do.
-    pub fn arm(
-        &mut self,
-        uc: &mut Uc,
-        addr: u64,
-        len: u64,
-        kind: Kind,
-        wish: Wish,
-    ) -> Result<u64, String> {
-        if len == 0 || addr.checked_add(len).is_none() {
-            return Err(format!("{len} bytes at {addr:#x} are no memory"));
-        }
-        if self.debug.watched + len > MAX_WATCHED {
-            return Err(format!(
-                "all watches together would have more than {MAX_WATCHED} bytes; watch less"
-            ));
-        }
-        if !self.space.is_mapped(addr, len) {
-            return Err(format!(
-                "nothing is mapped at {addr:#x} (+{len}); set the watch when the program has this memory"
-            ));
-        }
-        if self.mmu.cr18 != 0 || self.device.is_ours() {
-            return Err("the program has a handler for user-level page faults itself, and the machine has one such handler; use `--backend signal`".into());
-        }
-        let (id, changes) = self.debug.add_as(addr, len, kind, wish);
-        self.mmu.write_once = false;
-        for (page, permission) in changes {
-            self.set_permission(uc, page, permission);
-        }
-        Ok(id)
-    }
-
-    /// False: there is no such watch.
-    pub fn disarm(&mut self, uc: &mut Uc, id: u64) -> bool {
-        let Some(changes) = self.debug.remove(id) else {
-            return false;
-        };
-        for (page, permission) in changes {
-            self.set_permission(uc, page, permission);
-        }
-        self.mmu.write_once = !self.debug.has_watches() && self.watches.is_empty();
-        true
     }
 }
 

@@ -1,125 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Signals: handlers, masks, alternate stacks, frames as Linux lays them out. Where they come from: the
-//! program's own instructions (faults, traps), its own kill and tgkill, and other processes, whose
-//! signals the simulator's process receives in the program's stead (`processes.rs`).
-//!
-//! ```text
-//!   sp ─▶ 0   restorer          what the handler returns to
-//!         8   ucontext: flags, link, stack, registers (+40), trap, address, pointer to fpstate (+224),
-//!             mask (+296)
-//!       312   siginfo, 128 bytes
-//!       440…  fpstate, 512 bytes as FXSAVE has them, aligned to 64
-//! ```
+//! From a pending signal to its handler, and back.
 
-use crate::bridge::registers::{ST, XMM};
-use crate::machine::{End, State, Uc};
-use crate::os::{EFAULT, EINVAL, ENOMEM, read_bytes, write_bytes};
-use crate::threads::{Later, Wait};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use unicorn_engine::{RegisterX86 as R, uc_engine};
-
-pub const SIGILL: u32 = 4;
-pub const SIGTRAP: u32 = 5;
-pub const SIGBUS: u32 = 7;
-pub const SIGFPE: u32 = 8;
-pub const SIGKILL: u32 = 9;
-pub const SIGSEGV: u32 = 11;
-const SIGCHLD: u32 = 17;
-
-const SA_SIGINFO_RESTORER: u64 = 0x0400_0000;
-const SA_ONSTACK: u64 = 0x0800_0000;
-const SA_RESTART: u64 = 0x1000_0000;
-const SA_NODEFER: u64 = 0x4000_0000;
-const SA_RESETHAND: u64 = 0x8000_0000;
-
-const FLAGS_CLEARED: u64 = 0x100 | 0x400 | 0x1_0000;
-/// Of the flags those that a user may set.
-const FLAGS_USER: u64 = 0x25_4dd5;
-
-#[derive(Clone, Copy, Default)]
-pub struct Action {
-    pub handler: u64,
-    flags: u64,
-    restorer: u64,
-    mask: u64,
-}
-
-/// siginfo's first words: code, and what follows it.
-#[derive(Clone, Copy, Default)]
-pub struct Info {
-    pub code: i32,
-    /// The address of a fault; the sender's process and user else.
-    pub value: u64,
-    pub trap: u64,
-    /// Of a page fault: 1 forbidden (else not mapped), 2 a store, 4 by the user, 16 a fetch.
-    pub error: u64,
-}
-
-pub struct Signals {
-    pub actions: [Action; 65],
-    /// To the process as a whole.
-    pub pending: u64,
-    info: [Info; 65],
-}
-
-impl Default for Signals {
-    fn default() -> Signals {
-        Signals {
-            actions: [Action::default(); 65],
-            pending: 0,
-            info: [Info::default(); 65],
-        }
-    }
-}
-
-/// Signals that this process has received, and the machine that is to stop for them.
-static RECEIVED: AtomicU64 = AtomicU64::new(0);
-static MACHINE: AtomicPtr<uc_engine> = AtomicPtr::new(std::ptr::null_mut());
-
-extern "C" fn received(signal: i32) {
-    RECEIVED.fetch_or(1 << (signal - 1), Ordering::SeqCst);
-    let machine = MACHINE.load(Ordering::SeqCst);
-    if !machine.is_null() {
-        STOPPED.store(true, Ordering::SeqCst);
-        // SAFETY: it is there as long as its address is here. All it does is to set two flags.
-        unsafe { unicorn_engine::uc_emu_stop(machine) };
-    }
-}
-
-static STOPPED: AtomicBool = AtomicBool::new(false);
-
-/// Has a signal stopped the machine since the last look?
-pub fn has_stopped() -> bool {
-    STOPPED.swap(false, Ordering::SeqCst)
-}
-
-pub fn has_received() -> bool {
-    RECEIVED.load(Ordering::Relaxed) != 0
-}
-
-/// The machine looks for signals by itself from now on. (Stopped between two instructions that have hooks,
-/// Unicorn may go on at the one before.)
-pub fn polled() {
-    MACHINE.store(std::ptr::null_mut(), Ordering::SeqCst);
-}
-
-/// Signals of this process are the machine's from now on.
-pub fn adopt(machine: *mut uc_engine) {
-    MACHINE.store(machine, Ordering::SeqCst);
-}
-
-/// Signals that instructions of the program raise; this process's own are bugs.
-fn is_synchronous(signal: u32) -> bool {
-    matches!(signal, SIGILL | SIGTRAP | SIGBUS | SIGFPE | SIGSEGV)
-}
-
-fn ignored_by_default(signal: u32) -> bool {
-    matches!(signal, SIGCHLD | 18 | 23 | 28)
-}
-
-pub fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
-}
+use super::*;
+use crate::errno::EINTR;
+use crate::registers::{ST, XMM};
+use crate::state::{End, State, Uc};
+use crate::threads::Wait;
+use crate::user_memory::write_bytes;
+use unicorn_engine::RegisterX86 as R;
 
 /// What the process has received becomes pending.
 pub fn collect(s: &mut State) {
@@ -144,7 +32,7 @@ pub fn ignore(s: &mut State, set: u64) {
 }
 
 /// The action of this process for a signal that others may send: it is the program's.
-fn mirror(s: &State, signal: u32) {
+pub(super) fn mirror(s: &State, signal: u32) {
     if !s.processes || is_synchronous(signal) {
         return;
     }
@@ -162,7 +50,7 @@ fn mirror(s: &State, signal: u32) {
 }
 
 /// And so is its mask: what a blocked signal does by default has to wait.
-fn mirror_mask(s: &State) {
+pub(super) fn mirror_mask(s: &State) {
     if !s.processes {
         return;
     }
@@ -305,7 +193,7 @@ fn restore_fpstate(uc: &mut Uc, image: &[u8]) {
     }
 }
 
-fn on(stack: (u64, u64), sp: u64) -> bool {
+pub(super) fn on(stack: (u64, u64), sp: u64) -> bool {
     sp > stack.0 && sp - stack.0 <= stack.1
 }
 
@@ -387,7 +275,7 @@ fn interrupt_call(uc: &mut Uc) {
     let mut code = [0; 2];
     if uc.mem_read(pc, &mut code).is_ok() && code == [0x0f, 0x05] {
         let _ = uc.reg_write(R::RIP, pc + 2);
-        let _ = uc.reg_write(R::RAX, crate::os::EINTR as u64);
+        let _ = uc.reg_write(R::RAX, EINTR as u64);
     }
 }
 
@@ -412,109 +300,4 @@ pub(crate) fn returned(uc: &mut Uc, s: &mut State) -> Result<(), End> {
     mirror_mask(s);
     s.attention = 0;
     Ok(())
-}
-
-/// rt_sigaction.
-pub fn action(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
-    let (signal, new, old) = (a[0] as u32, a[1], a[2]);
-    if !(1..=64).contains(&signal) || a[3] != 8 || (new != 0 && matches!(signal, 9 | 19)) {
-        return Err(EINVAL);
-    }
-    let was = s.signals.actions[signal as usize];
-    if old != 0 {
-        let bytes = [was.handler, was.flags, was.restorer, was.mask].map(u64::to_le_bytes);
-        write_bytes(uc, s, old, &bytes.concat())?;
-    }
-    if new != 0 {
-        let bytes = read_bytes(uc, s, new, 32)?;
-        let word =
-            |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap_or_default());
-        s.signals.actions[signal as usize] = Action {
-            handler: word(0),
-            flags: word(1),
-            restorer: word(2),
-            mask: word(3) & !(bit(SIGKILL) | bit(19)),
-        };
-        mirror(s, signal);
-        // A handler of faults has to find the state before the instruction.
-        s.want_hooks |= word(0) > 1 && is_synchronous(signal);
-    }
-    Ok(0)
-}
-
-/// rt_sigprocmask.
-pub fn mask(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
-    if a[3] != 8 {
-        return Err(EINVAL);
-    }
-    let was = s.thread().mask;
-    if a[1] != 0 {
-        let set = set_at(uc, s, a[1])?;
-        s.thread().mask = match a[0] {
-            0 => was | set,
-            1 => was & !set,
-            2 => set,
-            _ => return Err(EINVAL),
-        };
-        mirror_mask(s);
-        s.attention = 0;
-    }
-    if a[2] != 0 {
-        write_bytes(uc, s, a[2], &was.to_le_bytes())?;
-    }
-    Ok(0)
-}
-
-fn set_at(uc: &Uc, s: &mut State, at: u64) -> Result<u64, i64> {
-    let bytes = read_bytes(uc, s, at, 8)?;
-    let set = u64::from_le_bytes(bytes.try_into().map_err(|_| EFAULT)?);
-    Ok(set & !(bit(SIGKILL) | bit(19)))
-}
-
-/// rt_sigsuspend, and pause (which keeps the mask).
-pub fn suspend(uc: &Uc, s: &mut State, at: Option<u64>) -> Result<Later, i64> {
-    if let Some(at) = at {
-        let set = set_at(uc, s, at)?;
-        let was = s.thread().mask;
-        s.thread().suspended.get_or_insert(was);
-        s.thread().mask = set;
-        mirror_mask(s);
-    }
-    Ok(Later::Again(Wait::Outside))
-}
-
-/// rt_sigpending.
-pub fn pending(uc: &mut Uc, s: &mut State, to: u64) -> Result<i64, i64> {
-    collect(s);
-    let set = (s.signals.pending | s.thread().pending) & s.thread().mask;
-    write_bytes(uc, s, to, &set.to_le_bytes())?;
-    Ok(0)
-}
-
-/// sigaltstack.
-pub fn alternate(uc: &mut Uc, s: &mut State, new: u64, old: u64) -> Result<i64, i64> {
-    let was = s.thread().alternate;
-    let on_it = on(was, uc.reg_read(R::RSP).unwrap_or(0));
-    if old != 0 {
-        let flags = match was.1 {
-            0 => 2u64,
-            _ => u64::from(on_it),
-        };
-        let bytes = [was.0, flags, was.1].map(u64::to_le_bytes).concat();
-        write_bytes(uc, s, old, &bytes)?;
-    }
-    if new != 0 {
-        let bytes = read_bytes(uc, s, new, 24)?;
-        let word =
-            |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap_or_default());
-        if on_it {
-            return Err(crate::os::EPERM);
-        }
-        s.thread().alternate = match word(1) as u32 & 3 {
-            2 => (0, 0),
-            _ if word(2) < 2048 => return Err(ENOMEM),
-            _ => (word(0), word(2)),
-        };
-    }
-    Ok(0)
 }

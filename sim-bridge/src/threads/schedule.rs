@@ -1,104 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Threads: they take turns on the one processor of the machine, between two instructions, so what one
-//! stores the next one sees. That is stronger than what x86 promises, and so a program that needs a fence
-//! it does not have runs here and fails elsewhere; nothing that is right there is wrong here. A turn
-//! lasts [`TURN`] instructions, or until the thread waits, and so a run can be repeated.
-//!
-//! Waiting is virtual, too: if nobody can run, time goes on to the first deadline. Only who waits for
-//! something outside the machine (a descriptor, a child, a signal) makes the machine wait.
+//! Whose turn it is, and what ends a wait.
 
-use crate::machine::{End, State, Uc};
-use crate::os::EINTR;
-use crate::signals;
-use crate::write_once::Armed;
-use unicorn_engine::{Context, RegisterX86 as R};
-
-pub const TURN: u64 = 20_000;
-/// Of this process alone; the rest is a program that makes threads in a loop.
-pub const MOST: usize = 4096;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    No,
-    Futex {
-        addr: u64,
-        bits: u32,
-        deadline: Option<u64>,
-    },
-    Sleep {
-        deadline: u64,
-    },
-    /// The call is made again when the descriptor is ready (poll(2)'s bits), or at the deadline.
-    File {
-        fd: i32,
-        events: i16,
-        deadline: Option<u64>,
-    },
-    /// The call is made again when something outside has happened: a child has ended, a signal has come.
-    Outside,
-}
-
-pub struct Thread {
-    pub id: u32,
-    pub wait: Wait,
-    /// The call before which it stands has waited, and is made again.
-    pub again: bool,
-    /// The processor's state, while others run.
-    context: Option<Context>,
-    /// What its system call gives, if it has waited.
-    result: Option<i64>,
-    /// CLONE_CHILD_CLEARTID.
-    pub clear_id: u64,
-    pub mask: u64,
-    /// The mask that sigsuspend has replaced.
-    pub suspended: Option<u64>,
-    pub pending: u64,
-    /// Alternate stack: base, length; empty: none.
-    pub alternate: (u64, u64),
-    /// The device's exception stack: base, length; empty: none.
-    pub exceptions: (u64, u64),
-    /// Handlers of the hardware that have not returned, and the permits of the write-once rule.
-    frames: Vec<u64>,
-    entered: u64,
-    in_handler: u64,
-    armed: Vec<Armed>,
-}
-
-impl Thread {
-    pub fn new(id: u32) -> Thread {
-        Thread {
-            id,
-            wait: Wait::No,
-            again: false,
-            context: None,
-            result: None,
-            clear_id: 0,
-            mask: 0,
-            suspended: None,
-            pending: 0,
-            alternate: (0, 0),
-            exceptions: (0, 0),
-            frames: vec![],
-            entered: 0,
-            in_handler: 0,
-            armed: vec![],
-        }
-    }
-}
-
-/// What a system call leaves to be done between two instructions.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Later {
-    /// The call is made again when the wait is over.
-    Again(Wait),
-    /// The call ends with what ends the wait.
-    Wait(Wait),
-    Yield,
-    /// Flags, stack, where the parent and the child want the number, thread-local storage.
-    Clone([u64; 5]),
-    ExitThread,
-    SignalReturn,
-}
+use super::{Later, TURN, Thread, Wait};
+use crate::errno::EINTR;
+use crate::host::ready;
+use crate::signals::deliver as signals;
+use crate::state::{End, State, Uc};
+use unicorn_engine::RegisterX86 as R;
 
 const CLONE_SETTLS: u64 = 0x80000;
 const CLONE_PARENT_SETTID: u64 = 0x100000;
@@ -106,24 +14,6 @@ const CLONE_CHILD_CLEARTID: u64 = 0x200000;
 const CLONE_CHILD_SETTID: u64 = 0x1000000;
 
 impl State {
-    pub(crate) fn thread(&mut self) -> &mut Thread {
-        let n = self.current;
-        &mut self.threads[n]
-    }
-
-    pub(crate) fn thread_id(&self) -> u32 {
-        self.threads[self.current].id
-    }
-
-    /// Nanoseconds, as the program's clocks tell: a cycle is one.
-    pub(crate) fn now(&self) -> u64 {
-        self.skipped
-            + match self.full {
-                true => self.stats.cycles,
-                false => self.stats.instructions + 1000 * self.stats.system_calls,
-            }
-    }
-
     /// The rest of a system call, behind its instruction.
     pub(crate) fn finish(&mut self, uc: &mut Uc, later: Later) -> Result<(), End> {
         match later {
@@ -381,14 +271,4 @@ impl State {
         }
         Ok(())
     }
-}
-
-pub fn ready(fd: i32, events: i16, ms: i32) -> bool {
-    let mut p = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    // SAFETY: one structure.
-    unsafe { libc::poll(&raw mut p, 1, ms) != 0 }
 }

@@ -1,55 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Processes: a forked program is a forked simulator. Each has a machine of its own, whose memory the
-//! kernel below copies when it is written to, and what the program shares with its child (shared
-//! mappings, descriptors, the device's store) the two simulators share. So process numbers, exit
-//! statuses, process groups and signals are this kernel's. Only `ulpf-sim` does that (`Config::processes`):
-//! a program that has more threads than the machine's cannot fork.
+//! fork, wait, kill: what one simulator does to another.
 
-use crate::machine::{End, State, Uc};
+use super::{FIRST, Kind, Loan};
+use crate::errno::{ECHILD, EINTR, EINVAL, ENOMEM, EPERM, ESRCH};
+use crate::host::host;
 use crate::memory::{Backing, PAGE, USER_END};
-use crate::os::{ECHILD, EINTR, EINVAL, ENOMEM, EPERM, ESRCH, host, write_bytes};
-use crate::signals::{self, Info};
-use crate::threads::{Later, Thread, Wait};
+use crate::signals::{Info, deliver as signals};
+use crate::state::{End, State, Uc};
+use crate::threads::{Later, Wait};
+use crate::user_memory::write_bytes;
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
-
-/// The first process, as the program knows it: the same in every run.
-pub const FIRST: u32 = 1000;
-
-/// Number of this process for the program, and the simulator's own.
-#[derive(Default)]
-pub struct Family {
-    /// The simulator that was started.
-    root: i32,
-    /// Children that have not been waited for.
-    children: Vec<i32>,
-    loan: Option<Loan>,
-}
-
-impl Family {
-    pub fn root(&self) -> i32 {
-        self.root
-    }
-
-    /// After an exec.
-    pub fn resumed(root: i32) -> Family {
-        Family {
-            root,
-            ..Family::default()
-        }
-    }
-
-    /// What the program calls a process.
-    fn outside(&self, pid: i32) -> i64 {
-        match pid {
-            p if p == self.root => FIRST.into(),
-            p => p.into(),
-        }
-    }
-}
 
 fn own() -> i32 {
     std::process::id() as i32
@@ -68,23 +32,6 @@ pub fn parent(s: &State) -> i64 {
         true => s.family.outside(unsafe { libc::getppid() }),
         false => 1,
     }
-}
-
-/// What a new process has of its parent's memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Copies,
-    /// A copy, and the parent waits until it has ended, or has another program.
-    Waits,
-    /// The same; then what the child has changed in its copy is brought back to the parent.
-    Shares,
-}
-
-/// What a child owes to a parent that waits for it (vfork).
-pub struct Loan {
-    to: File,
-    /// Pages, and what they held.
-    pages: HashMap<u64, u64>,
 }
 
 fn digest(page: &[u8]) -> u64 {
@@ -304,7 +251,3 @@ pub fn interrupted(s: &mut State) -> bool {
 }
 
 pub const INTERRUPTED: i64 = EINTR;
-
-pub fn first_thread() -> Thread {
-    Thread::new(FIRST)
-}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! From accesses to hits: what an instruction, or a system call, did to which watch, and whether that counts.
 
-use super::{Debug, Pause, Watch};
-use crate::bridge::registers::GENERAL;
+use super::watch::{Piece, Watch};
+use super::{Debug, Pause};
 use crate::memory::PAGE;
+use crate::registers::GENERAL;
 use ulpf_bridge::filter::{Asked, Program};
 use ulpf_bridge::{Bytes, Hit, Kind};
 use unicorn_engine::{RegisterX86 as R, Unicorn};
@@ -12,13 +13,6 @@ use unicorn_engine::{RegisterX86 as R, Unicorn};
 const VALUE: u64 = 64;
 /// Hits that are kept for who asks later.
 const LOG: usize = 1 << 16;
-
-pub(super) struct Piece {
-    addr: u64,
-    len: u64,
-    write: bool,
-    old: Vec<u8>,
-}
 
 /// The machine between two instructions, for conditions.
 struct AtRest<'a, 'd, D>(&'a Unicorn<'d, D>);
