@@ -1,7 +1,6 @@
 """One program, one file, several back ends: the same hits in the same order."""
 
 import os
-import os
 import re
 import struct
 import subprocess
