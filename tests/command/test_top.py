@@ -13,6 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+from lib import schema
 from lib.cases import Case, line
 from lib.env import ROOT, ULPF, example, needs, ulpf_only
 from lib.rsp import wait_until
@@ -282,6 +283,7 @@ class Export(unittest.TestCase):
             self.assertEqual((status, out), (0, ""))
             self.assertRegex(err, r"^ulpf: \d+ hits written to .*hits\.jsonl\n$")
             lines = [json.loads(text) for text in open(path)]
+            schema.lines().check("export", lines)
             hits = [l for l in lines if l["type"] == "hit"]
             counters = {l["watch"]: l["hits"] for l in lines if l["type"] == "counters"}
             self.assertEqual(len(hits), sum(counters.values()))
