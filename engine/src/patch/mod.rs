@@ -20,6 +20,7 @@
 mod asm;
 mod parts;
 mod plan;
+mod registers;
 #[cfg(test)]
 mod tests;
 mod trampoline;

@@ -131,6 +131,9 @@ fn unknown(who: &str, name: &str) -> Failure {
 
 /// Asks for a back end by name, before the first handler or watch; `auto` takes that back. The
 /// environment variable `ULPF_BACKEND` goes before it: whoever runs the program decides last.
+///
+/// # Errors
+/// EINVAL for an unknown name, EBUSY after the first handler or watch, ENODEV and others if it cannot be had.
 pub fn use_backend(name: &str) -> Result<(), Failure> {
     let asked = match name {
         "auto" => None,

@@ -11,10 +11,12 @@ use ulpf_lib::sys::Errno;
 pub struct Failure {
     /// As errno(3) names it.
     pub errno: i32,
+    /// A sentence for people: what could not be done, why, and what to do.
     pub text: String,
 }
 
 impl Failure {
+    /// With an errno of errno(3) and a sentence that does not end with a full stop.
     pub fn new(errno: i32, text: impl Into<String>) -> Failure {
         Failure {
             errno,

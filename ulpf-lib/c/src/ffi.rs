@@ -22,14 +22,23 @@ use crate::watch::{self, Counts, Stats};
 /// `struct ulpf_watchpoint`.
 #[repr(C)]
 pub struct Watchpoint {
+    /// Bytes of the structure as the caller knows it.
     pub size: usize,
+    /// First byte to watch.
     pub addr: *mut c_void,
+    /// In bytes; at least one.
     pub len: usize,
+    /// `ULPF_READ` (1), `ULPF_WRITE` (2) or `ULPF_ACCESS` (3).
     pub access: c_int,
+    /// `ULPF_*` flags, or 0.
     pub flags: u32,
+    /// For this thread (or with `ULPF_OTHERS` for all but this one); 0: for all.
     pub thread: i32,
+    /// 0.
     pub reserved: i32,
+    /// Called after each hit; 0: that of `ulpf_set_handler`.
     pub handler: usize,
+    /// Given to the handler.
     pub data: *mut c_void,
 }
 
@@ -108,11 +117,14 @@ pub extern "C" fn ulpf_register_user_handler(handler: *mut c_void) -> c_int {
     })) as c_int
 }
 
+/// Ends all watches. 0, or -1 and errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_unregister() -> c_int {
     answer(call(|| setup::unregister().map(|()| 0))) as c_int
 }
 
+/// Reports the accesses to `range` bytes from `addr` on that the permission (`USER_*`, thesis section 3.4) forbids.
+/// 0, or -1 and errno: EPERM without a handler, EINVAL, EFAULT, EOPNOTSUPP, ENOMEM, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_set_permissions(
     addr: *mut c_void,
@@ -152,11 +164,14 @@ pub extern "C" fn ulpf_lookup_wp() -> c_int {
     current().map_or(0, |f| f.watched as c_int)
 }
 
+/// The PLI region that governs an address (thesis section 3.3.2); 0: none does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_check_virt_prefix(addr: *mut c_void) -> c_ulong {
     call(|| with(|m| Ok(m.check_virt_prefix(addr as u64)))).unwrap_or(0)
 }
 
+/// Changes the permission of the page of `addr` in its PLI region, and the page's guard with it. 0, or -1 and errno:
+/// EINVAL for another region.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_modify_pli(addr: *mut c_void, permissions: c_int, region: c_ulong) -> c_int {
     answer(call(|| {
@@ -167,6 +182,7 @@ pub extern "C" fn ulpf_modify_pli(addr: *mut c_void, permissions: c_int, region:
 
 // ---- Sentry-Watcher's API ------------------------------------------------------------------------
 
+/// The handler of all watchpoints without one of their own; null: none. 0, or -1 and errno: EFAULT if it is no code.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_set_handler(handler: *mut c_void, data: *mut c_void) -> c_int {
     answer(call(|| {
@@ -180,6 +196,7 @@ pub extern "C" fn ulpf_set_handler(handler: *mut c_void, data: *mut c_void) -> c
     })) as c_int
 }
 
+/// Watches `len` bytes (`ULPF_*` access). The watchpoint's number, or -1 and errno as `ulpf_insert`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_insert_watchpoint(addr: *mut c_void, len: usize, access: c_int) -> c_long {
     let w = Watchpoint {
@@ -270,6 +287,7 @@ unsafe fn insert(watchpoints: *const Watchpoint, count: usize) -> Result<Vec<u32
     Ok(ids.to_vec())
 }
 
+/// Ends a watch. 0, or -1 and errno: ENOENT if there is none of this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_delete_watchpoint(id: c_long) -> c_int {
     answer(call(|| {
@@ -297,6 +315,7 @@ pub unsafe extern "C" fn ulpf_watchpoint_counts(id: c_long, counts: *mut Counts)
 
 // ---- the rest -------------------------------------------------------------------------------------
 
+/// Where the range can be touched without a fault and without a hit; null and EXDEV: its parts lie apart.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_alias(addr: *mut c_void, len: usize) -> *mut c_void {
     match watch::alias(addr as usize, len) {
@@ -355,6 +374,7 @@ pub extern "C" fn ulpf_suspend() -> c_int {
     own_pages(true)
 }
 
+/// The opposite of `ulpf_suspend`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_resume() -> c_int {
     own_pages(false)
@@ -400,11 +420,13 @@ pub unsafe extern "C" fn ulpf_use_backend(name: *const c_char) -> c_int {
     })) as c_int
 }
 
+/// The back end in use, or that would be: its name, valid until the thread asks for the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_name() -> *const c_char {
     error::keep(backend::backend().0)
 }
 
+/// Why it is this one; valid likewise.
 #[unsafe(no_mangle)]
 pub extern "C" fn ulpf_backend_reason() -> *const c_char {
     error::keep(&backend::backend().1)

@@ -15,6 +15,7 @@
 //! ```
 //! The C interface, with the thesis's names and Sentry-Watcher's, is `include/ulpf.h`; ulpf(3) says what
 //! both promise.
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod alloc;
 mod backend;

@@ -47,6 +47,7 @@ impl Permission {
             _ => return None,
         })
     }
+    /// From the lowest two bits, as PLIs hold them.
     pub fn from_bits(bits: u8) -> Permission {
         match bits & 3 {
             0 => Permission::ReadWrite,

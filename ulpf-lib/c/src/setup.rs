@@ -66,6 +66,9 @@ pub fn with<R>(f: impl FnOnce(&mut Model) -> Result<R, Failure>) -> Result<R, Fa
 
 /// Ends all watches and gives guarded memory back as private memory. (Our signal handlers stay, because a
 /// fault may be on its way to them; what they get goes to the program's own.)
+///
+/// # Errors
+/// ENOMEM if guarded memory cannot be given back.
 pub fn unregister() -> Result<(), Failure> {
     if S.engine().is_none() {
         return Ok(());

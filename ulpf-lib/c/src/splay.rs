@@ -30,6 +30,7 @@ impl<V: Copy> Default for Splay<V> {
 }
 
 impl<V: Copy> Splay<V> {
+    /// An empty tree.
     pub const fn new() -> Splay<V> {
         Splay {
             nodes: Vec::new(),
@@ -37,9 +38,11 @@ impl<V: Copy> Splay<V> {
             root: NONE,
         }
     }
+    /// How many ranges there are.
     pub fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
+    /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.root == NONE
     }
@@ -225,6 +228,7 @@ impl<V: Copy> Splay<V> {
         taken
     }
 
+    /// Takes all out.
     pub fn clear(&mut self) {
         *self = Splay::new();
     }

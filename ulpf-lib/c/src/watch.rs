@@ -16,8 +16,11 @@ use crate::shared::{FREE, S};
 /// Which accesses are hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
+    /// Loads.
     Read,
+    /// Stores.
     Write,
+    /// Loads and stores.
     Both,
 }
 
@@ -39,6 +42,7 @@ impl Hit<'_> {
     pub fn addr(&self) -> usize {
         self.0.addr as usize
     }
+    /// In bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.0.len
@@ -47,9 +51,11 @@ impl Hit<'_> {
     pub fn pc(&self) -> usize {
         self.0.pc as usize
     }
+    /// Linux thread id of who made the access.
     pub fn thread(&self) -> i32 {
         self.0.thread
     }
+    /// What it was.
     pub fn access(&self) -> Access {
         match self.0.access {
             1 => Access::Read,
@@ -65,10 +71,12 @@ impl Hit<'_> {
     pub fn count(&self) -> u64 {
         self.0.count
     }
+    /// The watched bytes before the access; fewer than [`Hit::len`] of a very long one, none if they are not known.
     pub fn old_value(&self) -> &[u8] {
         // SAFETY: both values live while the handler runs.
         unsafe { core::slice::from_raw_parts(self.0.old_value, self.0.value_len) }
     }
+    /// The same after the access.
     pub fn new_value(&self) -> &[u8] {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.0.new_value, self.0.value_len) }
@@ -83,6 +91,7 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Watches `len` bytes (at least one) from `addr` on, without a handler, for all threads.
     pub fn new(addr: usize, len: usize, access: Access) -> Watch {
         let request = Request {
             start: addr as u64,
@@ -142,6 +151,11 @@ impl Watch {
         self.request.flags |= flag;
         self
     }
+    /// Sets it.
+    ///
+    /// # Errors
+    /// EINVAL for no bytes; EFAULT where no memory is mapped; EOPNOTSUPP for memory or, with debug registers, a size
+    /// that cannot be watched; EACCES where the program itself may not access it; ENOMEM, ENOSPC; EDEADLK inside a change.
     pub fn insert(self) -> Result<Watched, Failure> {
         let ids = with(|m| m.insert(&[self.request]))?;
         Ok(Watched {
@@ -152,6 +166,9 @@ impl Watch {
 }
 
 /// Many watches in one change: all of them, or none.
+///
+/// # Errors
+/// As [`Watch::insert`]; then none of them is set.
 pub fn insert_all(watches: &[Watch]) -> Result<Vec<Watched>, Failure> {
     let requests: Vec<Request> = watches.iter().map(|w| w.request).collect();
     let ids = with(|m| m.insert(&requests))?;
@@ -172,10 +189,14 @@ pub struct Watched {
 }
 
 impl Watched {
+    /// What it has counted so far.
     pub fn counts(&self) -> Counts {
         counts(self.id).unwrap_or_default()
     }
     /// Ends it, and says what there was to say.
+    ///
+    /// # Errors
+    /// That of a change: EDEADLK inside a change, EAGAIN if too many threads have exception stacks.
     pub fn delete(self) -> Result<Counts, Failure> {
         let counts = self.counts();
         let id = self.id;
@@ -194,6 +215,7 @@ impl Drop for Watched {
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
+    /// Accesses of its kind, by the threads it is for.
     pub hits: u64,
     /// Of them, writes that left the value as it was.
     pub silent: u64,
@@ -214,6 +236,7 @@ pub(crate) fn counts(id: u32) -> Option<Counts> {
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stats {
+    /// Faults on guarded pages.
     pub faults: u64,
     /// Of them, those that concerned no watch.
     pub false_positives: u64,
@@ -227,6 +250,7 @@ pub struct Stats {
     pub kernel: u64,
 }
 
+/// What the whole library has counted.
 pub fn stats() -> Stats {
     Stats {
         faults: S.faults.load(Relaxed),

@@ -36,6 +36,7 @@ mod machine;
 pub mod maps;
 mod os;
 mod page_map;
+mod plan;
 mod refuse;
 mod release;
 mod runs;
