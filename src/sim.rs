@@ -2,9 +2,10 @@
 //! which is GPL-2.0.
 #![forbid(unsafe_code)]
 
+use crate::programs::is_executable;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const NAME: &str = "ulpf-sim";
@@ -17,12 +18,7 @@ pub fn program() -> Option<PathBuf> {
     std::iter::once(folder.to_owned())
         .chain(std::env::split_paths(&path))
         .map(|folder| folder.join(NAME))
-        .find(|file| is_program(file))
-}
-
-fn is_program(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        .find(|file| is_executable(file))
 }
 
 pub fn sim(words: Vec<OsString>) -> i32 {

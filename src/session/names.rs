@@ -1,8 +1,8 @@
 //! What watches and places are called. The owner of a session knows what the user typed; where it does
 //! not say (gdb's own watches), the variable at the address is looked up.
 
+use super::memory::LazyMemory;
 use crate::inject::sessions::Elsewhere;
-use crate::run::last::Lazily;
 use crate::symbols::{Memory, Part, Program, Spec, Watched};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ const CACHE_LIMIT: usize = 1 << 15;
 pub struct Names {
     pid: i32,
     pub program: Program,
-    memory: Lazily,
+    memory: LazyMemory,
     /// By the stub's number and the moment at which it was set.
     watches: HashMap<(u32, u64), Rc<Watched>>,
     /// By the watch's number, offset in it, length.
@@ -39,7 +39,7 @@ impl Names {
         Names {
             pid,
             program: Program::of_process(pid).unwrap_or_default(),
-            memory: Lazily::of(pid),
+            memory: LazyMemory::of(pid),
             watches: HashMap::new(),
             parts: HashMap::new(),
             places: HashMap::new(),
@@ -54,7 +54,7 @@ impl Names {
                 program: Program::of_file(&elsewhere.file, elsewhere.bias, by),
                 // Its memory is not ours to read.
                 pid: 0,
-                memory: Lazily::of(0),
+                memory: LazyMemory::of(0),
                 ..Names::of(0)
             },
         }

@@ -1,44 +1,14 @@
-//! What another process of the same user may ask of a ulpf that watches: which watches there are, by the
-//! words that the user typed, and to add one, switch one off and on, or take it away.
-//!
-//! ```text
-//!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ who owns the session
-//! ```
-//! An abstract socket leaves nothing behind, and has no rights: every user can connect, and take the name
-//! before us. So both sides look at who is at the other end before anything is said: the one that serves
-//! hears its own user and root only, the one that asks believes only the process that it means.
+//! The watches of a session as its owner lists them: by the words that the user typed, also those that the stub
+//! does not know of (switched off, refused, waiting for a library).
 
-pub mod ask;
-pub mod serve;
-
+use super::snapshot::{State, Watch};
 use crate::foreign::text::cut;
-use crate::top::model::{State, Watch};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Longer requests are refused.
-pub const LONGEST: usize = 64 << 10;
 /// Of a text in an answer so many bytes are taken, of a list so many entries.
 const LONGEST_TEXT: usize = 4096;
 const MOST_ENTRIES: usize = 1 << 17;
-
-/// The abstract name of the socket of the ulpf `by`.
-pub fn name(by: i32) -> String {
-    format!("ulpf/{by}")
-}
-
-/// What can be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    List,
-    /// Instructions that have touched guarded pages, and how they are served.
-    Sites,
-    Add(String),
-    /// By the number of the watch.
-    Off(usize),
-    On(usize),
-    Delete(usize),
-}
 
 /// One watch, as its owner knows it.
 #[derive(Clone, Debug, Default)]
@@ -61,48 +31,6 @@ pub struct Listing {
     /// Places in `entries`, by the stub's present numbers and by all those of before.
     by_id: HashMap<u32, usize>,
     by_past: HashMap<u32, usize>,
-}
-
-impl Ask {
-    pub fn to_json(&self, pid: i32) -> String {
-        let value = match self {
-            Ask::List => json!({"do": "list", "pid": pid}),
-            Ask::Sites => json!({"do": "sites", "pid": pid}),
-            Ask::Add(spec) => json!({"do": "add", "pid": pid, "spec": spec}),
-            Ask::Off(n) => json!({"do": "off", "pid": pid, "watch": n}),
-            Ask::On(n) => json!({"do": "on", "pid": pid, "watch": n}),
-            Ask::Delete(n) => json!({"do": "delete", "pid": pid, "watch": n}),
-        };
-        format!("{value}\n")
-    }
-
-    /// The process that it concerns, and what is asked. The error is for whoever asked.
-    pub fn parse(line: &str) -> Result<(i32, Ask), String> {
-        let value: Value = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
-        let pid = value["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
-        let pid = pid.ok_or("`pid` is missing")?;
-        let watch = || {
-            let n = value["watch"]
-                .as_u64()
-                .and_then(|n| usize::try_from(n).ok());
-            n.ok_or("`watch` has to be the number of a watch")
-        };
-        let ask = match value["do"].as_str() {
-            Some("list") => Ask::List,
-            Some("sites") => Ask::Sites,
-            Some("add") => Ask::Add(value["spec"].as_str().ok_or("`spec` is missing")?.into()),
-            Some("off") => Ask::Off(watch()?),
-            Some("on") => Ask::On(watch()?),
-            Some("delete") => Ask::Delete(watch()?),
-            _ => return Err("`do` has to be list, sites, add, off, on or delete".into()),
-        };
-        Ok((pid, ask))
-    }
-}
-
-/// What was asked cannot be had; for the user.
-pub fn refusal(why: impl std::fmt::Display) -> String {
-    json!({"refused": why.to_string()}).to_string()
 }
 
 fn word(state: State) -> &'static str {
@@ -207,22 +135,19 @@ impl Entry {
     }
 }
 
+/// The answer to what instructions have touched guarded pages (`Ask::Sites`): `lines` is what the stub has said.
+pub fn sites(lines: &str) -> String {
+    let sites = lines.lines().filter_map(|l| serde_json::from_str(l).ok());
+    let sites: Vec<Value> = sites.filter(Value::is_object).collect();
+    json!({"sites": sites}).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn there_and_back() {
-        for ask in [
-            Ask::List,
-            Ask::Sites,
-            Ask::Add("tab[0..4]:rw if $new > \"3\"".into()),
-            Ask::Off(3),
-            Ask::On(1),
-            Ask::Delete(7),
-        ] {
-            assert_eq!(Ask::parse(&ask.to_json(4711)), Ok((4711, ask)));
-        }
         let listing = Listing::of(vec![Entry {
             number: 2,
             spec: "x:rw".into(),
@@ -241,19 +166,5 @@ mod tests {
             format!("{:?}", listing.entries)
         );
         assert_eq!(back.past(9).unwrap().number, 2);
-    }
-
-    #[test]
-    fn garbage_is_answered() {
-        for bad in [
-            "",
-            "{",
-            "[]",
-            "{\"do\":\"list\"}",
-            "{\"do\":\"off\",\"pid\":1}",
-            "{\"do\":1,\"pid\":2}",
-        ] {
-            assert!(Ask::parse(bad).is_err(), "{bad}");
-        }
     }
 }

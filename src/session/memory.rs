@@ -1,6 +1,7 @@
-//! The stopped program's memory, for resolving names.
+//! A program's memory, for resolving names, and the kernel's notes to the program.
 
 use crate::symbols::Memory;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -31,6 +32,25 @@ impl Memory for ProcessMemory {
     }
     fn thread_pointer(&self) -> Option<u64> {
         self.thread_pointer
+    }
+}
+
+/// A running program's memory. Yama may keep us from it, so it is opened only if it is needed.
+pub struct LazyMemory(i32, OnceCell<Option<ProcessMemory>>);
+
+impl LazyMemory {
+    pub fn of(pid: i32) -> LazyMemory {
+        LazyMemory(pid, OnceCell::new())
+    }
+}
+
+impl Memory for LazyMemory {
+    fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+        let memory = self.1.get_or_init(|| ProcessMemory::of(self.0, None).ok());
+        memory.as_ref().is_some_and(|m| m.read(addr, buf))
+    }
+    fn thread_pointer(&self) -> Option<u64> {
+        None
     }
 }
 

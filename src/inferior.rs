@@ -53,7 +53,7 @@ impl Exit {
 
 /// A running session.
 #[derive(Debug)]
-pub struct Session {
+pub struct Inferior {
     pub pid: i32,
     pub stub_pid: i32,
     /// Started by us rather than attached to.
@@ -71,17 +71,17 @@ pub struct Session {
 }
 
 /// Starts a program; it rests before its first instruction.
-pub async fn start(spec: Launch) -> Result<Session, StartError> {
+pub async fn start(spec: Launch) -> Result<Inferior, StartError> {
     blocking(move || inject::launch(&spec)).await
 }
 
 /// Attaches to a running program; all its threads rest where they were.
-pub async fn attach(pid: i32, settings: Settings) -> Result<Session, StartError> {
+pub async fn attach(pid: i32, settings: Settings) -> Result<Inferior, StartError> {
     blocking(move || inject::attach(pid, settings)).await
 }
 
 /// Takes hold of a forked child that waits for it; it rests where it returns from fork.
-pub async fn take_child(child: inject::follow::Child) -> Result<Session, StartError> {
+pub async fn take_child(child: inject::follow::Child) -> Result<Inferior, StartError> {
     blocking(move || inject::follow::child(child)).await
 }
 
@@ -107,11 +107,11 @@ pub async fn leave_nothing(
 
 async fn blocking(
     work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static,
-) -> Result<Session, StartError> {
+) -> Result<Inferior, StartError> {
     let injected = tokio::task::spawn_blocking(work)
         .await
         .map_err(|e| StartError::step("start the program", io::Error::other(e)))??;
-    Session::new(injected).map_err(|e| StartError::step("follow the program", e))
+    Inferior::new(injected).map_err(|e| StartError::step("follow the program", e))
 }
 
 impl Exit {
@@ -135,8 +135,8 @@ impl Exit {
     }
 }
 
-impl Session {
-    pub fn new(injected: Injected) -> io::Result<Session> {
+impl Inferior {
+    pub fn new(injected: Injected) -> io::Result<Inferior> {
         let Injected {
             process,
             stub_pid,
@@ -149,7 +149,7 @@ impl Session {
         } = injected;
         control.set_nonblocking(true)?;
         let exit = Exit::of(&process, launched)?;
-        Ok(Session {
+        Ok(Inferior {
             pid: process.pid,
             stub_pid,
             launched,
@@ -164,9 +164,9 @@ impl Session {
     }
 
     /// What `exit` waits for has become another program.
-    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Session> {
+    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Inferior> {
         injected.control.set_nonblocking(true)?;
-        Ok(Session {
+        Ok(Inferior {
             pid: injected.process.pid,
             stub_pid: injected.stub_pid,
             launched: injected.launched,

@@ -6,14 +6,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::device::Device;
-use super::proxy::{Flavour, Proxy};
 use crate::inject::sys;
 use crate::listen::{Listener, Protocol, Reader, Rules, Writer};
-use crate::placement::Placement;
-use crate::server::options::{self, Options, Target};
-use crate::server::{Bound, Terminal};
-use crate::settings::Settings;
+use crate::programs::locate;
+use crate::server::device::Device;
+use crate::server::options::{Options, Target};
+use crate::server::proxy::{Flavour, Proxy};
+use crate::server::{BackEnd, Bound, Terminal};
 use crate::signals::Incoming;
 use crate::socket_dir::SocketDir;
 use clap::Args;
@@ -105,23 +104,18 @@ async fn there_already(args: &BridgeArgs, remote: &str) -> Result<(), String> {
 async fn a_program(args: &BridgeArgs) -> Result<(), String> {
     let (program, rest) = args.command.split_first().ok_or("No program is named.")?;
     let place = Place::bind(args).await?;
-    let mut settings = Settings {
-        no_patch: args.no_patch,
-        ..Settings::default()
-    };
-    if let Some(word) = &args.placement {
-        settings.placement = Placement::parse(word)?;
-    }
-    let (elsewhere, guards) = options::backend(args.backend.as_deref().unwrap_or("auto"))?;
+    let (elsewhere, settings) = BackEnd::choose(
+        args.placement.as_deref(),
+        args.backend.as_deref(),
+        args.no_patch,
+    )?;
     if elsewhere.is_some() {
         return Err(
             "Only a program of this machine is offered here: --backend auto, kernel or signal."
                 .into(),
         );
     }
-    guards.check()?;
-    settings.backend = guards;
-    let path = crate::gdb::locate(program)?;
+    let path = locate(program)?;
     let dir = SocketDir::new()?;
     let socket = dir.file("gdb");
     let options = Options {

@@ -4,21 +4,22 @@
 //! program's symbols are looked up here. The answer says how far it reaches: since when the bytes have
 //! been watched, and from when on each thread's ring has everything.
 
-use super::format::{Formatter, Look, Quoted, When};
-use super::memory::ProcessMemory;
-use super::output::{look_of, say_json};
-use super::summary::count;
-use crate::foreign::text::{Bytes, Text};
-use crate::inject::sessions::{self, Watched as Session, Whose};
-use crate::inject::{process, sys};
-use crate::symbols::{Memory, Problem, Program, Spec, Watched};
+use crate::foreign::text::Text;
+use crate::inject::sessions::{Watched as Session, Whose};
+use crate::inject::sys;
+use crate::say::say_json;
+use crate::session::find::{choose, name};
+use crate::session::hit::log::{Formatter, Look, Record, When};
+use crate::session::json::{self, Address};
+use crate::session::memory::LazyMemory;
+use crate::session::words::{self, count};
+use crate::symbols::{Problem, Program, Spec, Watched};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use std::cell::OnceCell;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use ulpf_lib::WatchKind;
@@ -122,11 +123,11 @@ fn answer(args: &LastArgs) -> Result<bool> {
     };
     let mut text = String::new();
     if args.json {
-        head_json(&mut text, &session, &watch, &cover, &found, &ago)?;
+        head_json(&mut text, &session, &watch, &cover, &found, &ago);
     } else {
         head(&mut text, &session, &watch, &cover, &ago)?;
     }
-    let look = look_of(args.json, stdout().is_terminal());
+    let look = Look::of(args.json, stdout().is_terminal());
     let mut formatter = Formatter::new(look);
     let mut told = false;
     for hit in &found.hits {
@@ -135,7 +136,14 @@ fn answer(args: &LastArgs) -> Result<bool> {
             told = true;
         }
         let when = When::Ago(ago(hit.time));
-        formatter.hit(&mut text, hit, None, when, 0, &watch, &program);
+        let record = Record {
+            hit,
+            pid: None,
+            when,
+            number: 0,
+            watch: &watch,
+        };
+        formatter.hit(&mut text, &record, &program);
     }
     if look != Look::Json && !told && found.hits.len() < args.number as usize {
         match found.reaches_back {
@@ -158,70 +166,6 @@ fn answer(args: &LastArgs) -> Result<bool> {
     Ok(!found.hits.is_empty())
 }
 
-pub fn choose(of: Option<i32>, whose: Whose) -> Result<Session> {
-    let mut sessions = sessions::find(of, whose).context("cannot look at processes")?;
-    match (sessions.list.pop(), sessions.list.len()) {
-        (Some(only), 0) => Ok(only),
-        (Some(last), _) => {
-            sessions.list.push(last);
-            let list = sessions.list.iter();
-            let list = list.map(|s| format!("\n  {} ({})", s.pid, name(s.pid)));
-            bail!(
-                "several programs are watched; choose one with --pid:{}",
-                list.collect::<String>()
-            )
-        }
-        (None, _) => match of {
-            Some(pid) if sessions.forbidden && sys::is_root() => bail!(
-                "process {pid} belongs to another user; --all-users looks into other users' sessions, too"
-            ),
-            Some(pid) if sessions.forbidden => bail!(
-                "process {pid} belongs to somebody else, who alone (and root) may look into what is watched there"
-            ),
-            _ if !sessions.foreign.is_empty() => bail!(
-                "process {} watches with another version of ulpf; use that version's `ulpf last`",
-                sessions.foreign[0]
-            ),
-            Some(pid) if !process::is_alive(pid) => bail!("there is no process {pid}"),
-            _ if sessions.hides_some() => bail!(
-                "no program is watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
-                sessions.others[0]
-            ),
-            Some(pid) => bail!(
-                "process {pid} is not watched by any ulpf; start it with `ulpf run`, or watch it with `ulpf attach --watch … {pid}`"
-            ),
-            None => bail!(
-                "no program is watched at present; `ulpf run`, `attach`, `server` or `gdb` has to be at it (a program that has ended cannot be asked any more)"
-            ),
-        },
-    }
-}
-
-fn name(pid: i32) -> String {
-    let path = process::executable(pid).unwrap_or_default();
-    let name = path.file_name().unwrap_or_default();
-    Bytes(name.as_bytes()).to_string()
-}
-
-/// The program runs, and Yama may keep us from its memory: it is opened only if it is needed.
-pub struct Lazily(i32, OnceCell<Option<ProcessMemory>>);
-
-impl Lazily {
-    pub fn of(pid: i32) -> Lazily {
-        Lazily(pid, OnceCell::new())
-    }
-}
-
-impl Memory for Lazily {
-    fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
-        let memory = self.1.get_or_init(|| ProcessMemory::of(self.0, None).ok());
-        memory.as_ref().is_some_and(|m| m.read(addr, buf))
-    }
-    fn thread_pointer(&self) -> Option<u64> {
-        None
-    }
-}
-
 fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
     let problem = |problem: Problem| anyhow::anyhow!("{problem}");
     // A bare address is one byte, which finds whatever covers it.
@@ -231,7 +175,7 @@ fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
         _ => what.to_string(),
     };
     let spec = Spec::parse(&text).map_err(problem)?;
-    let memory = Lazily::of(pid);
+    let memory = LazyMemory::of(pid);
     let watch = program.resolve(&spec, &memory).map_err(problem)?;
     if watch.heap {
         bail!("`{what}` is all of the heap; ask for an address in it");
@@ -352,24 +296,36 @@ fn head_json(
     cover: &Cover,
     found: &Found,
     ago: &impl Fn(u64) -> u64,
-) -> std::fmt::Result {
-    write!(
-        text,
-        "{{\"type\":\"last\",\"pid\":{},\"ulpf\":{},\"spec\":{},\"addr\":\"{:#x}\",\"len\":{},\"found\":{}",
-        session.pid,
-        session.by,
-        Quoted(&watch.spec),
-        watch.addr,
-        watch.len,
-        found.hits.len()
-    )?;
-    write!(text, ",\"watched_since\":{}", Number(ago(cover.since)))?;
-    write!(text, ",\"unwatched_bytes\":{}", cover.uncovered)?;
-    write!(text, ",\"rejected\":{}", cover.rejected)?;
-    match found.reaches_back {
-        Some(from) => writeln!(text, ",\"reaches_back\":{}}}", Number(ago(from))),
-        None => writeln!(text, ",\"reaches_back\":null}}"),
+) {
+    /// docs/json.md describes it.
+    #[derive(Serialize)]
+    struct Last<'a> {
+        r#type: &'static str,
+        pid: i32,
+        ulpf: i32,
+        spec: &'a str,
+        addr: Address,
+        len: u64,
+        found: usize,
+        watched_since: words::Seconds,
+        unwatched_bytes: u64,
+        rejected: u64,
+        reaches_back: Option<words::Seconds>,
     }
+    let last = Last {
+        r#type: "last",
+        pid: session.pid,
+        ulpf: session.by,
+        spec: &watch.spec,
+        addr: Address(watch.addr),
+        len: watch.len,
+        found: found.hits.len(),
+        watched_since: words::Seconds(ago(cover.since)),
+        unwatched_bytes: cover.uncovered,
+        rejected: cover.rejected,
+        reaches_back: found.reaches_back.map(|from| words::Seconds(ago(from))),
+    };
+    json::append(text, &last);
 }
 
 /// Nanoseconds, for people.
@@ -378,19 +334,5 @@ struct Seconds(u64);
 impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:.3} s", Duration::from_nanos(self.0).as_secs_f64())
-    }
-}
-
-/// Nanoseconds, as seconds in JSON.
-struct Number(u64);
-
-impl std::fmt::Display for Number {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}.{:06}",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000 / 1000
-        )
     }
 }

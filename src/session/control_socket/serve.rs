@@ -30,15 +30,15 @@ type Owners = Arc<Mutex<HashMap<i32, mpsc::Sender<Asked>>>>;
 
 static OWNERS: OnceLock<Owners> = OnceLock::new();
 
-/// From now on requests about `pid` arrive at the returned end. Where the door cannot be opened nobody can
+/// From now on requests about `pid` arrive at the returned end. Where the socket cannot be made nobody can
 /// ask, and all else goes on.
 pub fn open(pid: i32) -> Requests {
     let (sender, requests) = mpsc::channel(16);
     let owners = OWNERS.get_or_init(|| {
         let owners = Owners::default();
         let served = owners.clone();
-        // A thread of its own: whoever opens the door first may be gone long before the last.
-        let thread = std::thread::Builder::new().name("door".into());
+        // A thread of its own: whoever serves first may be gone long before the last.
+        let thread = std::thread::Builder::new().name("control".into());
         let _ = thread.spawn(move || keep(served));
         owners
     });

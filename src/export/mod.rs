@@ -1,16 +1,20 @@
 //! `ulpf export`: all hits of a session into a file, or its counters to Prometheus.
 
-use super::app::App;
-use super::export::{Export, Format, metrics};
-use super::http::Server;
-use super::theme::Theme;
-use super::watcher::Watcher;
-use crate::inject::sessions::Whose;
+pub mod formats;
+mod http;
+mod metrics;
+
+use crate::inject::sessions::{Watched, Whose};
 use crate::inject::{SharedArea, process, sys};
-use crate::run::last::choose;
-use crate::run::ring::{self, Batch, Flow, Source};
+use crate::session::find::choose;
+use crate::session::merge::{self, Batch, Flow, Source};
+use crate::session::snapshot::Snapshot;
+use crate::session::watcher::{Look, Watcher};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use formats::{Export, Format};
+use http::Server;
+use metrics::metrics;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
@@ -131,33 +135,33 @@ impl Source for Outside {
 }
 
 fn hits<W: Write>(
-    found: crate::inject::sessions::Watched,
+    found: Watched,
     mut to: Export<W>,
     name: &str,
     over: &dyn Fn() -> bool,
 ) -> Result<()> {
-    let mut app = App::new(Theme::of_environment());
+    let mut snapshots: Vec<Snapshot> = Vec::new();
     let pid = found.pid;
     let shared = Outside(found.shared.clone());
     let mut watcher = Watcher::new(Vec::new(), Whose::Own);
     watcher.only(&found);
     // Names come from the one who watches.
-    watcher.look(&mut app);
+    watcher.look(&mut snapshots, &Look::everything());
     std::thread::sleep(Duration::from_millis(50));
-    watcher.look(&mut app);
+    watcher.look(&mut snapshots, &Look::everything());
     let failed = || format!("cannot write {name}: the export is incomplete");
-    to.begin(&app.sessions[0]).with_context(failed)?;
+    to.begin(&snapshots[0]).with_context(failed)?;
     let flow = Flow::default();
     let (sender, batches) = sync_channel::<Batch>(64);
     let theirs = flow.clone();
-    std::thread::spawn(move || ring::read(&shared, &theirs, |batch| sender.send(batch).is_ok()));
+    std::thread::spawn(move || merge::read(&shared, &theirs, |batch| sender.send(batch).is_ok()));
     let (mut lost, mut damaged, mut next) = (0u64, 0u64, Instant::now());
     loop {
         if over() || !process::is_alive(pid) {
             flow.finish.store(true, Ordering::Release);
         }
         if Instant::now() >= next {
-            watcher.look(&mut app);
+            watcher.look(&mut snapshots, &Look::everything());
             next = Instant::now() + Duration::from_millis(500);
         }
         match batches.recv_timeout(Duration::from_millis(50)) {
@@ -165,7 +169,7 @@ fn hits<W: Write>(
                 for hit in &batch.hits {
                     to.lost(hit.lost).with_context(failed)?;
                     lost = lost.saturating_add(hit.lost);
-                    if let Some(line) = watcher.line(hit) {
+                    if let Some(line) = watcher.observer(0).and_then(|o| o.line(hit.clone())) {
                         to.hit(pid, &line).with_context(failed)?;
                     }
                 }
@@ -177,8 +181,8 @@ fn hits<W: Write>(
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    watcher.look(&mut app);
-    let written = to.end(&app.sessions[0]).with_context(failed)?;
+    watcher.look(&mut snapshots, &Look::everything());
+    let written = to.end(&snapshots[0]).with_context(failed)?;
     let lost = match lost {
         0 => String::new(),
         n => format!("; {n} were overwritten before they could be read"),
@@ -213,14 +217,14 @@ fn serve(
     }
     let server = Server::bind(address, hosts)?;
     say!("metrics at http://{}/metrics", server.address()?);
-    let mut app = App::new(Theme::of_environment());
+    let mut snapshots: Vec<Snapshot> = Vec::new();
     let mut watcher = Watcher::new(pid.into_iter().collect(), whose);
-    watcher.look(&mut app);
+    watcher.look(&mut snapshots, &Look::everything());
     while !over() {
         if let Some(wanted) = server.next() {
-            watcher.look(&mut app);
+            watcher.look(&mut snapshots, &Look::everything());
             // Who has not waited is not missed.
-            let _ = wanted.send(metrics(&watcher.all(&app)));
+            let _ = wanted.send(metrics(&snapshots));
         }
     }
     Ok(())

@@ -2,9 +2,11 @@
 //! anything. What a look costs does not grow with the number of hits: they are counted by counters, and
 //! of the rings only the youngest records are read.
 
-use super::model::{Line, Page, Rates, Session, Site, State, Thread, Totals, Watch};
+use super::hit::Line;
+use super::listing::{Entry, Listing};
 use super::names::Names;
-use crate::door::{Entry, Listing};
+use super::snapshot::{HISTORY, Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
+use super::words::{kind as word, kind_of, verb};
 use crate::inject::sessions::Watched as Found;
 use crate::inject::{SharedArea, process, sys};
 use crate::symbols::Watched;
@@ -12,8 +14,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
+use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::ring::{Hit, Reader, Rings, Start, Unpatched, listed};
-use ulpf_lib::{PAGE_SIZE, WatchKind};
 
 /// Slots that one look reads of all rings together, and at least of each that has news.
 const SLOTS: u64 = 4096;
@@ -32,13 +34,13 @@ const KEPT: f64 = 0.8;
 /// How much the last look counts in a rate that is shown.
 const FRESH: f64 = 0.6;
 
-pub struct Looker {
+pub struct Observer {
     pub pid: i32,
     pub by: i32,
     /// Nothing more will happen.
     pub ended: bool,
     /// What is shown; here only while we look.
-    session: Session,
+    snapshot: Snapshot,
     /// The program is on another machine: what /proc says of the number is not about it.
     elsewhere: bool,
     pub shared: SharedArea,
@@ -87,8 +89,8 @@ fn mixed(before: f64, now: f64) -> f64 {
     if rate < 0.05 { 0.0 } else { rate }
 }
 
-impl Looker {
-    pub fn new(found: &Found) -> Looker {
+impl Observer {
+    pub fn new(found: &Found) -> Observer {
         let pid = found.pid;
         let elsewhere = found.elsewhere.as_ref();
         let path = match elsewhere {
@@ -96,16 +98,16 @@ impl Looker {
             None => process::executable(pid).unwrap_or_default(),
         };
         let program = path.file_name().unwrap_or_default().to_string_lossy();
-        Looker {
+        Observer {
             pid,
             by: found.by,
             ended: false,
-            session: Session {
+            snapshot: Snapshot {
                 pid,
                 by: found.by,
                 how: subcommand(found.by),
                 program: program.into_owned(),
-                ..Session::default()
+                ..Snapshot::default()
             },
             shared: found.shared.clone(),
             names: Names::of_session(pid, elsewhere, found.by),
@@ -130,36 +132,36 @@ impl Looker {
     }
 
     /// What is shown before the first look.
-    pub fn begin(&mut self) -> Session {
-        std::mem::take(&mut self.session)
+    pub fn begin(&mut self) -> Snapshot {
+        std::mem::take(&mut self.snapshot)
     }
 
     /// Brings the session up to date. `feed`: the hits that are wanted for the feed; none while it rests.
-    pub fn look(&mut self, session: &mut Session, feed: Option<Wanted>) {
-        std::mem::swap(&mut self.session, session);
+    pub fn look(&mut self, snapshot: &mut Snapshot, feed: Option<Wanted>) {
+        std::mem::swap(&mut self.snapshot, snapshot);
         self.update(feed);
-        self.ended = self.session.ended.is_some();
-        std::mem::swap(&mut self.session, session);
+        self.ended = self.snapshot.ended.is_some();
+        std::mem::swap(&mut self.snapshot, snapshot);
     }
 
     fn update(&mut self, feed: Option<Wanted>) {
-        let first = self.session.seconds == 0.0;
+        let first = self.snapshot.seconds == 0.0;
         let passed = self.last.elapsed().as_secs_f64().max(1e-6);
-        let ended = self.session.ended.is_some();
+        let ended = self.snapshot.ended.is_some();
         if !ended {
             let header = self.shared.header();
             let clock = self.shared.clock();
             let now = clock.nanos(sys::tsc());
-            self.session.seconds = now.saturating_sub(clock.base_ns) as f64 / 1e9;
+            self.snapshot.seconds = now.saturating_sub(clock.base_ns) as f64 / 1e9;
             self.last = Instant::now();
             // In this order: who watched a program ends after it.
-            let left_alone = !process::is_alive(self.session.by);
+            let left_alone = !process::is_alive(self.snapshot.by);
             let gone = self.elsewhere && header.pid.load(Acquire) == 0;
-            if gone || !process::is_alive(self.session.pid) {
-                self.session.ended = Some("the program has ended".into());
+            if gone || !process::is_alive(self.snapshot.pid) {
+                self.snapshot.ended = Some("the program has ended".into());
             } else if left_alone {
-                let by = self.session.by;
-                self.session.ended = Some(format!("ulpf ({by}) has let go of the program"));
+                let by = self.snapshot.by;
+                self.snapshot.ended = Some(format!("ulpf ({by}) has let go of the program"));
             }
         }
         let rate = |before: f64, n: u64, was: u64| match () {
@@ -172,30 +174,30 @@ impl Looker {
         self.rings(&rate, feed);
         self.sites();
         self.pages();
-        if !ended && self.session.threads.is_empty() || !first {
+        if !ended && self.snapshot.threads.is_empty() || !first {
             self.states();
         }
     }
 
     fn totals(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64, first: bool) {
         let header = self.shared.header();
-        let t = &mut self.session.totals;
+        let t = &mut self.snapshot.totals;
         t.faults = header.faults.load(Relaxed);
         t.false_positives = header.all_false_positives(self.shared.areas());
         t.slow = header.slow.load(Relaxed);
         t.syscalls = header.syscalls.load(Relaxed);
-        let (t, b, r) = (*t, self.before, self.session.rates);
-        self.session.rates = Rates {
+        let (t, b, r) = (*t, self.before, self.snapshot.rates);
+        self.snapshot.rates = Rates {
             hits: rate(r.hits, t.hits, b.hits),
             false_positives: rate(r.false_positives, t.false_positives, b.false_positives),
             faults: rate(r.faults, t.faults, b.faults),
         };
-        if !first && self.session.ended.is_none() {
-            let history = &mut self.session.history;
-            if history.len() >= super::model::HISTORY {
+        if !first && self.snapshot.ended.is_none() {
+            let history = &mut self.snapshot.history;
+            if history.len() >= HISTORY {
                 history.pop_front();
             }
-            history.push_back(self.session.rates.hits as u64);
+            history.push_back(self.snapshot.rates.hits as u64);
         }
         self.before = t;
     }
@@ -335,13 +337,13 @@ impl Looker {
         }
         self.listing = listing;
         watches.sort_by_key(|w| (w.number.unwrap_or(usize::MAX), w.id));
-        self.session.totals = Totals {
+        self.snapshot.totals = Totals {
             hits: totals.hits,
             silent: totals.silent,
             filtered: totals.filtered,
-            ..self.session.totals
+            ..self.snapshot.totals
         };
-        (self.session.watches, self.session.more_watches) = (watches, more);
+        (self.snapshot.watches, self.snapshot.more_watches) = (watches, more);
     }
 
     fn rings(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64, feed: Option<Wanted>) {
@@ -415,11 +417,11 @@ impl Looker {
                 lines.extend(self.line(hit));
             }
         }
-        self.session.unseen = self.session.unseen.saturating_add(left_out);
+        self.snapshot.unseen = self.snapshot.unseen.saturating_add(left_out);
         for mut line in lines.into_iter().rev() {
             self.lines += 1;
             line.number = self.lines;
-            self.session.push(line);
+            self.snapshot.push(line);
         }
     }
 
@@ -470,7 +472,7 @@ impl Looker {
 
     fn sites(&mut self) {
         let all: f64 = self.sites.values().map(|s| s.recent).sum();
-        let per_hit = self.session.rates.hits / all.max(1.0);
+        let per_hit = self.snapshot.rates.hits / all.max(1.0);
         let mut rows: Vec<Site> = Vec::with_capacity(self.sites.len());
         for (pc, s) in &mut self.sites {
             let place = self.names.place(*pc);
@@ -479,10 +481,10 @@ impl Looker {
                 function: place.function,
                 line: place.line,
                 served: match () {
-                    _ if s.by_kernel => super::model::Served::Syscall,
-                    _ if s.by_register => super::model::Served::Register,
-                    _ if s.patched => super::model::Served::Patched,
-                    _ => super::model::Served::Trap,
+                    _ if s.by_kernel => Served::Syscall,
+                    _ if s.by_register => Served::Register,
+                    _ if s.patched => Served::Patched,
+                    _ => Served::Trap,
                 },
                 sampled: s.hits,
                 share: s.recent / all.max(1.0),
@@ -493,13 +495,13 @@ impl Looker {
             s.recent *= KEPT;
         }
         rows.sort_by_key(|s| (std::cmp::Reverse(s.sampled), s.pc));
-        self.session.sites = rows;
+        self.snapshot.sites = rows;
     }
 
     fn pages(&mut self) {
         let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
         let mut steps = STEPS;
-        for w in self.session.watches.iter().filter(|w| w.len > 0) {
+        for w in self.snapshot.watches.iter().filter(|w| w.len > 0) {
             let end = w.addr.saturating_add(w.len);
             let (first, last) = (w.addr / PAGE_SIZE, (end - 1) / PAGE_SIZE);
             for (n, page) in (first..=last).enumerate() {
@@ -521,11 +523,11 @@ impl Looker {
                 }
             }
         }
-        self.session.pages = pages.into_values().collect();
+        self.snapshot.pages = pages.into_values().collect();
     }
 
     fn states(&mut self) {
-        let pid = self.session.pid;
+        let pid = self.snapshot.pid;
         let mut rows: BTreeMap<i32, Thread> = BTreeMap::new();
         for ring in self.rings.values().filter(|r| r.tid != 0) {
             let row = rows.entry(ring.tid as i32).or_default();
@@ -548,32 +550,7 @@ impl Looker {
         }
         // Those that have ended are of interest only for what they did.
         rows.retain(|_, r| r.state != '\0' || r.logged > 0);
-        self.session.threads = rows.into_values().collect();
-    }
-}
-
-pub fn kind_of(what: u32) -> WatchKind {
-    let is = |kind: WatchKind| what & listed::KIND == kind as u32;
-    match () {
-        _ if is(WatchKind::Read) => WatchKind::Read,
-        _ if is(WatchKind::Write) => WatchKind::Write,
-        _ => WatchKind::Access,
-    }
-}
-
-pub fn word(kind: WatchKind) -> &'static str {
-    match kind {
-        WatchKind::Write => "w",
-        WatchKind::Read => "r",
-        WatchKind::Access => "rw",
-    }
-}
-
-fn verb(kind: u8) -> &'static str {
-    match kind {
-        1 => "read",
-        2 => "write",
-        _ => "update",
+        self.snapshot.threads = rows.into_values().collect();
     }
 }
 

@@ -1,7 +1,8 @@
 //! The side that asks.
 
-use super::{Ask, Listing, name};
+use super::{Ask, name};
 use crate::inject::{process, sys};
+use crate::session::listing::Listing;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, ErrorKind, Read, Write};

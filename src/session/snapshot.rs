@@ -1,9 +1,10 @@
-//! What the screen shows, as plain data: made by `look` out of a running session, or by a test.
+//! What is known of a session at one moment, as plain data: made by [`super::observer`] out of a running session,
+//! or by a test. `ulpf top` draws it, `ulpf export` writes it.
 
+use super::hit::Line;
 use crate::foreign::text::Text;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use ulpf_lib::ring::Hit;
 
 /// Lines of the feed that are kept.
 pub const FEED: usize = 4096;
@@ -11,7 +12,7 @@ pub const FEED: usize = 4096;
 pub const HISTORY: usize = 240;
 
 #[derive(Clone, Debug, Default)]
-pub struct Session {
+pub struct Snapshot {
     pub pid: i32,
     /// The ulpf that watches it, and what that was started as: `run`, `server`.
     pub by: i32,
@@ -160,22 +161,7 @@ pub struct Thread {
     pub last: Rc<str>,
 }
 
-/// A hit.
-#[derive(Clone, Debug, Default)]
-pub struct Line {
-    /// Counts lines, from the first.
-    pub number: u64,
-    /// Since the session began.
-    pub nanos: u64,
-    pub tid: u32,
-    pub verb: &'static str,
-    pub name: Rc<str>,
-    pub change: String,
-    pub place: Rc<str>,
-    pub hit: Hit,
-}
-
-impl Session {
+impl Snapshot {
     pub fn title(&self) -> String {
         format!("{} ({})", Text(&self.program), self.pid)
     }
@@ -189,63 +175,13 @@ impl Session {
     }
 }
 
-/// `1234567` as `1,234,567`; from ten millions on as `12.3M`.
-pub fn figure(n: u64) -> String {
-    if n >= 10_000_000 {
-        return short(n as f64);
-    }
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
-
-/// Four places at most, before the unit: `999`, `12.3k`, `1.20M`.
-pub fn short(n: f64) -> String {
-    let n = n.max(0.0);
-    let (value, unit) = match n {
-        n if n >= 999.5e9 => (n / 1e12, "T"),
-        n if n >= 999.5e6 => (n / 1e9, "G"),
-        n if n >= 999.5e3 => (n / 1e6, "M"),
-        n if n >= 999.5 => (n / 1e3, "k"),
-        n if n >= 10.0 || n == 0.0 => return format!("{n:.0}"),
-        n => return format!("{n:.1}"),
-    };
-    match value {
-        v if v >= 99.95 => format!("{v:.0}{unit}"),
-        v if v >= 9.995 => format!("{v:.1}{unit}"),
-        v => format!("{v:.2}{unit}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn figures() {
-        assert_eq!(figure(0), "0");
-        assert_eq!(figure(1234567), "1,234,567");
-        assert_eq!(figure(123), "123");
-        assert_eq!(figure(12_345_678), "12.3M");
-        assert_eq!(short(0.0), "0");
-        assert_eq!(short(0.25), "0.2");
-        assert_eq!(short(999.0), "999");
-        assert_eq!(short(999.9), "1.00k");
-        assert_eq!(short(12_345.0), "12.3k");
-        assert_eq!(short(1_234_567.0), "1.23M");
-        assert_eq!(short(999_600.0), "1.00M");
-        assert_eq!(short(5e12), "5.00T");
-    }
-
-    #[test]
     fn the_feed_is_bounded() {
-        let mut session = Session::default();
+        let mut session = Snapshot::default();
         for number in 0..FEED as u64 + 10 {
             session.push(Line {
                 number,
