@@ -6,6 +6,7 @@ pub const ARGUMENTS: usize = 6;
 /// The length of a buffer in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Len {
+    /// So many.
     Fixed(u16),
     /// As the argument of that number says.
     Arg(u8),
@@ -28,6 +29,7 @@ pub enum Len {
 /// What the kernel does with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dir {
+    /// Read in full.
     In,
     /// As many bytes as the result says are read.
     InRet,
@@ -39,31 +41,39 @@ pub enum Dir {
     OutRetTimes(u16),
     /// So many bytes, and as many more as the result says, are written.
     OutRetAfter(u16),
+    /// Read, and written in full when the call succeeds.
     InOut,
     /// An array of iovec: the kernel reads what it points to.
     IovIn,
+    /// An array of iovec: the kernel writes to what it points to.
     IovOut,
-    /// A msghdr.
+    /// A msghdr whose buffers are read.
     MsgIn,
+    /// A msghdr whose buffers are written.
     MsgOut,
-    /// An array of mmsghdr.
+    /// An array of mmsghdr whose buffers are read.
     MMsgIn,
+    /// An array of mmsghdr whose buffers are written.
     MMsgOut,
     /// An array of futex_waitv.
     WaitV,
 }
 
-/// A buffer: the number of the argument that points to it, what happens to it, and its length.
+/// A buffer of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buf {
+    /// The argument that points to it, from 0.
     pub arg: u8,
+    /// What happens to it.
     pub dir: Dir,
+    /// How long it is.
     pub len: Len,
 }
 
 /// What the kernel does with the structure of a relative time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
+    /// Nothing but read it.
     Unchanged,
     /// It says what is left of the time, also when a signal has ended the call.
     Written,
@@ -71,8 +81,10 @@ pub enum Left {
     WrittenOnSuccess,
 }
 
+/// How a time-out is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
+    /// An int of milliseconds; negative: for ever.
     Millis,
     /// A pointer to a timespec.
     Timespec,
@@ -83,8 +95,11 @@ pub enum Unit {
 /// The relative time-out of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeout {
+    /// Which argument it is, or which points to it, from 0.
     pub arg: u8,
+    /// How it is given.
     pub unit: Unit,
+    /// What the kernel does with the structure.
     pub left: Left,
     /// The time-out is relative only where this argument has none of these bits.
     pub unless: Option<(u8, u8)>,
@@ -124,20 +139,33 @@ pub enum Role {
     Remainder,
     /// An address as such, or a pointer to what no row can describe.
     Pointer,
-    // Pointers to buffers, as `Dir` has them.
+    /// A pointer to a buffer of [`Dir::In`].
     In(Len),
+    /// A pointer to a buffer of [`Dir::InRet`].
     InRet(Len),
+    /// A pointer to a buffer of [`Dir::Out`].
     Out(Len),
+    /// A pointer to a buffer of [`Dir::OutRet`].
     OutRet(Len),
+    /// A pointer to a buffer of [`Dir::OutRetTimes`].
     OutRetTimes(u16, Len),
+    /// A pointer to a buffer of [`Dir::OutRetAfter`].
     OutRetAfter(u16, Len),
+    /// A pointer to a buffer of [`Dir::InOut`].
     InOut(Len),
+    /// A pointer to a buffer of [`Dir::IovIn`].
     IovIn(Len),
+    /// A pointer to a buffer of [`Dir::IovOut`].
     IovOut(Len),
+    /// A pointer to a buffer of [`Dir::MsgIn`].
     MsgIn(Len),
+    /// A pointer to a buffer of [`Dir::MsgOut`].
     MsgOut(Len),
+    /// A pointer to a buffer of [`Dir::MMsgIn`].
     MMsgIn(Len),
+    /// A pointer to a buffer of [`Dir::MMsgOut`].
     MMsgOut(Len),
+    /// A pointer to a buffer of [`Dir::WaitV`].
     WaitV(Len),
 }
 
@@ -197,13 +225,16 @@ pub enum Blocks {
 /// The end of a socket's connection for which a call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Socket {
+    /// For data to read, or a connection to accept.
     Receives,
+    /// For room to write, or a connection to be made.
     Sends,
 }
 
 /// A call that ends early only when something is wrong, or when a signal interrupts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
+    /// Whatever its arguments are.
     Always,
     /// Where the argument of that number has MSG_WAITALL.
     IfWaitAll(u8),
@@ -214,9 +245,11 @@ pub enum Whole {
 pub enum Special {
     /// It makes a thread or a process.
     Clone,
+    /// It runs another program.
     Exec,
     /// It changes what lies at an address.
     Mapping,
+    /// Waiters and wakers know each other by the address of a word.
     Futex,
     /// It waits under the signal mask that the argument points to.
     Mask(u8),
@@ -241,24 +274,32 @@ pub struct Slot {
 /// One system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// As in the manual's section 2, for all but a few.
     pub name: &'static str,
+    /// What the arguments are.
     pub roles: &'static [Role],
     /// The buffers among the roles, by argument number.
     pub buffers: &'static [Buf],
+    /// Whether the buffers are all that it touches.
     pub memory: Memory,
+    /// Whether it waits.
     pub blocks: Blocks,
     /// It takes data from somewhere, or waits: EFAULT is its last word, because part of its work may be
     /// done. All others may be made again with the pages open.
     pub consumes: bool,
+    /// Its relative time-out.
     pub timeout: Option<Timeout>,
     /// On a socket, how long it waits is limited by SO_RCVTIMEO or SO_SNDTIMEO.
     pub socket: Option<Socket>,
+    /// A short count means that it is not done yet.
     pub whole: Option<Whole>,
     /// The argument with a position in a file.
     pub position: Option<u8>,
     /// The same call with an array of iovec in place of its buffer.
     pub vectored: Option<u32>,
+    /// When a patched site may make the call by itself.
     pub slot: Option<Slot>,
+    /// What makes it unlike others.
     pub special: Option<Special>,
 }
 
@@ -339,60 +380,74 @@ impl Row {
         });
         self
     }
+    /// Its arguments are addresses as such.
     pub const fn addresses(mut self) -> Row {
         self.memory = Memory::Addresses;
         self
     }
+    /// What it touches depends on a command.
     pub const fn by_command(mut self) -> Row {
         self.memory = Memory::ByCommand;
         self
     }
+    /// What it touches cannot be described.
     pub const fn open(mut self) -> Row {
         self.memory = Memory::Open;
         self
     }
+    /// It never waits for long.
     pub const fn never_blocks(mut self) -> Row {
         self.blocks = Blocks::Never;
         self
     }
+    /// No signal ends it.
     pub const fn uninterruptible(mut self) -> Row {
         self.blocks = Blocks::Uninterruptibly;
         self
     }
+    /// It takes data from somewhere, or waits.
     pub const fn consumes(mut self) -> Row {
         self.consumes = true;
         self
     }
+    /// On a socket, SO_RCVTIMEO limits it.
     pub const fn receives(mut self) -> Row {
         self.socket = Some(Socket::Receives);
         self
     }
+    /// On a socket, SO_SNDTIMEO limits it.
     pub const fn sends(mut self) -> Row {
         self.socket = Some(Socket::Sends);
         self
     }
+    /// It ends early only when something is wrong, or interrupted.
     pub const fn whole(mut self) -> Row {
         self.whole = Some(Whole::Always);
         self
     }
+    /// The same, if argument `arg` has MSG_WAITALL.
     pub const fn whole_if_waitall(mut self, arg: u8) -> Row {
         self.whole = Some(Whole::IfWaitAll(arg));
         self
     }
+    /// Call `number` is the same with an array of iovec.
     pub const fn vectored(mut self, number: u32) -> Row {
         self.vectored = Some(number);
         self
     }
+    /// Its time-out is relative unless argument `arg` has one of these bits.
     pub const fn relative_unless(mut self, arg: u8, bits: u8) -> Row {
         if let Some(timeout) = &mut self.timeout {
             timeout.unless = Some((arg, bits));
         }
         self
     }
+    /// It is unlike others.
     pub const fn special(mut self, special: Special) -> Row {
         self.special = Some(special);
         self
     }
+    /// A patched site may make it by itself.
     pub const fn slot(mut self) -> Row {
         self.slot = Some(Slot {
             null: 0,
@@ -401,18 +456,21 @@ impl Row {
         });
         self
     }
+    /// … if argument `arg` is null.
     pub const fn if_null(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.null |= 1 << arg;
         }
         self
     }
+    /// … if no page near argument `arg` is guarded.
     pub const fn if_near(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.near |= 1 << arg;
         }
         self
     }
+    /// … if argument `arg` has this value.
     pub const fn if_is(mut self, arg: u8, value: i32) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.is = Some((arg, value));

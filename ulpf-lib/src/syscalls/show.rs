@@ -8,6 +8,9 @@ use super::rows::row;
 
 /// One call as strace would begin its line: `read(3, 0x4010, 512) = 512`. A call without a name here
 /// is shown with all six arguments.
+///
+/// # Errors
+/// Those of `out`.
 pub fn write_call(out: &mut dyn Write, number: u64, args: &[u64; 6], result: i64) -> Result {
     let roles: &[Role] = match row(number) {
         Some(row) => {
