@@ -29,7 +29,7 @@ pub enum Len {
 /// What the kernel does with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dir {
-    /// Read in full.
+    /// All of it is read.
     In,
     /// As many bytes as the result says are read.
     InRet,
@@ -41,32 +41,32 @@ pub enum Dir {
     OutRetTimes(u16),
     /// So many bytes, and as many more as the result says, are written.
     OutRetAfter(u16),
-    /// Read, and written in full when the call succeeds.
+    /// All of it is read, and perhaps written.
     InOut,
     /// An array of iovec: the kernel reads what it points to.
     IovIn,
-    /// An array of iovec: the kernel writes to what it points to.
+    /// An array of iovec: the kernel writes what it points to.
     IovOut,
-    /// A msghdr whose buffers are read.
+    /// A msghdr that is sent.
     MsgIn,
-    /// A msghdr whose buffers are written.
+    /// A msghdr that is received.
     MsgOut,
-    /// An array of mmsghdr whose buffers are read.
+    /// An array of mmsghdr that are sent.
     MMsgIn,
-    /// An array of mmsghdr whose buffers are written.
+    /// An array of mmsghdr that are received.
     MMsgOut,
     /// An array of futex_waitv.
     WaitV,
 }
 
-/// A buffer of a call.
+/// A buffer: the number of the argument that points to it, what happens to it, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buf {
-    /// The argument that points to it, from 0.
+    /// Number of the argument, from 0.
     pub arg: u8,
-    /// What happens to it.
+    /// What the kernel does with the buffer.
     pub dir: Dir,
-    /// How long it is.
+    /// How long the buffer is.
     pub len: Len,
 }
 
@@ -81,10 +81,10 @@ pub enum Left {
     WrittenOnSuccess,
 }
 
-/// How a time-out is given.
+/// In what a time-out is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// An int of milliseconds; negative: for ever.
+    /// The argument itself, in milliseconds.
     Millis,
     /// A pointer to a timespec.
     Timespec,
@@ -95,11 +95,11 @@ pub enum Unit {
 /// The relative time-out of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeout {
-    /// Which argument it is, or which points to it, from 0.
+    /// Number of the argument, from 0.
     pub arg: u8,
-    /// How it is given.
+    /// In what it is given.
     pub unit: Unit,
-    /// What the kernel does with the structure.
+    /// What the kernel writes there.
     pub left: Left,
     /// The time-out is relative only where this argument has none of these bits.
     pub unless: Option<(u8, u8)>,
@@ -139,33 +139,33 @@ pub enum Role {
     Remainder,
     /// An address as such, or a pointer to what no row can describe.
     Pointer,
-    /// A pointer to a buffer of [`Dir::In`].
+    /// Points to a buffer, [`Dir::In`].
     In(Len),
-    /// A pointer to a buffer of [`Dir::InRet`].
+    /// Points to a buffer, [`Dir::InRet`].
     InRet(Len),
-    /// A pointer to a buffer of [`Dir::Out`].
+    /// Points to a buffer, [`Dir::Out`].
     Out(Len),
-    /// A pointer to a buffer of [`Dir::OutRet`].
+    /// Points to a buffer, [`Dir::OutRet`].
     OutRet(Len),
-    /// A pointer to a buffer of [`Dir::OutRetTimes`].
+    /// Points to a buffer, [`Dir::OutRetTimes`].
     OutRetTimes(u16, Len),
-    /// A pointer to a buffer of [`Dir::OutRetAfter`].
+    /// Points to a buffer, [`Dir::OutRetAfter`].
     OutRetAfter(u16, Len),
-    /// A pointer to a buffer of [`Dir::InOut`].
+    /// Points to a buffer, [`Dir::InOut`].
     InOut(Len),
-    /// A pointer to a buffer of [`Dir::IovIn`].
+    /// Points to a buffer, [`Dir::IovIn`].
     IovIn(Len),
-    /// A pointer to a buffer of [`Dir::IovOut`].
+    /// Points to a buffer, [`Dir::IovOut`].
     IovOut(Len),
-    /// A pointer to a buffer of [`Dir::MsgIn`].
+    /// Points to a buffer, [`Dir::MsgIn`].
     MsgIn(Len),
-    /// A pointer to a buffer of [`Dir::MsgOut`].
+    /// Points to a buffer, [`Dir::MsgOut`].
     MsgOut(Len),
-    /// A pointer to a buffer of [`Dir::MMsgIn`].
+    /// Points to a buffer, [`Dir::MMsgIn`].
     MMsgIn(Len),
-    /// A pointer to a buffer of [`Dir::MMsgOut`].
+    /// Points to a buffer, [`Dir::MMsgOut`].
     MMsgOut(Len),
-    /// A pointer to a buffer of [`Dir::WaitV`].
+    /// Points to a buffer, [`Dir::WaitV`].
     WaitV(Len),
 }
 
@@ -225,9 +225,9 @@ pub enum Blocks {
 /// The end of a socket's connection for which a call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Socket {
-    /// For data to read, or a connection to accept.
+    /// For data to arrive (SO_RCVTIMEO).
     Receives,
-    /// For room to write, or a connection to be made.
+    /// For room to send (SO_SNDTIMEO).
     Sends,
 }
 
@@ -245,11 +245,11 @@ pub enum Whole {
 pub enum Special {
     /// It makes a thread or a process.
     Clone,
-    /// It runs another program.
+    /// It replaces the program.
     Exec,
     /// It changes what lies at an address.
     Mapping,
-    /// Waiters and wakers know each other by the address of a word.
+    /// futex(2): its arguments depend on the operation.
     Futex,
     /// It waits under the signal mask that the argument points to.
     Mask(u8),
@@ -274,37 +274,37 @@ pub struct Slot {
 /// One system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// As in the manual's section 2, for all but a few.
+    /// As in the manual, without the prefix of the constant.
     pub name: &'static str,
-    /// What the arguments are.
+    /// What the arguments are, in their order.
     pub roles: &'static [Role],
     /// The buffers among the roles, by argument number.
     pub buffers: &'static [Buf],
-    /// Whether the buffers are all that it touches.
+    /// Which memory the call touches.
     pub memory: Memory,
-    /// Whether it waits.
+    /// Does the call wait?
     pub blocks: Blocks,
     /// It takes data from somewhere, or waits: EFAULT is its last word, because part of its work may be
     /// done. All others may be made again with the pages open.
     pub consumes: bool,
-    /// Its relative time-out.
+    /// How long it waits, if an argument says so.
     pub timeout: Option<Timeout>,
     /// On a socket, how long it waits is limited by SO_RCVTIMEO or SO_SNDTIMEO.
     pub socket: Option<Socket>,
-    /// A short count means that it is not done yet.
+    /// It ends early only when something is wrong.
     pub whole: Option<Whole>,
     /// The argument with a position in a file.
     pub position: Option<u8>,
     /// The same call with an array of iovec in place of its buffer.
     pub vectored: Option<u32>,
-    /// When a patched site may make the call by itself.
+    /// A patched site may make it without the stub, under these conditions.
     pub slot: Option<Slot>,
-    /// What makes it unlike others.
+    /// What else is special about it.
     pub special: Option<Special>,
 }
 
 /// The buffers among the roles, and how many there are.
-pub const fn buffers(roles: &[Role]) -> ([Buf; ARGUMENTS], usize) {
+pub(super) const fn buffers(roles: &[Role]) -> ([Buf; ARGUMENTS], usize) {
     let none = Buf {
         arg: 0,
         dir: Dir::In,
@@ -333,7 +333,7 @@ const fn without_prefix(constant: &'static str) -> &'static str {
 /// The words of a row.
 impl Row {
     /// A call that may block, and whose memory is that of its buffers.
-    pub const fn new(
+    pub(super) const fn new(
         constant: &'static str,
         roles: &'static [Role],
         buffers: &'static [Buf],
@@ -380,75 +380,61 @@ impl Row {
         });
         self
     }
-    /// Its arguments are addresses as such.
-    pub const fn addresses(mut self) -> Row {
+    pub(super) const fn addresses(mut self) -> Row {
         self.memory = Memory::Addresses;
         self
     }
-    /// What it touches depends on a command.
-    pub const fn by_command(mut self) -> Row {
+    pub(super) const fn by_command(mut self) -> Row {
         self.memory = Memory::ByCommand;
         self
     }
-    /// What it touches cannot be described.
-    pub const fn open(mut self) -> Row {
+    pub(super) const fn open(mut self) -> Row {
         self.memory = Memory::Open;
         self
     }
-    /// It never waits for long.
-    pub const fn never_blocks(mut self) -> Row {
+    pub(super) const fn never_blocks(mut self) -> Row {
         self.blocks = Blocks::Never;
         self
     }
-    /// No signal ends it.
-    pub const fn uninterruptible(mut self) -> Row {
+    pub(super) const fn uninterruptible(mut self) -> Row {
         self.blocks = Blocks::Uninterruptibly;
         self
     }
-    /// It takes data from somewhere, or waits.
-    pub const fn consumes(mut self) -> Row {
+    pub(super) const fn consumes(mut self) -> Row {
         self.consumes = true;
         self
     }
-    /// On a socket, SO_RCVTIMEO limits it.
-    pub const fn receives(mut self) -> Row {
+    pub(super) const fn receives(mut self) -> Row {
         self.socket = Some(Socket::Receives);
         self
     }
-    /// On a socket, SO_SNDTIMEO limits it.
-    pub const fn sends(mut self) -> Row {
+    pub(super) const fn sends(mut self) -> Row {
         self.socket = Some(Socket::Sends);
         self
     }
-    /// It ends early only when something is wrong, or interrupted.
-    pub const fn whole(mut self) -> Row {
+    pub(super) const fn whole(mut self) -> Row {
         self.whole = Some(Whole::Always);
         self
     }
-    /// The same, if argument `arg` has MSG_WAITALL.
-    pub const fn whole_if_waitall(mut self, arg: u8) -> Row {
+    pub(super) const fn whole_if_waitall(mut self, arg: u8) -> Row {
         self.whole = Some(Whole::IfWaitAll(arg));
         self
     }
-    /// Call `number` is the same with an array of iovec.
-    pub const fn vectored(mut self, number: u32) -> Row {
+    pub(super) const fn vectored(mut self, number: u32) -> Row {
         self.vectored = Some(number);
         self
     }
-    /// Its time-out is relative unless argument `arg` has one of these bits.
-    pub const fn relative_unless(mut self, arg: u8, bits: u8) -> Row {
+    pub(super) const fn relative_unless(mut self, arg: u8, bits: u8) -> Row {
         if let Some(timeout) = &mut self.timeout {
             timeout.unless = Some((arg, bits));
         }
         self
     }
-    /// It is unlike others.
-    pub const fn special(mut self, special: Special) -> Row {
+    pub(super) const fn special(mut self, special: Special) -> Row {
         self.special = Some(special);
         self
     }
-    /// A patched site may make it by itself.
-    pub const fn slot(mut self) -> Row {
+    pub(super) const fn slot(mut self) -> Row {
         self.slot = Some(Slot {
             null: 0,
             near: 0,
@@ -456,22 +442,19 @@ impl Row {
         });
         self
     }
-    /// … if argument `arg` is null.
-    pub const fn if_null(mut self, arg: u8) -> Row {
+    pub(super) const fn if_null(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.null |= 1 << arg;
         }
         self
     }
-    /// … if no page near argument `arg` is guarded.
-    pub const fn if_near(mut self, arg: u8) -> Row {
+    pub(super) const fn if_near(mut self, arg: u8) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.near |= 1 << arg;
         }
         self
     }
-    /// … if argument `arg` has this value.
-    pub const fn if_is(mut self, arg: u8, value: i32) -> Row {
+    pub(super) const fn if_is(mut self, arg: u8, value: i32) -> Row {
         if let Some(slot) = &mut self.slot {
             slot.is = Some((arg, value));
         }
