@@ -8,8 +8,8 @@ use crate::session::control_socket::Ask;
 use crate::session::listing::{Entry, Listing};
 use crate::session::memory::ProcessMemory;
 use crate::session::snapshot::State;
-use crate::session::words::kind;
 use crate::symbols::{Problem, Spec};
+use ulpf_lib::command::How;
 
 /// All watches of a life, for whoever shows them.
 pub fn list(life: &Life) -> String {
@@ -25,7 +25,7 @@ pub fn list(life: &Life) -> String {
         Entry {
             number: number + 1,
             spec: watch.spec.text.clone(),
-            kind: kind(watch.spec.kind).into(),
+            kind: watch.spec.kind.word().into(),
             addr: at.map_or(0, |w| w.addr),
             len: at.map_or(0, |w| w.len),
             state,
@@ -39,7 +39,7 @@ pub fn list(life: &Life) -> String {
 }
 
 /// Decides what to tell the stub, and keeps it in mind.
-pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
+pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
     match ask {
         Ask::List | Ask::Sites => Err("a list changes nothing".into()),
         Ask::Add(text) => {

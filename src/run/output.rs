@@ -6,7 +6,6 @@ use crate::say::{say, say_json};
 use crate::session::armed::Armed;
 use crate::session::hit::log::Look;
 use crate::session::json::{self, Address};
-use crate::session::words::kind;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs::File;
@@ -98,7 +97,7 @@ impl Output {
                             r#type: "watch",
                             watch: i + 1,
                             spec: &spec.text,
-                            kind: kind(w.kind),
+                            kind: w.kind.word(),
                             addr: Address(w.addr),
                             len: w.len,
                             value_type: w.type_name(),

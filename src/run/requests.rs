@@ -11,11 +11,12 @@ use super::events::Event;
 use crate::session::armed::Armed;
 use crate::session::control_socket::serve::Asked;
 use crate::session::control_socket::{Ask, refusal};
-use crate::session::listing::sites;
+use crate::session::listing::{MOST_SITES, sites};
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::sync::mpsc::Sender;
 use tokio::sync::oneshot;
+use ulpf_lib::command::Command;
 
 impl Control {
     /// Somebody asks something.
@@ -33,7 +34,7 @@ impl Control {
     pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
         for asked in std::mem::take(&mut self.waiting) {
             if asked.ask == Ask::Sites {
-                let lines = self.command("ulpf patch sites 512").await?;
+                let lines = self.command(&Command::PatchSites(MOST_SITES)).await?;
                 let _ = asked.reply.send(sites(&lines));
                 continue;
             }

@@ -5,7 +5,7 @@ use crate::foreign::text::Text;
 use crate::inject::SharedArea;
 use crate::session::armed::Armed;
 use crate::session::json::{self, Address};
-use crate::session::words::{count, kind};
+use crate::session::words::count;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
@@ -72,7 +72,7 @@ impl Summary {
             if let Some(watched) = &watch.watched {
                 (row.addr, row.len) = (watched.addr, watched.len);
             }
-            row.kind = kind(watch.spec.kind);
+            row.kind = watch.spec.kind.word();
             let ids = watch.past.iter().chain(match &watch.armed {
                 Armed::Yes(id) => Some(id),
                 _ => None,

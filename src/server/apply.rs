@@ -7,12 +7,13 @@ use super::state::Server;
 use super::target::Target;
 use crate::session::armed::{Armed, outcomes};
 use crate::session::control_socket::{Ask, refusal};
-use crate::session::listing::{Entry, Listing, sites};
+use crate::session::listing::{Entry, Listing, MOST_SITES, sites};
 use crate::session::snapshot::State;
-use crate::session::words::{self, kind_of};
+use crate::session::words::kind_of;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use ulpf_lib::command::Command;
 use ulpf_lib::ring::listed;
 
 const SOON: &str = "from when the program goes on";
@@ -55,12 +56,12 @@ impl Target {
         let (command, number) = match &what {
             What::Arm(_, command) => (command.clone(), 0),
             What::Ask(Ask::Sites) => {
-                let said = self.told("ulpf patch sites 512").await?;
+                let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
                 return Ok(sites(&said));
             }
-            What::Ask(Ask::Off(n)) => (format!("ulpf off {}", self.ours(*n)?), *n),
-            What::Ask(Ask::On(n)) => (format!("ulpf on {}", self.ours(*n)?), *n),
-            What::Ask(Ask::Delete(n)) => (format!("ulpf unwatch {}", self.ours(*n)?), *n),
+            What::Ask(Ask::Off(n)) => (self.switched(*n, false)?, *n),
+            What::Ask(Ask::On(n)) => (self.switched(*n, true)?, *n),
+            What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),
             What::Ask(Ask::List | Ask::Add(_)) => return Err("a list changes nothing".into()),
         };
         let said = self.told(&command).await?;
@@ -91,8 +92,13 @@ impl Target {
         Ok(json!({"watch": id + 1}).to_string())
     }
 
-    async fn told(&mut self, command: &str) -> Result<String, String> {
-        match self.monitor(command).await {
+    fn switched(&self, number: usize, on: bool) -> Result<Command, String> {
+        let id = self.ours(number)?;
+        Ok(Command::Switch { id, on })
+    }
+
+    async fn told(&mut self, command: &Command) -> Result<String, String> {
+        match self.monitor(&command.to_string()).await {
             Some(said) => Ok(said),
             None if self.exit.now().is_some() => Err("the program has ended".into()),
             None => {
@@ -134,7 +140,7 @@ impl Target {
             all.insert(
                 as_id,
                 Entry {
-                    kind: words::kind(kind_of(what)).into(),
+                    kind: kind_of(what).word().into(),
                     addr: if alone { line.start.load(Relaxed) } else { 0 },
                     len: if alone { line.len.load(Relaxed) } else { 0 },
                     state: if off { State::Off } else { State::Armed },

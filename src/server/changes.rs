@@ -14,13 +14,14 @@
 //! the debugger's own table are its own to change: it takes them away and puts them back as it likes.
 #![forbid(unsafe_code)]
 
-use crate::run::watches::command;
+use crate::run::watches::arm;
 use crate::session::control_socket::serve::{self, Asked};
 use crate::session::control_socket::{Ask, refusal};
 use crate::session::memory::ProcessMemory;
 use crate::symbols::{Program, Spec};
 use std::collections::{HashMap, HashSet};
 use tokio::sync::{mpsc, oneshot};
+use ulpf_lib::command::{Command, How};
 
 /// A change that lacks nothing but a rest of its program.
 pub struct Change {
@@ -32,7 +33,7 @@ pub struct Change {
 pub enum What {
     Ask(Ask),
     /// The words of the user, and what the stub is told.
-    Arm(String, String),
+    Arm(String, Command),
 }
 
 pub struct Changes {
@@ -115,11 +116,16 @@ async fn prepare(pid: i32, asked: Asked) -> Option<Change> {
 
 /// How the stub is told to watch this. Its hits are logged and stop nobody: who would hear of a stop has
 /// not asked for it.
-fn resolve(pid: i32, text: &str) -> Result<String, String> {
+fn resolve(pid: i32, text: &str) -> Result<Command, String> {
     let spec = Spec::parse(text).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
     let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
-    Ok(command(&watched, " log"))
+    let how = How {
+        log: true,
+        ..How::default()
+    };
+    let arm = arm(&watched, how).map_err(|p| p.to_string())?;
+    Ok(Command::Watch(arm))
 }

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 /// Of a text in an answer so many bytes are taken, of a list so many entries.
 const LONGEST_TEXT: usize = 4096;
 const MOST_ENTRIES: usize = 1 << 17;
+/// The busiest sites that are told of.
+pub const MOST_SITES: u64 = 512;
 
 /// One watch, as its owner knows it.
 #[derive(Clone, Debug, Default)]

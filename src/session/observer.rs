@@ -6,7 +6,7 @@ use super::hit::Line;
 use super::listing::{Entry, Listing};
 use super::names::Names;
 use super::snapshot::{HISTORY, Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
-use super::words::{kind as word, kind_of, verb};
+use super::words::{kind_of, verb};
 use crate::inject::sessions::Watched as Found;
 use crate::inject::{SharedArea, process, sys};
 use crate::symbols::Watched;
@@ -278,7 +278,7 @@ impl Observer {
                 },
                 addr,
                 len,
-                kind: word(kind),
+                kind: kind.word(),
                 state: match (entry.map(|e| e.state), c.gone.load(Relaxed)) {
                     // (A list may be older than what we see here.)
                     (None | Some(State::Armed | State::Waiting), 0) => State::Armed,

@@ -4,15 +4,6 @@ use std::fmt;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::listed;
 
-/// `w`, `r`, `rw`, as the user types it.
-pub fn kind(kind: WatchKind) -> &'static str {
-    match kind {
-        WatchKind::Write => "w",
-        WatchKind::Read => "r",
-        WatchKind::Access => "rw",
-    }
-}
-
 /// The kind of a watch in the shared table; `what` is that of its line.
 pub fn kind_of(what: u32) -> WatchKind {
     let is = |kind: WatchKind| what & listed::KIND == kind as u32;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use ulpf_lib::WatchId;
 
-use crate::filter::Filter;
+use crate::filter::CountedFilter;
 
 #[derive(Clone, Default)]
 pub struct Attributes {
@@ -23,18 +23,11 @@ pub struct Attributes {
     /// Counted and reported as this watch.
     pub group: Option<WatchId>,
     /// Which hits matter; `None`: all.
-    pub filter: Option<Arc<Filter>>,
+    pub filter: Option<Arc<CountedFilter>>,
 }
 
 /// Where the user wants a watch to be.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum Wish {
-    /// Where it costs least.
-    #[default]
-    Auto,
-    Guard,
-    Register,
-}
+pub use ulpf_lib::command::Placement as Wish;
 
 static NO_ATTRIBUTES: Attributes = Attributes {
     stop: false,

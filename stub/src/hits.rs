@@ -12,10 +12,10 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::attribution::Touch;
 use ulpf_engine::cpu::Gprs;
+use ulpf_lib::filter::Candidate;
 use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
-use crate::filter::Hit;
 use crate::runtime::debug_registers;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Event, Events, Thread};
@@ -113,19 +113,19 @@ fn hit(
         }
     }
     if let Some(filter) = &attributes.filter {
-        let hit = Hit {
-            t,
-            gprs,
+        let hit = Candidate {
             pc: c.pc,
+            thread: t.tid() as u64,
+            kind: c.kind,
             start,
             len,
-            kind: c.kind,
-            range,
+            watch: range.start.0..range.end().0,
             old,
             silent,
             number,
+            unit: filter.unit,
         };
-        if !filter.passes(&hit) {
+        if !filter.passes(t, gprs, &hit) {
             if let Some(n) = g().counters(id) {
                 n.filtered.fetch_add(1, Relaxed);
             }

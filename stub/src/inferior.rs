@@ -66,13 +66,7 @@ pub enum Resume {
     },
 }
 
-/// A request that cannot be met: three sentences for the user.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    pub what: String,
-    pub why: String,
-    pub what_to_do: String,
-}
+pub use ulpf_lib::Refusal;
 
 /// GDB agent expression (bytecode), see "Agent Expressions" in the GDB manual.
 pub type AgentExpr = Vec<u8>;

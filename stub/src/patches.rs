@@ -65,9 +65,6 @@ const MOST_PATIENCE: u32 = 1 << 16;
 /// What it begins with.
 pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
 
-pub fn is_patience(n: u64) -> bool {
-    (CALM.into()..=MOST_PATIENCE.into()).contains(&n)
-}
 /// Nanoseconds that it takes to take a patch out and to put it back, about.
 const SWITCH: u64 = 6_000;
 /// The same of leaving a body, and coming back by a fault.

@@ -10,8 +10,6 @@ extern crate alloc;
 pub mod gdb;
 #[path = "../../src/inferior.rs"]
 pub mod inferior;
-#[path = "../../src/control/words.rs"]
-pub mod words;
 
 pub mod fake;
 pub mod ptrace;

@@ -18,7 +18,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use crate::attributes::{Attributes, Wish};
-use crate::filter::Filter;
+use crate::filter::CountedFilter;
 use crate::g;
 use crate::inferior::Refusal;
 use crate::runtime::thread::Thread;
@@ -180,7 +180,7 @@ impl Control {
             let brk = (start_brk().unwrap_or(end), end);
             // SAFETY: the world rests while the debugger sets watches.
             let guards = unsafe { g().guards_mut() };
-            self.heap.parts = guards.heap(brk, &not).map_err(super::watches::from_lib)?;
+            self.heap.parts = guards.heap(brk, &not)?;
         }
         let id = self
             .staged
@@ -211,7 +211,7 @@ impl Control {
         true
     }
 
-    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<Filter>>) {
+    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
         let watch = self.heap.watches.iter_mut().find(|w| w.id == id);
         if let Some(w) = watch {
             w.attributes.filter = filter;

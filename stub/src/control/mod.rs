@@ -29,7 +29,6 @@ mod unwind;
 mod vanished;
 mod watchdog;
 mod watches;
-mod words;
 mod world;
 
 use alloc::string::String;

@@ -24,7 +24,8 @@ const MOST: u64 = 256 << 20;
 impl Control {
     /// Before the program goes on: some watch wants to know callers, and nothing is known yet.
     pub fn prepare_backtraces(&mut self) {
-        let by_caller = |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.caller.is_some());
+        let by_caller =
+            |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.filter.caller.is_some());
         let wanted = || {
             let mut all = g().watches().attributes.all();
             all.any(|a| a.backtrace > 0 || by_caller(a))

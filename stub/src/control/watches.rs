@@ -23,10 +23,6 @@ pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
     }
 }
 
-pub fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
-    refusal(r.what, r.why, r.what_to_do)
-}
-
 pub fn no_numbers() -> Refusal {
     refusal(
         "no further watch".into(),
@@ -118,9 +114,7 @@ impl Control {
             self.check_register(range, kind)
         } else {
             // SAFETY: the world rests while the debugger inserts.
-            unsafe { g().guards_mut() }
-                .check(range, kind)
-                .map_err(from_lib)
+            unsafe { g().guards_mut() }.check(range, kind)
         };
         possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
     }
@@ -163,7 +157,7 @@ impl Control {
         }
         let unarmed = guards.apply(wanted);
         for u in unarmed {
-            let r = from_lib(u.refusal);
+            let r = u.refusal;
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
             self.last_refusal = Some(r);

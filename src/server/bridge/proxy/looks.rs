@@ -6,9 +6,9 @@ use crate::inject::{SharedArea, sessions};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use ulpf_bridge::{Bytes, Hit, Kind, Listed, Reply, Totals};
+use ulpf_bridge::{Bytes, Hit, Listed, Reply, Totals};
+use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
-use ulpf_lib::{AccessKind, WatchKind};
 
 /// Hits that are kept for who asks later, and of one answer at most.
 const KEPT: usize = 1 << 16;
@@ -111,11 +111,7 @@ impl Looks {
                 id: id as u64,
                 addr: line.start.load(Relaxed),
                 len: line.len.load(Relaxed),
-                kind: match crate::session::words::kind_of(what) {
-                    WatchKind::Write => Kind::Write,
-                    WatchKind::Read => Kind::Read,
-                    WatchKind::Access => Kind::Access,
-                },
+                kind: crate::session::words::kind_of(what).into(),
                 hits,
                 silent,
                 filtered: n.filtered.load(Relaxed),
@@ -145,6 +141,7 @@ fn told(hit: &ring::Hit, sequence: u64) -> Hit {
         pc: hit.pc,
         thread: hit.tid.into(),
         write: hit.kind != AccessKind::Read as u8,
+        read: hit.kind == AccessKind::ReadWrite as u8,
         addr: hit.addr,
         len: hit.len.into(),
         old: bytes(&hit.old),

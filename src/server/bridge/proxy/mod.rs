@@ -24,6 +24,7 @@ use ulpf_bridge::{
     Ask, Capabilities, Feature, Kind, Lines, Reason, Refusal, Reply, Request, Said, State, Stop,
     VERSION, WatchSpec, agree,
 };
+use ulpf_lib::command::{self, Command};
 
 /// How watches are set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,12 +241,12 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
 
     /// Is it ours, and on this machine?
     async fn look_for_the_stub(&mut self) {
-        let Ok(about) = self.remote.monitor("ulpf about").await else {
+        let Ok(about) = self.remote.monitor(&Command::About.to_string()).await else {
             return;
         };
-        let about: serde_json::Value = serde_json::from_str(about.trim()).unwrap_or_default();
-        let pid = about["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
-        self.looks = pid.and_then(Looks::of);
+        if let Ok(command::Reply::About { pid, .. }) = serde_json::from_str(about.trim()) {
+            self.looks = Looks::of(pid);
+        }
     }
 
     /// What the stub shares; it may have none of ulpf's on this machine.
@@ -257,7 +258,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
     }
 
     fn hello(&self, versions: [u32; 2]) -> Answer {
-        if agree(versions).is_none() {
+        let Some(version) = agree(versions) else {
             return Err(Refusal::new(
                 format!(
                     "There is no version of the bridge that both sides speak: {versions:?} and {VERSION}"
@@ -265,7 +266,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 "they are of different times",
                 "Build both from the same source.",
             ));
-        }
+        };
         let full = self.registers.len() >= packets::REGISTERS;
         let mut features = vec![
             Feature::Breakpoints,
@@ -283,7 +284,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             features.push(Feature::Statistics);
         }
         Ok(Reply::Hello {
-            version: VERSION,
+            version,
             backend: if self.flavour == Flavour::Gem5 {
                 "gem5"
             } else {
