@@ -4,6 +4,7 @@
 
 use ulpf::rsp::{self, Decoder, Event};
 use ulpf::run::stops;
+use ulpf::session::armed::outcomes;
 
 fn events(pieces: &[&[u8]]) -> Vec<Event> {
     let mut decoder = Decoder::new(1 << 12);
@@ -37,9 +38,9 @@ fn payload(packet: &[u8]) {
     let _ = stops::stop_of(&plain);
     let mut armed = Vec::new();
     for line in stops::console(&plain).unwrap_or_default().lines() {
-        let _ = stops::outcomes(line, 1000, &mut armed);
+        let _ = outcomes(line, 1000, &mut armed);
     }
-    let _ = stops::outcomes(&String::from_utf8_lossy(&plain), 1000, &mut armed);
+    let _ = outcomes(&String::from_utf8_lossy(&plain), 1000, &mut armed);
     for parent in [1, 0x20] {
         ulpf::server::fuzzing::vfork_names(&plain, parent);
     }
