@@ -165,7 +165,7 @@ impl Guards {
             let mut left = &ops[..];
             while let Err((done, e)) = device.batch(left) {
                 let Some(bad) = left.get(done) else { break };
-                failed.push((bad.start(), e));
+                failed.push((bad.addr, e));
                 left = &left[done + 1..];
             }
         }
