@@ -21,7 +21,7 @@ CASES = re.findall(r"(?m)^CASE\((\w+)\)", "".join(open(source).read() for source
 
 @functools.cache
 def staged():
-    """The library as it is installed, built if it is not there (`make -C libulpf` after a change)."""
+    """The library as it is installed, built if it is not there (`make -C ulpf-lib/c` after a change)."""
     if not os.path.exists(f"{LIBRARY}/libulpf.so.0"):
         subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "ulpf-lib", "c"), "stage"], check=True)
 

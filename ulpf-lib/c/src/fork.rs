@@ -10,7 +10,7 @@
 //! vfork and posix_spawn share the memory until exec, and are not concerned; neither is a bare clone(2),
 //! whose child must exec or leave: it has none of our generated code, but still shares the memory that was moved.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
@@ -19,7 +19,7 @@ use crate::change;
 use crate::engine;
 use crate::mask;
 use crate::model::MODEL;
-use crate::shared::Changer;
+use crate::shared::{Changer, S};
 use crate::stacks::{self, OwnBlock};
 
 /// What the thread that forks keeps from before until after.
@@ -35,9 +35,13 @@ unsafe impl Send for Between {}
 
 static BETWEEN: Mutex<Option<Between>> = Mutex::new(None);
 
-fn keep(between: Option<Between>) -> Option<Between> {
-    let mut kept = BETWEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    core::mem::replace(&mut *kept, between)
+fn kept() -> MutexGuard<'static, Option<Between>> {
+    BETWEEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `before` has kept, if it has become the changer. (Nobody else looks, so a child finds no lock held.)
+fn take() -> Option<Between> {
+    S.is_changer().then(kept)?.take()
 }
 
 pub fn prepare() {
@@ -61,16 +65,16 @@ extern "C" fn before() {
     // SAFETY: two descriptors.
     let pipe = unsafe { sys!(k::__NR_pipe2, fds.as_mut_ptr(), k::O_CLOEXEC) };
     change::aside(own, || MODEL.get(&mut changer).before_fork());
-    keep(Some(Between {
+    *kept() = Some(Between {
         own,
         changer,
         mask,
         pipe: pipe.is_ok().then_some(fds),
-    }));
+    });
 }
 
 extern "C" fn in_parent() {
-    let Some(mut between) = keep(None) else {
+    let Some(mut between) = take() else {
         return;
     };
     if let Some([read, write]) = between.pipe {
@@ -88,7 +92,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let Some(mut between) = keep(None) else {
+    let Some(mut between) = take() else {
         return;
     };
     stacks::after_fork(between.own);
