@@ -10,19 +10,15 @@ use std::process::Command;
 
 const NAME: &str = "ulpf-sim";
 
-/// Beside this command, where `make sim` in the source tree leaves it, or in the search path.
+/// Beside this command (there `make sim` leaves it as well) or in the search path.
 pub fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    [
-        folder.to_owned(),
-        folder.join("../../oracle/target/release"),
-    ]
-    .into_iter()
-    .chain(std::env::split_paths(&path))
-    .map(|folder| folder.join(NAME))
-    .find(|file| is_executable(file))
+    std::iter::once(folder.to_owned())
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(NAME))
+        .find(|file| is_executable(file))
 }
 
 pub fn sim(words: Vec<OsString>) -> i32 {
