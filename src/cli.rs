@@ -44,7 +44,7 @@ enum Command {
     #[command(disable_help_flag = true)]
     Sim(Words),
     /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
-    Bridge(crate::offer::BridgeArgs),
+    Bridge(crate::bridge::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -92,7 +92,7 @@ pub fn main() -> i32 {
         Command::Last(args) => crate::last::main(&args),
         Command::Top(args) => crate::top::main(&args),
         Command::Export(args) => crate::export::main(&args),
-        Command::Bridge(args) => run(crate::offer::offer(args)),
+        Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

@@ -7,6 +7,7 @@ mod say;
 
 pub mod backend;
 mod bench;
+mod bridge;
 pub mod cli;
 pub mod coverage;
 pub mod dap;
@@ -19,7 +20,6 @@ pub mod inferior;
 pub mod inject;
 mod last;
 pub mod listen;
-mod offer;
 pub mod placement;
 pub mod plugin;
 mod programs;

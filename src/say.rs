@@ -4,7 +4,7 @@
 
 use crate::foreign::text::lines;
 use crate::session::json;
-use serde_json::json;
+use serde::Serialize;
 use std::io::{Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,10 +25,19 @@ macro_rules! message {
 /// Standard error carries JSON lines: whatever else is said there must be one as well.
 static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
 
+#[derive(Serialize)]
+struct Message<'a> {
+    r#type: &'static str,
+    text: &'a str,
+}
+
 /// Tells the user something on standard error. (Not `eprintln!`, which panics when nobody listens.)
 pub fn say(text: &str) {
     let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
-        true => json::line(&json!({"type": "message", "text": text})),
+        true => json::line(&Message {
+            r#type: "message",
+            text,
+        }),
         false => format!("ulpf: {}\n", lines(text)),
     };
     let _ = stderr().write_all(line.as_bytes());

@@ -8,7 +8,7 @@ use super::protocol::{
     FunctionBreakpoint, InstructionBreakpoint, SetBreakpoints, SetOf, SourceBreakpoint,
 };
 use super::session::{Answer, Session};
-use super::state::breakpoints::{Kind, NEVER, One, Verdict, Wanted, ignored, wanted};
+use super::state::breakpoints::{Breakpoint, Kind, NEVER, Verdict, Wanted, ignored, wanted};
 use super::state::sources::source;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Session {
         self.gdb()?;
         let was_running = self.rest().await?;
         let kept: Vec<&Wanted> = all.iter().flatten().collect();
-        let here = |b: &One| b.kind == kind && b.wanted.group == group;
+        let here = |b: &Breakpoint| b.kind == kind && b.wanted.group == group;
         let gone: Vec<i64> = self
             .breakpoints
             .set
@@ -137,7 +137,7 @@ impl Session {
             .number("number")
             .ok_or("gdb's breakpoint has no number.")?;
         let told = describe(fields);
-        let one = One {
+        let one = Breakpoint {
             kind,
             wanted: wanted.clone(),
             stops: 0,

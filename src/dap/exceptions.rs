@@ -3,7 +3,7 @@
 use super::mi::parse::quote;
 use super::protocol::SetExceptionBreakpoints;
 use super::session::{Answer, Session};
-use super::state::breakpoints::{Kind, One, Wanted, some};
+use super::state::breakpoints::{Breakpoint, Kind, Wanted, some};
 use serde_json::json;
 
 impl Session {
@@ -60,7 +60,7 @@ impl Session {
         let answer = self.mi(&format!("-catch-{what}{regex}")).await?;
         let number = answer.fields("bkpt").and_then(|b| b.number("number"));
         let number = number.ok_or("gdb's catchpoint has no number.")?;
-        let one = One {
+        let one = Breakpoint {
             kind: Kind::Exception(what),
             wanted: Wanted::default(),
             stops: 0,

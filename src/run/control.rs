@@ -51,7 +51,7 @@ pub struct Control {
 }
 
 /// A stub that has not answered for so long when we are told to leave is left as it is.
-pub(super) const ENOUGH: Duration = Duration::from_secs(5);
+pub(super) const STUB_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Nobody reads more notices of one process than that.
 const NOTICES: usize = 1 << 20;
@@ -437,7 +437,7 @@ impl Control {
     pub(super) async fn let_go(&mut self) {
         // The signal that tells us to leave may have come while nobody listened (debug information was read).
         let mut unheard = !std::mem::replace(&mut self.leaving, true);
-        let mut enough = pin!(tokio::time::sleep(ENOUGH));
+        let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
         let detached = {
             let mut reply = pin!(self.client.request(b"D"));
             loop {

@@ -27,7 +27,7 @@ pub enum Event {
     Forked(Box<Forked>),
     Spawned(Box<Spawned>),
     Entered(Entered),
-    Again(Again),
+    Reexecuted(Reexecuted),
     Ready(Ready),
     /// The process has ended, or was detached from; or has executed itself again.
     Ended(usize),
@@ -55,7 +55,7 @@ pub struct Entered {
 }
 
 /// The program has executed itself again, and rests at its entry.
-pub struct Again {
+pub struct Reexecuted {
     /// Its number in the log up to now.
     pub before: usize,
     pub shared: SharedArea,

@@ -1,7 +1,7 @@
 //! What the stub is asked and told while its program rests: packets and their answers, monitor commands.
 
 use super::arm;
-use super::control::{Control, ENOUGH, FIRST_HAS_ENDED, forward};
+use super::control::{Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward};
 use super::events::OnSignal;
 use super::watches::Changes;
 use crate::rsp::{self, Client};
@@ -53,7 +53,7 @@ impl Control {
         &mut self,
         exchange: impl AsyncFnOnce(&mut Client) -> io::Result<T>,
     ) -> Result<T> {
-        let mut enough = pin!(tokio::time::sleep(ENOUGH));
+        let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
         let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
         // The signals of a program that we have started are its own; who sends a second one wants to leave.
         let mut told = 0;
@@ -73,7 +73,7 @@ impl Control {
                     if heeded {
                         told += 1;
                         self.leaving |= !forwards;
-                        enough.as_mut().reset(tokio::time::Instant::now() + ENOUGH);
+                        enough.as_mut().reset(tokio::time::Instant::now() + STUB_TIMEOUT);
                     }
                 }
                 answer = &mut exchange => return Ok(answer?),

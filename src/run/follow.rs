@@ -5,7 +5,7 @@
 //! something else in another one. A vfork child (posix_spawn) is first heard of when it executes it.
 
 use super::control::{Control, Reached, signals};
-use super::events::{Again, Entered, Event, Forked, OnSignal, Ready};
+use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
 use super::watches::Changes;
 use crate::follow::{Done, Follower};
 use crate::inferior::{self, Inferior};
@@ -187,13 +187,13 @@ impl Control {
             .entry()
             .context("the kernel did not say where the program starts")?;
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let again = Again {
+        let again = Reexecuted {
             before: self.life,
             shared: inferior.shared,
             reply,
         };
         let reached = self.run_to(entry).await?;
-        events.send(Event::Again(again)).map_err(|_| gone())?;
+        events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
         self.set_watches(reached, at, events).await

@@ -14,7 +14,7 @@
 
 use super::changes;
 use super::clock::Clock;
-use super::events::{Again, Entered, Event, Forked, Ready, Spawned};
+use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
 use super::life::Life;
 use super::output::Output;
 use super::watches::{self, Changes, Watch};
@@ -156,7 +156,7 @@ impl Log {
                 Event::Forked(forked) => self.forked(*forked, &mut text),
                 Event::Spawned(spawned) => self.spawned(*spawned, &mut text),
                 Event::Entered(entered) => self.entered(entered),
-                Event::Again(again) => self.again(again, &mut text),
+                Event::Reexecuted(again) => self.again(again, &mut text),
                 Event::Ready(ready) => self.ready(ready),
                 Event::Ended(life) => {
                     self.lives[life].finish();
@@ -205,10 +205,10 @@ impl Log {
 
     fn tell_of_fork(&self, pid: i32, parent: i32, text: &mut String) {
         if self.output.look == Look::Json {
-            let fork = Told {
+            let fork = Remark {
                 pid: Some(pid),
                 parent: Some(parent),
-                ..Told::of("fork")
+                ..Remark::of("fork")
             };
             json::append(text, &fork);
         }
@@ -216,16 +216,16 @@ impl Log {
 
     fn tell_of_exec(&self, pid: i32, text: &mut String) {
         if self.output.look == Look::Json {
-            let exec = Told {
+            let exec = Remark {
                 pid: Some(pid),
-                ..Told::of("exec")
+                ..Remark::of("exec")
             };
             json::append(text, &exec);
         }
     }
 
     /// The same program from its beginning.
-    fn again(&mut self, again: Again, text: &mut String) {
+    fn again(&mut self, again: Reexecuted, text: &mut String) {
         let before = &self.lives[again.before];
         let (pid, parent) = (before.pid, before.parent);
         let program = Program::of_process(pid).unwrap_or_default();
@@ -297,9 +297,9 @@ impl Log {
     fn notice(&mut self, lines: &str, text: &mut String) {
         for line in lines.lines() {
             if self.output.look == Look::Json {
-                let notice = Told {
+                let notice = Remark {
                     text: Some(line),
-                    ..Told::of("notice")
+                    ..Remark::of("notice")
                 };
                 json::append(text, &notice);
             } else {
@@ -328,9 +328,9 @@ impl Log {
             return;
         }
         if self.output.look == Look::Json {
-            let lost = Told {
+            let lost = Remark {
                 count: Some(n),
-                ..Told::of("lost")
+                ..Remark::of("lost")
             };
             json::append(text, &lost);
         } else {
@@ -345,7 +345,7 @@ impl Log {
 
 /// What stands between hits in a log of JSON (docs/json.md).
 #[derive(Serialize)]
-struct Told<'a> {
+struct Remark<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
@@ -357,9 +357,9 @@ struct Told<'a> {
     count: Option<u64>,
 }
 
-impl Told<'_> {
+impl Remark<'_> {
     fn of(what: &'static str) -> Self {
-        Told {
+        Remark {
             r#type: what,
             pid: None,
             parent: None,

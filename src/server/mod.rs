@@ -5,11 +5,10 @@
 //! ```
 //! One task does everything, so nothing here is shared or locked. A packet is served to its end before
 //! the next one is looked at; only interrupt requests and the loss of the connection overtake. What
-//! the stub can answer goes to the stub; the rest (starting, killing, files, having no program) is
-//! answered in [`requests`].
+//! the stub can answer goes to the stub ([`relay`], [`running`]); the rest (starting, killing, files, having no
+//! program) is answered in [`requests`]. [`state`] is what all of them share.
 #![forbid(unsafe_code)]
 
-mod adoption;
 mod apply;
 mod bridge;
 mod changes;
@@ -28,6 +27,7 @@ mod running;
 mod state;
 mod target;
 mod vfork;
+mod vfork_children;
 mod watchdog;
 mod watches;
 
@@ -287,7 +287,7 @@ impl Server {
     async fn leave(&mut self) {
         self.take_terminal();
         // Stubs that do not answer let go when we have gone.
-        let _ = tokio::time::timeout(watchdog::PATIENCE, self.release_children()).await;
+        let _ = tokio::time::timeout(watchdog::STOP_TIMEOUT, self.release_children()).await;
         while let Some(mut target) = self.take_front() {
             if target.exit.now().is_some() {
                 continue;
@@ -298,7 +298,7 @@ impl Server {
                 continue;
             }
             self.say(&format!("Detaching process(es): {}", target.pid));
-            let detached = tokio::time::timeout(watchdog::PATIENCE, target.detach()).await;
+            let detached = tokio::time::timeout(watchdog::STOP_TIMEOUT, target.detach()).await;
             if !detached.unwrap_or(false) {
                 message!(
                     "ulpf server: process {} could not be detached cleanly.",

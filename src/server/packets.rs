@@ -53,7 +53,7 @@ pub fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
 
 /// The same once more, for a program that was halted in the middle of it: signals have been delivered.
 /// `None`: it cannot be said again (a step may have been made).
-pub fn once_more(packet: &[u8]) -> Option<Vec<u8>> {
+pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
     if let [b'c' | b'C', ..] = packet {
         return Some(b"c".into());
     }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_can_be_said_again() {
-        let again = |p: &str| once_more(p.as_bytes()).map(|p| String::from_utf8(p).unwrap());
+        let again = |p: &str| resume_again(p.as_bytes()).map(|p| String::from_utf8(p).unwrap());
         assert_eq!(again("c"), Some("c".into()));
         assert_eq!(again("C0b;4010"), Some("c".into()));
         assert_eq!(again("s"), None);

@@ -3,14 +3,14 @@
 //!
 //! A forked child waits, unwatched and without a stub, until the debugger wants something of it (see
 //! `stub/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
-//! if nobody had been there. Otherwise it gets a stub of its own (`bear`). A vfork child gets one when it
+//! if nobody had been there. Otherwise it gets a stub of its own (`follow_child`). A vfork child gets one when it
 //! executes something, and until then its parent's serves it (see `vfork`).
 #![forbid(unsafe_code)]
 
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::packets::process_of;
-use super::state::{Server, Unborn};
+use super::state::{PendingChild, Server};
 use super::target::Target;
 use crate::follow::child_in;
 use crate::foreign::numbers::Stranger;
@@ -68,7 +68,7 @@ impl Server {
                 number
             );
         }
-        self.unborn.push(Unborn {
+        self.pending_children.push(PendingChild {
             number,
             parent,
             vfork,
@@ -79,19 +79,19 @@ impl Server {
     /// Finds out who a packet is for. Nothing to do as long as there is one process.
     pub(super) async fn address(&mut self, client: &mut Client, packet: &[u8]) -> Addressed {
         let with_vfork_child = self.targets.iter().any(Target::has_vfork_children);
-        if self.targets.len() + self.unborn.len() < 2 && !with_vfork_child {
+        if self.targets.len() + self.pending_children.len() < 2 && !with_vfork_child {
             return Addressed::Serve;
         }
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         match packet {
             [b'H', b'g' | b'c', thread @ ..] => {
                 let Some(number) = process_of(thread).filter(|&n| n > 0) else {
-                    return self.chosen().await;
+                    return self.for_selected().await;
                 };
                 let number = number as i32;
-                self.chosen = None;
-                if self.unborn.iter().any(|u| u.number == number) {
-                    self.chosen = Some(number);
+                self.selected = None;
+                if self.pending_children.iter().any(|u| u.number == number) {
+                    self.selected = Some(number);
                     return Addressed::Reply(b"OK".into());
                 }
                 match self.bring_forward(number) {
@@ -103,7 +103,11 @@ impl Server {
                 let Some(number) = process_of(thread) else {
                     return Addressed::Serve;
                 };
-                if self.unborn.iter().any(|u| i64::from(u.number) == number) {
+                if self
+                    .pending_children
+                    .iter()
+                    .any(|u| i64::from(u.number) == number)
+                {
                     return Addressed::Reply(b"OK".into());
                 }
                 self.aside(client, packet, number as i32).await
@@ -123,15 +127,19 @@ impl Server {
                 };
                 match rsp::hex_number(number) {
                     Some(number) => self.aside(client, packet, number as i32).await,
-                    None => self.chosen().await,
+                    None => self.for_selected().await,
                 }
             }
             _ if starts("D;") || starts("vKill;") => {
                 let at = packet.iter().position(|&b| b == b';').unwrap_or(0) + 1;
                 let number = rsp::hex_number(&packet[at..]).map_or(0, |n| n as i32);
-                if let Some(place) = self.unborn.iter().position(|u| u.number == number) {
-                    let child = self.unborn.remove(place);
-                    self.chosen = None;
+                if let Some(place) = self
+                    .pending_children
+                    .iter()
+                    .position(|u| u.number == number)
+                {
+                    let child = self.pending_children.remove(place);
+                    self.selected = None;
                     self.say(&format!("Detaching from process {}", child.number));
                     self.let_go(&child, starts("vKill;")).await;
                     return Addressed::Reply(b"OK".into());
@@ -140,30 +148,30 @@ impl Server {
                     return Addressed::Reply(b"OK".into());
                 }
                 // Its children are not to go with it.
-                self.bear_children_of(number).await;
+                self.follow_children_of(number).await;
                 match self.bring_forward(number) {
                     true => Addressed::Serve,
                     false => Addressed::Reply(b"E01".into()),
                 }
             }
             // Removing what was copied with the memory: it is not there.
-            [b'z', ..] if self.chosen.is_some() => Addressed::Reply(b"OK".into()),
+            [b'z', ..] if self.selected.is_some() => Addressed::Reply(b"OK".into()),
             b"qfThreadInfo" => Addressed::Reply(self.thread_list().await),
             b"qsThreadInfo" => Addressed::Reply(b"l".into()),
             _ if starts("qXfer:threads:read::") => Addressed::Reply(self.threads(packet).await),
             _ if starts("vCont;") || starts("vFile:") || starts("Q") || packet == b"k" => {
                 Addressed::Serve
             }
-            _ => self.chosen().await,
+            _ => self.for_selected().await,
         }
     }
 
     /// A packet for the chosen process: if that is a child without a stub, it needs one now.
-    async fn chosen(&mut self) -> Addressed {
-        let Some(number) = self.chosen.take() else {
+    async fn for_selected(&mut self) -> Addressed {
+        let Some(number) = self.selected.take() else {
             return Addressed::Serve;
         };
-        self.bear(number).await;
+        self.follow_child(number).await;
         if !self.bring_forward(number) {
             return Addressed::Reply(b"E01".into());
         }
@@ -178,8 +186,8 @@ impl Server {
 
     /// Serves a packet for another process than the chosen one.
     async fn aside(&mut self, client: &mut Client, packet: &[u8], number: i32) -> Addressed {
-        if self.unborn.iter().any(|u| u.number == number) {
-            self.bear(number).await;
+        if self.pending_children.iter().any(|u| u.number == number) {
+            self.follow_child(number).await;
         }
         let before = self.targets.first().map(|t| t.number);
         if !self.bring_forward(number) {
@@ -199,12 +207,12 @@ impl Server {
         Addressed::Done(outcome)
     }
 
-    fn parent_of(&mut self, child: &Unborn) -> Option<&mut Target> {
+    fn parent_of(&mut self, child: &PendingChild) -> Option<&mut Target> {
         self.targets.iter_mut().find(|t| t.number == child.parent)
     }
 
     /// The child goes on alone (or ends).
-    pub(super) async fn let_go(&mut self, child: &Unborn, kill: bool) {
+    pub(super) async fn let_go(&mut self, child: &PendingChild, kill: bool) {
         let Some(parent) = self.parent_of(child) else {
             return; // its wait has ended with its parent
         };
@@ -223,7 +231,7 @@ impl Server {
         let Some(parent) = parents.find(|t| t.vfork_child(number).is_some()) else {
             return false;
         };
-        let Some(child) = parent.disown(number).await else {
+        let Some(child) = parent.release_vfork_child(number).await else {
             return false;
         };
         if kill {
@@ -235,11 +243,15 @@ impl Server {
 
     /// Gives a waiting child a stub; it becomes the last of the processes. A vfork child counts as one
     /// from now on.
-    async fn bear(&mut self, number: i32) {
-        let Some(place) = self.unborn.iter().position(|u| u.number == number) else {
+    async fn follow_child(&mut self, number: i32) {
+        let Some(place) = self
+            .pending_children
+            .iter()
+            .position(|u| u.number == number)
+        else {
             return;
         };
-        let child = self.unborn.remove(place);
+        let child = self.pending_children.remove(place);
         let Some(parent) = self.parent_of(&child) else {
             return;
         };
@@ -252,7 +264,7 @@ impl Server {
             }
         };
         if child.vfork {
-            if !parent.adopt(number, process).await {
+            if !parent.follow_vfork_child(number, process).await {
                 message!("ulpf server: process {number}, a vfork child, has ended.");
             }
             return;
@@ -284,24 +296,24 @@ impl Server {
         }
     }
 
-    pub(super) async fn bear_all(&mut self) {
-        self.chosen = None;
-        while let Some(number) = self.unborn.first().map(|u| u.number) {
-            self.bear(number).await;
+    pub(super) async fn follow_all_children(&mut self) {
+        self.selected = None;
+        while let Some(number) = self.pending_children.first().map(|u| u.number) {
+            self.follow_child(number).await;
         }
     }
 
-    async fn bear_children_of(&mut self, parent: i32) {
-        let theirs = |u: &&Unborn| u.parent == parent;
-        while let Some(number) = self.unborn.iter().find(theirs).map(|u| u.number) {
-            self.bear(number).await;
+    async fn follow_children_of(&mut self, parent: i32) {
+        let theirs = |u: &&PendingChild| u.parent == parent;
+        while let Some(number) = self.pending_children.iter().find(theirs).map(|u| u.number) {
+            self.follow_child(number).await;
         }
     }
 
     /// Nobody is there to decide about them.
     pub(super) async fn release_children(&mut self) {
-        self.chosen = None;
-        for child in std::mem::take(&mut self.unborn) {
+        self.selected = None;
+        for child in std::mem::take(&mut self.pending_children) {
             self.let_go(&child, false).await;
         }
         let vfork = self.targets.iter().flat_map(Target::vfork_children);
@@ -326,7 +338,7 @@ impl Server {
                 packet = b"qsThreadInfo";
             }
         }
-        for child in &self.unborn {
+        for child in &self.pending_children {
             list.extend(format!(",p{0:x}.{0:x}", child.number).bytes());
         }
         list
@@ -354,7 +366,7 @@ impl Server {
             let inner = text.trim().trim_start_matches("<threads>");
             all.extend(inner.trim_end_matches("</threads>").bytes());
         }
-        for child in &self.unborn {
+        for child in &self.pending_children {
             all.extend(format!("<thread id=\"p{0:x}.{0:x}\"/>\n", child.number).bytes());
         }
         all.extend(b"</threads>\n");

@@ -25,7 +25,7 @@ impl Server {
             let _ = client.send(error_for(packet, reply.as_bytes())).await;
             return None;
         }
-        if let Some(why) = target.still_hangs(watchdog::AGAIN).await {
+        if let Some(why) = target.still_hangs(watchdog::HUNG_TIMEOUT).await {
             // Registers are there, but nobody knows them.
             let unknown = "x".repeat(target.registers_len);
             let reply = match packet {
@@ -40,14 +40,14 @@ impl Server {
             // An error shows as end of file below.
             let _ = target.send(packet).await;
         }
-        let patience = watchdog::patience(packet);
-        let late = tokio::time::sleep(patience);
+        let limit = watchdog::timeout_of(packet);
+        let late = tokio::time::sleep(limit);
         tokio::pin!(late);
         loop {
             tokio::select! {
                 biased;
                 () = &mut late => {
-                    let why = target.hangs(patience);
+                    let why = target.hangs(limit);
                     message!("ulpf server: {}", why.trim_start_matches("E."));
                     let _ = client.send(error_for(packet, why.as_bytes())).await;
                     return None;

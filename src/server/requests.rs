@@ -388,7 +388,7 @@ impl Server {
     }
 
     async fn kill_everybody(&mut self) {
-        for child in std::mem::take(&mut self.unborn) {
+        for child in std::mem::take(&mut self.pending_children) {
             self.let_go(&child, true).await;
         }
         let vfork = self.targets.iter().flat_map(Target::vfork_children);

@@ -5,7 +5,7 @@
 
 use super::client::{Client, Input};
 use super::common::{Outcome, Terminal};
-use super::packets::{exec_stop, is_output, once_more, shape_stop};
+use super::packets::{exec_stop, is_output, resume_again, shape_stop};
 use super::state::Server;
 use super::target::{Event, HALTED, Target};
 use super::watchdog;
@@ -53,7 +53,7 @@ async fn print(client: &mut Client, text: &str) {
 impl Server {
     /// Serves a packet that lets processes run; the reply is a stop.
     pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
-        self.bear_all().await;
+        self.follow_all_children().await;
         if let Some(reply) = self.due(packet).await {
             let _ = client.send(&reply).await;
             return None;
@@ -96,7 +96,7 @@ impl Server {
                 let _ = target.send(&mine).await;
             }
             target.running = true;
-            (target.again, target.halted) = (once_more(&mine), false);
+            (target.again, target.halted) = (resume_again(&mine), false);
             target.greeting.clone_from(&greeting);
         }
         let outcome = self.run_on(client).await;
@@ -146,7 +146,7 @@ impl Server {
         // It was asked for while a halt of ours was on its way; the stub has not been told.
         let mut untold = false;
         loop {
-            let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::PATIENCE);
+            let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::STOP_TIMEOUT);
             let (number, event) = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(limit), if overdue.is_some() => {
@@ -345,7 +345,7 @@ impl Server {
     /// same, and knows why nothing else works.
     async fn no_stop(&mut self, client: &mut Client, number: i32) -> Option<Outcome> {
         let target = self.targets.iter_mut().find(|t| t.number == number)?;
-        let why = target.hangs(watchdog::PATIENCE);
+        let why = target.hangs(watchdog::STOP_TIMEOUT);
         target.running = false;
         tell(client, why.trim_start_matches("E.")).await;
         self.pretend_to_stop(client, number).await;
@@ -375,7 +375,8 @@ impl Server {
                 let stopped = target.stop().await;
                 // Its stub may have answered in the middle of its end.
                 if !stopped || !process::is_alive(target.pid) {
-                    let end = tokio::time::timeout(watchdog::AGAIN, target.exit.wait()).await;
+                    let end =
+                        tokio::time::timeout(watchdog::HUNG_TIMEOUT, target.exit.wait()).await;
                     ended = end.ok().map(|ending| (target.number, ending)).or(ended);
                 }
             }

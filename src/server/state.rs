@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A child that has been reported and has no stub.
-pub struct Unborn {
+pub struct PendingChild {
     /// As the debugger knows them.
     pub number: i32,
     pub parent: i32,
@@ -50,9 +50,9 @@ pub struct Server {
     /// The first one is the one that packets are for (see [`processes`]).
     pub targets: Vec<Target>,
     /// Forked children that the debugger has heard of and has not decided about.
-    pub unborn: Vec<Unborn>,
+    pub pending_children: Vec<PendingChild>,
     /// The debugger has selected this one of them.
-    pub chosen: Option<i32>,
+    pub selected: Option<i32>,
     pub host_io: HostIo,
     pub stdio: bool,
     pub terminal: Terminal,
@@ -80,8 +80,8 @@ impl Server {
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
             targets: Vec::new(),
-            unborn: Vec::new(),
-            chosen: None,
+            pending_children: Vec::new(),
+            selected: None,
             host_io: HostIo::new(serves_files(&options, listener)),
             stdio: listener.is_stdio(),
             terminal,

@@ -43,7 +43,7 @@ pub enum Event {
 }
 
 /// Reads from the stub before others have their turn.
-const DRAUGHTS: usize = 16;
+const MOST_READS: usize = 16;
 
 /// The end of a stop reply that `vUlpfHalt` alone has led to (stub/src/gdb/mod.rs).
 pub const HALTED: &[u8] = b"ulpfhalt:;";
@@ -154,7 +154,7 @@ impl Target {
     /// A stub that reads nothing must not hold us up.
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.budget.renew();
-        tokio::time::timeout(watchdog::READS, self.control.write_all(bytes)).await?
+        tokio::time::timeout(watchdog::READ_TIMEOUT, self.control.write_all(bytes)).await?
     }
 
     pub(super) fn shared(&self) -> &SharedArea {
@@ -316,7 +316,7 @@ impl Target {
     /// Takes what is there, a good deal of it at most. False: end of file.
     fn drain(&mut self) -> bool {
         let mut buf = [0; 16384];
-        for _ in 0..DRAUGHTS {
+        for _ in 0..MOST_READS {
             let n = match self.control.try_read(&mut buf) {
                 Ok(0) => return false,
                 Ok(n) => n,
@@ -381,15 +381,15 @@ impl Target {
     }
 
     async fn request_with(&mut self, payload: &[u8], said: &mut Vec<u8>) -> Option<Vec<u8>> {
-        if self.still_hangs(watchdog::AGAIN).await.is_some() {
+        if self.still_hangs(watchdog::HUNG_TIMEOUT).await.is_some() {
             return None;
         }
         self.send(payload).await.ok()?;
-        let patience = watchdog::patience(payload);
-        match self.reply_by(Instant::now() + patience, said).await {
+        let limit = watchdog::timeout_of(payload);
+        match self.reply_by(Instant::now() + limit, said).await {
             Ok(reply) => reply,
             Err(_) => {
-                self.hangs(patience);
+                self.hangs(limit);
                 None
             }
         }
@@ -423,7 +423,7 @@ impl Target {
     /// Tells the stub of the watches that the debugger has taken away for good. `Some`: it does not
     /// answer; what to say.
     pub async fn settle_watches(&mut self) -> Option<String> {
-        if let Some(why) = self.still_hangs(watchdog::AGAIN).await {
+        if let Some(why) = self.still_hangs(watchdog::HUNG_TIMEOUT).await {
             return Some(why);
         }
         loop {
@@ -435,15 +435,15 @@ impl Target {
             if self.write(&frames).await.is_err() {
                 return None; // its end shows with the next request
             }
-            let patience = watchdog::patience(&batch[0]);
-            let end = Instant::now() + patience;
+            let limit = watchdog::timeout_of(&batch[0]);
+            let end = Instant::now() + limit;
             for answered in 0..batch.len() {
                 match self.reply_by(end, &mut Vec::new()).await {
                     Ok(Some(_)) => {}
                     Ok(None) => return None,
                     Err(_) => {
                         self.unread += batch.len() - answered - 1;
-                        return Some(self.hangs(patience));
+                        return Some(self.hangs(limit));
                     }
                 }
             }
@@ -460,7 +460,7 @@ impl Target {
         if self.send(b"vUlpfHalt").await.is_err() {
             return false;
         }
-        let end = Instant::now() + watchdog::PATIENCE;
+        let end = Instant::now() + watchdog::STOP_TIMEOUT;
         loop {
             match tokio::time::timeout_at(end, self.event()).await {
                 // Console output of the program, not its stop.
@@ -485,7 +485,7 @@ impl Target {
                 Ok(Event::Ended(_) | Event::Replaced | Event::StubLost) => return false,
                 // It stops when it can; nobody waits for the news of that.
                 Err(_) => {
-                    self.hangs(watchdog::PATIENCE);
+                    self.hangs(watchdog::STOP_TIMEOUT);
                     return false;
                 }
             }

@@ -7,18 +7,18 @@ use crate::inject::process::Status;
 use std::time::Duration;
 
 /// For a stop that was asked for.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For the answer to a packet. They come within milliseconds, and GDB itself gives up after six seconds;
 /// but a command of the user's may take its time.
-pub fn patience(packet: &[u8]) -> Duration {
+pub fn timeout_of(packet: &[u8]) -> Duration {
     let long = packet.starts_with(b"qRcmd") || packet.starts_with(b"D");
     Duration::from_secs(if long { 60 } else { 5 })
 }
 /// For a stub to read what is sent to it.
-pub const READS: Duration = Duration::from_secs(5);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Once the stub is known not to answer.
-pub const AGAIN: Duration = Duration::from_millis(500);
+pub const HUNG_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// GDB keeps what it could not read.
 pub const AFTERWARDS: &str = "Registers are not known until it answers; after that, `maintenance flush register-cache` makes GDB read them again.";

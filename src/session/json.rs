@@ -23,14 +23,26 @@ pub fn append(out: &mut String, value: &impl Serialize) {
 
 /// Appends `value`. One that JSON cannot have (a map whose keys are no texts) is left out; there is none.
 pub fn put(out: &mut String, value: &impl Serialize) {
-    let mut bytes = std::mem::take(out).into_bytes();
-    let before = bytes.len();
-    let mut to = serde_json::Serializer::with_formatter(&mut bytes, Escaping);
+    let before = out.len();
+    let mut to = serde_json::Serializer::with_formatter(Appending(out), Escaping);
     if value.serialize(&mut to).is_err() {
-        bytes.truncate(before);
+        out.truncate(before);
     }
-    // What it writes is UTF-8.
-    *out = String::from_utf8(bytes).unwrap_or_default();
+}
+
+/// Takes what serde_json writes: whole characters, piece by piece.
+struct Appending<'a>(&'a mut String);
+
+impl Write for Appending<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(piece).map_err(io::Error::other)?;
+        self.0.push_str(text);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Compact, and every character that is not plain is an escape.

@@ -50,7 +50,7 @@ pub fn run(
         default if default == 0.25 => default * SLOWER,
         asked => asked,
     });
-    let mut told = Told::default();
+    let mut told = Reported::default();
     let (mut next, mut reports) = (Instant::now(), 0);
     let mut rest = Duration::ZERO;
     let mut heard = true;
@@ -178,14 +178,14 @@ fn show(app: &mut App, view: View, last: usize, text: &mut String) -> bool {
 
 /// What was said before, so that only news are.
 #[derive(Default)]
-struct Told {
+struct Reported {
     begun: bool,
     nothing: String,
     hits: HashMap<(i32, usize, u64), u64>,
     line: HashMap<i32, u64>,
 }
 
-impl Told {
+impl Reported {
     fn report(&mut self, app: &App, text: &mut String) {
         if !self.begun {
             self.begun = true;

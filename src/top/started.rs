@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const LINES: usize = 200;
 /// For symbols to be read and watches to be set.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Started {
     child: Child,
@@ -63,7 +63,7 @@ impl Started {
     /// Waits until `ulpf run` stops itself; then nothing can be missed.
     fn held(&mut self) -> Result<Option<Watched>> {
         let pid = self.child.id() as i32;
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + TIMEOUT;
         loop {
             if self.ended() {
                 return Ok(None);
@@ -77,7 +77,7 @@ impl Started {
                 self.end();
                 bail!(
                     "the program's watches were not set within {} s",
-                    PATIENCE.as_secs()
+                    TIMEOUT.as_secs()
                 );
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -24,13 +24,13 @@ pub enum Verdict {
 #[derive(Default)]
 pub struct Breakpoints {
     /// By GDB's numbers.
-    pub set: BTreeMap<i64, One>,
+    pub set: BTreeMap<i64, Breakpoint>,
     /// The temporary one at main.
     pub entry: Option<i64>,
     pub signals: Option<bool>,
 }
 
-pub struct One {
+pub struct Breakpoint {
     pub kind: Kind,
     pub wanted: Wanted,
     pub stops: i64,

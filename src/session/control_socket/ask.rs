@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A change needs the program to come to rest, which may take a while.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Nobody has so many watches that their list is longer.
 const LONGEST_ANSWER: usize = 16 << 20;
 
@@ -23,11 +23,11 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => format!(
             "ulpf ({by}) has not answered for {} s: the program does not come to rest, perhaps; the request stays with it",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         ),
         _ => format!("cannot ask ulpf ({by}): {e}"),
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let stream = connect(&name(by)).map_err(failed)?;
     if !is_the_one(by, &stream) {
         return Err(format!(
@@ -55,7 +55,7 @@ pub fn ask(by: i32, pid: i32, ask: &Ask) -> Result<Value, String> {
 /// Anybody may have taken the name before, and may let whoever connects wait for ever.
 fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
     Ok(OwnedFd::from(socket).into())
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn an_answer_that_has_no_end() {
         let (stream, says) = after(|mut to| while to.write_all(&[b'x'; 4096]).is_ok() {});
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let error = read_line(&stream, end, 1 << 20).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         drop(stream);

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 /// Connections at a time; each of them costs a descriptor.
 const MOST: usize = 32;
 /// For a whole request to come, and for an answer to be taken.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request on its way, and where its answer (one line of JSON) goes.
 pub struct Asked {
@@ -120,7 +120,7 @@ async fn serve(stream: UnixStream, owners: Owners) {
         let mut line = Vec::new();
         let mut limited = (&mut read).take(LONGEST as u64);
         let request = limited.read_until(b'\n', &mut line);
-        let (answer, last) = match timeout(PATIENCE, request).await {
+        let (answer, last) = match timeout(TIMEOUT, request).await {
             Ok(Ok(1..)) if line.ends_with(b"\n") => {
                 let answer = match Ask::parse(&String::from_utf8_lossy(&line)) {
                     Ok((pid, ask)) => answer(pid, ask, &owners).await,
@@ -132,7 +132,7 @@ async fn serve(stream: UnixStream, owners: Owners) {
             _ => return,
         };
         let answer = format!("{answer}\n");
-        let written = timeout(PATIENCE, write.write_all(answer.as_bytes())).await;
+        let written = timeout(TIMEOUT, write.write_all(answer.as_bytes())).await;
         if last || !matches!(written, Ok(Ok(()))) {
             return;
         }

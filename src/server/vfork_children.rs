@@ -8,7 +8,7 @@ use crate::inferior::Exit;
 
 impl Target {
     /// A vfork child counts as a process of its own from now on. False: it is gone.
-    pub async fn adopt(&mut self, number: i32, process: Process) -> bool {
+    pub async fn follow_vfork_child(&mut self, number: i32, process: Process) -> bool {
         let Ok(exit) = Exit::of(&process, false) else {
             return false;
         };
@@ -28,7 +28,7 @@ impl Target {
     }
 
     /// Nobody follows it any more; it goes on with its parent.
-    pub async fn disown(&mut self, number: i32) -> Option<VforkChild> {
+    pub async fn release_vfork_child(&mut self, number: i32) -> Option<VforkChild> {
         let place = self.children.iter().position(|c| c.number == number)?;
         let _ = self
             .request(format!("vUlpfVfork;{number:x};0").as_bytes())

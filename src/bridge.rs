@@ -77,7 +77,7 @@ async fn connect(remote: &str) -> std::io::Result<(Reader, Writer)> {
 }
 
 /// The exit status.
-pub async fn offer(args: BridgeArgs) -> i32 {
+pub async fn bridge(args: BridgeArgs) -> i32 {
     let done = match (&args.remote, args.command.is_empty()) {
         (Some(remote), _) => there_already(&args, remote).await,
         (None, _) => a_program(&args).await,
