@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from lib.cases import line
-from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.env import PATIENCE, ULPF, bare, example, source_of, ulpf_only
 from lib.run import Json, run, ulpf
 
 
@@ -22,7 +22,7 @@ class Run(unittest.TestCase):
                                           ("d", "40", "41"), ("e", "50", "51"), ("a", "11", "12")])
         self.assertEqual([hit["silent"] for hit in said.hits], [False, False, True, False, False, False, False])
         self.assertEqual({hit["function"] for hit in said.hits}, {"main"})
-        with open(os.path.join(os.path.dirname(example("")), "..", "five.c")) as source:
+        with open(source_of("five.c")) as source:
             lines = source.read().splitlines()
         self.assertEqual([lines[hit["line"] - 1].split(";")[0].strip() for hit in said.hits],
                          ["a = 11", "b = 21", "b = 21", "c = 31", "d = 41", "e = 51", "a = 12"])
@@ -214,8 +214,9 @@ class Refusals(unittest.TestCase):
 
     def test_nothing_runs_when_a_watch_is_refused(self):
         self.refused(["nonesuch"], "five", r"cannot watch `nonesuch`: .*; ")
-        for bad in "0xffff800000000000:8", "0x0:8", "main:8", "a:0", "0xffffffffff600000:4":
-            self.refused([bad], "five", r"cannot watch|refused|no ")
+        for bad, why in ("0xffff800000000000:8", "not in the program's half"), ("0xffffffffff600000:4", "not in the program's half"), \
+                ("0x0:8", "no memory is mapped at 0x0"), ("main:8", "`main` is a function"), ("a:0", "its length is zero"):
+            self.refused([bad], "five", why)
         self.refused(["a", "aa"], "five", r"no variable `aa`", r"1 watch refused; nothing was run")
         self.refused(["unwached"], "five", r"did you mean `unwatched`\?")
         self.refused(["a", "a["], "five", r"a number is missing")

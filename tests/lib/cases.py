@@ -31,8 +31,7 @@ class Case(unittest.TestCase):
         self._servers, self._gdbs = [], []
 
     def tearDown(self):
-        result = self._outcome.result
-        failed = any(case is self for case, _ in result.failures + result.errors)
+        failed = not self._outcome.success
         for gdb in self._gdbs:
             if failed:
                 print(f"--- gdb said:\n{gdb.transcript}{gdb._output.decode(errors='replace')}")

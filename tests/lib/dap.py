@@ -270,8 +270,7 @@ class DapCase(unittest.TestCase):
 
     def tearDown(self):
         wrong = []
-        result = self._outcome.result
-        failed = any(case is self for case, _ in result.failures + result.errors)
+        failed = not self._outcome.success
         for adapter in self._adapters:
             adapter.close()
             wrong += adapter.wrong

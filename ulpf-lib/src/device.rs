@@ -13,10 +13,13 @@ use linux_raw_sys::general::*;
 use crate::sys;
 use crate::sys::Errno;
 
+// Each name is documented where it is specified: in the header.
+#[allow(missing_docs)]
 pub mod abi;
 
 pub use abi::*;
 
+/// Where the device is.
 pub const PATH: &CStr = c"/dev/ulpf";
 
 /// What the permissions of a page forbid.
@@ -49,6 +52,7 @@ impl Op {
 /// Why the device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
+    /// open(2) has failed.
     Open(Errno),
     /// Something is there that does not answer as the device does.
     Strange(Errno),
@@ -59,6 +63,7 @@ pub enum Unusable {
 }
 
 impl Unusable {
+    /// Why, for people.
     pub fn why(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -77,6 +82,7 @@ impl Unusable {
             Unusable::Features(_) => "the kernel module is too old: it lacks what is needed here",
         }
     }
+    /// What the user can do about it.
     pub fn what_to_do(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -106,10 +112,17 @@ impl Drop for Device {
 
 impl Device {
     /// Opens it and makes sure that it has all of `features`.
+    ///
+    /// # Errors
+    /// [`Unusable`] says which of the four reasons it is.
     pub fn open(features: u64) -> Result<Device, Unusable> {
         Device::open_at(PATH, features)
     }
 
+    /// As [`Device::open`], for a device at another path.
+    ///
+    /// # Errors
+    /// As [`Device::open`]'s.
     pub fn open_at(path: &CStr, features: u64) -> Result<Device, Unusable> {
         // SAFETY: the path is a C string; open touches no memory of ours.
         let fd = unsafe {
@@ -130,11 +143,15 @@ impl Device {
         }
     }
 
+    /// Its descriptor, for mmap(2).
     pub fn descriptor(&self) -> i32 {
         self.0
     }
 
     /// What the machine can do.
+    ///
+    /// # Errors
+    /// [`Unusable::Version`] from a machine of another version, [`Unusable::Strange`] with ioctl(2)'s error else.
     pub fn query(&self) -> Result<Query, Unusable> {
         let mut query = Query {
             size: size_of::<Query>() as u32,
@@ -156,6 +173,10 @@ impl Device {
     /// # Safety
     /// `entry` keeps to the rules of a handler (the header's "The upcall"), for as long as it is
     /// registered.
+    ///
+    /// # Errors
+    /// EBUSY if one is registered and `HANDLER_REPLACE` is not given, EFAULT or EACCES if `entry` is not code,
+    /// EOPNOTSUPP for a flag without its feature.
     pub unsafe fn handler(&self, entry: u64, cookie: u64, flags: u32) -> Result<(), Errno> {
         let mut handler = Handler {
             size: size_of::<Handler>() as u32,
@@ -168,12 +189,18 @@ impl Device {
     }
 
     /// Forbidden accesses are SIGSEGV again.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
     pub fn no_handler(&self) -> Result<(), Errno> {
         // SAFETY: registers nothing.
         unsafe { self.handler(0, 0, 0) }
     }
 
     /// `POLICY_*`, for the whole space.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown one.
     pub fn policy(&self, flags: u32) -> Result<(), Errno> {
         let mut policy = Policy {
             size: size_of::<Policy>() as u32,
@@ -184,6 +211,9 @@ impl Device {
     }
 
     /// One change.
+    ///
+    /// # Errors
+    /// As the header says for each operation; then nothing has changed.
     pub fn apply(&self, op: &Op) -> Result<(), Errno> {
         let mut op = *op;
         // SAFETY: the structure that the call takes. Permissions only forbid: what then cannot be
@@ -192,6 +222,9 @@ impl Device {
     }
 
     /// Many changes in one crossing, in order; on failure also how many were carried out.
+    ///
+    /// # Errors
+    /// How many were carried out, and why the next one was not.
     pub fn batch(&self, ops: &[Op]) -> Result<(), (usize, Errno)> {
         // Any machine takes as many at once.
         const MOST: usize = 1024;
@@ -212,6 +245,10 @@ impl Device {
         Ok(())
     }
 
+    /// How often what has happened since the device was opened.
+    ///
+    /// # Errors
+    /// That of ioctl(2).
     pub fn counts(&self) -> Result<Counts, Errno> {
         let mut counts = Counts {
             size: size_of::<Counts>() as u32,
@@ -222,6 +259,9 @@ impl Device {
     }
 
     /// A new descriptor of the store.
+    ///
+    /// # Errors
+    /// EMFILE if no descriptor is left.
     pub fn store(&self) -> Result<i32, Errno> {
         // SAFETY: makes a descriptor, which is the caller's.
         unsafe { sys!(__NR_ioctl, self.0, STORE) }.map(|fd| fd as i32)
