@@ -2,7 +2,12 @@
 //! Reads a static x86-64 executable, and says of all others why not. Nothing in the file is believed
 //! before it is checked.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use object::LittleEndian;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+
+type Header = elf::FileHeader64<LittleEndian>;
 
 pub struct Segment {
     pub addr: u64,
@@ -24,127 +29,95 @@ pub struct Elf {
 const BASE: u64 = 0x5555_5555_4000;
 const TOP: u64 = 0x7000_0000_0000;
 
-fn bytes(file: &[u8], at: u64, len: u64) -> Option<&[u8]> {
-    let end = at.checked_add(len)?;
-    file.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)
-}
-
-fn number(file: &[u8], at: u64, len: u64) -> Option<u64> {
-    let mut le = [0; 8];
-    le[..len as usize].copy_from_slice(bytes(file, at, len)?);
-    Some(u64::from_le_bytes(le))
-}
-
 pub fn read(file: &[u8]) -> Result<Elf> {
-    ensure!(file.starts_with(b"\x7fELF"), "not an ELF file");
+    ensure!(file.starts_with(&elf::ELFMAG), "not an ELF file");
     ensure!(
-        file.get(4) == Some(&2),
+        file.get(4) == Some(&elf::ELFCLASS64),
         "a 32-bit program; the machine is x86-64"
     );
     ensure!(
-        file.get(5) == Some(&1),
+        file.get(5) == Some(&elf::ELFDATA2LSB),
         "a big-endian program; the machine is x86-64"
     );
-    let n = |at, len| number(file, at, len).context("the ELF file ends within its headers");
-    let machine = n(18, 2)?;
+    let end = LittleEndian;
+    let header = Header::parse(file).map_err(broken)?;
+    let machine = header.e_machine(end);
     ensure!(
-        machine == 62,
+        machine == elf::EM_X86_64,
         "a program for another processor (ELF machine {machine}); the machine is x86-64"
     );
-    let kind = n(16, 2)?;
-    let base = match kind {
-        2 => 0,
-        3 => BASE,
-        1 => bail!("an object file; link it first, with -static"),
-        _ => bail!("not an executable (ELF type {kind})"),
+    let base = match header.e_type(end) {
+        elf::ET_EXEC => 0,
+        elf::ET_DYN => BASE,
+        elf::ET_REL => bail!("an object file; link it first, with -static"),
+        kind => bail!("not an executable (ELF type {kind})"),
     };
-    let (table, size, count) = (n(32, 8)?, n(54, 2)?, n(56, 2)?);
-    ensure!(
-        size == 56,
-        "its program headers have a size of {size} instead of 56"
-    );
-    let mut elf = Elf {
-        entry: n(24, 8)?.wrapping_add(base),
+    let table = header.e_phoff(end);
+    let headers = header.program_headers(end, file).map_err(broken)?;
+    let mut found = Elf {
+        entry: header.e_entry(end).wrapping_add(base),
         segments: vec![],
         symbols: vec![],
         headers_at: 0,
-        headers: count as u16,
+        headers: u16::try_from(headers.len()).context("too many program headers")?,
     };
-    for i in 0..count {
-        let at = table
-            .checked_add(i * 56)
-            .context("the program headers are nowhere")?;
-        let (kind, flags) = (n(at, 4)?, n(at + 4, 4)? as u32);
-        let (offset, addr, in_file, size) = (
-            n(at + 8, 8)?,
-            n(at + 16, 8)?,
-            n(at + 32, 8)?,
-            n(at + 40, 8)?,
-        );
-        match kind {
-            3 => {
-                let name = bytes(file, offset, in_file).unwrap_or_default();
-                let name = String::from_utf8_lossy(name);
-                bail!(
-                    "dynamically linked (needs {}); the machine has no dynamic loader: link it with -static",
-                    name.trim_end_matches('\0')
-                );
+    for part in headers {
+        if part.p_type(end) == elf::PT_INTERP {
+            let name = String::from_utf8_lossy(part.data(end, file).unwrap_or_default());
+            bail!(
+                "dynamically linked (needs {}); the machine has no dynamic loader: link it with -static",
+                name.trim_end_matches('\0')
+            );
+        }
+        let size = part.p_memsz(end);
+        if part.p_type(end) == elf::PT_LOAD && size > 0 {
+            let addr = part.p_vaddr(end).wrapping_add(base);
+            let last = addr.checked_add(size);
+            let (offset, in_file) = part.file_range(end);
+            ensure!(
+                in_file <= size && last.is_some_and(|last| last <= TOP) && addr >= 0x1000,
+                "a segment at {addr:#x} of {size:#x} bytes does not fit into the address space"
+            );
+            let data = part.data(end, file).ok();
+            let data = data.context("a segment lies beyond the end of the file")?;
+            if (offset..offset + in_file).contains(&table) {
+                found.headers_at = addr + (table - offset);
             }
-            1 if size > 0 => {
-                let addr = addr.wrapping_add(base);
-                let end = addr.checked_add(size);
-                ensure!(
-                    in_file <= size && end.is_some_and(|end| end <= TOP) && addr >= 0x1000,
-                    "a segment at {addr:#x} of {size:#x} bytes does not fit into the address space"
-                );
-                let data = bytes(file, offset, in_file)
-                    .context("a segment lies beyond the end of the file")?;
-                if (offset..offset + in_file).contains(&table) {
-                    elf.headers_at = addr + (table - offset);
-                }
-                elf.segments.push(Segment {
-                    addr,
-                    size,
-                    flags,
-                    data: data.to_vec(),
-                });
-            }
-            _ => {}
+            found.segments.push(Segment {
+                addr,
+                size,
+                flags: part.p_flags(end),
+                data: data.to_vec(),
+            });
         }
     }
-    let total: u64 = elf.segments.iter().map(|s| s.size).sum();
-    ensure!(!elf.segments.is_empty(), "nothing to load");
+    let total: u64 = found.segments.iter().map(|s| s.size).sum();
+    ensure!(!found.segments.is_empty(), "nothing to load");
     ensure!(
         total <= 1 << 32,
         "its segments are {total} bytes; the machine has 4 GiB for them"
     );
-    elf.symbols = symbols(file, base).unwrap_or_default();
-    Ok(elf)
+    // A program without a symbol table, or with a broken one, runs all the same.
+    found.symbols = symbols(header, file, base).unwrap_or_default();
+    Ok(found)
 }
 
-/// Data objects with their sizes; nothing where the file has no (or a broken) symbol table.
-fn symbols(file: &[u8], base: u64) -> Option<Vec<(String, u64, u64)>> {
-    let n = |at: u64, len| number(file, at, len);
-    let (table, count) = (n(40, 8)?, n(60, 2)?);
-    let section = |i: u64| table.checked_add(i * 64);
-    let mut found = vec![];
-    for i in 0..count {
-        let at = section(i)?;
-        if n(at + 4, 4)? != 2 {
-            continue;
-        }
-        let names = section(n(at + 40, 4)?)?;
-        let names = bytes(file, n(names + 24, 8)?, n(names + 32, 8)?)?;
-        for s in bytes(file, n(at + 24, 8)?, n(at + 32, 8)?)?.chunks_exact(24) {
-            if s[4] & 15 != 1 {
-                continue;
-            }
-            let name = names.get(number(s, 0, 4)? as usize..)?;
-            let name = String::from_utf8_lossy(name.split(|&b| b == 0).next()?).into_owned();
-            found.push((name, number(s, 8, 8)?.wrapping_add(base), number(s, 16, 8)?));
-        }
-    }
-    Some(found)
+fn broken(e: object::Error) -> anyhow::Error {
+    anyhow!("a broken ELF file: {e}")
+}
+
+/// Data objects with their sizes.
+fn symbols(header: &Header, file: &[u8], base: u64) -> object::Result<Vec<(String, u64, u64)>> {
+    let end = LittleEndian;
+    let table = header
+        .sections(end, file)?
+        .symbols(end, file, elf::SHT_SYMTAB)?;
+    let data = table.iter().filter(|s| s.st_type() == elf::STT_OBJECT);
+    data.map(|s| {
+        let name = String::from_utf8_lossy(table.symbol_name(end, s)?).into_owned();
+        Ok((name, s.st_value(end).wrapping_add(base), s.st_size(end)))
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -158,7 +131,7 @@ mod tests {
     /// An executable of one segment without contents.
     fn small() -> Vec<u8> {
         let mut f = vec![0; 64 + 56];
-        f[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        f[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         let mut put = |at: usize, value: u64, len: usize| {
             f[at..at + len].copy_from_slice(&value.to_le_bytes()[..len])
         };

@@ -8,7 +8,6 @@
 //! words, and the one that has said them first is the next client.
 #![forbid(unsafe_code)]
 
-mod diag;
 mod greeting;
 mod owner;
 mod socket;

@@ -1,10 +1,9 @@
 //! Whose the other end of a connection is. Every user of a machine reaches its loopback ports.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
-use ulpf_bridge::greeting::{self, Owner};
+use ulpf_peer::Owner;
 
 /// The kernel's list is read a page at a time while it changes, so an entry may be overlooked.
 const LOOKS: usize = 5;
@@ -26,7 +25,7 @@ pub async fn of_tcp(stream: &TcpStream) -> Peer {
     };
     let loopback = theirs.ip().to_canonical().is_loopback();
     for look in 0..LOOKS {
-        match find(ours, theirs) {
+        match ulpf_peer::owner(ours, theirs) {
             Some(Owner::User(user)) => return Peer::User(user),
             Some(Owner::Closed) => return Peer::Unknown,
             None if !loopback => return Peer::Elsewhere,
@@ -35,17 +34,6 @@ pub async fn of_tcp(stream: &TcpStream) -> Peer {
         }
     }
     Peer::Unknown
-}
-
-fn find(ours: SocketAddr, theirs: SocketAddr) -> Option<Owner> {
-    if let Some(owner) = super::diag::owner(theirs, ours) {
-        return Some(owner);
-    }
-    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    tables.iter().find_map(|table| {
-        let text = std::fs::read_to_string(table).ok()?;
-        greeting::owner(&text, ours, theirs)
-    })
 }
 
 pub fn of_unix(stream: &UnixStream) -> Peer {

@@ -22,8 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use ulpf_bridge::greeting::{self, Owner, is_front_end};
+use ulpf_bridge::greeting::is_front_end;
 use ulpf_bridge::{Ask, Lines, Reason, Refusal, Reply, Request, Said, State, Stop, agree};
+use ulpf_peer::Owner;
 
 /// How long the process waits for a front end that has not come yet, or has gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -104,12 +105,7 @@ impl Stream {
         let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
             return false;
         };
-        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-        let owner = tables.iter().find_map(|table| {
-            let text = std::fs::read_to_string(table).ok()?;
-            greeting::owner(&text, ours, theirs)
-        });
-        match owner {
+        match ulpf_peer::owner(ours, theirs) {
             Some(Owner::User(user)) => user == 0 || Some(user) == own_user(),
             Some(Owner::Closed) => false,
             None => !theirs.ip().to_canonical().is_loopback(),
