@@ -1,6 +1,6 @@
 //! Which hits of a watch matter: what travels, how the words of `monitor ulpf` say it, and who passes. The
 //! same decision whoever takes it, a back end or, where that cannot, the front end (the stub has its own,
-//! which must not allocate: `stub/src/filter.rs`).
+//! which must not allocate: `stub/handlers/src/filter.rs`).
 
 use crate::bytes::Bytes;
 use crate::hit::Hit;

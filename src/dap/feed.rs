@@ -271,7 +271,7 @@ fn pid_of(said: &Value) -> Option<i32> {
     pid.filter(|n| *n > 0)
 }
 
-/// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).
+/// A hit as `monitor ulpf log` writes it (stub/task/src/control/last.rs).
 fn record(area: &SharedArea, hit: &Hit) -> Option<Value> {
     let clock = area.clock();
     let since = clock.nanos(hit.time).saturating_sub(clock.base_ns) as f64 / 1e9;

@@ -1,5 +1,5 @@
 //! `monitor ulpf …` for programs that another machine has: the commands that the plugin and the debug adapter
-//! speak, in the words and with the answers of our own stub (`stub/src/control/monitor.rs`), so that they need
+//! speak, in the words and with the answers of our own stub (`stub/task/src/control/monitor.rs`), so that they need
 //! not know which of the two it is. What cannot be had here is refused with the reason.
 #![forbid(unsafe_code)]
 

@@ -1,0 +1,73 @@
+//! What dispatch has to do with patched system-call sites: which become worth it, and what a slot has left undone.
+
+use core::sync::atomic::Ordering::*;
+
+use super::sites::{AFTER, ENABLED, KNOWN, Left, has, put, seen};
+use super::{dispatch, rest, sites_code};
+use crate::global::g;
+use crate::runtime::events::Request;
+use crate::runtime::frame::UContext;
+use crate::runtime::park;
+use crate::runtime::thread::Thread;
+
+/// Dispatch has served a call; the context is complete. Has its site become worth a patch?
+pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
+    if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) {
+        return;
+    }
+    let Some(s) = seen(insn) else { return };
+    s.signals.fetch_add(1, Relaxed);
+    if sites_code::wanted(nr).is_none() {
+        return;
+    }
+    if s.refused.load(Relaxed) || has(&s.done, nr) {
+        return;
+    }
+    put(&s.met, nr);
+    let after = AFTER.load(Relaxed);
+    if s.count.fetch_add(1, Relaxed) + 1 < after {
+        return;
+    }
+    let i = t.inner();
+    if i.stepping
+        || i.own_step.is_some()
+        || i.leaving
+        || i.deferred_len > 0
+        || !i.pending.is_empty()
+        || t.tgid() != g().pid.load(Relaxed)
+    {
+        return;
+    }
+    s.count.store(0, Relaxed);
+    park::request(t, uc, Request::Patch { insn });
+}
+
+impl Left {
+    /// Makes the call again, by dispatch, which knows how to wait only for the rest of the time and
+    /// need not be interrupted for another stop; unless the context has gone elsewhere meanwhile.
+    pub fn again(&self, t: &'static Thread, uc: &mut UContext) {
+        if self.interrupted
+            && uc.gprs.rip == self.insn
+            && uc.gprs.rax == self.nr as u64
+            && !t.inner().leaving
+        {
+            uc.gprs.rip = self.insn + 2;
+            t.inner().begun = self.begun;
+            dispatch(t, uc);
+            t.inner().begun = 0;
+        }
+        let partial = self
+            .result
+            .filter(|(done, args)| rest::of_one_piece(self.nr.into(), args, *done).is_some());
+        if let Some((done, _)) = partial
+            && uc.gprs.rip == self.insn + 2
+            && uc.gprs.rax == done as u64
+            && !t.inner().leaving
+        {
+            uc.gprs.rax = self.nr as u64;
+            t.inner().already = done;
+            dispatch(t, uc);
+            t.inner().already = 0;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the stub's task writes while all threads of the program rest, and what their handlers read without locks.
+//!
+//! The task makes these tables, and so they allocate. Handlers have them as `&Tables` only: whatever changes a table
+//! takes `&mut`, which the task alone can get (`ulpf_stub_handlers::rest`), and what a handler calls here allocates
+//! nothing.
+#![no_std]
+extern crate alloc;
+
+pub mod attributes;
+pub mod breakpoints;
+pub mod code;
+pub mod patches;
+
+use alloc::boxed::Box;
+
+use ulpf_lib::guard::Guards;
+use ulpf_lib::watchlist::Watchlist;
+
+/// `F` is the filter of a watch.
+pub struct Tables<F: 'static> {
+    pub breakpoints: breakpoints::List,
+    /// `None` until the stub's task is set up.
+    pub guards: Option<Box<Guards>>,
+    pub watches: Watches<F>,
+    pub patches: patches::Table,
+    /// `None` until somebody wants to know callers.
+    pub code: Option<Box<code::Code>>,
+}
+
+pub struct Watches<F: 'static> {
+    /// The list in force; owned by the stub's task, which keeps it for as long as it lives.
+    pub list: *const Watchlist,
+    pub attributes: attributes::Table<F>,
+}
+
+static EMPTY: Watchlist = Watchlist::new();
+
+impl<F: 'static> Tables<F> {
+    pub const fn new() -> Tables<F> {
+        Tables {
+            breakpoints: breakpoints::List::new(),
+            guards: None,
+            watches: Watches {
+                list: &raw const EMPTY,
+                attributes: attributes::Table::new(),
+            },
+            patches: patches::Table::new(),
+            code: None,
+        }
+    }
+}
+
+impl<F: 'static> Default for Tables<F> {
+    fn default() -> Tables<F> {
+        Tables::new()
+    }
+}

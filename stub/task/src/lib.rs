@@ -1,0 +1,22 @@
+//! The stub's own task: it shares the address space with the program and nothing else, so it may allocate (from its
+//! own arena) and wait. `control` runs the program, `gdb` speaks with whoever debugs it, and `inferior` is what the
+//! latter needs of the former.
+#![no_std]
+extern crate alloc;
+
+pub mod control;
+pub mod gdb;
+pub mod inferior;
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::{filter, syscalls};
+
+mod patches {
+    pub use ulpf_stub_handlers::patches::*;
+    pub use ulpf_stub_tables::patches::*;
+}
+
+mod attributes {
+    pub use ulpf_stub_handlers::global::Attributes;
+    pub use ulpf_stub_tables::attributes::Wish;
+}
