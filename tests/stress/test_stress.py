@@ -208,7 +208,7 @@ class Watchdog(Case):
         os.kill(stub, signal.SIGSTOP)
         out = gdb("x/2x $sp-3000", 60)
         self.assertSays(out, r"Cannot access memory")
-        self.assertSays(gdb.server.said, rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
+        gdb.server.wait_for(rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
         os.kill(stub, signal.SIGCONT)
         # It answers again, and its late answer is nobody's.
         self.assertEqual(gdb.value("a"), 10)
