@@ -18,7 +18,7 @@ use ulpf_stub_handlers::ours::PAD;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
 use ulpf_stub_handlers::runtime::park::{futex_wait, futex_wake};
-use ulpf_stub_handlers::runtime::thread::State;
+use ulpf_stub_handlers::runtime::thread::{Current, State};
 use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
 use ulpf_stub_handlers::{engine, syscalls};
 use ulpf_stub_task::control;
@@ -153,19 +153,21 @@ fn adopt_thread() -> Result<(), Errno> {
         .threads
         .create(&g().actions)
         .ok_or(Errno(-ENOMEM as i32))?;
-    let i = t.inner();
-    i.booting = true;
+    // SAFETY: the record that is made for this thread.
+    let t = unsafe { Current::with(t) };
+    let own = t.own();
+    own.booting.set(true);
     let stack = t.our_stack();
     let mut mask = 0u64;
     // SAFETY: reads and sets up the calling thread.
     unsafe {
         t.tid.store(sys!(k::__NR_gettid)? as i32, Relaxed);
         t.tgid.store(g().pid.load(Relaxed), Relaxed);
-        sys!(k::__NR_sigaltstack, &raw const stack, &raw mut i.alt)?;
+        sys!(k::__NR_sigaltstack, &raw const stack, own.alt.as_ptr())?;
         sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8)?;
-        i.hidden = mask & HIDDEN;
+        own.hidden.set(mask & HIDDEN);
         let mut size = 0u64;
-        let _ = sys!(k::__NR_get_robust_list, 0, &raw mut i.robust, &raw mut size);
+        let _ = sys!(k::__NR_get_robust_list, 0, t.robust.as_ptr(), &raw mut size);
         let unblock = HIDDEN;
         sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
     }

@@ -9,10 +9,10 @@ use crate::child;
 use crate::global::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// Evaluates the conditions on the thread that has hit the breakpoint.
-pub fn wants_stop(b: &Breakpoint, t: &Thread, uc: &UContext) -> bool {
+pub fn wants_stop(b: &Breakpoint, t: Current, uc: &UContext) -> bool {
     if !t.is_debugged() {
         return false; // a vfork child that nobody follows
     }

@@ -25,13 +25,14 @@ use crate::runtime::areas::area;
 use crate::runtime::events::{Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 use crate::signals::raise;
 
 /// Counts, logs and filters; what cannot be done here makes the tail raise its `int3`.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
-    let t = Thread::current();
+    // SAFETY: the frame is on the thread's block.
+    let t = unsafe { Current::get() };
     let Some(area) = area(t) else { return };
     // SAFETY: a patch is not taken away while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
@@ -43,7 +44,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
                 Relaxed,
             ),
             Calm::ToGo => {
-                t.inner().cool = known.pc;
+                t.own().cool.set(known.pc);
                 t.attention.store(1, SeqCst);
             }
         }
@@ -75,15 +76,15 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     if !hits::hits(t, gprs, &cause, &mut events) {
         hits::count_false_positive(t, TargetAddr(addr));
     }
-    let i = t.inner();
-    if !events.is_empty() || i.reconsider != 0 || i.new_code != 0 {
-        i.pending = events;
+    let i = t.own();
+    if !events.is_empty() || i.reconsider.get() != 0 || i.new_code.get() != 0 {
+        i.pending.set(events);
         t.attention.store(1, SeqCst);
     }
 }
 
 /// Is this `int3` the tail's? Then what had to wait is done.
-pub fn finish(t: &'static Thread, uc: &mut UContext) -> bool {
+pub fn finish(t: Current, uc: &mut UContext) -> bool {
     if !is_trap(uc.gprs.rip.wrapping_sub(1)) {
         return false;
     }
@@ -92,15 +93,15 @@ pub fn finish(t: &'static Thread, uc: &mut UContext) -> bool {
     };
     // SAFETY: see `ulpf_direct_hit`.
     uc.gprs.rip = unsafe { &*(area.hit.load(Relaxed) as *const Known) }.after;
-    let i = t.inner();
+    let i = t.own();
     if let Some(mask) = i.direct_mask.take() {
         uc.sigmask = mask;
     }
-    let cool = core::mem::take(&mut i.cool);
-    if cool != 0 && i.own_step.is_none() && !i.stepping {
+    let cool = i.cool.take();
+    if cool != 0 && i.own_step.get().is_none() && !t.stepping.load(Relaxed) {
         park::request(t, uc, Request::Cool { start: cool });
     }
-    let events = core::mem::replace(&mut i.pending, Events::none());
+    let events = i.pending.replace(Events::none());
     if events.is_empty() {
         fault::look_again(t, uc);
     } else {

@@ -11,7 +11,7 @@ use ulpf_stub_tables::patches::Known;
 use crate::runtime::areas::area;
 use crate::runtime::asm::{gprs_asm, load_gprs};
 use crate::runtime::frame::UContext;
-use crate::runtime::thread::{BLOCK, Thread};
+use crate::runtime::thread::{BLOCK, Current, Thread};
 
 /// The program's registers, at the foot of the stack.
 #[repr(C, align(16))]
@@ -23,7 +23,7 @@ pub struct Frame {
 const FRAME: usize = size_of::<Frame>();
 
 /// Where a thread's frame is.
-pub fn frame(t: &Thread) -> u64 {
+pub fn frame(t: Current) -> u64 {
     t.stack_top() - FRAME as u64
 }
 
@@ -174,7 +174,7 @@ pub fn leave(area: &Area, uc: &mut UContext) {
 }
 
 /// A signal has struck on our way, and is put off. `true`: it has.
-pub fn interrupted(t: &Thread, uc: &mut UContext) -> bool {
+pub fn interrupted(t: Current, uc: &mut UContext) -> bool {
     let Some(area) = area(t) else {
         return false;
     };

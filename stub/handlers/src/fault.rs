@@ -27,7 +27,7 @@ use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
-use crate::runtime::thread::{OwnStep, OwnStepKind, SCRATCH, Thread};
+use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::signals::{numbers, raise};
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
@@ -40,7 +40,7 @@ const MISSED: i32 = 64;
 const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
 
 /// `false`: the fault is none of ours.
-pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
+pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     // Bits of the page-fault error code.
     const WRITE: u64 = 2;
     const FETCH: u64 = 16;
@@ -70,7 +70,9 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
     loop {
         match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
             Step::Done => break,
-            Step::Again if repeats < MAX_REPEATS && !own && !t.inner().stepping => repeats += 1,
+            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
+                repeats += 1
+            }
             Step::Again => break,
             Step::Stopped => {
                 own_step_is_over(t, uc, pc, own);
@@ -83,7 +85,7 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
         }
     }
     look_again(t, uc);
-    if t.inner().stepping {
+    if t.stepping.load(Relaxed) {
         raise::step_done(t, uc);
     } else if own {
         raise::own_trap(t, uc);
@@ -92,14 +94,14 @@ pub fn handle(t: &'static Thread, uc: &mut UContext, info: &SigInfo) -> bool {
 }
 
 /// The program steps itself (`own`), and its instruction at `pc` has been performed, or has stopped it.
-fn own_step_is_over(t: &'static Thread, uc: &mut UContext, pc: u64, own: bool) {
-    if own && t.inner().own_step.is_none() && !t.inner().leaving && uc.gprs.rip != pc {
+fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
+    if own && t.own().own_step.get().is_none() && !t.leaving.load(Relaxed) && uc.gprs.rip != pc {
         raise::own_trap(t, uc);
     }
 }
 
 /// As [`handle`] for an access that a patch has left to us, by whatever way.
-pub fn again(t: &'static Thread, uc: &mut UContext) {
+pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match perform(t, uc, TargetAddr(0), false) {
         Step::Done | Step::Again => {}
@@ -107,14 +109,14 @@ pub fn again(t: &'static Thread, uc: &mut UContext) {
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
     look_again(t, uc);
-    if t.inner().stepping && uc.gprs.rip != pc {
+    if t.stepping.load(Relaxed) && uc.gprs.rip != pc {
         raise::step_done(t, uc);
     } else {
         own_step_is_over(t, uc, pc, own);
     }
 }
 
-fn raise_fault(t: &'static Thread, uc: &mut UContext, what: FaultInfo) {
+fn raise_fault(t: Current, uc: &mut UContext, what: FaultInfo) {
     uc.err = what.error;
     uc.cr2 = what.addr;
     cancel_own_step(t, uc);
@@ -122,18 +124,18 @@ fn raise_fault(t: &'static Thread, uc: &mut UContext, what: FaultInfo) {
 }
 
 /// Lets the stub's task place the watches of a page anew, if that is due, or patch a hot site.
-pub fn look_again(t: &'static Thread, uc: &mut UContext) {
-    let page = core::mem::take(&mut t.inner().reconsider);
-    if page != 0 && t.inner().own_step.is_none() {
+pub fn look_again(t: Current, uc: &mut UContext) {
+    let page = t.own().reconsider.take();
+    if page != 0 && t.own().own_step.get().is_none() {
         request(t, uc, Request::Reconsider { page });
     }
-    let at = core::mem::take(&mut t.inner().new_code);
-    if at != 0 && t.inner().own_step.is_none() {
+    let at = t.own().new_code.take();
+    if at != 0 && t.own().own_step.get().is_none() {
         request(t, uc, Request::Unwind { at });
     }
-    if let Some((site, page)) = t.inner().hot.take()
-        && t.inner().own_step.is_none()
-        && !t.inner().stepping
+    if let Some((site, page)) = t.own().hot.take()
+        && t.own().own_step.get().is_none()
+        && !t.stepping.load(Relaxed)
     {
         let pc = site.insn.pc;
         let classed = g().page_map.class(TargetAddr(page)) != 0;
@@ -170,7 +172,7 @@ enum Step {
 }
 
 /// Makes the access; `faulted`: for the first time since a fault.
-fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
+fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
     let n = memory::read(pc, &mut bytes);
@@ -198,7 +200,9 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
     if list.overflowed() || !site.insn.accesses_known() {
         return slow(t, uc, None, fault_at, None);
     }
-    if let Some(run) = runs::run(t, &mut cpu, &site.insn, run_buffers(t)) {
+    // SAFETY: nothing is kept there before `save_old`.
+    let buffers = unsafe { run_buffers(t) };
+    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers) {
         if run.beside && faulted {
             site.beside.fetch_add(1, Relaxed);
         }
@@ -212,7 +216,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
     if watched {
         saved = save_old(t, &list);
     }
-    if t.inner().stepping {
+    if t.stepping.load(Relaxed) {
         // The debugger's trap flag is not the program's: `pushf` must not store it.
         cpu.gprs.rflags &= !0x100;
     }
@@ -256,7 +260,7 @@ fn perform(t: &'static Thread, uc: &mut UContext, fault_at: TargetAddr, faulted:
 }
 
 /// An instruction that nobody can decode, or one more than we have room to remember.
-fn without_site(t: &'static Thread, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
+fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
     let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
         return slow(t, uc, None, fault_at, None);
     };
@@ -291,18 +295,20 @@ fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
 }
 
 /// An access from this site that stops nobody: is it worth a patch?
-fn warm(t: &'static Thread, site: &'static Site, at: TargetAddr) {
+fn warm(t: Current, site: &'static Site, at: TargetAddr) {
     if patches::ENABLED.load(Relaxed)
         && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
         && t.tgid() == g().pid.load(Relaxed)
     {
-        t.inner().hot = Some((site, at.page().0));
+        t.own().hot.set(Some((site, at.page().0)));
     }
 }
 
-fn run_buffers(t: &Thread) -> runs::Buffers<'_> {
+/// # Safety
+/// Nobody uses the thread's scratch area meanwhile.
+unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
     const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
-    // SAFETY: two pages of the thread's scratch area, which nobody else uses before `save_old`.
+    // SAFETY: two pages of the thread's scratch area, and the caller's duty.
     unsafe {
         let at = t.scratch().add(OLD_AT);
         runs::Buffers {
@@ -314,7 +320,7 @@ fn run_buffers(t: &Thread) -> runs::Buffers<'_> {
 
 /// Copies what the accesses are about to change into the thread's scratch area; how many bytes of
 /// it are valid.
-fn save_old(t: &Thread, list: &AccessList) -> usize {
+fn save_old(t: Current, list: &AccessList) -> usize {
     let mut used = 0;
     let room = SCRATCH - OLD_AT;
     for a in list.iter() {
@@ -332,11 +338,11 @@ fn save_old(t: &Thread, list: &AccessList) -> usize {
 
 /// Rests once for each event. The debugger compares only the watch that a stop names, so a store
 /// that meets several watches is several stops.
-pub fn stop_for(t: &'static Thread, uc: &mut UContext, events: &Events) {
+pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
     for (n, event) in events.iter().enumerate() {
         // After the first stop the debugger may have taken the watch away, or moved the thread.
-        if t.inner().leaving || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
+        if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
             continue;
         }
         park::end_step(t, uc);
@@ -356,7 +362,7 @@ fn still_wanted(event: Event) -> bool {
 }
 
 /// Counts and logs the hits of one instruction; the events to stop for.
-fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Events {
+fn report(t: Current, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Events {
     let mut stops = Events::none();
     let mut used = 0;
     for a in list.iter() {
@@ -387,7 +393,7 @@ fn report(t: &'static Thread, uc: &UContext, pc: u64, list: &AccessList, saved: 
 
 /// The slow, exact way: everybody else parks, the pages are opened, the instruction is stepped.
 fn slow(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     list: Option<&AccessList>,
     fault_at: TargetAddr,
@@ -429,31 +435,31 @@ fn slow(
 }
 
 /// Asks for a world in which this thread may make one step alone, and makes it.
-pub fn begin_own_step(t: &'static Thread, uc: &mut UContext, kind: OwnStepKind, what: Request) {
+pub fn begin_own_step(t: Current, uc: &mut UContext, kind: OwnStepKind, what: Request) {
     let tf = park::steps_itself(t, uc);
     request(t, uc, what);
     // A step that meets another guarded page begins anew, with that page open as well.
-    let mask = t.inner().own_step.map_or(uc.sigmask, |s| s.mask);
-    t.inner().own_step = Some(OwnStep {
+    let mask = t.own().own_step.get().map_or(uc.sigmask, |s| s.mask);
+    t.own().own_step.set(Some(OwnStep {
         kind,
         tf,
         mask,
         pc: uc.gprs.rip,
-    });
+    }));
     uc.sigmask |= numbers::HANDLER_MASK;
     park::set_tf(uc, true);
 }
 
 /// Takes our own step back: the mask and the trap flag are the program's and the debugger's again.
-fn take_own_step(t: &'static Thread, uc: &mut UContext) -> Option<OwnStep> {
-    let step = t.inner().own_step.take()?;
+fn take_own_step(t: Current, uc: &mut UContext) -> Option<OwnStep> {
+    let step = t.own().own_step.take()?;
     uc.sigmask = step.mask;
-    park::set_tf(uc, t.inner().stepping || step.tf);
+    park::set_tf(uc, t.stepping.load(Relaxed) || step.tf);
     Some(step)
 }
 
 /// The step has been made.
-pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
+pub fn end_own_step(t: Current, uc: &mut UContext) {
     let fired = debug_traps::drain(t);
     let Some(step) = take_own_step(t, uc) else {
         return;
@@ -480,7 +486,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
     request(t, uc, Request::End);
     if !events.is_empty() {
         stop_for(t, uc, &events);
-    } else if t.inner().stepping && uc.gprs.rip != step.pc {
+    } else if t.stepping.load(Relaxed) && uc.gprs.rip != step.pc {
         raise::step_done(t, uc);
         return;
     }
@@ -488,7 +494,7 @@ pub fn end_own_step(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.
-pub fn cancel_own_step(t: &'static Thread, uc: &mut UContext) {
+pub fn cancel_own_step(t: Current, uc: &mut UContext) {
     if take_own_step(t, uc).is_some() {
         request(t, uc, Request::End);
     }

@@ -17,7 +17,7 @@ use ulpf_lib::{AccessKind, WatchRange};
 
 use crate::runtime::memory;
 use crate::runtime::park::{self, notify};
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 use crate::unwind;
 use ulpf_stub_tables::breakpoints::AgentExpr;
 
@@ -90,7 +90,7 @@ impl Ranges {
 
 /// What a filter sees.
 pub struct Hit<'a> {
-    pub t: &'a Thread,
+    pub t: Current,
     pub gprs: &'a Gprs,
     pub pc: u64,
     /// The bytes that access and watch have in common.

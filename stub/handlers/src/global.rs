@@ -148,7 +148,6 @@ pub fn tables() -> &'static Tables {
 
 /// # Safety
 /// The stub's task with the world at rest; or the only thread of a forked child; or boot.
-#[allow(clippy::mut_from_ref)]
 pub(crate) unsafe fn tables_mut() -> &'static mut Tables {
     // SAFETY: the caller's duty.
     unsafe { &mut *CELLS.tables.get() }
@@ -301,6 +300,6 @@ impl Thread {
     }
     /// The debugger hears of what it meets.
     pub fn is_debugged(&self) -> bool {
-        self.is_programs() || self.inner().adopted
+        self.is_programs() || self.adopted.load(Relaxed)
     }
 }

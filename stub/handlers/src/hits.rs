@@ -22,7 +22,7 @@ use crate::log;
 use crate::runtime::debug_registers;
 use crate::runtime::events::{Event, Events};
 use crate::runtime::memory;
-use crate::runtime::thread::{Call, Thread};
+use crate::runtime::thread::{Call, Current};
 use crate::syscalls::scratch::Kept;
 
 /// False positives of a page before its watches are considered for another place. What follows is up
@@ -30,7 +30,7 @@ use crate::syscalls::scratch::Kept;
 pub const FIRST_LOOK: u64 = 1024;
 
 /// Every watch that the access overlaps. `false`: none, of whatever kind.
-pub fn hits(t: &'static Thread, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
+pub fn hits(t: Current, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
     let mut any = false;
     g().watchlist().for_each_overlap(
         c.addr,
@@ -52,7 +52,7 @@ pub fn hits(t: &'static Thread, gprs: &Gprs, c: &Cause, stops: &mut Events) -> b
 
 /// A debug register has reported this one (see `debug_registers`).
 pub fn register_hit(
-    t: &'static Thread,
+    t: Current,
     gprs: &Gprs,
     (id, range, kind): (WatchId, WatchRange, WatchKind),
     touch: &Touch,
@@ -73,7 +73,7 @@ pub fn register_hit(
 }
 
 fn hit(
-    t: &'static Thread,
+    t: Current,
     gprs: &Gprs,
     c: &Cause,
     id: WatchId,
@@ -167,18 +167,18 @@ pub fn count(id: WatchId, hits: u64, silent: u64) {
     }
 }
 
-pub fn count_false_positive(t: &Thread, at: TargetAddr) {
+pub fn count_false_positive(t: Current, at: TargetAddr) {
     count_false_positives(t, at, 1);
 }
 
 /// All on one page.
-pub fn count_false_positives(t: &Thread, at: TargetAddr, number: u64) {
+pub fn count_false_positives(t: Current, at: TargetAddr, number: u64) {
     let Some(h) = g().header() else { return };
     h.false_positives.fetch_add(number, Relaxed);
     if let Some(n) = page_counters(at.page()) {
         let before = n.false_positives.fetch_add(number, Relaxed);
         if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
-            t.inner().reconsider = at.page().0;
+            t.own().reconsider.set(at.page().0);
         }
     }
 }
@@ -197,7 +197,7 @@ pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
 
 /// The kernel has made an access for a system call.
 pub fn kernel_access(
-    t: &'static Thread,
+    t: Current,
     gprs: &Gprs,
     call: &Call,
     addr: TargetAddr,
@@ -215,7 +215,8 @@ pub fn kernel_access(
         kept: Some(kept),
         syscall: Some(call),
     };
-    let i = t.inner();
-    hits(t, gprs, &cause, &mut i.pending);
-    i.call = Some(*call);
+    let mut events = Events::none();
+    hits(t, gprs, &cause, &mut events);
+    events.iter().for_each(|e| t.own().report(e));
+    t.own().call.set(Some(*call));
 }

@@ -6,6 +6,7 @@
 //!   thread is back in the program, where it has its PC behind the instruction, as it would without the library.
 //! - **Its own calls**, while it changes guards, move memory without changing what stands there: no hits.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::door::{CONCERNS, COPY, HELLO, Made, RUNS, Run, SHARED, TELL, Told};
@@ -23,7 +24,7 @@ use crate::runtime::library_link::door;
 use crate::runtime::library_state::Due;
 use crate::runtime::memory;
 use crate::runtime::park;
-use crate::runtime::thread::{Call, Thread};
+use crate::runtime::thread::{Call, Current};
 use crate::signals::numbers::{SIGSEGV, SIGTRAP};
 use crate::signals::{delivery, kernel};
 use crate::syscalls::Args;
@@ -34,7 +35,7 @@ const SEGV_ACCERR: i32 = 2;
 const TRAP_TRACE: i32 = 2;
 
 /// Does the library work for itself on this thread?
-pub fn at_work(t: &Thread) -> bool {
+pub fn at_work(t: Current) -> bool {
     door().is_some_and(|d| {
         let changer = d.changer.load(SeqCst);
         changer != 0 && changer == park::bases(t).0
@@ -52,7 +53,7 @@ pub enum Whose {
     Nobody,
 }
 
-pub fn whose(t: &'static Thread, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
+pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
     let Some(door) = door().filter(|_| info.by_kernel()) else {
         return Whose::Program;
     };
@@ -70,12 +71,12 @@ pub fn whose(t: &'static Thread, uc: &UContext, sig: i32, info: &SigInfo) -> Who
             }
             // It may have been the library's a moment ago. It lets such a one come once more, too.
             let now = (uc.gprs.rip, info.addr(), door.generation.load(SeqCst));
-            let strange = &mut t.inner().library.strange;
-            let times = match *strange {
+            let strange = &t.own().library.strange;
+            let times = match strange.get() {
                 (pc, addr, generation, times) if (pc, addr, generation) == now => times,
                 _ => 0,
             };
-            *strange = (now.0, now.1, now.2, times + 1);
+            strange.set((now.0, now.1, now.2, times + 1));
             match times {
                 0 => Whose::Nobody,
                 1 => Whose::Program,
@@ -83,7 +84,7 @@ pub fn whose(t: &'static Thread, uc: &UContext, sig: i32, info: &SigInfo) -> Who
                 // It has had its handler, and the debugger its word: so it ends the program now.
                 _ if kernel::is_default(t, SIGSEGV) => Whose::Library,
                 _ => {
-                    strange.3 = 1;
+                    strange.set((now.0, now.1, now.2, 1));
                     Whose::Nobody
                 }
             }
@@ -92,42 +93,51 @@ pub fn whose(t: &'static Thread, uc: &UContext, sig: i32, info: &SigInfo) -> Who
     }
 }
 
+/// The debugger's step that goes on behind the library's handler, unless it has ordered something else since.
+fn across(t: Current) -> Option<(u64, u64)> {
+    if t.ordered.load(Relaxed) {
+        t.ordered.store(false, Relaxed);
+        t.own().library.across.set(None);
+    }
+    t.own().library.across.get()
+}
+
 /// Sends the thread into the library's handler, without a word to the debugger.
-pub fn deliver(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
-    let i = t.inner();
+pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
+    let i = t.own();
     let pc = uc.gprs.rip;
-    let stepping = core::mem::take(&mut i.stepping);
+    let stepping = t.stepping.swap(false, Relaxed);
     if stepping {
         park::set_tf(uc, false);
     }
     if !delivery::deliver(t, uc, sig, info) {
-        i.stepping = stepping;
+        t.stepping.store(stepping, Relaxed);
         return park::set_tf(uc, stepping);
     }
     let context = uc.gprs.rdx;
-    match &mut i.library.across {
-        Some((frame, _)) if *frame == 0 => *frame = context,
-        across if stepping => *across = Some((context, pc)),
+    match across(t) {
+        Some((0, from)) => i.library.across.set(Some((context, from))),
+        _ if stepping => i.library.across.set(Some((context, pc))),
         _ => {}
     }
 }
 
 /// A system call of the thread's is done; `returned`: from the handler with this frame. What waits for that is
 /// due now. `true`: the debugger's step goes on.
-pub fn after_call(t: &'static Thread, uc: &mut UContext, returned: Option<u64>) -> bool {
-    let i = t.inner();
-    while let Some(last) = i.library.waiting.checked_sub(1)
-        && let Some(due) = i.library.due.get(last).copied()
+pub fn after_call(t: Current, uc: &mut UContext, returned: Option<u64>) -> bool {
+    let i = t.own();
+    while let Some(last) = i.library.waiting.get().checked_sub(1)
+        && let Some(due) = i.library.due.get(last).map(Cell::get)
     {
         let inside = (due.stack[0]..due.stack[1]).contains(&uc.gprs.rsp);
         if inside && (due.context == 0 || returned != Some(due.context)) {
             break;
         }
-        i.library.waiting = last;
-        due.events.iter().for_each(|e| i.pending.push(e));
-        i.call = due.call.or(i.call);
+        i.library.waiting.set(last);
+        due.events.iter().for_each(|e| i.report(e));
+        i.call.set(due.call.or(i.call.get()));
     }
-    let Some((frame, from)) = i.library.across else {
+    let Some((frame, from)) = across(t) else {
         return false;
     };
     if frame == 0 || returned != Some(frame) {
@@ -135,14 +145,14 @@ pub fn after_call(t: &'static Thread, uc: &mut UContext, returned: Option<u64>) 
     }
     if at_work(t) {
         // It makes a step, and hears of its end.
-        i.library.across = Some((0, from));
+        i.library.across.set(Some((0, from)));
         return false;
     }
-    i.library.across = None;
-    if !i.pending.is_empty() {
+    i.library.across.set(None);
+    if !i.pending.get().is_empty() {
         return false;
     }
-    i.stepping = true;
+    t.stepping.store(true, Relaxed);
     let yet_to_be_made = uc.gprs.rip == from;
     if yet_to_be_made {
         park::set_tf(uc, true);
@@ -153,7 +163,7 @@ pub fn after_call(t: &'static Thread, uc: &mut UContext, returned: Option<u64>) 
 // ---- what it asks -------------------------------------------------------------------------------
 
 /// prctl(CALL, …).
-pub fn call(t: &'static Thread, uc: &mut UContext, a: &Args) -> i64 {
+pub fn call(t: Current, uc: &mut UContext, a: &Args) -> i64 {
     let [_, what, a, b, c, _] = *a;
     match what {
         HELLO => 0,
@@ -257,7 +267,7 @@ fn readable(at: u64, len: u64) -> bool {
         .all(|page| memory::get::<u8>(page.max(at)).is_some())
 }
 
-fn told(t: &'static Thread, uc: &mut UContext, at: u64) -> i64 {
+fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
     let Some(told) = memory::get::<Told>(at) else {
         return EFAULT;
     };
@@ -310,19 +320,20 @@ fn told(t: &'static Thread, uc: &mut UContext, at: u64) -> i64 {
     if events.is_empty() {
         return 0;
     }
-    let i = t.inner();
+    let i = t.own();
     let due = Due {
         events,
         context: told.context,
         stack: told.stack,
         call,
     };
-    match i.library.due.get_mut(i.library.waiting) {
+    let waiting = i.library.waiting.get();
+    match i.library.due.get(waiting) {
         Some(slot) => {
-            *slot = due;
-            i.library.waiting += 1;
+            slot.set(due);
+            i.library.waiting.set(waiting + 1);
         }
-        None => events.iter().for_each(|e| i.pending.push(e)),
+        None => events.iter().for_each(|e| i.report(e)),
     }
     1
 }

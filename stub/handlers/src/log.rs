@@ -15,12 +15,12 @@ use crate::cause::Cause;
 use crate::global::Attributes;
 use crate::global::g;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 use crate::unwind;
 
 /// The bytes `[start, start + len)` of a watch were touched, and this was there before.
 pub fn hit(
-    t: &Thread,
+    t: Current,
     gprs: &Gprs,
     c: &Cause,
     (id, start, len): (WatchId, u64, u64),
@@ -96,14 +96,14 @@ fn words(bytes: &[u8], to: &mut [u64; WORDS]) {
 }
 
 #[inline(never)]
-fn with_frames(t: &Thread, gprs: &Gprs, entry: Entry, most: usize) {
+fn with_frames(t: Current, gprs: &Gprs, entry: Entry, most: usize) {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::backtrace(t, gprs, &mut frames, most);
     let frames = frames.get(..n).unwrap_or_default();
     write(t, &Entry { frames, ..entry });
 }
 
-fn write(t: &Thread, entry: &Entry) {
+fn write(t: Current, entry: &Entry) {
     let Some(h) = g().header() else { return };
     let index = t.index.load(Relaxed);
     let Some(ring) = g().ring(index) else { return };

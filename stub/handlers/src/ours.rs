@@ -62,7 +62,8 @@ extern "C" fn ulpf_unmap_ours() {
 /// cannot; then it keeps private copies.
 pub fn leave_child(uc: &UContext) {
     let (start, end) = machine().image;
-    let Some(copy) = copy_frame(uc, end) else {
+    // SAFETY: the boot stack, the end of the image, which nobody uses after boot.
+    let Some(copy) = (unsafe { copy_frame(uc, end) }) else {
         return;
     };
     let top = (copy as *mut UContext as u64 - 8) & !15;

@@ -29,7 +29,7 @@ use crate::rest::AtRest;
 use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, set_gs};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 use crate::syscalls::sites;
 
 pub fn table() -> &'static Table {
@@ -109,7 +109,7 @@ pub fn hide(addr: u64, buf: &mut [u8]) {
 }
 
 /// Gives the calling thread its area, so that its bodies stop faulting.
-pub fn enable(t: &Thread) {
+pub fn enable(t: Current) {
     let Some(a) = area(t) else { return };
     let base = a as *const Area as u64;
     a.entry.store(direct_frame::entry(), Relaxed);
@@ -191,7 +191,7 @@ fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool 
 }
 
 /// If the context is inside a body, makes it that of the original code.
-pub fn leave(t: &Thread, uc: &mut UContext) -> Option<Left> {
+pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     if !SOME.load(Relaxed) {
         return None;
     }
@@ -267,7 +267,7 @@ pub enum Landing {
 
 /// Is the `int3` at `at` a body's, which wants its access looked at? Then the context is that of the original
 /// instruction.
-pub fn trap(t: &Thread, uc: &mut UContext, at: u64) -> bool {
+pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
     let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
     if ours {
         uc.gprs.rip = at;
@@ -300,12 +300,14 @@ fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
 }
 
 /// Has the thread jumped to where an instruction was before a patch?
-pub fn landed(t: &Thread, uc: &mut UContext) -> Option<Landing> {
+pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
     let (p, copy) = copy_of(uc.gprs.rip)?;
     LANDINGS.fetch_add(1, Relaxed);
     p.landings.fetch_add(1, Relaxed);
-    let i = t.inner();
-    let may_ask = !i.stepping && i.own_step.is_none() && t.tgid() == g().pid.load(Relaxed);
+    let i = t.own();
+    let may_ask = !t.stepping.load(Relaxed)
+        && i.own_step.get().is_none()
+        && t.tgid() == g().pid.load(Relaxed);
     if p.hopeless() && may_ask {
         return Some(Landing::Often(p.start()));
     }
@@ -315,9 +317,9 @@ pub fn landed(t: &Thread, uc: &mut UContext) -> Option<Landing> {
 
 /// The last that a handler does: a thread that goes on behind a patched instruction need not land, and one that
 /// goes round in a small loop ([`visit`]) may do so in the body.
-pub fn skip(t: &Thread, uc: &mut UContext) {
+pub fn skip(t: Current, uc: &mut UContext) {
     const TRAP_FLAG: u64 = 0x100;
-    let visited = core::mem::take(&mut t.inner().visit);
+    let visited = t.own().visit.take();
     if uc.gprs.rflags & TRAP_FLAG != 0 {
         return;
     }
@@ -342,7 +344,7 @@ fn loop_at(pc: u64) -> Option<&'static Patch> {
 
 /// The access at `pc` has met a guard again: the handler is to go on in the body, which needs no change of any
 /// code. `false`: its loop, if there is one, is too short for that.
-pub fn visit(t: &Thread, pc: u64) -> bool {
+pub fn visit(t: Current, pc: u64) -> bool {
     let Some(p) = loop_at(pc).filter(|p| p.entries.load(Relaxed) < MOST_ENTRIES) else {
         return false;
     };
@@ -350,7 +352,7 @@ pub fn visit(t: &Thread, pc: u64) -> bool {
     if let Some(h) = g().header() {
         p.learn(VISIT, h);
     }
-    t.inner().visit = pc;
+    t.own().visit.set(pc);
     true
 }
 
@@ -367,17 +369,17 @@ pub fn taken(start: u64, end: u64) -> bool {
 
 /// The only thread of the program that there is: the stub's task waits for it before it touches what is
 /// shared, and nobody else runs the code.
-fn alone(t: &Thread) -> bool {
-    let i = t.inner();
+fn alone(t: Current) -> bool {
+    let i = t.own();
     t.tgid() == g().pid.load(Relaxed)
-        && !i.stepping
-        && i.own_step.is_none()
+        && !t.stepping.load(Relaxed)
+        && i.own_step.get().is_none()
         && g().threads.iter().nth(1).is_none()
 }
 
 /// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
 /// has to do it.
-pub fn switch(t: &Thread, pc: u64, on: bool) -> bool {
+pub fn switch(t: Current, pc: u64, on: bool) -> bool {
     let table = table();
     let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
         return false;
@@ -437,7 +439,7 @@ pub enum Calm {
 }
 
 /// The body has met none at the instruction at `pc`.
-pub fn calm(t: &Thread, area: &Area, pc: u64) -> Calm {
+pub fn calm(t: Current, area: &Area, pc: u64) -> Calm {
     let table = table();
     let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
         return Calm::Stays;

@@ -4,6 +4,8 @@
 //! only counted, sees all of, on one page: then hits and silent stores are numbers, and the bytes are
 //! copied. Whatever is more special goes the usual way (`fault::perform`), a step at a time.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use ulpf_engine::access::{Class, Insn};
 use ulpf_engine::cpu::Cpu;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
@@ -11,7 +13,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// Direction flag.
 const DF: u64 = 1 << 10;
@@ -34,14 +36,14 @@ pub struct Run {
 }
 
 /// Makes as many iterations as are alike; `None`: none.
-pub fn run(t: &'static Thread, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
+pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
     let copies = insn.class == Class::Movs;
     if !copies && insn.class != Class::Stos
         || !insn.is_rep()
         || insn.layout.addr32
         || cpu.gprs.rflags & DF != 0
-        || t.inner().stepping
-        || t.inner().own_step.is_some()
+        || t.stepping.load(Relaxed)
+        || t.own().own_step.get().is_some()
     {
         return None;
     }

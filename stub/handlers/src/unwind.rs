@@ -23,7 +23,7 @@ use ulpf_stub_tables::code::{Cache, Code};
 
 use crate::global::tables;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 fn code() -> Option<&'static Code> {
     tables().code.as_deref()
@@ -56,7 +56,7 @@ pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
 }
 
 /// Return addresses, innermost first, of the context that an access has left; how many.
-pub fn backtrace(t: &Thread, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
+pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
     let Some(code) = code() else { return 0 };
     let mut found = Found {
         t,
@@ -73,7 +73,7 @@ pub fn backtrace(t: &Thread, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
 }
 
 /// Where the function that is executed was called, if tables tell.
-pub fn caller(t: &Thread, gprs: &Gprs) -> Option<u64> {
+pub fn caller(t: Current, gprs: &Gprs) -> Option<u64> {
     let code = code()?;
     if !code.touches(gprs.rip, gprs.rip + 1) {
         return None;
@@ -83,7 +83,7 @@ pub fn caller(t: &Thread, gprs: &Gprs) -> Option<u64> {
 }
 
 struct Found<'a> {
-    t: &'a Thread,
+    t: Current,
     code: &'a Code,
     to: &'a mut [u64; MAX_FRAMES],
     n: usize,
@@ -95,7 +95,7 @@ impl Found<'_> {
     fn knows(&self, at: u64) -> bool {
         let known = self.code.is_code(at);
         if !known && self.code.may_be_new(at) {
-            self.t.inner().new_code = at;
+            self.t.own().new_code.set(at);
         }
         known
     }

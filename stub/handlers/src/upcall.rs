@@ -22,7 +22,7 @@ use ulpf_lib::sys;
 
 use crate::runtime::asm::gprs_asm;
 use crate::runtime::frame::{FP_XSTATE_MAGIC1, UContext, fpstate_len};
-use crate::runtime::thread::{BLOCK, Thread};
+use crate::runtime::thread::{BLOCK, Current, Thread};
 
 /// In `UContext::link`: nobody has written down the program's signal mask.
 const UNMASKED: u64 = 2;
@@ -174,7 +174,7 @@ pub(crate) fn software_bytes(fpstate: *mut u8) {
 
 /// Our own code has met a guard (`ulpf_copy`): signals may be blocked by now, so the kernel is asked.
 #[cold]
-pub(crate) fn within_ourselves(t: &Thread, uc: &mut UContext, before: *mut UContext) {
+pub(crate) fn within_ourselves(t: Current, uc: &mut UContext, before: *mut UContext) {
     let noted = (uc.link & UNMASKED == 0).then_some(uc.sigmask);
     let mut mask = 0u64;
     // SAFETY: reads the mask.
@@ -188,7 +188,7 @@ pub(crate) fn within_ourselves(t: &Thread, uc: &mut UContext, before: *mut UCont
 }
 
 /// The program's mask, for a frame that lacks it.
-pub fn mask_known(t: &Thread, uc: &mut UContext, mask: u64) {
+pub fn mask_known(t: Current, uc: &mut UContext, mask: u64) {
     if uc.link & UNMASKED != 0 {
         uc.sigmask = mask;
         uc.link &= !UNMASKED;
@@ -197,13 +197,14 @@ pub fn mask_known(t: &Thread, uc: &mut UContext, mask: u64) {
 }
 
 /// A signal has struck our own code while the program's mask was in force, and is put off.
-pub fn interrupted(t: &Thread, rip: u64, mask: u64) {
+pub fn interrupted(t: Current, rip: u64, mask: u64) {
     let (start, told) = (
         ulpf_upcall as *const () as u64,
         ulpf_upcall_told as *const () as u64,
     );
     if (start..told).contains(&rip) {
-        t.inner().direct_mask.get_or_insert(mask);
+        let known = t.own().direct_mask.get();
+        t.own().direct_mask.set(known.or(Some(mask)));
         return;
     }
     // SAFETY: the frame of an upcall that is being handled: what stands here from earlier ones is
@@ -214,6 +215,6 @@ pub fn interrupted(t: &Thread, rip: u64, mask: u64) {
 }
 
 /// The program runs, so no upcall is being handled.
-pub fn forget(t: &Thread) {
+pub fn forget(t: Current) {
     t.unmasked.store(null_mut(), Relaxed);
 }

@@ -7,7 +7,7 @@ use ulpf_engine::patch::CLASS_WRITES;
 use ulpf_lib::ring::Area;
 use ulpf_lib::sys;
 
-use super::thread::Thread;
+use super::thread::Current;
 use crate::global::{g, machine, tables};
 
 /// Anything is patched, or was: threads may have their area in gs.
@@ -16,12 +16,12 @@ pub static SOME: AtomicBool = AtomicBool::new(false);
 pub static GS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// What bodies keep for this thread.
-pub fn area(t: &Thread) -> Option<&'static Area> {
+pub fn area(t: Current) -> Option<&'static Area> {
     g().areas().get(t.index.load(Relaxed) as usize)
 }
 
 /// The program's gs base, given what the CPU has.
-pub fn program_gs(t: &Thread, base: u64) -> u64 {
+pub fn program_gs(t: Current, base: u64) -> u64 {
     match area(t) {
         Some(a) if base == a as *const Area as u64 => 0,
         _ => base,

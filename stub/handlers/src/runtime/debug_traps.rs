@@ -11,7 +11,7 @@ use super::events::Events;
 use super::frame::UContext;
 use super::memory;
 use super::park;
-use super::thread::Thread;
+use super::thread::Current;
 use crate::engine;
 use crate::global::g;
 use crate::hits;
@@ -42,7 +42,7 @@ mod page {
 }
 
 /// Takes what the kernel has written down for this thread.
-pub fn drain(t: &Thread) -> Fired {
+pub fn drain(t: Current) -> Fired {
     let mut fired = Fired::default();
     let base = t.trap_ring.load(Relaxed);
     if base == 0 {
@@ -93,7 +93,7 @@ impl Program for Ours {
 /// Counts and logs hits of the instruction that has just been executed; the events to stop for.
 /// `pc`: where that instruction was, if known. `seen`: accesses that are accounted for already.
 pub fn report(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     fired: &Fired,
     pc: Option<u64>,
@@ -110,7 +110,7 @@ pub fn report(
         }
         let hits = s.hits.fetch_add(1, Relaxed) + 1;
         if hits.is_multiple_of(LOOK_EVERY) {
-            t.inner().reconsider = range.start.page().0;
+            t.own().reconsider.set(range.start.page().0);
         }
         let old = old.get(..range.len as usize).unwrap_or(&[]);
         let state = State {

@@ -3,8 +3,10 @@
 use super::frame::{SigFrame, UContext, fpstate_len};
 
 /// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack.
-#[allow(clippy::mut_from_ref)] // the result lies on that stack, not in `uc`
-pub fn copy_frame(uc: &UContext, stack_top: u64) -> Option<&'static mut UContext> {
+///
+/// # Safety
+/// `uc` is a handler's own frame, and nobody uses the uppermost 64 KiB of that stack.
+pub unsafe fn copy_frame<'a>(uc: &UContext, stack_top: u64) -> Option<&'a mut UContext> {
     let from = (uc as *const UContext as u64) - 8;
     // SAFETY: our own frame.
     let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };

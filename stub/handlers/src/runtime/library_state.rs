@@ -1,5 +1,7 @@
 //! What a thread has to do with the library by which its program watches itself (`crate::library`).
 
+use core::cell::Cell;
+
 use ulpf_lib::ring::SystemCall as Call;
 
 use super::events::Events;
@@ -7,13 +9,13 @@ use super::events::Events;
 /// What a thread has to do with the library.
 pub struct LibraryState {
     /// Stops that wait until the library is left.
-    pub due: [Due; LibraryState::MOST],
-    pub waiting: usize,
+    pub due: [Cell<Due>; LibraryState::MOST],
+    pub waiting: Cell<usize>,
     /// The debugger's step goes on when the handler with this frame returns (0: when the step is over that the
     /// library makes), and where it began.
-    pub across: Option<(u64, u64)>,
+    pub across: Cell<Option<(u64, u64)>>,
     /// A fault that the library does not know: PC, address, its changes so far; how often it has come.
-    pub strange: (u64, u64, u64, u8),
+    pub strange: Cell<(u64, u64, u64, u8)>,
 }
 
 #[derive(Clone, Copy)]
@@ -30,20 +32,17 @@ impl LibraryState {
 
     pub const fn none() -> LibraryState {
         LibraryState {
-            due: [Due {
-                events: Events::none(),
-                context: 0,
-                stack: [0; 2],
-                call: None,
+            due: [const {
+                Cell::new(Due {
+                    events: Events::none(),
+                    context: 0,
+                    stack: [0; 2],
+                    call: None,
+                })
             }; LibraryState::MOST],
-            waiting: 0,
-            across: None,
-            strange: (0, 0, 0, 0),
+            waiting: Cell::new(0),
+            across: Cell::new(None),
+            strange: Cell::new((0, 0, 0, 0)),
         }
-    }
-
-    /// The debugger has given another order.
-    pub fn forget_step(&mut self) {
-        self.across = None;
     }
 }

@@ -8,7 +8,7 @@ use ulpf_lib::sys;
 use super::areas;
 use super::events::{Event, Request};
 use super::frame::UContext;
-use super::thread::{State, Thread};
+use super::thread::{Current, State};
 use crate::global::{g, machine};
 use crate::runtime::events::Resume;
 use crate::signals::{delivery, kernel, leaving, masks};
@@ -33,62 +33,60 @@ pub fn notify() {
     futex_wake(&g().event);
 }
 
-fn read_bases(t: &Thread) {
-    let i = t.inner();
+fn read_bases(t: Current) {
+    let (mut fs, mut gs) = (0u64, 0u64);
     // SAFETY: plain reads of this thread's own bases.
     unsafe {
         if machine().fsgsbase {
-            core::arch::asm!("rdfsbase {}", out(reg) i.fs_base, options(nomem, nostack));
-            core::arch::asm!("rdgsbase {}", out(reg) i.gs_base, options(nomem, nostack));
+            core::arch::asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack));
+            core::arch::asm!("rdgsbase {}", out(reg) gs, options(nomem, nostack));
         } else {
-            let (mut fs, mut gs) = (0u64, 0u64);
             let _ = sys!(k::__NR_arch_prctl, 0x1003, &mut fs as *mut u64);
             let _ = sys!(k::__NR_arch_prctl, 0x1004, &mut gs as *mut u64);
-            i.fs_base = fs;
-            i.gs_base = gs;
         }
     }
-    i.gs_base = areas::program_gs(t, i.gs_base);
-    if i.gs_base != 0 {
+    let gs = areas::program_gs(t, gs);
+    t.fs_base.store(fs, Relaxed);
+    t.gs_base.store(gs, Relaxed);
+    if gs != 0 {
         areas::GS_TAKEN.store(true, Relaxed);
     }
-    i.bases_dirty = false;
+    t.bases_dirty.store(false, Relaxed);
 }
 
-fn write_bases(t: &Thread) {
-    let i = t.inner();
-    if i.bases_dirty {
-        i.bases_dirty = false;
+fn write_bases(t: Current) {
+    if t.bases_dirty.load(Relaxed) {
+        t.bases_dirty.store(false, Relaxed);
         // SAFETY: the debugger set them for this thread.
         unsafe {
-            let _ = sys!(k::__NR_arch_prctl, 0x1002, i.fs_base);
-            let _ = sys!(k::__NR_arch_prctl, 0x1001, i.gs_base);
+            let _ = sys!(k::__NR_arch_prctl, 0x1002, t.fs_base.load(Relaxed));
+            let _ = sys!(k::__NR_arch_prctl, 0x1001, t.gs_base.load(Relaxed));
         }
     }
 }
 
 /// (fs base, gs base) of the calling thread.
-pub fn bases(t: &Thread) -> (u64, u64) {
+pub fn bases(t: Current) -> (u64, u64) {
     read_bases(t);
-    (t.inner().fs_base, t.inner().gs_base)
+    (t.fs_base.load(Relaxed), t.gs_base.load(Relaxed))
 }
 
-fn wait_go(t: &Thread) {
+fn wait_go(t: Current) {
     while t.go.swap(0, SeqCst) == 0 {
         futex_wait(&t.go, 0);
     }
 }
 
 /// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
-pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
+pub fn park(t: Current, uc: &mut UContext, event: Event) {
     masks::close(t, uc);
     let own = steps_itself(t, uc);
     let mut event = event;
     loop {
         read_bases(t);
-        let i = t.inner();
-        i.event = event;
-        i.resume = Resume::Continue { signal: None };
+        let i = t.own();
+        i.event.set(event);
+        i.resume.set(Resume::Continue { signal: None });
         t.ctx.store(uc, Release);
         t.set_state(State::Parked);
         notify();
@@ -103,30 +101,30 @@ pub fn park(t: &'static Thread, uc: &mut UContext, event: Event) {
 }
 
 /// Applies `Inner::resume` to the context. `Some`: the thread has to rest again at once.
-fn after_park(t: &'static Thread, uc: &mut UContext, own: bool) -> Option<Event> {
-    let i = t.inner();
-    i.event = Event::None;
-    if i.leaving {
+fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
+    let i = t.own();
+    i.event.set(Event::None);
+    if t.leaving.load(Relaxed) {
         set_tf(uc, own);
         leaving::leave(t, uc);
         return None;
     }
-    let (signal, step) = match i.resume {
+    let (signal, step) = match i.resume.get() {
         Resume::Hold => (None, false),
         Resume::Continue { signal } => (signal, false),
         Resume::Step { signal } => (signal, true),
         Resume::RangeStep { start, end } => {
-            i.range = (start.0, end.0);
+            t.set_range((start.0, end.0));
             (None, true)
         }
     };
-    if !matches!(i.resume, Resume::RangeStep { .. }) {
-        i.range = (0, 0);
+    if !matches!(i.resume.get(), Resume::RangeStep { .. }) {
+        t.set_range((0, 0));
     }
-    i.stepping = step;
+    t.stepping.store(step, Relaxed);
     set_tf(uc, step || own);
     if let Some(n) = signal {
-        let info = i.info;
+        let info = i.info.get();
         let entered = delivery::deliver(t, uc, n, &info);
         if step && entered {
             // As ptrace does: a step with a signal ends at the handler's first instruction.
@@ -138,17 +136,17 @@ fn after_park(t: &'static Thread, uc: &mut UContext, own: bool) -> Option<Event>
 }
 
 /// The trap flag is the program's own.
-pub fn steps_itself(t: &Thread, uc: &UContext) -> bool {
-    let i = t.inner();
-    match i.own_step {
+pub fn steps_itself(t: Current, uc: &UContext) -> bool {
+    let i = t.own();
+    match i.own_step.get() {
         Some(step) => step.tf,
-        None => !i.stepping && uc.gprs.rflags & 0x100 != 0,
+        None => !t.stepping.load(Relaxed) && uc.gprs.rflags & 0x100 != 0,
     }
 }
 
 /// The debugger's step is over.
-pub fn end_step(t: &Thread, uc: &mut UContext) {
-    if core::mem::take(&mut t.inner().stepping) {
+pub fn end_step(t: Current, uc: &mut UContext) {
+    if t.stepping.swap(false, Relaxed) {
         set_tf(uc, false);
     }
 }
@@ -162,10 +160,10 @@ pub fn set_tf(uc: &mut UContext, on: bool) {
 }
 
 /// Hands `r` to the stub's task and waits until it is served.
-pub fn request(t: &'static Thread, uc: &mut UContext, r: Request) {
+pub fn request(t: Current, uc: &mut UContext, r: Request) {
     masks::close(t, uc);
     read_bases(t);
-    t.inner().request = r;
+    t.own().request.set(r);
     t.ctx.store(uc, Release);
     t.set_state(State::Requesting);
     notify();
@@ -173,7 +171,7 @@ pub fn request(t: &'static Thread, uc: &mut UContext, r: Request) {
 }
 
 /// The thread is about to make a system call of unknown length for the program.
-pub fn enter_syscall(t: &'static Thread, uc: &mut UContext) {
+pub fn enter_syscall(t: Current, uc: &mut UContext) {
     kernel::refresh_if_due(t);
     read_bases(t);
     t.ctx.store(uc, Release);
@@ -181,7 +179,11 @@ pub fn enter_syscall(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// Back from the call: rest if the world has been stopped meanwhile.
-pub fn leave_syscall(t: &'static Thread, uc: &mut UContext) {
+pub fn leave_syscall(t: Current, uc: &mut UContext) {
+    if t.untrap.load(Relaxed) {
+        t.untrap.store(false, Relaxed);
+        set_tf(uc, false);
+    }
     if t.state
         .compare_exchange(
             State::InSyscall as u32,

@@ -10,7 +10,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::{PAGE_SIZE, sys};
 
 use super::memory;
-use super::thread::Thread;
+use super::thread::Current;
 use crate::global::g;
 use crate::syscalls::scratch::writable;
 
@@ -30,11 +30,11 @@ fn word(read: Read, at: u64) -> Option<u64> {
 }
 
 /// The thread is about to end.
-pub fn exit(t: &Thread) {
-    if t.inner().robust == 0 || !g().guarded() {
+pub fn exit(t: Current) {
+    if t.robust.load(Relaxed) == 0 || !g().guarded() {
         return;
     }
-    let list = t.inner().robust;
+    let list = t.robust.load(Relaxed);
     // SAFETY: the kernel need not look again.
     let _ = unsafe { sys!(k::__NR_set_robust_list, 0, size_of::<Head>()) };
     walk(list, t.tid() as u32, &|at, to| memory::read(at, to));
@@ -46,7 +46,7 @@ pub fn exit_all(read: Read) {
         return;
     }
     for t in g().threads.every() {
-        let list = t.inner().robust;
+        let list = t.robust.load(Relaxed);
         if list != 0 {
             walk(list, t.tid() as u32, read);
         }

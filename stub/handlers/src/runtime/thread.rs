@@ -10,13 +10,16 @@
 //! Blocks are aligned to their size, so a handler finds its record by masking rsp: no thread-local
 //! storage of the program's is touched and no system call is made.
 //!
-//! Who writes what: the thread itself writes everything while it runs; the stub's task writes while
-//! the thread rests (`State::Parked`, `State::Requesting`, or for `InSyscall` only what is atomic).
+//! Who writes what: what is atomic, anybody. [`Own`] belongs to the thread itself while it runs ([`Current`]), and to
+//! the stub's task while the thread waits for that (`State::Parked`, `State::Requesting`; `control/parked.rs`). A
+//! thread in a system call may come out of it at any moment, so of that the task has only what is atomic.
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::ops::Deref;
 use core::ptr::null_mut;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 
 use linux_raw_sys::general as k;
@@ -79,95 +82,121 @@ pub struct Thread {
     pub index: AtomicU32,
     /// Where the kernel writes down which debug registers have matched (`debug_registers`), or 0.
     pub trap_ring: AtomicU64,
+    /// System call in progress, else -1.
+    pub orig_rax: AtomicI64,
+    pub fs_base: AtomicU64,
+    pub gs_base: AtomicU64,
+    /// The debugger has changed the two.
+    pub bases_dirty: AtomicBool,
+    /// The debugger's single step is under way.
+    pub stepping: AtomicBool,
+    /// The step goes on inside of `[start, end)`.
+    range: [AtomicU64; 2],
+    /// It was to step when it went into a system call, and is not any more: the trap flag in its frame is not the
+    /// program's.
+    pub untrap: AtomicBool,
+    /// The debugger has given another order: a step across the library's handlers is forgotten.
+    pub ordered: AtomicBool,
+    /// The program is left alone.
+    pub leaving: AtomicBool,
+    /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
+    pub adopted: AtomicBool,
+    /// Head of its list of robust locks (set_robust_list), or 0.
+    pub robust: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
     pub own_actions: ActionTable,
-    inner: UnsafeCell<Inner>,
+    own: UnsafeCell<Own>,
 }
 
-pub struct Inner {
-    pub event: Event,
-    pub request: Request,
-    pub resume: Resume,
-    pub info: SigInfo,
-    pub fs_base: u64,
-    pub gs_base: u64,
-    pub bases_dirty: bool,
-    /// System call in progress, else -1.
-    pub orig_rax: i64,
+/// See the head of this file.
+pub struct Own {
+    pub event: Cell<Event>,
+    pub request: Cell<Request>,
+    pub resume: Cell<Resume>,
+    pub info: Cell<SigInfo>,
     /// Signals among `signals::HIDDEN` that the program believes to have blocked.
-    pub hidden: u64,
+    pub hidden: Cell<u64>,
     /// The same for the call in progress, if it waits under another mask.
-    pub hidden_meanwhile: Option<u64>,
+    pub hidden_meanwhile: Cell<Option<u64>>,
     /// The program's own alternate stack.
-    pub alt: SigStack,
-    pub actions: &'static ActionTable,
+    pub alt: Cell<SigStack>,
+    pub actions: Cell<&'static ActionTable>,
     /// Address that the kernel clears at exit (set_tid_address, CLONE_CHILD_CLEARTID).
-    pub clear_tid: u64,
-    /// Head of its list of robust locks (set_robust_list), or 0.
-    pub robust: u64,
+    pub clear_tid: Cell<u64>,
     /// A vfork child that is to report itself: the thread that has made it.
-    pub vfork_parent: Tid,
+    pub vfork_parent: Cell<Tid>,
     /// A vfork child whose exec the command may want to follow.
-    pub spawned: bool,
-    /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
-    pub adopted: bool,
+    pub spawned: Cell<bool>,
     /// Signals that arrived while our own code ran.
-    pub deferred: [SigInfo; DEFERRED],
-    pub deferred_len: usize,
+    pub deferred: [Cell<SigInfo>; DEFERRED],
+    pub deferred_len: Cell<usize>,
     /// Signals that arrived although the program has them blocked.
     pub waiting: Waiting,
     /// The command's park signal is still on its way.
-    pub booting: bool,
-    /// The debugger's single step is under way.
-    pub stepping: bool,
-    pub range: (u64, u64),
+    pub booting: Cell<bool>,
     /// Our own single step (slow path, stepping over a breakpoint) is under way; signal mask to
     /// restore after it.
-    pub own_step: Option<OwnStep>,
-    pub leaving: bool,
+    pub own_step: Cell<Option<OwnStep>>,
     /// Our handler runs under the program's own mask (see [`crate::signals::masks::close`]).
-    pub open: bool,
+    pub open: Cell<bool>,
     /// The program's signal mask, while signals wait for the end of `direct`, or for the frame of an upcall.
-    pub direct_mask: Option<u64>,
+    pub direct_mask: Cell<Option<u64>>,
     /// When the call in progress was first made, if not just now (0).
-    pub begun: u64,
+    pub begun: Cell<u64>,
     /// A call on a socket whose wait may be limited: when it began (0: it is none), and whether it goes on
     /// after we have interrupted it halfway.
-    pub waits: (u64, bool),
+    pub waits: Cell<(u64, bool)>,
     /// What a slot has done of it.
-    pub already: i64,
+    pub already: Cell<i64>,
     /// Hits by the kernel, to be reported when the system call is complete.
-    pub pending: Events,
+    pub pending: Cell<Events>,
     /// The system call that made the hit which is being reported.
-    pub call: Option<Call>,
+    pub call: Cell<Option<Call>>,
     /// Where a caught system call returns to that is to be made again, or 0.
-    pub caught: u64,
+    pub caught: Cell<u64>,
     /// Page whose watches should be placed anew at the next opportunity, or 0.
-    pub reconsider: u64,
+    pub reconsider: Cell<u64>,
     /// Code that a backtrace has come to and did not know; 0: none.
-    pub new_code: u64,
+    pub new_code: Cell<u64>,
     /// Not 0: the patch there is to go.
-    pub cool: u64,
+    pub cool: Cell<u64>,
     /// A hot instruction and the page that it has met.
-    pub hot: Option<(&'static Site, u64)>,
+    pub hot: Cell<Option<(&'static Site, u64)>>,
     /// Not 0: the access there is one of a loop that is to go on in the body of a patch.
-    pub visit: u64,
+    pub visit: Cell<u64>,
     /// What a call has done to the mappings, for the stub's task.
-    pub mapped: Mapped,
+    pub mapped: Cell<Mapped>,
     /// With the library by which the program watches itself.
     pub library: LibraryState,
 }
 
-impl Inner {
+impl Own {
     /// The program's own alternate stack, as rt_sigreturn(2) takes it.
     pub fn alternate(&self) -> SigStack {
         const SS_DISABLE: i32 = 2;
-        match self.alt.size {
+        let alt = self.alt.get();
+        match alt.size {
             0 => SigStack {
                 flags: SS_DISABLE,
-                ..self.alt
+                ..alt
             },
-            _ => self.alt,
+            _ => alt,
+        }
+    }
+
+    /// One more hit to report when the system call is complete.
+    pub fn report(&self, event: Event) {
+        let mut all = self.pending.get();
+        all.push(event);
+        self.pending.set(all);
+    }
+
+    /// Keeps a signal until our own code is left.
+    pub fn defer(&self, info: &SigInfo) {
+        let n = self.deferred_len.get();
+        if let Some(slot) = self.deferred.get(n) {
+            slot.set(*info);
+            self.deferred_len.set(n + 1);
         }
     }
 }
@@ -192,25 +221,73 @@ pub const DEFERRED: usize = 8;
 // SAFETY: see "Who writes what" above.
 unsafe impl Sync for Thread {}
 
-impl Thread {
-    /// The calling thread's record. Only valid on our alternate stack.
+/// The calling thread: the right to its own record. It cannot be given to another thread.
+#[derive(Clone, Copy)]
+pub struct Current(&'static Thread, PhantomData<*const ()>);
+
+impl Deref for Current {
+    type Target = Thread;
     #[inline(always)]
-    pub fn current() -> &'static Thread {
+    fn deref(&self) -> &Thread {
+        self.0
+    }
+}
+
+impl Current {
+    /// # Safety
+    /// In a handler, on the block of a thread.
+    #[inline(always)]
+    pub unsafe fn get() -> Current {
         let rsp: usize;
         // SAFETY: reads rsp.
         unsafe {
             core::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack, preserves_flags))
         };
-        // SAFETY: every handler runs on a block made by `Thread::create`.
-        unsafe { &*((rsp & !(BLOCK - 1)) as *const Thread) }
+        // SAFETY: every handler runs on a block made by `Registry::create`.
+        Current(
+            unsafe { &*((rsp & !(BLOCK - 1)) as *const Thread) },
+            PhantomData,
+        )
     }
 
-    /// The part that only one side writes at a time (see the head of this file).
-    #[allow(clippy::mut_from_ref)]
+    /// # Safety
+    /// The record is the calling thread's, or will be once that has been set up.
+    pub unsafe fn with(t: &'static Thread) -> Current {
+        Current(t, PhantomData)
+    }
+
     #[inline(always)]
-    pub fn inner(&self) -> &mut Inner {
-        // SAFETY: ownership alternates as described in the head of this file.
-        unsafe { &mut *self.inner.get() }
+    pub fn own(self) -> &'static Own {
+        // SAFETY: the thread runs, so this is its own alone.
+        unsafe { self.0.own() }
+    }
+
+    pub fn record(self) -> &'static Thread {
+        self.0
+    }
+}
+
+impl Thread {
+    /// The part that only one side uses at a time (see the head of this file).
+    ///
+    /// # Safety
+    /// The thread is the caller; or the caller is the stub's task, and the thread waits for it; or the record is one
+    /// that nobody uses yet.
+    #[inline(always)]
+    pub unsafe fn own(&self) -> &Own {
+        // SAFETY: the caller's duty. All of it is cells, so that references may overlap.
+        unsafe { &*self.own.get() }
+    }
+
+    pub fn range(&self) -> (u64, u64) {
+        let [start, end] = &self.range;
+        (start.load(Relaxed), end.load(Relaxed))
+    }
+
+    pub fn set_range(&self, range: (u64, u64)) {
+        let [start, end] = &self.range;
+        start.store(range.0, Relaxed);
+        end.store(range.1, Relaxed);
     }
 
     pub fn state(&self) -> State {
@@ -273,12 +350,6 @@ impl Thread {
     /// thread inside exec(2), Dead for as long, may come back).
     pub fn gone(&self) -> bool {
         self.state() == State::Dead && gone(self)
-    }
-    /// The context of a thread that rests.
-    #[allow(clippy::mut_from_ref)]
-    pub fn context(&self) -> Option<&mut UContext> {
-        // SAFETY: points into the thread's own block while it rests.
-        unsafe { self.ctx.load(Acquire).as_mut() }
     }
 }
 
@@ -395,55 +466,61 @@ impl Registry {
         t.dirty.store(false, Relaxed);
         t.hold.store(false, Relaxed);
         t.trap_ring.store(0, Relaxed);
+        t.orig_rax.store(-1, Relaxed);
+        t.fs_base.store(0, Relaxed);
+        t.gs_base.store(0, Relaxed);
+        t.robust.store(0, Relaxed);
+        t.set_range((0, 0));
+        for flag in [
+            &t.bases_dirty,
+            &t.stepping,
+            &t.untrap,
+            &t.ordered,
+            &t.leaving,
+            &t.adopted,
+        ] {
+            flag.store(false, Relaxed);
+        }
         t.own_actions.renew();
         t.serial.store(self.serial.fetch_add(1, Relaxed), Relaxed);
         // SAFETY: nobody else uses a record in state Free.
         unsafe {
-            t.inner.get().write(Inner {
-                event: Event::None,
-                request: Request::None,
-                resume: Resume::Continue { signal: None },
-                info: SigInfo::zeroed(),
-                fs_base: 0,
-                gs_base: 0,
-                bases_dirty: false,
-                orig_rax: -1,
-                hidden: 0,
-                hidden_meanwhile: None,
-                alt: SigStack {
+            t.own.get().write(Own {
+                event: Cell::new(Event::None),
+                request: Cell::new(Request::None),
+                resume: Cell::new(Resume::Continue { signal: None }),
+                info: Cell::new(SigInfo::zeroed()),
+                hidden: Cell::new(0),
+                hidden_meanwhile: Cell::new(None),
+                alt: Cell::new(SigStack {
                     sp: 0,
                     flags: SS_DISABLE,
                     pad: 0,
                     size: 0,
-                },
-                actions,
-                clear_tid: 0,
-                robust: 0,
-                vfork_parent: 0,
-                spawned: false,
-                adopted: false,
-                deferred: [SigInfo::zeroed(); DEFERRED],
-                deferred_len: 0,
+                }),
+                actions: Cell::new(actions),
+                clear_tid: Cell::new(0),
+                vfork_parent: Cell::new(0),
+                spawned: Cell::new(false),
+                deferred: [const { Cell::new(SigInfo::zeroed()) }; DEFERRED],
+                deferred_len: Cell::new(0),
                 waiting: Waiting::none(),
-                booting: false,
-                stepping: false,
-                range: (0, 0),
-                own_step: None,
-                leaving: false,
-                open: false,
-                direct_mask: None,
-                begun: 0,
-                waits: (0, false),
-                already: 0,
-                pending: Events::none(),
-                call: None,
-                caught: 0,
-                reconsider: 0,
-                new_code: 0,
-                cool: 0,
-                hot: None,
-                visit: 0,
-                mapped: Mapped::default(),
+                booting: Cell::new(false),
+                own_step: Cell::new(None),
+                open: Cell::new(false),
+                direct_mask: Cell::new(None),
+                begun: Cell::new(0),
+                waits: Cell::new((0, false)),
+                already: Cell::new(0),
+                pending: Cell::new(Events::none()),
+                call: Cell::new(None),
+                caught: Cell::new(0),
+                reconsider: Cell::new(0),
+                new_code: Cell::new(0),
+                cool: Cell::new(0),
+                hot: Cell::new(None),
+                visit: Cell::new(0),
+                mapped: Cell::new(Mapped::default()),
                 library: LibraryState::none(),
             })
         };

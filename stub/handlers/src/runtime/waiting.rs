@@ -2,6 +2,8 @@
 //! they wait here, per thread, until the program unblocks or fetches them. Those that an instruction causes
 //! never come here; blocked, they end the program.
 
+use core::cell::Cell;
+
 use super::frame::SigInfo;
 use crate::signals::numbers::bit;
 
@@ -9,47 +11,56 @@ use crate::signals::numbers::bit;
 pub const WAITING: usize = 8;
 const FIRST_REAL_TIME: i32 = 32;
 
-#[derive(Clone, Copy)]
 pub struct Waiting {
-    list: [SigInfo; WAITING],
-    len: usize,
+    list: [Cell<SigInfo>; WAITING],
+    len: Cell<usize>,
 }
 
 impl Waiting {
     pub const fn none() -> Waiting {
         Waiting {
-            list: [SigInfo::zeroed(); WAITING],
-            len: 0,
+            list: [const { Cell::new(SigInfo::zeroed()) }; WAITING],
+            len: Cell::new(0),
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len.get() == 0
+    }
+
+    pub fn clear(&self) {
+        self.len.set(0);
+    }
+
+    fn all(&self) -> &[Cell<SigInfo>] {
+        self.list.get(..self.len.get()).unwrap_or(&[])
     }
 
     /// The signals, as a set.
     pub fn set(&self) -> u64 {
-        let each = self.list.iter().take(self.len).map(|s| bit(s.signo));
+        let each = self.all().iter().map(|s| bit(s.get().signo));
         each.fold(0, |all, bit| all | bit)
     }
 
-    pub fn push(&mut self, info: &SigInfo) {
+    pub fn push(&self, info: &SigInfo) {
         if info.signo < FIRST_REAL_TIME && self.set() & bit(info.signo) != 0 {
             return; // pending once
         }
-        if let Some(slot) = self.list.get_mut(self.len) {
-            *slot = *info;
-            self.len += 1;
+        if let Some(slot) = self.list.get(self.len.get()) {
+            slot.set(*info);
+            self.len.set(self.len.get() + 1);
         }
     }
 
     /// The first one of a set.
-    pub fn take(&mut self, of: u64) -> Option<SigInfo> {
-        let all = self.list.get_mut(..self.len)?;
-        let at = all.iter().position(|s| of & bit(s.signo) != 0)?;
-        let info = *all.get(at)?;
-        all.get_mut(at..)?.rotate_left(1);
-        self.len -= 1;
+    pub fn take(&self, of: u64) -> Option<SigInfo> {
+        let all = self.all();
+        let at = all.iter().position(|s| of & bit(s.get().signo) != 0)?;
+        let info = all.get(at)?.get();
+        for (to, from) in all.iter().skip(at).zip(all.iter().skip(at + 1)) {
+            to.set(from.get());
+        }
+        self.len.set(self.len.get() - 1);
         Some(info)
     }
 }

@@ -3,23 +3,23 @@
 use crate::global::machine;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// sigaltstack(2).
-pub fn sigaltstack(t: &Thread, uc: &UContext, new: u64, old: u64) -> i64 {
+pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
     const EFAULT: i64 = -14;
     const EINVAL: i64 = -22;
     const ENOMEM: i64 = -12;
     const EPERM: i64 = -1;
-    let i = t.inner();
-    let on = on_alt(&i.alt, uc.gprs.rsp);
+    let i = t.own();
+    let on = on_alt(&i.alt.get(), uc.gprs.rsp);
     let previous = SigStack {
-        flags: if i.alt.size == 0 {
+        flags: if i.alt.get().size == 0 {
             SS_DISABLE
         } else {
             on as i32 * SS_ONSTACK
-        } | (i.alt.flags & SS_AUTODISARM),
-        ..i.alt
+        } | (i.alt.get().flags & SS_AUTODISARM),
+        ..i.alt.get()
     };
     if new != 0 {
         let Some(s) = memory::get::<SigStack>(new) else {
@@ -29,23 +29,21 @@ pub fn sigaltstack(t: &Thread, uc: &UContext, new: u64, old: u64) -> i64 {
             return EPERM;
         }
         match s.flags & !SS_AUTODISARM {
-            SS_DISABLE => {
-                i.alt = SigStack {
-                    sp: 0,
-                    flags: SS_DISABLE,
-                    pad: 0,
-                    size: 0,
-                }
-            }
+            SS_DISABLE => i.alt.set(SigStack {
+                sp: 0,
+                flags: SS_DISABLE,
+                pad: 0,
+                size: 0,
+            }),
             0 | SS_ONSTACK => {
                 if s.size < machine().min_sigstack {
                     return ENOMEM;
                 }
-                i.alt = SigStack {
+                i.alt.set(SigStack {
                     pad: 0,
                     flags: s.flags & SS_AUTODISARM,
                     ..s
-                };
+                });
             }
             _ => return EINVAL,
         }

@@ -10,10 +10,10 @@ use super::masks::{set_virtual_mask, virtual_mask};
 use super::numbers::*;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// Does with signal `sig` what the program wants. `true`: the context now enters its handler.
-pub fn deliver(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
+pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool {
     let a = actions(t).get(sig);
     match a.handler {
         SIG_IGN
@@ -52,12 +52,12 @@ pub fn deliver(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) 
 }
 
 /// Builds the frame that the kernel would have built on the program's stack.
-fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &SigInfo) -> bool {
-    let i = t.inner();
+fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &SigInfo) -> bool {
+    let i = t.own();
     let mut sp = uc.gprs.rsp.wrapping_sub(128);
-    let on = on_alt(&i.alt, uc.gprs.rsp);
-    if a.flags & SA_ONSTACK != 0 && i.alt.size != 0 && !on {
-        sp = i.alt.sp + i.alt.size;
+    let on = on_alt(&i.alt.get(), uc.gprs.rsp);
+    if a.flags & SA_ONSTACK != 0 && i.alt.get().size != 0 && !on {
+        sp = i.alt.get().sp + i.alt.get().size;
     }
     // SAFETY: our own frame's image.
     let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
@@ -79,12 +79,12 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
         return false;
     }
     let alt = SigStack {
-        flags: if i.alt.size == 0 {
+        flags: if i.alt.get().size == 0 {
             SS_DISABLE
         } else {
-            (on as i32 * SS_ONSTACK) | (i.alt.flags & SS_AUTODISARM)
+            (on as i32 * SS_ONSTACK) | (i.alt.get().flags & SS_AUTODISARM)
         },
-        ..i.alt
+        ..i.alt.get()
     };
     let mask = virtual_mask(t, uc);
     let frame = SigFrame {
@@ -115,13 +115,13 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     if !memory::put(sp, &frame) {
         return false;
     }
-    if i.alt.flags & SS_AUTODISARM != 0 && a.flags & SA_ONSTACK != 0 {
-        i.alt = SigStack {
+    if i.alt.get().flags & SS_AUTODISARM != 0 && a.flags & SA_ONSTACK != 0 {
+        i.alt.set(SigStack {
             sp: 0,
             flags: SS_DISABLE,
             pad: 0,
             size: 0,
-        };
+        });
     }
     let frame_at = sp;
     uc.gprs.rip = a.handler;
@@ -141,7 +141,7 @@ fn push_frame(t: &Thread, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
 }
 
 /// The default action: the real thing, done by the kernel.
-fn default_action(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
+fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     if default_is_ignore(sig) {
         return;
     }

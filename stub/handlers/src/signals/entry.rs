@@ -21,14 +21,15 @@ use crate::runtime::debug_traps;
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::*;
 use crate::runtime::park::{self, park};
-use crate::runtime::thread::{OwnStepKind, Thread};
+use crate::runtime::thread::{Current, OwnStepKind};
 use crate::syscalls::{self, sites};
 use crate::{breakpoints, direct, direct_frame, fault, upcall};
 
 /// Does what signals that struck during a handler have left to do; called before it returns.
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_late(uc: &mut UContext) {
-    let t = Thread::current();
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
     block(t, uc);
     late(t, uc);
 }
@@ -54,8 +55,9 @@ fn clear_ac() {
 
 /// Whose handler begins here.
 #[inline(always)]
-fn interrupted_thread(uc: &UContext) -> &'static Thread {
-    let t = Thread::current();
+fn interrupted_thread(uc: &UContext) -> Current {
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
     if !ours(uc.gprs.rip) {
         upcall::forget(t);
     }
@@ -64,23 +66,20 @@ fn interrupted_thread(uc: &UContext) -> &'static Thread {
 
 /// A signal has interrupted our own code: inside `ulpf_blocking`'s window, or while a guarded access
 /// is served.
-fn interrupted_ourselves(t: &Thread, uc: &mut UContext, info: Option<&SigInfo>) {
+fn interrupted_ourselves(t: Current, uc: &mut UContext, info: Option<&SigInfo>) {
     let rip = uc.gprs.rip;
-    let i = t.inner();
+    let i = t.own();
     t.attention.store(1, SeqCst);
     let direct = direct_frame::interrupted(t, uc);
     if let Some(info) = info {
         // No program blocks it: else the kernel has put this frame on top of another handler's.
         let open = uc.sigmask & bit(PARK_SIGNAL) == 0;
-        if direct && open && i.direct_mask.is_none() {
-            i.direct_mask = Some(uc.sigmask);
+        if direct && open && i.direct_mask.get().is_none() {
+            i.direct_mask.set(Some(uc.sigmask));
         } else if open && !direct {
             upcall::interrupted(t, rip, uc.sigmask);
         }
-        if let Some(slot) = i.deferred.get_mut(i.deferred_len) {
-            *slot = *info;
-            i.deferred_len += 1;
-        }
+        i.defer(info);
         uc.sigmask |= HANDLER_MASK;
     }
     if rip >= ulpf_blocking_start as *const () as u64
@@ -117,7 +116,7 @@ extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
 }
 
 /// A signal that no instruction of the program has caused.
-fn arrived(t: &'static Thread, uc: &mut UContext, info: &SigInfo) {
+fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
     patches::leave(t, uc);
     let left = sites::leave(uc);
     if ours(uc.gprs.rip) {
@@ -174,7 +173,7 @@ extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
 }
 
 /// A fault of this thread, which came by a signal or by an upcall.
-pub fn fault(t: &'static Thread, sig: i32, info: &SigInfo, uc: &mut UContext) {
+pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
     sites::leave(uc);
     // A privileged instruction at a place where another one was.
     let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
@@ -201,7 +200,7 @@ pub fn fault(t: &'static Thread, sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
         crate::say::fatal_fault("the stub itself has faulted", rip, info.addr());
     }
-    t.inner().open = sig == SIGSEGV;
+    t.own().open.set(sig == SIGSEGV);
     if let Some(Landing::Often(start)) = landing {
         park::request(t, uc, Request::Cool { start });
     } else if landing.is_some() {
@@ -210,17 +209,17 @@ pub fn fault(t: &'static Thread, sig: i32, info: &SigInfo, uc: &mut UContext) {
         fault::again(t, uc);
     } else if !fault::handle(t, uc, info) {
         close(t, uc);
-        if t.inner().own_step.is_some() {
+        if t.own().own_step.get().is_some() {
             fault::cancel_own_step(t, uc);
         }
-        if t.inner().hidden & bit(sig) != 0 {
+        if t.own().hidden.get() & bit(sig) != 0 {
             // The program has blocked a synchronous signal: the kernel kills it for that.
             actions(t).set(sig, KernelAction::default());
         }
         raise(t, uc, sig, info);
     }
     patches::skip(t, uc);
-    if core::mem::replace(&mut t.inner().open, false) && uc.flags & UC_FP_XSTATE != 0 {
+    if t.own().open.replace(false) && uc.flags & UC_FP_XSTATE != 0 {
         uc.link |= RETURN_HERE;
     } else if t.attention.load(SeqCst) != 0 {
         ulpf_late(uc);
@@ -234,7 +233,7 @@ const SI_KERNEL: i32 = 0x80;
 extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     clear_ac();
     let t = interrupted_thread(uc);
-    let i = t.inner();
+    let i = t.own();
     if !info.by_kernel() {
         patches::untrap(uc);
         return arrived(t, uc, info);
@@ -243,7 +242,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         match sites::step(uc) {
             sites::Stepped::No | sites::Stepped::Mov => {}
             sites::Stepped::Syscall => {
-                let ours = i.stepping || i.own_step.is_some();
+                let ours = t.stepping.load(Relaxed) || i.own_step.get().is_some();
                 syscalls::dispatch(t, uc);
                 if !ours {
                     raise(t, uc, sig, info);
@@ -263,7 +262,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     } else if patches::leave(t, uc) == Some(Left::Access)
         && info.code == TRAP_TRACE
-        && (i.stepping || park::steps_itself(t, uc))
+        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc))
     {
         // The step has only made the jump.
         return fault::again(t, uc);
@@ -286,7 +285,7 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     if info.code == SI_KERNEL {
         let at = uc.gprs.rip.wrapping_sub(1);
-        let own = i.own_step.is_some_and(|s| s.pc == at);
+        let own = i.own_step.get().is_some_and(|s| s.pc == at);
         if own {
             // Under the breakpoint stands an int3 of the program's own.
             fault::cancel_own_step(t, uc);
@@ -307,10 +306,10 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
         }
     }
     if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
-        if i.own_step.is_some() {
+        if i.own_step.get().is_some() {
             return own_step_made(t, uc);
         }
-        if i.stepping && info.code != SI_KERNEL {
+        if t.stepping.load(Relaxed) && info.code != SI_KERNEL {
             if !matched(t, uc) {
                 stepped(t, uc);
             }
@@ -324,8 +323,8 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
 }
 
 /// One instruction of the debugger's step is done: is that all?
-fn stepped(t: &'static Thread, uc: &mut UContext) {
-    let (start, end) = t.inner().range;
+fn stepped(t: Current, uc: &mut UContext) {
+    let (start, end) = t.range();
     if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
         park::set_tf(uc, true);
     } else {
@@ -334,7 +333,7 @@ fn stepped(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// The thread has made its own step; what struck before it is due now.
-fn own_step_made(t: &'static Thread, uc: &mut UContext) {
+fn own_step_made(t: Current, uc: &mut UContext) {
     fault::end_own_step(t, uc);
     if t.attention.load(SeqCst) != 0 {
         ulpf_late(uc);
@@ -343,21 +342,21 @@ fn own_step_made(t: &'static Thread, uc: &mut UContext) {
 
 /// Debug registers have matched. If the instruction was a step, the kernel sends one SIGTRAP for both:
 /// the step's since Linux 6.x, theirs before.
-fn on_match(t: &'static Thread, uc: &mut UContext) {
-    if t.inner().own_step.is_some() {
+fn on_match(t: Current, uc: &mut UContext) {
+    if t.own().own_step.get().is_some() {
         return own_step_made(t, uc);
     }
     if matched(t, uc) {
         return;
     }
     fault::look_again(t, uc);
-    if t.inner().stepping {
+    if t.stepping.load(Relaxed) {
         stepped(t, uc);
     }
 }
 
 /// Reports what debug registers have seen of the last instruction. `true`: the thread has rested for it.
-fn matched(t: &'static Thread, uc: &mut UContext) -> bool {
+fn matched(t: Current, uc: &mut UContext) -> bool {
     let fired = debug_traps::drain(t);
     if !fired.any() {
         return false;
@@ -405,7 +404,8 @@ extern "C" fn ulpf_upcall_made(uc: &mut UContext, frame: &Frame, before: *mut UC
     const FLAGS: u64 = 1 | 2 | 4;
     const PAGE_FAULT: u64 = 14;
     const SEGV_ACCERR: i32 = 2;
-    let t = Thread::current();
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
     uc.flags = FLAGS;
     uc.stack = t.our_stack();
     uc.gprs.rip = frame.ip;
@@ -420,7 +420,7 @@ extern "C" fn ulpf_upcall_made(uc: &mut UContext, frame: &Frame, before: *mut UC
     upcall::software_bytes(uc.fpstate);
     if ours(frame.ip) {
         upcall::within_ourselves(t, uc, before);
-    } else if let Some(mask) = t.inner().direct_mask.take() {
+    } else if let Some(mask) = t.own().direct_mask.take() {
         // A signal has struck before the frame was there.
         upcall::mask_known(t, uc, mask);
     }

@@ -15,14 +15,14 @@ use crate::runtime::asm::{
 };
 use crate::runtime::library_link;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
-pub fn actions(t: &Thread) -> &'static ActionTable {
-    t.inner().actions
+pub fn actions(t: Current) -> &'static ActionTable {
+    t.own().actions.get()
 }
 
 /// Does the program leave it to the kernel?
-pub fn is_default(t: &Thread, sig: i32) -> bool {
+pub fn is_default(t: Current, sig: i32) -> bool {
     actions(t).get(sig).handler == SIG_DFL
 }
 
@@ -121,7 +121,7 @@ pub static REFRESH: AtomicBool = AtomicBool::new(false);
 pub static REFRESHING: AtomicU32 = AtomicU32::new(0);
 
 /// Called by a thread that goes on. (A vfork child has dispositions of its own, for as long as it lives.)
-pub fn refresh_if_due(t: &Thread) {
+pub fn refresh_if_due(t: Current) {
     if REFRESH.load(SeqCst) && t.tgid() == g().pid.load(Relaxed) {
         REFRESHING.fetch_add(1, SeqCst);
         // Another thread may be giving the program its own actions back at this moment.
@@ -133,7 +133,7 @@ pub fn refresh_if_due(t: &Thread) {
 }
 
 /// In a forked child, which begins without handlers if `clear`.
-pub fn take_away(t: &Thread, clear: bool) {
+pub fn take_away(t: Current, clear: bool) {
     actions(t).let_go();
     if clear {
         actions(t).clear_handlers();
@@ -142,7 +142,7 @@ pub fn take_away(t: &Thread, clear: bool) {
 }
 
 /// Gives the kernel the program's own actions. `alone`: no park signal can be on its way.
-pub fn give_back(t: &Thread, alone: bool) {
+pub fn give_back(t: Current, alone: bool) {
     for sig in 1..=64 {
         let mut a = actions(t).get(sig);
         if sig == PARK_SIGNAL && a.handler == SIG_DFL && !alone {
@@ -155,7 +155,7 @@ pub fn give_back(t: &Thread, alone: bool) {
 }
 
 /// rt_sigaction(2).
-pub fn sigaction(t: &Thread, sig: i32, new: u64, old: u64, size: u64) -> i64 {
+pub fn sigaction(t: Current, sig: i32, new: u64, old: u64, size: u64) -> i64 {
     const EFAULT: i64 = -14;
     const EINVAL: i64 = -22;
     if size != 8 || !(1..=64).contains(&sig) || (new != 0 && (sig == SIGKILL || sig == SIGSTOP)) {

@@ -13,10 +13,10 @@ use crate::global::g;
 use crate::runtime::areas;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::library_link;
-use crate::runtime::thread::{State, Thread};
+use crate::runtime::thread::{Current, State, Thread};
 
 /// Makes the frame of a resting handler return to a program that knows nothing of us.
-pub fn leave(t: &'static Thread, uc: &mut UContext) {
+pub fn leave(t: Current, uc: &mut UContext) {
     let table = actions(t);
     if !table.left.swap(true, SeqCst) {
         while REFRESHING.load(SeqCst) != 0 {
@@ -33,19 +33,19 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
         let _ = unsafe { sys!(k::__NR_sched_yield) };
     }
     drop_park_signals(t);
-    let i = t.inner();
+    let i = t.own();
     // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
     let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
     waiting::hand_over(t);
     areas::disable();
-    if i.clear_tid != 0 {
+    if i.clear_tid.get() != 0 {
         // The kernel may know the word by its alias, which is gone.
         // SAFETY: names the word that the program has named.
-        let _ = unsafe { sys!(k::__NR_set_tid_address, i.clear_tid) };
+        let _ = unsafe { sys!(k::__NR_set_tid_address, i.clear_tid.get()) };
     }
     uc.stack = i.alternate();
-    uc.sigmask |= i.hidden;
-    let last = shares_actions(t) && LEAVING.fetch_sub(1, SeqCst) == 1;
+    uc.sigmask |= i.hidden.get();
+    let last = shares_actions(&t) && LEAVING.fetch_sub(1, SeqCst) == 1;
     let park = g().actions.get(PARK_SIGNAL);
     if last && park.handler == SIG_DFL {
         let _ = raw_sigaction(PARK_SIGNAL, &park);
@@ -57,7 +57,9 @@ pub fn leave(t: &'static Thread, uc: &mut UContext) {
 static LEAVING: AtomicU32 = AtomicU32::new(0);
 
 fn shares_actions(t: &Thread) -> bool {
-    t.is_programs() && core::ptr::eq(actions(t), &g().actions)
+    // SAFETY: which table a thread has is settled before it runs.
+    let own = unsafe { t.own() };
+    t.is_programs() && core::ptr::eq(own.actions.get(), &g().actions)
 }
 
 /// All threads are about to leave.
@@ -68,7 +70,7 @@ pub fn begin_leaving() {
 
 /// One that has come to rest by itself may still have a park signal before it, which its handlers have
 /// blocked. The program's own of that number stay.
-fn drop_park_signals(t: &Thread) {
+fn drop_park_signals(t: Current) {
     const MOST: usize = 16;
     let set = bit(PARK_SIGNAL);
     let mut others = [SigInfo::zeroed(); MOST];
@@ -105,9 +107,9 @@ fn drop_park_signals(t: &Thread) {
 }
 
 /// Is this the stub's park signal, or the command's, and not one of the program's own of that number?
-pub fn park_is_ours(t: &Thread, info: &SigInfo) -> bool {
+pub fn park_is_ours(t: Current, info: &SigInfo) -> bool {
     const SI_TKILL: i32 = -6;
     // From another namespace the sender has no number.
     info.code == SI_TKILL && [g().stub_tid.load(Relaxed), 0].contains(&info.sender())
-        || core::mem::take(&mut t.inner().booting)
+        || t.own().booting.take()
 }

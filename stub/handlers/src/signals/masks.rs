@@ -6,22 +6,22 @@ use ulpf_lib::sys;
 use super::numbers::*;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 use crate::upcall;
 
 /// The mask as the program believes it to be.
-pub fn virtual_mask(t: &Thread, uc: &UContext) -> u64 {
-    (uc.sigmask & !HIDDEN) | t.inner().hidden
+pub fn virtual_mask(t: Current, uc: &UContext) -> u64 {
+    (uc.sigmask & !HIDDEN) | t.own().hidden.get()
 }
 
-pub fn set_virtual_mask(t: &Thread, uc: &mut UContext, mask: u64) {
+pub fn set_virtual_mask(t: Current, uc: &mut UContext, mask: u64) {
     let mask = mask & !UNBLOCKABLE;
-    t.inner().hidden = mask & HIDDEN;
+    t.own().hidden.set(mask & HIDDEN);
     uc.sigmask = mask & !HIDDEN;
 }
 
 /// rt_sigprocmask(2): takes effect when our handler returns.
-pub fn sigprocmask(t: &Thread, uc: &mut UContext, how: u64, set: u64, old: u64, size: u64) -> i64 {
+pub fn sigprocmask(t: Current, uc: &mut UContext, how: u64, set: u64, old: u64, size: u64) -> i64 {
     const EFAULT: i64 = -14;
     const EINVAL: i64 = -22;
     if size != 8 {
@@ -47,8 +47,8 @@ pub fn sigprocmask(t: &Thread, uc: &mut UContext, how: u64, set: u64, old: u64, 
 }
 
 /// After a successful rt_sigpending(2): what waits here waits, too.
-pub fn pending(t: &Thread, set: u64) {
-    let waiting = t.inner().waiting.set();
+pub fn pending(t: Current, set: u64) {
+    let waiting = t.own().waiting.set();
     if let Some(seen) = memory::get::<u64>(set).filter(|_| waiting != 0) {
         memory::put(set, &(seen | waiting));
     }
@@ -56,14 +56,14 @@ pub fn pending(t: &Thread, set: u64) {
 
 /// Blocks asynchronous signals for the rest of a handler that has run under the program's mask so
 /// far: it is about to wait, or to change what the program believes about signals.
-pub fn close(t: &Thread, uc: &mut UContext) {
-    if core::mem::replace(&mut t.inner().open, false) {
+pub fn close(t: Current, uc: &mut UContext) {
+    if t.own().open.replace(false) {
         block(t, uc);
     }
 }
 
 /// Blocks asynchronous signals for the rest of a handler.
-pub fn block(t: &Thread, uc: &mut UContext) {
+pub fn block(t: Current, uc: &mut UContext) {
     let mut old = 0u64;
     // SAFETY: blocks asynchronous signals; the frame holds the program's mask, or gets it now.
     let _ = unsafe {

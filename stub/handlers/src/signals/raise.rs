@@ -11,13 +11,13 @@ use crate::patches;
 use crate::runtime::events::Event;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::park::{self, park};
-use crate::runtime::thread::{DEFERRED, State, Thread};
+use crate::runtime::thread::{Current, DEFERRED, State};
 
 const TRAP_TRACE: i32 = 2;
 
 /// As [`ulpf_late`], in a handler that has blocked signals.
-pub fn late(t: &'static Thread, uc: &mut UContext) {
-    if t.inner().own_step.is_some() {
+pub fn late(t: Current, uc: &mut UContext) {
+    if t.own().own_step.get().is_some() {
         // The world rests for its step, so it must not rest itself, and the frame is not the
         // program's: `own_step_made` comes back here.
         return;
@@ -25,7 +25,7 @@ pub fn late(t: &'static Thread, uc: &mut UContext) {
     t.attention.store(0, SeqCst);
     // On the way to a copy: it lands once more.
     patches::leave(t, uc);
-    if t.inner().deferred_len > 0 {
+    if t.own().deferred_len.get() > 0 {
         deliver_deferred(t, uc);
     }
     if g().world.load(SeqCst) != 0 && t.state() == State::Running {
@@ -34,26 +34,26 @@ pub fn late(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// A signal is due on this thread: the debugger first, if it wants to know, then the program.
-pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
+pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     close(t, uc);
     match library::whose(t, uc, sig, info) {
         Whose::Program => {}
         Whose::Library => return library::deliver(t, uc, sig, info),
         Whose::Nobody => return,
     }
-    let i = t.inner();
+    let i = t.own();
     if g().wants_stop(sig) && t.is_debugged() {
-        i.info = *info;
+        i.info.set(*info);
         park::end_step(t, uc);
         park(t, uc, Event::Signal(sig));
         return;
     }
-    let stepping = i.stepping;
+    let stepping = t.stepping.load(Relaxed);
     if stepping {
         park::set_tf(uc, false); // not in the frame that the program returns to
     }
     if deliver(t, uc, sig, info) && stepping {
-        i.stepping = false;
+        t.stepping.store(false, Relaxed);
         park(t, uc, Event::Stepped);
     } else if stepping {
         park::set_tf(uc, true);
@@ -61,20 +61,21 @@ pub fn raise(t: &'static Thread, uc: &mut UContext, sig: i32, info: &SigInfo) {
 }
 
 /// Delivers what arrived while our own code ran.
-pub fn deliver_deferred(t: &'static Thread, uc: &mut UContext) {
-    let i = t.inner();
-    let n = i.deferred_len.min(DEFERRED);
-    i.deferred_len = 0;
-    let batch = i.deferred;
+pub fn deliver_deferred(t: Current, uc: &mut UContext) {
+    let i = t.own();
+    let n = i.deferred_len.get().min(DEFERRED);
+    i.deferred_len.set(0);
+    // Raising one may take others.
+    let batch = i.deferred.each_ref().map(|info| info.get());
     for info in batch.iter().take(n) {
         raise(t, uc, info.signo, info);
     }
 }
 
 /// Delivers what the program has unblocked meanwhile.
-pub fn deliver_waiting(t: &'static Thread, uc: &mut UContext) {
-    while !t.inner().leaving {
-        let Some(info) = t.inner().waiting.take(!t.inner().hidden) else {
+pub fn deliver_waiting(t: Current, uc: &mut UContext) {
+    while !t.leaving.load(Relaxed) {
+        let Some(info) = t.own().waiting.take(!t.own().hidden.get()) else {
             return;
         };
         raise(t, uc, info.signo, &info);
@@ -82,7 +83,7 @@ pub fn deliver_waiting(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// A program that steps itself has made an instruction, which we have performed.
-pub fn own_trap(t: &'static Thread, uc: &mut UContext) {
+pub fn own_trap(t: Current, uc: &mut UContext) {
     let mut info = SigInfo {
         signo: SIGTRAP,
         code: TRAP_TRACE,
@@ -93,7 +94,7 @@ pub fn own_trap(t: &'static Thread, uc: &mut UContext) {
 }
 
 /// The debugger's step has been made.
-pub fn step_done(t: &'static Thread, uc: &mut UContext) {
+pub fn step_done(t: Current, uc: &mut UContext) {
     park::end_step(t, uc);
     park(t, uc, Event::Stepped);
 }

@@ -5,10 +5,10 @@ use super::numbers::SIGSEGV;
 use super::raise::raise;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// rt_sigreturn(2): the program's frame becomes the context that we return to.
-pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
+pub fn sigreturn(t: Current, uc: &mut UContext) {
     let Some(theirs) = memory::get::<UContext>(uc.gprs.rsp) else {
         let info = SigInfo {
             signo: SIGSEGV,
@@ -23,19 +23,19 @@ pub fn sigreturn(t: &'static Thread, uc: &mut UContext) {
     const FIX: u64 = 0x4_4dd5 | 0x100;
     uc.gprs.rflags = (theirs.gprs.rflags & FIX) | 0x202;
     set_virtual_mask(t, uc, theirs.sigmask);
-    let i = t.inner();
+    let i = t.own();
     if theirs.stack.flags & SS_DISABLE != 0 || theirs.stack.size == 0 {
-        i.alt = SigStack {
+        i.alt.set(SigStack {
             sp: 0,
             flags: SS_DISABLE,
             pad: 0,
             size: 0,
-        };
+        });
     } else {
-        i.alt = SigStack {
+        i.alt.set(SigStack {
             flags: theirs.stack.flags & SS_AUTODISARM,
             ..theirs.stack
-        };
+        });
     }
     // SAFETY: our own frame's image.
     let (room, _) = unsafe { fpstate_len(uc.fpstate) };

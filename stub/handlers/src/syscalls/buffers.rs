@@ -11,7 +11,7 @@ use super::{Args, EINTR, vectors};
 use crate::global::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
-use crate::runtime::thread::{Call, Thread};
+use crate::runtime::thread::{Call, Current};
 use crate::{hits, library};
 
 const PATH_MAX: usize = 4096;
@@ -196,7 +196,7 @@ pub fn before(nr: u64, list: &List, a: &Args, s: &mut Scratch) {
 }
 
 /// Puts copies back and reports what the kernel wrote and read.
-pub fn after(t: &'static Thread, uc: &mut UContext, list: &List, call: &Call, s: &mut Scratch) {
+pub fn after(t: Current, uc: &mut UContext, list: &List, call: &Call, s: &mut Scratch) {
     vectors::give_back(list, call, s);
     let room = s.room_before;
     spans(
@@ -215,7 +215,7 @@ pub fn after(t: &'static Thread, uc: &mut UContext, list: &List, call: &Call, s:
 }
 
 pub fn hit(
-    t: &'static Thread,
+    t: Current,
     uc: &UContext,
     call: &Call,
     addr: u64,

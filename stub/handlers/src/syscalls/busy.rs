@@ -8,10 +8,10 @@ use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 /// Dispatch has served a call; the context is complete. Has its site become worth a patch?
-pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
+pub fn note(t: Current, uc: &mut UContext, insn: u64, nr: u64) {
     if nr >= KNOWN as u64 || !ENABLED.load(Relaxed) {
         return;
     }
@@ -28,12 +28,12 @@ pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
     if s.count.fetch_add(1, Relaxed) + 1 < after {
         return;
     }
-    let i = t.inner();
-    if i.stepping
-        || i.own_step.is_some()
-        || i.leaving
-        || i.deferred_len > 0
-        || !i.pending.is_empty()
+    let i = t.own();
+    if t.stepping.load(Relaxed)
+        || i.own_step.get().is_some()
+        || t.leaving.load(Relaxed)
+        || i.deferred_len.get() > 0
+        || !i.pending.get().is_empty()
         || t.tgid() != g().pid.load(Relaxed)
     {
         return;
@@ -45,16 +45,16 @@ pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
 impl Left {
     /// Makes the call again, by dispatch, which knows how to wait only for the rest of the time and
     /// need not be interrupted for another stop; unless the context has gone elsewhere meanwhile.
-    pub fn again(&self, t: &'static Thread, uc: &mut UContext) {
+    pub fn again(&self, t: Current, uc: &mut UContext) {
         if self.interrupted
             && uc.gprs.rip == self.insn
             && uc.gprs.rax == self.nr as u64
-            && !t.inner().leaving
+            && !t.leaving.load(Relaxed)
         {
             uc.gprs.rip = self.insn + 2;
-            t.inner().begun = self.begun;
+            t.own().begun.set(self.begun);
             dispatch(t, uc);
-            t.inner().begun = 0;
+            t.own().begun.set(0);
         }
         let partial = self
             .result
@@ -62,12 +62,12 @@ impl Left {
         if let Some((done, _)) = partial
             && uc.gprs.rip == self.insn + 2
             && uc.gprs.rax == done as u64
-            && !t.inner().leaving
+            && !t.leaving.load(Relaxed)
         {
             uc.gprs.rax = self.nr as u64;
-            t.inner().already = done;
+            t.own().already.set(done);
             dispatch(t, uc);
-            t.inner().already = 0;
+            t.own().already.set(0);
         }
     }
 }

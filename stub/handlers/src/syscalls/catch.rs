@@ -6,7 +6,7 @@ use crate::global::g;
 use crate::runtime::events::Event;
 use crate::runtime::frame::UContext;
 use crate::runtime::park::park;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 const ENOSYS: i64 = -38;
 const NUMBERS: usize = 512;
@@ -38,7 +38,7 @@ pub fn active() -> bool {
     SOME.load(SeqCst)
 }
 
-pub fn wanted(t: &Thread, nr: u64) -> bool {
+pub fn wanted(t: Current, nr: u64) -> bool {
     SOME.load(Relaxed)
         && WANTED
             .get(nr as usize / 64)
@@ -48,17 +48,17 @@ pub fn wanted(t: &Thread, nr: u64) -> bool {
 }
 
 /// Before a call. `false`: it is not to be made (now).
-pub fn enter(t: &'static Thread, uc: &mut UContext, nr: u64) -> bool {
-    let i = t.inner();
+pub fn enter(t: Current, uc: &mut UContext, nr: u64) -> bool {
+    let i = t.own();
     let after = uc.gprs.rip;
-    if !wanted(t, nr) || core::mem::take(&mut i.caught) == after {
+    if !wanted(t, nr) || i.caught.take() == after {
         return true; // a call that is made again has been seen
     }
     // As the kernel shows it at this point.
     uc.gprs.rax = ENOSYS as u64;
     crate::runtime::park::end_step(t, uc);
     park(t, uc, Event::Syscall { nr, entry: true });
-    if i.leaving {
+    if t.leaving.load(Relaxed) {
         // The program makes the call by itself.
         uc.gprs.rip = after.wrapping_sub(2);
         uc.gprs.rax = nr;
@@ -69,13 +69,13 @@ pub fn enter(t: &'static Thread, uc: &mut UContext, nr: u64) -> bool {
 }
 
 /// After a call, `again`: which will be made once more, without another stop.
-pub fn leave(t: &'static Thread, after: u64, nr: u64, again: bool) {
+pub fn leave(t: Current, after: u64, nr: u64, again: bool) {
     if wanted(t, nr) {
-        let i = t.inner();
+        let i = t.own();
         if again {
-            i.caught = after;
+            i.caught.set(after);
         } else {
-            i.pending.push(Event::Syscall { nr, entry: false });
+            i.report(Event::Syscall { nr, entry: false });
         }
     }
 }

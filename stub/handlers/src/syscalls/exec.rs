@@ -14,13 +14,13 @@ use crate::runtime::events::{Event, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
-use crate::runtime::thread::{State, Thread};
+use crate::runtime::thread::{Current, State};
 use crate::signals::masks;
 use crate::signals::waiting;
 
 const AT_FDCWD: i32 = -100;
 
-pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // The kernel reads path, arguments and environment; with guards about, it gets a copy.
     let mut args = *a;
     let (path_at, argv_at, envp_at) = if nr as u32 == k::__NR_execveat {
@@ -43,10 +43,10 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     let in_program = t.is_programs();
-    let i = t.inner();
+    let i = t.own();
     let wanted = match in_program {
         true => g().follows(follows::EXEC),
-        false => i.adopted || i.spawned && g().follows(follows::SPAWN),
+        false => t.adopted.load(Relaxed) || i.spawned.get() && g().follows(follows::SPAWN),
     };
     let followed = wanted && {
         let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
@@ -95,7 +95,7 @@ pub fn exec(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 
 /// Lets the command take hold of this thread before it becomes another program; the other threads
 /// rest from here on. False: there is no such path.
-fn ask_to_be_followed(t: &'static Thread, uc: &mut UContext, path_at: u64, dir: i32) -> bool {
+fn ask_to_be_followed(t: Current, uc: &mut UContext, path_at: u64, dir: i32) -> bool {
     let mut path = [0u8; 4096];
     let Some(len) = memory::strlen(path_at, path.len()) else {
         return false;

@@ -37,7 +37,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::mapped::Mapped;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall};
-use crate::runtime::thread::{Call, OwnStepKind, Thread};
+use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::signals::waiting;
 use crate::signals::{alternate, kernel, masks, numbers, raise, sigreturn};
 use crate::unwind;
@@ -65,20 +65,21 @@ pub static IO_URING: core::sync::atomic::AtomicBool = core::sync::atomic::Atomic
 
 pub type Args = [u64; 6];
 
-pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
+pub fn dispatch(t: Current, uc: &mut UContext) {
     g().count_syscall();
     let nr = uc.gprs.rax;
     let insn = uc.gprs.rip.wrapping_sub(2);
-    let i = t.inner();
-    i.orig_rax = nr as i64;
+    let i = t.own();
+    t.orig_rax.store(nr as i64, Relaxed);
     if i.own_step
+        .get()
         .is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint)
     {
         // The breakpoint stood on this `syscall` instruction, which has now been fetched.
         crate::fault::end_own_step(t, uc);
     }
     if !catch::enter(t, uc, nr) {
-        i.orig_rax = -1;
+        t.orig_rax.store(-1, Relaxed);
         return;
     }
     let args = arguments(uc);
@@ -92,22 +93,22 @@ pub fn dispatch(t: &'static Thread, uc: &mut UContext) {
         finish(t, uc, nr, result);
         catch::leave(t, insn + 2, nr, again);
     }
-    i.orig_rax = -1;
+    t.orig_rax.store(-1, Relaxed);
     busy::note(t, uc, insn, nr);
     let still = library::after_call(t, uc, returned);
-    if i.deferred_len > 0 {
+    if i.deferred_len.get() > 0 {
         raise::deliver_deferred(t, uc);
     }
     if !i.waiting.is_empty() {
         raise::deliver_waiting(t, uc);
     }
-    let pending = core::mem::replace(&mut t.inner().pending, Events::none());
+    let pending = t.own().pending.replace(Events::none());
     if !pending.is_empty() {
         crate::fault::stop_for(t, uc, &pending);
-    } else if t.inner().stepping && !still {
+    } else if t.stepping.load(Relaxed) && !still {
         raise::step_done(t, uc);
     }
-    t.inner().call = None;
+    t.own().call.set(None);
 }
 
 fn arguments(uc: &UContext) -> Args {
@@ -123,7 +124,7 @@ pub enum Outcome {
     Leave,
 }
 
-fn finish(_t: &'static Thread, uc: &mut UContext, nr: u64, outcome: Outcome) {
+fn finish(_t: Current, uc: &mut UContext, nr: u64, outcome: Outcome) {
     match outcome {
         Outcome::Leave | Outcome::Value(ABANDONED) => {}
         Outcome::Value(RESTART) => {
@@ -134,7 +135,7 @@ fn finish(_t: &'static Thread, uc: &mut UContext, nr: u64, outcome: Outcome) {
     }
 }
 
-fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
     match nr as u32 {
         k::__NR_rt_sigaction => Value(ours(t, uc, nr, a, [(a[1], 32), (a[2], 32)], |_| {
@@ -189,13 +190,13 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             Outcome::Leave
         }
         k::__NR_set_tid_address => {
-            t.inner().clear_tid = a[0];
+            t.own().clear_tid.set(a[0]);
             Value(raw(nr, a))
         }
         k::__NR_set_robust_list => {
             let result = raw(nr, a);
             if result == 0 {
-                t.inner().robust = a[0];
+                t.robust.store(a[0], Relaxed);
             }
             Value(result)
         }
@@ -246,7 +247,7 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
 
 /// A call that is answered here: it reads the first of these and writes the second.
 fn ours(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     nr: u64,
     a: &Args,
@@ -281,7 +282,7 @@ fn raw(nr: u64, a: &Args) -> i64 {
 
 /// A call that takes a temporary signal mask as argument `at`: ours must stay deliverable.
 fn with_mask(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     nr: u64,
     a: &Args,
@@ -301,7 +302,7 @@ fn with_mask(
 }
 
 /// The sixth argument of pselect6 and io_pgetevents points to a mask's address and size.
-fn with_mask_pair(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+fn with_mask_pair(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if a[5] == 0 {
         return call(t, uc, nr, a, a, 0);
     }
@@ -322,24 +323,24 @@ fn with_mask_pair(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i
 }
 
 /// A call that waits under another mask, as far as the kernel does not see it.
-fn hiding(t: &'static Thread, mask: u64, f: impl FnOnce(&'static Thread) -> i64) -> i64 {
+fn hiding(t: Current, mask: u64, f: impl FnOnce(Current) -> i64) -> i64 {
     if waiting::interrupt(t, mask) {
         return EINTR;
     }
-    t.inner().hidden_meanwhile = Some(mask);
+    t.own().hidden_meanwhile.set(Some(mask));
     let result = f(t);
-    t.inner().hidden_meanwhile = None;
+    t.own().hidden_meanwhile.set(None);
     result
 }
 
 /// Waiting for signals, or a descriptor for them: the park signal stays ours.
-fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
+fn with_signal_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
     let mut given = *a;
     let Some(m) = memory::get::<u64>(a[at]) else {
         return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
     };
     if nr == k::__NR_rt_sigtimedwait as u64
-        && let Some(info) = t.inner().waiting.take(m)
+        && let Some(info) = t.own().waiting.take(m)
     {
         return match a[1] == 0 || memory::put(a[1], &info) {
             true => info.signo as i64,
@@ -351,13 +352,13 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
     call(t, uc, nr, a, &given, 1 << at)
 }
 
-fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let begun = sockets::begin(nr);
-    let mut done = core::mem::take(&mut t.inner().already);
+    let mut done = t.own().already.take();
     if done > 0 {
         t.kicked.store(true, SeqCst);
     } else {
-        t.inner().waits = (begun, false);
+        t.own().waits.set((begun, false));
         done = call(t, uc, nr, a, a, 0);
     }
     if done > 0 && t.kicked.load(SeqCst) {
@@ -368,19 +369,12 @@ fn ordinary(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 
 /// What we have interrupted halfway goes on, as it would have without us.
 #[inline(never)]
-fn go_on(
-    t: &'static Thread,
-    uc: &mut UContext,
-    nr: u64,
-    a: &Args,
-    begun: u64,
-    mut done: i64,
-) -> i64 {
+fn go_on(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64, mut done: i64) -> i64 {
     let mut room = rest::Room::new();
     while t.kicked.swap(false, SeqCst)
         && let Some(rest) = rest::of(nr, a, done, &mut room)
     {
-        t.inner().waits = (begun, true);
+        t.own().waits.set((begun, true));
         match call(t, uc, nr, &rest, &rest, 0) {
             ABANDONED => return ABANDONED,
             more @ 1.. => done += more,
@@ -392,19 +386,12 @@ fn go_on(
 
 /// Makes the call with guarded buffers redirected. `a`: what the program has passed; `given`: the same,
 /// with the arguments marked in `ours` pointing to our memory.
-fn call(
-    t: &'static Thread,
-    uc: &mut UContext,
-    nr: u64,
-    a: &Args,
-    given: &Args,
-    mut ours: u32,
-) -> i64 {
+fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours: u32) -> i64 {
     let mut timeout = timeout::Timeout::of(nr, a);
     let mut again = false;
-    let (waits_since, continued) = core::mem::take(&mut t.inner().waits);
+    let (waits_since, continued) = t.own().waits.take();
     again |= continued;
-    let begun = core::mem::take(&mut t.inner().begun);
+    let begun = t.own().begun.take();
     if let (Some(time), true) = (&mut timeout, begun != 0) {
         // A slot has made the first attempt.
         time.begun = begun;
@@ -461,7 +448,7 @@ fn call(
             return result;
         }
         if result == EFAULT
-            && !t.inner().leaving
+            && !t.leaving.load(Relaxed)
             && g().guarded()
             && !table::consumes(nr)
             && !matches!(memory, Memory::Addresses)
@@ -479,7 +466,7 @@ fn call(
     }
 }
 
-fn attempt(t: &'static Thread, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
+fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
     if table::quick(nr) {
         raw(nr, args)
     } else {
@@ -488,22 +475,22 @@ fn attempt(t: &'static Thread, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
 }
 
 /// Nothing but we made the call end: it is made again.
-fn interrupted_by_us(t: &Thread, result: i64) -> bool {
-    !t.inner().leaving
-        && t.inner().deferred_len == 0
+fn interrupted_by_us(t: Current, result: i64) -> bool {
+    !t.leaving.load(Relaxed)
+        && t.own().deferred_len.get() == 0
         && t.kicked.load(SeqCst)
         && (result == RESTART || result == EINTR)
 }
 
 fn finished(
-    t: &Thread,
+    t: Current,
     timeout: &Option<timeout::Timeout>,
     again: bool,
     nr: u64,
     a: &Args,
     result: i64,
 ) -> i64 {
-    if t.inner().leaving && result == EINTR && t.kicked.load(SeqCst) {
+    if t.leaving.load(Relaxed) && result == EINTR && t.kicked.load(SeqCst) {
         return RESTART;
     }
     match timeout {
@@ -513,7 +500,7 @@ fn finished(
 }
 
 /// One call under the program's signal mask.
-fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let mask = uc.sigmask & !numbers::HIDDEN;
     let args = [nr, a[0], a[1], a[2], a[3], a[4], a[5]];
     // The debugger sees the thread at the instruction itself: if it sends the thread elsewhere and
@@ -525,7 +512,7 @@ fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     } else {
         // SAFETY: the program's own call.
         let r = unsafe { ulpf_blocking(&args, &mask) };
-        if t.inner().deferred_len == 0 {
+        if t.own().deferred_len.get() == 0 {
             // SAFETY: blocks asynchronous signals again for the rest of the handler.
             let _ = unsafe {
                 sys!(
@@ -539,7 +526,7 @@ fn blocking(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
         r
     };
-    if result == RESTART && t.inner().deferred_len == 0 {
+    if result == RESTART && t.own().deferred_len.get() == 0 {
         t.kicked.store(true, SeqCst);
     }
     let at = uc.gprs.rip;
@@ -614,7 +601,7 @@ fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
 
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
 /// other threads at rest, and is guarded again afterwards as far as it is still there.
-fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // DONTFORK, WIPEONFORK; a droppable mapping is wiped, too.
     if nr as u32 == k::__NR_madvise && matches!(a[2], 10 | 18)
         || nr as u32 == k::__NR_mmap && a[3] & 15 == 8
@@ -641,7 +628,9 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
             park::request(t, uc, Request::ReleaseBegin { start, end });
             let r = raw(nr, a);
             if r >= 0 {
-                t.inner().mapped = Mapped::by(nr, a, r as u64, g().brk.load(Relaxed));
+                t.own()
+                    .mapped
+                    .set(Mapped::by(nr, a, r as u64, g().brk.load(Relaxed)));
             }
             park::request(t, uc, Request::End);
             if replaced.is_some() && r >= 0 {
@@ -663,7 +652,7 @@ fn memory_call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> i64 
                 let mapped = Mapped::by(nr, a, r as u64, g().brk.load(Relaxed));
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {
-                    t.inner().mapped = mapped;
+                    t.own().mapped.set(mapped);
                     park::request(t, uc, Request::Rearm);
                 }
             }

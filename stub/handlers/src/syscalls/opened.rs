@@ -12,7 +12,7 @@ use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park;
-use crate::runtime::thread::{Call, Thread};
+use crate::runtime::thread::{Call, Current};
 
 /// How much behind a pointer is looked at for what has changed.
 const REACH: u64 = 2 * PAGE_SIZE;
@@ -28,7 +28,7 @@ pub fn needed(memory: Memory, a: &Args) -> bool {
 }
 
 /// Makes the call. It must not wait for another thread of the program.
-pub fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i64 {
+pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i64 {
     park::request(
         t,
         uc,
@@ -53,7 +53,7 @@ pub fn call(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, given: &Ar
     result
 }
 
-fn report(t: &'static Thread, uc: &UContext, call: &Call, s: &Scratch) {
+fn report(t: Current, uc: &UContext, call: &Call, s: &Scratch) {
     for (addr, len) in s.kept.parts() {
         // From the first byte that differs to the last.
         let old = s.kept.get(addr, len).unwrap_or(&[]);

@@ -28,8 +28,7 @@ use crate::runtime::library_link;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::robust;
-use crate::runtime::thread::{Call, State, Thread};
-use crate::runtime::waiting::Waiting;
+use crate::runtime::thread::{Call, Current, State, Thread};
 use crate::signals::kernel;
 
 const CLONE_VM: u64 = 0x100;
@@ -107,7 +106,7 @@ impl CloneArgs {
     }
 }
 
-pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+pub fn clone(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     let (mut v3, mut size) = (CloneArgs::default(), 0);
     let flags = match nr as u32 {
         k::__NR_clone3 => {
@@ -159,7 +158,7 @@ pub fn clone(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcom
 
 /// A thread or a vfork child.
 fn share(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     nr: u64,
     a: &Args,
@@ -185,7 +184,8 @@ fn share(
         k::__NR_clone => (a[1], a[3], a[2], a[4]),
         _ => (0, 0, 0, 0),
     };
-    let Some(child_uc) = copy_frame(uc, child.stack_top()) else {
+    // SAFETY: the block of a thread that does not run yet.
+    let Some(child_uc) = (unsafe { copy_frame(uc, child.stack_top()) }) else {
         child.set_state(State::Dead);
         return Outcome::Value(ENOMEM);
     };
@@ -197,11 +197,12 @@ fn share(
     park::set_tf(child_uc, false);
     child_uc.gprs.rcx = uc.gprs.rip;
     child_uc.gprs.r11 = uc.gprs.rflags;
-    let ci = child.inner();
-    let i = t.inner();
-    ci.hidden = i.hidden;
-    ci.alt = if flags & CLONE_VFORK != 0 {
-        i.alt
+    // SAFETY: nobody uses the record yet.
+    let ci = unsafe { child.own() };
+    let i = t.own();
+    ci.hidden.set(i.hidden.get());
+    ci.alt.set(if flags & CLONE_VFORK != 0 {
+        i.alt.get()
     } else {
         SigStack {
             sp: 0,
@@ -209,20 +210,20 @@ fn share(
             pad: 0,
             size: 0,
         }
-    };
-    ci.actions = i.actions;
+    });
+    ci.actions.set(i.actions.get());
     let vforks = flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0;
     let followed = vforks && g().follows(follows::VFORK) && t.is_programs();
-    ci.vfork_parent = if followed { t.tid() } else { 0 };
-    ci.spawned = vforks && t.is_programs();
+    ci.vfork_parent.set(if followed { t.tid() } else { 0 });
+    ci.spawned.set(vforks && t.is_programs());
     if flags & CLONE_SIGHAND == 0 {
-        ci.actions = child.own_actions.copy_from(i.actions);
+        ci.actions.set(child.own_actions.copy_from(i.actions.get()));
         if clear {
             child.own_actions.clear_handlers();
         }
     }
     if flags & CLONE_CHILD_CLEARTID != 0 {
-        ci.clear_tid = child_tid;
+        ci.clear_tid.set(child_tid);
     }
     child.tgid.store(
         if flags & CLONE_THREAD != 0 {
@@ -256,7 +257,7 @@ fn share(
     if result < 0 {
         child.has_ended(serial);
     } else if followed && result > 0 {
-        t.inner().pending.push(Event::VforkDone);
+        t.own().report(Event::VforkDone);
     }
     Outcome::Value(result)
 }
@@ -267,7 +268,7 @@ fn reach(addr: u64) -> u64 {
 }
 
 fn make(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     flags: u64,
     args: &[u64; 7],
@@ -294,6 +295,8 @@ fn make(
 /// First code of a new task that shares our memory (called by `asm::ulpf_clone`).
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
+    // SAFETY: the record that was made for this thread.
+    let t = unsafe { Current::with(t) };
     areas::disable();
     // SAFETY: set-up of the calling thread.
     unsafe {
@@ -323,7 +326,7 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     if !free || g().world.load(SeqCst) != 0 {
         park(t, uc, Event::None);
     }
-    let parent = t.inner().vfork_parent;
+    let parent = t.own().vfork_parent.get();
     if parent != 0 {
         park(t, uc, Event::Vforked { parent });
     }
@@ -337,7 +340,7 @@ pub fn enable_dispatch() -> i64 {
 }
 
 fn fork(
-    t: &'static Thread,
+    t: Current,
     uc: &mut UContext,
     nr: u64,
     a: &Args,
@@ -412,7 +415,7 @@ fn fork(
     }
     if followed && result > 0 {
         let child = result as i32;
-        t.inner().pending.push(Event::Forked { child });
+        t.own().report(Event::Forked { child });
     }
     if tidy {
         if result > 0 {
@@ -471,7 +474,7 @@ fn wait_to_be_taken(parent: u64) {
 }
 
 /// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
-fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
+fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     // Of the shared area the child has nothing, nor of generated code.
     areas::disable();
     g().shared.store(core::ptr::null_mut(), Relaxed);
@@ -487,18 +490,18 @@ fn in_child(t: &'static Thread, uc: &mut UContext, clear: bool) {
     g().debugger.store(false, SeqCst);
     library_link::left();
     kernel::take_away(t, clear);
-    let i = t.inner();
-    uc.sigmask |= i.hidden;
+    let i = t.own();
+    uc.sigmask |= i.hidden.get();
     uc.stack = i.alternate();
-    i.stepping = false;
-    i.deferred_len = 0;
-    i.waiting = Waiting::none();
-    i.hidden_meanwhile = None;
+    t.stepping.store(false, Relaxed);
+    i.deferred_len.set(0);
+    i.waiting.clear();
+    i.hidden_meanwhile.set(None);
     park::set_tf(uc, false);
 }
 
-pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
-    let clear = t.inner().clear_tid;
+pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
+    let clear = t.own().clear_tid.get();
     if clear != 0 {
         // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
         // SAFETY: registers an address of the program's own choice, or the alias of that memory.
@@ -506,7 +509,7 @@ pub fn exit_thread(t: &'static Thread, uc: &mut UContext, a: &Args) -> Outcome {
     }
     let _ = uc;
     robust::exit(t);
-    t.inner().robust = 0;
+    t.robust.store(0, Relaxed);
     t.set_state(State::Dead);
     park::notify();
     let _ = raw(k::__NR_exit as u64, a);

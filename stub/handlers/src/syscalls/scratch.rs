@@ -7,7 +7,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
 use crate::runtime::memory;
-use crate::runtime::thread::{SCRATCH, Thread};
+use crate::runtime::thread::{Current, SCRATCH};
 
 /// Old values of watched output buffers are kept in the second half of the thread's scratch area.
 const OLD_ROOM: usize = SCRATCH / 2;
@@ -81,7 +81,7 @@ impl Drop for Scratch {
 }
 
 impl Scratch {
-    pub fn new(t: &Thread) -> Scratch {
+    pub fn new(t: Current) -> Scratch {
         let base = t.scratch() as u64;
         Scratch {
             free: base,

@@ -13,7 +13,7 @@ use ulpf_lib::sys;
 use super::timeout::now;
 use super::{Args, EINTR, RESTART, blocking, interrupted_by_us};
 use crate::runtime::frame::UContext;
-use crate::runtime::thread::Thread;
+use crate::runtime::thread::Current;
 
 pub const EAGAIN: i64 = -11;
 const EINPROGRESS: i64 = -115;
@@ -66,7 +66,7 @@ pub enum Again {
 }
 
 /// Waits for the rest of the time.
-pub fn wait(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, begun: u64) -> Again {
+pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64) -> Again {
     let Some(option) = option(nr).filter(|_| begun != 0) else {
         return Again::Plain;
     };
@@ -104,7 +104,7 @@ pub fn wait(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, begun: u64
         0 if nr as u32 == k::__NR_connect => Again::Over(EINPROGRESS),
         0 => Again::Over(EAGAIN),
         // A signal: the call has begun, and none with a limit is made again.
-        RESTART if !t.inner().leaving => Again::Over(EINTR),
+        RESTART if !t.leaving.load(Relaxed) => Again::Over(EINTR),
         r if r < 0 => Again::Over(r),
         _ => Again::WithoutWaiting,
     }

@@ -89,7 +89,7 @@ pub fn release_child(child: i32) {
 pub fn adopt_child(child: i32, yes: bool) -> bool {
     let found = g().threads.find(child).filter(|t| !t.is_programs());
     if let Some(t) = found {
-        t.inner().adopted = yes;
+        t.adopted.store(yes, SeqCst);
     }
     found.is_some()
 }
@@ -98,7 +98,7 @@ pub fn adopt_child(child: i32, yes: bool) -> bool {
 pub fn release_everybody() {
     g().follows.store(0, SeqCst);
     for t in g().threads.iter().filter(|t| !t.is_programs()) {
-        t.inner().adopted = false;
+        t.adopted.store(false, SeqCst);
     }
     g().fork_go().store(EVERYBODY, SeqCst);
     wake_children();

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
+use super::parked::{self, Parked};
 use crate::inferior::Refusal;
 use ulpf_stub_handlers::filter::Filter;
 use ulpf_stub_handlers::global::Attributes;
@@ -100,8 +101,8 @@ impl Control {
         if self.heap.watches.is_empty() {
             let mut not = Vec::new();
             for t in g().threads.iter().filter(|t| t.rests()) {
-                not.push(t.inner().fs_base);
-                not.extend(t.context().map(|c| c.gprs.rsp));
+                not.push(t.fs_base.load(Relaxed));
+                not.extend(parked::frame(t, self.world.rest()).map(|c| c.gprs.rsp));
             }
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
@@ -149,7 +150,7 @@ impl Control {
 
     /// A thread's system call has changed the heap.
     pub fn follow_heap(&mut self, t: &Thread) {
-        let m = core::mem::take(&mut t.inner().mapped);
+        let m = Parked::of(t).map(|t| t.take_mapped()).unwrap_or_default();
         if m == Mapped::default() || self.heap.watches.is_empty() {
             return;
         }

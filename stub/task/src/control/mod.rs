@@ -17,6 +17,7 @@ pub mod left;
 mod monitor;
 pub mod notices;
 mod off;
+mod parked;
 mod patches;
 mod pause;
 mod perf;
@@ -39,7 +40,7 @@ mod world;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
@@ -48,6 +49,8 @@ use ulpf_lib::staged::StagedWatches;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+
+use parked::Parked;
 
 use crate::gdb::GdbSession;
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, StopReason, Tid};
@@ -267,10 +270,10 @@ impl Control {
             if pause && self.exec_happened() {
                 return;
             }
-            if let (Some((t, _)), Some(dog)) = (self.holder, &mut self.holding)
+            if let (Some((t, what)), Some(dog)) = (self.holder, &mut self.holding)
                 && dog.barks()
             {
-                watchdog::holder_runs(t);
+                watchdog::holder_runs(t, what);
             }
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];
@@ -350,19 +353,17 @@ impl Control {
     /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
     /// takes it out to step a thread over it that has just arrived at it.
     fn forget_stale_breakpoint(&self, t: &'static Thread) {
-        if t.state() == State::Parked && t.inner().event == Event::Breakpoint {
-            let pc = t.context().map_or(0, |c| c.gprs.rip);
-            if g().breakpoint_at(pc).is_none() {
-                t.inner().event = Event::None;
-            }
+        if let Some(parked) = Parked::of(t)
+            && parked::event(t) == Event::Breakpoint
+            && g().breakpoint_at(parked.pc()).is_none()
+        {
+            parked.set_event(Event::None);
         }
     }
 
     /// A thread wants to exec, which ends all others, and one of these still has something to report.
     fn stop_comes_first(&self) -> bool {
-        let execs = |t: &Thread| {
-            t.state() == State::Requesting && matches!(t.inner().request, Request::ExecBegin { .. })
-        };
+        let execs = |t: &Thread| matches!(asked(t), Some(Request::ExecBegin { .. }));
         self.running
             && self.holder.is_none()
             && g().threads.iter().any(execs)
@@ -376,8 +377,11 @@ impl Control {
             if t.state() != State::Parked || t.hold.load(SeqCst) {
                 continue;
             }
-            let i = t.inner();
-            let reason = match i.event {
+            let Some(parked) = Parked::of(t) else {
+                continue;
+            };
+            let event = parked.event();
+            let reason = match event {
                 // It came out of a system call and saw the world rest, a moment before everybody was let go.
                 Event::None if g().world.load(SeqCst) == 0 => {
                     let how = resume_again(t);
@@ -386,9 +390,8 @@ impl Control {
                 }
                 Event::None => continue,
                 Event::Breakpoint => {
-                    let pc = t.context().map_or(0, |c| c.gprs.rip);
-                    if g().breakpoint_at(pc).is_none() {
-                        i.event = Event::None; // removed meanwhile: as if it had never been hit
+                    if g().breakpoint_at(parked.pc()).is_none() {
+                        parked.set_event(Event::None); // removed meanwhile: as if it had never been hit
                         if g().world.load(SeqCst) == 0 {
                             world::release(t, Resume::Continue { signal: None });
                         }
@@ -410,7 +413,7 @@ impl Control {
                     continue;
                 }
                 Event::Vforked { parent } => {
-                    i.event = Event::None;
+                    parked.set_event(Event::None);
                     return Some(Stop {
                         tid: parent,
                         reason: StopReason::Forked {
@@ -423,17 +426,17 @@ impl Control {
             };
             if !t.is_debugged() {
                 // A vfork child shares our memory, not our debugger.
-                let signal = if let Event::Signal(n) = i.event {
+                let signal = if let Event::Signal(n) = event {
                     Some(n)
                 } else {
                     None
                 };
-                i.event = Event::None;
+                parked.set_event(Event::None);
                 world::release(t, Resume::Continue { signal });
                 continue;
             }
-            self.notices.explain(t, i.event);
-            i.event = Event::None;
+            self.notices.explain(parked, event);
+            parked.set_event(Event::None);
             return Some(Stop {
                 tid: t.tid(),
                 reason,
@@ -470,7 +473,7 @@ impl Control {
                     self.finish(None, what);
                     self.holder = None;
                     self.let_world_go();
-                } else if t.state() == State::Requesting && t.inner().request == Request::End {
+                } else if asked(t) == Some(Request::End) {
                     if self.waits_for_exec() && !self.exec_settled() {
                         return;
                     }
@@ -479,9 +482,7 @@ impl Control {
                     self.tell_at_once();
                     self.let_world_go();
                     world::answer(t);
-                } else if t.state() == State::Requesting
-                    && let Request::OpenBegin { start, end } = t.inner().request
-                {
+                } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world rests for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
                     self.opened_since.push((start, end));
@@ -499,7 +500,9 @@ impl Control {
             let Some(t) = g().threads.iter().find(asks) else {
                 return;
             };
-            let what = t.inner().request;
+            let Some(what) = asked(t) else {
+                return;
+            };
             if what == Request::End {
                 world::answer(t);
                 continue;
@@ -545,7 +548,7 @@ impl Control {
             }
             Request::OpenBegin { start, end } => {
                 // What is about to be stepped must stand there itself.
-                if let Some(pc) = t.context().map(|c| c.gprs.rip) {
+                if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
                     self.patches.restore(self.world.rest(), pc, pc + 1);
                 }
                 self.open_pages(start, end, true);
@@ -582,7 +585,7 @@ impl Control {
                 false
             }
             Request::Rearm => {
-                self.vanished.call = u64::try_from(t.inner().orig_rax).ok();
+                self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                 self.follow_heap(t);
                 self.apply_guards();
                 false
@@ -611,7 +614,7 @@ impl Control {
         match what {
             Request::ReleaseBegin { .. } => {
                 if let Some(t) = t {
-                    self.vanished.call = u64::try_from(t.inner().orig_rax).ok();
+                    self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                     self.follow_heap(t);
                 }
                 self.apply_guards();
@@ -632,7 +635,7 @@ impl Control {
         }
         self.world.goes_on();
         for t in g().threads.iter() {
-            if t.state() == State::Parked && t.inner().event == Event::None && !t.hold.load(SeqCst)
+            if t.state() == State::Parked && parked::event(t) == Event::None && !t.hold.load(SeqCst)
             {
                 let how = resume_again(t);
                 world::release(t, how);
@@ -648,7 +651,8 @@ impl Control {
         self.thread(tid).is_some_and(|t| t.hold.load(SeqCst))
     }
 
-    fn context(&self, tid: Tid) -> Option<&'static mut UContext> {
+    /// The frame of a thread, which rests.
+    fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
         // A thread that leaves a system call while the world rests is between two states for a moment.
         let mut rounds = 0;
@@ -656,7 +660,7 @@ impl Control {
             pause::nap();
             rounds += 1;
         }
-        if t.rests() { t.context() } else { None }
+        Some((t, parked::frame(t, self.world.rest())?))
     }
 
     /// Writes changed registers of threads that rest in a system call.
@@ -670,28 +674,34 @@ impl Control {
             };
             t.dirty.store(true, SeqCst);
             world::pull_out(t);
-            if let Some(c) = t.context() {
+            if let Some(c) = parked::frame(t, self.world.rest()) {
                 c.gprs = shown;
             }
         }
     }
 }
 
+/// What a thread waits for.
+fn asked(t: &Thread) -> Option<Request> {
+    let parked = Parked::of(t).filter(|_| t.state() == State::Requesting);
+    parked.map(|t| t.request())
+}
+
 /// It rests for something, which is to be reported now.
 fn has_met(t: &Thread) -> bool {
-    t.state() == State::Parked && !t.hold.load(SeqCst) && t.inner().event != Event::None
+    !t.hold.load(SeqCst) && parked::event(t) != Event::None
 }
 
 /// A thread parked in the middle of a debugger's step goes on stepping.
 fn resume_again(t: &Thread) -> Resume {
-    let i = t.inner();
-    if !i.stepping {
+    if !t.stepping.load(Relaxed) {
         return Resume::Continue { signal: None };
     }
-    if i.range != (0, 0) {
+    let (start, end) = t.range();
+    if (start, end) != (0, 0) {
         return Resume::RangeStep {
-            start: TargetAddr(i.range.0),
-            end: TargetAddr(i.range.1),
+            start: TargetAddr(start),
+            end: TargetAddr(end),
         };
     }
     Resume::Step { signal: None }
@@ -714,15 +724,15 @@ impl Inferior for Control {
     }
 
     fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs> {
-        let t = self.thread(tid)?;
-        let c = self.context(tid)?;
-        if t.inner().orig_rax < 0 {
-            return Some(&mut c.gprs);
+        let (t, c) = self.frame(tid)?;
+        let now = c.gprs;
+        if t.orig_rax.load(Relaxed) < 0 {
+            return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
         }
         let at = match self.shadows.iter().position(|s| s.0 == tid) {
             Some(n) => n,
             None => {
-                self.shadows.push((tid, c.gprs, c.gprs));
+                self.shadows.push((tid, now, now));
                 self.shadows.len() - 1
             }
         };
@@ -730,7 +740,7 @@ impl Inferior for Control {
     }
 
     fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]> {
-        let c = self.context(tid)?;
+        let (_, c) = self.frame(tid)?;
         // SAFETY: the signal frame's image; the thread rests.
         unsafe {
             let (_, len) = fpstate_len(c.fpstate);
@@ -740,15 +750,14 @@ impl Inferior for Control {
 
     fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)> {
         let t = self.thread(tid).filter(|t| t.rests())?;
-        Some((t.inner().fs_base, t.inner().gs_base))
+        Some((t.fs_base.load(Relaxed), t.gs_base.load(Relaxed)))
     }
 
     fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno> {
         let t = self.thread(tid).filter(|t| t.rests()).ok_or(Errno(3))?;
-        let i = t.inner();
-        if (i.fs_base, i.gs_base) != (fs, gs) {
-            (i.fs_base, i.gs_base) = (fs, gs);
-            i.bases_dirty = true;
+        let differ = |now: &AtomicU64, new| now.swap(new, Relaxed) != new;
+        if differ(&t.fs_base, fs) | differ(&t.gs_base, gs) {
+            t.bases_dirty.store(true, SeqCst);
         }
         Ok(())
     }
@@ -756,13 +765,12 @@ impl Inferior for Control {
     fn orig_rax(&self, tid: Tid) -> i64 {
         self.thread(tid)
             .filter(|t| t.rests())
-            .map_or(-1, |t| t.inner().orig_rax)
+            .map_or(-1, |t| t.orig_rax.load(Relaxed))
     }
 
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
-        let t = self.thread(tid).filter(|t| t.rests())?;
-        // SAFETY: a siginfo is 128 plain bytes; the thread rests.
-        Some(unsafe { &mut *(&raw mut t.inner().info as *mut [u8; 128]) })
+        let t = self.thread(tid)?;
+        parked::siginfo(t, self.world.rest())
     }
 
     fn thread_name(&self, tid: Tid) -> String {
@@ -881,10 +889,10 @@ impl Inferior for Control {
         self.world.rest().guards().resumed();
         self.running = true;
         for t in g().threads.iter() {
-            t.inner().library.forget_step();
+            t.ordered.store(true, SeqCst);
         }
         // A vfork child of nobody's interest goes on; what its parent has not reported yet waits with it.
-        let how = |t: &Thread| match t.inner().event {
+        let how = |t: &Thread| match parked::event(t) {
             _ if t.is_debugged() => action(t.tid()),
             Event::Vforked { parent } if action(parent) == Resume::Hold => Resume::Hold,
             _ => Resume::Continue { signal: None },
@@ -894,15 +902,15 @@ impl Inferior for Control {
             self.forget_stale_breakpoint(t);
             let how = how(t);
             // It was stepped, and another thread's stop was told of first. Now nobody asks any more.
-            if t.state() == State::Parked
-                && t.inner().event == Event::Stepped
+            if parked::event(t) == Event::Stepped
                 && matches!(how, Resume::Continue { .. })
+                && let Some(parked) = Parked::of(t)
             {
-                t.inner().event = Event::None;
+                parked.set_event(Event::None);
             }
             t.hold.store(how == Resume::Hold, SeqCst);
             // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
-            let reports = t.is_debugged() || matches!(t.inner().event, Event::Vforked { .. });
+            let reports = t.is_debugged() || matches!(parked::event(t), Event::Vforked { .. });
             pending |= reports && has_met(t);
         }
         if pending {
@@ -974,11 +982,13 @@ impl Inferior for Control {
         follow::release_everybody();
         leaving::begin_leaving();
         for t in g().threads.iter() {
-            t.inner().leaving = true;
+            t.leaving.store(true, SeqCst);
             world::pull_out(t);
         }
         for t in g().threads.iter() {
-            t.inner().event = Event::None;
+            if let Some(parked) = Parked::of(t) {
+                parked.set_event(Event::None);
+            }
             t.go.store(1, SeqCst);
             futex_wake(&t.go);
         }

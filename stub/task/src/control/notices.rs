@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::AccessKind;
 use ulpf_lib::syscalls::write_call;
 
+use super::parked::Parked;
 use ulpf_stub_handlers::runtime::events::Event;
-use ulpf_stub_handlers::runtime::thread::Thread;
 
 #[derive(Default)]
 pub struct Notices {
@@ -25,9 +25,9 @@ impl Notices {
     }
 
     /// The stop that `event` on `t` makes: says so if the kernel made the access.
-    pub fn explain(&mut self, t: &Thread, event: Event) {
+    pub fn explain(&mut self, t: Parked, event: Event) {
         self.last_call = None;
-        let (Event::Watch { addr, access, .. }, Some(call)) = (event, t.inner().call) else {
+        let (Event::Watch { addr, access, .. }, Some(call)) = (event, t.call()) else {
             return;
         };
         let verb = match access {

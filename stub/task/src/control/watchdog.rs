@@ -8,6 +8,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use super::files::read_file;
+use super::parked::Parked;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
@@ -47,7 +48,13 @@ fn now() -> u64 {
 pub fn threads_run(waiting: impl Iterator<Item = &'static Thread>, asker: Option<&Thread>) {
     let mut text = String::from("ulpf: the program does not come to rest");
     if let Some(t) = asker {
-        let _ = write!(text, ", which thread {} needs for {}", t.tid(), purpose(t));
+        let what = Parked::of(t).map_or(Request::None, |t| t.request());
+        let _ = write!(
+            text,
+            ", which thread {} needs for {}",
+            t.tid(),
+            purpose(what)
+        );
     }
     text.push_str(".\n");
     for t in waiting.take(8) {
@@ -57,19 +64,19 @@ pub fn threads_run(waiting: impl Iterator<Item = &'static Thread>, asker: Option
 }
 
 /// The thread that runs alone, and does not come back.
-pub fn holder_runs(t: &Thread) {
+pub fn holder_runs(t: &Thread, what: Request) {
     let mut text = String::new();
     let _ = writeln!(
         text,
         "ulpf: all threads wait for one of them, which has to finish {}.",
-        purpose(t)
+        purpose(what)
     );
     describe(&mut text, t);
     super::notices::tell(&text);
 }
 
-fn purpose(t: &Thread) -> &'static str {
-    match t.inner().request {
+fn purpose(what: Request) -> &'static str {
+    match what {
         Request::ForkBegin => "a fork",
         Request::ReleaseBegin { .. } => "a change of its memory",
         Request::OpenBegin { .. } => "an instruction that has to be stepped",

@@ -150,7 +150,7 @@ impl Control {
         use ulpf_stub_handlers::runtime::thread::{State, Thread};
         // The parent of a vfork child cannot, and the kernel uses nothing of it.
         let vforks = |t: &Thread| {
-            let nr = t.inner().orig_rax as u32;
+            let nr = t.orig_rax.load(Relaxed) as u32;
             matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3)
         };
         let waiting = || {

@@ -8,10 +8,11 @@ use ulpf_lib::sys;
 
 use ulpf_stub_handlers::rest::AtRest;
 
+use super::parked::Parked;
 use super::watchdog::Watchdog;
 use crate::inferior::Resume;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::runtime::park::{self, futex_wake};
+use ulpf_stub_handlers::runtime::park::futex_wake;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
@@ -122,7 +123,9 @@ fn stop(except: Option<&Thread>) -> bool {
 pub fn release(t: &Thread, how: Resume) {
     match t.state() {
         State::Parked => {
-            t.inner().resume = how;
+            if let Some(parked) = Parked::of(t) {
+                parked.set_resume(how);
+            }
             t.set_state(State::Running);
             t.go.store(1, SeqCst);
             futex_wake(&t.go);
@@ -130,16 +133,13 @@ pub fn release(t: &Thread, how: Resume) {
         // Both step once they come out of what they are in.
         State::InSyscall | State::Requesting => {
             let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
-            let stepped = core::mem::replace(&mut t.inner().stepping, step);
-            if let Some(context) = t.context().filter(|_| stepped && !step) {
-                // It was to step, and goes on instead: the flag would be taken for the program's own.
-                park::set_tf(context, false);
-            }
-            t.inner().range = if let Resume::RangeStep { start, end } = how {
-                (start.0, end.0)
-            } else {
-                (0, 0)
-            };
+            t.set_range(match how {
+                Resume::RangeStep { start, end } => (start.0, end.0),
+                _ => (0, 0),
+            });
+            let stepped = t.stepping.swap(step, SeqCst);
+            // It was to step, and goes on instead: the flag would be taken for the program's own.
+            t.untrap.store(stepped && !step, SeqCst);
         }
         _ => {}
     }

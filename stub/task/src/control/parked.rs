@@ -1,0 +1,81 @@
+//! A thread that waits: what of its record and its frame is the task's for as long.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
+use ulpf_stub_handlers::runtime::frame::UContext;
+use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
+
+/// A thread that goes on when the task says so, not before: parked, or with a request.
+#[derive(Clone, Copy)]
+pub struct Parked<'a>(&'a Thread);
+
+impl<'a> Parked<'a> {
+    pub fn of(t: &'a Thread) -> Option<Parked<'a>> {
+        matches!(t.state(), State::Parked | State::Requesting).then_some(Parked(t))
+    }
+
+    fn own(&self) -> &Own {
+        // SAFETY: it waits for this task, which is the only one to let it go, and does not while it looks.
+        unsafe { self.0.own() }
+    }
+
+    pub fn event(&self) -> Event {
+        self.own().event.get()
+    }
+
+    pub fn set_event(&self, event: Event) {
+        self.own().event.set(event);
+    }
+
+    pub fn request(&self) -> Request {
+        self.own().request.get()
+    }
+
+    pub fn set_resume(&self, how: Resume) {
+        self.own().resume.set(how);
+    }
+
+    /// The system call behind the hit that is reported.
+    pub fn call(&self) -> Option<Call> {
+        self.own().call.get()
+    }
+
+    pub fn take_mapped(&self) -> Mapped {
+        self.own().mapped.take()
+    }
+
+    pub fn pc(&self) -> u64 {
+        let context = self.0.ctx.load(Acquire);
+        // SAFETY: the frame on its own block, if it has one.
+        unsafe { context.as_ref() }.map_or(0, |c| c.gprs.rip)
+    }
+}
+
+/// What a parked thread has met; of any other, nothing.
+pub fn event(t: &Thread) -> Event {
+    match t.state() {
+        State::Parked => Parked(t).event(),
+        _ => Event::None,
+    }
+}
+
+/// The frame of a thread that rests. One in a system call does not touch it before it has come to rest elsewhere.
+pub fn frame<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut UContext> {
+    if !t.rests() {
+        return None;
+    }
+    // SAFETY: on the thread's own block, and nobody goes on while the token is lent.
+    unsafe { t.ctx.load(Acquire).as_mut() }
+}
+
+/// siginfo_t of the signal that a thread which rests has stopped for.
+pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
+    if !t.rests() {
+        return None;
+    }
+    // SAFETY: 128 plain bytes, which a thread writes only when it parks for a signal; see `frame`.
+    Some(unsafe { &mut *t.own().info.as_ptr().cast() })
+}
