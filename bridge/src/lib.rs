@@ -11,21 +11,21 @@
 
 mod bytes;
 pub mod fake;
-pub mod filter;
 pub mod greeting;
 mod hit;
 mod line;
 mod message;
 
 pub use bytes::Bytes;
-pub use filter::Filter;
 pub use greeting::is_front_end;
 pub use hit::Hit;
 pub use line::{Bad, Lines, MAX_LINE, line};
 pub use message::*;
+pub use ulpf_lib::filter::{self, Filter};
 
-/// The newest version of the protocol that this code speaks, and the oldest.
-pub const VERSION: u32 = 1;
+/// The newest version of the protocol that this code speaks, and the oldest. In version 2 a hit says that a
+/// write has read, too.
+pub const VERSION: u32 = 2;
 pub const OLDEST: u32 = 1;
 
 /// The version that both sides speak; `None`: there is none.

@@ -2,11 +2,12 @@
 //! is refused.
 
 use crate::bytes::Bytes;
-use crate::filter::Filter;
 use crate::hit::Hit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use ulpf_lib::WatchKind;
+use ulpf_lib::filter::Filter;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -14,6 +15,26 @@ pub enum Kind {
     Write,
     Read,
     Access,
+}
+
+impl From<WatchKind> for Kind {
+    fn from(kind: WatchKind) -> Kind {
+        match kind {
+            WatchKind::Write => Kind::Write,
+            WatchKind::Read => Kind::Read,
+            WatchKind::Access => Kind::Access,
+        }
+    }
+}
+
+impl From<Kind> for WatchKind {
+    fn from(kind: Kind) -> WatchKind {
+        match kind {
+            Kind::Write => WatchKind::Write,
+            Kind::Read => WatchKind::Read,
+            Kind::Access => WatchKind::Access,
+        }
+    }
 }
 
 /// What a back end can do beyond memory, registers, going on and stopping.

@@ -3,7 +3,7 @@
 use super::loops;
 use super::tools::wait;
 use crate::rsp::{self, Decoder, Event};
-use crate::run::arm::{self, Arm};
+use crate::run::arm;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::VecDeque;
 use std::fs;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use ulpf_lib::command::Arm;
 
 /// `ulpf server` or gdbserver, with a program.
 pub struct Server {

@@ -21,6 +21,8 @@ pub const LONGEST: usize = 64 << 10;
 /// Of a text in an answer so many bytes are taken, of a list so many entries.
 const LONGEST_TEXT: usize = 4096;
 const MOST_ENTRIES: usize = 1 << 17;
+/// The busiest sites that are told of.
+pub const MOST_SITES: u64 = 512;
 
 /// The abstract name of the socket of the ulpf `by`.
 pub fn name(by: i32) -> String {

@@ -1,92 +1,88 @@
-//! How the stub is told to watch: many watches of which the same is wanted in few words (the stub's
-//! `control/places.rs` reads them).
+//! How the stub is told to watch: many watches of which the same is wanted in few words
+//! (`ulpf_lib::command::Command::Watches`).
 
-use std::fmt::Write;
-
-/// One watch, as the stub is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arm {
-    /// Address and length; `None`: the heap.
-    pub place: Option<(u64, u64)>,
-    /// Kind, and what is to be done at a hit: `w log bt 4`.
-    pub how: String,
-    /// Which hits matter, as the stub's `ulpf filter` takes it; empty: all.
-    pub filter: String,
-}
-
-impl Arm {
-    /// May it stand in a list with others?
-    fn is_plain(&self) -> bool {
-        self.place.is_some() && self.filter.is_empty()
-    }
-
-    /// One alone.
-    pub fn command(&self) -> String {
-        let Arm { how, filter, .. } = self;
-        match self.place {
-            None => format!("ulpf watch heap {how}{filter};"),
-            Some((addr, len)) => format!("ulpf watch {addr:#x} {len} {how}{filter};"),
-        }
-    }
-}
+use ulpf_lib::WatchRange;
+use ulpf_lib::command::{Arm, Command, Place};
+use ulpf_lib::filter::Filter;
 
 /// About how long a command may become, in bytes.
 const ENOUGH: usize = 16 << 10;
 
-/// A command, and how many watches it asks for.
+/// May it stand in a list with others?
+fn is_plain(arm: &Arm) -> bool {
+    arm.range.is_some() && arm.filter == Filter::default()
+}
+
+/// A text with commands, and how many watches it asks for.
 pub fn commands(arms: &[&Arm]) -> impl Iterator<Item = (String, usize)> {
     let mut rest = arms;
     std::iter::from_fn(move || {
         let (first, others) = rest.split_first()?;
-        let mut text = String::new();
-        let mut taken = 0;
-        if !first.is_plain() {
-            text = first.command();
-            taken = 1;
-            for arm in others.iter().take_while(|a| !a.is_plain()) {
+        let (text, taken) = if !is_plain(first) {
+            let (mut text, mut taken) = (alone(first), 1);
+            for arm in others.iter().take_while(|a| !is_plain(a)) {
                 if text.len() >= ENOUGH {
                     break;
                 }
-                text += &arm.command();
+                text += &alone(arm);
                 taken += 1;
             }
+            (text, taken)
         } else {
-            let _ = write!(text, "ulpf watches {} at", first.how);
-            while text.len() < ENOUGH
-                && let Some(n) = stretch(&rest[taken..], &first.how)
+            let (mut places, mut long, mut taken) = (vec![], 0, 0);
+            while long < ENOUGH
+                && let Some((place, n)) = stretch(&rest[taken..], first)
             {
-                put(&mut text, &rest[taken..taken + n]);
+                long += place.to_string().len() + 1;
+                places.push(Ok(place));
                 taken += n;
             }
-        }
+            let (kind, how) = (first.kind, first.how);
+            let command = Command::Watches { kind, how, places };
+            (command.to_string(), taken)
+        };
         rest = &rest[taken..];
         Some((text, taken))
     })
 }
 
-/// How many from the first on make one place: of the same length, and as far from each other.
-fn stretch(arms: &[&Arm], how: &str) -> Option<usize> {
-    let of = |n: usize| arms.get(n).filter(|a| a.is_plain() && a.how == how)?.place;
-    let (first, len) = of(0)?;
-    let Some(stride) = of(1).and_then(|second| second.0.checked_sub(first)) else {
-        return Some(1);
+fn alone(arm: &Arm) -> String {
+    format!("{};", Command::Watch(arm.clone()))
+}
+
+/// The place that the first ones make, and how many they are: of the same length, and as far from each other.
+fn stretch(arms: &[&Arm], like: &Arm) -> Option<(Place, usize)> {
+    let of = |n: usize| {
+        let arm = arms.get(n).filter(|a| is_plain(a))?;
+        let same = (arm.kind, arm.how) == (like.kind, like.how);
+        arm.range.filter(|_| same)
+    };
+    let WatchRange { start, len } = of(0)?;
+    let one = Place {
+        start: start.0,
+        len,
+        count: 1,
+        stride: 0,
+    };
+    let second = of(1).and_then(|second| second.start.0.checked_sub(start.0));
+    let Some(stride) = second else {
+        return Some((one, 1));
     };
     let fits = |n: &usize| {
-        of(*n).map(|a| (a.0.wrapping_sub(first), a.1)) == Some((stride * *n as u64, len))
+        of(*n).map(|r| (r.start.0.wrapping_sub(start.0), r.len)) == Some((stride * *n as u64, len))
     };
     let n = 1 + (1..arms.len()).take_while(fits).count();
     // Two of them take as many words alone.
-    Some(if n > 2 { n } else { 1 })
-}
-
-fn put(text: &mut String, arms: &[&Arm]) {
-    let Some((addr, len)) = arms.first().and_then(|a| a.place) else {
-        return;
-    };
-    let _ = write!(text, " {addr:#x}:{len}");
-    if let Some((second, _)) = arms.get(1).and_then(|a| a.place) {
-        let _ = write!(text, "*{}+{}", arms.len(), second - addr);
+    if n <= 2 {
+        return Some((one, 1));
     }
+    let count = n as u64;
+    let many = Place {
+        count,
+        stride,
+        ..one
+    };
+    Some((many, n))
 }
 
 #[cfg(test)]
@@ -94,10 +90,9 @@ mod tests {
     use super::*;
 
     fn arm(addr: u64, len: u64, how: &str) -> Arm {
-        Arm {
-            place: Some((addr, len)),
-            how: how.into(),
-            filter: String::new(),
+        match Command::parse(&format!("ulpf watch {addr:#x} {len} {how}")) {
+            Ok(Command::Watch(arm)) => arm,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -125,14 +120,10 @@ mod tests {
     #[test]
     fn what_is_not_goes_alone() {
         let heap = Arm {
-            place: None,
-            how: "w".into(),
-            filter: String::new(),
-        };
-        let filtered = Arm {
-            filter: " changed".into(),
+            range: None,
             ..arm(0x10, 8, "w")
         };
+        let filtered = arm(0x10, 8, "w changed");
         let expected = [
             (
                 "ulpf watch heap w;ulpf watch 0x10 8 w changed;".to_string(),

@@ -3,7 +3,7 @@
 //! Every signal that the stub reports is handed back to it for the program; nothing else stops it
 //! (watches only log).
 
-use super::arm::{self, Arm};
+use super::arm;
 use super::log::Event;
 use super::memory::{Auxv, ProcessMemory};
 use super::requests;
@@ -24,6 +24,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use ulpf_lib::command::{Arm, Command};
 
 /// Commands in one `monitor` request: bytes before they are written in hex.
 const BATCH: usize = 16 << 10;
@@ -143,8 +144,13 @@ impl Control {
     }
 
     /// What the stub answers to a monitor command.
-    pub(super) async fn command(&mut self, command: &str) -> Result<String> {
-        self.answer(async |stub: &mut Client| stub.monitor(command).await)
+    pub(super) async fn command(&mut self, command: &Command) -> Result<String> {
+        self.text(&command.to_string()).await
+    }
+
+    /// What the stub answers to the text of some commands.
+    async fn text(&mut self, text: &str) -> Result<String> {
+        self.answer(async |stub: &mut Client| stub.monitor(text).await)
             .await
     }
 
@@ -272,11 +278,8 @@ impl Control {
 
     /// Disarms and arms; the outcome for each watch that was to be armed.
     pub async fn change(&mut self, changes: &Changes) -> Result<Vec<(usize, Armed)>> {
-        let disarm: Vec<String> = changes
-            .disarm
-            .iter()
-            .map(|id| format!("ulpf unwatch {id}"))
-            .collect();
+        let disarm = changes.disarm.iter().map(|id| Command::Unwatch(*id));
+        let disarm: Vec<Command> = disarm.collect();
         self.monitor(&disarm).await?;
         self.monitor(&changes.filter).await?;
         let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
@@ -300,7 +303,7 @@ impl Control {
 
     /// How watches are served, and why so, in a sentence.
     pub async fn backend(&mut self) -> Result<String> {
-        let answer = self.ask("ulpf backend").await?;
+        let answer = self.ask(&Command::Backend.to_string()).await?;
         let told: serde_json::Value = serde_json::from_str(answer.trim())
             .with_context(|| format!("the stub answered `{answer}`"))?;
         let text = |v: &serde_json::Value| v.as_str().unwrap_or_default().to_string();
@@ -312,21 +315,20 @@ impl Control {
     }
 
     async fn ask(&mut self, command: &str) -> Result<String> {
-        let answer = self.command(command).await;
+        let answer = self.text(command).await;
         answer.context("cannot set the watches")
     }
 
     /// Sends commands, many at a time; one line of answer for each, in order.
-    async fn monitor(&mut self, commands: &[impl AsRef<str>]) -> Result<Vec<String>> {
+    async fn monitor(&mut self, commands: &[Command]) -> Result<Vec<String>> {
         let mut lines = Vec::with_capacity(commands.len());
-        let mut rest = commands;
+        let commands: Vec<String> = commands.iter().map(Command::to_string).collect();
+        let mut rest = &commands[..];
         while !rest.is_empty() {
             let mut batch = String::new();
             let mut taken = 0;
-            while taken < rest.len()
-                && (taken == 0 || batch.len() + rest[taken].as_ref().len() < BATCH)
-            {
-                batch.push_str(rest[taken].as_ref());
+            while taken < rest.len() && (taken == 0 || batch.len() + rest[taken].len() < BATCH) {
+                batch.push_str(&rest[taken]);
                 batch.push(';');
                 taken += 1;
             }

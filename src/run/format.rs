@@ -401,7 +401,7 @@ mod tests {
             slice: None,
             bits: None,
             note: None,
-            filter: String::new(),
+            filter: Default::default(),
         }
     }
 

@@ -30,6 +30,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
+use ulpf_lib::command::How;
 use ulpf_lib::ring::{Hit, hit_flags};
 
 /// What reaches the log. Numbers are those of lives.
@@ -60,7 +61,7 @@ pub enum Event {
 pub struct Plan {
     pub specs: Vec<Spec>,
     /// `watches::how`.
-    pub how: String,
+    pub how: How,
     /// `--at`
     pub at: Option<String>,
     /// Children are watched as well: lines name the process.
@@ -225,7 +226,7 @@ impl Log {
                 }
                 Event::NoMoreHits => done += 1,
                 Event::Libraries(life, reply) => {
-                    let how = &self.plan.how;
+                    let how = self.plan.how;
                     let life = &mut self.lives[life];
                     life.refresh();
                     let (program, watches) = (&life.program, &mut life.watches);
@@ -237,7 +238,7 @@ impl Log {
                 Event::Change(life, ask, reply) => {
                     let life = &mut self.lives[life];
                     life.refresh();
-                    let _ = reply.send(requests::plan(life, &ask, &self.plan.how));
+                    let _ = reply.send(requests::plan(life, &ask, self.plan.how));
                 }
                 Event::Armed(life, number, armed) => {
                     let life = &mut self.lives[life];
@@ -264,7 +265,7 @@ impl Log {
     fn forked(&mut self, forked: Forked, text: &mut String) {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
-        let (watches, changes) = watches::inherit(&parent.watches, &self.plan.how);
+        let (watches, changes) = watches::inherit(&parent.watches, self.plan.how);
         let (pid, shared) = (forked.session.pid, forked.session.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
@@ -359,7 +360,7 @@ impl Log {
         life.refresh();
         let specs = self.plan.specs.clone();
         let (watches, changes) =
-            watches::resolve_all(specs, &life.program, &ready.memory, &self.plan.how);
+            watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.
         let alive = process::is_alive(life.pid);
         let news = |w: &&Watch| alive && w.spec.problem().is_none();

@@ -297,7 +297,7 @@ async fn prepare(
         program.refresh_from_process(pid)?;
     }
     let memory = control.memory().await?;
-    let (watches, changes) = watches::resolve_all(specs, &program, &memory, &watches::how(options));
+    let (watches, changes) = watches::resolve_all(specs, &program, &memory, watches::how(options));
     if crate::signals::told_to_end() {
         if !launched {
             control.let_go().await;

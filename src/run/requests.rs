@@ -11,13 +11,14 @@ use super::log::{Event, Life};
 use super::summary::kind;
 use super::watches::{self, Armed, Changes, Watch};
 use crate::door::serve::{Asked, Requests};
-use crate::door::{Ask, Entry, Listing, refusal};
+use crate::door::{Ask, Entry, Listing, MOST_SITES, refusal};
 use crate::run::memory::ProcessMemory;
 use crate::symbols::{Problem, Spec};
 use crate::top::model::State;
 use anyhow::{Result, anyhow};
 use std::sync::mpsc::Sender;
 use tokio::sync::oneshot;
+use ulpf_lib::command::{Command, How};
 
 /// What is to be done for a request, or why not.
 pub type Planned = Result<(usize, Changes), String>;
@@ -48,7 +49,7 @@ impl Control {
     pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
         for asked in std::mem::take(&mut self.waiting) {
             if asked.ask == Ask::Sites {
-                let lines = self.command("ulpf patch sites 512").await?;
+                let lines = self.command(&Command::PatchSites(MOST_SITES)).await?;
                 let lines: Vec<&str> = lines.lines().filter(|l| l.starts_with('{')).collect();
                 let _ = asked
                     .reply
@@ -108,7 +109,7 @@ pub fn list(life: &Life) -> String {
 }
 
 /// Decides what to tell the stub, and keeps it in mind.
-pub fn plan(life: &mut Life, ask: &Ask, how: &str) -> Planned {
+pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
     match ask {
         Ask::List | Ask::Sites => Err("a list changes nothing".into()),
         Ask::Add(text) => {

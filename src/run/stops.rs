@@ -5,7 +5,8 @@ use crate::follow::child_in;
 use crate::foreign::numbers;
 use crate::rsp;
 use crate::symbols::Problem;
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
+use ulpf_lib::command::Reply;
 
 /// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
 pub const TRAP: u8 = 5;
@@ -64,29 +65,18 @@ pub fn stop_of(packet: &[u8]) -> Option<Stop> {
 /// Reads one line of the answer to `ulpf watch` or `ulpf watches`, by which `wanted` watches were to be armed.
 pub fn outcomes(line: &str, wanted: usize, armed: &mut Vec<Armed>) -> Result<()> {
     ensure!(armed.len() < wanted, "more answers than watches");
-    let json: serde_json::Value = serde_json::from_str(line)?;
-    if let Some(id) = json["watch"].as_u64() {
-        armed.push(Armed::Yes(u32::try_from(id)?));
-        return Ok(());
+    match serde_json::from_str(line)? {
+        Reply::Watch(id) | Reply::Heap { watch: id, .. } | Reply::Switched { watch: id, .. } => {
+            armed.push(Armed::Yes(id));
+        }
+        Reply::Watches { first, count } => {
+            let ids = numbers::ids(first.into(), count.into(), wanted - armed.len());
+            let ids = ids.ok_or_else(|| anyhow!("{count} watches instead of {wanted}"))?;
+            armed.extend(ids.map(Armed::Yes));
+        }
+        Reply::Refused(r) => armed.push(Armed::No(Problem::new(r.what, r.why, r.what_to_do))),
+        other => bail!("this says nothing of a watch: {other}"),
     }
-    if let Some((first, count)) = json["watches"][0].as_u64().zip(json["watches"][1].as_u64()) {
-        let ids = numbers::ids(first, count, wanted - armed.len());
-        let ids = ids.ok_or_else(|| anyhow!("{count} watches instead of {wanted}"))?;
-        armed.extend(ids.map(Armed::Yes));
-        return Ok(());
-    }
-    let refused = &json["refused"];
-    let text = |key: &str| {
-        refused[key]
-            .as_str()
-            .map(str::to_string)
-            .ok_or_else(|| anyhow!("no `{key}`"))
-    };
-    armed.push(Armed::No(Problem::new(
-        text("what")?,
-        text("why")?,
-        text("what_to_do")?,
-    )));
     Ok(())
 }
 

@@ -297,11 +297,7 @@ impl Summary {
 }
 
 pub fn kind(kind: WatchKind) -> &'static str {
-    match kind {
-        WatchKind::Write => "w",
-        WatchKind::Read => "r",
-        WatchKind::Access => "rw",
-    }
+    kind.word()
 }
 
 /// `1 hit`, `2 hits`, `3 watches`.

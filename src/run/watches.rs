@@ -1,11 +1,11 @@
 //! The watches of one run: from the command line, through resolving and arming, to the summary.
 
-use super::arm::Arm;
 use super::memory::ProcessMemory;
 use super::options::WatchArgs;
-use super::summary::kind;
 use crate::symbols::{Memory, Problem, Program, Scope, Spec, Watched};
 use anyhow::{Context, Result};
+use ulpf_lib::command::{Arm, Command, FilterOf, How};
+use ulpf_lib::{TargetAddr, WatchRange};
 
 /// What happened to a watch.
 #[derive(Clone, Debug)]
@@ -45,17 +45,17 @@ pub struct Changes {
     pub arm: Vec<(usize, Arm)>,
     pub disarm: Vec<u32>,
     /// Commands that give armed watches another filter.
-    pub filter: Vec<String>,
+    pub filter: Vec<Command>,
 }
 
-/// What is to be done at a hit, as the stub takes it.
-pub fn how(options: &WatchArgs) -> String {
-    // Counting needs no records.
-    let mut how = String::from(if options.quiet { "" } else { " log" });
-    if let Some(frames) = options.backtrace {
-        how += &format!(" bt {frames}");
+/// What is to be done at a hit.
+pub fn how(options: &WatchArgs) -> How {
+    How {
+        // Counting needs no records.
+        log: !options.quiet,
+        backtrace: options.backtrace.unwrap_or(0),
+        ..How::default()
     }
-    how
 }
 
 /// Resolves all watches where the program is now.
@@ -63,7 +63,7 @@ pub fn resolve_all(
     specs: Vec<Spec>,
     program: &Program,
     memory: &dyn Memory,
-    how: &str,
+    how: How,
 ) -> (Vec<Watch>, Changes) {
     let mut watches = Vec::with_capacity(specs.len());
     let mut changes = Changes::default();
@@ -84,41 +84,48 @@ pub fn resolve_all(
 }
 
 /// The watches of a process that has been forked from one with these; `armed` are settled later.
-pub fn inherit(watches: &[Watch], how: &str) -> (Vec<Watch>, Changes) {
+pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
     let mut inherited = watches.to_vec();
     let mut changes = Changes::default();
     for (number, watch) in inherited.iter_mut().enumerate() {
         watch.past.clear();
-        if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched) {
-            changes.arm.push((number, arm(watched, how)));
+        if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched)
+            && let Ok(arm) = arm(watched, how)
+        {
+            changes.arm.push((number, arm));
         }
     }
     (inherited, changes)
 }
 
 /// How the stub is told to watch.
-pub fn command(watched: &Watched, how: &str) -> String {
-    arm(watched, how).command()
-}
-
-fn arm(watched: &Watched, how: &str) -> Arm {
-    Arm {
-        place: (!watched.heap).then_some((watched.addr, watched.len)),
-        how: format!("{}{how}", kind(watched.kind)),
-        filter: watched.filter.to_string(),
-    }
+pub fn arm(watched: &Watched, how: How) -> Result<Arm, Problem> {
+    let range = match watched.heap {
+        true => None,
+        false => match WatchRange::new(TargetAddr(watched.addr), watched.len) {
+            Some(range) => Some(range),
+            None => {
+                return Err(Problem::new(
+                    format!("cannot watch `{}`", watched.spec),
+                    "the length is zero or the range wraps around the end of the address space",
+                    "watch fewer bytes",
+                ));
+            }
+        },
+    };
+    Ok(Arm {
+        range,
+        kind: watched.kind,
+        how,
+        filter: watched.filter.clone(),
+    })
 }
 
 /// Resolves one watch; how it is armed.
-pub fn resolve(
-    program: &Program,
-    watch: &mut Watch,
-    memory: &dyn Memory,
-    how: &str,
-) -> Option<Arm> {
-    match program.resolve(&watch.spec, memory) {
-        Ok(watched) => {
-            let arm = arm(&watched, how);
+pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Option<Arm> {
+    let found = program.resolve(&watch.spec, memory);
+    match found.and_then(|watched| Ok((arm(&watched, how)?, watched))) {
+        Ok((arm, watched)) => {
             watch.watched = Some(watched);
             Some(arm)
         }
@@ -136,7 +143,7 @@ pub fn resolve(
 }
 
 /// After libraries were loaded or unloaded: resolves what waited for one, lets go of what is gone.
-pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how: &str) -> Changes {
+pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how: How) -> Changes {
     let mut changes = Changes::default();
     let Ok(memory) = ProcessMemory::of(pid, None) else {
         return changes;
@@ -148,8 +155,11 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
             if let (Ok(again), Some(watched)) = (again, &mut watch.watched)
                 && again.filter != watched.filter
             {
-                let command = format!("ulpf filter {id} keep{}", again.filter);
-                changes.filter.push(command);
+                changes.filter.push(Command::Filter {
+                    of: FilterOf::Watch(*id),
+                    filter: again.filter.clone(),
+                    keep: true,
+                });
                 watched.filter = again.filter;
             }
         }

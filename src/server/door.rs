@@ -16,16 +16,17 @@
 use super::Server;
 use super::target::Target;
 use crate::door::serve::{self, Asked};
-use crate::door::{Ask, Entry, Listing, refusal};
+use crate::door::{Ask, Entry, Listing, MOST_SITES, refusal};
 use crate::run::memory::ProcessMemory;
 use crate::run::stops::outcomes;
-use crate::run::watches::{Armed, command};
+use crate::run::watches::{Armed, arm};
 use crate::symbols::{Program, Spec};
 use crate::top::look::{kind_of, word};
 use crate::top::model::State;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tokio::sync::{mpsc, oneshot};
+use ulpf_lib::command::{Command, How};
 use ulpf_lib::ring::listed;
 
 /// A request that lacks nothing but a rest of its program.
@@ -38,7 +39,7 @@ pub(super) struct Wish {
 enum What {
     Ask(Ask),
     /// The words of the user, and what the stub is told.
-    Arm(String, String),
+    Arm(String, Command),
 }
 
 pub(super) struct Door {
@@ -123,13 +124,18 @@ async fn prepare(pid: i32, asked: Asked) -> Option<Wish> {
 
 /// How the stub is told to watch this. Its hits are logged and stop nobody: who would hear of a stop has
 /// not asked for it.
-fn resolve(pid: i32, text: &str) -> Result<String, String> {
+fn resolve(pid: i32, text: &str) -> Result<Command, String> {
     let spec = Spec::parse(text).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
     let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
-    Ok(command(&watched, " log"))
+    let how = How {
+        log: true,
+        ..How::default()
+    };
+    let arm = arm(&watched, how).map_err(|p| p.to_string())?;
+    Ok(Command::Watch(arm))
 }
 
 impl Server {
@@ -170,13 +176,13 @@ impl Target {
         let (command, number) = match &what {
             What::Arm(_, command) => (command.clone(), 0),
             What::Ask(Ask::Sites) => {
-                let said = self.told("ulpf patch sites 512").await?;
+                let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
                 let lines: Vec<&str> = said.lines().filter(|l| l.starts_with('{')).collect();
                 return Ok(format!("{{\"sites\":[{}]}}", lines.join(",")));
             }
-            What::Ask(Ask::Off(n)) => (format!("ulpf off {}", self.ours(*n)?), *n),
-            What::Ask(Ask::On(n)) => (format!("ulpf on {}", self.ours(*n)?), *n),
-            What::Ask(Ask::Delete(n)) => (format!("ulpf unwatch {}", self.ours(*n)?), *n),
+            What::Ask(Ask::Off(n)) => (self.switched(*n, false)?, *n),
+            What::Ask(Ask::On(n)) => (self.switched(*n, true)?, *n),
+            What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),
             What::Ask(Ask::List | Ask::Add(_)) => return Err("a list changes nothing".into()),
         };
         let said = self.told(&command).await?;
@@ -207,8 +213,13 @@ impl Target {
         Ok(format!("{{\"watch\":{}}}", id + 1))
     }
 
-    async fn told(&mut self, command: &str) -> Result<String, String> {
-        match self.monitor(command).await {
+    fn switched(&self, number: usize, on: bool) -> Result<Command, String> {
+        let id = self.ours(number)?;
+        Ok(Command::Switch { id, on })
+    }
+
+    async fn told(&mut self, command: &Command) -> Result<String, String> {
+        match self.monitor(&command.to_string()).await {
             Some(said) => Ok(said),
             None if self.exit.now().is_some() => Err("the program has ended".into()),
             None => {

@@ -3,6 +3,8 @@
 
 use crate::run::memory::ProcessMemory;
 use crate::symbols::{Program, Spec};
+use ulpf_lib::command::{Command, FilterOf};
+use ulpf_lib::{TargetAddr, WatchRange};
 
 const COMMAND: &str = "ulpf filter ";
 
@@ -16,7 +18,7 @@ pub fn names_a_variable(command: &[u8]) -> Option<String> {
 }
 
 /// The same as the stub takes it, or what is wrong with it.
-pub fn translate(pid: i32, spec: &str) -> Result<String, String> {
+pub fn translate(pid: i32, spec: &str) -> Result<Command, String> {
     let spec = Spec::parse(spec).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
@@ -27,10 +29,12 @@ pub fn translate(pid: i32, spec: &str) -> Result<String, String> {
             "the watch on the heap has a number (monitor ulpf stats): say {COMMAND}NUMBER"
         ));
     }
-    Ok(format!(
-        "{COMMAND}at {:#x} {}{}",
-        watched.addr, watched.len, watched.filter
-    ))
+    let range = WatchRange::new(TargetAddr(watched.addr), watched.len);
+    Ok(Command::Filter {
+        of: FilterOf::Range(range.ok_or("no watch has such a range")?),
+        filter: watched.filter,
+        keep: false,
+    })
 }
 
 #[cfg(test)]

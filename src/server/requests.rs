@@ -301,7 +301,8 @@ impl Server {
                 let translated = spawn_blocking(move || filters::translate(pid, &spec)).await;
                 match translated.unwrap_or_else(|e| Err(e.to_string())) {
                     Ok(command) => {
-                        let packet = format!("qRcmd,{}", rsp::to_hex(command.as_bytes()));
+                        let packet =
+                            format!("qRcmd,{}", rsp::to_hex(command.to_string().as_bytes()));
                         return self.relay(client, packet.as_bytes()).await;
                     }
                     Err(why) => {

@@ -11,7 +11,7 @@
 //! PLACE  := FUNCTION | OBJECT | OBJECT '`' FUNCTION | ADDRESS '-' ADDRESS
 //! ```
 //!
-//! The command makes words of the stub's from it (`monitor ulpf help`): ranges of addresses and bytecode.
+//! The command makes a filter without names from it (`ulpf_lib::filter`): ranges of addresses and bytecode.
 
 use super::Problem;
 use super::condition::{self, Node, Parser, Wrong};
@@ -19,7 +19,7 @@ use super::demangle::demangle;
 use super::maps::Program;
 use super::meter::Work;
 use super::object::SymbolSort;
-use std::fmt::Write;
+use ulpf_lib::filter as target;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -229,50 +229,35 @@ impl Filter {
             .any(|p| !matches!(p.what, Code::Range(..)))
     }
 
-    /// The stub's words for all but the conditions, each with a blank before it.
-    pub fn words(&self, program: &Program) -> Result<String, Wrong> {
-        let mut words = String::new();
-        if self.changed {
-            words += " changed";
-        }
-        match self.thread {
-            Some(Thread::Main) => words += " thread main",
-            Some(Thread::Id(n)) => {
-                let _ = write!(words, " thread {n}");
-            }
-            None => {}
-        }
-        for (n, word) in [(self.skip, "skip"), (self.count, "count")] {
-            if let Some(n) = n {
-                let _ = write!(words, " {word} {n}");
-            }
-        }
-        let places = [
-            ("", &self.from, &self.outside),
-            (" called", &self.called_from, &self.called_outside),
-        ];
-        for (before, from, outside) in places {
+    /// The same without names, for code where it is now; all but the conditions.
+    pub fn resolve(&self, program: &Program) -> Result<target::Filter, Wrong> {
+        let thread = self.thread.map(|thread| match thread {
+            Thread::Main => target::Thread::Main,
+            Thread::Id(n) => target::Thread::Id(n.into()),
+        });
+        let ranges = |from: &Option<Vec<Place>>, outside: &Option<Vec<Place>>| {
             let found = |list: &Option<Vec<Place>>| {
                 let list = list.as_ref()?;
                 let found: Result<Vec<_>, _> = list.iter().map(|p| code(program, p)).collect();
                 Some(found.map(|f| joined(f.into_iter().flatten().collect())))
             };
-            let (word, ranges) = match (found(from).transpose()?, found(outside).transpose()?) {
-                (None, None) => continue,
-                (Some(from), None) => ("from", from),
-                (None, Some(outside)) => ("outside", outside),
-                (Some(from), Some(outside)) => ("from", without(from, &outside)),
+            let (inside, list) = match (found(from).transpose()?, found(outside).transpose()?) {
+                (None, None) => return Ok(None),
+                (Some(from), None) => (true, from),
+                (None, Some(outside)) => (false, outside),
+                (Some(from), Some(outside)) => (true, without(from, &outside)),
             };
-            let _ = write!(words, "{before} {word} ");
-            match ranges.is_empty() {
-                true => words += "none",
-                false => {
-                    let each = ranges.iter().map(|(a, b)| format!("{a:#x}-{b:#x}"));
-                    words += &each.collect::<Vec<_>>().join(",");
-                }
-            }
-        }
-        Ok(words)
+            Ok(Some(target::Ranges::new(inside, list)))
+        };
+        Ok(target::Filter {
+            changed: self.changed,
+            thread,
+            skip: self.skip.unwrap_or(0),
+            count: self.count,
+            pc: ranges(&self.from, &self.outside)?,
+            caller: ranges(&self.called_from, &self.called_outside)?,
+            ..target::Filter::default()
+        })
     }
 }
 
@@ -396,30 +381,41 @@ pub fn problem(text: &str, wrong: &Wrong) -> Problem {
     )
 }
 
-/// The stub's words for the conditions.
-pub fn condition_words(
+/// Adds the conditions on values of `unit` bytes (0: what was accessed).
+pub fn add_conditions(
+    to: &mut target::Filter,
     filter: &Filter,
     value: &condition::Value,
     unit: u64,
     names: &dyn condition::Names,
-) -> Result<String, Wrong> {
-    let mut words = String::new();
+) -> Result<(), Wrong> {
     for node in &filter.conditions {
         let compiled = condition::compile(node, value, names)?;
-        words += " if x ";
-        for byte in compiled.code {
-            let _ = write!(words, "{byte:02x}");
-        }
+        let condition = target::Condition::new(compiled.code);
+        to.conditions
+            .push(condition.map_err(|why| Wrong::new(0, why))?);
+        to.unit = unit;
     }
-    if !words.is_empty() && unit > 0 {
-        let _ = write!(words, " unit {unit}");
-    }
-    Ok(words)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The table of clauses, tests/filters.json.
+    #[test]
+    fn clauses_become_words() {
+        let table = include_str!("../../tests/filters.json");
+        let table: serde_json::Value = serde_json::from_str(table).unwrap();
+        let program = Program::default();
+        for case in table["clauses"].as_array().unwrap() {
+            let filter = parsed(case["said"].as_str().unwrap());
+            let words = filter.resolve(&program).map(|f| f.to_string());
+            let words = words.unwrap_or_else(|w| panic!("{case}: {}", w.why));
+            assert_eq!(words.trim_start(), case["words"], "{case}");
+        }
+    }
 
     fn split(text: &str) -> (&str, &str) {
         text.split_at(begin(text))

@@ -562,11 +562,7 @@ pub fn kind_of(what: u32) -> WatchKind {
 }
 
 pub fn word(kind: WatchKind) -> &'static str {
-    match kind {
-        WatchKind::Write => "w",
-        WatchKind::Read => "r",
-        WatchKind::Access => "rw",
-    }
+    kind.word()
 }
 
 fn verb(kind: u8) -> &'static str {

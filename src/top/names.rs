@@ -252,6 +252,6 @@ fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
         slice: None,
         bits: None,
         note: None,
-        filter: String::new(),
+        filter: Default::default(),
     }
 }

@@ -1,7 +1,8 @@
-"""The table of watches (tests/watches.json) in gdb; src/symbols/tests.rs runs it for `ulpf run`."""
+"""The tables of watches and filters (tests/watches.json, filters.json) in gdb; src/symbols runs them for `ulpf run`."""
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 
@@ -23,6 +24,17 @@ class Language(PluginCase):
             for case in cases:
                 with self.subTest(case["watch"]):
                     self.one(gdb, case)
+
+    def test_clauses(self):
+        with open(os.path.join(ROOT, "tests", "filters.json")) as file:
+            cases = json.load(file)["clauses"]
+        gdb = self.begin(done=False)
+        for case in cases:
+            with self.subTest(case["said"]):
+                spec = f"s.parse({'total ' + case['said']!r})"
+                said = gdb(f"python import ulpf.filters as f, ulpf.spec as s; print('WORDS', f.words({spec}, None))")
+                words = re.search(r"WORDS \[(.*)\]", said)
+                self.assertEqual(" ".join(re.findall(r"'([^']*)'", words[1])), case["words"])
 
     def one(self, gdb, case):
         # As `ulpf watch` finds them: an error of the plugin's is its text.

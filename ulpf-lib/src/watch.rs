@@ -30,6 +30,24 @@ impl AccessKind {
 }
 
 impl WatchKind {
+    /// As commands and answers say it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            WatchKind::Write => "w",
+            WatchKind::Read => "r",
+            WatchKind::Access => "rw",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<WatchKind> {
+        Some(match word {
+            "w" => WatchKind::Write,
+            "r" => WatchKind::Read,
+            "rw" => WatchKind::Access,
+            _ => return None,
+        })
+    }
+
     /// Is an access of this kind a hit, given that it overlaps the range?
     pub const fn sees(self, access: AccessKind) -> bool {
         match self {

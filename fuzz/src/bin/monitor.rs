@@ -1,32 +1,30 @@
-//! The words of monitor commands, in the stub (which serves whoever the debugger is) and in the bridge.
+//! Monitor commands, which the stub and the bridge's front end read (they serve whoever the debugger is), and
+//! replies, which `ulpf` reads.
 #![no_main]
 
-use ulpf_stub_host_tests::words;
+use ulpf_lib::command::{self, Command, MOST_IN_PLACE, Reply};
+use ulpf_lib::filter::Filter;
 
 ulpf_fuzz::target!(|data| {
     let text = String::from_utf8_lossy(data);
-    let mut rest = text.split_ascii_whitespace();
-    while let Some(word) = rest.next() {
-        let _ = words::number(Some(word));
-        if let Some(place) = words::place(word) {
-            assert!(place.count <= 1 << 20);
+    for line in command::lines(&text) {
+        let Ok(command) = Command::parse(line) else {
+            continue;
+        };
+        if let Command::Watches { places, .. } = &command {
+            assert!(places.iter().flatten().all(|p| p.count <= MOST_IN_PLACE));
         }
-        let _ = words::bytecode(word);
-        if let Ok(ranges) = words::ranges(Some(word)) {
-            assert!(ranges.windows(2).all(|w| w[0].1 < w[1].0));
-        }
-        if matches!(word, "old" | "new") {
-            let mut code = words::comparison(1, &mut rest);
-            if let (Ok(code), Some(mask)) = (&mut code, words::number(rest.next())) {
-                assert_eq!(words::masked(code, mask), Ok(()));
-                assert!(ulpf_lib::agent::variables(code, |_| {}));
-            }
-        }
+        assert_eq!(Command::parse(&command.to_string()), Ok(command));
     }
-    let mut filter = ulpf_bridge::Filter::default();
-    let mut rest = text.split_ascii_whitespace();
+    let (mut filter, mut rest) = (Filter::default(), text.split_ascii_whitespace());
     while let Some(word) = rest.next() {
         let _ = filter.take(word, &mut rest);
     }
-    let _ = ulpf_bridge::filter::number(Some(&text));
+    for ranges in [&filter.pc, &filter.caller].into_iter().flatten() {
+        assert!(ranges.list().windows(2).all(|w| w[0].1 < w[1].0));
+    }
+    if let Ok(reply) = serde_json::from_str::<Reply>(&text) {
+        let again = serde_json::from_str::<Reply>(&reply.to_string());
+        assert_eq!(again.ok(), Some(reply));
+    }
 });

@@ -335,7 +335,13 @@ impl Front {
         match ask.request {
             Request::Hello { versions, .. } => {
                 let answer = match agree(versions) {
-                    Some(_) => self.hello.clone(),
+                    Some(agreed) => {
+                        let mut hello = self.hello.clone();
+                        if let Ok(Reply::Hello { version, .. }) = &mut hello {
+                            *version = agreed;
+                        }
+                        hello
+                    }
                     None => Err(Refusal::new(
                         format!(
                             "There is no version of the bridge that both sides speak: {versions:?} and {}",

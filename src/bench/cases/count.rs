@@ -5,10 +5,12 @@ use super::super::packets::Session;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, count as whole, some};
 use super::super::tools::{Measured, PATCHED, Run};
-use crate::run::arm::Arm;
 use anyhow::Result;
 use std::process::Command;
 use std::time::Instant;
+use ulpf_lib::command::{Arm, How};
+use ulpf_lib::filter::Filter;
+use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 const CASE: &str = "count";
 const PAGES: u64 = 256;
@@ -45,9 +47,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             let start = Instant::now();
             let watches: Vec<Arm> = offsets(count)
                 .map(|n| Arm {
-                    place: Some((block + n, 1)),
-                    how: "w".into(),
-                    filter: String::new(),
+                    range: WatchRange::new(TargetAddr(block + n), 1),
+                    kind: WatchKind::Write,
+                    how: How::default(),
+                    filter: Filter::default(),
                 })
                 .collect();
             session.client.arm(&watches)?;

@@ -9,8 +9,8 @@ use crate::inject::{SharedArea, sys};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use ulpf_bridge::{Hit, Kind, Totals};
+use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{self, Entry, MAX_VALUE, hit_flags, listed};
-use ulpf_lib::{AccessKind, WatchKind};
 
 /// Threads with a ring of their own; others share the last one.
 const RINGS: u32 = 64;
@@ -45,13 +45,8 @@ impl Mirror {
     }
 
     pub fn write(&self, line: &Line) {
-        let kind = match line.kind {
-            Kind::Write => WatchKind::Write,
-            Kind::Read => WatchKind::Read,
-            Kind::Access => WatchKind::Access,
-        };
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let what = kind as u32
+        let what = WatchKind::from(line.kind) as u32
             | flag(line.log, listed::LOGGED)
             | flag(!line.debuggers, listed::BULK)
             | flag(line.ended || line.off, listed::ENDED)
@@ -94,13 +89,9 @@ impl Mirror {
         let (old, new) = (word(&hit.old.0), word(&hit.new.0));
         let known = !hit.old.0.is_empty();
         let flag = |is: bool, bit| if is { bit } else { 0 };
-        let flags = flag(hit.write && known && hit.old == hit.new, hit_flags::SILENT)
+        let flags = flag(hit.is_silent(), hit_flags::SILENT)
             | flag(hit.len as usize > MAX_VALUE, hit_flags::TRUNCATED)
             | flag(!known, hit_flags::UNKNOWN);
-        let kind = match hit.write {
-            true => AccessKind::Write,
-            false => AccessKind::Read,
-        };
         let words = |bytes: [u8; MAX_VALUE]| {
             let mut words = [0; MAX_VALUE / 8];
             for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -115,7 +106,7 @@ impl Mirror {
             len: hit.len as u32,
             watch: number,
             tid: hit.thread as u32,
-            kind: kind as u8,
+            kind: hit.access() as u8,
             flags,
             old,
             new,
@@ -180,6 +171,7 @@ mod tests {
             pc: 0x400000,
             thread,
             write: true,
+            read: false,
             addr: 0x1000,
             len: 4,
             old: Bytes(vec![1, 0, 0, 0]),

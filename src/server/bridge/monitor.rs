@@ -23,7 +23,7 @@ ulpf stop, ulpf about    which watch made the last stop; the session, as JSON
 ulpf backend             which back end this is, and what it can do
 ulpf why                 why the last watch was refused
 ulpf help                this text
-FILTER, any number of these: changed, thread N, skip N, count N, old|new OP N,
+FILTER, any number of these: changed, thread N, skip N, count N, old|new OP N [mask M],
        from|outside RANGES, if x BYTECODE, unit BYTES
 GDB's ulpf commands work; what needs ulpf's own stub in the program (heap, bt,
 called from, debug registers, patches) is refused by name.

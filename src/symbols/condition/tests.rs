@@ -38,13 +38,8 @@ impl AgentContext for Hit<'_> {
 impl Hit<'_> {
     fn code(&self, spec: &str) -> Vec<u8> {
         let watch = self.fixture.resolve(spec);
-        let words = watch.unwrap_or_else(|p| panic!("{p}")).filter;
-        let hex = words
-            .split(" if x ")
-            .nth(1)
-            .unwrap_or_else(|| panic!("{words}"));
-        let hex = hex.split(' ').next().unwrap();
-        crate::rsp::from_hex(hex.as_bytes()).unwrap()
+        let filter = watch.unwrap_or_else(|p| panic!("{p}")).filter;
+        filter.conditions[0].code().to_vec()
     }
     fn holds(&mut self, spec: &str) -> Result<u64, AgentError> {
         eval(&self.code(spec), self)
@@ -145,7 +140,7 @@ fn elements() {
         ("indirect if $new", " unit 8"),
         ("heap if $new", ""),
     ] {
-        let words = fixture.resolve(spec).unwrap().filter;
+        let words = fixture.resolve(spec).unwrap().filter.to_string();
         let found = words.find(" unit").map_or("", |at| &words[at..]);
         assert_eq!(found, unit, "{spec}");
     }
@@ -224,6 +219,7 @@ fn places() {
             .resolve(spec)
             .unwrap_or_else(|p| panic!("{p}"))
             .filter
+            .to_string()
     };
     let main = fixture.program.function("main").unwrap();
     let range = words("x from main");

@@ -16,6 +16,7 @@ use super::{Memory, Problem};
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 use ulpf_lib::addr::USER_END;
+use ulpf_lib::filter::Filter;
 
 /// A watch that is ready to be armed.
 #[derive(Clone, Debug)]
@@ -35,8 +36,8 @@ pub struct Watched {
     pub bits: Option<Bits>,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
-    /// The stub's words for which hits matter, each with a blank before it.
-    pub filter: String,
+    /// Which hits matter, without names.
+    pub filter: Filter,
 }
 
 impl Watched {
@@ -177,7 +178,7 @@ impl Program {
         }
         let module = value.module;
         let watched = Watched {
-            filter: String::new(),
+            filter: Filter::default(),
             spec: spec.text.clone(),
             name: if matches!(spec.expr, Expr::Address(_)) {
                 format!("{:#x}", value.addr)
@@ -220,19 +221,20 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note: None,
-            filter: String::new(),
+            filter: Filter::default(),
         };
         self.filtered(heap, None)
     }
 
-    /// Which hits matter, in the stub's words.
+    /// Which hits matter, without names.
     fn filtered(&self, watched: Watched, module: Option<Rc<Module>>) -> Result<Watched, Problem> {
         let (value, unit) = watched_value(&watched, module);
         let filter = &self.spec.filter;
-        let words = filter
-            .words(self.program)
-            .and_then(|words| Ok(words + &filter::condition_words(filter, &value, unit, self)?));
-        match words {
+        let resolved = filter.resolve(self.program).and_then(|mut resolved| {
+            filter::add_conditions(&mut resolved, filter, &value, unit, self)?;
+            Ok(resolved)
+        });
+        match resolved {
             Ok(filter) => Ok(Watched { filter, ..watched }),
             Err(wrong) => Err(filter::problem(&self.spec.text, &wrong)),
         }

@@ -16,15 +16,13 @@ use ulpf_lib::ring::{
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
 use ulpf_stub_tables::breakpoints::Breakpoint;
-use ulpf_stub_tables::{Watches, attributes};
+use ulpf_stub_tables::{Tables, Watches};
+use ulpf_stub_tables::attributes::Attributes;
 
-use crate::filter::Filter;
 use crate::runtime::thread::{Registry, Thread};
 use crate::signals::actions::ActionTable;
 use crate::signals::numbers::bit;
 
-pub type Tables = ulpf_stub_tables::Tables<Filter>;
-pub type Attributes = attributes::Attributes<Filter>;
 
 pub struct Global {
     pub pid: AtomicI32,
@@ -182,7 +180,7 @@ impl Global {
                 .guards()
                 .wants(TargetAddr(start), end.saturating_sub(start))
     }
-    pub fn watches(&self) -> &Watches<Filter> {
+    pub fn watches(&self) -> &Watches {
         &tables().watches
     }
     #[inline]

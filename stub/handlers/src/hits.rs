@@ -12,11 +12,12 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::behind::Touch;
 use ulpf_engine::cpu::Gprs;
+use ulpf_lib::filter::Candidate;
 use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::cause::Cause;
-use crate::filter::Hit;
+use crate::filter;
 use crate::global::g;
 use crate::log;
 use crate::runtime::debug_registers;
@@ -102,19 +103,19 @@ fn hit(
         }
     }
     if let Some(filter) = &attributes.filter {
-        let hit = Hit {
-            t,
-            gprs,
+        let hit = Candidate {
             pc: c.pc,
+            thread: t.tid() as u64,
+            kind: c.kind,
             start,
             len,
-            kind: c.kind,
-            range,
+            watch: range.start.0..range.end().0,
             old,
             silent,
             number,
+            unit: filter.unit,
         };
-        if !filter.passes(&hit) {
+        if !filter::passes(filter, t, gprs, &hit) {
             if let Some(n) = g().counters(id) {
                 n.filtered.fetch_add(1, Relaxed);
             }

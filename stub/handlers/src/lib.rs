@@ -9,7 +9,6 @@
 //! program runs under its own mask, and while a guarded access is served (`signals::masks::close` ends that). One that
 //! strikes there is noted, and dealt with on the way out (`Thread::attention`).
 #![no_std]
-extern crate alloc;
 
 pub mod breakpoints;
 pub mod cause;

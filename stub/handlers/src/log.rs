@@ -12,7 +12,7 @@ use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, SharedHeader, hit_flags};
 use ulpf_lib::sys;
 
 use crate::cause::Cause;
-use crate::global::Attributes;
+use ulpf_stub_tables::attributes::Attributes;
 use crate::global::g;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;

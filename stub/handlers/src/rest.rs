@@ -1,8 +1,9 @@
 //! The right to change what handlers read without locks.
 
 use ulpf_lib::guard::Guards;
+use ulpf_stub_tables::Tables;
 
-use crate::global::{Tables, tables, tables_mut};
+use crate::global::{tables, tables_mut};
 
 /// The world rests: every thread of the program waits in our code, or in a system call after which it will, except the
 /// one that has asked for it, and that one waits too or runs alone between its `…Begin` and its `End`.

@@ -6,7 +6,6 @@
 //! without the rest of the stub (`cargo run -p ulpf-stub-host-tests -- PORT PROG ARGS…`).
 extern crate alloc;
 
-pub use ulpf_stub_task::control::words;
 pub use ulpf_stub_task::{gdb, inferior};
 
 pub mod fake;

@@ -8,7 +8,10 @@ use alloc::vec::Vec;
 
 use ulpf_lib::WatchId;
 
-pub struct Attributes<F: 'static> {
+use crate::filter::CountedFilter;
+
+#[derive(Clone, Default)]
+pub struct Attributes {
     /// The debugger set it: stop.
     pub stop: bool,
     /// Not in the debugger's own table (`control/bulk.rs`).
@@ -20,37 +23,14 @@ pub struct Attributes<F: 'static> {
     /// Counted and reported as this watch.
     pub group: Option<WatchId>,
     /// Which hits matter; `None`: all.
-    pub filter: Option<Arc<F>>,
-}
-
-// Not derived: a filter need be neither.
-impl<F: 'static> Clone for Attributes<F> {
-    fn clone(&self) -> Attributes<F> {
-        Attributes {
-            filter: self.filter.clone(),
-            ..*self
-        }
-    }
-}
-
-impl<F: 'static> Default for Attributes<F> {
-    fn default() -> Attributes<F> {
-        Attributes::NONE.clone()
-    }
+    pub filter: Option<Arc<CountedFilter>>,
 }
 
 /// Where the user wants a watch to be.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum Wish {
-    /// Where it costs least.
-    #[default]
-    Auto,
-    Guard,
-    Register,
-}
+pub use ulpf_lib::command::Placement as Wish;
 
-impl<F: 'static> Attributes<F> {
-    pub const NONE: &'static Attributes<F> = &Attributes {
+impl Attributes {
+    pub const NONE: &'static Attributes = &Attributes {
         stop: false,
         bulk: false,
         log: false,
@@ -73,13 +53,13 @@ impl<F: 'static> Attributes<F> {
     }
 }
 
-struct Shared<F: 'static> {
-    attributes: Attributes<F>,
+struct Shared {
+    attributes: Attributes,
     watches: u32,
 }
 
-pub struct Table<F: 'static> {
-    kept: Vec<Shared<F>>,
+pub struct Table {
+    kept: Vec<Shared>,
     /// Places in `kept` of those without a filter, and those that nobody uses.
     plain: Vec<u32>,
     free: Vec<u32>,
@@ -87,14 +67,14 @@ pub struct Table<F: 'static> {
     of: Vec<u32>,
 }
 
-impl<F: 'static> Default for Table<F> {
-    fn default() -> Table<F> {
+impl Default for Table {
+    fn default() -> Table {
         Table::new()
     }
 }
 
-impl<F: 'static> Table<F> {
-    pub const fn new() -> Table<F> {
+impl Table {
+    pub const fn new() -> Table {
         Table {
             kept: Vec::new(),
             plain: Vec::new(),
@@ -104,7 +84,7 @@ impl<F: 'static> Table<F> {
     }
 
     #[inline]
-    pub fn get(&self, id: WatchId) -> &Attributes<F> {
+    pub fn get(&self, id: WatchId) -> &Attributes {
         let place = self.of.get(id.0 as usize).copied().unwrap_or(0);
         match self.kept.get((place as usize).wrapping_sub(1)) {
             Some(shared) => &shared.attributes,
@@ -112,7 +92,7 @@ impl<F: 'static> Table<F> {
         }
     }
 
-    pub fn set(&mut self, id: WatchId, a: Attributes<F>) {
+    pub fn set(&mut self, id: WatchId, a: Attributes) {
         let at = id.0 as usize;
         let before = self.of.get(at).copied().unwrap_or(0);
         let place = self.place(a);
@@ -126,7 +106,7 @@ impl<F: 'static> Table<F> {
     }
 
     /// Where such attributes are kept from now on, for one more watch; plus one.
-    fn place(&mut self, a: Attributes<F>) -> u32 {
+    fn place(&mut self, a: Attributes) -> u32 {
         let same = |at: &u32| {
             let kept = self.kept.get(*at as usize);
             kept.is_some_and(|s| s.attributes.plain() == a.plain())
@@ -171,13 +151,13 @@ impl<F: 'static> Table<F> {
     }
 
     /// Each of them once, however many watches have it.
-    pub fn all(&self) -> impl Iterator<Item = &Attributes<F>> {
+    pub fn all(&self) -> impl Iterator<Item = &Attributes> {
         let used = self.kept.iter().filter(|s| s.watches > 0);
         used.map(|s| &s.attributes)
     }
 
     /// Of every watch that something has been said of, those that have ended too.
-    pub fn iter(&self) -> impl Iterator<Item = (WatchId, &Attributes<F>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (WatchId, &Attributes)> {
         let ids = (0..self.of.len() as u32).map(WatchId);
         ids.map(|id| (id, self.get(id)))
     }

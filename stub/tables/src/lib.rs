@@ -9,6 +9,7 @@ extern crate alloc;
 pub mod attributes;
 pub mod breakpoints;
 pub mod code;
+pub mod filter;
 pub mod patches;
 
 use alloc::boxed::Box;
@@ -16,27 +17,26 @@ use alloc::boxed::Box;
 use ulpf_lib::guard::Guards;
 use ulpf_lib::watchlist::Watchlist;
 
-/// `F` is the filter of a watch.
-pub struct Tables<F: 'static> {
+pub struct Tables {
     pub breakpoints: breakpoints::List,
     /// `None` until the stub's task is set up.
     pub guards: Option<Box<Guards>>,
-    pub watches: Watches<F>,
+    pub watches: Watches,
     pub patches: patches::Table,
     /// `None` until somebody wants to know callers.
     pub code: Option<Box<code::Code>>,
 }
 
-pub struct Watches<F: 'static> {
+pub struct Watches {
     /// The list in force; owned by the stub's task, which keeps it for as long as it lives.
     pub list: *const Watchlist,
-    pub attributes: attributes::Table<F>,
+    pub attributes: attributes::Table,
 }
 
 static EMPTY: Watchlist = Watchlist::new();
 
-impl<F: 'static> Tables<F> {
-    pub const fn new() -> Tables<F> {
+impl Tables {
+    pub const fn new() -> Tables {
         Tables {
             breakpoints: breakpoints::List::new(),
             guards: None,
@@ -50,8 +50,8 @@ impl<F: 'static> Tables<F> {
     }
 }
 
-impl<F: 'static> Default for Tables<F> {
-    fn default() -> Tables<F> {
+impl Default for Tables {
+    fn default() -> Tables {
         Tables::new()
     }
 }

@@ -49,13 +49,8 @@ pub enum StopReason {
     },
 }
 
-/// A request that cannot be met: three sentences for the user.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    pub what: String,
-    pub why: String,
-    pub what_to_do: String,
-}
+pub use ulpf_lib::Refusal;
+
 
 pub trait Inferior {
     fn pid(&self) -> i32;

@@ -7,16 +7,3 @@ extern crate alloc;
 pub mod control;
 pub mod gdb;
 pub mod inferior;
-
-use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::{filter, syscalls};
-
-mod patches {
-    pub use ulpf_stub_handlers::patches::*;
-    pub use ulpf_stub_tables::patches::*;
-}
-
-mod attributes {
-    pub use ulpf_stub_handlers::global::Attributes;
-    pub use ulpf_stub_tables::attributes::Wish;
-}

@@ -335,7 +335,7 @@ fn looking_back_over_all_threads() {
     assert_eq!(times(&ask(&memory, 0x100, 8, 10)), [20, 15, 10]);
     assert_eq!(times(&ask(&memory, 0x100, 8, 1)), [20]);
     assert_eq!(times(&ask(&memory, 0x103, 1, 10)), [20, 10]);
-    assert_eq!(times(&ask(&memory, 0x108, 8, 10)), []);
+    assert_eq!(times(&ask(&memory, 0x108, 8, 10)), [0u64; 0]);
     let asked = Asked {
         addr: 0x100,
         len: 1,

@@ -27,11 +27,11 @@ fn nested_adjacent_and_duplicate_ranges_are_each_reported() {
     }
     assert_eq!(overlaps(&list, 0x1017, 1), [0, 4, 1, 3]);
     assert_eq!(overlaps(&list, 0x1017, 2), [0, 4, 1, 3, 2]);
-    assert_eq!(overlaps(&list, 0xfff, 1), []);
+    assert_eq!(overlaps(&list, 0xfff, 1), [0u32; 0]);
     assert_eq!(overlaps(&list, 0xfff, 2), [0, 4]);
     assert_eq!(overlaps(&list, 0x1000 + (1 << 30) - 1, 8), [4]);
-    assert_eq!(overlaps(&list, 0x1000 + (1 << 30), 8), []);
-    assert_eq!(overlaps(&list, 0x1010, 0), []);
+    assert_eq!(overlaps(&list, 0x1000 + (1 << 30), 8), [0u32; 0]);
+    assert_eq!(overlaps(&list, 0x1010, 0), [0u32; 0]);
     assert_eq!(
         list.remove_range(range(0x1010, 8), WatchKind::Write),
         Some(WatchId(3))

@@ -4,7 +4,7 @@
 use super::{Debug, Pause, Watch};
 use crate::bridge::registers::GENERAL;
 use crate::memory::PAGE;
-use ulpf_bridge::filter::{Asked, Program};
+use ulpf_bridge::filter::Program;
 use ulpf_bridge::{Bytes, Hit, Kind};
 use unicorn_engine::{RegisterX86 as R, Unicorn};
 
@@ -49,20 +49,22 @@ fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<Strin
     let Some(filter) = &w.wish.filter else {
         return true;
     };
-    let asked = Asked {
-        hit,
-        addr: w.addr,
-        len: w.len,
-        number: w.hits,
+    let candidate = hit.candidate(filter, w.addr, w.len, w.hits);
+    let passed = || {
+        w.passed += 1;
+        w.passed - 1
     };
-    let (passes, failed) = filter.passes(&asked, &mut w.passed, &mut AtRest(uc));
-    if let Some(why) = failed.filter(|_| !std::mem::replace(&mut w.told, true)) {
+    let verdict = filter.passes(&candidate, &mut AtRest(uc), passed);
+    if let Some(why) = verdict
+        .failed
+        .filter(|_| !std::mem::replace(&mut w.told, true))
+    {
         messages.push(format!(
             "ulpf: the condition of a watch on {:#x} ({} bytes) cannot be evaluated for the access at {:#x}: {why}; such hits count as if it held, and no more is said about them",
             w.addr, w.len, hit.pc
         ));
     }
-    passes
+    verdict.passes
 }
 
 impl Debug {
@@ -132,18 +134,24 @@ impl Debug {
             Kind::Access => true,
         };
         // What of the watch was accessed, in its own order: the pieces of one operand belong together.
-        let (mut from, mut to, mut write) = (u64::MAX, 0, false);
+        let (mut from, mut to) = (u64::MAX, 0);
         let (end, mut found) = (w.addr + w.len, vec![]);
         for p in pieces.iter().filter(wanted) {
             let (a, b) = (p.addr.max(w.addr), (p.addr + p.len).min(end));
             if a < b {
-                (from, to, write) = (from.min(a), to.max(b), write | p.write);
+                (from, to) = (from.min(a), to.max(b));
                 found.push(p);
             }
         }
         if found.is_empty() {
             return;
         }
+        // An instruction that changes an operand has read it first.
+        let with = |write: bool| {
+            let mut same = pieces.iter().filter(|p| p.write == write);
+            same.any(|p| p.addr < to && from < p.addr + p.len)
+        };
+        let (write, read) = (with(true), with(false));
         let len = (to - from).min(VALUE);
         let new = uc.mem_read_as_vec(from, len as usize).unwrap_or_default();
         let mut old = new.clone();
@@ -165,6 +173,7 @@ impl Debug {
             pc: self.pc,
             thread,
             write,
+            read: write && read,
             addr: from,
             len: to - from,
             old: Bytes(old),

@@ -122,7 +122,8 @@ impl Debug {
 mod tests {
     use super::*;
     use crate::mmu::{NONE, RO, RW};
-    use ulpf_bridge::{Bytes, Filter};
+    use ulpf_bridge::Filter;
+    use ulpf_bridge::filter::Condition;
     use unicorn_engine::unicorn_const::{Arch, Mode, Prot};
 
     const AT: u64 = 0x10000;
@@ -219,6 +220,25 @@ mod tests {
             (d.log[0].old.0[0], d.log[0].new.0[0], d.log[0].write),
             (0, 3, true)
         );
+        assert!(d.log[0].read, "the load");
+        // A store alone has read nothing.
+        d.goes_on(None);
+        assert!(store(&mut d, &mut uc, AT, &[4]));
+        assert!(d.log[1].write && !d.log[1].read);
+    }
+
+    /// Who watches reads hears that the instruction has written, and the other way round.
+    #[test]
+    fn both_halves_of_an_instruction() {
+        for kind in [Kind::Read, Kind::Write] {
+            let (mut d, mut uc) = (Debug::default(), memory());
+            d.active = true;
+            d.add(AT, 8, kind);
+            d.goes_on(None);
+            d.touched(&uc, 7, AT, 4, false);
+            assert!(store(&mut d, &mut uc, AT, &[3, 0, 0, 0]));
+            assert!(d.log[0].write && d.log[0].read, "{kind:?}");
+        }
     }
 
     #[test]
@@ -271,7 +291,7 @@ mod tests {
         assert!(!store(&mut d, &mut uc, AT, &[1]));
         // $new == 2, once.
         let filter = Filter {
-            conditions: vec![Bytes::from_hex("2cff0122021327").unwrap()],
+            conditions: vec![Condition::new(vec![0x2c, 0xff, 1, 0x22, 2, 0x13, 0x27]).unwrap()],
             count: Some(1),
             ..Filter::default()
         };

@@ -1,17 +1,19 @@
 //! `monitor ulpf …` for programs that another machine has: the commands that the plugin and the debug adapter
-//! speak, in the words and with the answers of our own stub (`stub/task/src/control/monitor.rs`), so that they need
-//! not know which of the two it is. What cannot be had here is refused with the reason.
+//! speak, with the words and the answers of our own stub (`ulpf_lib::command`), so that they need not know which
+//! of the two it is. What cannot be had here is refused with the reason.
 #![forbid(unsafe_code)]
 
 use super::Front;
 use crate::inject::sys;
 use crate::server::bridge::book::{PLACE, Watch};
 use crate::server::bridge::monitor;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use ulpf_bridge::filter::number;
-use ulpf_bridge::{Feature, Filter, Kind, Refusal, Request};
+use ulpf_bridge::filter::{Filter, Thread};
+use ulpf_bridge::{Feature, Refusal, Request};
+use ulpf_lib::command::reply::{Counted, CountedBytes, Totals, WatchState};
+use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply};
 use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Hit, listed};
 
@@ -19,16 +21,17 @@ const MOST_LAST: u64 = 1000;
 /// Some megabytes of text.
 const MOST_LOGGED: u64 = 20_000;
 
-const SAY: &str =
-    "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [FILTER], for example ulpf watch 0x4040 8 w log";
-
-fn refused(what: &str, why: &str, todo: &str) -> String {
-    format!(
-        "{}\n",
-        json!({"refused": {"what": what, "why": why, "what_to_do": todo}})
-    )
+fn refused(what: &str, why: &str, what_to_do: &str) -> String {
+    line(Reply::Refused(ulpf_lib::Refusal::new(
+        what, why, what_to_do,
+    )))
 }
 
+fn line(reply: Reply) -> String {
+    format!("{reply}\n")
+}
+
+/// What the back end has refused.
 fn refusal(r: &Refusal) -> String {
     let (what, why) = match r.why.as_str() {
         "" => ("ulpf watch", r.what.as_str()),
@@ -41,48 +44,53 @@ fn refusal(r: &Refusal) -> String {
     refused(what, why, todo)
 }
 
-/// `ADDR LEN KIND …`, as the stub takes it.
-fn parse<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Watch, String> {
-    let first = words.next();
-    if first == Some("heap") {
-        return Err(
-            "the heap as a whole is followed by our own stub only; this back end does not see it grow"
-                .into(),
+/// Why a back end cannot have such a watch.
+fn lacks(arm: &Arm) -> Option<&'static str> {
+    if arm.range.is_none() {
+        return Some(
+            "the heap as a whole is followed by our own stub only; this back end does not see it grow",
         );
     }
-    let addr = number(first).ok_or("the address has to be a number")?;
-    let len = number(words.next()).ok_or("the length has to be a number")?;
-    let kind = match words.next() {
-        Some("w") => Kind::Write,
-        Some("r") => Kind::Read,
-        Some("rw") => Kind::Access,
-        _ => return Err("the kind has to be r, w or rw".into()),
-    };
-    if len == 0 || addr.checked_add(len).is_none() {
-        return Err(
-            "the length is zero or the range wraps around the end of the address space".into(),
-        );
+    if arm.how.placement == Some(Placement::Register) {
+        return Some("this back end has no debug registers for watches");
     }
-    let mut watch = Watch::new(addr, len, kind);
-    let mut filter = Filter::default();
-    let mut any = false;
-    while let Some(word) = words.next() {
-        match word {
-            "log" => watch.log = true,
-            "stop" => watch.stop = true,
-            "auto" | "guard" => {}
-            "debug-register" => {
-                return Err("this back end has no debug registers for watches".into());
-            }
-            "bt" if number(words.next()) == Some(0) => {}
-            "bt" => return Err("this back end does not know a hit's callers (bt)".into()),
-            _ if filter.take(word, words)? => any = true,
-            _ => return Err(format!("`{word}` says nothing about a watch")),
-        }
+    if arm.how.backtrace > 0 {
+        return Some("this back end does not know a hit's callers (bt)");
     }
-    watch.filter = any.then_some(filter);
-    Ok(watch)
+    unknown_to_it(&arm.filter)
 }
+
+/// Why a back end cannot have such a filter.
+fn unknown_to_it(filter: &Filter) -> Option<&'static str> {
+    if filter.caller.is_some() {
+        return Some(
+            "this back end does not know who called; from and outside ask where the instruction is",
+        );
+    }
+    if filter.thread == Some(Thread::Main) {
+        return Some("over the bridge, thread takes the number of a thread");
+    }
+    None
+}
+
+fn matters(filter: Filter) -> Option<Filter> {
+    (filter != Filter::default()).then_some(filter)
+}
+
+/// The watch that is asked for.
+fn wanted(arm: Arm) -> Result<Watch, &'static str> {
+    match (lacks(&arm), arm.range) {
+        (None, Some(range)) => Ok(Watch {
+            stop: arm.how.stop,
+            log: arm.how.log,
+            filter: matters(arm.filter),
+            ..Watch::new(range.start.0, range.len, arm.kind.into())
+        }),
+        (why, _) => Err(why.unwrap_or_default()),
+    }
+}
+
+const SEE_BACKEND: &str = "see `monitor ulpf backend` for what there is";
 
 /// Nanoseconds, as seconds.
 fn seconds(ns: u64) -> String {
@@ -97,56 +105,73 @@ fn told(fields: &str, hit: &Hit) -> String {
     text
 }
 
+/// As `ulpf stats` tells of it.
+fn counted(id: u32, w: &Watch) -> Counted {
+    let c = &w.counts;
+    Counted {
+        id,
+        of: CountedBytes::Range {
+            start: w.addr,
+            len: w.len,
+        },
+        kind: w.kind.into(),
+        hits: c.hits,
+        silent: c.silent,
+        filtered: c.filtered,
+        false_positives: c.false_positives,
+        stops: c.stops,
+        register: c.register,
+        traps: 0,
+        state: match w.there {
+            Some(_) => WatchState::On,
+            None => WatchState::Off,
+        },
+    }
+}
+
 impl Front {
     /// Is it one that is answered here, not by a stub behind a proxy and not by the back end?
     pub(super) fn is_command(&self, text: &str) -> bool {
-        let mut words = text.split_whitespace();
-        let known = words.next() == Some("ulpf")
-            && matches!(
-                words.next(),
-                Some(
-                    "watch"
-                        | "unwatch"
-                        | "off"
-                        | "on"
-                        | "filter"
-                        | "stats"
-                        | "log"
-                        | "last"
-                        | "stop"
-                        | "about"
-                        | "backend"
-                        | "patch"
-                        | "placement"
-                        | "why"
-                        | "watches"
-                        | "sites"
-                        | "patch-syscalls"
-                )
-            );
+        let first = command::lines(text).next().unwrap_or("");
+        let known = match Command::parse(first) {
+            Ok(command) => command != Command::Help,
+            Err(mistake) => matches!(mistake, Mistake::Refused(_)),
+        };
         known && !self.forwards() && text != "ulpf stats json"
     }
 
     /// Several commands are separated by `;`. Watches that follow each other are set in one go.
     pub(super) async fn commands(&mut self, text: &str) -> String {
         let (mut out, mut pending) = (String::new(), vec![]);
-        for command in text.split([';', '\n']).map(str::trim) {
-            let mut words = command.split_ascii_whitespace().skip(1);
-            let verb = words.next().unwrap_or("");
-            if verb == "watch" {
-                pending.push(parse(&mut words));
-                continue;
-            }
-            out += &self.arm_all(std::mem::take(&mut pending)).await;
-            if !command.is_empty() {
-                let words: Vec<&str> = words.collect();
-                out += &self.command(verb, &words).await;
+        for text in command::lines(text) {
+            match Command::parse(text) {
+                Ok(Command::Watch(arm)) => pending.push(arm),
+                parsed => {
+                    out += &self.arm_all(std::mem::take(&mut pending)).await;
+                    out += &match parsed {
+                        Ok(command) => self.command(command).await,
+                        Err(mistake) => self.mistake(mistake),
+                    };
+                }
             }
         }
         out + &self.arm_all(pending).await
     }
 
-    async fn arm_all(&mut self, asked: Vec<Result<Watch, String>>) -> String {
+    fn mistake(&mut self, mistake: Mistake) -> String {
+        let (what, why) = match mistake {
+            Mistake::Refused(r) => {
+                self.book.why = Some(r.to_string());
+                return line(Reply::Refused(r));
+            }
+            Mistake::Unknown(word) => (format!("ulpf {word}"), "there is no such command"),
+            Mistake::Foreign => ("monitor".into(), "only ulpf's own commands can stand here"),
+        };
+        refused(&what, why, "see `monitor ulpf help`")
+    }
+
+    async fn arm_all(&mut self, arms: Vec<Arm>) -> String {
+        let asked: Vec<Result<Watch, &str>> = arms.into_iter().map(wanted).collect();
         let good: Vec<Watch> = asked.iter().flatten().cloned().collect();
         let armed = match good.is_empty() {
             true => Ok(vec![]),
@@ -164,60 +189,70 @@ impl Front {
         for one in asked {
             out += &match one {
                 Err(why) => {
-                    self.book.why = Some(format!("ulpf watch: {why}; {SAY}"));
-                    refused("ulpf watch", &why, SAY)
+                    self.book.why = Some(format!("ulpf watch: {why}; {SEE_BACKEND}"));
+                    refused("ulpf watch", why, SEE_BACKEND)
                 }
                 Ok(_) => match armed.next() {
-                    Some(Ok(number)) => format!("{{\"watch\":{number}}}\n"),
+                    Some(Ok(number)) => line(Reply::Watch(number)),
                     Some(Err(why)) => refusal(&why),
-                    None => refused("ulpf watch", "the back end says nothing of it", SAY),
+                    None => refused("ulpf watch", "the back end says nothing of it", SEE_BACKEND),
                 },
             };
         }
         out
     }
 
-    async fn command(&mut self, verb: &str, words: &[&str]) -> String {
-        match (verb, words) {
-            ("unwatch", [id]) => self.unwatch_one(id).await,
-            ("off" | "on", [id]) => self.switch_one(id, verb == "on").await,
-            ("filter", words) => self.filter(words).await,
-            ("stats", []) => self.stats().await,
-            ("log", rest) => self.log(number(rest.first().copied()).unwrap_or(100)).await,
-            ("last", [addr, rest @ ..]) => self.last(addr, rest).await,
-            ("stop", []) => match &self.book.stop {
+    async fn command(&mut self, command: Command) -> String {
+        match command {
+            Command::Unwatch(id) => self.unwatch_one(id).await,
+            Command::Switch { id, on } => self.switch_one(id, on).await,
+            Command::Filter {
+                of: FilterOf::Watch(id),
+                filter,
+                keep: false,
+            } => self.filter(id, filter).await,
+            Command::Filter { .. } => refused(
+                "ulpf filter",
+                "over the bridge it takes the number of one of ulpf's own watches",
+                "say: ulpf filter ID [FILTER], for example ulpf filter 1 changed skip 10; set the watch with `ulpf watch`",
+            ),
+            Command::Stats => self.stats().await,
+            Command::Log(most) => self.log(most).await,
+            Command::Last { addr, len, most } => self.last(addr, len, most).await,
+            Command::Stop => match &self.book.stop {
                 Some(hit) => {
                     let record = told(&format!("\"watch\":{}", hit.watch), hit);
                     format!("{{\"stop\":{record}}}\n")
                 }
                 None => "{\"stop\":null}\n".into(),
             },
-            ("about", []) => self.about(),
-            ("backend", []) => self.backend(),
+            Command::About => self.about(),
+            Command::Backend => self.backend(),
             // For people and plugins alike: none of it, and why.
-            ("patch", []) => {
+            Command::Patch { on: None, after: None, patience: None } => {
                 "{\"enabled\":false,\"patches\":0,\"why\":\"the program's code is not changed over the bridge\"}\n"
                     .into()
             }
-            ("placement", []) => {
+            Command::Placement(None) => {
                 "{\"placement\":\"guard\",\"registers\":0,\"used\":0,\"unavailable\":\"watches live where the back end has them\"}\n".into()
             }
-            ("why", []) => match &self.book.why {
+            Command::Why => match &self.book.why {
                 Some(why) => format!("{why}\n"),
                 None => "no watch has been refused\n".into(),
             },
-            _ => refused(
-                &format!("ulpf {verb}"),
-                "this is not to be had over the bridge, or not said like that",
+            Command::Help => monitor::HELP.into(),
+            Command::Watch(arm) => self.arm_all(vec![arm]).await,
+            other => refused(
+                &other.to_string(),
+                "this is not to be had over the bridge",
                 "see `monitor ulpf help`, and `monitor ulpf backend` for what there is",
             ),
         }
     }
 
-    fn known(&self, word: &str) -> Option<u32> {
-        let n = u32::try_from(number(Some(word))?).ok()?;
-        let is_ours = self.book.watches.get(&n).is_some_and(|w| !w.debuggers);
-        is_ours.then_some(n)
+    fn is_ours(&self, watch: u32) -> bool {
+        let found = self.book.watches.get(&watch);
+        found.is_some_and(|w| !w.debuggers)
     }
 
     fn unknown(&mut self) -> String {
@@ -228,57 +263,41 @@ impl Front {
         )
     }
 
-    async fn unwatch_one(&mut self, word: &str) -> String {
-        let Some(n) = self.known(word) else {
+    async fn unwatch_one(&mut self, n: u32) -> String {
+        if !self.is_ours(n) {
             return self.unknown();
-        };
+        }
         // What it has counted to the end is in the log of whoever looks.
         let _ = self.look().await;
         let of = self.book.watches.get(&n).map(|w| (w.addr, w.len));
-        let (start, len) = of.unwrap_or_default();
         match self.disarm(&[n]).await {
-            Ok(()) => format!("{{\"unwatched\":{{\"start\":{start},\"len\":{len}}}}}\n"),
+            Ok(()) => line(Reply::Unwatched(of)),
             Err(f) => refused("the watch is not taken away", &f.to_string(), "try again"),
         }
     }
 
-    async fn switch_one(&mut self, word: &str, on: bool) -> String {
-        let Some(n) = self.known(word) else {
+    async fn switch_one(&mut self, watch: u32, on: bool) -> String {
+        if !self.is_ours(watch) {
             return self.unknown();
-        };
-        match self.switch(n, on).await {
-            Ok(()) => format!("{{\"watch\":{n},\"on\":{on}}}\n"),
+        }
+        match self.switch(watch, on).await {
+            Ok(()) => line(Reply::Switched { watch, on }),
             Err(f) => refused("the watch stays as it was", &f.to_string(), "try again"),
         }
     }
 
-    async fn filter(&mut self, words: &[&str]) -> String {
-        let Some(n) = words.first().and_then(|w| self.known(w)) else {
+    async fn filter(&mut self, n: u32, filter: Filter) -> String {
+        if !self.is_ours(n) {
+            return self.unknown();
+        }
+        if let Some(why) = unknown_to_it(&filter) {
             return refused(
                 "ulpf filter",
-                "over the bridge it takes the number of one of ulpf's own watches",
-                "say: ulpf filter ID [FILTER], for example ulpf filter 1 changed skip 10; set the watch with `ulpf watch`",
+                why,
+                "`monitor ulpf help` lists what there is",
             );
-        };
-        let (mut filter, mut any) = (Filter::default(), false);
-        let mut rest = words[1..].iter().copied();
-        while let Some(word) = rest.next() {
-            match filter.take(word, &mut rest) {
-                Ok(true) => any = true,
-                Ok(false) => {
-                    let why = format!("`{word}` says nothing about hits");
-                    return refused("ulpf filter", &why, "`monitor ulpf help` lists what does");
-                }
-                Err(why) => {
-                    return refused(
-                        "ulpf filter",
-                        why,
-                        "`monitor ulpf help` lists what there is",
-                    );
-                }
-            }
         }
-        let filter = any.then_some(filter);
+        let filter = matters(filter);
         let there = self.book.watches.get(&n).and_then(|w| w.there);
         if let Some(watch) = there {
             // Where it is sorted here, the back end has to stop for every hit from now on.
@@ -302,7 +321,7 @@ impl Front {
         {
             return refused("the watch is off now", &f.to_string(), "switch it on again");
         }
-        format!("{{\"filtered\":[{n}]}}\n")
+        line(Reply::Filtered(vec![n]))
     }
 
     /// First for people, then as the stub has it.
@@ -316,32 +335,19 @@ impl Front {
         if let Err(f) = self.look().await {
             let _ = writeln!(out, "(The counts are those of the last look: {f})");
         }
-        let watches: Vec<Value> = self
-            .book
-            .watches
-            .iter()
-            .map(|(n, w)| {
-                let c = &w.counts;
-                let mut line = json!({
-                    "id": n, "start": w.addr, "len": w.len,
-                    "kind": match w.kind { Kind::Write => "w", Kind::Read => "r", Kind::Access => "rw" },
-                    "hits": c.hits, "silent": c.silent, "filtered": c.filtered,
-                    "false_positives": c.false_positives, "stops": c.stops,
-                    "placement": if c.register { "debug-register" } else { "guard" }, "traps": 0,
-                });
-                if w.there.is_none() {
-                    line["off"] = true.into();
-                }
-                line
-            })
-            .collect();
         let t = &self.totals;
-        let told = json!({
-            "faults": t.faults, "false_positives": t.false_positives, "slow": t.slow, "syscalls": t.syscalls,
-            "sites": 0, "sites_refused": 0, "moved_pages": 0, "watch_bytes": 0, "next": self.book.next(),
-            "lost": self.book.lost, "watches": watches,
-        });
-        let _ = writeln!(out, "{told}");
+        let totals = Totals {
+            faults: t.faults,
+            false_positives: t.false_positives,
+            slow: t.slow,
+            syscalls: t.syscalls,
+            next: self.book.next(),
+            lost: Some(self.book.lost),
+            ..Totals::default()
+        };
+        let counted = self.book.watches.iter().map(|(n, w)| counted(*n, w));
+        let watches: Vec<String> = counted.map(|c| c.to_string()).collect();
+        let _ = writeln!(out, "{totals}{}]}}", watches.join(","));
         out
     }
 
@@ -373,18 +379,7 @@ impl Front {
         out
     }
 
-    async fn last(&mut self, addr: &str, rest: &[&str]) -> String {
-        let value = |n: usize| match rest.get(n) {
-            Some(word) => number(Some(word)).filter(|n| *n > 0),
-            None => Some(1),
-        };
-        let (Some(addr), Some(len), Some(most)) = (number(Some(addr)), value(0), value(1)) else {
-            return refused(
-                "ulpf last",
-                "it takes an address, a number of bytes, and how many writes to tell",
-                "say: ulpf last ADDR [LEN] [N], for example ulpf last 0x4040 8 5",
-            );
-        };
+    async fn last(&mut self, addr: u64, len: u64, most: u64) -> String {
         let _ = self.look().await;
         let Some(mirror) = &self.mirror else {
             return String::new();
@@ -424,11 +419,11 @@ impl Front {
         let Some(mirror) = &self.mirror else {
             return refused("there is no program", "it has ended", "`run` starts one");
         };
-        let pid = mirror.area.header().pid.load(Relaxed);
-        format!(
-            "{{\"session\":\"{:#x}\",\"pid\":{pid},\"stops_at\":\"{PLACE:#x}\"}}\n",
-            mirror.area.clock().base_tsc
-        )
+        line(Reply::About {
+            session: mirror.area.clock().base_tsc,
+            pid: mirror.area.header().pid.load(Relaxed) as i32,
+            stops_at: PLACE,
+        })
     }
 
     /// For people; the last line is for the plugin.
@@ -451,9 +446,14 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+    use ulpf_bridge::Kind;
 
-    fn of(text: &str) -> Result<Watch, String> {
-        parse(&mut text.split_whitespace())
+    fn of(text: &str) -> Result<Watch, &'static str> {
+        match Command::parse(&format!("ulpf watch {text}")) {
+            Ok(Command::Watch(arm)) => wanted(arm),
+            other => panic!("{text}: {other:?}"),
+        }
     }
 
     #[test]
@@ -465,17 +465,11 @@ mod tests {
         assert!(filter.changed && filter.skip == 3);
         assert!(of("4096 4 w").unwrap().filter.is_none());
         for (bad, why) in [
-            ("", "the address"),
-            ("x 4 w", "the address"),
-            ("16 w", "the length"),
-            ("16 4", "the kind"),
-            ("16 0 w", "the length is zero"),
-            ("18446744073709551615 9 w", "wraps around"),
             ("heap w", "the heap"),
             ("16 4 w debug-register", "debug registers"),
             ("16 4 w bt 3", "callers"),
             ("16 4 w called from 1-2", "who called"),
-            ("16 4 w levitate", "says nothing"),
+            ("16 4 w thread main", "the number of a thread"),
         ] {
             let said = of(bad).unwrap_err();
             assert!(said.contains(why), "{bad}: {said}");

@@ -7,7 +7,7 @@ use super::Front;
 use crate::server::bridge::book::Watch;
 use crate::server::bridge::packets;
 use std::collections::HashMap;
-use ulpf_bridge::filter::{Asked, Program};
+use ulpf_bridge::filter::Program;
 use ulpf_bridge::{Bytes, Feature, Hit, Kind, Reason, Request, Stop};
 use ulpf_lib::agent::AgentError;
 
@@ -120,7 +120,7 @@ impl Front {
         // It stops behind the instruction: what comes with it or after it is that one's work.
         let now =
             matches!(&stop.reason, Reason::Watch { hit: h, .. } if h.sequence <= hit.sequence);
-        let silent = hit.write && hit.old == hit.new;
+        let silent = hit.is_silent();
         let Some(w) = self.book.watches.get(&number) else {
             return (false, false);
         };
@@ -131,8 +131,7 @@ impl Front {
     /// Is it logged, and does it stop?
     async fn judged(&mut self, number: u32, hit: &mut Hit) -> (bool, bool) {
         self.learn_values(number, hit).await;
-        let known = !hit.old.0.is_empty();
-        let silent = hit.write && known && hit.old == hit.new;
+        let silent = hit.is_silent();
         let Some(w) = self.book.watches.get_mut(&number) else {
             return (false, false);
         };
@@ -187,22 +186,21 @@ impl Front {
             else {
                 return true;
             };
-            let asked = Asked {
-                hit,
-                addr: *addr,
-                len: *len,
-                number: counts.hits,
-            };
+            let candidate = hit.candidate(filter, *addr, *len, counts.hits);
             let mut passed = *passed;
-            let (passes, failed) = filter.passes(&asked, &mut passed, &mut program);
+            let count = || {
+                passed += 1;
+                passed - 1
+            };
+            let verdict = filter.passes(&candidate, &mut program, count);
             let Some(missing) = program.missing.take() else {
                 if let Some(w) = self.book.watches.get_mut(&number) {
                     w.passed = passed;
                 }
-                if let Some(why) = failed {
+                if let Some(why) = verdict.failed {
                     self.tell_failure(number, hit, why);
                 }
-                return passes;
+                return verdict.passes;
             };
             let block = Request::Read {
                 addr: missing,

@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use ulpf_bridge::{Bytes, Hit, Kind, Listed, Reply, Totals};
+use ulpf_bridge::{Bytes, Hit, Listed, Reply, Totals};
+use ulpf_lib::AccessKind;
+use ulpf_lib::command::{self, Command};
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
-use ulpf_lib::{AccessKind, WatchKind};
 
 /// Hits that are kept for who asks later, and of one answer at most.
 const KEPT: usize = 1 << 16;
@@ -87,11 +88,7 @@ impl Looks {
                 id: id as u64,
                 addr: line.start.load(Relaxed),
                 len: line.len.load(Relaxed),
-                kind: match crate::top::look::kind_of(what) {
-                    WatchKind::Write => Kind::Write,
-                    WatchKind::Read => Kind::Read,
-                    WatchKind::Access => Kind::Access,
-                },
+                kind: crate::top::look::kind_of(what).into(),
                 hits,
                 silent,
                 filtered: n.filtered.load(Relaxed),
@@ -121,6 +118,7 @@ fn told(hit: &ring::Hit, sequence: u64) -> Hit {
         pc: hit.pc,
         thread: hit.tid.into(),
         write: hit.kind != AccessKind::Read as u8,
+        read: hit.kind == AccessKind::ReadWrite as u8,
         addr: hit.addr,
         len: hit.len.into(),
         old: bytes(&hit.old),
@@ -132,12 +130,12 @@ fn told(hit: &ring::Hit, sequence: u64) -> Hit {
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
     /// Is it ours, and on this machine?
     pub(super) async fn look_for_the_stub(&mut self) {
-        let Ok(about) = self.remote.monitor("ulpf about").await else {
+        let Ok(about) = self.remote.monitor(&Command::About.to_string()).await else {
             return;
         };
-        let about: serde_json::Value = serde_json::from_str(about.trim()).unwrap_or_default();
-        let pid = about["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
-        self.looks = pid.and_then(Looks::of);
+        if let Ok(command::Reply::About { pid, .. }) = serde_json::from_str(about.trim()) {
+            self.looks = Looks::of(pid);
+        }
     }
 
     pub(super) fn list(&mut self) -> Answer {

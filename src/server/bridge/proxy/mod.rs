@@ -236,7 +236,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
     }
 
     fn hello(&self, versions: [u32; 2]) -> Answer {
-        if agree(versions).is_none() {
+        let Some(version) = agree(versions) else {
             return Err(Refusal::new(
                 format!(
                     "There is no version of the bridge that both sides speak: {versions:?} and {VERSION}"
@@ -244,7 +244,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 "they are of different times",
                 "Build both from the same source.",
             ));
-        }
+        };
         let full = self.registers.len() >= packets::REGISTERS;
         let mut features = vec![
             Feature::Breakpoints,
@@ -262,7 +262,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             features.push(Feature::Statistics);
         }
         Ok(Reply::Hello {
-            version: VERSION,
+            version,
             backend: if self.flavour == Flavour::Gem5 {
                 "gem5"
             } else {

@@ -8,6 +8,7 @@ use crate::rsp;
 use crate::server::bridge::packets;
 use tokio::io::{AsyncRead, AsyncWrite};
 use ulpf_bridge::{Armed, Bytes, How, Kind, Refusal, Reply, Request, WatchSpec};
+use ulpf_lib::WatchKind;
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
     pub(super) async fn answer(&mut self, request: Request) -> Answer {
@@ -203,10 +204,7 @@ fn number(kind: Kind) -> u8 {
     }
 }
 
+/// As gem5's script understands it, which has one more way to say which watch is to go.
 fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Write => "w",
-        Kind::Read => "r",
-        Kind::Access => "rw",
-    }
+    WatchKind::from(kind).word()
 }

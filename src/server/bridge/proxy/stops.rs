@@ -112,6 +112,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 pc: self.stop.pc,
                 thread: self.stop.thread,
                 write: kind == Kind::Write,
+                read: false,
                 addr,
                 len: 1,
                 old: Bytes::default(),

@@ -3,11 +3,11 @@
 use core::fmt::Write;
 
 use ulpf_lib::boot::{BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL};
+use ulpf_lib::command::reply::Quoted;
 use ulpf_lib::device;
 use ulpf_lib::guard::{DeviceUse, Machine};
 
-use super::monitor::{quoted, refused};
-use super::watches::from_lib;
+use super::monitor::refused;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::upcall;
 
@@ -37,7 +37,7 @@ pub fn no_upcalls(rest: &mut AtRest) {
 pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
     let guards = rest.guards();
     if let Err(r) = guards.prepare() {
-        return refused(out, &from_lib(r));
+        return refused(out, &r);
     }
     let (name, why, upcalls) = match guards.machine() {
         Machine::Device(device) => {
@@ -56,11 +56,9 @@ pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
         Machine::Signals(Some(why)) => ("signal", why.why(), None),
         _ => ("signal", "it was asked for", None),
     };
-    let _ = write!(out, "{{\"backend\":\"{name}\",\"why\":");
-    quoted(out, why);
+    let _ = write!(out, "{{\"backend\":\"{name}\",\"why\":{}", Quoted(why));
     if let Machine::Signals(Some(why)) = guards.machine() {
-        let _ = out.write_str(",\"what_to_do\":");
-        quoted(out, why.what_to_do());
+        let _ = write!(out, ",\"what_to_do\":{}", Quoted(why.what_to_do()));
     }
     if let Some(n) = upcalls {
         let _ = write!(out, ",\"upcalls\":{n}");

@@ -7,14 +7,13 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_engine::agent::{self, variable};
+use ulpf_lib::filter::{Filter, Thread};
 use ulpf_lib::{TargetAddr, WatchId, WatchRange};
 
 use super::Control;
-use super::words::{self, bytecode, comparison, masked, number};
-use crate::attributes::Attributes;
-use crate::filter::{FAILED, Filter, Ranges};
-use crate::g;
+use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::filter::{CountedFilter, FAILED};
+use ulpf_stub_handlers::global::g;
 
 pub const HELP: &str = "\
 FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new OP N [mask M],
@@ -23,100 +22,39 @@ FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new 
   BYTECODE: a GDB agent expression in hex (ARCHITECTURE.md lists the variables of a hit)
 ";
 
-/// The filter words of one command.
-#[derive(Default)]
-pub struct Words {
-    filter: Filter,
-    any: bool,
-    /// Go on counting where the watch's filter was.
-    keep: bool,
-}
-
-type Found = Result<bool, &'static str>;
-
-impl Words {
-    /// Takes a word and what belongs to it. `Ok(false)`: it says nothing about filters.
-    pub fn take<'a>(&mut self, word: &str, w: &mut impl Iterator<Item = &'a str>) -> Found {
-        let f = &mut self.filter;
-        match word {
-            "changed" => f.changed = true,
-            "thread" => match w.next() {
-                Some("main") => f.thread = g().pid.load(Relaxed) as u32,
-                word => match number(word) {
-                    Some(tid) if tid > 0 && tid <= i32::MAX as u64 => f.thread = tid as u32,
-                    _ => return Err("thread takes a Linux thread id, or main"),
-                },
-            },
-            "skip" => f.skip = number(w.next()).ok_or("skip takes a number")?,
-            "count" => f.count = number(w.next()).ok_or("count takes a number")?,
-            "unit" => match number(w.next()) {
-                Some(n) if n <= 8 => f.unit = n,
-                _ => return Err("unit takes a number from 0 to 8"),
-            },
-            "from" | "outside" => f.pc = Some(ranges(word, w.next())?),
-            "called" => match w.next() {
-                Some(word @ ("from" | "outside")) => f.caller = Some(ranges(word, w.next())?),
-                _ => return Err("called is followed by from or outside"),
-            },
-            "old" => f.conditions.push(comparison(variable::OLD, w)?),
-            "new" => f.conditions.push(comparison(variable::NEW, w)?),
-            // A mask for the comparison before it.
-            "mask" => {
-                let mask = number(w.next()).ok_or("mask takes a number")?;
-                let code = f.conditions.last_mut();
-                masked(code.ok_or("mask follows old or new OP N")?, mask)?;
-            }
-            "if" => {
-                let hex = w.next().filter(|word| *word == "x").and_then(|_| w.next());
-                let code = hex.and_then(bytecode);
-                f.conditions
-                    .push(code.ok_or("if takes x and bytecode in hex")?);
-            }
-            "keep" => self.keep = true,
-            _ => return Ok(false),
+/// The filter of a command, for a watch of `len` bytes (`None`: the heap); `Ok(None)`: every hit matters.
+pub fn counted(
+    mut filter: Filter,
+    len: Option<u64>,
+) -> Result<Option<Arc<CountedFilter>>, &'static str> {
+    match filter.thread {
+        // A vfork child's threads have the number of another process.
+        Some(Thread::Main) => {
+            let pid = g().pid.load(Relaxed) as u64;
+            filter.thread = Some(Thread::Id(pid));
         }
-        self.any = true;
-        Ok(true)
+        Some(Thread::Id(id)) if id > i32::MAX as u64 => {
+            return Err("thread takes a Linux thread id, or main");
+        }
+        _ => {}
     }
-
-    /// `Ok(None)`: nothing was asked for.
-    pub fn finish(mut self, range: Option<WatchRange>) -> Result<Option<Filter>, &'static str> {
-        let f = &mut self.filter;
-        for code in &f.conditions {
-            let by_element = &mut f.by_element;
-            let see =
-                |v| *by_element |= matches!(v, variable::OLD | variable::NEW | variable::ADDR);
-            if !agent::variables(code, see) {
-                return Err("the bytecode has an opcode that is not supported, or is cut off");
-            }
-        }
-        if f.unit == 0 {
-            f.unit = range.map_or(0, |r| r.len).min(9) % 9;
-        }
-        Ok(self.any.then_some(self.filter))
-    }
-}
-
-fn ranges(word: &str, text: Option<&str>) -> Result<Ranges, &'static str> {
-    Ok(Ranges {
-        inside: word == "from",
-        list: words::ranges(text)?,
-    })
+    let asks = filter != Filter::default();
+    Ok(asks.then(|| Arc::new(CountedFilter::new(filter, len))))
 }
 
 /// Filters for watches that the debugger sets itself, by their bytes.
 #[derive(Default)]
-pub struct ByRange(Vec<(WatchRange, Arc<Filter>)>);
+pub struct ByRange(Vec<(WatchRange, Arc<CountedFilter>)>);
 
 impl ByRange {
-    pub fn find(&self, range: WatchRange) -> Option<Arc<Filter>> {
+    pub fn find(&self, range: WatchRange) -> Option<Arc<CountedFilter>> {
         let found = self.0.iter().find(|f| f.0 == range)?;
         Some(found.1.clone())
     }
 }
 
 impl Control {
-    fn set_filter(&mut self, id: WatchId, filter: Option<Arc<Filter>>) {
+    fn set_filter(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
         let a = Attributes {
             filter,
             ..g().attributes(id).clone()
@@ -124,15 +62,20 @@ impl Control {
         self.set_attributes(id, a);
     }
 
-    /// Changes the filter of a watch. `Ok(false)`: there is no such watch.
-    pub fn filter_watch(&mut self, id: WatchId, words: Words) -> Result<bool, &'static str> {
+    /// Changes the filter of a watch; `keep`: the new one counts on from the old one. `Ok(false)`: there is no
+    /// such watch.
+    pub fn filter_watch(
+        &mut self,
+        id: WatchId,
+        filter: Filter,
+        keep: bool,
+    ) -> Result<bool, &'static str> {
         let range = self.staged.get(id).map(|w| w.0);
         let heap = self.heap.list().any(|w| w.0 == id);
         if !heap && range.is_none() {
             return Ok(false);
         }
-        let keep = words.keep;
-        let filter = words.finish(range)?.map(Arc::new);
+        let filter = counted(filter, range.map(|r| r.len))?;
         if let (Some(new), Some(old), true) = (&filter, &g().attributes(id).filter, keep) {
             new.goes_on(old);
         }
@@ -148,9 +91,9 @@ impl Control {
     pub fn filter_range(
         &mut self,
         range: WatchRange,
-        words: Words,
+        filter: Filter,
     ) -> Result<Vec<WatchId>, &'static str> {
-        let filter = words.finish(Some(range))?.map(Arc::new);
+        let filter = counted(filter, Some(range.len))?;
         self.filters.0.retain(|f| f.0 != range);
         if let Some(f) = &filter {
             self.filters.0.push((range, f.clone()));

@@ -17,12 +17,11 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::Control;
 use super::parked::{self, Parked};
 use crate::inferior::Refusal;
-use ulpf_stub_handlers::filter::Filter;
-use ulpf_stub_handlers::global::Attributes;
+use ulpf_stub_tables::filter::CountedFilter;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_tables::attributes::Wish;
+use ulpf_stub_tables::attributes::{Attributes, Wish};
 
 /// One watch on the heap, as the user has set it.
 struct HeapWatch {
@@ -107,7 +106,7 @@ impl Control {
             let end = g().brk.load(Relaxed).next_multiple_of(4096);
             let brk = (start_brk().unwrap_or(end), end);
             let guards = self.world.rest().guards();
-            self.heap.parts = guards.heap(brk, &not).map_err(super::watches::from_lib)?;
+            self.heap.parts = guards.heap(brk, &not)?;
         }
         let id = self
             .staged
@@ -138,7 +137,7 @@ impl Control {
         true
     }
 
-    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<Filter>>) {
+    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
         let watch = self.heap.watches.iter_mut().find(|w| w.id == id);
         if let Some(w) = watch {
             w.attributes.filter = filter;

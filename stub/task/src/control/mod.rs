@@ -34,7 +34,6 @@ mod unwind;
 mod vanished;
 mod watchdog;
 mod watches;
-pub mod words;
 mod world;
 
 use alloc::string::String;

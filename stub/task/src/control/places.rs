@@ -1,20 +1,17 @@
-//! `ulpf watches KIND [stop] [log] [bt N] [PLACEMENT] at PLACE …`: many watches of which the same is wanted.
+//! `ulpf watches KIND … at PLACE …`: many watches of which the same is wanted.
 //!
-//! ```text
-//! PLACE  ADDR:LEN[*COUNT+STRIDE]     0x4040:8, or 0x4040:8*1000+64: a thousand (at most a million), 64 bytes apart
-//! ```
 //! The answer goes through them in order, a line for each stretch: `{"watches":[FIRST,COUNT]}` for so many
 //! consecutive numbers, or why one was refused.
 
+use alloc::string::String;
 use core::fmt::Write;
 
-use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+use ulpf_lib::command::{Place, Reply};
+use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::monitor::refused;
-use super::watches::refusal;
-use super::words::place;
-use crate::attributes::Attributes;
+use ulpf_stub_tables::attributes::Attributes;
 use crate::inferior::Refusal;
 
 /// Numbers that follow each other.
@@ -25,8 +22,9 @@ struct Stretch {
 
 impl Stretch {
     fn tell(&mut self, out: &mut dyn Write) {
-        if self.count > 0 {
-            let _ = writeln!(out, "{{\"watches\":[{},{}]}}", self.first, self.count);
+        let (first, count) = (self.first, self.count);
+        if count > 0 {
+            let _ = writeln!(out, "{}", Reply::Watches { first, count });
         }
         self.count = 0;
     }
@@ -44,29 +42,27 @@ impl Stretch {
 
 impl Control {
     /// Arms them with the next resumption.
-    pub fn watch_places<'a>(
+    pub fn watch_places(
         &mut self,
         kind: WatchKind,
         a: &Attributes,
-        places: impl Iterator<Item = &'a str>,
+        places: &[Result<Place, String>],
         out: &mut dyn Write,
     ) {
         let mut told = Stretch { first: 0, count: 0 };
-        for word in places {
-            let Some(p) = place(word) else {
-                told.tell(out);
-                refused(out, &not_a_place(word));
-                continue;
+        for place in places {
+            let place = match place {
+                Ok(place) => *place,
+                Err(word) => {
+                    told.tell(out);
+                    refused(out, &not_a_place(word));
+                    continue;
+                }
             };
-            for n in 0..p.count {
-                let start = p
-                    .stride
-                    .checked_mul(n)
-                    .and_then(|far| p.start.checked_add(far));
-                let range = start.and_then(|start| WatchRange::new(TargetAddr(start), p.len));
+            for range in place.ranges() {
                 let done = match range {
                     Some(range) => self.watch_bulk(range, kind, a),
-                    None => Err(no_range(word)),
+                    None => Err(no_range(place)),
                 };
                 match done {
                     Ok(id) => told.add(id, out),
@@ -89,7 +85,7 @@ impl Control {
     ) -> Result<WatchId, Refusal> {
         let id = self.stage(range, kind, a.wish)?;
         // It may be one that was taken away since the program ran, with what was said about it then.
-        let was = crate::g().attributes(id);
+        let was = ulpf_stub_handlers::global::g().attributes(id);
         let (wish, group) = (was.wish, was.group);
         let a = Attributes {
             wish,
@@ -102,18 +98,17 @@ impl Control {
 }
 
 fn not_a_place(word: &str) -> Refusal {
-    refusal(
+    Refusal::new(
         alloc::format!("cannot watch `{word}`"),
-        "this is no place".into(),
-        "say ADDR:LEN, or ADDR:LEN*COUNT+STRIDE for COUNT of them (at most 1048576), for example 0x4040:8*1000+64"
-            .into(),
+        "this is no place",
+        "say ADDR:LEN, or ADDR:LEN*COUNT+STRIDE for COUNT of them (at most 1048576), for example 0x4040:8*1000+64",
     )
 }
 
-fn no_range(word: &str) -> Refusal {
-    refusal(
-        alloc::format!("cannot watch `{word}`"),
-        "the length is zero or the range wraps around the end of the address space".into(),
-        "watch fewer bytes".into(),
+fn no_range(place: Place) -> Refusal {
+    Refusal::new(
+        alloc::format!("cannot watch `{place}`"),
+        "the length is zero or the range wraps around the end of the address space",
+        "watch fewer bytes",
     )
 }

@@ -14,7 +14,7 @@ use ulpf_lib::guard::maps::Snapshot;
 use super::Control;
 use super::functions::Object;
 use super::text;
-use ulpf_stub_handlers::global::Attributes;
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_tables::code::{Code, File};
@@ -25,7 +25,8 @@ const MOST: u64 = 256 << 20;
 impl Control {
     /// Before the program goes on: some watch wants to know callers, and nothing is known yet.
     pub fn prepare_backtraces(&mut self) {
-        let by_caller = |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.caller.is_some());
+        let by_caller =
+            |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.filter.caller.is_some());
         let wanted = || {
             let mut all = g().watches().attributes.all();
             all.any(|a| a.backtrace > 0 || by_caller(a))

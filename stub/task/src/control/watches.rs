@@ -9,7 +9,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, roster};
 use crate::inferior::Refusal;
-use ulpf_stub_handlers::global::Attributes;
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_tables::attributes::Wish;
@@ -20,10 +20,6 @@ pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
         why,
         what_to_do,
     }
-}
-
-pub fn from_lib(r: ulpf_lib::refusal::Refusal) -> Refusal {
-    refusal(r.what, r.why, r.what_to_do)
 }
 
 pub fn no_numbers() -> Refusal {
@@ -92,7 +88,7 @@ impl Control {
             self.check_register(range, kind)
         } else {
             let guards = self.world.rest().guards();
-            guards.check(range, kind).map_err(from_lib)
+            guards.check(range, kind)
         };
         possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
     }
@@ -132,7 +128,7 @@ impl Control {
         }
         let unarmed = self.world.rest().guards().apply(wanted);
         for u in unarmed {
-            let r = from_lib(u.refusal);
+            let r = u.refusal;
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
             self.last_refusal = Some(r);

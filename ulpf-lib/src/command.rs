@@ -1,0 +1,275 @@
+//! The commands of `monitor ulpf …`, as types: whoever sends one prints it, whoever gets one (our stub, and the
+//! bridge's front end in a stub's place) parses it, and users type the same words. `reply` is what is answered.
+//!
+//! ```text
+//! TEXT    := LINE ((';' | '\n') LINE)*
+//! LINE    := 'ulpf' COMMAND                        see [`Command`]
+//! WATCH   := r|w|rw HOW FILTER
+//! HOW     := ['stop'] ['log'] ['bt' N] ['auto' | 'guard' | 'debug-register']
+//! FILTER  := see `filter/words.rs`
+//! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand of them, 64 bytes apart
+//! ```
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::addr::TargetAddr;
+use crate::filter::Filter;
+use crate::refusal::Refusal;
+use crate::ring::MAX_FRAMES;
+use crate::watch::{WatchKind, WatchRange};
+
+mod parse;
+pub mod reply;
+
+pub use reply::Reply;
+
+/// Watches in one place: an answer has a line for each that is refused.
+pub const MOST_IN_PLACE: u64 = 1 << 20;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// `help`
+    Help,
+    /// `watch ADDR LEN WATCH`, `watch heap WATCH`
+    Watch(Arm),
+    /// `watches KIND HOW at PLACE…`: many of which the same is wanted.
+    Watches {
+        kind: WatchKind,
+        how: How,
+        /// Or a word that is no place.
+        places: Vec<Result<Place, String>>,
+    },
+    /// `unwatch ID`
+    Unwatch(u32),
+    /// `on ID`, `off ID`
+    Switch {
+        id: u32,
+        on: bool,
+    },
+    /// `filter ID FILTER`, `filter at ADDR LEN FILTER`
+    Filter {
+        of: FilterOf,
+        filter: Filter,
+        /// `keep`: go on counting where the filter before it was.
+        keep: bool,
+    },
+    /// `placement [WHERE]`
+    Placement(Option<Placement>),
+    /// `backend`, `stats`, `about`, `why`, `sites`, `stop`
+    Backend,
+    Stats,
+    About,
+    Why,
+    Sites,
+    Stop,
+    /// `patch-syscalls on|off [after N]`
+    PatchSyscalls {
+        on: bool,
+        after: Option<u32>,
+    },
+    /// `patch [on|off] [after N] [patience N]`
+    Patch {
+        on: Option<bool>,
+        after: Option<u32>,
+        patience: Option<u32>,
+    },
+    /// `patch sites [N]`
+    PatchSites(u64),
+    /// `last ADDR [LEN] [N]`
+    Last {
+        addr: u64,
+        len: u64,
+        most: u64,
+    },
+    /// `log [N]`
+    Log(u64),
+}
+
+/// A watch that is wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arm {
+    /// `None`: the heap.
+    pub range: Option<WatchRange>,
+    pub kind: WatchKind,
+    pub how: How,
+    pub filter: Filter,
+}
+
+/// What is to be done at a hit, and where the watch is to live.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct How {
+    pub stop: bool,
+    pub log: bool,
+    /// Frames of a backtrace in the log.
+    pub backtrace: u8,
+    /// `None`: as `placement` says.
+    pub placement: Option<Placement>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Where it costs least.
+    #[default]
+    Auto,
+    Guard,
+    Register,
+}
+
+impl Placement {
+    pub fn parse(word: &str) -> Option<Placement> {
+        Some(match word {
+            "auto" => Placement::Auto,
+            "guard" => Placement::Guard,
+            "debug-register" => Placement::Register,
+            _ => return None,
+        })
+    }
+}
+
+/// Whose filter it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FilterOf {
+    Watch(u32),
+    /// Of the debugger's own watches on exactly these bytes, now and later.
+    Range(WatchRange),
+}
+
+/// So many watches of `len` bytes from `start` on, `stride` bytes apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub start: u64,
+    pub len: u64,
+    pub count: u64,
+    pub stride: u64,
+}
+
+impl Place {
+    /// The ranges; `None` for those that no watch can have.
+    pub fn ranges(self) -> impl Iterator<Item = Option<WatchRange>> {
+        (0..self.count).map(move |n| {
+            let start = self.start.checked_add(self.stride.checked_mul(n)?)?;
+            WatchRange::new(TargetAddr(start), self.len)
+        })
+    }
+}
+
+/// Why a line is no command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// It does not begin with `ulpf`.
+    Foreign,
+    /// No command has this name.
+    Unknown(String),
+    Refused(Refusal),
+}
+
+/// The lines of a monitor command.
+pub fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split([';', '\n'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Placement::Auto => "auto",
+            Placement::Guard => "guard",
+            Placement::Register => "debug-register",
+        })
+    }
+}
+
+/// Each part has a blank before it.
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for (said, word) in [(self.stop, " stop"), (self.log, " log")] {
+            if said {
+                f.write_str(word)?;
+            }
+        }
+        if self.backtrace > 0 {
+            write!(f, " bt {}", self.backtrace)?;
+        }
+        self.placement.map_or(Ok(()), |p| write!(f, " {p}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:#x}:{}", self.start, self.len)?;
+        match (self.count, self.stride) {
+            (1, 0) => Ok(()),
+            (count, stride) => write!(f, "*{count}+{stride}"),
+        }
+    }
+}
+
+impl fmt::Display for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.range {
+            None => f.write_str("heap ")?,
+            Some(r) => write!(f, "{:#x} {} ", r.start.0, r.len)?,
+        }
+        write!(f, "{}{}{}", self.kind.word(), self.how, self.filter)
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let on = |on: bool| if on { "on" } else { "off" };
+        f.write_str("ulpf ")?;
+        match self {
+            Command::Help => f.write_str("help"),
+            Command::Watch(arm) => write!(f, "watch {arm}"),
+            Command::Watches { kind, how, places } => {
+                write!(f, "watches {}{how} at", kind.word())?;
+                places.iter().try_for_each(|place| match place {
+                    Ok(place) => write!(f, " {place}"),
+                    Err(word) => write!(f, " {word}"),
+                })
+            }
+            Command::Unwatch(id) => write!(f, "unwatch {id}"),
+            Command::Switch { id, on: to } => write!(f, "{} {id}", on(*to)),
+            Command::Filter { of, filter, keep } => {
+                match of {
+                    FilterOf::Watch(id) => write!(f, "filter {id}")?,
+                    FilterOf::Range(r) => write!(f, "filter at {:#x} {}", r.start.0, r.len)?,
+                }
+                f.write_str(if *keep { " keep" } else { "" })?;
+                write!(f, "{filter}")
+            }
+            Command::Placement(None) => f.write_str("placement"),
+            Command::Placement(Some(to)) => write!(f, "placement {to}"),
+            Command::Backend => f.write_str("backend"),
+            Command::Stats => f.write_str("stats"),
+            Command::About => f.write_str("about"),
+            Command::Why => f.write_str("why"),
+            Command::Sites => f.write_str("sites"),
+            Command::Stop => f.write_str("stop"),
+            Command::PatchSyscalls { on: to, after } => {
+                write!(f, "patch-syscalls {}", on(*to))?;
+                after.map_or(Ok(()), |n| write!(f, " after {n}"))
+            }
+            Command::Patch {
+                on: to,
+                after,
+                patience,
+            } => {
+                f.write_str("patch")?;
+                to.map_or(Ok(()), |to| write!(f, " {}", on(to)))?;
+                after.map_or(Ok(()), |n| write!(f, " after {n}"))?;
+                patience.map_or(Ok(()), |n| write!(f, " patience {n}"))
+            }
+            Command::PatchSites(n) => write!(f, "patch sites {n}"),
+            Command::Last { addr, len, most } => write!(f, "last {addr:#x} {len} {most}"),
+            Command::Log(n) => write!(f, "log {n}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

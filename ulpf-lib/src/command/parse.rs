@@ -1,0 +1,306 @@
+//! From words to commands. A refusal says which command it is, what is wrong, and how to say it.
+
+use super::*;
+use crate::number::number;
+
+type Parsed = Result<Command, Mistake>;
+
+/// What belongs to one command in its refusals.
+struct Of {
+    what: &'static str,
+    say: &'static str,
+}
+
+impl Of {
+    fn no<T>(&self, why: impl Into<String>) -> Result<T, Mistake> {
+        Err(Mistake::Refused(Refusal::new(self.what, why, self.say)))
+    }
+}
+
+const WATCH: Of = Of {
+    what: "ulpf watch",
+    say: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [FILTER], for example ulpf watch 0x4040 8 w log",
+};
+const WATCHES: Of = Of {
+    what: "ulpf watches",
+    say: "say: ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at ADDR:LEN..., for example ulpf watches w log at 0x4040:8 0x8000:4*100+64",
+};
+const FILTER: Of = Of {
+    what: "ulpf filter",
+    say: "say: ulpf filter ID [FILTER] or ulpf filter at ADDR LEN [FILTER], for example ulpf filter 0 changed skip 10; `monitor ulpf help` lists all",
+};
+const PATCH: Of = Of {
+    what: "ulpf patch",
+    say: "say: ulpf patch, ulpf patch off, ulpf patch on after 16 patience 4096, or ulpf patch sites 20",
+};
+const PATCH_SYSCALLS: Of = Of {
+    what: "ulpf patch-syscalls",
+    say: "say: ulpf patch-syscalls on|off [after N]",
+};
+const LAST: Of = Of {
+    what: "ulpf last",
+    say: "say: ulpf last ADDR [LEN] [N], for example ulpf last 0x4040 8 5",
+};
+
+const NO_SUCH_WATCH: &str = "there is no watch with that number";
+const BAD_PATCH: &str = "it takes on or off, after how many faults a site is patched, and the patience (64 to 65536 accesses to pages without a guard) after which a patch goes; or sites and how many of them";
+
+impl Command {
+    /// One line (see [`lines`]).
+    pub fn parse(line: &str) -> Parsed {
+        let mut w = line.split_ascii_whitespace();
+        match w.next() {
+            Some("help") => return Ok(Command::Help),
+            Some("ulpf") => {}
+            _ => return Err(Mistake::Foreign),
+        }
+        let w = &mut w;
+        match w.next().unwrap_or("") {
+            "help" | "" => Ok(Command::Help),
+            "watch" => watch(w),
+            "watches" => watches(w),
+            "unwatch" => match id(w.next()) {
+                Some(id) => Ok(Command::Unwatch(id)),
+                None => WATCH.no(NO_SUCH_WATCH),
+            },
+            word @ ("on" | "off") => match id(w.next()) {
+                Some(id) => Ok(Command::Switch {
+                    id,
+                    on: word == "on",
+                }),
+                None => WATCH.no("on and off take the number of a watch"),
+            },
+            "filter" => filter(w),
+            "placement" => placement(w.next()),
+            "backend" => Ok(Command::Backend),
+            "stats" => Ok(Command::Stats),
+            "about" => Ok(Command::About),
+            "why" => Ok(Command::Why),
+            "sites" => Ok(Command::Sites),
+            "stop" => Ok(Command::Stop),
+            "patch-syscalls" => patch_syscalls(w),
+            "patch" => patch(w),
+            "last" => last(w),
+            "log" => Ok(Command::Log(number(w.next()).unwrap_or(100))),
+            other => Err(Mistake::Unknown(other.into())),
+        }
+    }
+}
+
+fn id(word: Option<&str>) -> Option<u32> {
+    u32::try_from(number(word)?).ok()
+}
+
+impl How {
+    /// Takes a word and what belongs to it. `Ok(false)`: it says nothing of that.
+    fn take<'a>(
+        &mut self,
+        word: &str,
+        rest: &mut impl Iterator<Item = &'a str>,
+    ) -> Result<bool, &'static str> {
+        match word {
+            "log" => self.log = true,
+            "stop" => self.stop = true,
+            "bt" => match number(rest.next()) {
+                Some(n) if n <= MAX_FRAMES as u64 => self.backtrace = n as u8,
+                _ => return Err("bt takes a number from 0 to 16"),
+            },
+            _ => match Placement::parse(word) {
+                Some(placement) => self.placement = Some(placement),
+                None => return Ok(false),
+            },
+        }
+        Ok(true)
+    }
+}
+
+fn watch<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let bytes = match w.next() {
+        Some("heap") => None,
+        word => match (number(word), number(w.next())) {
+            (Some(addr), Some(len)) => Some((addr, len)),
+            (Some(_), None) => return WATCH.no("the length has to be a number"),
+            (None, _) => return WATCH.no("the address has to be a number, or the word heap"),
+        },
+    };
+    let Some(kind) = w.next().and_then(WatchKind::parse) else {
+        return WATCH.no("the kind has to be r, w or rw");
+    };
+    let (mut how, mut filter) = (How::default(), Filter::default());
+    while let Some(word) = w.next() {
+        let known = match how.take(word, w) {
+            Ok(false) => filter.take(word, w),
+            known => known,
+        };
+        match known {
+            Ok(true) => {}
+            Ok(false) => return WATCH.no(format!("`{word}` says nothing about a watch")),
+            Err(why) => return WATCH.no(why),
+        }
+    }
+    let range = match bytes {
+        None => None,
+        Some((addr, len)) => match WatchRange::new(TargetAddr(addr), len) {
+            Some(range) => Some(range),
+            None => {
+                let why =
+                    "the length is zero or the range wraps around the end of the address space";
+                return WATCH.no(why);
+            }
+        },
+    };
+    Ok(Command::Watch(Arm {
+        range,
+        kind,
+        how,
+        filter,
+    }))
+}
+
+fn watches<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let Some(kind) = w.next().and_then(WatchKind::parse) else {
+        return WATCHES.no("the kind has to be r, w or rw");
+    };
+    let mut how = How::default();
+    loop {
+        match w.next() {
+            None => return WATCHES.no("no place is named"),
+            Some("at") => break,
+            Some(word) => match how.take(word, w) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let why = format!("`{word}` says nothing that holds for many watches");
+                    return WATCHES.no(why);
+                }
+                Err(why) => return WATCHES.no(why),
+            },
+        }
+    }
+    let places = w.map(|word| Place::parse(word).ok_or_else(|| word.into()));
+    Ok(Command::Watches {
+        kind,
+        how,
+        places: places.collect(),
+    })
+}
+
+impl Place {
+    pub fn parse(word: &str) -> Option<Place> {
+        let (start, rest) = word.split_once(':')?;
+        let start = number(Some(start))?;
+        let Some((len, rest)) = rest.split_once('*') else {
+            return Some(Place {
+                start,
+                len: number(Some(rest))?,
+                count: 1,
+                stride: 0,
+            });
+        };
+        let (count, stride) = rest.split_once('+')?;
+        Some(Place {
+            start,
+            len: number(Some(len))?,
+            count: number(Some(count)).filter(|n| *n <= MOST_IN_PLACE)?,
+            stride: number(Some(stride))?,
+        })
+    }
+}
+
+fn filter<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let of = match w.next() {
+        Some("at") => match (number(w.next()), number(w.next())) {
+            (Some(addr), Some(len)) => match WatchRange::new(TargetAddr(addr), len) {
+                Some(range) => FilterOf::Range(range),
+                None => return FILTER.no("no watch has such a range"),
+            },
+            _ => return FILTER.no("address and length have to be numbers"),
+        },
+        word => match (id(word), number(word)) {
+            (Some(id), _) => FilterOf::Watch(id),
+            (None, Some(_)) => return FILTER.no(NO_SUCH_WATCH),
+            (None, None) => {
+                return FILTER.no("the watch has to be a number, or at ADDR LEN");
+            }
+        },
+    };
+    let (mut filter, mut keep) = (Filter::default(), false);
+    while let Some(word) = w.next() {
+        match filter.take(word, w) {
+            Ok(true) => {}
+            Ok(false) if word == "keep" => keep = true,
+            Ok(false) => return FILTER.no(format!("`{word}` says nothing about hits")),
+            Err(why) => return FILTER.no(why),
+        }
+    }
+    Ok(Command::Filter { of, filter, keep })
+}
+
+fn placement(word: Option<&str>) -> Parsed {
+    let Some(word) = word else {
+        return Ok(Command::Placement(None));
+    };
+    match Placement::parse(word) {
+        Some(placement) => Ok(Command::Placement(Some(placement))),
+        None => Err(Mistake::Refused(Refusal::new(
+            format!("no placement {word}"),
+            "a watch lives on a guarded page or in a debug register",
+            "say: ulpf placement auto, guard or debug-register",
+        ))),
+    }
+}
+
+fn patch_syscalls<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let on = match w.next() {
+        Some("on") => true,
+        Some("off") => false,
+        _ => return PATCH_SYSCALLS.no("it takes on or off"),
+    };
+    let after = match (w.next(), number(w.next())) {
+        (Some("after"), Some(n)) => Some(n.clamp(1, 1 << 30) as u32),
+        _ => None,
+    };
+    Ok(Command::PatchSyscalls { on, after })
+}
+
+fn patch<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let on = match w.next() {
+        Some("on") => Some(true),
+        Some("off") => Some(false),
+        Some("sites") => {
+            let most = w.next();
+            return match (number(most.or(Some("20"))), w.next()) {
+                (Some(n), None) => Ok(Command::PatchSites(n)),
+                _ => PATCH.no(BAD_PATCH),
+            };
+        }
+        None => None,
+        Some(_) => return PATCH.no(BAD_PATCH),
+    };
+    let (mut after, mut patience) = (None, None);
+    while let Some(word) = w.next() {
+        let n = number(w.next());
+        match (word, n) {
+            ("after", Some(n)) if n < 1 << 30 => after = Some(n as u32),
+            ("patience", Some(n)) if (64..=1 << 16).contains(&n) => patience = Some(n as u32),
+            _ => return PATCH.no(BAD_PATCH),
+        }
+    }
+    Ok(Command::Patch {
+        on,
+        after,
+        patience,
+    })
+}
+
+fn last<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let mut given = [number(w.next()), Some(1), Some(1)];
+    for value in &mut given[1..] {
+        if let Some(word) = w.next() {
+            *value = number(Some(word)).filter(|n| *n > 0);
+        }
+    }
+    match (given, w.next()) {
+        ([Some(addr), Some(len), Some(most)], None) => Ok(Command::Last { addr, len, most }),
+        _ => LAST.no("it takes an address, a number of bytes, and how many writes to tell"),
+    }
+}

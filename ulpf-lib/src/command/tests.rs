@@ -1,0 +1,193 @@
+use super::*;
+use alloc::string::ToString;
+
+/// What is printed is what was meant, and what users type is understood.
+#[test]
+fn printed_and_read_again() {
+    for (typed, printed) in [
+        ("ulpf", "ulpf help"),
+        ("help", "ulpf help"),
+        ("ulpf  watch 0x4040 8 w", "ulpf watch 0x4040 8 w"),
+        (
+            "ulpf watch 64 0x8 rw log stop guard changed",
+            "ulpf watch 0x40 8 rw stop log guard changed",
+        ),
+        (
+            "ulpf watch heap r bt 4 debug-register skip 3",
+            "ulpf watch heap r bt 4 debug-register skip 3",
+        ),
+        (
+            "ulpf watch 16 4 w bt 0 auto from none",
+            "ulpf watch 0x10 4 w auto from none",
+        ),
+        (
+            "ulpf watches w log at 0x40:8 64:4*3+64 64:4*1+8 x",
+            "ulpf watches w log at 0x40:8 0x40:4*3+64 0x40:4*1+8 x",
+        ),
+        ("ulpf unwatch 7", "ulpf unwatch 7"),
+        ("ulpf on 0x7", "ulpf on 7"),
+        ("ulpf off 7", "ulpf off 7"),
+        (
+            "ulpf filter 3 changed keep thread main",
+            "ulpf filter 3 keep changed thread main",
+        ),
+        (
+            "ulpf filter at 16 4 if x 22011327",
+            "ulpf filter at 0x10 4 if x 22011327",
+        ),
+        ("ulpf filter 0", "ulpf filter 0"),
+        ("ulpf placement", "ulpf placement"),
+        (
+            "ulpf placement debug-register",
+            "ulpf placement debug-register",
+        ),
+        ("ulpf backend", "ulpf backend"),
+        ("ulpf stats json", "ulpf stats"),
+        ("ulpf about", "ulpf about"),
+        ("ulpf why", "ulpf why"),
+        ("ulpf sites", "ulpf sites"),
+        ("ulpf stop", "ulpf stop"),
+        (
+            "ulpf patch-syscalls on after 0",
+            "ulpf patch-syscalls on after 1",
+        ),
+        ("ulpf patch-syscalls off", "ulpf patch-syscalls off"),
+        ("ulpf patch", "ulpf patch"),
+        (
+            "ulpf patch on patience 64 after 3",
+            "ulpf patch on after 3 patience 64",
+        ),
+        ("ulpf patch sites", "ulpf patch sites 20"),
+        ("ulpf last 64", "ulpf last 0x40 1 1"),
+        ("ulpf last 0x40 8 5", "ulpf last 0x40 8 5"),
+        ("ulpf log", "ulpf log 100"),
+        ("ulpf log 3", "ulpf log 3"),
+    ] {
+        let command = Command::parse(typed).unwrap_or_else(|m| panic!("{typed}: {m:?}"));
+        assert_eq!(command.to_string(), printed, "{typed}");
+        assert_eq!(Command::parse(printed), Ok(command), "{printed}");
+    }
+}
+
+#[test]
+fn mistakes_say_what_is_wrong() {
+    for (typed, why) in [
+        ("ulpf watch", "the address"),
+        ("ulpf watch x 4 w", "or the word heap"),
+        ("ulpf watch 16 w", "the length"),
+        ("ulpf watch 16 4", "the kind"),
+        ("ulpf watch 16 0 w", "the length is zero"),
+        ("ulpf watch 18446744073709551615 9 w", "wraps around"),
+        ("ulpf watch 16 4 w bt 17", "from 0 to 16"),
+        ("ulpf watch 16 4 w unit 9", "from 0 to 8"),
+        ("ulpf watch 16 4 w keep", "says nothing about a watch"),
+        ("ulpf watches w log", "no place is named"),
+        ("ulpf watches w changed at 1:2", "that holds for many"),
+        ("ulpf watches x at 1:2", "the kind"),
+        ("ulpf unwatch x", "no watch with that number"),
+        ("ulpf on", "take the number of a watch"),
+        ("ulpf off 4294967296", "take the number of a watch"),
+        ("ulpf filter total", "has to be a number"),
+        ("ulpf filter 4294967296", "no watch with that number"),
+        ("ulpf filter at 16 0", "no watch has such a range"),
+        ("ulpf filter at 16", "have to be numbers"),
+        ("ulpf filter 1 log", "says nothing about hits"),
+        ("ulpf placement here", "lives on a guarded page"),
+        ("ulpf patch-syscalls", "on or off"),
+        ("ulpf patch perhaps", "on or off"),
+        ("ulpf patch on patience 63", "64 to 65536"),
+        ("ulpf patch sites x", "how many of them"),
+        ("ulpf last", "it takes an address"),
+        ("ulpf last 1 0", "it takes an address"),
+        ("ulpf last 1 1 1 1", "it takes an address"),
+    ] {
+        match Command::parse(typed) {
+            Err(Mistake::Refused(r)) => assert!(r.why.contains(why), "{typed}: {r}"),
+            other => panic!("{typed}: {other:?}"),
+        }
+    }
+    assert_eq!(
+        Command::parse("ulpf levitate 3"),
+        Err(Mistake::Unknown("levitate".into()))
+    );
+    assert_eq!(Command::parse("reset"), Err(Mistake::Foreign));
+}
+
+#[test]
+fn places_and_their_ranges() {
+    for bad in ["", "x:8", "0x40", "0x40:8*", "0x40:8*3", "64:8*1048577+8"] {
+        assert_eq!(Place::parse(bad), None, "{bad}");
+    }
+    let ranges = |place: &str| -> Vec<Option<(u64, u64)>> {
+        let of = |r: WatchRange| (r.start.0, r.len);
+        let place = Place::parse(place).unwrap();
+        place.ranges().map(|r| r.map(of)).collect()
+    };
+    assert_eq!(ranges("16:4"), [Some((16, 4))]);
+    assert_eq!(ranges("16:4*2+8"), [Some((16, 4)), Some((24, 4))]);
+    assert_eq!(ranges("16:4*2+0xffffffffffffffff"), [Some((16, 4)), None]);
+    assert_eq!(ranges("16:0"), [None]);
+}
+
+#[test]
+fn lines_of_a_text() {
+    let all: Vec<&str> = lines("ulpf stats;\n ; ulpf why").collect();
+    assert_eq!(all, ["ulpf stats", "ulpf why"]);
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn replies_are_read_as_they_were_said() {
+    for reply in [
+        Reply::Watch(7),
+        Reply::Heap {
+            watch: 3,
+            bytes: 1 << 40,
+        },
+        Reply::Watches { first: 9, count: 2 },
+        Reply::Switched {
+            watch: 3,
+            on: false,
+        },
+        Reply::Filtered(vec![]),
+        Reply::Filtered(vec![1, 2]),
+        Reply::Unwatched(Some((0x4040, 8))),
+        Reply::Unwatched(None),
+        Reply::About {
+            session: 0x51,
+            pid: 42,
+            stops_at: 0x756c_7066_0000_0000,
+        },
+        Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
+    ] {
+        let text = reply.to_string();
+        assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), reply);
+    }
+    for bad in ["{}", "OK", "{\"watches\":[1]}", "{\"watch\":-1}"] {
+        assert!(serde_json::from_str::<Reply>(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn statistics_are_json() {
+    let watch = reply::Counted {
+        id: 1,
+        of: reply::CountedBytes::Heap(5),
+        kind: WatchKind::Access,
+        hits: 1,
+        silent: 2,
+        filtered: 3,
+        false_positives: 4,
+        stops: 5,
+        register: true,
+        traps: 6,
+        state: reply::WatchState::Gone,
+    };
+    let text = format!("{}{watch},{watch}]}}", reply::Totals::default());
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["watches"][1]["placement"], "debug-register");
+    assert_eq!(
+        (&json["watches"][0]["heap"], &json["watches"][0]["gone"]),
+        (&5.into(), &true.into())
+    );
+}
