@@ -304,20 +304,21 @@ impl Stepper<'_> {
         Ok((i, memory))
     }
 
-    /// What the kernel reads and writes, for the calls that meet watches.
+    /// What the kernel reads and writes, for the calls that meet watches. Not by the table that the stub
+    /// goes by, on which this is a check.
     fn syscall(&mut self) -> Result<()> {
         use AccessKind::{Read, Write};
         let r = self.t.registers()?;
         let a = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-        let mut parts: Vec<(u64, u64, AccessKind)> = match r.rax {
-            0 | 17 | 45 => vec![(a[1], a[2], Write)],
-            1 | 18 | 44 => vec![(a[1], a[2], Read)],
-            5 => vec![(a[1], 144, Write)],
-            16 => vec![(a[2], 36, Write)],
-            63 => vec![(a[0], 390, Write)],
+        let mut parts: Vec<(u64, u64, AccessKind)> = match r.rax as i64 {
+            libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom => vec![(a[1], a[2], Write)],
+            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto => vec![(a[1], a[2], Read)],
+            libc::SYS_fstat => vec![(a[1], 144, Write)],
+            libc::SYS_ioctl => vec![(a[2], 36, Write)],
+            libc::SYS_uname => vec![(a[0], 390, Write)],
             // The path is a constant.
-            262 => vec![(a[2], 144, Write)],
-            19 | 20 => {
+            libc::SYS_newfstatat => vec![(a[2], 144, Write)],
+            call @ (libc::SYS_readv | libc::SYS_writev) => {
                 let mut iov = vec![0; a[2] as usize * 16];
                 self.t.read(a[1], &mut iov)?;
                 let word = |n: usize| {
@@ -325,7 +326,7 @@ impl Stepper<'_> {
                         .and_then(|b| b.try_into().ok())
                         .map_or(0, u64::from_le_bytes)
                 };
-                let kind = if r.rax == 19 { Write } else { Read };
+                let kind = if call == libc::SYS_readv { Write } else { Read };
                 (0..a[2] as usize)
                     .map(|n| (word(2 * n), word(2 * n + 1), kind))
                     .collect()

@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use linux_raw_sys::general as k;
 use ulpf_lib::AliasAddr;
 use ulpf_lib::guard::{Guards, PageMap};
 use ulpf_lib::ring::{
@@ -174,7 +175,7 @@ impl Global {
     }
     /// Is a guard wanted there that the program's own protection makes superfluous for now?
     pub fn wants(&self, nr: u64, start: u64, end: u64) -> bool {
-        matches!(nr, 10 | 329) // mprotect, pkey_mprotect
+        matches!(nr as u32, k::__NR_mprotect | k::__NR_pkey_mprotect)
             && self.has_watches()
             && self
                 .guards()

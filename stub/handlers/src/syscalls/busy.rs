@@ -17,7 +17,7 @@ pub fn note(t: Current, uc: &mut UContext, insn: u64, nr: u64) {
     }
     let Some(s) = seen(insn) else { return };
     s.signals.fetch_add(1, Relaxed);
-    if sites_code::wanted(nr).is_none() {
+    if !sites_code::may_serve(nr) {
         return;
     }
     if s.refused.load(Relaxed) || has(&s.done, nr) {

@@ -17,14 +17,14 @@ pub mod scratch;
 pub mod sites;
 pub mod sites_code;
 pub mod sockets;
-pub mod table;
 mod timeout;
 mod vectors;
 
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::{TargetAddr, door, sys};
+use ulpf_lib::syscalls::row::{Blocks, Special};
+use ulpf_lib::{TargetAddr, door, sys, syscalls};
 
 use crate::global::g;
 use crate::library;
@@ -43,8 +43,8 @@ use crate::signals::{alternate, kernel, masks, numbers, raise, sigreturn};
 use crate::unwind;
 
 use buffers::List;
+use commands::Memory;
 use scratch::Scratch;
-use table::Memory;
 
 pub const EINTR: i64 = -4;
 /// arch_prctl(2) codes.
@@ -147,21 +147,12 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_sigaltstack => Value(ours(t, uc, nr, a, [(a[0], 24), (a[1], 24)], |uc| {
             alternate::sigaltstack(t, uc, a[0], a[1])
         })),
-        k::__NR_rt_sigsuspend => Value(with_mask(t, uc, nr, a, 0, None)),
-        k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
-        k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
-        k::__NR_pselect6 | k::__NR_io_pgetevents => Value(with_mask_pair(t, uc, nr, a)),
         k::__NR_rt_sigpending => {
             let result = ordinary(t, uc, nr, a);
             if result == 0 {
                 masks::pending(t, a[0]);
             }
             Value(result)
-        }
-        k::__NR_rt_sigtimedwait => Value(with_signal_set(t, uc, nr, a, 0)),
-        k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
-        k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
-            process::clone(t, uc, nr, a)
         }
         k::__NR_arch_prctl if matches!(a[0], SET_GS | GET_GS) => {
             if a[0] == SET_GS && a[1] != 0 {
@@ -182,7 +173,6 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             park::request(t, uc, Request::NoPatches);
             Value(ordinary(t, uc, nr, a))
         }
-        k::__NR_execve | k::__NR_execveat => Value(exec::exec(t, uc, nr, a)),
         k::__NR_exit => process::exit_thread(t, uc, a),
         k::__NR_exit_group => {
             // SAFETY: ends the program, as asked.
@@ -231,17 +221,15 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         }
         k::__NR_prctl if a[0] == door::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
-        k::__NR_mmap
-        | k::__NR_munmap
-        | k::__NR_mremap
-        | k::__NR_mprotect
-        | k::__NR_pkey_mprotect
-        | k::__NR_madvise
-        | k::__NR_brk
-        | k::__NR_shmat
-        | k::__NR_shmdt
-        | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
-        _ => Value(ordinary(t, uc, nr, a)),
+        _ => match syscalls::row(nr).and_then(|row| row.special) {
+            Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
+            Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
+            Some(Special::SignalSet(at)) => Value(with_signal_set(t, uc, nr, a, at as usize)),
+            Some(Special::Clone) => process::clone(t, uc, nr, a),
+            Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
+            Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
+            Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
+        },
     }
 }
 
@@ -336,7 +324,7 @@ fn hiding(t: Current, mask: u64, f: impl FnOnce(Current) -> i64) -> i64 {
 /// Waiting for signals, or a descriptor for them: the park signal stays ours.
 fn with_signal_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
     let mut given = *a;
-    let Some(m) = memory::get::<u64>(a[at]) else {
+    let Some(m) = a.get(at).and_then(|p| memory::get::<u64>(*p)) else {
         return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
     };
     if nr == k::__NR_rt_sigtimedwait as u64
@@ -348,7 +336,9 @@ fn with_signal_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, at: usize) 
         };
     }
     let set = m & !numbers::bit(ulpf_lib::boot::PARK_SIGNAL);
-    given[at] = &set as *const u64 as u64;
+    if let Some(p) = given.get_mut(at) {
+        *p = &set as *const u64 as u64;
+    }
     call(t, uc, nr, a, &given, 1 << at)
 }
 
@@ -409,7 +399,7 @@ fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours
                 sockets::Again::WithoutWaiting => waits = false,
                 sockets::Again::Wait => continue,
                 sockets::Again::Over(result) => {
-                    return finished(t, &timeout, again, nr, a, result);
+                    return finished(t, &timeout, again, a, result);
                 }
             }
         }
@@ -421,12 +411,12 @@ fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours
             let result = attempt(t, uc, made, &args);
             if !(interrupted_by_us(t, result) || tried && result == sockets::EAGAIN) {
                 t.kicked.fetch_or(tried, SeqCst); // the rest waits
-                return finished(t, &timeout, again, nr, a, result);
+                return finished(t, &timeout, again, a, result);
             }
             again = true;
             continue;
         }
-        let memory = table::memory(nr, a);
+        let memory = commands::memory(nr, a);
         if opened::needed(memory, a) {
             return opened::call(t, uc, nr, a, given);
         }
@@ -443,14 +433,14 @@ fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours
             continue;
         }
         t.kicked.fetch_or(tried, SeqCst);
-        let result = finished(t, &timeout, again, nr, a, result);
+        let result = finished(t, &timeout, again, a, result);
         if result == RESTART || result == ABANDONED {
             return result;
         }
         if result == EFAULT
             && !t.leaving.load(Relaxed)
             && g().guarded()
-            && !table::consumes(nr)
+            && !syscalls::row(nr).is_some_and(|row| row.consumes)
             && !matches!(memory, Memory::Addresses)
         {
             drop(scratch);
@@ -467,7 +457,7 @@ fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut ours
 }
 
 fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
-    if table::quick(nr) {
+    if syscalls::row(nr).is_some_and(|row| row.blocks == Blocks::Never) {
         raw(nr, args)
     } else {
         blocking(t, uc, nr, args)
@@ -486,7 +476,6 @@ fn finished(
     t: Current,
     timeout: &Option<timeout::Timeout>,
     again: bool,
-    nr: u64,
     a: &Args,
     result: i64,
 ) -> i64 {
@@ -494,7 +483,7 @@ fn finished(
         return RESTART;
     }
     match timeout {
-        Some(time) if result != ABANDONED && !time.give_back(nr, a, again, result) => EFAULT,
+        Some(time) if result != ABANDONED && !time.give_back(a, again, result) => EFAULT,
         _ => result,
     }
 }
@@ -682,12 +671,12 @@ fn matters(m: &Mapped) -> bool {
 
 /// Does memory that a call has just made accessible lie under a watch?
 fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
-    let (start, len) = match nr {
-        9 => (result, a[1]),
-        10 | 329 => (a[0], a[1]),
-        30 => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
-        25 => (result, a[2]),
-        12 => {
+    let (start, len) = match nr as u32 {
+        k::__NR_mmap => (result, a[1]),
+        k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
+        k::__NR_shmat => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
+        k::__NR_mremap => (result, a[2]),
+        k::__NR_brk => {
             let before = g().brk.load(Relaxed);
             (before, result.saturating_sub(before))
         }

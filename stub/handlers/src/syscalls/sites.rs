@@ -14,6 +14,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
+use ulpf_lib::syscalls::NUMBERS;
+
 use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
 use crate::child;
 use crate::global::g;
@@ -156,7 +158,7 @@ impl Filter {
 
 const SEEN: usize = 1024;
 /// Numbers that can be told apart: all that have a class.
-pub const KNOWN: usize = 512;
+pub const KNOWN: usize = NUMBERS.next_multiple_of(64);
 pub type Numbers = [AtomicU64; KNOWN / 64];
 
 /// A `syscall` instruction that dispatch has met.
