@@ -16,14 +16,13 @@ use ulpf_lib::ring::{
 };
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::breakpoints::Breakpoint;
 use ulpf_stub_tables::{Tables, Watches};
-use ulpf_stub_tables::attributes::Attributes;
 
 use crate::runtime::thread::{Registry, Thread};
 use crate::signals::actions::ActionTable;
 use crate::signals::numbers::bit;
-
 
 pub struct Global {
     pub pid: AtomicI32,

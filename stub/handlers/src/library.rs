@@ -27,7 +27,7 @@ use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::signals::numbers::{SIGSEGV, SIGTRAP};
 use crate::signals::{delivery, kernel};
-use crate::syscalls::Args;
+use crate::syscalls::call::Args;
 
 const EINVAL: i64 = -22;
 const EFAULT: i64 = -14;

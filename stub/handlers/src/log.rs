@@ -12,11 +12,11 @@ use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, SharedHeader, hit_flags};
 use ulpf_lib::sys;
 
 use crate::cause::Cause;
-use ulpf_stub_tables::attributes::Attributes;
 use crate::global::g;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
+use ulpf_stub_tables::attributes::Attributes;
 
 /// The bytes `[start, start + len)` of a watch were touched, and this was there before.
 pub fn hit(

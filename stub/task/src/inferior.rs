@@ -51,7 +51,6 @@ pub enum StopReason {
 
 pub use ulpf_lib::Refusal;
 
-
 pub trait Inferior {
     fn pid(&self) -> i32;
     /// All live program threads, oldest first.

@@ -2,6 +2,7 @@
 
 pub mod areas;
 pub mod asm;
+pub mod clock;
 pub mod debug_registers;
 pub mod debug_traps;
 pub mod events;

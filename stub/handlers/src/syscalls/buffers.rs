@@ -4,12 +4,13 @@
 
 use linux_raw_sys::general as k;
 use ulpf_lib::syscalls;
-use ulpf_lib::syscalls::row::{Buf, Dir, Left, Len, TIME_SIZE};
+use ulpf_lib::syscalls::row::{Dir, Left, Len, TIME_SIZE};
 use ulpf_lib::{AccessKind, TargetAddr};
 
-use super::commands::Memory;
+use super::call::{Args, EINTR};
+use super::list::{List, word};
 use super::scratch::{Kept, Scratch};
-use super::{Args, EINTR, vectors};
+use super::vectors;
 use crate::global::g;
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -32,39 +33,6 @@ pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
         Len::Deref(n) => memory::get::<u32>(arg(n)).unwrap_or(0) as u64,
         Len::OwnSize => memory::get::<u32>(addr).unwrap_or(4).clamp(4, 4096) as u64,
         Len::Str => memory::strlen(addr, PATH_MAX).map_or(0, |n| n as u64 + 1),
-    }
-}
-
-/// A call's own list of buffers.
-pub struct List {
-    one: [Buf; 1],
-    fixed: Option<&'static [Buf]>,
-}
-
-impl List {
-    pub fn of(m: Memory) -> List {
-        let none = Buf {
-            arg: 0,
-            dir: Dir::In,
-            len: Len::Fixed(0),
-        };
-        match m {
-            Memory::Buffers(fixed) => List {
-                one: [none],
-                fixed: Some(fixed),
-            },
-            Memory::One(one) => List {
-                one: [one],
-                fixed: None,
-            },
-            _ => List {
-                one: [none],
-                fixed: Some(&[]),
-            },
-        }
-    }
-    pub fn iter(&self) -> core::slice::Iter<'_, Buf> {
-        self.fixed.unwrap_or(&self.one).iter()
     }
 }
 
@@ -117,11 +85,6 @@ pub fn redirect(nr: u64, list: &List, a: &Args, to: &mut Args, ours: u32, s: &mu
     if let Some(n) = s.vector_count {
         to[2] = n;
     }
-}
-
-/// A futex word: where the kernel finds it.
-pub fn word(addr: u64) -> u64 {
-    g().alias_of(addr).map_or(addr, |a| a.0)
 }
 
 /// Everything that a call touches: before it (`result` is `None`) at most, after it in fact.

@@ -6,7 +6,7 @@ use ulpf_lib::sys;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{self, Buf, Dir, Dir::*, Len, Len::*};
 
-use super::Args;
+use super::call::Args;
 
 /// What is known of a call's memory.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use super::Args;
+use super::call::Args;
 use crate::global::follows;
 use crate::global::g;
 use crate::runtime::asm::ulpf_blocking;

@@ -4,9 +4,10 @@
 
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
+use super::buffers;
+use super::call::{Args, raw};
 use super::commands::Memory;
 use super::scratch::Scratch;
-use super::{Args, buffers, raw};
 use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;

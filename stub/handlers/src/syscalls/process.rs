@@ -11,8 +11,9 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::{AccessKind, sys};
 
+use super::buffers;
+use super::call::{Args, Outcome, RESTART, raw};
 use super::scratch::Scratch;
-use super::{Args, Outcome, RESTART, buffers, raw};
 use crate::breakpoints;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{Dir, Len, Row, Whole};
 
-use super::Args;
+use super::call::Args;
 use super::vectors::{IOV_MAX, IoVec, MsgHdr};
 use crate::runtime::memory;
 

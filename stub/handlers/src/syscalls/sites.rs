@@ -22,6 +22,7 @@ use crate::global::g;
 use crate::rest::AtRest;
 use crate::runtime::areas;
 use crate::runtime::asm::ulpf_slots;
+use crate::runtime::clock;
 use crate::runtime::frame::UContext;
 
 const EINTR: i64 = -4;
@@ -264,7 +265,7 @@ fn unstamp(uc: &mut UContext, r: Option<Reg>) -> u64 {
     let ticks = (now.wrapping_sub(then) as u64).saturating_sub(1) << sites_code::STAMP_SHIFT;
     let mult = g().header().map_or(0, |h| h.tsc_mult);
     let nanos = ((ticks as u128 * mult as u128) >> 32) as u64;
-    super::timeout::now().saturating_sub(nanos).max(1)
+    clock::now().saturating_sub(nanos).max(1)
 }
 
 fn argument_mut(uc: &mut UContext, r: Reg) -> &mut u64 {

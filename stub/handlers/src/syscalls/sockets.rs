@@ -5,51 +5,29 @@
 //! All this begins when the program sets such an option. From then on a slot makes no call that may wait
 //! on a socket, for it keeps no time.
 
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::syscalls::row::Socket;
-use ulpf_lib::{sys, syscalls};
+use ulpf_lib::sys;
 
-use super::timeout::now;
-use super::{Args, EINTR, RESTART, blocking, interrupted_by_us};
+use super::attempt::{blocking, interrupted_by_us};
+use super::call::{Args, EINTR, RESTART};
+use super::timed::{SO_RCVTIMEO, option};
+use crate::runtime::clock::now;
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::Current;
 
 pub const EAGAIN: i64 = -11;
 const EINPROGRESS: i64 = -115;
 const SOL_SOCKET: u32 = 1;
-const SO_RCVTIMEO: u64 = 20;
-const SO_SNDTIMEO: u64 = 21;
 const POLLIN: u64 = 1;
 const POLLOUT: u64 = 4;
 const MSG_DONTWAIT: u64 = 0x40;
 const MSG_WAITALL: u64 = 0x100;
 
-/// The program has set one.
-pub static TIMED: AtomicBool = AtomicBool::new(false);
-
 /// Does this setsockopt(2) limit a wait? (The last two: 64-bit times of 32-bit programs.)
 pub fn limits(a: &Args) -> bool {
     a[1] as u32 == SOL_SOCKET && matches!(a[2] as u32, 20 | 21 | 66 | 67)
-}
-
-/// The option that limits how long a call waits.
-fn option(nr: u64) -> Option<u64> {
-    Some(match syscalls::row(nr)?.socket? {
-        Socket::Receives => SO_RCVTIMEO,
-        Socket::Sends => SO_SNDTIMEO,
-    })
-}
-
-/// May a call wait on a socket for a limited time?
-pub fn may_wait(nr: u64) -> bool {
-    TIMED.load(Relaxed) && option(nr).is_some()
-}
-
-/// When a call began that may have to be made again, or 0.
-pub fn begin(nr: u64) -> u64 {
-    if may_wait(nr) { now() } else { 0 }
 }
 
 /// How a call goes on that we have interrupted.

@@ -2,11 +2,11 @@
 //! rest, so that a stop of the world or a new watch never stretches a sleep. What the kernel says of the
 //! rest goes to our memory first: the program must not see it when the interruption was ours.
 
-use linux_raw_sys::general as k;
+use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{self, Left, Unit};
-use ulpf_lib::{sys, syscalls};
 
-use super::{Args, EINTR};
+use super::call::{Args, EINTR};
+use crate::runtime::clock::now;
 use crate::runtime::memory;
 
 pub struct Timeout {
@@ -18,13 +18,6 @@ pub struct Timeout {
     /// Argument for the rest of a sleep that a signal ends, and where the kernel puts it.
     unslept_at: Option<usize>,
     unslept: [u64; 2],
-}
-
-pub fn now() -> u64 {
-    let mut t = [0u64; 2];
-    // SAFETY: fills `t`.
-    let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
-    t[0] * 1_000_000_000 + t[1]
 }
 
 impl Timeout {

@@ -6,8 +6,8 @@ use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::Dir;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
-use super::Args;
-use super::buffers::List;
+use super::call::Args;
+use super::list::{List, word};
 use super::scratch::Scratch;
 use crate::global::g;
 use crate::runtime::memory;
@@ -301,14 +301,14 @@ pub fn message_spans(
     }
 }
 
-/// futex_waitv: value, address, flags. Words go by the rule of `buffers::word`.
+/// futex_waitv: value, address, flags. Words go by the rule of `word`.
 pub fn waiters(at: u64, len: u64, s: &mut Scratch) -> Option<u64> {
     let count = (len / WAITER).min(128);
     let to = s.copy(at, count * WAITER)?;
     for i in 0..count {
         // SAFETY: within the copy.
-        let word = unsafe { &mut *((to + i * WAITER + 8) as *mut u64) };
-        *word = super::buffers::word(*word);
+        let at = unsafe { &mut *((to + i * WAITER + 8) as *mut u64) };
+        *at = word(*at);
     }
     Some(to)
 }

@@ -11,9 +11,9 @@ use ulpf_lib::filter::{Filter, Thread};
 use ulpf_lib::{TargetAddr, WatchId, WatchRange};
 
 use super::Control;
+use ulpf_stub_handlers::global::g;
 use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::filter::{CountedFilter, FAILED};
-use ulpf_stub_handlers::global::g;
 
 pub const HELP: &str = "\
 FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new OP N [mask M],

@@ -17,11 +17,11 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::Control;
 use super::parked::{self, Parked};
 use crate::inferior::Refusal;
-use ulpf_stub_tables::filter::CountedFilter;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::thread::Thread;
 use ulpf_stub_tables::attributes::{Attributes, Wish};
+use ulpf_stub_tables::filter::CountedFilter;
 
 /// One watch on the heap, as the user has set it.
 struct HeapWatch {

@@ -11,10 +11,10 @@ use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::filters;
-use ulpf_stub_tables::attributes::{Attributes, Wish};
-use ulpf_stub_handlers::global::g;
 use crate::inferior::Refusal;
+use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
+use ulpf_stub_tables::attributes::{Attributes, Wish};
 use ulpf_stub_tables::patches::PATIENCE;
 
 const HELP: &str = "\

@@ -11,8 +11,8 @@ use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::monitor::refused;
-use ulpf_stub_tables::attributes::Attributes;
 use crate::inferior::Refusal;
+use ulpf_stub_tables::attributes::Attributes;
 
 /// Numbers that follow each other.
 struct Stretch {

@@ -7,8 +7,8 @@ use ulpf_lib::ring::listed;
 use ulpf_lib::staged::Changes;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
-use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_tables::attributes::Attributes;
 
 /// These watches take effect, or have ended.
 pub fn changed(changes: &Changes) {

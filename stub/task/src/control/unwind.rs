@@ -14,9 +14,9 @@ use ulpf_lib::guard::maps::Snapshot;
 use super::Control;
 use super::functions::Object;
 use super::text;
-use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::code::{Code, File};
 
 /// Tables larger than that are not read.

@@ -9,9 +9,9 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, roster};
 use crate::inferior::Refusal;
-use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::attributes::Wish;
 
 pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
