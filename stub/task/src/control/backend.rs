@@ -7,7 +7,7 @@ use ulpf_lib::command::reply::Quoted;
 use ulpf_lib::device;
 use ulpf_lib::guard::{DeviceUse, Machine};
 
-use super::monitor::refused;
+use super::replies::refused;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::upcall;
 

@@ -11,6 +11,7 @@ use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::filters;
+use super::replies::{refused, tell};
 use crate::inferior::Refusal;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
@@ -120,15 +121,6 @@ fn about(out: &mut dyn Write) {
 fn help(out: &mut dyn Write) {
     let _ = out.write_str(HELP);
     let _ = out.write_str(filters::HELP);
-}
-
-fn tell(out: &mut dyn Write, done: Result<Reply, Refusal>) {
-    let reply = done.unwrap_or_else(Reply::Refused);
-    let _ = writeln!(out, "{reply}");
-}
-
-pub fn refused(out: &mut dyn Write, r: &Refusal) {
-    tell(out, Err(r.clone()));
 }
 
 /// Of a watch that the debugger's own table lacks.

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
 use ulpf_stub_handlers::runtime::frame::UContext;
@@ -78,4 +79,30 @@ pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
     }
     // SAFETY: 128 plain bytes, which a thread writes only when it parks for a signal; see `frame`.
     Some(unsafe { &mut *t.own().info.as_ptr().cast() })
+}
+
+/// What a thread waits for.
+pub fn asked(t: &Thread) -> Option<Request> {
+    let parked = Parked::of(t).filter(|_| t.state() == State::Requesting);
+    parked.map(|t| t.request())
+}
+
+/// It rests for something, which is to be reported now.
+pub fn has_met(t: &Thread) -> bool {
+    !t.hold.load(SeqCst) && event(t) != Event::None
+}
+
+/// A thread parked in the middle of a debugger's step goes on stepping.
+pub fn resume_again(t: &Thread) -> Resume {
+    if !t.stepping.load(Relaxed) {
+        return Resume::Continue { signal: None };
+    }
+    let (start, end) = t.range();
+    if (start, end) != (0, 0) {
+        return Resume::RangeStep {
+            start: TargetAddr(start),
+            end: TargetAddr(end),
+        };
+    }
+    Resume::Step { signal: None }
 }

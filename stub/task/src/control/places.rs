@@ -10,7 +10,7 @@ use ulpf_lib::command::{Place, Reply};
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
-use super::monitor::refused;
+use super::replies::refused;
 use crate::inferior::Refusal;
 use ulpf_stub_tables::attributes::Attributes;
 

@@ -94,7 +94,7 @@ impl Control {
     }
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
-        self.patches.declassify();
+        self.patches.classes.declassify();
         let watches = &mut self.world.rest().tables_mut().watches;
         watches.attributes.set(id, a);
         roster::attributes_changed(id);
@@ -119,7 +119,7 @@ impl Control {
     /// Sets the guards that the watches in force need.
     pub fn apply_guards(&mut self) {
         self.world.rest().guards().resumed();
-        self.patches.declassify();
+        self.patches.classes.declassify();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let changes = self.world.rest().guards().would_change(&wanted);
@@ -200,7 +200,7 @@ impl Control {
         }
         self.staged.remove_all();
         self.staged.commit();
-        self.patches.declassify();
+        self.patches.classes.declassify();
         self.placement.release_all();
         let rest = self.world.rest();
         rest.tables_mut().watches.list = self.staged.list() as *const _;

@@ -55,6 +55,8 @@ pub fn died(t: &Thread) -> bool {
 #[derive(Default)]
 pub struct World {
     rest: Option<AtRest>,
+    /// It was stopped by [`World::rest`] alone.
+    halted: bool,
 }
 
 impl World {
@@ -72,10 +74,15 @@ impl World {
     /// For whoever changes what handlers read. Nearly always the world rests already: a debugger speaks while it does.
     pub fn rest(&mut self) -> &mut AtRest {
         if self.rest.is_none() {
-            stop(None);
+            self.halted = stop(None);
         }
         // SAFETY: it rests, or the program has died, and nobody reads any more.
         self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
+    }
+
+    /// Nobody but [`World::rest`] has stopped it since this was asked last.
+    pub fn was_halted(&mut self) -> bool {
+        core::mem::take(&mut self.halted)
     }
 
     /// Whoever is not held may run from here on.
