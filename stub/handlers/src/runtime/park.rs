@@ -100,7 +100,7 @@ pub fn park(t: Current, uc: &mut UContext, event: Event) {
     }
 }
 
-/// Applies `Inner::resume` to the context. `Some`: the thread has to rest again at once.
+/// Applies `Own::resume` to the context. `Some`: the thread has to rest again at once.
 fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
     let i = t.own();
     i.event.set(Event::None);

@@ -4,7 +4,7 @@
 //!
 //! SIGSEGV, SIGBUS, SIGTRAP, SIGSYS and the park signal are never blocked in the kernel: a guarded
 //! access, a breakpoint or a dispatched system call may come at any time, and a blocked synchronous
-//! signal would kill the program. What the program believes about them is in `Inner::hidden`.
+//! signal would kill the program. What the program believes about them is in `Own::hidden`.
 //!
 //! ```text
 //! kernel ─▶ entry ─▶ guarded access, system call, breakpoint, debug register: fault, syscalls, direct

@@ -5,7 +5,7 @@
 //! executable and libraries are not part of it. Each stretch is a watch of its own in the watchlist, and
 //! all of them are reported under the number of the watch that the user has set.
 //!
-//! A thread whose system call changes the heap leaves what it did in `Inner::mapped` and asks; it goes on
+//! A thread whose system call changes the heap leaves what it did in `Own::mapped` and asks; it goes on
 //! when the watches have followed.
 
 use alloc::sync::Arc;
