@@ -145,6 +145,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         ulpf_stub_handlers::patches::ENABLED.store(false, SeqCst);
     }
     c.wait_for_boot();
+    c.world.stop(None);
     backend::choose(flags, c.world.rest());
     let mut session = GdbSession::new(pid);
     c.first_stop(&mut session);

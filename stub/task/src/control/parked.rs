@@ -7,6 +7,7 @@ use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
 use ulpf_stub_handlers::runtime::frame::UContext;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
 
 /// A thread that goes on when the task says so, not before: parked, or with a request.
@@ -46,6 +47,15 @@ impl<'a> Parked<'a> {
 
     pub fn take_mapped(&self) -> Mapped {
         self.own().mapped.take()
+    }
+
+    /// It does not step any more.
+    pub fn untrap(&self) {
+        let context = self.0.ctx.load(Acquire);
+        // SAFETY: as in `pc`; nobody else uses the frame.
+        if let Some(c) = unsafe { context.as_mut() } {
+            park::set_tf(c, false);
+        }
     }
 
     pub fn pc(&self) -> u64 {

@@ -21,6 +21,8 @@ use super::parked::{self, Parked, has_met};
 use super::{Control, bulk, files, follow, monitor, pause, reader, text, watches, world};
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
 
+const TRAP_FLAG: u64 = 0x100;
+
 impl Control {
     /// The frame of a thread, which rests.
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
@@ -81,7 +83,10 @@ impl Inferior for Control {
 
     fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs> {
         let (t, c) = self.frame(tid)?;
-        let now = c.gprs;
+        let mut now = c.gprs;
+        if t.untrap.load(SeqCst) {
+            now.rflags &= !TRAP_FLAG;
+        }
         if t.orig_rax.load(Relaxed) < 0 {
             return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
         }

@@ -87,7 +87,7 @@ impl World {
 
     /// Whoever is not held may run from here on.
     pub fn goes_on(&mut self) {
-        self.rest = None;
+        (self.rest, self.halted) = (None, false);
         g().world.store(0, SeqCst);
     }
 }
@@ -146,7 +146,11 @@ pub fn release(t: &Thread, how: Resume) {
             });
             let stepped = t.stepping.swap(step, SeqCst);
             // It was to step, and goes on instead: the flag would be taken for the program's own.
-            t.untrap.store(stepped && !step, SeqCst);
+            let untrap = stepped && !step;
+            match Parked::of(t).filter(|_| untrap) {
+                Some(parked) => parked.untrap(),
+                None => t.untrap.store(untrap, SeqCst),
+            }
         }
         _ => {}
     }
