@@ -180,7 +180,7 @@ class BackEnds(Case):
         self.assertRegex(rsp("vCont;c"), rb"^T05thread:1;.*awatch:756c706600000000;")
         self.assertEqual(len(runs), 4)
         self.assertIn('"old_bytes":"03000000","new_bytes":"04000000"', rsp.monitor("ulpf stop"))
-        self.assertRegex(rsp.monitor("ulpf stats"), r'"filtered":3.*"hits":4.*"stops":1')
+        self.assertRegex(rsp.monitor("ulpf stats"), r'"hits":4,.*"filtered":3,.*"stops":1')
         self.assertEqual(rsp.monitor("ulpf log").count('"watch":1'), 1)
         self.assertRegex(rsp("vCont;c"), rb"^T05")
         self.assertEqual(rsp("vCont;c"), b"W00")
