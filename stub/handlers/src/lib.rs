@@ -8,7 +8,7 @@
 //! Asynchronous signals are blocked throughout, except inside `asm::ulpf_blocking`, where a blocking call of the
 //! program runs under its own mask, and while a guarded access is served (`signals::masks::close` ends that). One that
 //! strikes there is noted, and dealt with on the way out (`Thread::attention`).
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 
 pub mod breakpoints;
 pub mod cause;

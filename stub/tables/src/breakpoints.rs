@@ -70,3 +70,27 @@ impl List {
         self.0.binary_search_by_key(&addr, |b| b.addr)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_ordered_whatever_comes_first() {
+        let mut list = List::new();
+        for addr in [0x30, 0x10, 0x20] {
+            list.insert(Breakpoint {
+                addr,
+                original: addr as u8,
+                conditions: Vec::new(),
+            });
+        }
+        let all: Vec<u64> = list.as_slice().iter().map(|b| b.addr).collect();
+        assert_eq!(all, [0x10, 0x20, 0x30]);
+        assert_eq!(list.at(0x20).map(|b| b.original), Some(0x20));
+        assert!(list.at(0x21).is_none());
+        assert_eq!(list.within_mut(0x10, 0x30).count(), 2);
+        assert_eq!(list.remove(0x20).map(|b| b.addr), Some(0x20));
+        assert!(list.at(0x20).is_none());
+    }
+}

@@ -64,3 +64,41 @@ impl Waiting {
         Some(info)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signal(signo: i32, sender: u64) -> SigInfo {
+        let mut info = SigInfo {
+            signo,
+            ..SigInfo::zeroed()
+        };
+        info.data[0] = sender;
+        info
+    }
+
+    #[test]
+    fn a_standard_signal_is_pending_once_and_a_real_time_signal_is_queued() {
+        let waiting = Waiting::none();
+        for sender in 1..=2 {
+            waiting.push(&signal(5, sender));
+            waiting.push(&signal(40, sender));
+        }
+        assert_eq!(waiting.set(), bit(5) | bit(40));
+        let senders = |of| core::iter::from_fn(|| waiting.take(of)).map(|s| s.data[0]);
+        assert_eq!(senders(bit(5)).collect::<Vec<_>>(), [1]);
+        assert_eq!(senders(bit(40)).collect::<Vec<_>>(), [1, 2]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_asked_for_goes_on_waiting() {
+        let waiting = Waiting::none();
+        waiting.push(&signal(7, 0));
+        waiting.push(&signal(11, 0));
+        assert_eq!(waiting.take(bit(5)).map(|s| s.signo), None);
+        assert_eq!(waiting.take(bit(11)).map(|s| s.signo), Some(11));
+        assert_eq!(waiting.set(), bit(7));
+    }
+}
