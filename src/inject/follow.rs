@@ -3,7 +3,7 @@
 //!
 //! A vfork child leaves the memory where the stub lives on; otherwise its exec is followed alike.
 //!
-//! The stub's side of the conversation is drawn in `stub/src/control/follow.rs`.
+//! The stub's side of the conversation is drawn in `stub/task/src/control/follow.rs`.
 
 use super::image::Image;
 use super::shared::Clocks;
@@ -241,7 +241,7 @@ fn return_from_fork(thread: &Tracee, child: &mut Child, image: &Image) -> io::Re
     }
 }
 
-/// The last instructions of the old stub are at the end of the vDSO (stub/src/ours.rs), which is as it was
+/// The last instructions of the old stub are at the end of the vDSO (stub/handlers/src/ours.rs), which is as it was
 /// afterwards.
 fn out_of_pad(pid: i32) -> io::Result<Tracee> {
     let mut thread = Tracee::adopt(pid);

@@ -2,7 +2,7 @@
 //!
 //! The stub's task has ended, but threads of the program may still be on their way out of its code, and only a
 //! tracer can tell. So every thread is stopped once more; when none is in memory of ours any longer, one of them
-//! unmaps what the stub has listed (`stub/src/ours.rs`), and all go on.
+//! unmaps what the stub has listed (`stub/handlers/src/ours.rs`), and all go on.
 
 use super::attach;
 use super::load::Gate;

@@ -240,7 +240,7 @@ impl SharedArea {
         let header = self.header();
         let word = header.wake.load(Ordering::Acquire);
         header.reader_waits.store(1, Ordering::SeqCst);
-        // A writer that did not see the flag has published before it was set (but see `stub/src/log.rs`).
+        // A writer that did not see the flag has published before it was set (but see `stub/handlers/src/log.rs`).
         if !any() {
             let timeout = libc::timespec {
                 tv_sec: limit.as_secs() as i64,

@@ -2,7 +2,7 @@
 //! number. Whoever a packet is for is brought to the front of the list, where everything else finds it.
 //!
 //! A forked child waits, unwatched and without a stub, until the debugger wants something of it (see
-//! `stub/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
+//! `stub/task/src/control/follow.rs`). As a rule it only wants to be rid of it: then the child goes on as
 //! if nobody had been there. Otherwise it gets a stub of its own (`follow_child`). A vfork child gets one when it
 //! executes something, and until then its parent's serves it (see `vfork`).
 #![forbid(unsafe_code)]

@@ -45,7 +45,7 @@ pub enum Event {
 /// Reads from the stub before others have their turn.
 const MOST_READS: usize = 16;
 
-/// The end of a stop reply that `vUlpfHalt` alone has led to (stub/src/gdb/mod.rs).
+/// The end of a stop reply that `vUlpfHalt` alone has led to (stub/task/src/gdb/mod.rs).
 pub const HALTED: &[u8] = b"ulpfhalt:;";
 
 pub struct Target {

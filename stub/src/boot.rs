@@ -1,6 +1,8 @@
 //! The entries that the command runs when it has loaded the image (see `ulpf_lib::boot`).
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use alloc::boxed::Box;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs};
@@ -9,19 +11,23 @@ use ulpf_lib::ring::{SHARED_LEN, SharedHeader};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 
-use crate::arena::map_anonymous;
-use crate::ours::{self, PAD};
-use crate::runtime::asm::{ulpf_report, ulpf_spawn};
-use crate::runtime::park::{futex_wait, futex_wake};
-use crate::runtime::signals;
-use crate::runtime::thread::State;
-use crate::{control, fault, g, global, syscalls};
+use ulpf_lib::arena::map_anonymous;
+use ulpf_lib::guard::Guards;
+use ulpf_stub_handlers::global::{self, Machine, g, machine};
+use ulpf_stub_handlers::ours::PAD;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
+use ulpf_stub_handlers::runtime::park::{futex_wait, futex_wake};
+use ulpf_stub_handlers::runtime::thread::{Current, State};
+use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
+use ulpf_stub_handlers::{engine, syscalls};
+use ulpf_stub_task::control;
 
 const EINVAL: i64 = -22;
 const ENOMEM: i64 = -12;
 const STUB_STACK: usize = 1 << 20;
 
-static mut ARGS: *mut BootArgs = core::ptr::null_mut();
+static ARGS: AtomicPtr<BootArgs> = AtomicPtr::new(core::ptr::null_mut());
 /// 0: the stub's task is starting; 1: ready; else a negative errno as u32.
 static READY: AtomicU32 = AtomicU32::new(0);
 static STACK: AtomicU64 = AtomicU64::new(0);
@@ -54,12 +60,12 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     let (hwcap2, min_sigstack) = auxiliary();
     // SAFETY: nothing else runs yet.
     unsafe {
-        global::init(
-            (a.image_base, a.image_base + a.image_len),
-            hwcap2 & 2 != 0,
-            min_sigstack.max(2048),
-        );
-        ARGS = args;
+        global::init(Machine {
+            image: (a.image_base, a.image_base + a.image_len),
+            fsgsbase: hwcap2 & 2 != 0,
+            min_sigstack: min_sigstack.max(2048),
+        });
+        ARGS.store(args, SeqCst);
         place::settle(a.place);
         place::begin_at(a.begin);
         PAD.store(a.pad, Relaxed);
@@ -77,7 +83,8 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
         AfterFork::Both,
     )?;
     g().fork_word.store(page as *mut AtomicU32, Relaxed);
-    fault::init()?;
+    // SAFETY: no handler of ours is there yet.
+    unsafe { engine::init() }?;
     // The world counts as stopped until the debugger (or `ulpf run`) resumes it.
     g().world.store(1, SeqCst);
     let stack = map_anonymous(STUB_STACK);
@@ -122,7 +129,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     // (debug registers). The kernel forgets it when that task ends.
     // SAFETY: PR_SET_PTRACER; without yama an error that does not matter.
     let _ = unsafe { sys!(k::__NR_prctl, 0x5961_6d61, a.stub_pid) };
-    signals::take_over();
+    kernel::take_over();
     adopt_thread()
 }
 
@@ -142,21 +149,26 @@ extern "C" fn first_step() -> ! {
 
 /// Gives the calling thread its record, its stack and its dispatch.
 fn adopt_thread() -> Result<(), Errno> {
-    let t = g().threads.create().ok_or(Errno(-ENOMEM as i32))?;
-    let i = t.inner();
-    i.booting = true;
+    let t = g()
+        .threads
+        .create(&g().actions)
+        .ok_or(Errno(-ENOMEM as i32))?;
+    // SAFETY: the record that is made for this thread.
+    let t = unsafe { Current::with(t) };
+    let own = t.own();
+    own.booting.set(true);
     let stack = t.our_stack();
     let mut mask = 0u64;
     // SAFETY: reads and sets up the calling thread.
     unsafe {
         t.tid.store(sys!(k::__NR_gettid)? as i32, Relaxed);
         t.tgid.store(g().pid.load(Relaxed), Relaxed);
-        sys!(k::__NR_sigaltstack, &raw const stack, &raw mut i.alt)?;
+        sys!(k::__NR_sigaltstack, &raw const stack, own.alt.as_ptr())?;
         sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8)?;
-        i.hidden = mask & signals::HIDDEN;
+        own.hidden.set(mask & HIDDEN);
         let mut size = 0u64;
-        let _ = sys!(k::__NR_get_robust_list, 0, &raw mut i.robust, &raw mut size);
-        let unblock = signals::HIDDEN;
+        let _ = sys!(k::__NR_get_robust_list, 0, t.robust.as_ptr(), &raw mut size);
+        let unblock = HIDDEN;
         sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
     }
     sys::check(syscalls::process::enable_dispatch())?;
@@ -196,11 +208,11 @@ fn ready(r: i32) {
 
 extern "C" fn stub_task() -> ! {
     // SAFETY: written by `boot` before this task existed; nobody else writes it any more.
-    let args = unsafe { &mut *ARGS };
+    let args = unsafe { &mut *ARGS.load(SeqCst) };
     match set_up(args) {
         Ok(control_fd) => {
             if control::run(control_fd, args.flags, || ready(0)) {
-                let left = ours::list();
+                let left = control::left::list();
                 args.left = left.as_ptr() as u64;
                 args.left_len = left.len() as u64;
             }
@@ -245,11 +257,12 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         let _ = sys!(k::__NR_madvise, at, SHARED_LEN, k::MADV_DONTDUMP);
         g().shared.store(at as *mut SharedHeader, Relaxed);
         sys!(k::__NR_close, shared)?;
-        let mut guards = ulpf_lib::guard::Guards::lazy(&g().page_map);
-        let (base, end) = g().image;
+        let mut guards = Guards::lazy(&g().page_map);
+        let (base, end) = machine().image;
         guards.exclude(ulpf_lib::TargetAddr(base), end - base);
         guards.exclude(ulpf_lib::TargetAddr(at), SHARED_LEN);
-        g().set_guards(guards);
+        // Nothing else of ours runs yet.
+        AtRest::claim().tables_mut().guards = Some(Box::new(guards));
         Ok(control as i32)
     }
 }

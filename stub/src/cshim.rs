@@ -3,7 +3,9 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use crate::arena;
+use ulpf_stub_handlers::say::fatal;
+
+use crate::heap;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
@@ -108,10 +110,10 @@ unsafe extern "C" fn strncpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     let mut i = 0;
     let mut done = false;
     while i < n {
-        // SAFETY: C contract.
         let c = if done {
             0
         } else {
+            // SAFETY: C contract.
             unsafe { core::ptr::read_volatile(s.add(i)) }
         };
         done |= c == 0;
@@ -140,29 +142,29 @@ unsafe extern "C" fn strchr(s: *const u8, c: c_int) -> *const u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(n: usize) -> *mut u8 {
-    arena::c_malloc(n)
+    heap::c_malloc(n)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(n: usize, m: usize) -> *mut u8 {
     n.checked_mul(m)
-        .map_or(core::ptr::null_mut(), arena::c_zeroed)
+        .map_or(core::ptr::null_mut(), heap::c_zeroed)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(p: *mut u8, n: usize) -> *mut u8 {
-    let new = arena::c_malloc(n);
+    let new = heap::c_malloc(n);
     if !p.is_null() && !new.is_null() {
         // SAFETY: both blocks hold that many bytes.
-        unsafe { memcpy(new, p, n.min(arena::c_size(p))) };
-        arena::c_free(p);
+        unsafe { memcpy(new, p, n.min(heap::c_size(p))) };
+        heap::c_free(p);
     }
     new
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn free(p: *mut u8) {
-    arena::c_free(p);
+    heap::c_free(p);
 }
 
 /// Capstone prints operand text with it; nobody reads that text here, so it stays empty.
@@ -182,12 +184,12 @@ unsafe extern "C" fn vsnprintf(
 
 #[unsafe(no_mangle)]
 extern "C" fn __assert_fail(_: *const c_char, _: *const c_char, _: u32, _: *const c_char) -> ! {
-    crate::fatal("an assertion in capstone failed")
+    fatal("an assertion in capstone failed")
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn abort() -> ! {
-    crate::fatal("abort")
+    fatal("abort")
 }
 
 /// Referenced by the precompiled core library's unwind tables; panics abort, so never called.
@@ -195,5 +197,5 @@ extern "C" fn abort() -> ! {
 extern "C" fn rust_eh_personality() {}
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
-    crate::fatal("unwinding")
+    fatal("unwinding")
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use ulpf_bridge::{Capabilities, Feature, Filter, Kind, WatchSpec};
 use ulpf_lib::ring;
 
-/// Where GDB watches a byte for the plugin's sake (`stub/src/control/bulk.rs` has the same place).
+/// Where GDB watches a byte for the plugin's sake (`stub/task/src/control/bulk.rs` has the same place).
 pub const PLACE: u64 = 0x756c_7066_0000_0000;
 
 #[derive(Clone, Debug)]

@@ -1,0 +1,42 @@
+//! A thread has hit a breakpoint.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_engine::agent;
+use ulpf_stub_tables::breakpoints::Breakpoint;
+
+use crate::child;
+use crate::global::g;
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+
+/// Evaluates the conditions on the thread that has hit the breakpoint.
+pub fn wants_stop(b: &Breakpoint, t: Current, uc: &UContext) -> bool {
+    if !t.is_debugged() {
+        return false; // a vfork child that nobody follows
+    }
+    !g().debugger.load(Relaxed) || b.holds(&mut Machine { uc })
+}
+
+/// Registers and memory for agent expressions.
+struct Machine<'a> {
+    uc: &'a UContext,
+}
+
+impl agent::AgentContext for Machine<'_> {
+    fn reg(&mut self, n: u16) -> Option<u64> {
+        agent::register(&self.uc.gprs, n)
+    }
+    fn read(&mut self, addr: u64, buf: &mut [u8]) -> bool {
+        memory::read(addr, buf) == buf.len()
+    }
+}
+
+/// In a forked child: puts the original bytes back into its private copy of the text.
+pub fn remove_in_child() {
+    if g().has_breakpoints() {
+        let list = g().breakpoints().iter();
+        child::put_back(list.map(|b| (b.addr, core::slice::from_ref(&b.original))));
+    }
+}

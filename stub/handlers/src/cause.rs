@@ -1,0 +1,20 @@
+//! One access that may be a hit.
+
+use ulpf_lib::{AccessKind, TargetAddr};
+
+use crate::runtime::thread::Call;
+use crate::syscalls::scratch::Kept;
+
+/// One access, however it was made.
+pub struct Cause<'a> {
+    pub pc: u64,
+    pub addr: TargetAddr,
+    pub len: u64,
+    pub kind: AccessKind,
+    /// What stood there before and what stands there now, if known.
+    pub old: Option<&'a [u8]>,
+    pub new: Option<&'a [u8]>,
+    /// The same, for a system call.
+    pub kept: Option<&'a Kept>,
+    pub syscall: Option<&'a Call>,
+}

@@ -1,0 +1,60 @@
+//! In a forked child: code of the program becomes what it was, and the last instructions of ours are written.
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+
+pub fn open_mem() -> Result<u64, Errno> {
+    // SAFETY: opens a file.
+    unsafe {
+        sys!(
+            k::__NR_openat,
+            -100i64,
+            c"/proc/self/mem".as_ptr(),
+            k::O_RDWR | k::O_CLOEXEC,
+            0
+        )
+    }
+}
+
+/// In a forked child, whose descriptor table lacks ours: the original bytes, by way of a descriptor of its
+/// own, or, where there is no /proc, with the page writable for the moment.
+pub fn put_back<'a>(list: impl Iterator<Item = (u64, &'a [u8])>) {
+    with_mem_of_child(|fd| {
+        for (to, bytes) in list {
+            put(fd, to, bytes);
+        }
+    });
+}
+
+fn with_mem_of_child<R>(f: impl FnOnce(Result<u64, Errno>) -> R) -> R {
+    let fd = open_mem();
+    let result = f(fd);
+    if let Ok(fd) = fd {
+        // SAFETY: our own descriptor.
+        let _ = unsafe { sys!(k::__NR_close, fd) };
+    }
+    result
+}
+
+fn put(fd: Result<u64, Errno>, to: u64, bytes: &[u8]) -> bool {
+    let (from, len) = (bytes.as_ptr(), bytes.len() as u64);
+    // SAFETY: the child's own text; this thread is its only one, and runs in our image.
+    unsafe {
+        if fd.is_ok_and(|fd| sys!(k::__NR_pwrite64, fd, from, len, to) == Ok(len)) {
+            return true;
+        }
+        let page = to & !4095;
+        let size = (to + len - page).next_multiple_of(4096);
+        if sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_WRITE).is_err() {
+            return false;
+        }
+        core::ptr::copy_nonoverlapping(from, to as *mut u8, len as usize);
+        sys!(k::__NR_mprotect, page, size, k::PROT_READ | k::PROT_EXEC).is_ok()
+    }
+}
+
+/// In a forked child: writes to memory of its program that is executable. `false`: it cannot.
+pub fn write_in_child(to: u64, bytes: &[u8]) -> bool {
+    with_mem_of_child(|fd| put(fd, to, bytes))
+}

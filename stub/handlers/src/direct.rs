@@ -1,0 +1,113 @@
+//! A hit inside a patch's body, accounted for without a signal.
+//!
+//! ```text
+//! body:  old value → area, the instruction on the alias ─▶ ulpf_direct: registers → frame on the block
+//!                                                             ulpf_direct_hit: count, log, filter
+//!        back to the program  ◀──────────────────────────── ulpf_direct_tail: registers
+//!        int3: a stop is wanted, or a signal has struck ◀─┘
+//! ```
+//! The thread's block is free while the program runs, so its stack serves here too. From the first
+//! instruction of `ulpf_direct` on a signal finds the thread in our own image, and is put off as
+//! anywhere in it ([`signals`]); what it has left to do, and stops, need the program's whole state in a
+//! signal frame, and an `int3` makes one. The tail only reads its frame: interrupted, it begins anew.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::TargetAddr;
+use ulpf_stub_tables::patches::Known;
+
+use crate::cause::Cause;
+use crate::direct_frame::{Frame, is_trap};
+use crate::fault;
+use crate::hits;
+use crate::patches::{self, Calm};
+use crate::runtime::areas::area;
+use crate::runtime::events::{Events, Request};
+use crate::runtime::frame::UContext;
+use crate::runtime::park;
+use crate::runtime::thread::Current;
+use crate::signals::raise;
+
+/// Counts, logs and filters; what cannot be done here makes the tail raise its `int3`.
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
+    // SAFETY: the frame is on the thread's block.
+    let t = unsafe { Current::get() };
+    let Some(area) = area(t) else { return };
+    // SAFETY: a patch is not taken away while a thread is on its way through it.
+    let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
+    if known.leaving {
+        match patches::calm(t, area, known.pc) {
+            Calm::Stays => {}
+            Calm::Gone => area.hit.store(
+                &raw const *known as u64 + size_of::<Known>() as u64,
+                Relaxed,
+            ),
+            Calm::ToGo => {
+                t.own().cool.set(known.pc);
+                t.attention.store(1, SeqCst);
+            }
+        }
+        return;
+    }
+    let gprs = &mut frame.gprs;
+    gprs.rip = known.after;
+    let alias = area.alias.load(Relaxed);
+    let size = (known.size as usize).min(size_of_val(&area.old));
+    let Some(addr) = patches::behind_alias(alias) else {
+        return;
+    };
+    // SAFETY: the body has put that many bytes there.
+    let old = unsafe { core::slice::from_raw_parts((&raw const area.old).cast::<u8>(), size) };
+    // SAFETY: the access itself has been made there. (Another thread may write there meanwhile, as
+    // anywhere in the program.)
+    let new = unsafe { core::slice::from_raw_parts(alias as *const u8, size) };
+    let cause = Cause {
+        pc: known.pc,
+        addr: TargetAddr(addr),
+        len: known.size,
+        kind: known.kind,
+        old: Some(old),
+        new: Some(new),
+        kept: None,
+        syscall: None,
+    };
+    let mut events = Events::none();
+    if !hits::hits(t, gprs, &cause, &mut events) {
+        hits::count_false_positive(t, TargetAddr(addr));
+    }
+    let i = t.own();
+    if !events.is_empty() || i.reconsider.get() != 0 || i.new_code.get() != 0 {
+        i.pending.set(events);
+        t.attention.store(1, SeqCst);
+    }
+}
+
+/// Is this `int3` the tail's? Then what had to wait is done.
+pub fn finish(t: Current, uc: &mut UContext) -> bool {
+    if !is_trap(uc.gprs.rip.wrapping_sub(1)) {
+        return false;
+    }
+    let Some(area) = area(t) else {
+        return false;
+    };
+    // SAFETY: see `ulpf_direct_hit`.
+    uc.gprs.rip = unsafe { &*(area.hit.load(Relaxed) as *const Known) }.after;
+    let i = t.own();
+    if let Some(mask) = i.direct_mask.take() {
+        uc.sigmask = mask;
+    }
+    let cool = i.cool.take();
+    if cool != 0 && i.own_step.get().is_none() && !t.stepping.load(Relaxed) {
+        park::request(t, uc, Request::Cool { start: cool });
+    }
+    let events = i.pending.replace(Events::none());
+    if events.is_empty() {
+        fault::look_again(t, uc);
+    } else {
+        fault::stop_for(t, uc, &events);
+    }
+    raise::late(t, uc);
+    patches::skip(t, uc);
+    true
+}

@@ -1,0 +1,501 @@
+//! One fault on a guarded page: find out what the instruction touches, perform it through the alias,
+//! compare, count, log, and only if somebody wants it, stop.
+//!
+//! ```text
+//! fault ─▶ site (decoded once) ─▶ accesses ─▶ old values ─▶ perform ─▶ new values ─▶ hits ─▶ go on
+//!                                                  └ cannot be redirected: everybody else parks,
+//!                                                    the pages are opened for one single step
+//! ```
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_engine::access::AccessList;
+use ulpf_engine::cpu::Cpu;
+use ulpf_engine::exec::{FaultInfo, Outcome, Site};
+use ulpf_lib::guard::{Fault, PROT_EXEC};
+use ulpf_lib::ring::Unpatched;
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
+
+use crate::cause::Cause;
+use crate::engine;
+use crate::global::g;
+use crate::hits::{count_false_positive, hits};
+use crate::patches;
+use crate::runs;
+use crate::runtime::debug_traps;
+use crate::runtime::events::{Event, Events, Request};
+use crate::runtime::frame::{SigInfo, UContext, fpstate_len};
+use crate::runtime::memory;
+use crate::runtime::park::{self, park, request};
+use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
+use crate::signals::{numbers, raise};
+
+/// Iterations of a string instruction that one fault may serve, so that signals get their turn.
+const MAX_REPEATS: u32 = 1 << 16;
+/// What a site has to go through again that could not be patched, or whose page could not.
+const HOPELESS: i32 = 100_000;
+/// The same for one that has faulted although both are as they should be.
+const MISSED: i32 = 64;
+/// Start of the saved access list in the scratch area; old values follow it.
+const OLD_AT: usize = size_of::<AccessList>().next_multiple_of(64);
+
+/// `false`: the fault is none of ours.
+pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
+    // Bits of the page-fault error code.
+    const WRITE: u64 = 2;
+    const FETCH: u64 = 16;
+    // Our guards make SIGSEGV only; SIGBUS says that the file behind a mapping ends before the page.
+    if info.signo != numbers::SIGSEGV {
+        return false;
+    }
+    let kind = if uc.err & WRITE != 0 {
+        AccessKind::Write
+    } else {
+        AccessKind::Read
+    };
+    let page = g().page_map.entry(TargetAddr(info.addr()));
+    if uc.err & FETCH != 0 && page.moved() && page.prot() & PROT_EXEC == 0 {
+        return false; // a jump to what is no code
+    }
+    match g().page_map.fault(TargetAddr(info.addr()), kind) {
+        Fault::Foreign | Fault::Forbidden => return false,
+        Fault::Stale => return true,
+        Fault::Guarded => {}
+    }
+    if let Some(h) = g().header() {
+        h.faults.fetch_add(1, Relaxed);
+    }
+    let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
+    let mut repeats = 0;
+    loop {
+        match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
+            Step::Done => break,
+            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
+                repeats += 1
+            }
+            Step::Again => break,
+            Step::Stopped => {
+                own_step_is_over(t, uc, pc, own);
+                return true;
+            }
+            Step::Fault(what) => {
+                raise_fault(t, uc, what);
+                return true;
+            }
+        }
+    }
+    look_again(t, uc);
+    if t.stepping.load(Relaxed) {
+        raise::step_done(t, uc);
+    } else if own {
+        raise::own_trap(t, uc);
+    }
+    true
+}
+
+/// The program steps itself (`own`), and its instruction at `pc` has been performed, or has stopped it.
+fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
+    if own && t.own().own_step.get().is_none() && !t.leaving.load(Relaxed) && uc.gprs.rip != pc {
+        raise::own_trap(t, uc);
+    }
+}
+
+/// As [`handle`] for an access that a patch has left to us, by whatever way.
+pub fn again(t: Current, uc: &mut UContext) {
+    let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
+    match perform(t, uc, TargetAddr(0), false) {
+        Step::Done | Step::Again => {}
+        Step::Stopped => return own_step_is_over(t, uc, pc, own),
+        Step::Fault(what) => return raise_fault(t, uc, what),
+    }
+    look_again(t, uc);
+    if t.stepping.load(Relaxed) && uc.gprs.rip != pc {
+        raise::step_done(t, uc);
+    } else {
+        own_step_is_over(t, uc, pc, own);
+    }
+}
+
+fn raise_fault(t: Current, uc: &mut UContext, what: FaultInfo) {
+    uc.err = what.error;
+    uc.cr2 = what.addr;
+    cancel_own_step(t, uc);
+    raise::raise(t, uc, what.signo, &what.siginfo());
+}
+
+/// Lets the stub's task place the watches of a page anew, if that is due, or patch a hot site.
+pub fn look_again(t: Current, uc: &mut UContext) {
+    let page = t.own().reconsider.take();
+    if page != 0 && t.own().own_step.get().is_none() {
+        request(t, uc, Request::Reconsider { page });
+    }
+    let at = t.own().new_code.take();
+    if at != 0 && t.own().own_step.get().is_none() {
+        request(t, uc, Request::Unwind { at });
+    }
+    if let Some((site, page)) = t.own().hot.take()
+        && t.own().own_step.get().is_none()
+        && !t.stepping.load(Relaxed)
+    {
+        let pc = site.insn.pc;
+        let classed = g().page_map.class(TargetAddr(page)) != 0;
+        if classed && patches::is_patched(pc) {
+            // It was before, or it was jumped to behind a jump that another instruction before it has.
+            site.heat.store(-MISSED, Relaxed);
+            return;
+        }
+        if classed && (patches::visit(t, pc) || patches::switch(t, pc, true)) {
+            return;
+        }
+        request(t, uc, Request::PatchAccess { pc, page });
+        if !patches::is_patched(pc) || g().page_map.class(TargetAddr(page)) == 0 {
+            site.heat.store(-HOPELESS, Relaxed);
+        }
+    }
+}
+
+/// For the summary: one more fault, and why its instruction has not spared it.
+fn count_fault(why: Unpatched) {
+    if let Some(n) = g().header().and_then(|h| h.unpatched.get(why as usize)) {
+        n.fetch_add(1, Relaxed);
+    }
+}
+
+enum Step {
+    Done,
+    /// One iteration of a string instruction; more follow.
+    Again,
+    /// The thread has rested, or is on its slow way.
+    Stopped,
+    /// The program's own fault.
+    Fault(FaultInfo),
+}
+
+/// Makes the access; `faulted`: for the first time since a fault.
+fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
+    let pc = uc.gprs.rip;
+    let mut bytes = [0u8; 15];
+    let n = memory::read(pc, &mut bytes);
+    patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
+    let code = bytes.get(..n).unwrap_or(&[]);
+    let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
+        return without_site(t, uc, code, fault_at);
+    };
+    if faulted {
+        site.faults.fetch_add(1, Relaxed);
+        count_fault(patches::why_not(pc));
+    }
+    let (fs_base, gs_base) = park::bases(t);
+    // SAFETY: the frame's own image.
+    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
+    let mut cpu = Cpu {
+        gprs: &mut uc.gprs,
+        fs_base,
+        gs_base,
+        xsave: uc.fpstate,
+        xsave_len,
+    };
+    let mut list = AccessList::new();
+    site.insn.accesses(&cpu, &mut list);
+    if list.overflowed() || !site.insn.accesses_known() {
+        return slow(t, uc, None, fault_at, None);
+    }
+    // SAFETY: nothing is kept there before `save_old`.
+    let buffers = unsafe { run_buffers(t) };
+    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers) {
+        if run.beside && faulted {
+            site.beside.fetch_add(1, Relaxed);
+        }
+        return if run.more { Step::Again } else { Step::Done };
+    }
+    // An empty list is right, too: `clflush` faults as a load does and touches nothing.
+    let watched = list
+        .iter()
+        .any(|a| g().watchlist().any_overlap(a.addr, a.len));
+    let mut saved = 0;
+    if watched {
+        saved = save_old(t, &list);
+    }
+    if t.stepping.load(Relaxed) {
+        // The debugger's trap flag is not the program's: `pushf` must not store it.
+        cpu.gprs.rflags &= !0x100;
+    }
+    let probe = site.insn.probe(&cpu);
+    match engine::thunks().execute(site, &mut cpu, &g().page_map) {
+        Outcome::NeedSlow(_) => {
+            site.heat.store(-HOPELESS, Relaxed);
+            slow(t, uc, Some(&list), fault_at, probe)
+        }
+        Outcome::Fault(what) => Step::Fault(what),
+        done => {
+            let mut events = Events::none();
+            if !watched {
+                if let Some(at) = guarded(&list, fault_at) {
+                    count_false_positive(t, at);
+                    if faulted {
+                        site.beside.fetch_add(1, Relaxed);
+                    }
+                    warm(t, site, at);
+                }
+            } else {
+                events = report(t, uc, pc, &list, saved);
+                if events.is_empty()
+                    && let Some(at) = guarded(&list, fault_at)
+                {
+                    warm(t, site, at);
+                }
+            }
+            let again = matches!(done, Outcome::Repeat);
+            if !again || !events.is_empty() {
+                // A step over a breakpoint on this very instruction has been made with it.
+                cancel_own_step(t, uc);
+            }
+            if !events.is_empty() {
+                stop_for(t, uc, &events);
+                return Step::Stopped;
+            }
+            if again { Step::Again } else { Step::Done }
+        }
+    }
+}
+
+/// An instruction that nobody can decode, or one more than we have room to remember.
+fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
+    let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
+        return slow(t, uc, None, fault_at, None);
+    };
+    let (fs_base, gs_base) = park::bases(t);
+    // SAFETY: the frame's own image.
+    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
+    let cpu = Cpu {
+        gprs: &mut uc.gprs,
+        fs_base,
+        gs_base,
+        xsave: uc.fpstate,
+        xsave_len,
+    };
+    let mut list = AccessList::new();
+    insn.accesses(&cpu, &mut list);
+    let probe = insn.probe(&cpu);
+    let known = !list.overflowed();
+    slow(t, uc, known.then_some(&list), fault_at, probe)
+}
+
+/// Which address of an access our guard is in the way of: the one that has faulted, if one has.
+fn guarded(list: &AccessList, fault_at: TargetAddr) -> Option<TargetAddr> {
+    if fault_at.0 != 0 {
+        return Some(fault_at);
+    }
+    let ends = list
+        .iter()
+        .flat_map(|a| [(a.addr.0, a.kind), (a.addr.0 + a.len - 1, a.kind)]);
+    ends.map(|(at, kind)| (TargetAddr(at), kind))
+        .find(|(at, kind)| g().page_map.entry(*at).guards(*kind))
+        .map(|(at, _)| at)
+}
+
+/// An access from this site that stops nobody: is it worth a patch?
+fn warm(t: Current, site: &'static Site, at: TargetAddr) {
+    if patches::ENABLED.load(Relaxed)
+        && site.heat.fetch_add(1, Relaxed) >= patches::AFTER.load(Relaxed) as i32
+        && t.tgid() == g().pid.load(Relaxed)
+    {
+        t.own().hot.set(Some((site, at.page().0)));
+    }
+}
+
+/// # Safety
+/// Nobody uses the thread's scratch area meanwhile.
+unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
+    const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
+    // SAFETY: two pages of the thread's scratch area, and the caller's duty.
+    unsafe {
+        let at = t.scratch().add(OLD_AT);
+        runs::Buffers {
+            old: &mut *at.cast(),
+            new: &mut *at.add(PAGE_SIZE as usize).cast(),
+        }
+    }
+}
+
+/// Copies what the accesses are about to change into the thread's scratch area; how many bytes of
+/// it are valid.
+fn save_old(t: Current, list: &AccessList) -> usize {
+    let mut used = 0;
+    let room = SCRATCH - OLD_AT;
+    for a in list.iter() {
+        let n = a.len as usize;
+        if used + n > room {
+            break;
+        }
+        // SAFETY: within the scratch area.
+        let to = unsafe { core::slice::from_raw_parts_mut(t.scratch().add(OLD_AT + used), n) };
+        memory::read(a.addr.0, to);
+        used += n;
+    }
+    used
+}
+
+/// Rests once for each event. The debugger compares only the watch that a stop names, so a store
+/// that meets several watches is several stops.
+pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
+    let pc = uc.gprs.rip;
+    for (n, event) in events.iter().enumerate() {
+        // After the first stop the debugger may have taken the watch away, or moved the thread.
+        if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
+            continue;
+        }
+        park::end_step(t, uc);
+        park(t, uc, event);
+    }
+}
+
+fn still_wanted(event: Event) -> bool {
+    let Event::Watch { kind, addr, .. } = event else {
+        return true;
+    };
+    let mut wanted = false;
+    g().watchlist().for_each_overlap(addr, 1, &mut |id, _, k| {
+        wanted |= k == kind && g().attributes(id).stop;
+    });
+    wanted
+}
+
+/// Counts and logs the hits of one instruction; the events to stop for.
+fn report(t: Current, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -> Events {
+    let mut stops = Events::none();
+    let mut used = 0;
+    for a in list.iter() {
+        let n = a.len as usize;
+        let old = if used + n <= saved {
+            // SAFETY: written by `save_old`.
+            Some(unsafe { core::slice::from_raw_parts(t.scratch().add(OLD_AT + used), n) })
+        } else {
+            None
+        };
+        used += n;
+        let cause = Cause {
+            pc,
+            addr: a.addr,
+            len: a.len,
+            kind: a.kind,
+            old,
+            new: None,
+            kept: None,
+            syscall: None,
+        };
+        hits(t, &uc.gprs, &cause, &mut stops);
+    }
+    stops
+}
+
+// ---- one step by ourselves ---------------------------------------------------------------------
+
+/// The slow, exact way: everybody else parks, the pages are opened, the instruction is stepped.
+fn slow(
+    t: Current,
+    uc: &mut UContext,
+    list: Option<&AccessList>,
+    fault_at: TargetAddr,
+    probe: Option<u64>,
+) -> Step {
+    if let Some(h) = g().header() {
+        h.slow.fetch_add(1, Relaxed);
+    }
+    let (mut start, mut end) = (fault_at.0, fault_at.0 + 1);
+    let mut kept = AccessList::new();
+    if let Some(l) = list {
+        for a in l.iter() {
+            start = start.min(a.addr.0);
+            end = end.max(a.addr.0.saturating_add(a.len));
+        }
+        // Written twice, an operand would have lost its old value.
+        if let Some(p) = probe {
+            start = start.min(p);
+            end = end.max(p.saturating_add(8));
+        }
+        kept = *l;
+    } else {
+        // Unknown accesses: all guarded pages open, and what changed is found by comparing.
+        (start, end) = (0, ulpf_lib::addr::USER_END);
+        let page = fault_at.page();
+        g().watchlist()
+            .for_each_overlap(page, PAGE_SIZE, &mut |_, range: WatchRange, _| {
+                let from = range.start.0.max(page.0);
+                let to = range.end().0.min(page.0 + PAGE_SIZE);
+                kept.push(from, to - from, AccessKind::Write);
+            });
+    }
+    begin_own_step(t, uc, OwnStepKind::Slow, Request::OpenBegin { start, end });
+    // Now that nobody else writes:
+    save_old(t, &kept);
+    // SAFETY: the scratch area begins with room for the list.
+    unsafe { (t.scratch() as *mut AccessList).write(kept) };
+    Step::Stopped
+}
+
+/// Asks for a world in which this thread may make one step alone, and makes it.
+pub fn begin_own_step(t: Current, uc: &mut UContext, kind: OwnStepKind, what: Request) {
+    let tf = park::steps_itself(t, uc);
+    request(t, uc, what);
+    // A step that meets another guarded page begins anew, with that page open as well.
+    let mask = t.own().own_step.get().map_or(uc.sigmask, |s| s.mask);
+    t.own().own_step.set(Some(OwnStep {
+        kind,
+        tf,
+        mask,
+        pc: uc.gprs.rip,
+    }));
+    uc.sigmask |= numbers::HANDLER_MASK;
+    park::set_tf(uc, true);
+}
+
+/// Takes our own step back: the mask and the trap flag are the program's and the debugger's again.
+fn take_own_step(t: Current, uc: &mut UContext) -> Option<OwnStep> {
+    let step = t.own().own_step.take()?;
+    uc.sigmask = step.mask;
+    park::set_tf(uc, t.stepping.load(Relaxed) || step.tf);
+    Some(step)
+}
+
+/// The step has been made.
+pub fn end_own_step(t: Current, uc: &mut UContext) {
+    let fired = debug_traps::drain(t);
+    let Some(step) = take_own_step(t, uc) else {
+        return;
+    };
+    let mut events = Events::none();
+    if step.kind == OwnStepKind::Slow {
+        // SAFETY: written by `slow`.
+        let list = unsafe { (t.scratch() as *const AccessList).read() };
+        let watched = list
+            .iter()
+            .any(|a| g().watchlist().any_overlap(a.addr, a.len));
+        if watched {
+            events = report(t, uc, step.pc, &list, SCRATCH - OLD_AT);
+        } else if let Some(a) = list.iter().next() {
+            count_false_positive(t, a.addr);
+        }
+        if fired.any() {
+            let listed = |r: WatchRange| list.iter().any(|a| r.overlaps(a.addr, a.len));
+            debug_traps::report(t, uc, &fired, Some(step.pc), listed, &mut events);
+        }
+    } else if fired.any() {
+        debug_traps::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
+    }
+    request(t, uc, Request::End);
+    if !events.is_empty() {
+        stop_for(t, uc, &events);
+    } else if t.stepping.load(Relaxed) && uc.gprs.rip != step.pc {
+        raise::step_done(t, uc);
+        return;
+    }
+    own_step_is_over(t, uc, step.pc, step.tf);
+}
+
+/// The stepped instruction has faulted for reasons of its own, or has been performed otherwise.
+pub fn cancel_own_step(t: Current, uc: &mut UContext) {
+    if take_own_step(t, uc).is_some() {
+        request(t, uc, Request::End);
+    }
+}

@@ -1,0 +1,223 @@
+//! What becomes of an access to watched memory: counted, logged, and if somebody wants it, a stop.
+//!
+//! ```text
+//! a fault · a patch · a system call · a debug register ─▶ Cause ─▶ each watch that it overlaps
+//!                                                                    ├▶ counters
+//!                                                                    ├▶ filter ──▶ rejected
+//!                                                                    ├▶ a record in the thread's ring (`log`)
+//!                                                                    └▶ an event to stop for
+//! ```
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_engine::attribution::Touch;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::filter::Candidate;
+use ulpf_lib::ring::Counters;
+use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};
+
+use crate::cause::Cause;
+use crate::filter;
+use crate::global::g;
+use crate::log;
+use crate::runtime::debug_registers;
+use crate::runtime::events::{Event, Events};
+use crate::runtime::memory;
+use crate::runtime::thread::{Call, Current};
+use crate::syscalls::scratch::Kept;
+
+/// False positives of a page before its watches are considered for another place. What follows is up
+/// to the stub's task (`Counters::look_at`).
+pub const FIRST_LOOK: u64 = 1024;
+
+/// Every watch that the access overlaps. `false`: none, of whatever kind.
+pub fn hits(t: Current, gprs: &Gprs, c: &Cause, stops: &mut Events) -> bool {
+    let mut any = false;
+    g().watchlist().for_each_overlap(
+        c.addr,
+        c.len,
+        &mut |id, range: WatchRange, kind: WatchKind| {
+            any = true;
+            if kind.sees(c.kind)
+                && let Some(event) = hit(t, gprs, c, id, range, kind)
+            {
+                stops.push(event);
+            }
+        },
+    );
+    if c.kind.writes() && debug_registers::active() {
+        debug_registers::written(c.addr, c.len, memory::read);
+    }
+    any
+}
+
+/// A debug register has reported this one (see `debug_registers`).
+pub fn register_hit(
+    t: Current,
+    gprs: &Gprs,
+    (id, range, kind): (WatchId, WatchRange, WatchKind),
+    touch: &Touch,
+    old: &[u8],
+) -> Option<Event> {
+    let from = (touch.addr.0 - range.start.0) as usize;
+    let cause = Cause {
+        pc: touch.pc,
+        addr: touch.addr,
+        len: touch.len,
+        kind: touch.kind,
+        old: old.get(from..from + touch.len as usize),
+        new: None,
+        kept: None,
+        syscall: None,
+    };
+    hit(t, gprs, &cause, id, range, kind)
+}
+
+fn hit(
+    t: Current,
+    gprs: &Gprs,
+    c: &Cause,
+    id: WatchId,
+    range: WatchRange,
+    kind: WatchKind,
+) -> Option<Event> {
+    let start = c.addr.0.max(range.start.0);
+    let end = (c.addr.0 + c.len).min(range.end().0);
+    let len = end - start;
+    let at = (start - c.addr.0) as usize;
+    let old = match c.kept {
+        Some(kept) => kept.get(start, len),
+        None => c.old.and_then(|o| o.get(at..at + len as usize)),
+    };
+    let whole = old.filter(|o| o.len() as u64 == len);
+    let new = c.new.and_then(|n| n.get(at..at + len as usize));
+    let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
+    let silent = c.kind.writes() && whole.is_some_and(same);
+    let attributes = g().attributes(id);
+    let id = attributes.group.unwrap_or(id);
+    let mut number = 1;
+    if let Some(n) = g().counters(id) {
+        number += n.hits.fetch_add(1, Relaxed);
+        if silent {
+            n.silent.fetch_add(1, Relaxed);
+        }
+    }
+    if let Some(filter) = &attributes.filter {
+        let hit = Candidate {
+            pc: c.pc,
+            thread: t.tid() as u64,
+            kind: c.kind,
+            start,
+            len,
+            watch: range.start.0..range.end().0,
+            old,
+            silent,
+            number,
+            unit: filter.unit,
+        };
+        if !filter::passes(filter, t, gprs, &hit) {
+            if let Some(n) = g().counters(id) {
+                n.filtered.fetch_add(1, Relaxed);
+            }
+            return None;
+        }
+    }
+    if attributes.log {
+        log::hit(t, gprs, c, (id, start, len), old, silent, attributes);
+    }
+    // GDB resumes by itself when a written value has not changed; that stop is spared.
+    let wanted = attributes.stop
+        && g().debugger.load(Relaxed)
+        && t.is_debugged()
+        && !(kind == WatchKind::Write && silent && !g().stop_at_silent.load(Relaxed));
+    if !wanted {
+        return None;
+    }
+    if let Some(n) = g().counters(id) {
+        n.stops.fetch_add(1, Relaxed);
+    }
+    Some(Event::Watch {
+        id,
+        kind,
+        addr: TargetAddr(start),
+        access: c.kind,
+    })
+}
+
+/// Does memory still hold `old`?
+fn unchanged(addr: u64, old: &[u8]) -> bool {
+    let mut buf = [0u8; 64];
+    let mut at = addr;
+    for part in old.chunks(buf.len()) {
+        let Some(now) = buf.get_mut(..part.len()) else {
+            return false;
+        };
+        if memory::read(at, now) != part.len() || now != part {
+            return false;
+        }
+        at += part.len() as u64;
+    }
+    true
+}
+
+/// So many hits of a watch that only counts.
+pub fn count(id: WatchId, hits: u64, silent: u64) {
+    if let Some(n) = g().counters(id) {
+        n.hits.fetch_add(hits, Relaxed);
+        n.silent.fetch_add(silent, Relaxed);
+    }
+}
+
+pub fn count_false_positive(t: Current, at: TargetAddr) {
+    count_false_positives(t, at, 1);
+}
+
+/// All on one page.
+pub fn count_false_positives(t: Current, at: TargetAddr, number: u64) {
+    let Some(h) = g().header() else { return };
+    h.false_positives.fetch_add(number, Relaxed);
+    if let Some(n) = page_counters(at.page()) {
+        let before = n.false_positives.fetch_add(number, Relaxed);
+        if before >= n.look_at.load(Relaxed).max(FIRST_LOOK) {
+            t.own().reconsider.set(at.page().0);
+        }
+    }
+}
+
+/// Where the false positives of a page are counted: at its first watch.
+pub fn page_counters(page: TargetAddr) -> Option<&'static Counters> {
+    let mut first = None;
+    let look = &mut |id, _, _| {
+        first = Some(id);
+        false
+    };
+    g().watchlist()
+        .overlaps_while(page, ulpf_lib::PAGE_SIZE, look);
+    first.and_then(|id| g().counters(g().attributes(id).group.unwrap_or(id)))
+}
+
+/// The kernel has made an access for a system call.
+pub fn kernel_access(
+    t: Current,
+    gprs: &Gprs,
+    call: &Call,
+    addr: TargetAddr,
+    len: u64,
+    kind: AccessKind,
+    kept: &Kept,
+) {
+    let cause = Cause {
+        pc: gprs.rip.wrapping_sub(2),
+        addr,
+        len,
+        kind,
+        old: None,
+        new: None,
+        kept: Some(kept),
+        syscall: Some(call),
+    };
+    let mut events = Events::none();
+    hits(t, gprs, &cause, &mut events);
+    events.iter().for_each(|e| t.own().report(e));
+    t.own().call.set(Some(*call));
+}

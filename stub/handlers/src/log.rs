@@ -1,0 +1,130 @@
+//! Records of hits, in the ring of the thread that makes them (`ulpf_lib::ring`).
+//!
+//! Called in handlers, or from code that has saved what it must: no allocation, no lock, and no system
+//! call but to wake a reader who has seen nothing for a while.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::WatchId;
+use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, SharedHeader, hit_flags};
+use ulpf_lib::sys;
+
+use crate::cause::Cause;
+use crate::global::g;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+use crate::unwind;
+use ulpf_stub_tables::attributes::Attributes;
+
+/// The bytes `[start, start + len)` of a watch were touched, and this was there before.
+pub fn hit(
+    t: Current,
+    gprs: &Gprs,
+    c: &Cause,
+    (id, start, len): (WatchId, u64, u64),
+    old: Option<&[u8]>,
+    silent: bool,
+    attributes: &Attributes,
+) {
+    let mut flags = 0;
+    if silent {
+        flags |= hit_flags::SILENT;
+    }
+    if c.syscall.is_some() {
+        flags |= hit_flags::KERNEL;
+    }
+    let n = (len as usize).min(MAX_VALUE);
+    if len as usize > n {
+        flags |= hit_flags::TRUNCATED;
+    }
+    let known = c
+        .new
+        .and_then(|new| new.get((start - c.addr.0) as usize..)?.get(..n));
+    // Never copied whole: what was stored in words cannot be loaded in larger pieces at once.
+    let (mut old_words, mut new_words) = ([0; WORDS], [0; WORDS]);
+    match known {
+        Some(new) => words(new, &mut new_words),
+        None => {
+            let mut now = [0u8; MAX_VALUE];
+            let now = now.get_mut(..n).unwrap_or_default();
+            memory::read(start, now);
+            words(now, &mut new_words);
+        }
+    }
+    let old = match old.and_then(|o| o.get(..n)) {
+        Some(old) => {
+            words(old, &mut old_words);
+            &old_words
+        }
+        None if c.kind.writes() => &old_words,
+        None => &new_words,
+    };
+    let entry = Entry {
+        pc: c.pc,
+        addr: start,
+        len: len as u32,
+        watch: id.0,
+        tid: t.tid() as u32,
+        kind: c.kind as u8,
+        flags,
+        old,
+        new: &new_words,
+        call: c.syscall,
+        frames: &[],
+    };
+    match attributes.backtrace {
+        0 => write(t, &entry),
+        most => with_frames(t, gprs, entry, most.into()),
+    }
+}
+
+const WORDS: usize = MAX_VALUE / 8;
+
+/// In memory order; what is behind the bytes stays as it is.
+fn words(bytes: &[u8], to: &mut [u64; WORDS]) {
+    for (word, part) in to.iter_mut().zip(bytes.chunks(8)) {
+        *word = match *part {
+            [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+            [a, b] => u16::from_le_bytes([a, b]).into(),
+            [a] => a.into(),
+            _ => part.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)),
+        };
+    }
+}
+
+#[inline(never)]
+fn with_frames(t: Current, gprs: &Gprs, entry: Entry, most: usize) {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::backtrace(t, gprs, &mut frames, most);
+    let frames = frames.get(..n).unwrap_or_default();
+    write(t, &Entry { frames, ..entry });
+}
+
+fn write(t: Current, entry: &Entry) {
+    let Some(h) = g().header() else { return };
+    let index = t.index.load(Relaxed);
+    let Some(ring) = g().ring(index) else { return };
+    if ring.is_new() {
+        h.rings.fetch_max(index + 1, AcqRel);
+    }
+    // SAFETY: reads the time-stamp counter.
+    ring.write(entry, || unsafe { core::arch::x86_64::_rdtsc() });
+    if h.reader_waits.load(Relaxed) != 0 {
+        wake(h);
+    }
+}
+
+/// Not for each record: the reader goes on looking for a while when it is awake. One who has begun to
+/// wait in the very moment of the write is not seen; so the reader waits for limited time only, and
+/// nobody pays for a fence here.
+#[cold]
+fn wake(h: &SharedHeader) {
+    if h.reader_waits.swap(0, SeqCst) != 0 {
+        h.wake.fetch_add(1, SeqCst);
+        // SAFETY: a word that the command waits on (shared between processes).
+        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
+    }
+}

@@ -1,0 +1,484 @@
+//! Patched accesses, seen from the program's threads (what a patch is: `engine/src/patch`).
+//!
+//! A fault discovers a site; one that is hot is patched by the stub's task with the world at rest
+//! (`control/patches.rs`). Correctness never depends on a patch: hits are `direct.rs`'s, what a body cannot
+//! decide it leaves to `int3`, what it cannot reach faults, and the latter two end in `fault::again`, which
+//! does what a fault on the original instruction does.
+//!
+//! A thread inside a body counts as running. Whatever interrupts it, [`leave`] turns its registers into
+//! those of the original code, so nobody outside this file meets a PC in a body, no thread is in one
+//! while the world rests, and tables and bodies may change then.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_engine::patch::{CALM, CALM_START, JUMP, Part, Phase, What};
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::guard::PAGES;
+use ulpf_lib::place::{self, MEMORY_LEN};
+use ulpf_lib::ring::{Area, CALMS, Unpatched};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
+
+use crate::child;
+use crate::direct_frame;
+use crate::global::{g, tables};
+use crate::rest::AtRest;
+use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, set_gs};
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+use crate::syscalls::sites;
+
+pub fn table() -> &'static Table {
+    &tables().patches
+}
+
+/// Takes the tables of pages away: no body is left that could look.
+pub fn drop_tables(rest: &mut AtRest) {
+    let t = &mut rest.tables_mut().patches;
+    let of = core::mem::take(&mut t.tables);
+    if of.classes == 0 {
+        return;
+    }
+    // SAFETY: nobody looks any more.
+    unsafe { g().page_map.use_classes(core::ptr::null_mut()) };
+    let memory = place::memory().start;
+    place::unmap(of.classes - PAGE_SIZE, PAGES + PAGE_SIZE);
+    for bits in [of.writes, of.reads] {
+        place::unmap(bits.wrapping_add(memory / 8), BITS_LEN);
+    }
+    place::unmap(of.tallies.wrapping_add(memory / PAGE_SIZE), TALLIES_LEN);
+}
+
+/// Bytes of a table with a byte for each page of our place.
+pub const TALLIES_LEN: u64 = MEMORY_LEN / PAGE_SIZE;
+/// Bytes of a table with a bit for each byte of our place.
+pub const BITS_LEN: u64 = MEMORY_LEN / 8 + PAGE_SIZE;
+
+/// Sites are looked for.
+pub static ENABLED: AtomicBool = AtomicBool::new(true);
+/// False positives of a site before it is patched.
+pub static AFTER: AtomicU32 = AtomicU32::new(16);
+
+pub fn touches(start: u64, end: u64) -> bool {
+    SOME.load(Relaxed) && table().touches(start, end)
+}
+
+/// Is the access of the instruction at `pc` looked at by a body?
+pub fn is_patched(pc: u64) -> bool {
+    SOME.load(Relaxed) && table().at(pc).is_some_and(|p| p.group.checks(pc))
+}
+
+/// Why an access of the instruction at `pc` costs a fault.
+pub fn why_not(pc: u64) -> Unpatched {
+    let table = table();
+    match table.at(pc) {
+        _ if !ENABLED.load(Relaxed) => Unpatched::Off,
+        Some(p) if p.group.checks(pc) => Unpatched::Page,
+        Some(_) => Unpatched::Beneath,
+        None => match table.refused.get(&pc) {
+            Some(why) => *why,
+            None if table.position(pc).is_some() => Unpatched::Cooled,
+            None => Unpatched::Cold,
+        },
+    }
+}
+
+/// Puts the original bytes into what was read from `addr` on.
+pub fn hide(addr: u64, buf: &mut [u8]) {
+    if !SOME.load(Relaxed) {
+        return;
+    }
+    let list = &table().list;
+    let end = addr.saturating_add(buf.len() as u64);
+    let mut n = list.partition_point(|p| p.end() <= addr);
+    while let Some(p) = list.get(n).filter(|p| p.start() < end) {
+        let jump = if p.is_in_place() { JUMP } else { 0 };
+        for (at, byte) in (p.start()..).zip(p.group.bytes.iter().take(jump)) {
+            if at >= addr
+                && let Some(slot) = buf.get_mut((at - addr) as usize)
+            {
+                *slot = *byte;
+            }
+        }
+        n += 1;
+    }
+}
+
+/// Gives the calling thread its area, so that its bodies stop faulting.
+pub fn enable(t: Current) {
+    let Some(a) = area(t) else { return };
+    let base = a as *const Area as u64;
+    a.entry.store(direct_frame::entry(), Relaxed);
+    a.stack.store(direct_frame::frame(t), Relaxed);
+    if let Some(h) = g().header() {
+        h.areas.fetch_max(t.index.load(Relaxed) + 1, Release);
+    }
+    if gs() != base {
+        set_gs(base);
+    }
+}
+
+/// The address whose alias this is.
+pub fn behind_alias(alias: u64) -> Option<u64> {
+    let addresses = table().distances.iter().map(|d| alias.wrapping_sub(*d));
+    addresses
+        .into_iter()
+        .find(|a| g().alias_of(*a).is_some_and(|found| found.0 == alias))
+}
+
+// ---- interrupted inside a body -----------------------------------------------------------------
+
+/// A thread has been taken out of a body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// It stands before an instruction whose access is looked at there.
+    Access,
+    /// Anywhere else.
+    Elsewhere,
+}
+
+fn register(gprs: &mut Gprs, n: u8) -> Option<&mut u64> {
+    gprs.get_mut(n)
+}
+
+/// The three registers of a body are the program's again.
+fn restore(area: &Area, uc: &mut UContext, a: u8, b: u8) -> Option<()> {
+    *register(&mut uc.gprs, b)? = area.other.load(Relaxed);
+    uc.gprs.rcx = area.rcx.load(Relaxed);
+    *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+    Some(())
+}
+
+fn add(count: &AtomicU64, n: u64) {
+    count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// What a body counts for at present.
+fn tally<'a>(area: &Area, counts: &'a [AtomicU64]) -> Option<&'a AtomicU64> {
+    counts.get(area.tally.load(Relaxed) as usize)
+}
+
+/// Has the access that a body has just made left everything as it was?
+fn unchanged(area: &Area, uc: &mut UContext, part: &Part, a: u8, b: u8) -> bool {
+    let What::Checked(insn) = &part.what else {
+        return false;
+    };
+    let size = insn.mem.size as usize;
+    let mut now = [0u8; 64];
+    let Some(now) = now.get_mut(..size) else {
+        return false;
+    };
+    let alias = register(&mut uc.gprs, a).map_or(0, |r| *r);
+    if memory::read(alias, now) != size {
+        return false;
+    }
+    let mut old = [0u8; 64];
+    if size <= 8 {
+        let value = register(&mut uc.gprs, b).map_or(0, |r| *r);
+        if let Some(to) = old.first_chunk_mut() {
+            *to = value.to_le_bytes();
+        }
+    } else {
+        for (to, from) in old.chunks_exact_mut(8).zip(&area.old) {
+            to.copy_from_slice(&from.load(Relaxed).to_le_bytes());
+        }
+    }
+    old.get(..size) == Some(now)
+}
+
+/// If the context is inside a body, makes it that of the original code.
+pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
+    if !SOME.load(Relaxed) {
+        return None;
+    }
+    let area = area(t)?;
+    direct_frame::leave(area, uc);
+    let (p, offset) = table().body(uc.gprs.rip)?;
+    let mark = p.body.mark(offset)?;
+    let n = mark.part as usize;
+    let part = p.group.parts.get(n)?;
+    let after = part.at + u64::from(part.len);
+    let (a, b) = (
+        p.body.address.get(n).copied().unwrap_or(0),
+        p.body.other.get(n).copied().unwrap_or(0),
+    );
+    match mark.phase {
+        Phase::Before => uc.gprs.rip = part.at,
+        Phase::Saved | Phase::Closer | Phase::Counted | Phase::Tallied => {
+            if mark.phase == Phase::Closer {
+                uc.gprs.r11 = area.r11.load(Relaxed);
+            }
+            restore(area, uc, a, b)?;
+            match mark.phase {
+                Phase::Counted => add(&area.passed, u64::MAX),
+                Phase::Tallied => add(tally(area, &area.hits)?, u64::MAX),
+                _ => {}
+            }
+            uc.gprs.rip = part.at;
+        }
+        Phase::Fresh | Phase::Compare | Phase::Silent | Phase::Rest => {
+            if mark.phase == Phase::Fresh {
+                area.rcx.store(uc.gprs.rcx, Relaxed);
+            }
+            let silent = match mark.phase {
+                Phase::Silent => true,
+                Phase::Rest => false,
+                _ => unchanged(area, uc, part, a, b),
+            };
+            if silent {
+                add(tally(area, &area.silent)?, 1);
+            }
+            restore(area, uc, a, b)?;
+            uc.gprs.rip = after;
+        }
+        Phase::Hit => {
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+            uc.gprs.rip = area.entry.load(Relaxed);
+        }
+        Phase::Done => {
+            *register(&mut uc.gprs, a)? = area.address.load(Relaxed);
+            uc.gprs.rip = after;
+        }
+        Phase::After => uc.gprs.rip = after,
+        Phase::Pushed => {
+            uc.gprs.rsp = uc.gprs.rsp.wrapping_add(8);
+            uc.gprs.rip = part.at;
+        }
+    }
+    let checked = matches!(part.what, What::Checked(_));
+    Some(if checked && uc.gprs.rip == part.at {
+        Left::Access
+    } else {
+        Left::Elsewhere
+    })
+}
+
+/// A thread at a place where an instruction was before a patch.
+pub enum Landing {
+    /// It is on the way to the copy.
+    Copy,
+    /// It stands there. The patch at this address is to go before the thread may go on.
+    Often(u64),
+}
+
+/// Is the `int3` at `at` a body's, which wants its access looked at? Then the context is that of the original
+/// instruction.
+pub fn trap(t: Current, uc: &mut UContext, at: u64) -> bool {
+    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    if ours {
+        uc.gprs.rip = at;
+        leave(t, uc);
+    }
+    ours
+}
+
+/// A SIGTRAP that somebody has sent may have taken the place of an `int3`'s: then that is executed anew.
+pub fn untrap(uc: &mut UContext) {
+    let at = uc.gprs.rip.wrapping_sub(1);
+    let ours = SOME.load(Relaxed) && table().body(at).is_some_and(|(p, o)| p.body.traps(o));
+    if ours || direct_frame::is_trap(at) {
+        uc.gprs.rip = at;
+    }
+}
+
+/// The copy of the instruction that was at `pc` before a patch, if that is no longer there.
+fn copy_of(pc: u64) -> Option<(&'static Patch, u64)> {
+    if !SOME.load(Relaxed) {
+        return None;
+    }
+    let p = table().at(pc).filter(|p| p.start() != pc)?;
+    let n = p.group.entered(pc)?;
+    // Behind the jump stands what always stood there.
+    if pc >= p.start() + JUMP as u64 {
+        return None;
+    }
+    Some((p, p.at + u64::from(*p.body.parts.get(n)?)))
+}
+
+/// Has the thread jumped to where an instruction was before a patch?
+pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
+    let (p, copy) = copy_of(uc.gprs.rip)?;
+    LANDINGS.fetch_add(1, Relaxed);
+    p.landings.fetch_add(1, Relaxed);
+    let i = t.own();
+    let may_ask = !t.stepping.load(Relaxed)
+        && i.own_step.get().is_none()
+        && t.tgid() == g().pid.load(Relaxed);
+    if p.hopeless() && may_ask {
+        return Some(Landing::Often(p.start()));
+    }
+    uc.gprs.rip = copy;
+    Some(Landing::Copy)
+}
+
+/// The last that a handler does: a thread that goes on behind a patched instruction need not land, and one that
+/// goes round in a small loop ([`visit`]) may do so in the body.
+pub fn skip(t: Current, uc: &mut UContext) {
+    const TRAP_FLAG: u64 = 0x100;
+    let visited = t.own().visit.take();
+    if uc.gprs.rflags & TRAP_FLAG != 0 {
+        return;
+    }
+    if visited != 0
+        && let Some(p) = loop_at(visited)
+        && let Some(n) = p.group.part(uc.gprs.rip)
+        && let Some(copy) = p.body.parts.get(n)
+    {
+        uc.gprs.rip = p.at + u64::from(*copy);
+    } else if let Some((_, copy)) = copy_of(uc.gprs.rip) {
+        uc.gprs.rip = copy;
+    }
+}
+
+/// The patch of the access at `pc`, if its jump is out, but a loop may go on in its body.
+fn loop_at(pc: u64) -> Option<&'static Patch> {
+    let table = table();
+    let p = table.list.get(table.position(pc)?)?;
+    let may = !p.is_in_place() && p.group.loops() && ENABLED.load(Relaxed);
+    (may && !GS_TAKEN.load(Relaxed) && !taken(p.start(), p.end())).then_some(p)
+}
+
+/// The access at `pc` has met a guard again: the handler is to go on in the body, which needs no change of any
+/// code. `false`: its loop, if there is one, is too short for that.
+pub fn visit(t: Current, pc: u64) -> bool {
+    let Some(p) = loop_at(pc).filter(|p| p.entries.load(Relaxed) < MOST_ENTRIES) else {
+        return false;
+    };
+    p.entries.fetch_add(1, Relaxed);
+    if let Some(h) = g().header() {
+        p.learn(VISIT, h);
+    }
+    t.own().visit.set(pc);
+    true
+}
+
+// ---- in and out --------------------------------------------------------------------------------
+
+/// Does something that is no patch of an access stand in `[start, end)`?
+pub fn taken(start: u64, end: u64) -> bool {
+    sites::touches(start, end)
+        || g()
+            .breakpoints()
+            .iter()
+            .any(|b| b.addr >= start && b.addr < end)
+}
+
+/// The only thread of the program that there is: the stub's task waits for it before it touches what is
+/// shared, and nobody else runs the code.
+fn alone(t: Current) -> bool {
+    let i = t.own();
+    t.tgid() == g().pid.load(Relaxed)
+        && !t.stepping.load(Relaxed)
+        && i.own_step.get().is_none()
+        && g().threads.iter().nth(1).is_none()
+}
+
+/// Puts the patch of the instruction at `pc` back (or takes it out), without the stub's task. `false`: that
+/// has to do it.
+pub fn switch(t: Current, pc: u64, on: bool) -> bool {
+    let table = table();
+    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+        return false;
+    };
+    if p.is_in_place() == on {
+        return true;
+    }
+    let may = p.plain_code && !p.hopeless() && ENABLED.load(Relaxed) && !GS_TAKEN.load(Relaxed);
+    if !may || !alone(t) || on && taken(p.start(), p.end()) {
+        return false;
+    }
+    let bytes = match on {
+        true => p.jump.as_slice(),
+        false => p.group.bytes.get(..JUMP).unwrap_or(&[]),
+    };
+    if !overwrite(p.start(), bytes) {
+        return false;
+    }
+    if on {
+        p.is_back(g().header());
+    } else {
+        p.has_gone();
+    }
+    true
+}
+
+/// The system lets no code be written where it is executed.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Writes code that this thread does not run at present, and nobody else. It is [`Patch::plain_code`].
+fn overwrite(at: u64, bytes: &[u8]) -> bool {
+    let page = at & !(PAGE_SIZE - 1);
+    let len = (at + bytes.len() as u64 - page).next_multiple_of(PAGE_SIZE);
+    if FORBIDDEN.load(Relaxed) {
+        return false;
+    }
+    // SAFETY: private file pages that may be read and executed (`control::patches` has made sure, and is told
+    // of every change), and are again. A system that forbids the first change leaves all as it is.
+    unsafe {
+        if let Err(why) = sys!(k::__NR_mprotect, page, len, 7) {
+            // ENOMEM: too many mappings, for now.
+            FORBIDDEN.store(why != Errno(12), Relaxed);
+            return false;
+        }
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
+        let _ = sys!(k::__NR_mprotect, page, len, 5);
+    }
+    true
+}
+
+/// What becomes of a patch that has met no guard for [`CALM`] times.
+pub enum Calm {
+    Stays,
+    Gone,
+    /// It is to go, by the stub's task.
+    ToGo,
+}
+
+/// The body has met none at the instruction at `pc`.
+pub fn calm(t: Current, area: &Area, pc: u64) -> Calm {
+    let table = table();
+    let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
+        return Calm::Stays;
+    };
+    let Some(word) = area.calm.get(p.calm) else {
+        return Calm::Stays;
+    };
+    let times = (word.load(Relaxed) >> 32) + 1;
+    if times * u64::from(CALM) < u64::from(p.patience.load(Relaxed)) {
+        word.store(times << 32 | CALM_START as u64, Relaxed);
+        return Calm::Stays;
+    }
+    word.store(CALM_START as u64, Relaxed);
+    if !p.is_in_place() {
+        p.entries.store(0, Relaxed);
+        p.gone_at.store(tsc(), Relaxed);
+        return Calm::Gone;
+    }
+    match switch(t, pc, false) {
+        true => Calm::Gone,
+        false => Calm::ToGo,
+    }
+}
+
+/// The offset of a word of [`Area::calm`].
+pub fn calm_at(n: usize) -> usize {
+    core::mem::offset_of!(Area, calm) + n % CALMS * size_of::<AtomicU64>()
+}
+
+pub static LANDINGS: AtomicU64 = AtomicU64::new(0);
+
+/// In a forked child: the original bytes come back.
+pub fn remove_in_child(rest: &mut AtRest) {
+    if SOME.load(Relaxed) {
+        disable();
+        ENABLED.store(false, SeqCst);
+        let list = table().list.iter().filter(|p| p.is_in_place());
+        child::put_back(list.map(|p| (p.start(), p.group.bytes.get(..JUMP).unwrap_or(&[]))));
+        SOME.store(false, SeqCst);
+    }
+    drop_tables(rest);
+}

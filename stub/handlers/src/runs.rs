@@ -1,0 +1,138 @@
+//! Many iterations of a `rep stos` or `rep movs` at once: `memset` and `memcpy` of watched memory.
+//!
+//! One by one an iteration costs some 50 cycles, though no signal. A run is what no watch, or one that is
+//! only counted, sees all of, on one page: then hits and silent stores are numbers, and the bytes are
+//! copied. Whatever is more special goes the usual way (`fault::perform`), a step at a time.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use ulpf_engine::access::{Class, Insn};
+use ulpf_engine::cpu::Cpu;
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
+
+use crate::global::g;
+use crate::hits::{self, count_false_positives};
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+
+/// Direction flag.
+const DF: u64 = 1 << 10;
+/// Fewer are no gain.
+const LEAST: u64 = 4;
+const MOST: usize = PAGE_SIZE as usize;
+
+/// Room for a page of old values and one of new ones.
+pub struct Buffers<'a> {
+    pub old: &'a mut [u8; MOST],
+    pub new: &'a mut [u8; MOST],
+}
+
+/// What has been made at once.
+pub struct Run {
+    /// Iterations are left.
+    pub more: bool,
+    /// None of it was watched.
+    pub beside: bool,
+}
+
+/// Makes as many iterations as are alike; `None`: none.
+pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
+    let copies = insn.class == Class::Movs;
+    if !copies && insn.class != Class::Stos
+        || !insn.is_rep()
+        || insn.layout.addr32
+        || cpu.gprs.rflags & DF != 0
+        || t.stepping.load(Relaxed)
+        || t.own().own_step.get().is_some()
+    {
+        return None;
+    }
+    let (size, dest) = (insn.string_size(), insn.string_dest(cpu));
+    let page = g().page_map.entry(TargetAddr(dest));
+    if !page.guards(AccessKind::Write) || !page.permits(AccessKind::Write) {
+        return None;
+    }
+    let mut n = insn.string_count(cpu).min(left_of_page(dest) / size);
+    if n < LEAST {
+        return None;
+    }
+    let watch = alone(dest, &mut n, size)?;
+    let source = insn.string_source(cpu);
+    if copies {
+        n = n.min(left_of_page(source) / size);
+    }
+    if n < LEAST {
+        return None;
+    }
+    let len = (n * size) as usize;
+    let (old, new) = (b.old.get_mut(..len)?, b.new.get_mut(..len)?);
+    if copies {
+        let apart = source.abs_diff(dest) >= len as u64;
+        let seen = g().page_map.entry(TargetAddr(source));
+        if !apart
+            || seen.guards(AccessKind::Read)
+            || seen.moved() && !seen.permits(AccessKind::Read)
+            || memory::read(source, new) != len
+        {
+            return None;
+        }
+    } else {
+        let value = cpu.gprs.rax.to_le_bytes();
+        let value = value.get(..size as usize)?;
+        new.chunks_exact_mut(value.len())
+            .for_each(|element| element.copy_from_slice(value));
+    }
+    if memory::read(dest, old) != len || memory::write(dest, new) != len {
+        return None;
+    }
+    match watch {
+        Some(id) => {
+            let elements = old.chunks_exact(size as usize);
+            let silent = elements.zip(new.chunks_exact(size as usize));
+            let silent = silent.filter(|(old, new)| old == new).count();
+            hits::count(id, n, silent as u64);
+        }
+        None => count_false_positives(t, TargetAddr(dest), n),
+    }
+    let r = &mut cpu.gprs;
+    r.rdi = r.rdi.wrapping_add(len as u64);
+    if copies {
+        r.rsi = r.rsi.wrapping_add(len as u64);
+    }
+    r.rcx -= n;
+    if r.rcx == 0 {
+        r.rip = insn.pc.wrapping_add(insn.len.into());
+    }
+    Some(Run {
+        more: r.rcx != 0,
+        beside: watch.is_none(),
+    })
+}
+
+fn left_of_page(addr: u64) -> u64 {
+    PAGE_SIZE - addr % PAGE_SIZE
+}
+
+/// The only watch that sees a store to `addr`, if it is one that only counts, or `Some(None)`: none does.
+/// `n` becomes how many elements that is so for. `None`: it is more special than that.
+fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
+    let len = *n * size;
+    let mut here = None;
+    let mut special = false;
+    let mut end = addr + len;
+    let look = &mut |id: WatchId, range: WatchRange, kind: WatchKind| {
+        if range.start.0 > addr {
+            end = end.min(range.start.0);
+            return false; // what follows begins later still
+        }
+        let a = g().attributes(id);
+        special |= here.is_some() || a.log || a.stop || a.filter.is_some();
+        special |= !kind.sees(AccessKind::Write);
+        end = end.min(range.end().0);
+        here = Some(a.group.unwrap_or(id));
+        true
+    };
+    g().watchlist().overlaps_while(TargetAddr(addr), len, look);
+    *n = (end - addr) / size;
+    (!special).then_some(here)
+}

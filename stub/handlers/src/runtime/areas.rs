@@ -1,0 +1,72 @@
+//! What bodies of patches keep for a thread; gs points to it while the thread runs.
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_engine::patch::CLASS_WRITES;
+use ulpf_lib::ring::Area;
+use ulpf_lib::sys;
+
+use super::thread::Current;
+use crate::global::{g, machine, tables};
+
+/// Anything is patched, or was: threads may have their area in gs.
+pub static SOME: AtomicBool = AtomicBool::new(false);
+/// Some thread uses gs itself.
+pub static GS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// What bodies keep for this thread.
+pub fn area(t: Current) -> Option<&'static Area> {
+    g().areas().get(t.index.load(Relaxed) as usize)
+}
+
+/// The program's gs base, given what the CPU has.
+pub fn program_gs(t: Current, base: u64) -> u64 {
+    match area(t) {
+        Some(a) if base == a as *const Area as u64 => 0,
+        _ => base,
+    }
+}
+
+pub fn set_gs(base: u64) {
+    // SAFETY: the program does not use gs, as far as this thread is concerned.
+    unsafe {
+        if machine().fsgsbase {
+            core::arch::asm!("wrgsbase {}", in(reg) base, options(nomem, nostack, preserves_flags));
+        } else {
+            let _ = sys!(k::__NR_arch_prctl, 0x1001, base);
+        }
+    }
+}
+
+pub fn gs() -> u64 {
+    let mut base = 0u64;
+    // SAFETY: reads this thread's own base.
+    unsafe {
+        if machine().fsgsbase {
+            core::arch::asm!("rdgsbase {}", out(reg) base, options(nomem, nostack, preserves_flags));
+        } else {
+            let _ = sys!(k::__NR_arch_prctl, 0x1004, &mut base as *mut u64);
+        }
+    }
+    base
+}
+
+/// From a page of this class to its alias, for stores.
+pub fn distance(class: u64) -> u64 {
+    let classes = tables().patches.tables.classes;
+    if classes == 0 {
+        return 0;
+    }
+    let at = classes.wrapping_add_signed(CLASS_WRITES.into()) + (class & 0xff) * 8;
+    // SAFETY: the page before the classes.
+    unsafe { *(at as *const u64) }
+}
+
+/// The calling task goes on without its (or its parent's) area.
+pub fn disable() {
+    let areas = g().areas().as_ptr_range();
+    if SOME.load(Relaxed) && areas.contains(&(gs() as *const Area)) {
+        set_gs(0);
+    }
+}

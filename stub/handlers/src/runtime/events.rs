@@ -1,0 +1,145 @@
+//! What a thread has met, and what it asks of the stub's task.
+
+use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind};
+
+pub type Tid = i32;
+
+/// How one thread goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Stays parked while others run (scheduler locking).
+    Hold,
+    Continue {
+        signal: Option<i32>,
+    },
+    Step {
+        signal: Option<i32>,
+    },
+    /// Step until PC leaves `[start, end)`.
+    RangeStep {
+        start: TargetAddr,
+        end: TargetAddr,
+    },
+}
+
+/// Why a parked thread wants the debugger's attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    None,
+    Breakpoint,
+    Stepped,
+    Watch {
+        id: WatchId,
+        kind: WatchKind,
+        addr: TargetAddr,
+        access: AccessKind,
+    },
+    Signal(i32),
+    /// A system call that the debugger catches.
+    Syscall {
+        nr: u64,
+        entry: bool,
+    },
+    /// The thread has forked; the child waits (see `control/follow.rs`).
+    Forked {
+        child: i32,
+    },
+    /// The thread is a vfork child that has not run yet.
+    Vforked {
+        parent: i32,
+    },
+    /// The thread's vfork child has its own memory, or has ended.
+    VforkDone,
+}
+
+/// What one instruction or system call is to be reported for, one stop after the other.
+#[derive(Clone, Copy)]
+pub struct Events {
+    list: [Event; Events::MOST],
+    len: usize,
+}
+
+impl Events {
+    /// More watches under one access than anybody looks at one by one; the rest is only counted.
+    const MOST: usize = 16;
+
+    pub const fn none() -> Events {
+        Events {
+            list: [Event::None; Events::MOST],
+            len: 0,
+        }
+    }
+    pub fn push(&mut self, event: Event) {
+        if let Some(slot) = self.list.get_mut(self.len) {
+            *slot = event;
+            self.len += 1;
+        }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.list.iter().take(self.len).copied()
+    }
+}
+
+/// What a program thread asks of the stub's task. `…Begin` parks all other threads until `End`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    None,
+    /// Park the others; nothing else.
+    ForkBegin,
+    /// Code at this address, which a backtrace has come to, is not known; 0: a file has been mapped.
+    Unwind {
+        at: u64,
+    },
+    /// Give `[start, end)` back to plain private memory: a memory call is about to change it.
+    ReleaseBegin {
+        start: u64,
+        end: u64,
+    },
+    /// Open the guarded pages in `[start, end)` for one step.
+    OpenBegin {
+        start: u64,
+        end: u64,
+    },
+    /// Take the breakpoint at `addr` out for one step.
+    StepOverBegin {
+        addr: u64,
+    },
+    /// Ask the command to follow this thread through exec of the file at `path`, a string that the
+    /// thread keeps. The word comes in `Global::exec_word`; `End` only if exec fails.
+    ExecBegin {
+        path: u64,
+        len: u64,
+        dir: i32,
+    },
+    /// The system-call site at `insn` is busy: patch it.
+    Patch {
+        insn: u64,
+    },
+    End,
+    /// Guards have to be computed anew (memory appeared under a watch).
+    Rearm,
+    /// A new task needs its debug registers set before it runs.
+    Adopt,
+    /// The instruction at `pc` is hot, and has met this page: patch it.
+    PatchAccess {
+        pc: u64,
+        page: u64,
+    },
+    /// The patch at `start` meets no guarded page any more.
+    Cool {
+        start: u64,
+    },
+    /// Fewer system calls may be made by slots than before.
+    SitesAnew,
+    /// The program wants gs, or locks all its memory: no patches any more.
+    NoPatches,
+    /// The program begins something that our own signal frames cannot hold.
+    NoUpcalls,
+    /// The watches of this page may be better off in another place.
+    Reconsider {
+        page: u64,
+    },
+}

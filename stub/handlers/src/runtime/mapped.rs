@@ -1,0 +1,68 @@
+//! What a system call has done to the program's mappings, as far as the heap is concerned (`control/heap.rs` of the
+//! stub's task follows it).
+
+use linux_raw_sys::general as k;
+use ulpf_lib::guard::LARGEST_HEAP;
+
+/// What a system call has done to the program's mappings. Empty ranges: nothing.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// No heap any more.
+    pub gone: (u64, u64),
+    pub come: (u64, u64),
+    /// `come` is heap only if `only_if` was.
+    pub only_if: (u64, u64),
+}
+
+impl Mapped {
+    /// Of a call that has succeeded; `brk`: the program break before it.
+    pub fn by(nr: u64, a: &[u64; 6], result: u64, brk: u64) -> Mapped {
+        const STACK: u64 = k::MAP_STACK as u64 | k::MAP_GROWSDOWN as u64;
+        const EXEC: u64 = k::PROT_EXEC as u64;
+        let page = |at: u64| at.saturating_add(4095) & !4095;
+        let span = |at: u64, len: u64| (at, page(at.saturating_add(len)));
+        let none = Mapped::default();
+        match nr as u32 {
+            k::__NR_mmap => {
+                let new = span(result, a[1]);
+                let kind = k::MAP_PRIVATE as u64 | k::MAP_ANONYMOUS as u64;
+                let heap = a[3] & 0x23 == kind
+                    && a[3] & (STACK | k::MAP_HUGETLB as u64) == 0
+                    && a[2] & EXEC == 0
+                    && new.1 - new.0 < LARGEST_HEAP;
+                // Put over something else: a loader's .bss, or a collector that takes what it had reserved.
+                let fixed = a[3] & k::MAP_FIXED as u64 != 0;
+                Mapped {
+                    gone: new,
+                    come: if heap { new } else { (0, 0) },
+                    only_if: if fixed { new } else { (0, 0) },
+                }
+            }
+            k::__NR_munmap => Mapped {
+                gone: span(a[0], a[1]),
+                ..none
+            },
+            k::__NR_mremap => {
+                let old = span(a[0], a[1]);
+                Mapped {
+                    gone: old,
+                    come: span(result, a[2]),
+                    only_if: old,
+                }
+            }
+            k::__NR_mprotect | k::__NR_pkey_mprotect if a[2] & EXEC != 0 => Mapped {
+                gone: span(a[0], a[1]),
+                ..none
+            },
+            k::__NR_brk => {
+                let (before, now) = (page(brk), page(result));
+                Mapped {
+                    gone: (now, before.max(now)),
+                    come: (before, now.max(before)),
+                    ..none
+                }
+            }
+            _ => none,
+        }
+    }
+}

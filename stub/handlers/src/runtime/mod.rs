@@ -1,0 +1,19 @@
+//! Threads of the program, how they rest, and how their memory is reached.
+
+pub mod areas;
+pub mod asm;
+pub mod clock;
+pub mod debug_registers;
+pub mod debug_traps;
+pub mod events;
+pub mod frames;
+pub mod library_link;
+pub mod library_state;
+pub mod mapped;
+pub mod memory;
+pub mod park;
+pub mod robust;
+pub mod thread;
+pub mod waiting;
+
+pub use ulpf_engine::frame;

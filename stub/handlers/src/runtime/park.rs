@@ -1,0 +1,200 @@
+//! How a thread comes to rest and goes on.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::areas;
+use super::events::{Event, Request};
+use super::frame::UContext;
+use super::thread::{Current, State};
+use crate::global::{g, machine};
+use crate::runtime::events::Resume;
+use crate::signals::{delivery, kernel, leaving, masks};
+
+const FUTEX_WAIT: u32 = 128;
+const FUTEX_WAKE: u32 = 1 | 128;
+
+/// FUTEX_PRIVATE keys are per address space, which the stub's task shares.
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32) {
+    // SAFETY: a live word.
+    let _ = unsafe { sys!(k::__NR_futex, word as *const _, FUTEX_WAIT, seen, 0) };
+}
+
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
+    // SAFETY: a live word.
+    let _ = unsafe { sys!(k::__NR_futex, word as *const _, FUTEX_WAKE, i32::MAX) };
+}
+
+/// Tells the stub's task that something has happened.
+pub fn notify() {
+    g().event.fetch_add(1, SeqCst);
+    futex_wake(&g().event);
+}
+
+fn read_bases(t: Current) {
+    let (mut fs, mut gs) = (0u64, 0u64);
+    // SAFETY: plain reads of this thread's own bases.
+    unsafe {
+        if machine().fsgsbase {
+            core::arch::asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack));
+            core::arch::asm!("rdgsbase {}", out(reg) gs, options(nomem, nostack));
+        } else {
+            let _ = sys!(k::__NR_arch_prctl, 0x1003, &mut fs as *mut u64);
+            let _ = sys!(k::__NR_arch_prctl, 0x1004, &mut gs as *mut u64);
+        }
+    }
+    let gs = areas::program_gs(t, gs);
+    t.fs_base.store(fs, Relaxed);
+    t.gs_base.store(gs, Relaxed);
+    if gs != 0 {
+        areas::GS_TAKEN.store(true, Relaxed);
+    }
+    t.bases_dirty.store(false, Relaxed);
+}
+
+fn write_bases(t: Current) {
+    if t.bases_dirty.load(Relaxed) {
+        t.bases_dirty.store(false, Relaxed);
+        // SAFETY: the debugger set them for this thread.
+        unsafe {
+            let _ = sys!(k::__NR_arch_prctl, 0x1002, t.fs_base.load(Relaxed));
+            let _ = sys!(k::__NR_arch_prctl, 0x1001, t.gs_base.load(Relaxed));
+        }
+    }
+}
+
+/// (fs base, gs base) of the calling thread.
+pub fn bases(t: Current) -> (u64, u64) {
+    read_bases(t);
+    (t.fs_base.load(Relaxed), t.gs_base.load(Relaxed))
+}
+
+fn wait_go(t: Current) {
+    while t.go.swap(0, SeqCst) == 0 {
+        futex_wait(&t.go, 0);
+    }
+}
+
+/// Rests until the stub's task lets the thread go on, then does what the debugger asked for.
+pub fn park(t: Current, uc: &mut UContext, event: Event) {
+    masks::close(t, uc);
+    let own = steps_itself(t, uc);
+    let mut event = event;
+    loop {
+        read_bases(t);
+        let i = t.own();
+        i.event.set(event);
+        i.resume.set(Resume::Continue { signal: None });
+        t.ctx.store(uc, Release);
+        t.set_state(State::Parked);
+        notify();
+        wait_go(t); // the waker has set Running
+        write_bases(t);
+        kernel::refresh_if_due(t);
+        match after_park(t, uc, own) {
+            Some(next) => event = next,
+            None => return,
+        }
+    }
+}
+
+/// Applies `Own::resume` to the context. `Some`: the thread has to rest again at once.
+fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
+    let i = t.own();
+    i.event.set(Event::None);
+    if t.leaving.load(Relaxed) {
+        set_tf(uc, own);
+        leaving::leave(t, uc);
+        return None;
+    }
+    let (signal, step) = match i.resume.get() {
+        Resume::Hold => (None, false),
+        Resume::Continue { signal } => (signal, false),
+        Resume::Step { signal } => (signal, true),
+        Resume::RangeStep { start, end } => {
+            t.set_range((start.0, end.0));
+            (None, true)
+        }
+    };
+    if !matches!(i.resume.get(), Resume::RangeStep { .. }) {
+        t.set_range((0, 0));
+    }
+    t.stepping.store(step, Relaxed);
+    set_tf(uc, step || own);
+    if let Some(n) = signal {
+        let info = i.info.get();
+        let entered = delivery::deliver(t, uc, n, &info);
+        if step && entered {
+            // As ptrace does: a step with a signal ends at the handler's first instruction.
+            end_step(t, uc);
+            return Some(Event::Stepped);
+        }
+    }
+    None
+}
+
+/// The trap flag is the program's own.
+pub fn steps_itself(t: Current, uc: &UContext) -> bool {
+    let i = t.own();
+    match i.own_step.get() {
+        Some(step) => step.tf,
+        None => !t.stepping.load(Relaxed) && uc.gprs.rflags & 0x100 != 0,
+    }
+}
+
+/// The debugger's step is over.
+pub fn end_step(t: Current, uc: &mut UContext) {
+    if t.stepping.swap(false, Relaxed) {
+        set_tf(uc, false);
+    }
+}
+
+pub fn set_tf(uc: &mut UContext, on: bool) {
+    if on {
+        uc.gprs.rflags |= 0x100;
+    } else {
+        uc.gprs.rflags &= !0x100;
+    }
+}
+
+/// Hands `r` to the stub's task and waits until it is served.
+pub fn request(t: Current, uc: &mut UContext, r: Request) {
+    masks::close(t, uc);
+    read_bases(t);
+    t.own().request.set(r);
+    t.ctx.store(uc, Release);
+    t.set_state(State::Requesting);
+    notify();
+    wait_go(t);
+}
+
+/// The thread is about to make a system call of unknown length for the program.
+pub fn enter_syscall(t: Current, uc: &mut UContext) {
+    kernel::refresh_if_due(t);
+    read_bases(t);
+    t.ctx.store(uc, Release);
+    t.set_state(State::InSyscall);
+}
+
+/// Back from the call: rest if the world has been stopped meanwhile.
+pub fn leave_syscall(t: Current, uc: &mut UContext) {
+    if t.untrap.load(Relaxed) {
+        t.untrap.store(false, Relaxed);
+        set_tf(uc, false);
+    }
+    if t.state
+        .compare_exchange(
+            State::InSyscall as u32,
+            State::Running as u32,
+            SeqCst,
+            SeqCst,
+        )
+        .is_err()
+        || g().world.load(SeqCst) != 0
+        || t.hold.load(SeqCst)
+    {
+        park(t, uc, Event::None);
+    }
+}

@@ -1,0 +1,59 @@
+//! The program's alternate stacks (sigaltstack(2)).
+
+use crate::global::machine;
+use crate::runtime::frame::*;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+
+/// sigaltstack(2).
+pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
+    const EFAULT: i64 = -14;
+    const EINVAL: i64 = -22;
+    const ENOMEM: i64 = -12;
+    const EPERM: i64 = -1;
+    let i = t.own();
+    let on = on_alt(&i.alt.get(), uc.gprs.rsp);
+    let previous = SigStack {
+        flags: if i.alt.get().size == 0 {
+            SS_DISABLE
+        } else {
+            on as i32 * SS_ONSTACK
+        } | (i.alt.get().flags & SS_AUTODISARM),
+        ..i.alt.get()
+    };
+    if new != 0 {
+        let Some(s) = memory::get::<SigStack>(new) else {
+            return EFAULT;
+        };
+        if on {
+            return EPERM;
+        }
+        match s.flags & !SS_AUTODISARM {
+            SS_DISABLE => i.alt.set(SigStack {
+                sp: 0,
+                flags: SS_DISABLE,
+                pad: 0,
+                size: 0,
+            }),
+            0 | SS_ONSTACK => {
+                if s.size < machine().min_sigstack {
+                    return ENOMEM;
+                }
+                i.alt.set(SigStack {
+                    pad: 0,
+                    flags: s.flags & SS_AUTODISARM,
+                    ..s
+                });
+            }
+            _ => return EINVAL,
+        }
+    }
+    if old != 0 && !memory::put(old, &previous) {
+        return EFAULT;
+    }
+    0
+}
+
+pub fn on_alt(alt: &SigStack, rsp: u64) -> bool {
+    alt.flags & SS_AUTODISARM == 0 && rsp > alt.sp && rsp - alt.sp <= alt.size
+}

@@ -1,0 +1,434 @@
+//! Where the kernel enters: the handlers of all signals, and a forbidden access that came without one.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::device::{self, Frame};
+
+use super::actions::KernelAction;
+use super::kernel::actions;
+use super::leaving::park_is_ours;
+use super::masks::{block, close};
+use super::numbers::*;
+use super::raise::{late, own_trap, raise, step_done};
+use super::waiting;
+use crate::engine::{self, ours};
+use crate::global::g;
+use crate::patches::{self, Landing, Left};
+use crate::runtime::asm::*;
+use crate::runtime::debug_registers::{COOKIE, TRAP_PERF};
+use crate::runtime::debug_traps;
+use crate::runtime::events::{Event, Events, Request};
+use crate::runtime::frame::*;
+use crate::runtime::park::{self, park};
+use crate::runtime::thread::{Current, OwnStepKind};
+use crate::syscalls::{self, sites};
+use crate::{breakpoints, direct, direct_frame, fault, upcall};
+
+/// Does what signals that struck during a handler have left to do; called before it returns.
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_late(uc: &mut UContext) {
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
+    block(t, uc);
+    late(t, uc);
+}
+
+/// A handler begins with the program's alignment-check flag, which our code was not written for.
+#[inline(always)]
+fn clear_ac() {
+    // SAFETY: the flag only concerns our own accesses; the program's is in its frame.
+    unsafe {
+        core::arch::asm!(
+            "pushfq",
+            "test dword ptr [rsp], 0x40000",
+            "jz 2f",
+            "and dword ptr [rsp], 0xfffbffff",
+            "popfq",
+            "jmp 3f",
+            "2:",
+            "lea rsp, [rsp + 8]",
+            "3:",
+        )
+    };
+}
+
+/// Whose handler begins here.
+#[inline(always)]
+fn interrupted_thread(uc: &UContext) -> Current {
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
+    if !ours(uc.gprs.rip) {
+        upcall::forget(t);
+    }
+    t
+}
+
+/// A signal has interrupted our own code: inside `ulpf_blocking`'s window, or while a guarded access
+/// is served.
+fn interrupted_ourselves(t: Current, uc: &mut UContext, info: Option<&SigInfo>) {
+    let rip = uc.gprs.rip;
+    let i = t.own();
+    t.attention.store(1, SeqCst);
+    let direct = direct_frame::interrupted(t, uc);
+    if let Some(info) = info {
+        // No program blocks it: else the kernel has put this frame on top of another handler's.
+        let open = uc.sigmask & bit(PARK_SIGNAL) == 0;
+        if direct && open && i.direct_mask.get().is_none() {
+            i.direct_mask.set(Some(uc.sigmask));
+        } else if open && !direct {
+            upcall::interrupted(t, rip, uc.sigmask);
+        }
+        i.defer(info);
+        uc.sigmask |= HANDLER_MASK;
+    }
+    if rip >= ulpf_blocking_start as *const () as u64
+        && rip <= ulpf_blocking_insn as *const () as u64
+    {
+        uc.gprs.rip = ulpf_blocking_abort as *const () as u64;
+    }
+    let iret = ulpf_return_iret as *const () as u64;
+    let start = ulpf_return as *const () as u64;
+    if rip == iret {
+        uc.gprs.rsp += IRET_FRAME;
+    }
+    if rip >= start && rip <= iret {
+        uc.gprs.rip = start;
+    }
+}
+
+/// Bytes below the ucontext that IRET takes (`asm::ulpf_return`).
+const IRET_FRAME: u64 = 40;
+/// The frame's fpstate is an XSAVE image.
+const UC_FP_XSTATE: u64 = 1;
+
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
+    let t = interrupted_thread(uc);
+    if info.by_kernel() && matches!(sig, 4 | 8) && engine::recover(uc, info) {
+        return;
+    }
+    if info.by_kernel() && matches!(sig, 4 | 8) && !ours(uc.gprs.rip) {
+        fault::cancel_own_step(t, uc);
+    }
+    arrived(t, uc, info);
+}
+
+/// A signal that no instruction of the program has caused.
+fn arrived(t: Current, uc: &mut UContext, info: &SigInfo) {
+    patches::leave(t, uc);
+    let left = sites::leave(uc);
+    if ours(uc.gprs.rip) {
+        if waiting::set_aside(t, info) {
+            // The program knows nothing of it: a call that it has interrupted is made again.
+            t.kicked.store(true, SeqCst);
+            return interrupted_ourselves(t, uc, None);
+        }
+        return interrupted_ourselves(t, uc, Some(info));
+    }
+    if !waiting::set_aside(t, info) {
+        raise(t, uc, info.signo, info);
+    }
+    if let Some(l) = left {
+        l.rewind(uc); // nobody has handled the signal
+        l.again(t, uc);
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_on_park(_: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
+    let t = interrupted_thread(uc);
+    if !park_is_ours(t, info) {
+        return arrived(t, uc, info);
+    }
+    upcall::learn(uc);
+    patches::leave(t, uc);
+    let left = sites::leave(uc);
+    if ours(uc.gprs.rip) {
+        t.kicked.store(true, SeqCst);
+        return interrupted_ourselves(t, uc, None);
+    }
+    if let Some(l) = left {
+        l.rewind(uc);
+    }
+    if g().world.load(SeqCst) != 0 {
+        park(t, uc, Event::None);
+    }
+    if let Some(l) = left {
+        l.again(t, uc);
+    }
+    patches::skip(t, uc);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_on_fault(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
+    let t = interrupted_thread(uc);
+    if !info.by_kernel() {
+        return arrived(t, uc, info);
+    }
+    fault(t, sig, info, uc);
+}
+
+/// A fault of this thread, which came by a signal or by an upcall.
+pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
+    sites::leave(uc);
+    // A privileged instruction at a place where another one was.
+    let landing = if sig == SIGSEGV && info.code == SI_KERNEL {
+        patches::landed(t, uc)
+    } else {
+        None
+    };
+    let left = if landing.is_none() {
+        patches::leave(t, uc)
+    } else {
+        None
+    };
+    if left.is_some() {
+        patches::enable(t);
+    }
+    let rip = uc.gprs.rip;
+    if ours(rip) {
+        if (ulpf_copy as *const () as u64..ulpf_copy_fixup as *const () as u64).contains(&rip) {
+            uc.gprs.rip = ulpf_copy_fixup as *const () as u64;
+            return;
+        }
+        if engine::recover(uc, info) {
+            return;
+        }
+        crate::say::fatal_fault("the stub itself has faulted", rip, info.addr());
+    }
+    t.own().open.set(sig == SIGSEGV);
+    if let Some(Landing::Often(start)) = landing {
+        park::request(t, uc, Request::Cool { start });
+    } else if landing.is_some() {
+        // It is on its way to the copy.
+    } else if left == Some(Left::Access) {
+        fault::again(t, uc);
+    } else if !fault::handle(t, uc, info) {
+        close(t, uc);
+        if t.own().own_step.get().is_some() {
+            fault::cancel_own_step(t, uc);
+        }
+        if t.own().hidden.get() & bit(sig) != 0 {
+            // The program has blocked a synchronous signal: the kernel kills it for that.
+            actions(t).set(sig, KernelAction::default());
+        }
+        raise(t, uc, sig, info);
+    }
+    patches::skip(t, uc);
+    if t.own().open.replace(false) && uc.flags & UC_FP_XSTATE != 0 {
+        uc.link |= RETURN_HERE;
+    } else if t.attention.load(SeqCst) != 0 {
+        ulpf_late(uc);
+    }
+}
+
+const TRAP_TRACE: i32 = 2;
+const SI_KERNEL: i32 = 0x80;
+
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
+    let t = interrupted_thread(uc);
+    let i = t.own();
+    if !info.by_kernel() {
+        patches::untrap(uc);
+        return arrived(t, uc, info);
+    }
+    if info.code == TRAP_TRACE {
+        match sites::step(uc) {
+            sites::Stepped::No | sites::Stepped::Mov => {}
+            sites::Stepped::Syscall => {
+                let ours = t.stepping.load(Relaxed) || i.own_step.get().is_some();
+                syscalls::dispatch(t, uc);
+                if !ours {
+                    raise(t, uc, sig, info);
+                }
+                return;
+            }
+        }
+    }
+    sites::leave(uc);
+    if info.code == SI_KERNEL {
+        if direct::finish(t, uc) {
+            return;
+        }
+        if patches::trap(t, uc, uc.gprs.rip.wrapping_sub(1)) {
+            fault::again(t, uc);
+            return patches::skip(t, uc);
+        }
+    } else if patches::leave(t, uc) == Some(Left::Access)
+        && info.code == TRAP_TRACE
+        && (t.stepping.load(Relaxed) || park::steps_itself(t, uc))
+    {
+        // The step has only made the jump.
+        return fault::again(t, uc);
+    }
+    if info.code == TRAP_PERF && info.data[1] == COOKIE {
+        if ours(uc.gprs.rip) {
+            debug_traps::our_own(&debug_traps::drain(t));
+        } else {
+            on_match(t, uc);
+            if park::steps_itself(t, uc) {
+                own_trap(t, uc); // one SIGTRAP for both
+            }
+        }
+        return;
+    }
+    if ours(uc.gprs.rip) {
+        // A step into our code can only be the restorer after a handler; it is over by itself.
+        park::set_tf(uc, false);
+        return;
+    }
+    if info.code == SI_KERNEL {
+        let at = uc.gprs.rip.wrapping_sub(1);
+        let own = i.own_step.get().is_some_and(|s| s.pc == at);
+        if own {
+            // Under the breakpoint stands an int3 of the program's own.
+            fault::cancel_own_step(t, uc);
+        } else if let Some(stop) = g().breakpoint_at(at) {
+            uc.gprs.rip = at;
+            if breakpoints::wants_stop(stop, t, uc) {
+                park::end_step(t, uc);
+                park(t, uc, Event::Breakpoint);
+            } else {
+                fault::begin_own_step(
+                    t,
+                    uc,
+                    OwnStepKind::OverBreakpoint,
+                    Request::StepOverBegin { addr: at },
+                );
+            }
+            return;
+        }
+    }
+    if info.code == TRAP_TRACE || info.code == SI_KERNEL || info.code == 1 {
+        if i.own_step.get().is_some() {
+            return own_step_made(t, uc);
+        }
+        if t.stepping.load(Relaxed) && info.code != SI_KERNEL {
+            if !matched(t, uc) {
+                stepped(t, uc);
+            }
+            return;
+        }
+    }
+    if info.code == TRAP_TRACE {
+        matched(t, uc);
+    }
+    raise(t, uc, sig, info);
+}
+
+/// One instruction of the debugger's step is done: is that all?
+fn stepped(t: Current, uc: &mut UContext) {
+    let (start, end) = t.range();
+    if uc.gprs.rip >= start && uc.gprs.rip < end && g().world.load(SeqCst) == 0 {
+        park::set_tf(uc, true);
+    } else {
+        step_done(t, uc);
+    }
+}
+
+/// The thread has made its own step; what struck before it is due now.
+fn own_step_made(t: Current, uc: &mut UContext) {
+    fault::end_own_step(t, uc);
+    if t.attention.load(SeqCst) != 0 {
+        ulpf_late(uc);
+    }
+}
+
+/// Debug registers have matched. If the instruction was a step, the kernel sends one SIGTRAP for both:
+/// the step's since Linux 6.x, theirs before.
+fn on_match(t: Current, uc: &mut UContext) {
+    if t.own().own_step.get().is_some() {
+        return own_step_made(t, uc);
+    }
+    if matched(t, uc) {
+        return;
+    }
+    fault::look_again(t, uc);
+    if t.stepping.load(Relaxed) {
+        stepped(t, uc);
+    }
+}
+
+/// Reports what debug registers have seen of the last instruction. `true`: the thread has rested for it.
+fn matched(t: Current, uc: &mut UContext) -> bool {
+    let fired = debug_traps::drain(t);
+    if !fired.any() {
+        return false;
+    }
+    let mut stops = Events::none();
+    debug_traps::report(t, uc, &fired, None, |_| false, &mut stops);
+    if stops.is_empty() {
+        return false;
+    }
+    fault::stop_for(t, uc, &stops);
+    true
+}
+
+const SYS_USER_DISPATCH: i32 = 2;
+
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
+    clear_ac();
+    let t = interrupted_thread(uc);
+    if !info.by_kernel() {
+        return arrived(t, uc, info);
+    }
+    sites::leave(uc);
+    if info.code == SYS_USER_DISPATCH {
+        syscalls::dispatch(t, uc);
+        return;
+    }
+    if ours(uc.gprs.rip) {
+        return interrupted_ourselves(t, uc, Some(info));
+    }
+    raise(t, uc, sig, info);
+}
+
+// ---- without a signal -----------------------------------------------------------------------------
+
+/// Completes the frame, and handles the fault. `before`: the frame of an upcall that this one may have
+/// interrupted.
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_upcall_made(uc: &mut UContext, frame: &Frame, before: *mut UContext) {
+    // Bits of the page-fault error code: in user mode, by a store, by a fetch.
+    const USER: u64 = 4;
+    const WRITE: u64 = 2;
+    const FETCH: u64 = 16;
+    // UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+    const FLAGS: u64 = 1 | 2 | 4;
+    const PAGE_FAULT: u64 = 14;
+    const SEGV_ACCERR: i32 = 2;
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
+    uc.flags = FLAGS;
+    uc.stack = t.our_stack();
+    uc.gprs.rip = frame.ip;
+    uc.gprs.rsp = frame.sp;
+    uc.gprs.rflags = frame.flags;
+    (uc.cs, uc.gs, uc.fs, uc.ss) = (frame.cs as u16, 0, 0, frame.ss as u16);
+    let bit = |info, error| if frame.info & info != 0 { error } else { 0 };
+    uc.err = USER | bit(device::INFO_WRITE, WRITE) | bit(device::INFO_FETCH, FETCH);
+    uc.trapno = PAGE_FAULT;
+    uc.oldmask = 0;
+    uc.cr2 = frame.addr;
+    upcall::software_bytes(uc.fpstate);
+    if ours(frame.ip) {
+        upcall::within_ourselves(t, uc, before);
+    } else if let Some(mask) = t.own().direct_mask.take() {
+        // A signal has struck before the frame was there.
+        upcall::mask_known(t, uc, mask);
+    }
+    let mut info = SigInfo {
+        signo: SIGSEGV,
+        code: SEGV_ACCERR,
+        ..SigInfo::zeroed()
+    };
+    info.data[0] = frame.addr;
+    fault(t, SIGSEGV, &info, uc);
+}

@@ -1,0 +1,100 @@
+//! A signal is due on a thread: the library by which the program watches itself, the debugger, or the program.
+
+use core::sync::atomic::Ordering::*;
+
+use super::delivery::deliver;
+use super::masks::close;
+use super::numbers::SIGTRAP;
+use crate::global::g;
+use crate::library::{self, Whose};
+use crate::patches;
+use crate::runtime::events::Event;
+use crate::runtime::frame::{SigInfo, UContext};
+use crate::runtime::park::{self, park};
+use crate::runtime::thread::{Current, DEFERRED, State};
+
+const TRAP_TRACE: i32 = 2;
+
+/// As [`ulpf_late`], in a handler that has blocked signals.
+pub fn late(t: Current, uc: &mut UContext) {
+    if t.own().own_step.get().is_some() {
+        // The world rests for its step, so it must not rest itself, and the frame is not the
+        // program's: `own_step_made` comes back here.
+        return;
+    }
+    t.attention.store(0, SeqCst);
+    // On the way to a copy: it lands once more.
+    patches::leave(t, uc);
+    if t.own().deferred_len.get() > 0 {
+        deliver_deferred(t, uc);
+    }
+    if g().world.load(SeqCst) != 0 && t.state() == State::Running {
+        park(t, uc, Event::None);
+    }
+}
+
+/// A signal is due on this thread: the debugger first, if it wants to know, then the program.
+pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
+    close(t, uc);
+    match library::whose(t, uc, sig, info) {
+        Whose::Program => {}
+        Whose::Library => return library::deliver(t, uc, sig, info),
+        Whose::Nobody => return,
+    }
+    let i = t.own();
+    if g().wants_stop(sig) && t.is_debugged() {
+        i.info.set(*info);
+        park::end_step(t, uc);
+        park(t, uc, Event::Signal(sig));
+        return;
+    }
+    let stepping = t.stepping.load(Relaxed);
+    if stepping {
+        park::set_tf(uc, false); // not in the frame that the program returns to
+    }
+    if deliver(t, uc, sig, info) && stepping {
+        t.stepping.store(false, Relaxed);
+        park(t, uc, Event::Stepped);
+    } else if stepping {
+        park::set_tf(uc, true);
+    }
+}
+
+/// Delivers what arrived while our own code ran.
+pub fn deliver_deferred(t: Current, uc: &mut UContext) {
+    let i = t.own();
+    let n = i.deferred_len.get().min(DEFERRED);
+    i.deferred_len.set(0);
+    // Raising one may take others.
+    let batch = i.deferred.each_ref().map(|info| info.get());
+    for info in batch.iter().take(n) {
+        raise(t, uc, info.signo, info);
+    }
+}
+
+/// Delivers what the program has unblocked meanwhile.
+pub fn deliver_waiting(t: Current, uc: &mut UContext) {
+    while !t.leaving.load(Relaxed) {
+        let Some(info) = t.own().waiting.take(!t.own().hidden.get()) else {
+            return;
+        };
+        raise(t, uc, info.signo, &info);
+    }
+}
+
+/// A program that steps itself has made an instruction, which we have performed.
+pub fn own_trap(t: Current, uc: &mut UContext) {
+    let mut info = SigInfo {
+        signo: SIGTRAP,
+        code: TRAP_TRACE,
+        ..SigInfo::zeroed()
+    };
+    info.data[0] = uc.gprs.rip;
+    raise(t, uc, SIGTRAP, &info);
+}
+
+/// The debugger's step has been made.
+pub fn step_done(t: Current, uc: &mut UContext) {
+    park::end_step(t, uc);
+    park(t, uc, Event::Stepped);
+}

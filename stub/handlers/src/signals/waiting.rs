@@ -1,0 +1,52 @@
+//! Signals that the program has blocked, though the kernel has not ([`HIDDEN`]): how they are kept, and when they
+//! are due (`runtime/waiting.rs` is where they wait).
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::numbers::{HIDDEN, bit};
+use crate::runtime::frame::SigInfo;
+use crate::runtime::thread::Current;
+
+/// Keeps a signal for later, if the program has it blocked.
+pub fn set_aside(t: Current, info: &SigInfo) -> bool {
+    let i = t.own();
+    let blocked = i.hidden_meanwhile.get().unwrap_or(i.hidden.get());
+    let aside = !info.by_kernel() && blocked & bit(info.signo) != 0;
+    if aside {
+        i.waiting.push(info);
+    }
+    aside
+}
+
+/// A call begins that waits with these signals blocked instead: what of them has waited for it interrupts it.
+/// `false`: nothing.
+pub fn interrupt(t: Current, mask: u64) -> bool {
+    let i = t.own();
+    let Some(info) = i.waiting.take(!mask) else {
+        return false;
+    };
+    i.defer(&info);
+    true
+}
+
+/// The kernel is to keep them from here on (the program is left alone, or becomes another): blocks and queues them.
+pub fn hand_over(t: Current) {
+    let i = t.own();
+    if i.waiting.is_empty() {
+        return;
+    }
+    // SAFETY: masks of the calling thread, and signals to it.
+    unsafe {
+        let _ = sys!(k::__NR_rt_sigprocmask, 0, i.hidden.as_ptr(), 0, 8);
+        while let Some(info) = i.waiting.take(HIDDEN) {
+            let _ = sys!(
+                k::__NR_rt_tgsigqueueinfo,
+                t.tgid(),
+                t.tid(),
+                info.signo,
+                &raw const info
+            );
+        }
+    }
+}

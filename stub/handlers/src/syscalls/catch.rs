@@ -1,0 +1,81 @@
+//! `catch syscall`: threads rest before and after the calls that the debugger wants to see.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+use crate::global::g;
+use crate::runtime::events::Event;
+use crate::runtime::frame::UContext;
+use crate::runtime::park::park;
+use crate::runtime::thread::Current;
+
+const ENOSYS: i64 = -38;
+const NUMBERS: usize = 512;
+
+/// Some call is to be caught.
+static SOME: AtomicBool = AtomicBool::new(false);
+static WANTED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// What the debugger wants, with the world at rest: none, all, or some.
+pub fn set(on: bool, numbers: &[u64]) {
+    for (n, word) in WANTED.iter().enumerate() {
+        let bit = |nr: &u64| {
+            if *nr / 64 == n as u64 {
+                1 << (nr % 64)
+            } else {
+                0
+            }
+        };
+        let bits = match numbers {
+            [] => u64::MAX,
+            some => some.iter().map(bit).fold(0, |all, bit| all | bit),
+        };
+        word.store(bits, SeqCst);
+    }
+    SOME.store(on, SeqCst);
+}
+
+pub fn active() -> bool {
+    SOME.load(SeqCst)
+}
+
+pub fn wanted(t: Current, nr: u64) -> bool {
+    SOME.load(Relaxed)
+        && WANTED
+            .get(nr as usize / 64)
+            .is_some_and(|w| w.load(Relaxed) >> (nr % 64) & 1 != 0)
+        && g().debugger.load(Relaxed)
+        && t.is_debugged()
+}
+
+/// Before a call. `false`: it is not to be made (now).
+pub fn enter(t: Current, uc: &mut UContext, nr: u64) -> bool {
+    let i = t.own();
+    let after = uc.gprs.rip;
+    if !wanted(t, nr) || i.caught.take() == after {
+        return true; // a call that is made again has been seen
+    }
+    // As the kernel shows it at this point.
+    uc.gprs.rax = ENOSYS as u64;
+    crate::runtime::park::end_step(t, uc);
+    park(t, uc, Event::Syscall { nr, entry: true });
+    if t.leaving.load(Relaxed) {
+        // The program makes the call by itself.
+        uc.gprs.rip = after.wrapping_sub(2);
+        uc.gprs.rax = nr;
+        return false;
+    }
+    // Sent elsewhere, the thread leaves the call behind.
+    uc.gprs.rip == after
+}
+
+/// After a call, `again`: which will be made once more, without another stop.
+pub fn leave(t: Current, after: u64, nr: u64, again: bool) {
+    if wanted(t, nr) {
+        let i = t.own();
+        if again {
+            i.caught.set(after);
+        } else {
+            i.report(Event::Syscall { nr, entry: false });
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Calls that change the program's mappings.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::TargetAddr;
+
+use super::call::{Args, raw};
+use super::scratch::Scratch;
+use super::{buffers, sites};
+use crate::global::g;
+use crate::patches;
+use crate::runtime::debug_registers;
+use crate::runtime::events::Request;
+use crate::runtime::frame::UContext;
+use crate::runtime::mapped::Mapped;
+use crate::runtime::park;
+use crate::runtime::thread::{Call, Current};
+use crate::unwind;
+
+/// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
+/// other threads at rest, and is guarded again afterwards as far as it is still there.
+pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    // DONTFORK, WIPEONFORK; a droppable mapping is wiped, too.
+    if nr as u32 == k::__NR_madvise && matches!(a[2], 10 | 18)
+        || nr as u32 == k::__NR_mmap && a[3] & 15 == 8
+    {
+        ulpf_lib::guard::maps::fork_advice_follows();
+    }
+    let result = match affected(nr, a) {
+        Some((start, end)) => {
+            // What is replaced, or discarded, changes under its watches without any store.
+            const MREMAP_FIXED: u64 = 2;
+            let replaced = match nr as u32 {
+                k::__NR_mmap => Some((start, end)),
+                // DONTNEED, REMOVE, DONTNEED_LOCKED
+                k::__NR_madvise if matches!(a[2], 4 | 9 | 24) => Some((start, end)),
+                k::__NR_mremap if a[3] & MREMAP_FIXED != 0 => {
+                    Some((a[4], a[4].saturating_add(a[2])))
+                }
+                _ => None,
+            };
+            let mut scratch = Scratch::new(t);
+            if let Some((from, to)) = replaced {
+                scratch.keep(from, to - from);
+            }
+            park::request(t, uc, Request::ReleaseBegin { start, end });
+            let r = raw(nr, a);
+            if r >= 0 {
+                t.own()
+                    .mapped
+                    .set(Mapped::by(nr, a, r as u64, g().brk.load(Relaxed)));
+            }
+            park::request(t, uc, Request::End);
+            if replaced.is_some() && r >= 0 {
+                let call = Call {
+                    nr,
+                    args: *a,
+                    result: r,
+                };
+                for (addr, len) in scratch.kept.parts() {
+                    let kind = ulpf_lib::AccessKind::Write;
+                    buffers::hit(t, uc, &call, addr, len, kind, &scratch.kept);
+                }
+            }
+            r
+        }
+        None => {
+            let r = raw(nr, a);
+            if r >= 0 && g().has_watches() {
+                let mapped = Mapped::by(nr, a, r as u64, g().brk.load(Relaxed));
+                let heap = matters(&mapped);
+                if heap || watch_in_new_memory(nr, a, r as u64) {
+                    t.own().mapped.set(mapped);
+                    park::request(t, uc, Request::Rearm);
+                }
+            }
+            r
+        }
+    };
+    if result >= 0 && unwind::is_loaded(nr, a) {
+        park::request(t, uc, Request::Unwind { at: 0 });
+    }
+    if nr as u32 == k::__NR_brk && result > 0 {
+        g().brk.store(result as u64, Relaxed);
+    }
+    result
+}
+
+/// The memory whose mapping a call is about to change, if it is any of ours.
+pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
+    const MREMAP_FIXED: u64 = 2;
+    let span = |start: u64, len: u64| {
+        (
+            start & !4095,
+            start
+                .saturating_add(len)
+                .min(ulpf_lib::addr::USER_END)
+                .next_multiple_of(4096),
+        )
+    };
+    let range = match nr as u32 {
+        k::__NR_mmap
+            if a[3] & k::MAP_FIXED as u64 != 0 && a[3] & k::MAP_FIXED_NOREPLACE as u64 == 0 =>
+        {
+            span(a[0], a[1])
+        }
+        k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_remap_file_pages => {
+            span(a[0], a[1])
+        }
+        // Advice that changes content or inheritance (DONTNEED, FREE, REMOVE, DONTFORK, WIPEONFORK,
+        // KEEPONFORK, DOFORK, DONTNEED_LOCKED), or that says what may be accessed (POPULATE_READ,
+        // POPULATE_WRITE, GUARD_INSTALL, GUARD_REMOVE); the rest is about speed.
+        k::__NR_madvise if matches!(a[2], 4 | 8..=11 | 18 | 19 | 22..=24 | 102 | 103) => {
+            span(a[0], a[1])
+        }
+        k::__NR_mremap => {
+            let old = span(a[0], a[1].max(a[2]).max(1));
+            let new = span(a[4], a[2]);
+            if a[3] & MREMAP_FIXED != 0 && g().touches(new.0, new.1) {
+                (old.0.min(new.0), old.1.max(new.1))
+            } else {
+                old
+            }
+        }
+        k::__NR_brk => {
+            let end = g().brk.load(Relaxed);
+            match a[0] {
+                0 => return None,
+                // It keeps a page from what is above.
+                new if new >= end => {
+                    span(end.next_multiple_of(4096), (new - end).saturating_add(8192))
+                }
+                new => span(new.next_multiple_of(4096), end - new),
+            }
+        }
+        k::__NR_shmat if a[1] != 0 => (0, ulpf_lib::addr::USER_END),
+        k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
+        _ => return None,
+    };
+    (range.0 < range.1
+        && (g().touches(range.0, range.1)
+            || g().wants(nr, range.0, range.1)
+            || debug_registers::any_in(range.0, range.1)
+            || sites::touches(range.0, range.1)
+            || patches::touches(range.0, range.1)
+            || unwind::touches(range.0, range.1)))
+    .then_some(range)
+}
+
+/// Does what a call has done to the mappings concern a watched heap?
+pub fn matters(m: &Mapped) -> bool {
+    let old = |r: (u64, u64)| r.0 < r.1 && g().watchlist().any_overlap(TargetAddr(r.0), r.1 - r.0);
+    g().heap_watched.load(Relaxed)
+        && (old(m.gone) || m.come.0 < m.come.1 && (m.only_if.0 == m.only_if.1 || old(m.only_if)))
+}
+
+/// Does memory that a call has just made accessible lie under a watch?
+pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
+    let (start, len) = match nr as u32 {
+        k::__NR_mmap => (result, a[1]),
+        k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
+        k::__NR_shmat => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
+        k::__NR_mremap => (result, a[2]),
+        k::__NR_brk => {
+            let before = g().brk.load(Relaxed);
+            (before, result.saturating_sub(before))
+        }
+        _ => return false,
+    };
+    len != 0
+        && g().watchlist().any_overlap(
+            TargetAddr(start),
+            len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)),
+        )
+}

@@ -1,0 +1,84 @@
+//! Calls that wait under a signal mask of their own, or for signals.
+
+use linux_raw_sys::general as k;
+
+use super::call::{Args, EFAULT, EINTR};
+use super::ordinary::call;
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+use crate::signals::{numbers, waiting};
+
+/// A call that takes a temporary signal mask as argument `at`: ours must stay deliverable.
+pub fn with_mask(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    at: usize,
+    mut mask: Option<u64>,
+) -> i64 {
+    let mut given = *a;
+    if let Some(p) = given.get_mut(at).filter(|p| **p != 0) {
+        let Some(m) = memory::get::<u64>(*p) else {
+            return EFAULT;
+        };
+        let slot = mask.insert(m & !numbers::HIDDEN);
+        *p = slot as *const u64 as u64;
+        return hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << at));
+    }
+    call(t, uc, nr, a, &given, 0)
+}
+
+/// The sixth argument of pselect6 and io_pgetevents points to a mask's address and size.
+pub fn with_mask_pair(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    if a[5] == 0 {
+        return call(t, uc, nr, a, a, 0);
+    }
+    let Some([mask_at, size]) = memory::get::<[u64; 2]>(a[5]) else {
+        return EFAULT;
+    };
+    if mask_at == 0 {
+        return call(t, uc, nr, a, a, 0);
+    }
+    let Some(m) = memory::get::<u64>(mask_at) else {
+        return EFAULT;
+    };
+    let mask = m & !numbers::HIDDEN;
+    let pair = [&mask as *const u64 as u64, size];
+    let mut given = *a;
+    given[5] = pair.as_ptr() as u64;
+    hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << 5))
+}
+
+/// A call that waits under another mask, as far as the kernel does not see it.
+pub fn hiding(t: Current, mask: u64, f: impl FnOnce(Current) -> i64) -> i64 {
+    if waiting::interrupt(t, mask) {
+        return EINTR;
+    }
+    t.own().hidden_meanwhile.set(Some(mask));
+    let result = f(t);
+    t.own().hidden_meanwhile.set(None);
+    result
+}
+
+/// Waiting for signals, or a descriptor for them: the park signal stays ours.
+pub fn with_signal_set(t: Current, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
+    let mut given = *a;
+    let Some(m) = a.get(at).and_then(|p| memory::get::<u64>(*p)) else {
+        return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
+    };
+    if nr == k::__NR_rt_sigtimedwait as u64
+        && let Some(info) = t.own().waiting.take(m)
+    {
+        return match a[1] == 0 || memory::put(a[1], &info) {
+            true => info.signo as i64,
+            false => EFAULT,
+        };
+    }
+    let set = m & !numbers::bit(ulpf_lib::boot::PARK_SIGNAL);
+    if let Some(p) = given.get_mut(at) {
+        *p = &set as *const u64 as u64;
+    }
+    call(t, uc, nr, a, &given, 1 << at)
+}

@@ -1,0 +1,243 @@
+//! The program's system calls. Syscall user dispatch sends each of them here as a SIGSYS; most are
+//! made on the program's behalf with their buffers redirected to the alias, some are answered here.
+//!
+//! A call of unknown length is made inside `asm::ulpf_blocking`, under the program's own signal
+//! mask and in state `InSyscall`, so that signals interrupt it as always and so that a stop of the
+//! world need not interrupt it at all.
+
+mod again;
+mod attempt;
+mod buffers;
+mod busy;
+pub mod call;
+pub mod catch;
+mod commands;
+mod exec;
+mod list;
+mod mappings;
+mod masked;
+mod opened;
+mod ordinary;
+pub mod process;
+mod rest;
+pub mod scratch;
+pub mod sites;
+pub mod sites_code;
+pub mod sockets;
+mod timed;
+mod timeout;
+mod vectors;
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::syscalls::row::Special;
+use ulpf_lib::{door, sys, syscalls};
+
+use crate::global::g;
+use crate::library;
+use crate::runtime::areas;
+use crate::runtime::events::{Events, Request};
+use crate::runtime::frame::UContext;
+use crate::runtime::park;
+use crate::runtime::thread::{Call, Current, OwnStepKind};
+use crate::signals::{alternate, kernel, masks, raise, sigreturn};
+
+use call::{ABANDONED, Args, ENOSYS, EPERM, Outcome, RESTART, arguments, raw};
+use mappings::memory_call;
+use masked::{with_mask, with_mask_pair, with_signal_set};
+use ordinary::ordinary;
+use scratch::Scratch;
+
+/// arch_prctl(2) codes.
+const SET_GS: u64 = 0x1001;
+const GET_GS: u64 = 0x1004;
+const REQ_XCOMP_PERM: u64 = 0x1023;
+const SHSTK_ENABLE: u64 = 0x5001;
+
+/// The program has asked for io_uring, and got ENOSYS.
+pub static IO_URING: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
+pub fn dispatch(t: Current, uc: &mut UContext) {
+    g().count_syscall();
+    let nr = uc.gprs.rax;
+    let insn = uc.gprs.rip.wrapping_sub(2);
+    let i = t.own();
+    t.orig_rax.store(nr as i64, Relaxed);
+    if i.own_step
+        .get()
+        .is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint)
+    {
+        // The breakpoint stood on this `syscall` instruction, which has now been fetched.
+        crate::fault::end_own_step(t, uc);
+    }
+    if !catch::enter(t, uc, nr) {
+        t.orig_rax.store(-1, Relaxed);
+        return;
+    }
+    let args = arguments(uc);
+    let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
+    if nr == k::__NR_rt_sigreturn as u64 {
+        sigreturn::sigreturn(t, uc);
+        catch::leave(t, insn + 2, nr, false);
+    } else {
+        let result = emulate(t, uc, nr, &args);
+        let again = matches!(result, Outcome::Value(RESTART));
+        finish(t, uc, nr, result);
+        catch::leave(t, insn + 2, nr, again);
+    }
+    t.orig_rax.store(-1, Relaxed);
+    busy::note(t, uc, insn, nr);
+    let still = library::after_call(t, uc, returned);
+    if i.deferred_len.get() > 0 {
+        raise::deliver_deferred(t, uc);
+    }
+    if !i.waiting.is_empty() {
+        raise::deliver_waiting(t, uc);
+    }
+    let pending = t.own().pending.replace(Events::none());
+    if !pending.is_empty() {
+        crate::fault::stop_for(t, uc, &pending);
+    } else if t.stepping.load(Relaxed) && !still {
+        raise::step_done(t, uc);
+    }
+    t.own().call.set(None);
+}
+
+fn finish(_t: Current, uc: &mut UContext, nr: u64, outcome: Outcome) {
+    match outcome {
+        Outcome::Leave | Outcome::Value(ABANDONED) => {}
+        Outcome::Value(RESTART) => {
+            uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
+            uc.gprs.rax = nr;
+        }
+        Outcome::Value(v) => uc.gprs.rax = v as u64,
+    }
+}
+
+fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    use Outcome::Value;
+    match nr as u32 {
+        k::__NR_rt_sigaction => Value(ours(t, uc, nr, a, [(a[1], 32), (a[2], 32)], |_| {
+            kernel::sigaction(t, a[0] as i32, a[1], a[2], a[3])
+        })),
+        k::__NR_rt_sigprocmask => Value(ours(t, uc, nr, a, [(a[1], 8), (a[2], 8)], |uc| {
+            masks::sigprocmask(t, uc, a[0], a[1], a[2], a[3])
+        })),
+        k::__NR_sigaltstack => Value(ours(t, uc, nr, a, [(a[0], 24), (a[1], 24)], |uc| {
+            alternate::sigaltstack(t, uc, a[0], a[1])
+        })),
+        k::__NR_rt_sigpending => {
+            let result = ordinary(t, uc, nr, a);
+            if result == 0 {
+                masks::pending(t, a[0]);
+            }
+            Value(result)
+        }
+        k::__NR_arch_prctl if matches!(a[0], SET_GS | GET_GS) => {
+            if a[0] == SET_GS && a[1] != 0 {
+                areas::GS_TAKEN.store(true, SeqCst);
+                park::request(t, uc, Request::NoPatches);
+            }
+            areas::disable();
+            Value(ordinary(t, uc, nr, a))
+        }
+        // More vector state than our own frames have room for, or return addresses that they lack.
+        k::__NR_arch_prctl if matches!(a[0], REQ_XCOMP_PERM | SHSTK_ENABLE) => {
+            park::request(t, uc, Request::NoUpcalls);
+            Value(ordinary(t, uc, nr, a))
+        }
+        // Our tables have room for all that could be watched; with ports, the bytes that we count on to trap
+        // would not.
+        k::__NR_mlockall | k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
+            park::request(t, uc, Request::NoPatches);
+            Value(ordinary(t, uc, nr, a))
+        }
+        k::__NR_exit => process::exit_thread(t, uc, a),
+        k::__NR_exit_group => {
+            // SAFETY: ends the program, as asked.
+            let _ = unsafe { sys!(nr, a[0]) };
+            Outcome::Leave
+        }
+        k::__NR_set_tid_address => {
+            t.own().clear_tid.set(a[0]);
+            Value(raw(nr, a))
+        }
+        k::__NR_set_robust_list => {
+            let result = raw(nr, a);
+            if result == 0 {
+                t.robust.store(a[0], Relaxed);
+            }
+            Value(result)
+        }
+        // The kernel writes to a registered area at any preemption and kills the program when it
+        // lies on a guarded page; glibc does without.
+        k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 {
+            ENOSYS
+        } else {
+            raw(nr, a)
+        }),
+        // Its kernel threads would access guarded memory behind our back.
+        k::__NR_io_uring_setup => {
+            if !IO_URING.swap(true, SeqCst) {
+                park::notify(); // the user hears of it once
+            }
+            Value(ENOSYS)
+        }
+        // Faults the pages in, so they have to be accessible.
+        k::__NR_mlock | k::__NR_mlock2 if g().touches(a[0] & !4095, a[0].saturating_add(a[1])) => {
+            let (start, end) = (a[0] & !4095, a[0].saturating_add(a[1]));
+            park::request(t, uc, Request::OpenBegin { start, end });
+            let result = raw(nr, a);
+            park::request(t, uc, Request::End);
+            Value(result)
+        }
+        k::__NR_setsockopt if sockets::limits(a) => {
+            let first = !timed::TIMED.swap(true, SeqCst);
+            if first && sites::SOME.load(SeqCst) {
+                park::request(t, uc, Request::SitesAnew);
+            }
+            Value(ordinary(t, uc, nr, a))
+        }
+        k::__NR_prctl if a[0] == door::CALL => Value(library::call(t, uc, a)),
+        k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
+        _ => match syscalls::row(nr).and_then(|row| row.special) {
+            Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
+            Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
+            Some(Special::SignalSet(at)) => Value(with_signal_set(t, uc, nr, a, at as usize)),
+            Some(Special::Clone) => process::clone(t, uc, nr, a),
+            Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
+            Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
+            Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
+        },
+    }
+}
+
+/// A call that is answered here: it reads the first of these and writes the second.
+fn ours(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    [input, output]: [(u64, u64); 2],
+    f: impl FnOnce(&mut UContext) -> i64,
+) -> i64 {
+    use ulpf_lib::AccessKind::{Read, Write};
+    if !g().has_watches() {
+        return f(uc);
+    }
+    let mut scratch = Scratch::new(t);
+    scratch.keep(output.0, output.1);
+    let result = f(uc);
+    let call = Call {
+        nr,
+        args: *a,
+        result,
+    };
+    for ((at, len), kind) in [(input, Read), (output, Write)] {
+        if at != 0 && result == 0 {
+            buffers::hit(t, uc, &call, at, len, kind, &scratch.kept);
+        }
+    }
+    result
+}

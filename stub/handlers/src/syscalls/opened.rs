@@ -1,0 +1,80 @@
+//! The last resort of exactness: a call whose memory nobody can list (pointers behind pointers, a call
+//! without a row) is made with all guards lifted and everybody else at rest. What it has
+//! written is found by comparing.
+
+use ulpf_lib::{AccessKind, PAGE_SIZE};
+
+use super::buffers;
+use super::call::{Args, raw};
+use super::commands::Memory;
+use super::scratch::Scratch;
+use crate::global::g;
+use crate::runtime::events::Request;
+use crate::runtime::frame::UContext;
+use crate::runtime::memory;
+use crate::runtime::park;
+use crate::runtime::thread::{Call, Current};
+
+/// How much behind a pointer is looked at for what has changed.
+const REACH: u64 = 2 * PAGE_SIZE;
+
+fn pointers(a: &Args) -> impl Iterator<Item = u64> + '_ {
+    a.iter().copied().filter(|p| g().alias_of(*p).is_some())
+}
+
+/// Does a call of this sort point into our pages? (A first attempt that ends with EFAULT comes here,
+/// too, so pointers that lie deeper are no worry.)
+pub fn needed(memory: Memory, a: &Args) -> bool {
+    matches!(memory, Memory::Open) && pointers(a).next().is_some()
+}
+
+/// Makes the call. It must not wait for another thread of the program.
+pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i64 {
+    park::request(
+        t,
+        uc,
+        Request::OpenBegin {
+            start: 0,
+            end: ulpf_lib::addr::USER_END,
+        },
+    );
+    let mut s = Scratch::new(t);
+    // What an ioctl or the like leads to is rarely far away; what is further off is not compared.
+    for p in pointers(a) {
+        s.keep(p & !(PAGE_SIZE - 1), REACH);
+    }
+    let result = raw(nr, given);
+    let call = Call {
+        nr,
+        args: *a,
+        result,
+    };
+    report(t, uc, &call, &s);
+    park::request(t, uc, Request::End);
+    result
+}
+
+fn report(t: Current, uc: &UContext, call: &Call, s: &Scratch) {
+    for (addr, len) in s.kept.parts() {
+        // From the first byte that differs to the last.
+        let old = s.kept.get(addr, len).unwrap_or(&[]);
+        let differs = |i: &usize| {
+            let now = memory::get::<u8>(addr + *i as u64);
+            now.is_some() && now != old.get(*i).copied()
+        };
+        let Some(first) = (0..old.len()).find(differs) else {
+            continue;
+        };
+        let last = (0..old.len()).rfind(differs).unwrap_or(first);
+        let n = (last - first + 1) as u64;
+        buffers::hit(
+            t,
+            uc,
+            call,
+            addr + first as u64,
+            n,
+            AccessKind::Write,
+            &s.kept,
+        );
+    }
+}

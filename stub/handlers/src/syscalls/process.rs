@@ -1,0 +1,518 @@
+//! Threads and processes that the program makes, and its ends.
+//!
+//! - A new task that shares memory (thread, vfork child) starts on its own block: a copy of the
+//!   parent's signal frame with rax = 0, which the child loads with rt_sigreturn after it has set
+//!   up dispatch and alternate stack. No program stack is touched.
+//! - A forked child gets everything of ours taken away before it runs an instruction: private
+//!   memory instead of shared, the program's signal actions, the original code bytes.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::{AccessKind, sys};
+
+use super::buffers;
+use super::call::{Args, Outcome, RESTART, raw};
+use super::scratch::Scratch;
+use crate::breakpoints;
+use crate::global::{EVERYBODY, follows};
+use crate::global::{g, machine};
+use crate::ours;
+use crate::rest::AtRest;
+use crate::runtime::areas;
+use crate::runtime::asm::ulpf_clone;
+use crate::runtime::debug_registers;
+use crate::runtime::events::{Event, Request};
+use crate::runtime::frame::{SS_DISABLE, SigStack, UContext};
+use crate::runtime::frames::copy_frame;
+use crate::runtime::library_link;
+use crate::runtime::memory;
+use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
+use crate::runtime::robust;
+use crate::runtime::thread::{Call, Current, State, Thread};
+use crate::signals::kernel;
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_SIGHAND: u64 = 0x800;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x1_0000;
+const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+const CLONE_PIDFD: u64 = 0x1000;
+const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+/// clone3 only: the child begins without handlers, the program's and ours.
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const E2BIG: i64 = -7;
+const EFAULT: i64 = -14;
+const EINVAL: i64 = -22;
+const ENOMEM: i64 = -12;
+
+/// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+impl CloneArgs {
+    const LEAST: usize = 64;
+    const MOST: usize = size_of::<CloneArgs>();
+
+    /// The block of a clone3 and its size, or the error that the kernel would give (copy_clone_args_from_user).
+    fn read(at: u64, size: u64) -> Result<(CloneArgs, usize), i64> {
+        let mut v = CloneArgs::default();
+        if size > 4096 {
+            return Err(E2BIG);
+        }
+        let len = (size as usize).min(Self::MOST);
+        if len < Self::LEAST {
+            return Err(EINVAL);
+        }
+        // SAFETY: a plain structure as bytes.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(&raw mut v as *mut u8, len) };
+        if memory::read(at, bytes) != len {
+            return Err(EFAULT);
+        }
+        // What no kernel knows yet must be zero.
+        for n in len as u64..size {
+            match memory::get::<u8>(at + n) {
+                Some(0) => {}
+                Some(_) => return Err(E2BIG),
+                None => return Err(EFAULT),
+            }
+        }
+        Ok((v, len))
+    }
+
+    /// The kernel's own stores fail, silently or not, on guarded pages.
+    fn redirect(&mut self) {
+        for word in [
+            &mut self.pidfd,
+            &mut self.child_tid,
+            &mut self.parent_tid,
+            &mut self.set_tid,
+        ] {
+            *word = reach(*word);
+        }
+    }
+}
+
+pub fn clone(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    let (mut v3, mut size) = (CloneArgs::default(), 0);
+    let flags = match nr as u32 {
+        k::__NR_clone3 => {
+            (v3, size) = match CloneArgs::read(a[0], a[1]) {
+                Ok(read) => read,
+                Err(e) => return Outcome::Value(e),
+            };
+            v3.flags
+        }
+        k::__NR_clone => a[0] & 0xffff_ffff,
+        k::__NR_vfork => CLONE_VM | CLONE_VFORK | 17,
+        _ => 17,
+    };
+    let clear = flags & CLONE_CLEAR_SIGHAND != 0;
+    if clear && flags & CLONE_SIGHAND != 0 {
+        return Outcome::Value(EINVAL);
+    }
+    // It would take our handlers away, too: what the program asks for is done with its own.
+    v3.flags &= !CLONE_CLEAR_SIGHAND;
+    let (pidfd_at, parent_tid_at) = match nr as u32 {
+        k::__NR_clone3 => (v3.pidfd, v3.parent_tid),
+        _ => (a[2], a[2]),
+    };
+    let mut scratch = Scratch::new(t);
+    let written = [
+        (flags & CLONE_PIDFD != 0, pidfd_at),
+        (flags & CLONE_PARENT_SETTID != 0, parent_tid_at),
+    ];
+    for (_, at) in written.iter().filter(|w| w.0) {
+        scratch.keep(*at, 4);
+    }
+    let outcome = if flags & CLONE_VM == 0 {
+        fork(t, uc, nr, a, (v3, size), clear)
+    } else {
+        share(t, uc, nr, a, (v3, size), flags, clear)
+    };
+    if let Outcome::Value(result @ 1..) = outcome {
+        let call = Call {
+            nr,
+            args: *a,
+            result,
+        };
+        for (_, at) in written.iter().filter(|w| w.0) {
+            buffers::hit(t, uc, &call, *at, 4, AccessKind::Write, &scratch.kept);
+        }
+    }
+    outcome
+}
+
+/// A thread or a vfork child.
+fn share(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    (v3, size): (CloneArgs, usize),
+    flags: u64,
+    clear: bool,
+) -> Outcome {
+    let Some(child) = g().threads.create(&g().actions) else {
+        return Outcome::Value(ENOMEM);
+    };
+    let serial = child.serial.load(SeqCst);
+    let (program_stack, child_tid, parent_tid, tls) = match nr as u32 {
+        k::__NR_clone3 => (
+            if v3.stack == 0 {
+                0
+            } else {
+                v3.stack + v3.stack_size
+            },
+            v3.child_tid,
+            v3.parent_tid,
+            v3.tls,
+        ),
+        k::__NR_clone => (a[1], a[3], a[2], a[4]),
+        _ => (0, 0, 0, 0),
+    };
+    // SAFETY: the block of a thread that does not run yet.
+    let Some(child_uc) = (unsafe { copy_frame(uc, child.stack_top()) }) else {
+        child.set_state(State::Dead);
+        return Outcome::Value(ENOMEM);
+    };
+    child_uc.gprs.rax = 0;
+    if program_stack != 0 {
+        child_uc.gprs.rsp = program_stack;
+    }
+    child_uc.stack = child.our_stack();
+    park::set_tf(child_uc, false);
+    child_uc.gprs.rcx = uc.gprs.rip;
+    child_uc.gprs.r11 = uc.gprs.rflags;
+    // SAFETY: nobody uses the record yet.
+    let ci = unsafe { child.own() };
+    let i = t.own();
+    ci.hidden.set(i.hidden.get());
+    ci.alt.set(if flags & CLONE_VFORK != 0 {
+        i.alt.get()
+    } else {
+        SigStack {
+            sp: 0,
+            flags: SS_DISABLE,
+            pad: 0,
+            size: 0,
+        }
+    });
+    ci.actions.set(i.actions.get());
+    let vforks = flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0;
+    let followed = vforks && g().follows(follows::VFORK) && t.is_programs();
+    ci.vfork_parent.set(if followed { t.tid() } else { 0 });
+    ci.spawned.set(vforks && t.is_programs());
+    if flags & CLONE_SIGHAND == 0 {
+        ci.actions.set(child.own_actions.copy_from(i.actions.get()));
+        if clear {
+            child.own_actions.clear_handlers();
+        }
+    }
+    if flags & CLONE_CHILD_CLEARTID != 0 {
+        ci.clear_tid.set(child_tid);
+    }
+    child.tgid.store(
+        if flags & CLONE_THREAD != 0 {
+            t.tgid()
+        } else {
+            0
+        },
+        Relaxed,
+    );
+    let stack = child_uc as *mut UContext as u64;
+    // What the kernel is to clear at the thread's end is named again there (`exit_thread`).
+    let result = if nr as u32 == k::__NR_clone3 {
+        let mut v = v3;
+        v.stack = child.base() as u64;
+        v.stack_size = stack - v.stack;
+        v.redirect();
+        let args = [nr, &raw const v as u64, size as u64, 0, 0, 0, 0];
+        make(t, uc, flags, &args, (child, serial))
+    } else {
+        let args = [
+            k::__NR_clone as u64,
+            flags,
+            stack,
+            reach(parent_tid),
+            reach(child_tid),
+            tls,
+            0,
+        ];
+        make(t, uc, flags, &args, (child, serial))
+    };
+    if result < 0 {
+        child.has_ended(serial);
+    } else if followed && result > 0 {
+        t.own().report(Event::VforkDone);
+    }
+    Outcome::Value(result)
+}
+
+/// Where the kernel can reach the word at `addr`.
+fn reach(addr: u64) -> u64 {
+    g().alias_of(addr).map_or(addr, |a| a.0)
+}
+
+fn make(
+    t: Current,
+    uc: &mut UContext,
+    flags: u64,
+    args: &[u64; 7],
+    (child, serial): (&'static Thread, u64),
+) -> i64 {
+    if flags & CLONE_VFORK != 0 {
+        enter_syscall(t, uc);
+        if g().world.load(SeqCst) != 0 {
+            // First, for who stops the world waits for a thread that starts.
+            child.has_ended(serial);
+            leave_syscall(t, uc);
+            return RESTART;
+        }
+    }
+    // SAFETY: the child runs on its own block, see `ulpf_child`.
+    let r = unsafe { ulpf_clone(args, child) };
+    if flags & CLONE_VFORK != 0 {
+        child.has_ended(serial); // it has exec'ed or exited, or never was
+        leave_syscall(t, uc);
+    }
+    r
+}
+
+/// First code of a new task that shares our memory (called by `asm::ulpf_clone`).
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
+    // SAFETY: the record that was made for this thread.
+    let t = unsafe { Current::with(t) };
+    areas::disable();
+    // SAFETY: set-up of the calling thread.
+    unsafe {
+        let tid = sys!(k::__NR_gettid).unwrap_or(0) as i32;
+        t.tid.store(tid, Relaxed);
+        if t.tgid() == 0 {
+            t.tgid
+                .store(sys!(k::__NR_getpid).unwrap_or(0) as i32, Relaxed);
+        }
+        let stack = t.our_stack();
+        let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
+    }
+    enable_dispatch();
+    let free = if debug_registers::active() {
+        request(t, uc, Request::Adopt);
+        true
+    } else {
+        t.state
+            .compare_exchange(
+                State::Starting as u32,
+                State::Running as u32,
+                SeqCst,
+                SeqCst,
+            )
+            .is_ok()
+    };
+    if !free || g().world.load(SeqCst) != 0 {
+        park(t, uc, Event::None);
+    }
+    let parent = t.own().vfork_parent.get();
+    if parent != 0 {
+        park(t, uc, Event::Vforked { parent });
+    }
+}
+
+/// Sends all system calls of the calling thread here, except our own.
+pub fn enable_dispatch() -> i64 {
+    let (base, end) = machine().image;
+    // SAFETY: PR_SET_SYSCALL_USER_DISPATCH (59), PR_SYS_DISPATCH_ON (1), no selector byte.
+    unsafe { sys::syscall6(k::__NR_prctl as u64, 59, 1, base, end - base, 0, 0) }
+}
+
+fn fork(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    (mut v3, size): (CloneArgs, usize),
+    clear: bool,
+) -> Outcome {
+    let followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
+    let tidy = followed || g().guarded() || g().has_breakpoints();
+    if tidy {
+        request(t, uc, Request::ForkBegin);
+    }
+    let done = g().fork_done();
+    done.store(0, SeqCst);
+    let mut args = *a;
+    // Our code goes on where it is, also in the child, until that returns to the program.
+    let stack = match nr as u32 {
+        k::__NR_clone3 if v3.stack != 0 && v3.stack_size != 0 => {
+            let end = v3.stack.wrapping_add(v3.stack_size);
+            (v3.stack, v3.stack_size) = (0, 0);
+            end
+        }
+        k::__NR_clone => core::mem::take(&mut args[1]),
+        _ => 0,
+    };
+    let (flags, child_tid) = match nr as u32 {
+        k::__NR_clone3 => (&mut v3.flags, v3.child_tid),
+        _ => (&mut args[0], a[3]),
+    };
+    // The kernel would store the child's id before the child has memory of its own.
+    let mut own_tid_at = 0;
+    if matches!(nr as u32, k::__NR_clone | k::__NR_clone3)
+        && *flags & CLONE_CHILD_SETTID != 0
+        && g().alias_of(child_tid).is_some()
+    {
+        *flags &= !CLONE_CHILD_SETTID;
+        own_tid_at = child_tid;
+    }
+    match nr as u32 {
+        k::__NR_clone3 => {
+            // At the end of the child's life, it has its own memory at the program's own address.
+            let child_tid = v3.child_tid;
+            v3.redirect();
+            v3.child_tid = child_tid;
+            args[0] = &raw const v3 as u64;
+            args[1] = size as u64;
+        }
+        k::__NR_clone => args[2] = reach(a[2]),
+        _ => {}
+    }
+    // SAFETY: asks for our number, by which the child will know us.
+    let parent = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0);
+    let result = raw(nr, &args);
+    if result == 0 {
+        in_child(t, uc, clear);
+        if stack != 0 {
+            uc.gprs.rsp = stack;
+        }
+        if own_tid_at != 0 {
+            // SAFETY: asks for the child's id.
+            let tid = unsafe { sys!(k::__NR_gettid) }.unwrap_or(0) as i32;
+            memory::put(own_tid_at, &tid);
+        }
+        done.store(1, SeqCst);
+        // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
+        let _ = unsafe { sys!(k::__NR_futex, done as *const _, 1, i32::MAX) };
+        if followed {
+            wait_to_be_taken(parent);
+        }
+        uc.gprs.rax = 0;
+        ours::leave_child(uc);
+        return Outcome::Value(0);
+    }
+    if followed && result > 0 {
+        let child = result as i32;
+        t.own().report(Event::Forked { child });
+    }
+    if tidy {
+        if result > 0 {
+            // The child copies what it still shares with us; it may also be killed meanwhile.
+            while done.load(SeqCst) == 0 {
+                let tick = [0u64, 20_000_000];
+                // SAFETY: a live word; waits at most 20 ms.
+                let _ = unsafe { sys!(k::__NR_futex, done as *const _, 0, 0, tick.as_ptr()) };
+                let mut info = [0u64; 16];
+                // SAFETY: only looks (WNOHANG | WNOWAIT | WEXITED | __WALL).
+                let dead = unsafe {
+                    sys!(
+                        k::__NR_waitid,
+                        1,
+                        result,
+                        info.as_mut_ptr(),
+                        1 | 0x0100_0000 | 4 | 0x4000_0000,
+                        0
+                    )
+                };
+                // Not our child, but our sibling, if made with CLONE_PARENT.
+                let gone = dead.is_err() && {
+                    // SAFETY: signal 0 only asks.
+                    unsafe { sys!(k::__NR_kill, result, 0) }.is_err()
+                };
+                if gone || info[0] != 0 {
+                    break;
+                }
+            }
+        }
+        request(t, uc, Request::End);
+    }
+    Outcome::Value(result)
+}
+
+/// The forked child: waits until the command has decided about it, or until there is nobody left who
+/// could. When it is to be followed, the command watches it return from our handler.
+fn wait_to_be_taken(parent: u64) {
+    let go = g().fork_go();
+    // SAFETY: asks for the child's own number.
+    let me = unsafe { sys!(k::__NR_getpid) }.unwrap_or(0) as u32;
+    // SAFETY: asks who our parent is; another one when the one that forked has ended.
+    while unsafe { sys!(k::__NR_getppid) } == Ok(parent) {
+        let seen = go.load(SeqCst);
+        if seen == EVERYBODY {
+            return;
+        }
+        if seen == me {
+            go.store(0, SeqCst);
+            return;
+        }
+        let tick = [0u64, 200_000_000];
+        // SAFETY: a live word in shared memory; waits at most 200 ms.
+        let _ = unsafe { sys!(k::__NR_futex, go as *const _, 0, seen, tick.as_ptr()) };
+    }
+}
+
+/// The forked child: takes everything of ours away. `clear`: and the program's signal handlers.
+fn in_child(t: Current, uc: &mut UContext, clear: bool) {
+    // Of the shared area the child has nothing, nor of generated code.
+    areas::disable();
+    g().shared.store(core::ptr::null_mut(), Relaxed);
+    // SAFETY: the child has one thread, and it is this one.
+    let mut rest = unsafe { AtRest::claim() };
+    if rest.guards().privatize_in_child().is_err() {
+        crate::say::fatal_child("a forked child cannot get memory of its own (out of memory?)");
+    }
+    super::sites::remove_in_child();
+    crate::patches::remove_in_child(&mut rest);
+    breakpoints::remove_in_child();
+    // Nobody is there to be stopped for (by a system call that is caught).
+    g().debugger.store(false, SeqCst);
+    library_link::left();
+    kernel::take_away(t, clear);
+    let i = t.own();
+    uc.sigmask |= i.hidden.get();
+    uc.stack = i.alternate();
+    t.stepping.store(false, Relaxed);
+    i.deferred_len.set(0);
+    i.waiting.clear();
+    i.hidden_meanwhile.set(None);
+    park::set_tf(uc, false);
+}
+
+pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
+    let clear = t.own().clear_tid.get();
+    if clear != 0 {
+        // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
+        // SAFETY: registers an address of the program's own choice, or the alias of that memory.
+        let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
+    }
+    let _ = uc;
+    robust::exit(t);
+    t.robust.store(0, Relaxed);
+    t.set_state(State::Dead);
+    park::notify();
+    let _ = raw(k::__NR_exit as u64, a);
+    Outcome::Leave
+}

@@ -1,0 +1,438 @@
+//! Patched system-call sites, seen from the program's threads.
+//!
+//! SIGSYS discovers a site ([`note`]); one that is busy is patched by the stub's task with the world
+//! at rest (`control/sites.rs`), so that its calls reach a slot of `sites_code.rs` with a jump. A
+//! slot makes the calls that need nothing of us under the program's own mask and sends all others
+//! to dispatch. Correctness never depends on a patch.
+//!
+//! A thread inside a slot counts as running: a stop interrupts it like any other code. Whatever
+//! interrupts it, [`leave`] turns its registers into those of the original code at that point, so
+//! nobody outside this file meets a PC in a slot or a trampoline. A call that our park signal has
+//! interrupted is made again. So no thread is ever in a slot while the world rests, and slots,
+//! trampolines and tables may change then.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+use ulpf_lib::syscalls::NUMBERS;
+
+use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
+use crate::child;
+use crate::global::g;
+use crate::rest::AtRest;
+use crate::runtime::areas;
+use crate::runtime::asm::ulpf_slots;
+use crate::runtime::clock;
+use crate::runtime::frame::UContext;
+
+const EINTR: i64 = -4;
+/// Pages with trampolines.
+pub const NEAR_PAGES: usize = 64;
+/// Bytes of the slow way of one site whose own `syscall` is gone.
+pub const SLOW: u64 = 16;
+
+pub const XOR_EAX: [u8; 2] = [0x31, 0xc0];
+
+/// A patched site. Written by the stub's task while the world rests.
+#[derive(Clone, Copy)]
+pub struct Site {
+    pub in_place: bool,
+    /// First byte that was changed, how many, and what stood there.
+    pub start: u64,
+    pub len: u8,
+    pub original: [u8; 8],
+    pub patched: [u8; 8],
+    /// End of what must not change while the patch is there (the bytes that complete a punned jump).
+    pub end: u64,
+    /// The `syscall` instruction.
+    pub insn: u64,
+    pub trampoline: u64,
+    /// The instruction before it loads this number, and is part of the patch.
+    pub mov: Option<u32>,
+    pub marks: [Mark; sites_code::MAX_MARKS],
+}
+
+impl Site {
+    pub const FREE: Site = Site {
+        in_place: false,
+        start: 0,
+        len: 0,
+        original: [0; 8],
+        patched: [0; 8],
+        end: 0,
+        insn: 0,
+        trampoline: 0,
+        mov: None,
+        marks: [Code::EMPTY; sites_code::MAX_MARKS],
+    };
+    /// The instruction before `syscall` is `xor eax, eax`.
+    pub fn xor(&self) -> bool {
+        self.mov.is_some() && self.original[0] == XOR_EAX[0]
+    }
+    pub fn next(&self) -> u64 {
+        self.insn + 2
+    }
+}
+
+/// What the stub's task may change while the world rests.
+pub struct Table {
+    pub sites: [Site; SLOTS],
+    /// Addresses of pages with trampolines, 0: none.
+    pub near: [u64; NEAR_PAGES],
+    /// Where the slow ways are, once there are any.
+    pub slow: u64,
+}
+
+struct Shared(UnsafeCell<Table>);
+// SAFETY: written only while all program threads rest.
+unsafe impl Sync for Shared {}
+
+static TABLE: Shared = Shared(UnsafeCell::new(Table {
+    sites: [Site::FREE; SLOTS],
+    near: [0; NEAR_PAGES],
+    slow: 0,
+}));
+
+pub fn table() -> &'static Table {
+    // SAFETY: see `Shared`.
+    unsafe { &*TABLE.0.get() }
+}
+
+impl AtRest {
+    pub fn sites(&mut self) -> &mut Table {
+        // SAFETY: the token's own promise.
+        unsafe { &mut *TABLE.0.get() }
+    }
+}
+
+/// Anything is patched.
+pub static SOME: AtomicBool = AtomicBool::new(false);
+/// Sites are looked for.
+pub static ENABLED: AtomicBool = AtomicBool::new(true);
+/// A site is patched when it has cost so many signals.
+pub static AFTER: AtomicU32 = AtomicU32::new(32);
+
+pub fn slots_base() -> u64 {
+    ulpf_slots as *const () as u64
+}
+
+// ---- which memory is ours ----------------------------------------------------------------------
+
+/// For each page number (by its low 16 bits): is a page of ours among it and those that follow? May
+/// say yes too often, never no.
+pub struct Filter {
+    pub near: [AtomicU8; 1 << 16],
+    pub wide: [AtomicU8; 1 << 16],
+}
+
+pub static FILTER: Filter = Filter {
+    near: [const { AtomicU8::new(0) }; 1 << 16],
+    wide: [const { AtomicU8::new(0) }; 1 << 16],
+};
+
+/// Shifts of the two tables, and over how many units a buffer that the checks let pass reaches.
+const NEAR: (u32, u64) = (12, 16);
+const WIDE: (u32, u64) = (16, 13);
+
+impl Filter {
+    pub fn clear(&self) {
+        for b in self.near.iter().chain(&self.wide) {
+            b.store(0, Relaxed);
+        }
+    }
+    /// Marks `[start, end)`.
+    pub fn add(&self, start: u64, end: u64) {
+        for (table, (shift, reach)) in [(&self.near, NEAR), (&self.wide, WIDE)] {
+            let (first, last) = (start >> shift, (end - 1) >> shift);
+            let count = (last - first + 1 + reach).min(1 << 16);
+            for n in 0..count {
+                let at = last.wrapping_sub(n) as usize & 0xffff;
+                if let Some(b) = table.get(at) {
+                    b.store(1, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+// ---- discovery ---------------------------------------------------------------------------------
+
+const SEEN: usize = 1024;
+/// Numbers that can be told apart: all that have a class.
+pub const KNOWN: usize = NUMBERS.next_multiple_of(64);
+pub type Numbers = [AtomicU64; KNOWN / 64];
+
+/// A `syscall` instruction that dispatch has met.
+pub struct Seen {
+    pub insn: AtomicU64,
+    pub count: AtomicU32,
+    /// All calls from here that dispatch has served.
+    pub signals: AtomicU32,
+    /// It stays as it is.
+    pub refused: AtomicBool,
+    /// Numbers it was used with, and those of them that its slot makes, or will never make.
+    pub met: Numbers,
+    pub done: Numbers,
+}
+
+pub static SEEN_SITES: [Seen; SEEN] = [const {
+    Seen {
+        insn: AtomicU64::new(0),
+        count: AtomicU32::new(0),
+        signals: AtomicU32::new(0),
+        refused: AtomicBool::new(false),
+        met: [const { AtomicU64::new(0) }; KNOWN / 64],
+        done: [const { AtomicU64::new(0) }; KNOWN / 64],
+    }
+}; SEEN];
+
+pub fn has(set: &Numbers, nr: u64) -> bool {
+    set.get(nr as usize / 64)
+        .is_some_and(|w| w.load(Relaxed) >> (nr % 64) & 1 != 0)
+}
+
+pub fn put(set: &Numbers, nr: u64) {
+    if let Some(w) = set.get(nr as usize / 64) {
+        w.fetch_or(1 << (nr % 64), Relaxed);
+    }
+}
+
+pub fn seen(insn: u64) -> Option<&'static Seen> {
+    let first = (insn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize;
+    for n in 0..8 {
+        let s = SEEN_SITES.get((first + n) % SEEN)?;
+        let at = s.insn.load(Relaxed);
+        if at == insn {
+            return Some(s);
+        }
+        if at == 0 {
+            match s.insn.compare_exchange(0, insn, SeqCst, SeqCst) {
+                Ok(_) => return Some(s),
+                Err(now) if now == insn => return Some(s),
+                Err(_) => {}
+            }
+        }
+    }
+    None
+}
+
+// ---- interrupted inside a slot -----------------------------------------------------------------
+
+/// A thread has been taken out of a slot.
+#[derive(Clone, Copy)]
+pub struct Left {
+    pub nr: u16,
+    pub insn: u64,
+    /// The call says EINTR because of the signal that has just come, and may be made again.
+    pub interrupted: bool,
+    /// It had just been made with these arguments when the signal came: its result. (Perhaps not all is done.)
+    pub result: Option<(i64, [u64; 6])>,
+    /// When a call with a time-out began (CLOCK_MONOTONIC), or 0.
+    pub begun: u64,
+}
+
+impl Left {
+    fn nothing(site: &Site) -> Left {
+        Left {
+            nr: 0,
+            insn: site.insn,
+            interrupted: false,
+            result: None,
+            begun: 0,
+        }
+    }
+
+    /// A signal that the program does not handle has interrupted the call: the context goes back before
+    /// it, for as long as the thread may have to rest.
+    pub fn rewind(&self, uc: &mut UContext) {
+        if self.interrupted && uc.gprs.rip == self.insn + 2 && uc.gprs.rax == EINTR as u64 {
+            uc.gprs.rip = self.insn;
+            uc.gprs.rax = self.nr as u64;
+        }
+    }
+}
+
+/// The register's upper half goes; what it said, as a time.
+fn unstamp(uc: &mut UContext, r: Option<Reg>) -> u64 {
+    let Some(reg) = r.map(|r| argument_mut(uc, r)) else {
+        return 0;
+    };
+    let then = (*reg >> 32) as u32;
+    *reg &= 0xffff_ffff;
+    // SAFETY: reads the time-stamp counter.
+    let now = (unsafe { core::arch::x86_64::_rdtsc() } >> sites_code::STAMP_SHIFT) as u32;
+    // Rather one unit too little: no wait is to end early.
+    let ticks = (now.wrapping_sub(then) as u64).saturating_sub(1) << sites_code::STAMP_SHIFT;
+    let mult = g().header().map_or(0, |h| h.tsc_mult);
+    let nanos = ((ticks as u128 * mult as u128) >> 32) as u64;
+    clock::now().saturating_sub(nanos).max(1)
+}
+
+fn argument_mut(uc: &mut UContext, r: Reg) -> &mut u64 {
+    match r {
+        Reg::Rdx => &mut uc.gprs.rdx,
+        Reg::R10 => &mut uc.gprs.r10,
+        Reg::Rsi => &mut uc.gprs.rsi,
+        Reg::Rdi => &mut uc.gprs.rdi,
+        Reg::R8 => &mut uc.gprs.r8,
+        Reg::R9 => &mut uc.gprs.r9,
+    }
+}
+
+fn arguments(uc: &UContext) -> [u64; 6] {
+    let r = &uc.gprs;
+    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9]
+}
+
+/// The futex word of a call is the program's again (rdi has its `alias`, or not), and the class of its page no
+/// longer with the operation.
+fn original_word(uc: &mut UContext, alias: bool) {
+    let class = uc.gprs.rsi >> 32;
+    uc.gprs.rsi &= 0xffff_ffff;
+    if alias {
+        uc.gprs.rdi = uc.gprs.rdi.wrapping_sub(areas::distance(class));
+    }
+}
+
+/// If the context is inside a slot or a trampoline, makes it that of the original code.
+pub fn leave(uc: &mut UContext) -> Option<Left> {
+    if !SOME.load(Relaxed) {
+        return None;
+    }
+    let rip = uc.gprs.rip;
+    let in_slots = rip.wrapping_sub(slots_base());
+    if in_slots < (SLOT * SLOTS) as u64 {
+        let site = table().sites.get(in_slots as usize / SLOT)?;
+        return Some(leave_slot(uc, site, (in_slots as usize % SLOT) as u16));
+    }
+    if let Some(site) = at_trampoline(rip) {
+        uc.gprs.rip = site.start;
+        return Some(Left::nothing(site));
+    }
+    leave_slow(uc)
+}
+
+fn leave_slot(uc: &mut UContext, site: &Site, at: u16) -> Left {
+    let mut left = Left::nothing(site);
+    let mark = site.marks.iter().find(|m| at < m.end);
+    match mark.map_or(Phase::Mov, |m| m.phase) {
+        Phase::Mov => uc.gprs.rip = site.start,
+        Phase::Before => uc.gprs.rip = site.insn,
+        Phase::Call { nr, stamped } => {
+            unstamp(uc, stamped);
+            uc.gprs.rax = nr as u64;
+            uc.gprs.rip = site.insn;
+        }
+        Phase::Lost { nr } => {
+            uc.gprs.rdx = uc.gprs.r11;
+            uc.gprs.rax = nr as u64;
+            uc.gprs.rip = site.insn;
+        }
+        Phase::Word { alias } => {
+            original_word(uc, alias);
+            uc.gprs.rip = site.insn;
+        }
+        Phase::AfterWord { nr, alias } => {
+            original_word(uc, alias);
+            uc.gprs.rip = site.next();
+            uc.gprs.rcx = site.next();
+            uc.gprs.r11 = uc.gprs.rflags;
+            left.nr = nr;
+        }
+        Phase::After { nr, stamped, just } => {
+            left.begun = unstamp(uc, stamped);
+            uc.gprs.rip = site.next();
+            uc.gprs.rcx = site.next();
+            uc.gprs.r11 = uc.gprs.rflags;
+            left.nr = nr;
+            left.interrupted = just
+                && uc.gprs.rax == EINTR as u64
+                && sites_code::class(nr as u64).is_some_and(|c| c.restart);
+            left.result = just.then(|| (uc.gprs.rax as i64, arguments(uc)));
+        }
+    }
+    left
+}
+
+/// The dispatched `syscall` of a site that has lost its own.
+fn leave_slow(uc: &mut UContext) -> Option<Left> {
+    let slow = table().slow;
+    let at = uc.gprs.rip.wrapping_sub(slow);
+    if slow == 0 || at >= SLOW * SLOTS as u64 {
+        return None;
+    }
+    let site = table().sites.get((at / SLOW) as usize)?;
+    uc.gprs.rip = if at.is_multiple_of(SLOW) {
+        site.insn
+    } else {
+        site.next()
+    };
+    Some(Left::nothing(site))
+}
+
+fn at_trampoline(rip: u64) -> Option<&'static Site> {
+    let t = table();
+    if !t.near.contains(&(rip & !4095)) {
+        return None;
+    }
+    t.sites.iter().find(|s| s.in_place && s.trampoline == rip)
+}
+
+/// What a single step over the patched instruction comes to.
+pub enum Stepped {
+    No,
+    /// The instruction that loads the number has been carried out.
+    Mov,
+    /// The `syscall` has to be dispatched now: the context is as behind it.
+    Syscall,
+}
+
+/// The trap flag has stopped a thread at a trampoline: one original instruction is due.
+pub fn step(uc: &mut UContext) -> Stepped {
+    if !SOME.load(Relaxed) {
+        return Stepped::No;
+    }
+    let Some(site) = at_trampoline(uc.gprs.rip) else {
+        return Stepped::No;
+    };
+    match site.mov {
+        Some(nr) => {
+            if site.xor() {
+                // CF, SF, OF, AF clear; ZF, PF set.
+                uc.gprs.rflags = (uc.gprs.rflags & !0x891) | 0x44;
+            }
+            uc.gprs.rax = nr as u64;
+            uc.gprs.rip = site.insn;
+            Stepped::Mov
+        }
+        None => {
+            uc.gprs.rip = site.next();
+            Stepped::Syscall
+        }
+    }
+}
+
+/// Does `[start, end)` hold patched code or trampolines?
+pub fn touches(start: u64, end: u64) -> bool {
+    SOME.load(Relaxed)
+        && (table()
+            .sites
+            .iter()
+            .any(|s| s.in_place && s.start < end && start < s.end)
+            || table()
+                .near
+                .iter()
+                .any(|&p| p != 0 && p < end && start < p + 4096))
+}
+
+/// In a forked child: the original bytes come back.
+pub fn remove_in_child() {
+    if SOME.swap(false, SeqCst) {
+        ENABLED.store(false, SeqCst);
+        let list = table().sites.iter().filter(|s| s.in_place);
+        child::put_back(list.map(|s| {
+            let original = s.original.get(..s.len as usize);
+            (s.start, original.unwrap_or(&[]))
+        }));
+    }
+}

@@ -1,0 +1,107 @@
+//! Time-outs of sockets (SO_RCVTIMEO, SO_SNDTIMEO). A call that we have interrupted would wait for the
+//! whole time anew. So it waits for what is left with ppoll(2), and is then made without waiting. The
+//! option itself stays as it is: others may share the socket.
+//!
+//! All this begins when the program sets such an option. From then on a slot makes no call that may wait
+//! on a socket, for it keeps no time.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::attempt::{blocking, interrupted_by_us};
+use super::call::{Args, EINTR, RESTART};
+use super::timed::{SO_RCVTIMEO, option};
+use crate::runtime::clock::now;
+use crate::runtime::frame::UContext;
+use crate::runtime::thread::Current;
+
+pub const EAGAIN: i64 = -11;
+const EINPROGRESS: i64 = -115;
+const SOL_SOCKET: u32 = 1;
+const POLLIN: u64 = 1;
+const POLLOUT: u64 = 4;
+const MSG_DONTWAIT: u64 = 0x40;
+const MSG_WAITALL: u64 = 0x100;
+
+/// Does this setsockopt(2) limit a wait? (The last two: 64-bit times of 32-bit programs.)
+pub fn limits(a: &Args) -> bool {
+    a[1] as u32 == SOL_SOCKET && matches!(a[2] as u32, 20 | 21 | 66 | 67)
+}
+
+/// How a call goes on that we have interrupted.
+pub enum Again {
+    /// As if for the first time: no limit.
+    Plain,
+    /// Its socket is ready, or somebody else was faster.
+    WithoutWaiting,
+    /// We have interrupted this wait, too.
+    Wait,
+    Over(i64),
+}
+
+/// Waits for the rest of the time.
+pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64) -> Again {
+    let Some(option) = option(nr).filter(|_| begun != 0) else {
+        return Again::Plain;
+    };
+    let (mut limit, mut len) = ([0u64; 2], 16u32);
+    // SAFETY: fills `limit`, a timeval.
+    let known = unsafe {
+        sys!(
+            k::__NR_getsockopt,
+            a[0],
+            SOL_SOCKET,
+            option,
+            limit.as_mut_ptr(),
+            &mut len as *mut u32
+        )
+    };
+    if known.is_err() || limit == [0; 2] {
+        return Again::Plain;
+    }
+    let total = limit[0]
+        .saturating_mul(1_000_000_000)
+        .saturating_add(limit[1].saturating_mul(1000));
+    let left = total.saturating_sub(now().saturating_sub(begun));
+    let rest = [left / 1_000_000_000, left % 1_000_000_000];
+    let event = if option == SO_RCVTIMEO {
+        POLLIN
+    } else {
+        POLLOUT
+    };
+    // struct pollfd
+    let poll = a[0] as u32 as u64 | event << 32;
+    let args = [&raw const poll as u64, 1, rest.as_ptr() as u64, 0, 8, 0];
+    t.kicked.store(false, SeqCst);
+    match blocking(t, uc, k::__NR_ppoll as u64, &args) {
+        r if interrupted_by_us(t, r) => Again::Wait,
+        0 if nr as u32 == k::__NR_connect => Again::Over(EINPROGRESS),
+        0 => Again::Over(EAGAIN),
+        // A signal: the call has begun, and none with a limit is made again.
+        RESTART if !t.leaving.load(Relaxed) => Again::Over(EINTR),
+        r if r < 0 => Again::Over(r),
+        _ => Again::WithoutWaiting,
+    }
+}
+
+/// Makes a call one that does not wait, where there is such a one. `false`: there is none.
+pub fn without_waiting(nr: &mut u64, args: &mut Args) -> bool {
+    match *nr as u32 {
+        k::__NR_read | k::__NR_write if args[2] > 0 => {
+            *nr = u64::from(if *nr as u32 == k::__NR_read {
+                k::__NR_recvfrom
+            } else {
+                k::__NR_sendto
+            });
+            (args[3], args[4], args[5]) = (MSG_DONTWAIT, 0, 0);
+        }
+        k::__NR_recvfrom if args[3] & MSG_WAITALL == 0 => args[3] |= MSG_DONTWAIT,
+        k::__NR_recvmsg if args[2] & MSG_WAITALL == 0 => args[2] |= MSG_DONTWAIT,
+        k::__NR_sendto => args[3] |= MSG_DONTWAIT,
+        k::__NR_sendmsg => args[2] |= MSG_DONTWAIT,
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,32 @@
+//! Which calls may wait on a socket for a limited time only (SO_RCVTIMEO, SO_SNDTIMEO).
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::Socket;
+
+use crate::runtime::clock::now;
+
+pub const SO_RCVTIMEO: u64 = 20;
+const SO_SNDTIMEO: u64 = 21;
+
+/// The program has set such an option.
+pub static TIMED: AtomicBool = AtomicBool::new(false);
+
+/// The option that limits how long a call waits.
+pub fn option(nr: u64) -> Option<u64> {
+    Some(match syscalls::row(nr)?.socket? {
+        Socket::Receives => SO_RCVTIMEO,
+        Socket::Sends => SO_SNDTIMEO,
+    })
+}
+
+/// May a call wait on a socket for a limited time?
+pub fn may_wait(nr: u64) -> bool {
+    TIMED.load(Relaxed) && option(nr).is_some()
+}
+
+/// When a call began that may have to be made again, or 0.
+pub fn begin(nr: u64) -> u64 {
+    if may_wait(nr) { now() } else { 0 }
+}

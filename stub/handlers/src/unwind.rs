@@ -1,0 +1,166 @@
+//! Return addresses for the log: by the unwind tables of the program's files, with framehop; in code that has
+//! none, along the frame pointers.
+//!
+//! ```text
+//!   at rest (control/unwind.rs)          in a handler
+//!   .eh_frame of each file, copied ─▶ framehop ─▶ frames
+//!   all executable mappings ────────▶ is this a return address at all?  ── no ──▶ the end of the backtrace
+//!                       ▲                                                └▶ ask, once a page: mappings may be new
+//!                       └─────────────────── Request::Unwind ◀──────────────┘
+//! ```
+//! What handlers read changes only while all of them rest. framehop allocates nothing while it unwinds; the
+//! caches that it needs for that are made beforehand, and whoever finds none free does without.
+
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use framehop::x86_64::UnwindRegsX86_64;
+use framehop::{FrameAddress, Unwinder};
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
+use ulpf_lib::ring::MAX_FRAMES;
+use ulpf_stub_tables::code::{Cache, Code};
+
+use crate::global::tables;
+use crate::runtime::memory;
+use crate::runtime::thread::Current;
+
+fn code() -> Option<&'static Code> {
+    tables().code.as_deref()
+}
+
+/// Are tables known of code in `[start, end)`, which is about to change? (Other code comes and goes without
+/// us: a JIT's, say.)
+pub fn touches(start: u64, end: u64) -> bool {
+    code().is_some_and(|c| c.touches(start, end))
+}
+
+/// A file's code has been mapped, and the rest of it may follow.
+static NEW_FILE: AtomicBool = AtomicBool::new(false);
+
+/// A call that changes mappings has been made. `true`: it is time to look for new files. The dynamic loader
+/// makes what it has relocated read-only last, before it runs any of it.
+pub fn is_loaded(nr: u64, args: &[u64; 6]) -> bool {
+    const MAP_ANONYMOUS: u64 = 0x20;
+    match nr as u32 {
+        _ if code().is_none() => false,
+        k::__NR_mmap => {
+            if args[2] & u64::from(PROT_EXEC) != 0 && args[3] & MAP_ANONYMOUS == 0 {
+                NEW_FILE.store(true, Relaxed);
+            }
+            false
+        }
+        k::__NR_mprotect => args[2] == u64::from(PROT_READ) && NEW_FILE.swap(false, Relaxed),
+        _ => false,
+    }
+}
+
+/// Return addresses, innermost first, of the context that an access has left; how many.
+pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usize) -> usize {
+    let Some(code) = code() else { return 0 };
+    let mut found = Found {
+        t,
+        code,
+        to,
+        n: 0,
+        want: want.min(MAX_FRAMES),
+    };
+    match code.cache(t.index.load(Relaxed) as usize) {
+        Some(mut cache) => by_tables(&mut found, gprs, &mut cache),
+        None => by_frame_pointers(&mut found, gprs),
+    }
+    found.n
+}
+
+/// Where the function that is executed was called, if tables tell.
+pub fn caller(t: Current, gprs: &Gprs) -> Option<u64> {
+    let code = code()?;
+    if !code.touches(gprs.rip, gprs.rip + 1) {
+        return None;
+    }
+    let mut to = [0; MAX_FRAMES];
+    (backtrace(t, gprs, &mut to, 1) == 1).then_some(to[0])
+}
+
+struct Found<'a> {
+    t: Current,
+    code: &'a Code,
+    to: &'a mut [u64; MAX_FRAMES],
+    n: usize,
+    want: usize,
+}
+
+impl Found<'_> {
+    /// Is this code? If it may be code that is not known yet, the thread asks later.
+    fn knows(&self, at: u64) -> bool {
+        let known = self.code.is_code(at);
+        if !known && self.code.may_be_new(at) {
+            self.t.own().new_code.set(at);
+        }
+        known
+    }
+
+    /// One more; `false`: it is none, or enough.
+    fn add(&mut self, at: u64) -> bool {
+        if !self.knows(at) {
+            return false;
+        }
+        if let Some(slot) = self.to.get_mut(self.n) {
+            *slot = at;
+            self.n += 1;
+        }
+        self.n < self.want
+    }
+}
+
+fn by_tables(found: &mut Found, gprs: &Gprs, cache: &mut Cache) {
+    found.knows(gprs.rip);
+    let tables = &found.code.tables;
+    let mut regs = UnwindRegsX86_64::new(gprs.rip, gprs.rsp, gprs.rbp);
+    let mut frame = FrameAddress::InstructionPointer(gprs.rip);
+    let mut read = |at| memory::get::<u64>(at).ok_or(());
+    while let Ok(Some(at)) = tables.unwind_frame(frame, &mut regs, cache, &mut read) {
+        let Some(next) = FrameAddress::from_return_address(at).filter(|_| found.add(at)) else {
+            return;
+        };
+        frame = match interrupted(at, regs.sp()) {
+            Some(context) => {
+                regs = context;
+                if !found.add(context.ip()) {
+                    return;
+                }
+                FrameAddress::InstructionPointer(context.ip())
+            }
+            None => next,
+        };
+    }
+}
+
+/// What a signal has interrupted, if `at` is where its handler returns to, with the stack pointer `sp`.
+fn interrupted(at: u64, sp: u64) -> Option<UnwindRegsX86_64> {
+    // mov $15,%rax; syscall
+    const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    // ucontext_t: rbp, rsp, rip.
+    const PLACES: [u64; 3] = [120, 160, 168];
+    if memory::get::<[u8; 9]>(at)? != SIGRETURN {
+        return None;
+    }
+    let mut values = PLACES.map(|n| memory::get::<u64>(sp.wrapping_add(n)));
+    let mut take = |n: usize| values.get_mut(n).and_then(Option::take);
+    let (bp, sp, ip) = (take(0)?, take(1)?, take(2)?);
+    Some(UnwindRegsX86_64::new(ip, sp, bp))
+}
+
+fn by_frame_pointers(found: &mut Found, gprs: &Gprs) {
+    let (mut fp, mut low) = (gprs.rbp, gprs.rsp);
+    while fp >= low && fp & 7 == 0 {
+        let Some([next, ret]) = memory::get::<[u64; 2]>(fp) else {
+            return;
+        };
+        if !found.add(ret) {
+            return;
+        }
+        low = fp + 16;
+        fp = next;
+    }
+}

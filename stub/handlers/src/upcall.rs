@@ -1,0 +1,220 @@
+//! A forbidden access that the kernel module has brought here without a signal (`/dev/ulpf`).
+//!
+//! ```text
+//! program ─ forbidden access ─▶ ulpf_upcall: registers, vector state → the frame that a SIGSEGV would have
+//!                                  └▶ ulpf_upcall_made ─▶ entry::fault, as ever ─▶ ulpf_restorer ─▶ program
+//! ```
+//! So whatever a handler may do (rest, deliver signals, take its slow way) it can do here, and where it
+//! must it returns by rt_sigreturn(2) as from a signal. One thing a signal frame holds cannot be had
+//! without a system call: the program's signal mask. Nobody needs it unless a signal strikes, or signals
+//! are about to be blocked; whoever does that writes it down ([`mask_known`], [`interrupted`]).
+//!
+//! The module puts its frame where the kernel puts signal frames, on the thread's block.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::sys;
+
+use crate::runtime::asm::gprs_asm;
+use crate::runtime::frame::{FP_XSTATE_MAGIC1, UContext, fpstate_len};
+use crate::runtime::thread::{BLOCK, Current, Thread};
+
+/// In `UContext::link`: nobody has written down the program's signal mask.
+const UNMASKED: u64 = 2;
+/// Room for a context below the vector state, which is aligned to 64 bytes.
+const CONTEXT: usize = size_of::<UContext>().next_multiple_of(64);
+/// The header of an XSAVE image.
+const HEADER: usize = 512;
+const SW_RESERVED: usize = 464;
+const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
+
+/// Bytes for the vector state, a multiple of 64; 0: nothing is known of it.
+static ROOM: AtomicU32 = AtomicU32::new(0);
+/// What the kernel writes beside the vector state in its own frames (`struct _fpx_sw_bytes`): the whole
+/// length, the components (low, high), and the image's length.
+static SOFTWARE: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
+/// Something has begun that our frames cannot hold: see [`no_more`].
+static NO_MORE: AtomicBool = AtomicBool::new(false);
+
+gprs_asm!(
+    ".text",
+    ".globl ulpf_upcall",
+    "ulpf_upcall:",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "lea rcx, [rsp+24]",
+    "mov eax, [rip+{room}]",
+    "sub rsp, rax",
+    "and rsp, -64",
+    "xor eax, eax",
+    "mov [rsp+{header}], rax",
+    "mov [rsp+{header}+8], rax",
+    "mov [rsp+{header}+16], rax",
+    "mov [rsp+{header}+24], rax",
+    "mov [rsp+{header}+32], rax",
+    "mov [rsp+{header}+40], rax",
+    "mov [rsp+{header}+48], rax",
+    "mov [rsp+{header}+56], rax",
+    "mov eax, -1",
+    "mov edx, -1",
+    "xsave64 [rsp]",
+    "mov rdx, rsp",
+    "sub rsp, {context}",
+    "mov [rsp+{fpstate}], rdx",
+    "mov [rsp+{gprs}+{r8}], r8",
+    "mov [rsp+{gprs}+{r9}], r9",
+    "mov [rsp+{gprs}+{r10}], r10",
+    "mov [rsp+{gprs}+{r11}], r11",
+    "mov [rsp+{gprs}+{r12}], r12",
+    "mov [rsp+{gprs}+{r13}], r13",
+    "mov [rsp+{gprs}+{r14}], r14",
+    "mov [rsp+{gprs}+{r15}], r15",
+    "mov [rsp+{gprs}+{rdi}], rdi",
+    "mov [rsp+{gprs}+{rsi}], rsi",
+    "mov [rsp+{gprs}+{rbp}], rbp",
+    "mov [rsp+{gprs}+{rbx}], rbx",
+    "mov rax, [rcx-8]",
+    "mov [rsp+{gprs}+{rax}], rax",
+    "mov rax, [rcx-16]",
+    "mov [rsp+{gprs}+{rcx}], rax",
+    "mov rax, [rcx-24]",
+    "mov [rsp+{gprs}+{rdx}], rax",
+    "mov qword ptr [rsp+{link}], {unmasked_bit}",
+    "mov rax, rsp",
+    "and rax, -{block}",
+    "mov rdx, [rax+{unmasked}]",
+    "mov [rax+{unmasked}], rsp",
+    ".globl ulpf_upcall_told",
+    "ulpf_upcall_told:",
+    "mov rdi, rsp",
+    "mov rsi, rcx",
+    "call ulpf_upcall_made",
+    "jmp ulpf_restorer",
+    room = sym ROOM,
+    header = const HEADER,
+    context = const CONTEXT,
+    block = const BLOCK,
+    unmasked = const offset_of!(Thread, unmasked),
+    unmasked_bit = const UNMASKED,
+    link = const offset_of!(UContext, link),
+    fpstate = const offset_of!(UContext, fpstate),
+    gprs = const offset_of!(UContext, gprs),
+);
+
+unsafe extern "C" {
+    fn ulpf_upcall();
+    fn ulpf_upcall_told();
+}
+
+/// The handler's address, if upcalls can be served.
+pub fn entry() -> Option<u64> {
+    let able = ROOM.load(SeqCst) != 0 && !NO_MORE.load(SeqCst);
+    able.then_some(ulpf_upcall as *const () as u64)
+}
+
+/// Learns from a frame of the kernel's what ours must look like.
+pub fn learn(uc: &UContext) {
+    if ROOM.load(Relaxed) != 0 {
+        return;
+    }
+    // SAFETY: the kernel's own frame.
+    let (total, image) = unsafe { fpstate_len(uc.fpstate) };
+    if image <= HEADER || total != image + 4 || has_shadow_stack() {
+        return NO_MORE.store(true, SeqCst);
+    }
+    for (i, word) in SOFTWARE.iter().enumerate() {
+        // SAFETY: within the frame's legacy area.
+        let value =
+            unsafe { (uc.fpstate.add(SW_RESERVED + 4 + 4 * i) as *const u32).read_unaligned() };
+        word.store(value, SeqCst);
+    }
+    // All that XSAVE may write, also of what the kernel leaves out of its frames (AMX).
+    let most = core::arch::x86_64::__cpuid_count(0xd, 0)
+        .ebx
+        .max(image as u32);
+    ROOM.store((most + 4).next_multiple_of(64), SeqCst);
+}
+
+/// Frames of ours would lose state from now on (AMX), or a return address (shadow stacks).
+pub fn no_more() {
+    NO_MORE.store(true, SeqCst);
+}
+
+fn has_shadow_stack() -> bool {
+    let ssp: u64;
+    // SAFETY: reads the shadow stack's pointer, or does nothing.
+    unsafe {
+        core::arch::asm!("xor {0:e}, {0:e}", "rdsspq {0}", out(reg) ssp, options(nomem, nostack))
+    };
+    ssp != 0
+}
+
+pub(crate) fn software_bytes(fpstate: *mut u8) {
+    let word = |i: usize| SOFTWARE.get(i).map_or(0, |w| w.load(Relaxed));
+    let image = word(3) as usize;
+    // SAFETY: the legacy area and the image's end lie in the room that `learn` has measured.
+    unsafe {
+        let at = fpstate.add(SW_RESERVED) as *mut u32;
+        at.write(FP_XSTATE_MAGIC1);
+        for i in 0..4 {
+            at.add(1 + i).write(word(i));
+        }
+        for i in 5..12 {
+            at.add(i).write(0);
+        }
+        (fpstate.add(image) as *mut u32).write_unaligned(FP_XSTATE_MAGIC2);
+    }
+}
+
+/// Our own code has met a guard (`ulpf_copy`): signals may be blocked by now, so the kernel is asked.
+#[cold]
+pub(crate) fn within_ourselves(t: Current, uc: &mut UContext, before: *mut UContext) {
+    let noted = (uc.link & UNMASKED == 0).then_some(uc.sigmask);
+    let mut mask = 0u64;
+    // SAFETY: reads the mask.
+    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8) };
+    mask_known(t, uc, mask);
+    // SAFETY: the frame of the upcall that has been interrupted, further up on this stack.
+    match (noted, unsafe { before.as_mut() }) {
+        (Some(mask), Some(outer)) => mask_known(t, outer, mask),
+        _ => t.unmasked.store(before, Relaxed),
+    }
+}
+
+/// The program's mask, for a frame that lacks it.
+pub fn mask_known(t: Current, uc: &mut UContext, mask: u64) {
+    if uc.link & UNMASKED != 0 {
+        uc.sigmask = mask;
+        uc.link &= !UNMASKED;
+        t.unmasked.store(null_mut(), Relaxed);
+    }
+}
+
+/// A signal has struck our own code while the program's mask was in force, and is put off.
+pub fn interrupted(t: Current, rip: u64, mask: u64) {
+    let (start, told) = (
+        ulpf_upcall as *const () as u64,
+        ulpf_upcall_told as *const () as u64,
+    );
+    if (start..told).contains(&rip) {
+        let known = t.own().direct_mask.get();
+        t.own().direct_mask.set(known.or(Some(mask)));
+        return;
+    }
+    // SAFETY: the frame of an upcall that is being handled: what stands here from earlier ones is
+    // cleared when a signal interrupts the program (`forget`).
+    if let Some(uc) = unsafe { t.unmasked.load(Relaxed).as_mut() } {
+        mask_known(t, uc, mask);
+    }
+}
+
+/// The program runs, so no upcall is being handled.
+pub fn forget(t: Current) {
+    t.unmasked.store(null_mut(), Relaxed);
+}

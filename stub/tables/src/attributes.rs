@@ -1,0 +1,164 @@
+//! What is to be done at a hit, for each watch. Of a million watches most want the same: so equal wishes
+//! are kept once, and a watch has a number of four bytes.
+//!
+//! Written by the stub's task while the world rests, read by handlers without locks.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use ulpf_lib::WatchId;
+
+use crate::filter::CountedFilter;
+
+#[derive(Clone, Default)]
+pub struct Attributes {
+    /// The debugger set it: stop.
+    pub stop: bool,
+    /// Not in the debugger's own table (`control/bulk.rs`).
+    pub bulk: bool,
+    /// Write a record to the ring.
+    pub log: bool,
+    pub backtrace: u8,
+    pub wish: Wish,
+    /// Counted and reported as this watch.
+    pub group: Option<WatchId>,
+    /// Which hits matter; `None`: all.
+    pub filter: Option<Arc<CountedFilter>>,
+}
+
+/// Where the user wants a watch to be.
+pub use ulpf_lib::command::Placement as Wish;
+
+impl Attributes {
+    pub const NONE: &'static Attributes = &Attributes {
+        stop: false,
+        bulk: false,
+        log: false,
+        backtrace: 0,
+        wish: Wish::Auto,
+        group: None,
+        filter: None,
+    };
+
+    /// All but the filter: that is never shared, each counts for itself.
+    fn plain(&self) -> (bool, bool, bool, u8, Wish, Option<WatchId>) {
+        (
+            self.stop,
+            self.bulk,
+            self.log,
+            self.backtrace,
+            self.wish,
+            self.group,
+        )
+    }
+}
+
+struct Shared {
+    attributes: Attributes,
+    watches: u32,
+}
+
+pub struct Table {
+    kept: Vec<Shared>,
+    /// Places in `kept` of those without a filter, and those that nobody uses.
+    plain: Vec<u32>,
+    free: Vec<u32>,
+    /// By watch number: place in `kept` plus one; zero: nothing has been said.
+    of: Vec<u32>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table::new()
+    }
+}
+
+impl Table {
+    pub const fn new() -> Table {
+        Table {
+            kept: Vec::new(),
+            plain: Vec::new(),
+            free: Vec::new(),
+            of: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, id: WatchId) -> &Attributes {
+        let place = self.of.get(id.0 as usize).copied().unwrap_or(0);
+        match self.kept.get((place as usize).wrapping_sub(1)) {
+            Some(shared) => &shared.attributes,
+            None => Attributes::NONE,
+        }
+    }
+
+    pub fn set(&mut self, id: WatchId, a: Attributes) {
+        let at = id.0 as usize;
+        let before = self.of.get(at).copied().unwrap_or(0);
+        let place = self.place(a);
+        if self.of.len() <= at {
+            self.of.resize(at + 1, 0);
+        }
+        if let Some(of) = self.of.get_mut(at) {
+            *of = place;
+        }
+        self.leave(before);
+    }
+
+    /// Where such attributes are kept from now on, for one more watch; plus one.
+    fn place(&mut self, a: Attributes) -> u32 {
+        let same = |at: &u32| {
+            let kept = self.kept.get(*at as usize);
+            kept.is_some_and(|s| s.attributes.plain() == a.plain())
+        };
+        let found = match a.filter {
+            None => self.plain.iter().copied().find(same),
+            Some(_) => None,
+        };
+        if let Some(at) = found {
+            if let Some(shared) = self.kept.get_mut(at as usize) {
+                shared.watches += 1;
+            }
+            return at + 1;
+        }
+        let at = self.free.pop().unwrap_or(self.kept.len() as u32);
+        if a.filter.is_none() {
+            self.plain.push(at);
+        }
+        let shared = Shared {
+            attributes: a,
+            watches: 1,
+        };
+        match self.kept.get_mut(at as usize) {
+            Some(slot) => *slot = shared,
+            None => self.kept.push(shared),
+        }
+        at + 1
+    }
+
+    fn leave(&mut self, place: u32) {
+        let Some(at) = place.checked_sub(1) else {
+            return;
+        };
+        if let Some(shared) = self.kept.get_mut(at as usize) {
+            shared.watches -= 1;
+            if shared.watches == 0 {
+                shared.attributes = Attributes::default();
+                self.plain.retain(|p| *p != at);
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Each of them once, however many watches have it.
+    pub fn all(&self) -> impl Iterator<Item = &Attributes> {
+        let used = self.kept.iter().filter(|s| s.watches > 0);
+        used.map(|s| &s.attributes)
+    }
+
+    /// Of every watch that something has been said of, those that have ended too.
+    pub fn iter(&self) -> impl Iterator<Item = (WatchId, &Attributes)> {
+        let ids = (0..self.of.len() as u32).map(WatchId);
+        ids.map(|id| (id, self.get(id)))
+    }
+}

@@ -1,0 +1,123 @@
+//! What is known of the program's code, for backtraces: where it is, and how it unwinds. The stub's task fills it in;
+//! framehop allocates nothing while it unwinds, for the caches that it needs are made beforehand.
+
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use framehop::MustNotAllocateDuringUnwind;
+use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
+use ulpf_lib::PAGE_SIZE;
+
+pub type Unwinder = UnwinderX86_64<Vec<u8>, MustNotAllocateDuringUnwind>;
+pub type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
+
+/// So many threads unwind at the same time.
+const CACHES: usize = 16;
+/// Pages of unknown code that are remembered, so that nobody asks for them again.
+const MOST_UNKNOWN: usize = 1024;
+
+/// A file whose tables are known.
+pub struct File {
+    /// Its number in the tables: the address of its first mapping.
+    pub start: u64,
+    /// Its code, `[start, end)`.
+    pub code: (u64, u64),
+}
+
+impl File {
+    pub fn meets(&self, start: u64, end: u64) -> bool {
+        self.code.0 < end && start < self.code.1
+    }
+}
+
+pub struct Code {
+    pub tables: Unwinder,
+    /// Whose tables these are.
+    pub files: Vec<File>,
+    /// What is executable, `[start, end)`, ascending.
+    pub executable: Vec<(u64, u64)>,
+    /// Numbers of pages that were asked for and are none of it, ascending.
+    pub unknown: Vec<u64>,
+    caches: Vec<Slot>,
+}
+
+struct Slot {
+    taken: AtomicBool,
+    cache: UnsafeCell<Cache>,
+}
+
+// SAFETY: a slot's cache is its taker's alone.
+unsafe impl Sync for Slot {}
+
+/// A cache, until it is dropped.
+pub struct TakenCache<'a>(&'a Slot);
+
+impl Deref for TakenCache<'_> {
+    type Target = Cache;
+    fn deref(&self) -> &Cache {
+        // SAFETY: `taken` is ours.
+        unsafe { &*self.0.cache.get() }
+    }
+}
+
+impl DerefMut for TakenCache<'_> {
+    fn deref_mut(&mut self) -> &mut Cache {
+        // SAFETY: `taken` is ours.
+        unsafe { &mut *self.0.cache.get() }
+    }
+}
+
+impl Drop for TakenCache<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Release);
+    }
+}
+
+impl Default for Code {
+    fn default() -> Code {
+        Code::new()
+    }
+}
+
+impl Code {
+    pub fn new() -> Code {
+        let slot = || Slot {
+            taken: AtomicBool::new(false),
+            cache: UnsafeCell::new(Cache::new_in()),
+        };
+        Code {
+            tables: Unwinder::new(),
+            files: Vec::new(),
+            executable: Vec::new(),
+            unknown: Vec::new(),
+            caches: (0..CACHES).map(|_| slot()).collect(),
+        }
+    }
+
+    /// Are tables known of code in `[start, end)`?
+    pub fn touches(&self, start: u64, end: u64) -> bool {
+        self.files.iter().any(|f| f.meets(start, end))
+    }
+
+    /// Can it be a return address, or one of an instruction?
+    pub fn is_code(&self, at: u64) -> bool {
+        let n = self.executable.partition_point(|r| r.1 < at);
+        self.executable.get(n).is_some_and(|r| r.0 <= at)
+    }
+
+    /// May mappings be new that are not known here?
+    pub fn may_be_new(&self, at: u64) -> bool {
+        let page = at / PAGE_SIZE;
+        self.unknown.len() < MOST_UNKNOWN && self.unknown.binary_search(&page).is_err()
+    }
+
+    /// A free cache; the search begins with the thread's own.
+    pub fn cache(&self, thread: usize) -> Option<TakenCache<'_>> {
+        (0..CACHES)
+            .filter_map(|n| self.caches.get((thread + n) % CACHES))
+            .find(|slot| !slot.taken.swap(true, Acquire))
+            .map(TakenCache)
+    }
+}

@@ -1,0 +1,57 @@
+//! What the stub's task writes while all threads of the program rest, and what their handlers read without locks.
+//!
+//! The task makes these tables, and so they allocate. Handlers have them as `&Tables` only: whatever changes a table
+//! takes `&mut`, which the task alone can get (`ulpf_stub_handlers::rest`), and what a handler calls here allocates
+//! nothing.
+#![cfg_attr(not(test), no_std)]
+extern crate alloc;
+
+pub mod attributes;
+pub mod breakpoints;
+pub mod code;
+pub mod filter;
+pub mod patches;
+
+use alloc::boxed::Box;
+
+use ulpf_lib::guard::Guards;
+use ulpf_lib::watchlist::Watchlist;
+
+pub struct Tables {
+    pub breakpoints: breakpoints::List,
+    /// `None` until the stub's task is set up.
+    pub guards: Option<Box<Guards>>,
+    pub watches: Watches,
+    pub patches: patches::Table,
+    /// `None` until somebody wants to know callers.
+    pub code: Option<Box<code::Code>>,
+}
+
+pub struct Watches {
+    /// The list in force; owned by the stub's task, which keeps it for as long as it lives.
+    pub list: *const Watchlist,
+    pub attributes: attributes::Table,
+}
+
+static EMPTY: Watchlist = Watchlist::new();
+
+impl Tables {
+    pub const fn new() -> Tables {
+        Tables {
+            breakpoints: breakpoints::List::new(),
+            guards: None,
+            watches: Watches {
+                list: &raw const EMPTY,
+                attributes: attributes::Table::new(),
+            },
+            patches: patches::Table::new(),
+            code: None,
+        }
+    }
+}
+
+impl Default for Tables {
+    fn default() -> Tables {
+        Tables::new()
+    }
+}

@@ -1,0 +1,224 @@
+//! Patched accesses: where they are, what their bodies have been made from (what a patch is: `engine/src/patch`).
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+use ulpf_engine::patch::{CALM, Group, JUMP, Part, Tables, Trampoline, What};
+use ulpf_lib::AccessKind;
+use ulpf_lib::ring::{SharedHeader, Unpatched};
+
+/// What is known of a patched instruction beforehand; [`ulpf_lib::ring::Area::hit`] points to one.
+#[repr(C)]
+pub struct Known {
+    pub pc: u64,
+    /// Where the program goes on, and the body.
+    pub after: u64,
+    pub back: u64,
+    pub size: u64,
+    pub kind: AccessKind,
+    /// Not of a hit: no guard has been met for a while (`Target::leaving`), and nothing executed.
+    pub leaving: bool,
+}
+
+/// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone.
+pub const KNOWN: usize = 3;
+
+impl Known {
+    pub fn of(part: &Part) -> [Known; KNOWN] {
+        let (size, kind) = match &part.what {
+            What::Checked(insn) => (insn.mem.size.into(), insn.mem.kind),
+            _ => (0, AccessKind::Read),
+        };
+        let known = |after, leaving| Known {
+            pc: part.at,
+            after,
+            back: after,
+            size,
+            kind,
+            leaving,
+        };
+        [
+            known(part.at + u64::from(part.len), false),
+            known(part.at, true),
+            known(part.at, true),
+        ]
+    }
+}
+
+/// A patch. One that has not paid is kept, so that it can be put back quickly.
+pub struct Patch {
+    /// The jump is there.
+    pub in_place: AtomicBool,
+    pub group: Group,
+    pub jump: [u8; JUMP],
+    /// The code may be read and executed, and nothing else: what its protection is after a change of the jump
+    /// by the program's thread.
+    pub plain_code: bool,
+    pub at: u64,
+    pub body: Trampoline,
+    /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
+    /// has their address.
+    pub known: Box<[Known]>,
+    /// Which of [`ulpf_lib::ring::Area::calm`].
+    pub calm: usize,
+    /// Accesses to pages without guard, in a row, after which it goes.
+    pub patience: AtomicU32,
+    /// TSC when it has gone.
+    pub gone_at: AtomicU64,
+    /// How often somebody has jumped into its middle.
+    pub landings: AtomicU32,
+    /// How often somebody has gone from a fault to the body since the jump was there, or since a thread has
+    /// met no guard there for a while.
+    pub entries: AtomicU32,
+}
+
+/// Bounds of [`Patch::patience`] are [`CALM`] and this.
+const MOST_PATIENCE: u32 = 1 << 16;
+/// What it begins with.
+pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
+
+pub fn is_patience(n: u64) -> bool {
+    (CALM.into()..=MOST_PATIENCE.into()).contains(&n)
+}
+/// Nanoseconds that it takes to take a patch out and to put it back, about.
+const SWITCH: u64 = 6_000;
+/// The same of leaving a body, and coming back by a fault.
+pub const VISIT: u64 = 2_500;
+/// Visits that are not worth their faults, before the jump is put in.
+pub const MOST_ENTRIES: u32 = 4;
+
+impl Patch {
+    pub fn start(&self) -> u64 {
+        self.group.start()
+    }
+    pub fn end(&self) -> u64 {
+        self.group.end()
+    }
+    pub fn is_in_place(&self) -> bool {
+        self.in_place.load(Relaxed)
+    }
+    /// Its middle is where a loop goes, most likely: the signals cost more than it saves.
+    pub fn hopeless(&self) -> bool {
+        self.landings.load(Relaxed) >= MOST_LANDINGS
+    }
+
+    /// The jump is out. (Whoever calls has written the code.)
+    pub fn has_gone(&self) {
+        self.in_place.store(false, Relaxed);
+        self.gone_at.store(tsc(), Relaxed);
+        REMOVED.fetch_add(1, Relaxed);
+    }
+
+    /// The jump is in again.
+    pub fn is_back(&self, header: Option<&SharedHeader>) {
+        if let Some(h) = header {
+            self.learn(SWITCH, h);
+        }
+        self.entries.store(0, Relaxed);
+        self.in_place.store(true, Relaxed);
+        PLACED.fetch_add(1, Relaxed);
+    }
+
+    /// Somebody needs the body again. Had it gone too soon, given the nanoseconds that this costs, it stays for
+    /// longer; had it been worth it, it goes sooner.
+    pub fn learn(&self, cost: u64, h: &SharedHeader) {
+        let away = h
+            .nanos(tsc())
+            .saturating_sub(h.nanos(self.gone_at.load(Relaxed)));
+        let patience = self.patience.load(Relaxed);
+        let patience = if away < cost / 2 {
+            patience * 2
+        } else if away > cost {
+            patience / 2
+        } else {
+            patience
+        };
+        self.patience
+            .store(patience.clamp(CALM, MOST_PATIENCE), Relaxed);
+    }
+}
+
+pub static PLACED: AtomicU64 = AtomicU64::new(0);
+pub static REMOVED: AtomicU64 = AtomicU64::new(0);
+
+pub fn tsc() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+const MOST_LANDINGS: u32 = 64;
+
+/// Written by the stub's task while the world rests. (`in_place` also by the only thread that there is.)
+pub struct Table {
+    /// By their start.
+    pub list: Vec<Patch>,
+    /// (address of the body, start), by the former.
+    pub bodies: Vec<(u64, u64)>,
+    /// Stretches where bodies are.
+    pub rooms: Vec<(u64, u64)>,
+    /// What bodies look up; all zero: not yet mapped.
+    pub tables: Tables,
+    /// From pages to their aliases: those of all classes.
+    pub distances: Vec<u64>,
+    /// Sites that were tried, and why they were not patched.
+    pub refused: BTreeMap<u64, Unpatched>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table::new()
+    }
+}
+
+impl Table {
+    pub const fn new() -> Table {
+        Table {
+            list: Vec::new(),
+            bodies: Vec::new(),
+            rooms: Vec::new(),
+            tables: Tables {
+                classes: 0,
+                writes: 0,
+                reads: 0,
+                tallies: 0,
+            },
+            distances: Vec::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// The patch that covers `pc`.
+    pub fn at(&self, pc: u64) -> Option<&Patch> {
+        let n = self.list.partition_point(|p| p.start() <= pc);
+        let p = self.list.get(n.checked_sub(1)?)?;
+        (p.is_in_place() && pc < p.end()).then_some(p)
+    }
+    /// Where a patch that looks at the access of the instruction at `pc` is in the list, in place or not.
+    pub fn position(&self, pc: u64) -> Option<usize> {
+        let after = self.list.partition_point(|p| p.start() <= pc);
+        // Groups are shorter than that.
+        let from = self.list.partition_point(|p| p.start() + 64 <= pc);
+        let near = self.list.get(from..after)?;
+        Some(from + near.iter().rposition(|p| p.group.checks(pc))?)
+    }
+    /// The patch whose body covers `pc`, and where in it.
+    pub fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
+        if !self.rooms.iter().any(|r| pc >= r.0 && pc < r.1) {
+            return None;
+        }
+        let n = self.bodies.partition_point(|b| b.0 <= pc);
+        let (at, start) = *self.bodies.get(n.checked_sub(1)?)?;
+        let p = self.list.binary_search_by_key(&start, |p| p.start()).ok();
+        let p = self.list.get(p?)?;
+        let offset = pc - at;
+        (offset <= p.body.code.len() as u64).then_some((p, offset as u16))
+    }
+    /// Does anything patched, or a body, meet `[start, end)`?
+    pub fn touches(&self, start: u64, end: u64) -> bool {
+        let n = self.list.partition_point(|p| p.end() <= start);
+        self.list.get(n).is_some_and(|p| p.start() < end)
+            || self.rooms.iter().any(|r| r.0 < end && start < r.1)
+    }
+}

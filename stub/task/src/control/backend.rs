@@ -1,0 +1,67 @@
+//! What guards are made of: mprotect and signals, or the kernel module; chosen, asked for, told.
+
+use core::fmt::Write;
+
+use ulpf_lib::boot::{BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL};
+use ulpf_lib::command::reply::Quoted;
+use ulpf_lib::device;
+use ulpf_lib::guard::{DeviceUse, Machine};
+
+use super::replies::refused;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::upcall;
+
+/// As the user wants it; nothing is opened before the first watch.
+pub fn choose(flags: u32, rest: &mut AtRest) {
+    if flags & BOOT_BACKEND_SIGNAL != 0 {
+        return;
+    }
+    let how = DeviceUse {
+        required: flags & BOOT_BACKEND_KERNEL != 0,
+        features: device::FEATURE_SIGSTACK | device::FEATURE_EFAULT,
+        entry: upcall::entry().unwrap_or(0),
+        handler_flags: device::HANDLER_SIGSTACK,
+        policy: device::POLICY_EFAULT,
+    };
+    // SAFETY: the entry is a handler.
+    unsafe { rest.guards().use_device(how) };
+}
+
+/// Forbidden accesses are signals from now on; the guards stay.
+pub fn no_upcalls(rest: &mut AtRest) {
+    upcall::no_more();
+    rest.guards().no_handler();
+}
+
+/// `monitor ulpf backend`: which one, and why, as JSON.
+pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
+    let guards = rest.guards();
+    if let Err(r) = guards.prepare() {
+        return refused(out, &r);
+    }
+    let (name, why, upcalls) = match guards.machine() {
+        Machine::Device(device) => {
+            let why = match guards.has_handler() {
+                true => "/dev/ulpf is there: accesses to guarded pages come without a signal",
+                false => {
+                    "/dev/ulpf is there; accesses come by a signal, because the program's state (AMX, a shadow stack, no XSAVE) fits no other frame"
+                }
+            };
+            (
+                "kernel",
+                why,
+                Some(device.counts().map_or(0, |c| c.upcalls)),
+            )
+        }
+        Machine::Signals(Some(why)) => ("signal", why.why(), None),
+        _ => ("signal", "it was asked for", None),
+    };
+    let _ = write!(out, "{{\"backend\":\"{name}\",\"why\":{}", Quoted(why));
+    if let Machine::Signals(Some(why)) = guards.machine() {
+        let _ = write!(out, ",\"what_to_do\":{}", Quoted(why.what_to_do()));
+    }
+    if let Some(n) = upcalls {
+        let _ = write!(out, ",\"upcalls\":{n}");
+    }
+    let _ = out.write_str("}\n");
+}

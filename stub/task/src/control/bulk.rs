@@ -1,0 +1,90 @@
+//! Watches that are not in the debugger's own table: GDB removes and inserts each of its watches at every
+//! stop, and tells its user nothing about a hit of one that it does not know.
+//!
+//! So a debugger that knows how (the plugin) watches one byte instead, at an address that no program can
+//! have. A hit of any other watch is reported as an access to that byte, and [`answer`] says which it was.
+
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::ring::{Hit, Reader, Start};
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+
+use super::last::Ours;
+use crate::inferior::StopReason;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::thread::Thread;
+
+/// Not canonical: never a program's.
+pub const PLACE: TargetAddr = TargetAddr(0x756c_7066_0000_0000);
+
+/// Slots at the end of a ring in which the last instruction's records are: more watches than one stop tells
+/// of, each with a long record.
+const TAIL: u64 = 512;
+
+#[derive(Default)]
+pub struct Bulk {
+    /// The debugger watches the byte.
+    pub understood: bool,
+    /// The watch of the last reported stop; its thread's ring and id; the first byte that was hit.
+    last: Option<(WatchId, u32, u32, TargetAddr)>,
+}
+
+pub fn is_place(range: WatchRange) -> bool {
+    range.start == PLACE
+}
+
+impl Bulk {
+    /// What the debugger is told of a hit.
+    pub fn reason(
+        &mut self,
+        t: &Thread,
+        id: WatchId,
+        kind: WatchKind,
+        addr: TargetAddr,
+    ) -> StopReason {
+        let bulk = g().is_bulk(id);
+        self.last = bulk.then(|| (id, t.index.load(Relaxed), t.tid() as u32, addr));
+        match bulk && self.understood {
+            true => StopReason::Watch {
+                kind: WatchKind::Access,
+                addr: PLACE,
+            },
+            false => StopReason::Watch { kind, addr },
+        }
+    }
+
+    /// The hit behind the last stop, with the values from its thread's ring.
+    pub fn answer(&self, out: &mut dyn Write) {
+        let Some((id, ring, tid, addr)) = self.last else {
+            let _ = out.write_str("{\"stop\":null}\n");
+            return;
+        };
+        let _ = write!(out, "{{\"stop\":{{\"watch\":{}", id.0);
+        let hit = g()
+            .header()
+            .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
+        let _ = match hit {
+            Some(hit) => hit.write_json(out),
+            // A watch that writes no records.
+            None => write!(
+                out,
+                ",\"tid\":{tid},\"addr\":\"{addr:#x}\"}}",
+                addr = addr.0
+            ),
+        };
+        let _ = out.write_str("}\n");
+    }
+}
+
+/// The youngest record of a ring that tells of this hit.
+fn last_record(rings: &Ours, ring: usize, id: WatchId, addr: TargetAddr) -> Option<Hit> {
+    let mut found = None;
+    let mut reader = Reader::new(Start::Tail(TAIL));
+    reader.read(rings, ring, TAIL as usize, |hit| {
+        if hit.watch == id.0 && hit.addr == addr.0 {
+            found = Some(hit);
+        }
+    });
+    found
+}

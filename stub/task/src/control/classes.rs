@@ -1,0 +1,274 @@
+//! What bodies of patches know of pages.
+//!
+//! ```text
+//! page classes   a byte for each page of user memory: which distance to the alias, for which accesses
+//! bits           a bit for each byte of our place: does a store (a load) there concern a watch?
+//! ```
+//! Pages get their class when a hot site meets them, and lose it whenever watches or mappings change.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables};
+use ulpf_lib::guard::{PAGES, PageEntry};
+use ulpf_lib::pages::Guard;
+use ulpf_lib::place::{self, AfterFork};
+use ulpf_lib::sys;
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
+use ulpf_stub_handlers::rest::AtRest;
+
+/// Pages that are looked at together.
+const BATCH: u64 = 64;
+
+#[derive(Default)]
+pub struct Classes {
+    /// Distance to the alias and guard of each class; 0 is none.
+    classes: Vec<(u64, Guard)>,
+    /// Pages with a class.
+    classified: Vec<u64>,
+    /// Watches that bodies count for themselves, by tally.
+    tallied: Vec<WatchId>,
+}
+
+impl Classes {
+    pub fn pages(&self) -> usize {
+        self.classified.len()
+    }
+
+    /// No alias is where it was.
+    pub fn clear(&mut self) {
+        self.classes.clear();
+    }
+
+    /// Maps the tables, once. `false`: that cannot be.
+    pub fn prepare(&mut self, rest: &mut AtRest) -> bool {
+        if rest.tables().patches.tables.classes != 0 {
+            return true;
+        }
+        // CPUID 7: EBX bit 8 is BMI2.
+        if core::arch::x86_64::__cpuid_count(7, 0).ebx >> 8 & 1 == 0 {
+            return false;
+        }
+        let mut sparse = |len: u64| -> Option<u64> {
+            let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
+            let prot = k::PROT_READ | k::PROT_WRITE;
+            let at = place::map(len, prot, flags, -1, AfterFork::Both).ok()?;
+            // SAFETY: advice about our own mapping: no huge pages, not in core dumps.
+            unsafe {
+                let _ = sys!(k::__NR_madvise, at, len, 15);
+                let _ = sys!(k::__NR_madvise, at, len, 16);
+            }
+            rest.guards().exclude(TargetAddr(at), len);
+            Some(at)
+        };
+        let lens = [
+            PAGES + PAGE_SIZE,
+            patches::BITS_LEN,
+            patches::BITS_LEN,
+            patches::TALLIES_LEN,
+        ];
+        let mut all = [0; 4];
+        for (n, len) in lens.into_iter().enumerate() {
+            let (Some(at), Some(slot)) = (sparse(len), all.get_mut(n)) else {
+                // RLIMIT_AS, most likely: faults will do.
+                for (at, len) in all.into_iter().zip(lens).take(n) {
+                    place::unmap(at, len);
+                    rest.guards().include(TargetAddr(at), len);
+                }
+                return false;
+            };
+            *slot = at;
+        }
+        let [classes, writes, reads, tallies] = all;
+        let classes = classes + PAGE_SIZE;
+        rest.tables_mut().patches.tables = Tables {
+            classes,
+            writes: writes.wrapping_sub(place::memory().start / 8),
+            reads: reads.wrapping_sub(place::memory().start / 8),
+            tallies: tallies.wrapping_sub(place::memory().start / PAGE_SIZE),
+        };
+        // SAFETY: mapped for good.
+        unsafe { g().page_map.use_classes(classes as *mut u8) };
+        true
+    }
+
+    pub fn classify_around(&mut self, rest: &mut AtRest, page: u64) {
+        let first = page & !(BATCH * PAGE_SIZE - 1);
+        for n in 0..BATCH {
+            self.classify(rest, TargetAddr(first + n * PAGE_SIZE));
+        }
+    }
+
+    fn classify(&mut self, rest: &mut AtRest, page: TargetAddr) {
+        let map = &g().page_map;
+        let entry = map.entry(page);
+        let Some(guard) = entry.guard() else { return };
+        if map.class(page) != 0 || !entry.permits(AccessKind::Write) {
+            return;
+        }
+        let Some(alias) = entry.alias(page).map(|a| a.0) else {
+            return;
+        };
+        let core::ops::Range { start, end } = place::memory();
+        if !(start + PAGE_SIZE..end - PAGE_SIZE).contains(&alias) {
+            return;
+        }
+        let distance = alias.wrapping_sub(page.0);
+        let Some(class) = self.class(rest, distance, guard) else {
+            return;
+        };
+        let Tables { writes, reads, .. } = patches::table().tables;
+        for (bits, kind) in [(writes, AccessKind::Write), (reads, AccessKind::Read)] {
+            // SAFETY: the bits of one page of our place; nobody reads them while the world rests.
+            let bits = unsafe {
+                core::slice::from_raw_parts_mut(
+                    (bits + alias / 8) as *mut u8,
+                    PAGE_SIZE as usize / 8,
+                )
+            };
+            bits.fill(0);
+            g().watchlist()
+                .for_each_overlap(page, PAGE_SIZE, &mut |_, range, k| {
+                    if k.sees(kind) {
+                        let from = range.start.0.max(page.0) - page.0;
+                        let to = range.end().0.min(page.0 + PAGE_SIZE) - page.0;
+                        set(bits, from, to);
+                    }
+                });
+        }
+        let tally = whole_page(page).map_or(0, |id| self.tally(id));
+        // SAFETY: a page of our place; nobody looks while the world rests.
+        unsafe { *((patches::table().tables.tallies + alias / PAGE_SIZE) as *mut u8) = tally };
+        self.edge(page, alias, entry);
+        let next = TargetAddr(page.0 + PAGE_SIZE);
+        if map.class(next) != 0 {
+            self.edge(next, alias + PAGE_SIZE, map.entry(next));
+        }
+        map.set_class(page, class);
+        self.classified.push(page.0);
+    }
+
+    /// An access that ends on `page` but begins before it goes through this page's alias only if the
+    /// page before lies there, too, and may be accessed.
+    fn edge(&self, page: TargetAddr, alias: u64, entry: PageEntry) {
+        let before = TargetAddr(page.0.wrapping_sub(PAGE_SIZE));
+        let other = g().page_map.entry(before);
+        let same = other.alias(before).map(|a| a.0) == Some(alias - PAGE_SIZE)
+            && other.shared() == entry.shared();
+        if same && other.permits(AccessKind::Write) {
+            return;
+        }
+        let Tables { writes, reads, .. } = patches::table().tables;
+        for bits in [writes, reads] {
+            // SAFETY: within the bits of our place, as `classify` has made sure.
+            unsafe { *((bits + (alias - 1) / 8) as *mut u8) = 0xff };
+        }
+    }
+
+    fn class(&mut self, rest: &mut AtRest, distance: u64, guard: Guard) -> Option<u8> {
+        if let Some(n) = self.classes.iter().position(|c| *c == (distance, guard)) {
+            return Some(n as u8 + 1);
+        }
+        let n = self.classes.len() + 1;
+        if n >= CLASSES {
+            return None;
+        }
+        self.classes.push((distance, guard));
+        let distances = &mut rest.tables_mut().patches.distances;
+        if !distances.contains(&distance) {
+            distances.push(distance);
+        }
+        let classes = patches::table().tables.classes;
+        let put = |table: i32, value: u64| {
+            let at = classes.wrapping_add_signed(table.into()) + n as u64 * 8;
+            // SAFETY: the page before the classes.
+            unsafe { *(at as *mut u64) = value };
+        };
+        put(CLASS_WRITES, distance);
+        put(
+            CLASS_READS,
+            if guard == Guard::NoAccess {
+                distance
+            } else {
+                0
+            },
+        );
+        Some(n as u8)
+    }
+
+    /// Where bodies count for a watch; 0: nowhere.
+    fn tally(&mut self, id: WatchId) -> u8 {
+        let known = self.tallied.iter().position(|t| *t == id);
+        let n = known.unwrap_or(self.tallied.len()) + 1;
+        let Some(slot) = g().header().and_then(|h| h.tallies.get(n)) else {
+            return 0;
+        };
+        if known.is_none() {
+            self.tallied.push(id);
+            slot.store(id.0 + 1, Release);
+        }
+        n as u8
+    }
+
+    /// Watches or guards have changed: nothing is known of any page.
+    pub fn declassify(&mut self) {
+        for page in core::mem::take(&mut self.classified) {
+            g().page_map.set_class(TargetAddr(page), 0);
+        }
+        for (n, id) in (1..).zip(core::mem::take(&mut self.tallied)) {
+            let Some(h) = g().header() else { return };
+            let used = h.areas.load(Acquire) as usize;
+            for area in g().areas().iter().take(used) {
+                let sums = g().counters(id).map(|c| [&c.hits, &c.silent]);
+                for (from, to) in [&area.hits, &area.silent]
+                    .into_iter()
+                    .zip(sums.into_iter().flatten())
+                {
+                    if let Some(from) = from.get(n) {
+                        to.fetch_add(from.swap(0, Relaxed), Relaxed);
+                    }
+                }
+            }
+            if let Some(slot) = h.tallies.get(n) {
+                slot.store(0, Release);
+            }
+        }
+    }
+}
+
+/// Every access to the page is a hit of this watch, and is only counted.
+fn whole_page(page: TargetAddr) -> Option<WatchId> {
+    let (mut all, mut whole) = (0, None);
+    g().watchlist()
+        .for_each_overlap(page, PAGE_SIZE, &mut |id, range, kind| {
+            all += 1;
+            let covers = range.start.0 <= page.0 && range.end().0 >= page.0 + PAGE_SIZE;
+            if covers && kind != WatchKind::Read {
+                whole = Some(id);
+            }
+        });
+    let id = whole.filter(|_| all == 1)?;
+    let a = g().attributes(id);
+    let only_counts = !a.stop && !a.log && a.filter.is_none();
+    only_counts.then(|| a.group.unwrap_or(id))
+}
+
+/// Sets the bits `[from, to)`.
+fn set(bits: &mut [u8], from: u64, to: u64) {
+    let mut n = from;
+    while n < to {
+        let Some(byte) = bits.get_mut(n as usize / 8) else {
+            return;
+        };
+        if n.is_multiple_of(8) && to - n >= 8 {
+            *byte = 0xff;
+            n += 8;
+        } else {
+            *byte |= 1 << (n % 8);
+            n += 1;
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Exec, as far as the stub's task has a part in it. The command follows the program into its new
+//! image; this one, and the stub in it, end there.
+//!
+//! ```text
+//!   thread                stub's task                    command
+//!   ExecBegin ──────────▶ parks all others
+//!                         %UlpfExec:TID;DIR;PATH ──────▶ seizes the thread, or leaves it alone
+//!                         ◀───────────── vUlpfExec;go or ;alone
+//!   execve(2) ◀────────── exec_word
+//!     … worked:           ◀───────────── vUlpfExec;over  the thread stands at its new entry
+//!                         ends
+//!     … failed: End ────▶ %UlpfExecFailed ─────────────▶ lets go of the thread
+//!   goes on ◀──────────── ◀───────────── vUlpfExec;over
+//! ```
+//! The command offers this with `QUlpfFollow:exec`; without that nothing is asked.
+//!
+//! With `QUlpfFollow:…;fork` a forked child, from which everything of ours has been taken away, waits
+//! on a word that it shares with us until the command has taken hold of it or wants nothing of it.
+//! Its parent stops and reports it. A vfork child reports itself before it runs; it has no memory of
+//! its own, so there is nothing to be put into it. With `vUlpfVfork;CHILD` it counts as one of our threads,
+//! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
+//! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use super::socket::send_all;
+use super::{Control, reader};
+use crate::gdb::packet;
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::global::{EVERYBODY, follows};
+use ulpf_stub_handlers::runtime::events::Request;
+use ulpf_stub_handlers::runtime::park::futex_wake;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+
+/// Values of `Global::exec_word`.
+const FOLLOWED: u32 = 1;
+const ALONE: u32 = 2;
+
+/// Where the exchange stands; nothing while no thread is about to exec.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Exec {
+    #[default]
+    None,
+    Asked,
+    /// The command traces the thread.
+    Followed,
+    /// The command has left the thread alone, or has let go of it again.
+    Alone,
+    /// It has failed; the command has been told.
+    Failed,
+    /// The process runs another image.
+    Over,
+}
+
+/// `exec;fork;vfork;spawn`, or less.
+pub fn set(what: &[u8]) {
+    let bits = what.split(|b| *b == b';').fold(0, |bits, w| {
+        bits | match w {
+            b"exec" => follows::EXEC,
+            b"fork" => follows::FORK,
+            b"vfork" => follows::VFORK,
+            b"spawn" => follows::SPAWN,
+            _ => 0,
+        }
+    });
+    g().follows.store(bits, SeqCst);
+}
+
+/// Lets a forked child go on that waits for it.
+pub fn release_child(child: i32) {
+    let word = g().fork_go();
+    // Another one may not have taken note yet; one that was killed never will.
+    for _ in 0..2000 {
+        if word.load(SeqCst) == 0 {
+            break;
+        }
+        let tick = [0u64, 1_000_000];
+        // SAFETY: sleeps a millisecond.
+        let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };
+    }
+    word.store(child as u32, SeqCst);
+    wake_children();
+}
+
+/// A vfork child that rests.
+pub fn adopt_child(child: i32, yes: bool) -> bool {
+    let found = g().threads.find(child).filter(|t| !t.is_programs());
+    if let Some(t) = found {
+        t.adopted.store(yes, SeqCst);
+    }
+    found.is_some()
+}
+
+/// Nobody follows children any more.
+pub fn release_everybody() {
+    g().follows.store(0, SeqCst);
+    for t in g().threads.iter().filter(|t| !t.is_programs()) {
+        t.adopted.store(false, SeqCst);
+    }
+    g().fork_go().store(EVERYBODY, SeqCst);
+    wake_children();
+}
+
+fn wake_children() {
+    // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
+    let _ = unsafe { sys!(k::__NR_futex, g().fork_go() as *const _, 1, i32::MAX) };
+}
+
+impl Control {
+    pub(super) fn exec_begins(&mut self, t: &Thread, path: (u64, u64), dir: i32) {
+        self.exec = Exec::Asked;
+        // Here, for several may have asked at once: the word must not be an earlier one's.
+        g().exec_word.store(0, SeqCst);
+        // SAFETY: the thread waits, and with it the string that it has measured.
+        let path = unsafe { core::slice::from_raw_parts(path.0 as *const u8, path.1 as usize) };
+        let mut text = b"UlpfExec:".to_vec();
+        packet::push_num(&mut text, t.tid() as u64);
+        text.push(b';');
+        packet::push_num(&mut text, u64::from(dir as u32));
+        text.push(b';');
+        packet::push_hex(&mut text, path);
+        if !t.is_programs() {
+            text.push(b';');
+            packet::push_num(&mut text, t.tgid() as u64);
+        }
+        self.notify_command(&text);
+    }
+
+    /// The thread is back: exec has failed. True once nobody traces it any more.
+    pub(super) fn exec_settled(&mut self) -> bool {
+        match self.exec {
+            Exec::Followed => {
+                self.exec = Exec::Failed;
+                self.notify_command(b"UlpfExecFailed");
+                false
+            }
+            Exec::Failed | Exec::Asked => reader::CLOSED.load(SeqCst),
+            Exec::Alone => {
+                self.notify_command(b"UlpfExecFailed");
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// `vUlpfExec;…`
+    pub fn exec_word(&mut self, word: &[u8]) {
+        self.exec = match (word, self.exec) {
+            (b"go", Exec::Asked) => Exec::Followed,
+            (b"alone", Exec::Asked) => Exec::Alone,
+            (b"over", Exec::Failed) => Exec::Alone,
+            (b"over", Exec::Followed | Exec::Alone) => Exec::Over,
+            (_, other) => other,
+        };
+        self.tell_thread();
+    }
+
+    /// Nobody is there to ask any more.
+    pub(super) fn exec_is_on_its_own(&mut self) {
+        if self.exec == Exec::Asked {
+            self.exec = Exec::Alone;
+            self.tell_thread();
+        }
+    }
+
+    fn tell_thread(&self) {
+        let word = match self.exec {
+            Exec::Followed => FOLLOWED,
+            Exec::Alone => ALONE,
+            _ => return,
+        };
+        g().exec_word.store(word, SeqCst);
+        futex_wake(&g().exec_word);
+    }
+
+    /// It has executed another program, or may have: only the command knows, which traces it. Until it
+    /// has said so, its parent does not go on.
+    pub(super) fn child_is_leaving(&self, t: &Thread) -> bool {
+        self.exec == Exec::Followed
+            && !t.is_programs()
+            && t.state() != State::Requesting
+            && !reader::CLOSED.load(SeqCst)
+    }
+
+    /// `vUlpfExec;over`: a vfork child is gone from our memory. `false`: the program itself is.
+    pub(super) fn child_has_left(&mut self) -> bool {
+        match self.holder {
+            Some((t, _)) if !t.is_programs() => {
+                self.exec = Exec::None;
+                t.set_state(State::Dead);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn waits_for_exec(&self) -> bool {
+        matches!(self.holder, Some((_, Request::ExecBegin { .. })))
+    }
+
+    /// `%TEXT#xx`, between the command and us only.
+    fn notify_command(&self, text: &[u8]) {
+        let mut frame: Vec<u8> = packet::frame(text);
+        if let Some(first) = frame.first_mut() {
+            *first = b'%';
+        }
+        send_all(self.fd, &frame);
+    }
+}

@@ -1,0 +1,220 @@
+//! Watches on the whole heap: ranges that come and go as the program allocates and frees memory.
+//!
+//! The heap is what the program has from brk(2) and from private anonymous mappings: malloc's arenas and
+//! large blocks, a collector's pages, a runtime's own. Stacks, thread descriptors, code and the data of
+//! executable and libraries are not part of it. Each stretch is a watch of its own in the watchlist, and
+//! all of them are reported under the number of the watch that the user has set.
+//!
+//! A thread whose system call changes the heap leaves what it did in `Own::mapped` and asks; it goes on
+//! when the watches have followed.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+
+use super::Control;
+use super::parked::{self, Parked};
+use crate::inferior::Refusal;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::thread::Thread;
+use ulpf_stub_tables::attributes::{Attributes, Wish};
+use ulpf_stub_tables::filter::CountedFilter;
+
+/// One watch on the heap, as the user has set it.
+struct HeapWatch {
+    id: WatchId,
+    kind: WatchKind,
+    attributes: Attributes,
+    /// In force for the stretches of `Heap::parts`.
+    members: Vec<((u64, u64), WatchId)>,
+}
+
+#[derive(Default)]
+pub struct Heap {
+    /// Ascending and disjoint; stretches that touch are one.
+    parts: Vec<(u64, u64)>,
+    watches: Vec<HeapWatch>,
+}
+
+impl Heap {
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|p| p.1 - p.0).sum()
+    }
+
+    /// The watches on it.
+    pub fn list(&self) -> impl Iterator<Item = (WatchId, WatchKind)> + '_ {
+        self.watches.iter().map(|w| (w.id, w.kind))
+    }
+
+    /// Is it one of the watches that follow the heap, whose coming and going is no news?
+    pub fn has_member(&self, id: WatchId) -> bool {
+        let mut members = self.watches.iter().flat_map(|w| &w.members);
+        members.any(|m| m.1 == id)
+    }
+
+    fn meets(&self, r: (u64, u64)) -> bool {
+        self.parts.iter().any(|p| p.0 < r.1 && r.0 < p.1)
+    }
+
+    fn cut(&mut self, r: (u64, u64)) {
+        if r.0 >= r.1 || !self.meets(r) {
+            return;
+        }
+        let mut left = Vec::with_capacity(self.parts.len() + 1);
+        for p in self.parts.drain(..) {
+            let below = (p.0, p.1.min(r.0));
+            let above = (p.0.max(r.1), p.1);
+            left.extend([below, above].into_iter().filter(|p| p.0 < p.1));
+        }
+        self.parts = left;
+    }
+
+    fn add(&mut self, r: (u64, u64)) {
+        if r.0 >= r.1 {
+            return;
+        }
+        self.cut(r);
+        let at = self.parts.partition_point(|p| p.0 < r.0);
+        self.parts.insert(at, r);
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(self.parts.len());
+        for &p in &self.parts {
+            match joined.last_mut() {
+                Some(last) if last.1 == p.0 => last.1 = p.1,
+                _ => joined.push(p),
+            }
+        }
+        self.parts = joined;
+    }
+}
+
+impl Control {
+    /// Sets a watch on the whole heap; its number, and the bytes that the heap has now.
+    pub fn watch_heap(
+        &mut self,
+        kind: WatchKind,
+        attributes: Attributes,
+    ) -> Result<(WatchId, u64), Refusal> {
+        if self.heap.watches.is_empty() {
+            let mut not = Vec::new();
+            for t in g().threads.iter().filter(|t| t.rests()) {
+                not.push(t.fs_base.load(Relaxed));
+                not.extend(parked::frame(t, self.world.rest()).map(|c| c.gprs.rsp));
+            }
+            let end = g().brk.load(Relaxed).next_multiple_of(4096);
+            let brk = (start_brk().unwrap_or(end), end);
+            let guards = self.world.rest().guards();
+            self.heap.parts = guards.heap(brk, &not)?;
+        }
+        let id = self
+            .staged
+            .reserve()
+            .ok_or_else(super::watches::no_numbers)?;
+        self.heap.watches.push(HeapWatch {
+            id,
+            kind,
+            attributes: attributes.clone(),
+            members: Vec::new(),
+        });
+        g().heap_watched.store(true, SeqCst);
+        self.set_attributes(id, attributes);
+        self.spread_heap_watches();
+        Ok((id, self.heap.bytes()))
+    }
+
+    /// `false`: there is no such watch on the heap.
+    pub fn unwatch_heap(&mut self, id: WatchId) -> bool {
+        let Some(at) = self.heap.watches.iter().position(|w| w.id == id) else {
+            return false;
+        };
+        for (_, member) in self.heap.watches.remove(at).members {
+            self.staged.remove_id(member);
+        }
+        g().heap_watched
+            .store(!self.heap.watches.is_empty(), SeqCst);
+        true
+    }
+
+    pub fn filter_heap(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
+        let watch = self.heap.watches.iter_mut().find(|w| w.id == id);
+        if let Some(w) = watch {
+            w.attributes.filter = filter;
+            let attributes = w.attributes.clone();
+            self.set_attributes(id, attributes);
+            self.spread_heap_watches();
+        }
+    }
+
+    /// A thread's system call has changed the heap.
+    pub fn follow_heap(&mut self, t: &Thread) {
+        let m = Parked::of(t).map(|t| t.take_mapped()).unwrap_or_default();
+        if m == Mapped::default() || self.heap.watches.is_empty() {
+            return;
+        }
+        let come = m.only_if.0 == m.only_if.1 || self.heap.meets(m.only_if);
+        self.heap.cut(m.gone);
+        if come {
+            self.heap.add(m.come);
+        }
+        self.spread_heap_watches();
+        self.commit_watches();
+    }
+
+    /// Makes the watches in the list those of the heap's stretches.
+    fn spread_heap_watches(&mut self) {
+        for n in 0..self.heap.watches.len() {
+            let Some(w) = self.heap.watches.get_mut(n) else {
+                return;
+            };
+            let (kind, attributes) = (
+                w.kind,
+                Attributes {
+                    group: Some(w.id),
+                    wish: Wish::Guard,
+                    ..w.attributes.clone()
+                },
+            );
+            let mut members = core::mem::take(&mut w.members);
+            members.retain(|&(part, id)| {
+                let stays = self.heap.parts.binary_search(&part).is_ok();
+                if !stays {
+                    self.staged.remove_id(id);
+                }
+                stays
+            });
+            for &part in &self.heap.parts {
+                let Err(at) = members.binary_search_by_key(&part, |m| m.0) else {
+                    continue;
+                };
+                let range = WatchRange::new(TargetAddr(part.0), part.1 - part.0);
+                if let Some(id) = range.and_then(|r| self.staged.insert(r, kind)) {
+                    members.insert(at, (part, id));
+                }
+            }
+            let ids: Vec<WatchId> = members.iter().map(|m| m.1).collect();
+            if let Some(w) = self.heap.watches.get_mut(n) {
+                w.members = members;
+            }
+            for id in ids {
+                self.set_attributes(id, attributes.clone());
+            }
+        }
+    }
+}
+
+/// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares
+/// the program's memory, so its own entry says it.
+fn start_brk() -> Option<u64> {
+    let stat = super::files::read_file("/proc/self/stat\0")?;
+    let text = core::str::from_utf8(&stat).ok()?;
+    let start: u64 = text
+        .rsplit_once(") ")?
+        .1
+        .split_ascii_whitespace()
+        .nth(44)?
+        .parse()
+        .ok()?;
+    (start != 0).then_some(start & !4095)
+}

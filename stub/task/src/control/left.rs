@@ -1,0 +1,24 @@
+//! After a detach: what of ours is left in the program, for the command to unmap (`src/inject/remains.rs`).
+
+use alloc::vec::Vec;
+
+use ulpf_lib::boot::Left;
+use ulpf_stub_handlers::global::machine;
+use ulpf_stub_handlers::ours::each;
+
+/// Every mapping of ours. For good: the list is one of them.
+pub fn list() -> &'static [Left] {
+    // Its own mapping is made before the lists are read.
+    let mut all = Vec::with_capacity(1 << 16);
+    let (start, end) = machine().image;
+    all.push(Left {
+        start,
+        len: end - start,
+    });
+    each(|start, len| {
+        if all.len() < all.capacity() {
+            all.push(Left { start, len });
+        }
+    });
+    all.leak()
+}

@@ -1,0 +1,361 @@
+//! The stub's own task: its main loop, run control, and what handlers cannot do themselves.
+//!
+//! Everything that changes shared structures (watches, guards, breakpoints) happens here, with all
+//! program threads at rest. A program thread that needs such a change (fork, munmap of guarded
+//! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
+//! lets that one thread go on alone, and cleans up at its `Request::End`.
+
+mod backend;
+mod bulk;
+mod classes;
+mod files;
+mod filters;
+mod follow;
+mod functions;
+pub mod heap;
+mod held;
+mod last;
+pub mod left;
+mod monitor;
+pub mod notices;
+mod off;
+mod parked;
+mod patches;
+mod pause;
+mod perf;
+mod placement;
+mod places;
+mod reader;
+mod replies;
+mod requests;
+mod rooms;
+mod roster;
+mod seam;
+mod sites;
+mod socket;
+mod stops;
+pub mod text;
+mod trampolines;
+mod unwind;
+mod vanished;
+mod watchdog;
+mod watches;
+mod world;
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
+use ulpf_lib::staged::StagedWatches;
+use ulpf_lib::sys;
+
+use crate::gdb::GdbSession;
+use crate::inferior::{Inferior, Refusal, Tid};
+use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::runtime::events::Request;
+use ulpf_stub_handlers::runtime::robust;
+use ulpf_stub_handlers::runtime::thread::Thread;
+use ulpf_stub_tables::attributes::Wish;
+
+pub struct Control {
+    fd: i32,
+    pub(crate) world: world::World,
+    staged: StagedWatches,
+    placement: held::Placement,
+    /// The debugger has let the program run.
+    running: bool,
+    interrupt: bool,
+    /// Thread that the last stop was about.
+    current: Tid,
+    /// The program thread that runs alone after a `…Begin`.
+    holder: Option<(&'static Thread, Request)>,
+    /// Pages that the holder has asked for since, because its step met another guarded page.
+    opened_since: Vec<(u64, u64)>,
+    /// Registers shown for threads that rest in a system call: (thread, as they are, as shown).
+    shadows: Vec<(Tid, Gprs, Gprs)>,
+    last_refusal: Option<Refusal>,
+    notices: notices::Notices,
+    vanished: vanished::Vanished,
+    /// Sites were patched until a system call was to be caught.
+    patched_before: bool,
+    told_of_io_uring: bool,
+    heap: heap::Heap,
+    filters: filters::ByRange,
+    bulk: bulk::Bulk,
+    off: off::Off,
+    /// Since the holder went on alone.
+    holding: Option<watchdog::Watchdog>,
+    detached: bool,
+    exec: follow::Exec,
+    patches: patches::Patches,
+    sites: sites::Sites,
+}
+
+/// Runs until the program ends or is left alone (`true`).
+pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
+    ulpf_stub_handlers::say::task_tells(notices::tell);
+    let pid = g().pid.load(Relaxed);
+    // SAFETY: a descriptor for the program's end.
+    let pidfd = unsafe { sys!(k::__NR_pidfd_open, pid, 0) };
+    let started = pidfd.and_then(|p| reader::start(fd, p as i32));
+    if started.is_err() {
+        ulpf_stub_handlers::say::write_stderr(
+            "ulpf: cannot watch the program's end (pidfd_open)\n",
+        );
+    }
+    g().debugger.store(true, SeqCst);
+    ready();
+    let mut c = Control {
+        fd,
+        world: world::World::default(),
+        staged: StagedWatches::new(),
+        placement: held::Placement::default(),
+        running: true,
+        interrupt: true,
+        current: pid,
+        holder: None,
+        opened_since: Vec::new(),
+        shadows: Vec::new(),
+        last_refusal: None,
+        notices: Default::default(),
+        vanished: Default::default(),
+        patched_before: false,
+        told_of_io_uring: false,
+        heap: heap::Heap::default(),
+        filters: filters::ByRange::default(),
+        bulk: bulk::Bulk::default(),
+        off: off::Off::default(),
+        holding: None,
+        detached: false,
+        exec: follow::Exec::None,
+        sites: sites::Sites::new(),
+        patches: patches::Patches::new(),
+    };
+    c.placement.wish = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
+        BOOT_PLACE_GUARD => Wish::Guard,
+        BOOT_PLACE_REGISTER => Wish::Register,
+        _ => Wish::Auto,
+    };
+    if flags & BOOT_NO_PATCH != 0 {
+        ulpf_stub_handlers::syscalls::sites::ENABLED.store(false, SeqCst);
+        ulpf_stub_handlers::patches::ENABLED.store(false, SeqCst);
+    }
+    c.wait_for_boot();
+    c.world.stop(None);
+    backend::choose(flags, c.world.rest());
+    let mut session = GdbSession::new(pid);
+    c.first_stop(&mut session);
+    c.main_loop(&mut session, flags);
+    if !c.detached {
+        c.program_is_gone();
+    }
+    c.detached
+}
+
+impl Control {
+    /// All threads come to us with the park signal as the command detaches from them.
+    fn wait_for_boot(&mut self) {
+        loop {
+            let seen = g().event.load(SeqCst);
+            let mut all = 0;
+            let mut resting = 0;
+            for t in g().threads.iter() {
+                all += 1;
+                resting += t.rests() as u32;
+            }
+            if (all > 0 && all == resting)
+                || reader::program_is_dead()
+                || reader::CLOSED.load(SeqCst)
+            {
+                return;
+            }
+            pause::wait_a_little(seen);
+        }
+    }
+
+    fn first_stop(&mut self, session: &mut GdbSession) {
+        self.running = false;
+        self.interrupt = false;
+        let _ = session;
+    }
+
+    fn main_loop(&mut self, session: &mut GdbSession, flags: u32) {
+        let mut buf = vec![0u8; 64 << 10];
+        loop {
+            let seen = g().event.load(SeqCst);
+            if reader::program_is_dead() {
+                return;
+            }
+            let stop_first = self.stop_comes_first();
+            if !stop_first {
+                self.serve();
+            }
+            self.tell(session);
+            if self.waits_for_exec() {
+                let before = self.exec;
+                self.hear(session, &mut buf);
+                if reader::CLOSED.load(SeqCst) {
+                    self.exec_is_on_its_own();
+                }
+                if self.exec == follow::Exec::Over && !self.child_has_left() {
+                    return;
+                }
+                if self.exec != before {
+                    continue;
+                }
+            }
+            if self.holder.is_none() {
+                loop {
+                    let n = reader::take(&mut buf);
+                    if n == 0 {
+                        break;
+                    }
+                    let fd = self.fd;
+                    let mut out = |b: &[u8]| socket::send_all(fd, b);
+                    session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
+                    if self.detached {
+                        return;
+                    }
+                }
+                if self.world.was_halted() {
+                    self.let_world_go();
+                }
+                // Stopped: only the debugger can say something now.
+                reader::listen(self.running);
+                while !self.running && !reader::CLOSED.load(SeqCst) && !reader::program_is_dead() {
+                    let n = match reader::take(&mut buf) {
+                        0 => reader::receive(&mut buf),
+                        n => Some(n),
+                    };
+                    let Some(n) = n else { continue };
+                    let fd = self.fd;
+                    let mut out = |b: &[u8]| socket::send_all(fd, b);
+                    session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
+                    if self.detached {
+                        return;
+                    }
+                }
+                if reader::program_is_dead() {
+                    return;
+                }
+                reader::listen(true);
+                if reader::CLOSED.load(SeqCst) {
+                    if flags & BOOT_LAUNCHED != 0 {
+                        self.kill();
+                    } else {
+                        self.detach();
+                    }
+                    return;
+                }
+                if self.running
+                    && let Some(stop) = self.find_stop()
+                {
+                    self.world.stop(None);
+                    self.tell(session);
+                    self.running = false;
+                    self.interrupt = false;
+                    self.current = stop.tid;
+                    let fd = self.fd;
+                    session.stopped(self, stop, &mut |b: &[u8]| socket::send_all(fd, b));
+                    continue;
+                }
+                if stop_first {
+                    continue;
+                }
+            }
+            let pause = g().exec_pending.load(SeqCst) != 0;
+            if pause && self.exec_happened() {
+                return;
+            }
+            if let (Some((t, what)), Some(dog)) = (self.holder, &mut self.holding)
+                && dog.barks()
+            {
+                watchdog::holder_runs(t, what);
+            }
+            if g().event.load(SeqCst) == seen {
+                let tick = [0u64, 5_000_000];
+                let second = [1u64, 0];
+                let timeout = if pause {
+                    tick.as_ptr()
+                } else if self.holder.is_some() {
+                    second.as_ptr()
+                } else {
+                    core::ptr::null()
+                };
+                // SAFETY: waits for the next event.
+                let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, timeout) };
+            }
+        }
+    }
+
+    /// Console lines, while the debugger waits for a stop.
+    fn tell(&mut self, session: &mut GdbSession) {
+        use ulpf_stub_handlers::syscalls::IO_URING;
+        if self.running && !self.told_of_io_uring && IO_URING.load(SeqCst) {
+            self.told_of_io_uring = true;
+            self.notices.push(
+                "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \
+                 watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n"
+                    .into(),
+            );
+        }
+        self.tell_failures();
+        if self.running {
+            let fd = self.fd;
+            for text in self.notices.take() {
+                session.console(&text, &mut |b: &[u8]| socket::send_all(fd, b));
+            }
+        }
+    }
+
+    /// The program has ended, or is another one by now: who shares memory with it may wait for its locks.
+    fn program_is_gone(&self) {
+        for _ in 0..1000 {
+            if reader::program_is_dead() || self.exec == follow::Exec::Over || self.exec_happened()
+            {
+                robust::exit_all(&text::read);
+                return;
+            }
+            pause::nap(); // it is being killed
+        }
+    }
+
+    /// While a thread waits to exec the program runs, for the debugger, and only a few packets may
+    /// come; among them the command's word.
+    fn hear(&mut self, session: &mut GdbSession, buf: &mut [u8]) {
+        loop {
+            let n = reader::take(buf);
+            if n == 0 {
+                return;
+            }
+            let fd = self.fd;
+            let mut out = |b: &[u8]| socket::send_all(fd, b);
+            session.incoming(self, buf.get(..n).unwrap_or(&[]), &mut out);
+        }
+    }
+
+    /// After a successful exec the process runs another image, and we are alone in the old one.
+    fn exec_happened(&self) -> bool {
+        let mut path = String::new();
+        use core::fmt::Write;
+        let _ = write!(path, "/proc/{}/maps\0", g().pid.load(Relaxed));
+        let Some(maps) = files::read_file(&path) else {
+            return false;
+        };
+        let mut needle = String::new();
+        let _ = write!(needle, "{:x}-", machine().image.0);
+        !maps.is_empty() && !maps.windows(needle.len()).any(|w| w == needle.as_bytes())
+    }
+
+    fn thread(&self, tid: Tid) -> Option<&'static Thread> {
+        g().threads.find(tid).filter(|t| t.is_debugged())
+    }
+
+    fn is_held(&self, tid: Tid) -> bool {
+        self.thread(tid).is_some_and(|t| t.hold.load(SeqCst))
+    }
+}

@@ -1,0 +1,296 @@
+//! `monitor …`: what the remote protocol has no packet for; `ulpf_lib::command` has its words. Answers to
+//! `ulpf …` commands are JSON lines, for our own tools; the rest is text for people.
+
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::command::reply::{Counted, CountedBytes, Totals, WatchState};
+use ulpf_lib::command::{self, Arm, Command, FilterOf, How, Mistake, Reply};
+use ulpf_lib::filter::Filter;
+use ulpf_lib::{WatchId, WatchKind, WatchRange};
+
+use super::Control;
+use super::filters;
+use super::replies::{refused, tell};
+use crate::inferior::Refusal;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::patches;
+use ulpf_stub_tables::attributes::{Attributes, Wish};
+use ulpf_stub_tables::patches::PATIENCE;
+
+const HELP: &str = "\
+ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] [FILTER]
+                            watch a range without a GDB watchpoint
+ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at PLACE...
+                            many of them; PLACE: ADDR:LEN, or ADDR:LEN*COUNT+STRIDE
+ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
+                            watch all that the program allocates
+ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
+ulpf filter at ADDR LEN [FILTER]
+                            the same for GDB's own watches on exactly these bytes, now and later
+ulpf filter VARIABLE [FILTER]
+                            the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
+ulpf unwatch ID             take it away
+ulpf off ID, ulpf on ID     switch one of these off and on; it keeps its number, counters and filter
+ulpf placement [auto|guard|debug-register]
+                            where watches set from now on live; debug registers in use
+ulpf backend                what guards are made of: signals or the kernel module, and why, as JSON
+ulpf stats                  counters, as JSON
+ulpf patch-syscalls on|off [after N]
+                            save busy system calls their signal (on)
+ulpf patch on|off [after N] [patience N]
+                            save hot instructions their faults; on its own: what is patched, as JSON
+ulpf patch sites [N]        the N (20) instructions with the most faults, and why they are not patched
+ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
+ulpf log [N]                the last N (100) hits of all watches that log or stop, as JSON lines
+ulpf stop                   which watch made the last stop, and the access, as JSON
+ulpf about                  the process, and where stops of these watches are told, as JSON
+ulpf sites                  system-call instructions met so far, and how they are patched
+ulpf why                    why the last watch was refused; which system call made the last hit
+";
+
+/// Watches in `ulpf stats`.
+const MOST_LISTED: usize = 1_000_000;
+
+pub fn run(c: &mut Control, text: &str, out: &mut dyn Write) -> bool {
+    let mut known = true;
+    for line in command::lines(text) {
+        match Command::parse(line) {
+            Ok(command) => execute(c, command, out),
+            Err(Mistake::Refused(why)) => refused(out, &why),
+            Err(Mistake::Unknown(word)) => {
+                let _ = writeln!(
+                    out,
+                    "unknown command: ulpf {word}; `monitor ulpf help` lists them"
+                );
+            }
+            Err(Mistake::Foreign) => known = false,
+        }
+    }
+    known
+}
+
+fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
+    match command {
+        Command::Help => help(out),
+        Command::Watch(arm) => tell(out, watch(c, arm)),
+        Command::Watches { kind, how, places } => {
+            let a = attributes(c, how);
+            c.watch_places(kind, &a, &places, out);
+        }
+        Command::Unwatch(id) => tell(out, unwatch(c, WatchId(id))),
+        Command::Switch { id, on } => tell(out, switch(c, id, on)),
+        Command::Filter { of, filter, keep } => tell(out, set_filter(c, of, filter, keep)),
+        Command::Placement(to) => {
+            c.placement.wish = to.unwrap_or(c.placement.wish);
+            let _ = out.write_str(&c.placement_text());
+        }
+        Command::Backend => super::backend::tell(c.world.rest(), out),
+        Command::Stats => stats(c, out),
+        Command::About => about(out),
+        Command::Why => why(c, out),
+        Command::Sites => c.sites.list(out),
+        Command::Stop => c.bulk.answer(out),
+        Command::PatchSyscalls { on, after } => {
+            if let Some(n) = after {
+                ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);
+            }
+            c.enable_sites(on);
+            let _ = writeln!(out, "{{\"patch_syscalls\":{on}}}");
+        }
+        Command::Patch {
+            on,
+            after,
+            patience,
+        } => patch(c, on, after, patience, out),
+        Command::PatchSites(most) => super::patches::sites(most as usize, out),
+        Command::Last { addr, len, most } => super::last::answer(addr, len, most, out),
+        Command::Log(most) => super::last::log(most, out),
+    }
+}
+
+fn about(out: &mut dyn Write) {
+    let about = Reply::About {
+        session: g().header().map_or(0, |h| h.base_tsc),
+        pid: g().pid.load(Relaxed),
+        stops_at: super::bulk::PLACE.0,
+    };
+    tell(out, Ok(about));
+}
+
+fn help(out: &mut dyn Write) {
+    let _ = out.write_str(HELP);
+    let _ = out.write_str(filters::HELP);
+}
+
+/// Of a watch that the debugger's own table lacks.
+fn attributes(c: &Control, how: How) -> Attributes {
+    Attributes {
+        stop: how.stop,
+        bulk: true,
+        log: how.log,
+        backtrace: how.backtrace,
+        wish: how.placement.unwrap_or(c.placement.wish),
+        ..Attributes::default()
+    }
+}
+
+fn no_watch(why: &str) -> Refusal {
+    Refusal::new("ulpf watch", why, "`monitor ulpf stats` lists them")
+}
+
+fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
+    let mut a = attributes(c, arm.how);
+    let filter = filters::counted(arm.filter, arm.range.map(|r| r.len));
+    a.filter = filter.map_err(|why| {
+        Refusal::new("ulpf watch", why, "`monitor ulpf help` lists what there is")
+    })?;
+    let Some(range) = arm.range else {
+        a.wish = Wish::default();
+        let (id, bytes) = c.watch_heap(arm.kind, a)?;
+        let watch = id.0;
+        return Ok(Reply::Heap { watch, bytes });
+    };
+    let id = c.watch_bulk(range, arm.kind, &a)?;
+    Ok(Reply::Watch(id.0))
+}
+
+fn set_filter(c: &mut Control, of: FilterOf, filter: Filter, keep: bool) -> Result<Reply, Refusal> {
+    let done = match of {
+        FilterOf::Range(range) => c.filter_range(range, filter),
+        FilterOf::Watch(id) => match c.filter_watch(WatchId(id), filter, keep) {
+            Ok(true) => Ok(alloc::vec![WatchId(id)]),
+            Ok(false) => Err("there is no watch with that number"),
+            Err(why) => Err(why),
+        },
+    };
+    let no = |why| Refusal::new("ulpf filter", why, "`monitor ulpf stats` lists the watches");
+    let ids = done.map_err(no)?;
+    Ok(Reply::Filtered(ids.iter().map(|id| id.0).collect()))
+}
+
+fn switch(c: &mut Control, watch: u32, on: bool) -> Result<Reply, Refusal> {
+    match on {
+        true => c.switch_on(WatchId(watch))?,
+        false => c.switch_off(WatchId(watch))?,
+    }
+    Ok(Reply::Switched { watch, on })
+}
+
+fn unwatch(c: &mut Control, id: WatchId) -> Result<Reply, Refusal> {
+    if c.unwatch_heap(id) {
+        return Ok(Reply::Unwatched(None));
+    }
+    match c.off.forget(id).or_else(|| c.staged.remove_id(id)) {
+        Some((range, _)) => Ok(Reply::Unwatched(Some((range.start.0, range.len)))),
+        None => Err(no_watch("there is no watch with that number")),
+    }
+}
+
+fn stats(c: &mut Control, out: &mut dyn Write) {
+    let Some(h) = g().header() else { return };
+    let first_new = c.staged.first_new();
+    let totals = Totals {
+        faults: h.faults.load(Relaxed),
+        false_positives: h.all_false_positives(g().areas()),
+        slow: h.slow.load(Relaxed),
+        syscalls: h.syscalls.load(Relaxed),
+        sites: c.sites.in_place() as u64,
+        sites_refused: c.sites.refused,
+        moved_pages: g().guards().moved_pages(),
+        watch_bytes: c.staged.list().memory() as u64,
+        next: first_new,
+        lost: None,
+    };
+    let _ = write!(out, "{totals}");
+    let listed = c.staged.coming().iter();
+    let single = listed
+        .filter(|(id, ..)| id.0 < first_new)
+        .filter(|(id, ..)| g().attributes(*id).group.is_none() && !c.off.has(*id))
+        .chain(c.off.list())
+        .map(|(id, r, kind)| (id, bytes_of(r), kind));
+    let heap = CountedBytes::Heap(c.heap.bytes());
+    let heap = c.heap.list().map(|(id, kind)| (id, heap, kind));
+    let mut comma = "";
+    for (id, of, kind) in heap.chain(single).take(MOST_LISTED) {
+        let register = c.placement.in_register(id);
+        if let Some(counted) = counted(id, of, kind, register, c.off.has(id)) {
+            let _ = write!(out, "{comma}{counted}");
+            comma = ",";
+        }
+    }
+    let _ = out.write_str("]}\n");
+}
+
+fn bytes_of(range: WatchRange) -> CountedBytes {
+    CountedBytes::Range {
+        start: range.start.0,
+        len: range.len,
+    }
+}
+
+fn counted(
+    id: WatchId,
+    of: CountedBytes,
+    kind: WatchKind,
+    register: bool,
+    off: bool,
+) -> Option<Counted> {
+    let n = g().counters(id)?;
+    let tallied = g()
+        .header()
+        .map_or((0, 0), |h| h.tallied(g().areas(), id.0));
+    Some(Counted {
+        id: id.0,
+        of,
+        kind,
+        hits: n.hits.load(Relaxed) + tallied.0,
+        silent: n.silent.load(Relaxed) + tallied.1,
+        filtered: n.filtered.load(Relaxed),
+        false_positives: n.false_positives.load(Relaxed),
+        stops: n.stops.load(Relaxed),
+        register,
+        traps: n.traps.load(Relaxed),
+        state: match n.gone.load(Relaxed) {
+            _ if off => WatchState::Off,
+            0 => WatchState::On,
+            _ => WatchState::Gone,
+        },
+    })
+}
+
+fn why(c: &mut Control, out: &mut dyn Write) {
+    if let Some(text) = &c.notices.last_call {
+        let _ = out.write_str(text);
+    }
+    match &c.last_refusal {
+        Some(r) => {
+            let _ = writeln!(out, "{}: {}; {}", r.what, r.why, r.what_to_do);
+        }
+        None if c.notices.last_call.is_none() => {
+            let _ = out.write_str("no watch has been refused\n");
+        }
+        None => {}
+    }
+}
+
+fn patch(
+    c: &mut Control,
+    on: Option<bool>,
+    after: Option<u32>,
+    patience: Option<u32>,
+    out: &mut dyn Write,
+) {
+    if let Some(n) = after {
+        patches::AFTER.store(n, SeqCst);
+    }
+    if let Some(n) = patience {
+        PATIENCE.store(n, SeqCst);
+    }
+    match on {
+        Some(true) => patches::ENABLED.store(true, SeqCst),
+        Some(false) => c.patches.disable(c.world.rest()),
+        None => {}
+    }
+    c.patches.state(out);
+}

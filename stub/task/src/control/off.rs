@@ -1,0 +1,108 @@
+//! Watches that are switched off: out of the list, so that they cost nothing, and kept in mind with their
+//! numbers, counters and filters, so that whoever has set them knows them again.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::ring::listed;
+use ulpf_lib::{WatchId, WatchKind, WatchRange};
+
+use super::{Control, roster};
+use crate::inferior::Refusal;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_tables::attributes::Wish;
+
+#[derive(Default)]
+pub struct Off(Vec<(WatchId, WatchRange, WatchKind)>);
+
+impl Off {
+    pub fn list(&self) -> impl Iterator<Item = (WatchId, WatchRange, WatchKind)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn has(&self, id: WatchId) -> bool {
+        self.find(id).is_some()
+    }
+
+    fn find(&self, id: WatchId) -> Option<usize> {
+        self.0.iter().position(|w| w.0 == id)
+    }
+
+    /// Nobody will switch it on any more. `None`: it is not off.
+    pub fn forget(&mut self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
+        let at = self.find(id)?;
+        let (_, range, kind) = self.0.swap_remove(at);
+        if let Some(line) = g().listed(id) {
+            line.what.fetch_and(!listed::OFF, Release);
+        }
+        Some((range, kind))
+    }
+}
+
+fn refusal(id: WatchId, why: &str, what_to_do: &str) -> Refusal {
+    Refusal {
+        what: alloc::format!("watch {}", id.0),
+        why: why.into(),
+        what_to_do: what_to_do.into(),
+    }
+}
+
+impl Control {
+    pub fn switch_off(&mut self, id: WatchId) -> Result<(), Refusal> {
+        if self.off.has(id) {
+            return Ok(());
+        }
+        if self.heap.list().any(|(heap, _)| heap == id) {
+            let what_to_do = "take it away, and set it again when it is wanted";
+            return Err(refusal(
+                id,
+                "a watch on the heap is not switched off",
+                what_to_do,
+            ));
+        }
+        self.own(id)?;
+        let Some((range, kind)) = self.staged.remove_id(id) else {
+            return Err(nobody(id));
+        };
+        roster::switched_off(id, range, kind);
+        self.off.0.push((id, range, kind));
+        Ok(())
+    }
+
+    pub fn switch_on(&mut self, id: WatchId) -> Result<(), Refusal> {
+        let Some((_, range, kind)) = self.off.find(id).and_then(|at| self.off.0.get(at)).copied()
+        else {
+            return match self.staged.holds(id) {
+                true => Ok(()),
+                false => Err(nobody(id)),
+            };
+        };
+        let wish = g().attributes(id).wish;
+        self.check(range, kind, wish)?;
+        self.off.forget(id);
+        if !self.staged.insert_again(id, range, kind) {
+            return Err(nobody(id));
+        }
+        if wish == Wish::Register {
+            self.force_register(id);
+        }
+        Ok(())
+    }
+
+    /// What the debugger has in its own table it takes away and puts back as it likes.
+    fn own(&self, id: WatchId) -> Result<(), Refusal> {
+        match self.staged.holds(id) && !g().is_bulk(id) {
+            true => Err(refusal(
+                id,
+                "it is the debugger's own",
+                "disable or delete it there (GDB: info watchpoints)",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+fn nobody(id: WatchId) -> Refusal {
+    let what_to_do = "`monitor ulpf stats` lists all";
+    refusal(id, "there is no watch with that number", what_to_do)
+}

@@ -1,0 +1,118 @@
+//! A thread that waits: what of its record and its frame is the task's for as long.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::TargetAddr;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
+use ulpf_stub_handlers::runtime::frame::UContext;
+use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::park;
+use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
+
+/// A thread that goes on when the task says so, not before: parked, or with a request.
+#[derive(Clone, Copy)]
+pub struct Parked<'a>(&'a Thread);
+
+impl<'a> Parked<'a> {
+    pub fn of(t: &'a Thread) -> Option<Parked<'a>> {
+        matches!(t.state(), State::Parked | State::Requesting).then_some(Parked(t))
+    }
+
+    fn own(&self) -> &Own {
+        // SAFETY: it waits for this task, which is the only one to let it go, and does not while it looks.
+        unsafe { self.0.own() }
+    }
+
+    pub fn event(&self) -> Event {
+        self.own().event.get()
+    }
+
+    pub fn set_event(&self, event: Event) {
+        self.own().event.set(event);
+    }
+
+    pub fn request(&self) -> Request {
+        self.own().request.get()
+    }
+
+    pub fn set_resume(&self, how: Resume) {
+        self.own().resume.set(how);
+    }
+
+    /// The system call behind the hit that is reported.
+    pub fn call(&self) -> Option<Call> {
+        self.own().call.get()
+    }
+
+    pub fn take_mapped(&self) -> Mapped {
+        self.own().mapped.take()
+    }
+
+    /// It does not step any more.
+    pub fn untrap(&self) {
+        let context = self.0.ctx.load(Acquire);
+        // SAFETY: as in `pc`; nobody else uses the frame.
+        if let Some(c) = unsafe { context.as_mut() } {
+            park::set_tf(c, false);
+        }
+    }
+
+    pub fn pc(&self) -> u64 {
+        let context = self.0.ctx.load(Acquire);
+        // SAFETY: the frame on its own block, if it has one.
+        unsafe { context.as_ref() }.map_or(0, |c| c.gprs.rip)
+    }
+}
+
+/// What a parked thread has met; of any other, nothing.
+pub fn event(t: &Thread) -> Event {
+    match t.state() {
+        State::Parked => Parked(t).event(),
+        _ => Event::None,
+    }
+}
+
+/// The frame of a thread that rests. One in a system call does not touch it before it has come to rest elsewhere.
+pub fn frame<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut UContext> {
+    if !t.rests() {
+        return None;
+    }
+    // SAFETY: on the thread's own block, and nobody goes on while the token is lent.
+    unsafe { t.ctx.load(Acquire).as_mut() }
+}
+
+/// siginfo_t of the signal that a thread which rests has stopped for.
+pub fn siginfo<'a>(t: &Thread, _: &'a mut AtRest) -> Option<&'a mut [u8; 128]> {
+    if !t.rests() {
+        return None;
+    }
+    // SAFETY: 128 plain bytes, which a thread writes only when it parks for a signal; see `frame`.
+    Some(unsafe { &mut *t.own().info.as_ptr().cast() })
+}
+
+/// What a thread waits for.
+pub fn asked(t: &Thread) -> Option<Request> {
+    let parked = Parked::of(t).filter(|_| t.state() == State::Requesting);
+    parked.map(|t| t.request())
+}
+
+/// It rests for something, which is to be reported now.
+pub fn has_met(t: &Thread) -> bool {
+    !t.hold.load(SeqCst) && event(t) != Event::None
+}
+
+/// A thread parked in the middle of a debugger's step goes on stepping.
+pub fn resume_again(t: &Thread) -> Resume {
+    if !t.stepping.load(Relaxed) {
+        return Resume::Continue { signal: None };
+    }
+    let (start, end) = t.range();
+    if (start, end) != (0, 0) {
+        return Resume::RangeStep {
+            start: TargetAddr(start),
+            end: TargetAddr(end),
+        };
+    }
+    Resume::Step { signal: None }
+}

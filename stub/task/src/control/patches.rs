@@ -1,0 +1,429 @@
+//! Patching accesses, on the stub's task with the world at rest (see `patches.rs`).
+//!
+//! `classes.rs` is what bodies know of pages, `rooms.rs` where they lie.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+use ulpf_engine::patch::{Group, Refusal, Target, Trampoline, skipped};
+use ulpf_lib::guard::maps::Snapshot;
+use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
+use ulpf_lib::ring::{CALMS, Unpatched};
+
+use super::classes::Classes;
+use super::rooms::Rooms;
+use super::text;
+use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::areas::{GS_TAKEN, SOME};
+use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
+
+/// How far a patch goes to take others with it.
+const FURTHEST: u64 = 24;
+
+pub struct Patches {
+    rooms: Rooms,
+    pub classes: Classes,
+    /// How many bodies there have been.
+    made: usize,
+    pub refused: u64,
+    failed: bool,
+}
+
+impl Patches {
+    pub fn new() -> Patches {
+        Patches {
+            rooms: Rooms::new(),
+            classes: Classes::default(),
+            made: 0,
+            refused: 0,
+            failed: false,
+        }
+    }
+
+    /// The site at `pc` is hot, and has met `page`.
+    pub fn serve(&mut self, rest: &mut AtRest, pc: u64, page: u64) {
+        if !ENABLED.load(SeqCst) || self.failed {
+            return;
+        }
+        if !self.classes.prepare(rest) {
+            self.failed = true;
+            return;
+        }
+        if GS_TAKEN.load(SeqCst) {
+            self.disable(rest);
+            return;
+        }
+        self.classes.classify_around(rest, page);
+        if patches::is_patched(pc) {
+            return;
+        }
+        let table = patches::table();
+        let done = match (table.at(pc), table.position(pc)) {
+            // One more of its instructions is hot.
+            (Some(p), _) if p.group.parts.iter().any(|x| x.at == pc) => {
+                let start = p.start();
+                let maps = Snapshot::read().map_err(|_| Unpatched::Code);
+                maps.and_then(|maps| self.place(rest, pc, start, &maps))
+            }
+            (Some(_), _) => Err(Unpatched::Taken),
+            (_, Some(n)) => self.put_back(n),
+            _ if table.refused.get(&pc) == Some(&Unpatched::Landings) => {
+                self.patch_before(rest, pc, Unpatched::Landings)
+            }
+            _ => match self.patch(rest, pc) {
+                Err(why @ (Unpatched::Successor | Unpatched::Room)) => {
+                    self.patch_before(rest, pc, why)
+                }
+                done => done,
+            },
+        };
+        let refused = &mut rest.tables_mut().patches.refused;
+        match done {
+            // That a loop begins behind it stays true.
+            Ok(()) if refused.get(&pc) == Some(&Unpatched::Landings) => {}
+            Ok(()) => {
+                refused.remove(&pc);
+            }
+            Err(why) => {
+                self.refused += 1;
+                refused.insert(pc, why);
+            }
+        }
+    }
+
+    // ---- code ------------------------------------------------------------------------------------
+
+    /// What a patch of the access at `pc` is to displace that begins at `from` and goes on to `last`, at least.
+    /// It looks at what those that it replaces have looked at, too.
+    fn group(
+        &self,
+        pc: u64,
+        (from, last): (u64, u64),
+        maps: &Snapshot,
+    ) -> Result<Group, Unpatched> {
+        use Unpatched::Code;
+        let vma = maps.at(pc).ok_or(Code)?;
+        if !text::may_patch(vma) || g().alias_of(pc).is_some() {
+            return Err(Code);
+        }
+        let mut code = [0u8; 64];
+        let room = (vma.end - from).min(code.len() as u64) as usize;
+        let code = code.get_mut(..room).ok_or(Code)?;
+        if from < vma.start || text::read(from, code) != room {
+            return Err(Code);
+        }
+        let own = code.get((pc - from) as usize..).ok_or(Code)?;
+        let own = own.get(..own.len().min(15)).ok_or(Code)?;
+        let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(Unpatched::Instruction)?;
+        // Some come by way of the prefix, others jump past it.
+        let mut prefix = [0; 4];
+        let read = text::read(pc - 3, &mut prefix);
+        if from == pc && read == 4 && (skipped(&prefix) || prefix.get(..3).is_some_and(skipped)) {
+            return Err(Unpatched::Successor);
+        }
+        let hot = |at: u64| {
+            let list = &patches::table().list;
+            list.iter().any(|p| p.is_in_place() && p.group.checks(at))
+        };
+        let mut also = |at: u64, rest: &[u8]| {
+            let rest = rest.get(..rest.len().min(15))?;
+            hot(at)
+                .then(|| ulpf_stub_handlers::engine::decode(at, rest))
+                .flatten()
+        };
+        let group = Group::from(from, last, &insn, code, &mut also).map_err(|why| match why {
+            Refusal::Instruction => Unpatched::Instruction,
+            Refusal::Successor => Unpatched::Successor,
+        })?;
+        if group.needs_fs_base() && !machine().fsgsbase {
+            return Err(Unpatched::Instruction);
+        }
+        Ok(group)
+    }
+
+    /// A patch of the access at `pc` that displaces what stands before, not what stands behind, where that
+    /// cannot move or loops jump to it. What stands before, the function's own beginning tells, which the
+    /// unwind tables know.
+    fn patch_before(
+        &mut self,
+        rest: &mut AtRest,
+        pc: u64,
+        why: Unpatched,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::Landings;
+        let maps = Snapshot::read().map_err(|_| why)?;
+        let start = super::functions::start(pc, &maps).ok_or(why)?;
+        let mut code = alloc::vec![0; (pc - start) as usize + 15];
+        let n = text::read(start, &mut code);
+        let code = code.get(..n).ok_or(why)?;
+        let own = code.get((pc - start) as usize..).ok_or(why)?;
+        let insn = ulpf_stub_handlers::engine::decode(pc, own).ok_or(why)?;
+        for from in Group::starts(&insn, start, code) {
+            let tried = patches::table().refused.get(&from) == Some(&Landings);
+            if !tried && self.place(rest, pc, from, &maps).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(why)
+    }
+
+    fn patch(&mut self, rest: &mut AtRest, pc: u64) -> Result<(), Unpatched> {
+        let maps = Snapshot::read().map_err(|_| Unpatched::Code)?;
+        self.place(rest, pc, pc, &maps)
+    }
+
+    /// A patch of the access at `pc`, its jump at `from`.
+    fn place(
+        &mut self,
+        rest: &mut AtRest,
+        pc: u64,
+        from: u64,
+        maps: &Snapshot,
+    ) -> Result<(), Unpatched> {
+        use Unpatched::{Code, Room, Taken};
+        let mut group = self.group(pc, (from, pc), maps)?;
+        // What would be lost of those that it meets comes with it, as long as that is not far away.
+        let mut stretch = (from, pc);
+        for _ in 0..4 {
+            let before = stretch;
+            for p in &patches::table().list {
+                let near = p.start() + FURTHEST > pc && p.start() < pc + FURTHEST;
+                if near && p.is_in_place() && p.start() < group.end() && group.start() < p.end() {
+                    let last = p.group.parts.iter().rfind(|x| p.group.checks(x.at));
+                    stretch.0 = stretch.0.min(p.start());
+                    stretch.1 = stretch.1.max(last.map_or(0, |x| x.at));
+                }
+            }
+            if stretch == before {
+                break;
+            }
+            let Ok(larger) = self.group(pc, stretch, maps) else {
+                break;
+            };
+            group = larger;
+        }
+        if group.loops() && patches::taken(group.start(), group.end()) {
+            group = group.displaced();
+        }
+        let (start, end) = (group.start(), group.end());
+        if patches::taken(start, end) {
+            return Err(Taken);
+        }
+        let plain_code = maps
+            .at(start)
+            .is_some_and(|v| v.prot == PROT_READ | PROT_EXEC);
+        let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
+        let hit = known.as_ptr() as u64;
+        let calm = self.made % CALMS;
+        let target = |at| Target {
+            at,
+            calm: patches::calm_at(calm),
+            hit,
+            leaving: hit + size_of::<Known>() as u64,
+            step: KNOWN as u64 * size_of::<Known>() as u64,
+            tables: patches::table().tables,
+        };
+        // Its length does not depend on where it is.
+        let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
+        let made = (size > 1)
+            .then(|| self.rooms.find(rest, &group, size, maps))
+            .flatten()
+            .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
+        let (at, jump, body) = made.ok_or(Room)?;
+        // Those whose place it takes, and with them what they look at.
+        while let Some(n) = patches::table()
+            .list
+            .iter()
+            .position(|p| p.start() < end && start < p.end())
+        {
+            self.remove(rest, n);
+        }
+        self.made += 1;
+        self.rooms.take(at, size, true);
+        for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
+            let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
+            if let [hit, stays, _] = known {
+                (hit.back, stays.back) = (offset(&body.after), offset(&body.parts));
+            }
+        }
+        SOME.store(true, SeqCst);
+        let written = text::write_raw(at, &body.code).and_then(|()| text::write_raw(start, &jump));
+        if written.is_err() {
+            self.rooms.take(at, size, false);
+            return Err(Code);
+        }
+        let table = &mut rest.tables_mut().patches;
+        let n = table.list.partition_point(|p| p.start() < start);
+        table.list.insert(
+            n,
+            Patch {
+                in_place: AtomicBool::new(true),
+                group,
+                jump,
+                plain_code,
+                at,
+                body,
+                known,
+                calm,
+                patience: AtomicU32::new(PATIENCE.load(Relaxed)),
+                gone_at: AtomicU64::new(0),
+                landings: AtomicU32::new(0),
+                entries: AtomicU32::new(0),
+            },
+        );
+        let n = table.bodies.partition_point(|b| b.0 < at);
+        table.bodies.insert(n, (at, start));
+        PLACED.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    // ---- the way back ----------------------------------------------------------------------------
+
+    fn remove(&mut self, rest: &mut AtRest, n: usize) {
+        let table = &mut rest.tables_mut().patches;
+        if n >= table.list.len() {
+            return;
+        }
+        let p = table.list.remove(n);
+        table.bodies.retain(|b| b.1 != p.start());
+        if p.is_in_place() {
+            let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
+            let _ = text::write_raw(p.start(), original);
+            REMOVED.fetch_add(1, Relaxed);
+        }
+        self.rooms.take(p.at, p.body.code.len() as u64 + 1, false);
+    }
+
+    /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.
+    pub fn cool(&mut self, rest: &mut AtRest, pc: u64) {
+        // Its jump may stand before the access.
+        let table = patches::table();
+        let there = table.list.iter().position(|p| p.start() == pc);
+        let Some(n) = there.or_else(|| table.position(pc)) else {
+            return;
+        };
+        let Some(p) = patches::table().list.get(n).filter(|p| p.is_in_place()) else {
+            return;
+        };
+        if p.hopeless() {
+            let start = p.start();
+            let refused = &mut rest.tables_mut().patches.refused;
+            refused.insert(start, Unpatched::Landings);
+            return self.remove(rest, n);
+        }
+        let original = p.group.bytes.get(..p.jump.len()).unwrap_or(&[]);
+        let _ = text::write_raw(p.start(), original);
+        p.has_gone();
+    }
+
+    fn put_back(&mut self, n: usize) -> Result<(), Unpatched> {
+        let p = patches::table().list.get(n).ok_or(Unpatched::Taken)?;
+        if patches::taken(p.start(), p.end()) {
+            return Err(Unpatched::Taken);
+        }
+        text::write_raw(p.start(), &p.jump).map_err(|_| Unpatched::Code)?;
+        p.is_back(g().header());
+        Ok(())
+    }
+
+    /// Somebody is about to change or to plant something in `[start, end)`: the original code is back.
+    pub fn restore(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        if !patches::touches(start, end) {
+            return;
+        }
+        let mut n = patches::table().list.len();
+        while n > 0 {
+            n -= 1;
+            let meets = patches::table().list.get(n).is_some_and(|p| {
+                let body = p.at + p.body.code.len() as u64;
+                p.start() < end && start < p.end() || p.at < end && start < body
+            });
+            if meets {
+                self.remove(rest, n);
+            }
+        }
+    }
+
+    /// The mappings of `[start, end)` are about to change.
+    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) {
+        let refused = &mut rest.tables_mut().patches.refused;
+        refused.retain(|at, _| *at < start || *at >= end);
+        self.restore(rest, start, end);
+        for room in self.rooms.forget(rest, start, end) {
+            for n in (0..patches::table().list.len()).rev() {
+                if patches::table()
+                    .list
+                    .get(n)
+                    .is_some_and(|p| room.contains(&p.at))
+                {
+                    self.remove(rest, n);
+                }
+            }
+        }
+    }
+
+    pub fn remove_all(&mut self, rest: &mut AtRest) {
+        for n in (0..patches::table().list.len()).rev() {
+            self.remove(rest, n);
+        }
+        self.classes.declassify();
+        self.rooms.forget(rest, 0, u64::MAX);
+    }
+
+    /// For good, or until somebody asks for it again.
+    pub fn disable(&mut self, rest: &mut AtRest) {
+        ENABLED.store(false, SeqCst);
+        self.remove_all(rest);
+        self.classes.clear();
+        rest.tables_mut().patches.distances.clear();
+        patches::drop_tables(rest);
+    }
+
+    /// For `monitor ulpf patch`.
+    pub fn state(&self, out: &mut dyn Write) {
+        let table = patches::table();
+        let there = || table.list.iter().filter(|p| p.is_in_place());
+        let short = there().filter(|p| p.group.is_relocated());
+        // What stands before the access has moved.
+        let preceded = there().filter(|p| !p.group.checks(p.start()));
+        let _ = writeln!(
+            out,
+            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"preceded\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
+            ENABLED.load(Relaxed),
+            AFTER.load(Relaxed),
+            there().count(),
+            short.count(),
+            preceded.count(),
+            PLACED.load(Relaxed),
+            REMOVED.load(Relaxed),
+            self.refused,
+            patches::LANDINGS.load(Relaxed),
+            self.classes.pages(),
+            self.rooms.count(),
+        );
+    }
+}
+
+/// For `monitor ulpf patch sites`: the instructions with the most faults, and what is the matter.
+pub fn sites(most: usize, out: &mut dyn Write) {
+    let mut all: Vec<_> = ulpf_stub_handlers::engine::sites().collect();
+    all.sort_by_key(|s| core::cmp::Reverse(s.faults.load(Relaxed)));
+    for site in all.into_iter().take(most) {
+        let _ = write!(
+            out,
+            "{{\"pc\":\"{:#x}\",\"faults\":{},\"beside\":{},\"why\":\"{}\",\"bytes\":\"",
+            site.insn.pc,
+            site.faults.load(Relaxed),
+            site.beside.load(Relaxed),
+            patches::why_not(site.insn.pc).why(),
+        );
+        for byte in site.insn.code() {
+            let _ = write!(out, "{byte:02x}");
+        }
+        let _ = out.write_str("\"}\n");
+    }
+}

@@ -1,0 +1,206 @@
+//! A second thread of the stub's task: waits on the control socket and on the program's pidfd, so
+//! that the main loop can wait on one futex word for everything.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use ulpf_stub_handlers::runtime::asm::ulpf_spawn;
+use ulpf_stub_handlers::runtime::park::{self, futex_wait, futex_wake};
+
+const ROOM: usize = 256 << 10;
+const STACK: usize = 64 << 10;
+
+/// Single producer (the reader), single consumer (the main loop).
+struct Pipe {
+    bytes: core::cell::UnsafeCell<[u8; ROOM]>,
+    written: AtomicUsize,
+    taken: AtomicUsize,
+}
+
+// SAFETY: the producer writes only free room, the consumer reads only filled room.
+unsafe impl Sync for Pipe {}
+
+static PIPE: Pipe = Pipe {
+    bytes: core::cell::UnsafeCell::new([0; ROOM]),
+    written: AtomicUsize::new(0),
+    taken: AtomicUsize::new(0),
+};
+pub static CONTROL: AtomicI32 = AtomicI32::new(-1);
+static PIDFD: AtomicI32 = AtomicI32::new(-1);
+/// 1 while the program runs: then this thread reads the socket. While it is stopped the main loop
+/// does so itself, which spares two context switches for each of a debugger's many packets.
+static LISTEN: AtomicU32 = AtomicU32::new(1);
+/// Held around every read, so that bytes stay in order.
+static READING: AtomicBool = AtomicBool::new(false);
+
+/// The command has closed its end.
+pub static CLOSED: AtomicBool = AtomicBool::new(false);
+pub fn program_is_dead() -> bool {
+    DEAD.load(SeqCst)
+}
+
+/// The program has ended.
+pub static DEAD: AtomicBool = AtomicBool::new(false);
+
+#[repr(C)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
+    CONTROL.store(control, SeqCst);
+    PIDFD.store(pidfd, SeqCst);
+    let stack = ulpf_lib::arena::map_anonymous(STACK);
+    if stack.is_null() {
+        return Err(sys::Errno(12));
+    }
+    // CLONE_VM | FS | FILES | SIGHAND | THREAD | SYSVSEM: a thread of the stub's task.
+    const FLAGS: u64 = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
+    // SAFETY: a fresh stack and an entry that never returns.
+    let r = unsafe { ulpf_spawn(FLAGS, stack as u64 + STACK as u64, work) };
+    sys::check(r).map(|_| ())
+}
+
+extern "C" fn work() -> ! {
+    let mut fds = [
+        PollFd {
+            fd: CONTROL.load(SeqCst),
+            events: 1,
+            revents: 0,
+        },
+        PollFd {
+            fd: PIDFD.load(SeqCst),
+            events: 1,
+            revents: 0,
+        },
+    ];
+    loop {
+        while LISTEN.load(SeqCst) == 0 {
+            futex_wait(&LISTEN, 0);
+        }
+        // SAFETY: polls two descriptors of this task.
+        let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, -1i64) };
+        if fds[1].revents != 0 {
+            DEAD.store(true, SeqCst);
+            fds[1].fd = -1;
+            fds[1].revents = 0;
+            park::notify();
+        }
+        if fds[0].revents != 0 {
+            let written = PIPE.written.load(Relaxed);
+            let free = ROOM - (written - PIPE.taken.load(SeqCst));
+            let at = written % ROOM;
+            let n = free.min(ROOM - at);
+            if n == 0 {
+                super::pause::nap(); // until the consumer has made room
+                continue;
+            }
+            let got = exclusively(|| {
+                if LISTEN.load(SeqCst) == 0 {
+                    return Err(EAGAIN);
+                }
+                // SAFETY: free room of the pipe.
+                let got =
+                    unsafe { receive_into((PIPE.bytes.get() as *mut u8).add(at), n, MSG_DONTWAIT) };
+                // Before anybody else may read what comes behind it.
+                if let Ok(n) = got {
+                    PIPE.written.store(written + n as usize, SeqCst);
+                }
+                got
+            });
+            match got {
+                Err(EAGAIN | EINTR) => continue,
+                Ok(0) | Err(_) => {
+                    CLOSED.store(true, SeqCst);
+                    fds[0].fd = -1;
+                    fds[0].revents = 0;
+                }
+                Ok(_) => {}
+            }
+            park::notify();
+        }
+    }
+}
+
+const EAGAIN: sys::Errno = sys::Errno(11);
+const EINTR: sys::Errno = sys::Errno(4);
+const MSG_DONTWAIT: u32 = 0x40;
+
+/// # Safety
+/// `to` has room for `len` bytes.
+unsafe fn receive_into(to: *mut u8, len: usize, flags: u32) -> Result<u64, sys::Errno> {
+    // SAFETY: the caller's duty.
+    unsafe {
+        sys!(
+            k::__NR_recvfrom,
+            CONTROL.load(Relaxed),
+            to,
+            len,
+            flags,
+            0,
+            0
+        )
+    }
+}
+
+fn exclusively<R>(f: impl FnOnce() -> R) -> R {
+    while READING.swap(true, SeqCst) {
+        core::hint::spin_loop();
+    }
+    let r = f();
+    READING.store(false, SeqCst);
+    r
+}
+
+/// Who reads from now on: this thread (`true`) or the main loop.
+pub fn listen(on: bool) {
+    if LISTEN.load(SeqCst) == on as u32 {
+        return;
+    }
+    exclusively(|| LISTEN.store(on as u32, SeqCst));
+    if on {
+        futex_wake(&LISTEN);
+    }
+}
+
+/// For the main loop, while it is the one to read: waits for bytes for at most a tenth of a second.
+/// `None`: nothing has come, or the other end is closed ([`CLOSED`]).
+pub fn receive(to: &mut [u8]) -> Option<usize> {
+    let mut fds = [CONTROL.load(Relaxed), PIDFD.load(Relaxed)].map(|fd| PollFd {
+        fd,
+        events: 1,
+        revents: 0,
+    });
+    // SAFETY: polls two descriptors of this task.
+    let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 2, 100) };
+    if fds[1].revents != 0 {
+        DEAD.store(true, SeqCst);
+        return None;
+    }
+    // SAFETY: the slice's own room.
+    match unsafe { receive_into(to.as_mut_ptr(), to.len(), MSG_DONTWAIT) } {
+        Err(EAGAIN | EINTR) => None,
+        Ok(0) | Err(_) => {
+            CLOSED.store(true, SeqCst);
+            None
+        }
+        Ok(n) => Some(n as usize),
+    }
+}
+
+/// Moves what has arrived into `to`; the number of bytes.
+pub fn take(to: &mut [u8]) -> usize {
+    let (written, taken) = (PIPE.written.load(SeqCst), PIPE.taken.load(Relaxed));
+    let at = taken % ROOM;
+    let n = (written - taken).min(ROOM - at).min(to.len());
+    // SAFETY: filled room of the pipe.
+    unsafe {
+        core::ptr::copy_nonoverlapping((PIPE.bytes.get() as *const u8).add(at), to.as_mut_ptr(), n)
+    };
+    PIPE.taken.store(taken + n, SeqCst);
+    n
+}

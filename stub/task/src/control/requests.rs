@@ -1,0 +1,196 @@
+//! What program threads ask for: the others come to rest, what was asked is done, and the world goes on.
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::events::{Event, Request};
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+
+use super::parked::{self, Parked, asked, resume_again};
+use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
+
+impl Control {
+    /// Serves what program threads have asked for.
+    pub(super) fn serve(&mut self) {
+        loop {
+            if let Some((t, what)) = self.holder {
+                if self.child_is_leaving(t) {
+                    return;
+                }
+                if matches!(t.state(), State::Dead | State::Free)
+                    || g().threads.find(t.tid()).is_none()
+                    || t.state() == State::Running && world::died(t)
+                {
+                    self.finish(None, what);
+                    self.holder = None;
+                    self.let_world_go();
+                } else if asked(t) == Some(Request::End) {
+                    if self.waits_for_exec() && !self.exec_settled() {
+                        return;
+                    }
+                    self.finish(Some(t), what);
+                    self.holder = None;
+                    self.tell_at_once();
+                    self.let_world_go();
+                    world::answer(t);
+                } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
+                    // The world rests for it already; its `End` closes these, too.
+                    self.open_pages(start, end, true);
+                    self.opened_since.push((start, end));
+                    world::answer(t);
+                    return;
+                } else {
+                    return;
+                }
+            }
+            if !self.running {
+                return;
+            }
+            // A held thread waits with its request: served, it would run on.
+            let asks = |t: &&Thread| t.state() == State::Requesting && !t.hold.load(SeqCst);
+            let Some(t) = g().threads.iter().find(asks) else {
+                return;
+            };
+            let Some(what) = asked(t) else {
+                return;
+            };
+            if what == Request::End {
+                world::answer(t);
+                continue;
+            }
+            if !self.world.stop(Some(t)) {
+                return;
+            }
+            if self.begin(t, what) {
+                self.holder = Some((t, what));
+                self.holding = Some(watchdog::Watchdog::new());
+                world::answer(t);
+                return;
+            }
+            self.tell_at_once();
+            self.let_world_go();
+            world::answer(t);
+        }
+    }
+
+    /// Before a thread goes on, for it may end the program, and then nobody listens any more.
+    pub(super) fn tell_at_once(&mut self) {
+        if self.running {
+            for text in self.notices.take() {
+                notices::tell(&text);
+            }
+        }
+    }
+
+    /// The world is at rest but for `t`. `true`: `t` goes on alone until its `End`.
+    pub(super) fn begin(&mut self, t: &'static Thread, what: Request) -> bool {
+        match what {
+            Request::ExecBegin { path, len, dir } => {
+                self.exec_begins(t, (path, len), dir);
+                true
+            }
+            Request::ForkBegin => {
+                self.world.rest().guards().prepare_fork();
+                true
+            }
+            Request::ReleaseBegin { start, end } => {
+                self.release_memory(start, end);
+                true
+            }
+            Request::OpenBegin { start, end } => {
+                // What is about to be stepped must stand there itself.
+                if let Some(pc) = Parked::of(t).map(|t| t.pc()) {
+                    self.patches.restore(self.world.rest(), pc, pc + 1);
+                }
+                self.open_pages(start, end, true);
+                true
+            }
+            Request::StepOverBegin { addr } => {
+                if let Some(b) = g().breakpoint_at(addr) {
+                    let _ = text::restore(b.addr, b.original);
+                }
+                true
+            }
+            Request::Patch { insn } => {
+                self.sites.patch(self.world.rest(), insn);
+                false
+            }
+            Request::PatchAccess { pc, page } => {
+                self.patches.serve(self.world.rest(), pc, page);
+                false
+            }
+            Request::Cool { start } => {
+                self.patches.cool(self.world.rest(), start);
+                false
+            }
+            Request::SitesAnew => {
+                self.sites.remove_all(self.world.rest());
+                false
+            }
+            Request::NoUpcalls => {
+                backend::no_upcalls(self.world.rest());
+                false
+            }
+            Request::NoPatches => {
+                self.patches.disable(self.world.rest());
+                false
+            }
+            Request::Rearm => {
+                self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
+                self.follow_heap(t);
+                self.apply_guards();
+                false
+            }
+            Request::Adopt => {
+                self.adopt(t);
+                false
+            }
+            Request::Reconsider { page } => {
+                self.reconsider(page);
+                false
+            }
+            Request::Unwind { at } => {
+                unwind::load(self.world.rest(), (at != 0).then_some(at));
+                false
+            }
+            Request::None | Request::End => false,
+        }
+    }
+
+    /// `t` has made its `End`, or is gone (`None`).
+    pub(super) fn finish(&mut self, t: Option<&Thread>, what: Request) {
+        for (start, end) in core::mem::take(&mut self.opened_since) {
+            self.open_pages(start, end, false);
+        }
+        match what {
+            Request::ReleaseBegin { .. } => {
+                if let Some(t) = t {
+                    self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
+                    self.follow_heap(t);
+                }
+                self.apply_guards();
+            }
+            Request::OpenBegin { start, end } => self.open_pages(start, end, false),
+            Request::ExecBegin { .. } => self.exec = follow::Exec::None,
+            Request::StepOverBegin { addr } if g().breakpoint_at(addr).is_some() => {
+                let _ = text::plant(addr);
+            }
+            _ => {}
+        }
+    }
+
+    /// After an internal stop: whoever the debugger does not hold goes on.
+    pub(super) fn let_world_go(&mut self) {
+        if !self.running {
+            return;
+        }
+        self.world.goes_on();
+        for t in g().threads.iter() {
+            if t.state() == State::Parked && parked::event(t) == Event::None && !t.hold.load(SeqCst)
+            {
+                let how = resume_again(t);
+                world::release(t, how);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Where the bodies of patches lie: memory within reach of a jump from the program's code, at places
+//! where the jump's bytes come out right (see `engine/src/patch`).
+//!
+//! A room is in nobody's way: where the program break or the stack will grow, the room is taken only if
+//! there is no other, as far away as it gets, and given back before the break arrives
+//! (`syscalls::affected`).
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::patch::Group;
+use ulpf_lib::addr::USER_END;
+use ulpf_lib::guard::maps::{Snapshot, VmaKind};
+use ulpf_lib::sys;
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::rest::AtRest;
+
+const ROOM: u64 = 4 << 20;
+const CELL: u64 = 16;
+const ROOMS: usize = 128;
+/// How far a jump reaches, less a little.
+const REACH: u64 = (1 << 31) - (1 << 25);
+/// Lowest address that may be mapped, as a rule.
+const LOWEST: u64 = 0x1_0000;
+/// Distance that a room keeps from what may grow.
+const ASIDE: u64 = 64 << 20;
+/// The same, from the program break.
+const FROM_BREAK: u64 = 1 << 30;
+
+pub struct Rooms(Vec<Room>);
+
+struct Room {
+    start: u64,
+    len: u64,
+    /// A bit for each cell.
+    used: Vec<u64>,
+}
+
+impl Rooms {
+    pub fn new() -> Rooms {
+        Rooms(Vec::new())
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A free place for a body of `size` bytes that a jump of this group can lead to.
+    pub fn find(
+        &mut self,
+        rest: &mut AtRest,
+        group: &Group,
+        size: u64,
+        maps: &Snapshot,
+    ) -> Option<u64> {
+        let cells = size.div_ceil(CELL);
+        if let Some(at) = self.0.iter().find_map(|room| room.find(group, cells)) {
+            return Some(at);
+        }
+        for free in places(group, maps) {
+            let Some(to) = group
+                .next(free.start, CELL)
+                .filter(|to| to + size <= free.end)
+            else {
+                continue;
+            };
+            let start = free.start.max(to & !(16 * PAGE_SIZE - 1));
+            let len = ROOM.min(free.end - start);
+            if self.0.len() < ROOMS
+                && self.add(rest, start, len)
+                && let Some(at) = self.0.last().and_then(|r| r.find(group, cells))
+            {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn add(&mut self, rest: &mut AtRest, start: u64, len: u64) -> bool {
+        let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE | k::MAP_NORESERVE;
+        // SAFETY: a place where nothing is.
+        let Ok(got) = (unsafe { sys!(k::__NR_mmap, start, len, 5, flags, -1i64, 0) }) else {
+            return false;
+        };
+        if got != start {
+            // SAFETY: just mapped, by a kernel that does not know the flag.
+            let _ = unsafe { sys!(k::__NR_munmap, got, len) };
+            return false;
+        }
+        rest.guards().exclude(TargetAddr(start), len);
+        let rooms = &mut rest.tables_mut().patches.rooms;
+        rooms.push((start, start + len));
+        self.0.push(Room {
+            start,
+            len,
+            used: alloc::vec![0; (len / CELL).div_ceil(64) as usize],
+        });
+        true
+    }
+
+    /// The bytes `[at, at + size)` of a room are in use, or no longer.
+    pub fn take(&mut self, at: u64, size: u64, take: bool) {
+        let Some(room) = self.0.iter_mut().find(|r| r.range().contains(&at)) else {
+            return;
+        };
+        let first = (at - room.start) / CELL;
+        for n in first..first + size.div_ceil(CELL) {
+            if let Some(w) = room.used.get_mut(n as usize / 64) {
+                if take {
+                    *w |= 1 << (n % 64);
+                } else {
+                    *w &= !(1 << (n % 64));
+                }
+            }
+        }
+    }
+
+    /// Gives the rooms in `[start, end)` back: which they were.
+    pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) -> Vec<Range<u64>> {
+        let all = self.0.iter().map(Room::range);
+        let gone: Vec<_> = all.filter(|r| r.start < end && start < r.end).collect();
+        self.0.retain(|r| !gone.contains(&r.range()));
+        for room in &gone {
+            let len = room.end - room.start;
+            // SAFETY: our own mapping, with the world at rest; nobody is in it.
+            let _ = unsafe { sys!(k::__NR_munmap, room.start, len) };
+            rest.guards().include(TargetAddr(room.start), len);
+            let rooms = &mut rest.tables_mut().patches.rooms;
+            rooms.retain(|r| r.0 != room.start);
+        }
+        gone
+    }
+}
+
+impl Room {
+    fn range(&self) -> Range<u64> {
+        self.start..self.start + self.len
+    }
+
+    fn find(&self, group: &Group, cells: u64) -> Option<u64> {
+        let used = |n: u64| {
+            self.used
+                .get(n as usize / 64)
+                .is_none_or(|w| w >> (n % 64) & 1 != 0)
+        };
+        let mut from = self.start;
+        loop {
+            let at = group.next(from, CELL)?;
+            let n = (at - self.start) / CELL;
+            if n + cells > self.len / CELL {
+                return None;
+            }
+            match (n..n + cells).rev().find(|c| used(*c)) {
+                Some(c) => from = self.start + (c + 1) * CELL,
+                None => return Some(at),
+            }
+        }
+    }
+}
+
+/// Free memory within reach of the group, the best first.
+fn places(group: &Group, maps: &Snapshot) -> Vec<Range<u64>> {
+    let here = group.start();
+    let reach = here.saturating_sub(REACH).max(LOWEST)..(here + REACH).min(USER_END - PAGE_SIZE);
+    let brk = g().brk.load(Relaxed);
+    let mut all: Vec<(u64, Range<u64>)> = Vec::new();
+    for n in 0..=maps.vmas.len() {
+        let below = n.checked_sub(1).and_then(|n| maps.vmas.get(n));
+        let above = maps.vmas.get(n);
+        let (low, high) = (
+            below.map_or(0, |v| v.end),
+            above.map_or(USER_END, |v| v.start),
+        );
+        let large = high.saturating_sub(low) >= 4 * ASIDE;
+        let (mut start, mut end) = (low, high);
+        let mut rank = u64::from(!large) << 1;
+        if large {
+            (start, end) = (low + ASIDE, high - ASIDE);
+        }
+        if above.is_some_and(|v| v.kind == VmaKind::Stack) {
+            end = end.min(high.saturating_sub(ASIDE));
+        }
+        if low <= brk.next_multiple_of(PAGE_SIZE) && brk < high {
+            start = start.max(brk + FROM_BREAK);
+            rank = 4;
+        }
+        let (start, end) = (
+            start.max(reach.start),
+            end.min(reach.end) & !(PAGE_SIZE - 1),
+        );
+        let start = start.next_multiple_of(PAGE_SIZE);
+        if start >= end {
+            continue;
+        }
+        // The nearest to the code first, of large gaps more than one.
+        let from = match start > here {
+            true => start,
+            false => end.saturating_sub(ROOM).max(start),
+        };
+        all.push((rank, from..end));
+        if from != start {
+            all.push((rank + 1, start..end));
+        }
+    }
+    all.sort_by_key(|(rank, r)| (*rank, r.start.abs_diff(here)));
+    all.into_iter().map(|(_, r)| r).collect()
+}

@@ -1,0 +1,65 @@
+//! The list of all watches that there have been, in the shared area: for whoever looks back at hits, and
+//! has to say what was watched, and since when (`ulpf last`).
+
+use core::sync::atomic::Ordering::*;
+
+use ulpf_lib::ring::listed;
+use ulpf_lib::staged::Changes;
+use ulpf_lib::{WatchId, WatchKind, WatchRange};
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_tables::attributes::Attributes;
+
+/// These watches take effect, or have ended.
+pub fn changed(changes: &Changes) {
+    for (id, ..) in &changes.removed {
+        if let Some(line) = g().listed(*id) {
+            line.what.fetch_or(listed::ENDED, Release);
+        }
+    }
+    for (id, range, kind) in &changes.added {
+        let (Some(line), Some(h)) = (g().listed(*id), g().header()) else {
+            continue;
+        };
+        let a = g().attributes(*id);
+        line.len.store(range.len, Relaxed);
+        line.start.store(range.start.0, Relaxed);
+        line.reported_as.store(a.group.unwrap_or(*id).0, Relaxed);
+        // SAFETY: reads the time-stamp counter.
+        line.since
+            .store(unsafe { core::arch::x86_64::_rdtsc() }, Relaxed);
+        line.what.store(*kind as u32 | bits(a), Release);
+        h.listed.fetch_max(id.0 + 1, AcqRel);
+    }
+}
+
+fn bits(a: &Attributes) -> u32 {
+    let logged = if a.log { listed::LOGGED } else { 0 };
+    logged | if a.bulk { listed::BULK } else { 0 }
+}
+
+/// A watch takes effect no more and can be switched on again. It may not have been listed yet.
+pub fn switched_off(id: WatchId, range: WatchRange, kind: WatchKind) {
+    let (Some(line), Some(h)) = (g().listed(id), g().header()) else {
+        return;
+    };
+    if line.what.load(Relaxed) == 0 {
+        line.len.store(range.len, Relaxed);
+        line.start.store(range.start.0, Relaxed);
+        line.reported_as.store(id.0, Relaxed);
+        let ended = kind as u32 | bits(g().attributes(id)) | listed::ENDED;
+        line.what.store(ended, Release);
+        h.listed.fetch_max(id.0 + 1, AcqRel);
+    }
+    line.what.fetch_or(listed::OFF, Release);
+}
+
+/// A watch that may already be listed has other attributes.
+pub fn attributes_changed(id: WatchId) {
+    if let Some(line) = g().listed(id)
+        && line.what.load(Relaxed) != 0
+        && g().attributes(id).log
+    {
+        line.what.fetch_or(listed::LOGGED, Release);
+    }
+}

@@ -1,0 +1,366 @@
+//! What the protocol layer asks of the program ([`Inferior`]).
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::events::Event;
+use ulpf_stub_handlers::runtime::frame::{UContext, fpstate_len};
+use ulpf_stub_handlers::runtime::park::{futex_wake, notify};
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+use ulpf_stub_handlers::signals::{kernel, leaving};
+use ulpf_stub_tables::breakpoints::Breakpoint;
+
+use super::parked::{self, Parked, has_met};
+use super::{Control, bulk, files, follow, monitor, pause, reader, text, watches, world};
+use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
+
+const TRAP_FLAG: u64 = 0x100;
+
+impl Control {
+    /// The frame of a thread, which rests.
+    fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
+        let t = self.thread(tid)?;
+        // A thread that leaves a system call while the world rests is between two states for a moment.
+        let mut rounds = 0;
+        while !t.rests() && rounds < 1000 {
+            pause::nap();
+            rounds += 1;
+        }
+        Some((t, parked::frame(t, self.world.rest())?))
+    }
+
+    /// Writes changed registers of threads that rest in a system call.
+    fn settle_shadows(&mut self) {
+        for (tid, was, shown) in core::mem::take(&mut self.shadows) {
+            if was == shown {
+                continue;
+            }
+            let Some(t) = g().threads.find(tid) else {
+                continue;
+            };
+            t.dirty.store(true, SeqCst);
+            world::pull_out(t);
+            if let Some(c) = parked::frame(t, self.world.rest()) {
+                c.gprs = shown;
+            }
+        }
+    }
+
+    /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
+    /// takes it out to step a thread over it that has just arrived at it.
+    fn forget_stale_breakpoint(&self, t: &'static Thread) {
+        if let Some(parked) = Parked::of(t)
+            && parked::event(t) == Event::Breakpoint
+            && g().breakpoint_at(parked.pc()).is_none()
+        {
+            parked.set_event(Event::None);
+        }
+    }
+}
+
+impl Inferior for Control {
+    fn pid(&self) -> i32 {
+        g().pid.load(Relaxed)
+    }
+
+    fn threads(&self) -> Vec<Tid> {
+        let mut all: Vec<_> = g()
+            .threads
+            .iter()
+            .filter(|t| t.is_debugged() && t.tid() != 0)
+            .map(|t| (t.serial.load(Relaxed), t.tid()))
+            .collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, tid)| tid).collect()
+    }
+
+    fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs> {
+        let (t, c) = self.frame(tid)?;
+        let mut now = c.gprs;
+        if t.untrap.load(SeqCst) {
+            now.rflags &= !TRAP_FLAG;
+        }
+        if t.orig_rax.load(Relaxed) < 0 {
+            return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
+        }
+        let at = match self.shadows.iter().position(|s| s.0 == tid) {
+            Some(n) => n,
+            None => {
+                self.shadows.push((tid, now, now));
+                self.shadows.len() - 1
+            }
+        };
+        self.shadows.get_mut(at).map(|s| &mut s.2)
+    }
+
+    fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]> {
+        let (_, c) = self.frame(tid)?;
+        // SAFETY: the signal frame's image; the thread rests.
+        unsafe {
+            let (_, len) = fpstate_len(c.fpstate);
+            (len > 0).then(|| core::slice::from_raw_parts_mut(c.fpstate, len))
+        }
+    }
+
+    fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)> {
+        let t = self.thread(tid).filter(|t| t.rests())?;
+        Some((t.fs_base.load(Relaxed), t.gs_base.load(Relaxed)))
+    }
+
+    fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno> {
+        let t = self.thread(tid).filter(|t| t.rests()).ok_or(Errno(3))?;
+        let differ = |now: &AtomicU64, new| now.swap(new, Relaxed) != new;
+        if differ(&t.fs_base, fs) | differ(&t.gs_base, gs) {
+            t.bases_dirty.store(true, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn orig_rax(&self, tid: Tid) -> i64 {
+        self.thread(tid)
+            .filter(|t| t.rests())
+            .map_or(-1, |t| t.orig_rax.load(Relaxed))
+    }
+
+    fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
+        let t = self.thread(tid)?;
+        parked::siginfo(t, self.world.rest())
+    }
+
+    fn thread_name(&self, tid: Tid) -> String {
+        use core::fmt::Write;
+        let mut path = String::new();
+        let pid = self.thread(tid).map_or(self.pid(), |t| t.tgid());
+        let _ = write!(path, "/proc/{pid}/task/{tid}/comm\0");
+        let text = files::read_file(&path).unwrap_or_default();
+        let text = String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned();
+        // The debugger prints it as it is, and a program may call its threads whatever it likes.
+        match text.chars().any(char::is_control) {
+            true => text.escape_debug().collect(),
+            false => text,
+        }
+    }
+
+    fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
+        text::read(addr.0, buf)
+    }
+
+    fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
+        let end = addr.0.saturating_add(data.len() as u64);
+        let rest = self.world.rest();
+        self.sites.restore(rest, addr.0, end);
+        self.patches.restore(rest, addr.0, end);
+        text::write(rest, addr.0, data)
+    }
+
+    fn page_protection(&self, addr: TargetAddr) -> Option<u8> {
+        let entry = g().page_map.entry(addr);
+        entry.moved().then(|| entry.prot())
+    }
+
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal> {
+        let rest = self.world.rest();
+        self.sites.restore(rest, addr.0, addr.0 + 1);
+        self.patches.restore(rest, addr.0, addr.0 + 1);
+        let list = &mut rest.tables_mut().breakpoints;
+        if let Some(b) = list.at_mut(addr.0) {
+            b.conditions = conditions;
+            return Ok(());
+        }
+        match text::plant(addr.0) {
+            Ok(original) => {
+                list.insert(Breakpoint {
+                    addr: addr.0,
+                    original,
+                    conditions,
+                });
+                Ok(())
+            }
+            Err(_) => Err(watches::refusal(
+                alloc::format!("no breakpoint at {addr}"),
+                "the address cannot be written: no memory is mapped there".into(),
+                "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
+            )),
+        }
+    }
+
+    fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {
+        let list = &mut self.world.rest().tables_mut().breakpoints;
+        let Some(b) = list.remove(addr.0) else {
+            return false;
+        };
+        let _ = text::restore(b.addr, b.original);
+        true
+    }
+
+    fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        if bulk::is_place(range) {
+            self.bulk.understood = true;
+            return Ok(());
+        }
+        self.stage_watch(range, kind)
+    }
+
+    fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
+        if bulk::is_place(range) {
+            self.bulk.understood = false;
+            return true;
+        }
+        let own = |id| !g().is_bulk(id);
+        self.staged.remove_one(range, kind, own).is_some()
+    }
+
+    fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
+        use ulpf_stub_handlers::syscalls::{catch, sites};
+        // A patched site would make the call without a word.
+        match (on, catch::active()) {
+            (true, false) => {
+                self.patched_before = sites::ENABLED.load(SeqCst);
+                self.enable_sites(false);
+            }
+            (false, true) if self.patched_before => self.enable_sites(true),
+            _ => {}
+        }
+        catch::set(on, numbers);
+    }
+
+    fn set_pass_signals(&mut self, mask: u64) {
+        if g().pass_signals.swap(mask, SeqCst) != mask {
+            // Dispositions belong to the program's task: a resting thread of it does the calls, one that
+            // waits in a system call when it makes that again.
+            kernel::REFRESH.store(true, SeqCst);
+            self.kick_system_calls();
+        }
+    }
+
+    fn resume(&mut self, action: &dyn Fn(Tid) -> Resume) {
+        self.settle_shadows();
+        self.commit_watches();
+        self.world.rest().guards().resumed();
+        self.running = true;
+        for t in g().threads.iter() {
+            t.ordered.store(true, SeqCst);
+        }
+        // A vfork child of nobody's interest goes on; what its parent has not reported yet waits with it.
+        let how = |t: &Thread| match parked::event(t) {
+            _ if t.is_debugged() => action(t.tid()),
+            Event::Vforked { parent } if action(parent) == Resume::Hold => Resume::Hold,
+            _ => Resume::Continue { signal: None },
+        };
+        let mut pending = false;
+        for t in g().threads.iter() {
+            self.forget_stale_breakpoint(t);
+            let how = how(t);
+            // It was stepped, and another thread's stop was told of first. Now nobody asks any more.
+            if parked::event(t) == Event::Stepped
+                && matches!(how, Resume::Continue { .. })
+                && let Some(parked) = Parked::of(t)
+            {
+                parked.set_event(Event::None);
+            }
+            t.hold.store(how == Resume::Hold, SeqCst);
+            // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
+            let reports = t.is_debugged() || matches!(parked::event(t), Event::Vforked { .. });
+            pending |= reports && has_met(t);
+        }
+        if pending {
+            notify();
+            return; // reported by the main loop before anything runs
+        }
+        self.world.goes_on();
+        for t in g().threads.iter() {
+            let how = how(t);
+            // One that was let go a moment ago may have met something already.
+            if how != Resume::Hold && !has_met(t) {
+                world::release(t, how);
+            }
+        }
+        notify();
+    }
+
+    fn interrupt(&mut self) {
+        self.interrupt = true;
+        notify();
+    }
+
+    fn follow(&mut self, what: &[u8]) {
+        follow::set(what);
+    }
+
+    fn release_child(&mut self, child: Tid) {
+        follow::release_child(child);
+    }
+
+    fn adopt_child(&mut self, child: Tid, yes: bool) -> bool {
+        follow::adopt_child(child, yes)
+    }
+
+    fn exec_word(&mut self, word: &[u8]) {
+        Control::exec_word(self, word);
+    }
+
+    fn detach(&mut self) {
+        if self.detached {
+            return;
+        }
+        // Requests first: their threads hold half-done work.
+        self.running = true;
+        g().threads.iter().for_each(|t| t.hold.store(false, SeqCst));
+        loop {
+            self.serve();
+            if self.holder.is_none() && !g().threads.iter().any(|t| t.state() == State::Requesting)
+            {
+                break;
+            }
+            if reader::program_is_dead() {
+                return;
+            }
+            pause::nap();
+        }
+        if !self.world.stop(None) {
+            return;
+        }
+        self.settle_shadows();
+        for b in self.world.rest().tables_mut().breakpoints.drain() {
+            let _ = text::restore(b.addr, b.original);
+        }
+        self.drop_all_watches();
+        self.tell_at_once();
+        self.sites.remove_all(self.world.rest());
+        self.patches.disable(self.world.rest());
+        self.detached = true;
+        follow::release_everybody();
+        leaving::begin_leaving();
+        for t in g().threads.iter() {
+            t.leaving.store(true, SeqCst);
+            world::pull_out(t);
+        }
+        for t in g().threads.iter() {
+            if let Some(parked) = Parked::of(t) {
+                parked.set_event(Event::None);
+            }
+            t.go.store(1, SeqCst);
+            futex_wake(&t.go);
+        }
+    }
+
+    fn kill(&mut self) {
+        // SAFETY: ends the program.
+        let _ = unsafe { sys!(k::__NR_kill, self.pid(), 9) };
+    }
+
+    fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
+        monitor::run(self, command, out)
+    }
+}

@@ -1,0 +1,164 @@
+//! Bytes of the program that the debugger sees and changes: guards, breakpoints, patches and page protections
+//! are bypassed with /proc/self/mem, which answers to the address space, not to the page tables.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::guard::{PROT_EXEC, PROT_WRITE};
+use ulpf_lib::sys;
+use ulpf_lib::sys::Errno;
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::runtime::library_link;
+use ulpf_stub_handlers::syscalls::sites;
+use ulpf_stub_handlers::{child, patches};
+
+static MEM: AtomicI32 = AtomicI32::new(-1);
+
+fn mem() -> Result<u64, Errno> {
+    let fd = MEM.load(Relaxed);
+    if fd >= 0 {
+        return Ok(fd as u64);
+    }
+    let fd = child::open_mem()?;
+    MEM.store(fd as i32, Relaxed);
+    Ok(fd)
+}
+
+/// Where the file has the byte at `addr`. Even the alias is not touched directly: a file behind it may have
+/// become too short, or have been opened for reading only, and a signal would end this task.
+fn at(addr: u64) -> u64 {
+    let alias = g().alias_of(addr).or_else(|| library_link::alias(addr));
+    alias.map_or(addr, |a| a.0)
+}
+
+/// Callers stay within a page.
+fn read_raw(addr: u64, buf: &mut [u8]) -> usize {
+    let Ok(fd) = mem() else { return 0 };
+    // SAFETY: reads into `buf`.
+    unsafe { sys!(k::__NR_pread64, fd, buf.as_mut_ptr(), buf.len(), at(addr)) }.unwrap_or(0)
+        as usize
+}
+
+/// Callers stay within a page.
+pub(super) fn write_raw(addr: u64, data: &[u8]) -> Result<(), Errno> {
+    let fd = mem()?;
+    // SAFETY: writes what the debugger or we want there.
+    let n = unsafe { sys!(k::__NR_pwrite64, fd, data.as_ptr(), data.len(), at(addr)) }?;
+    if n as usize == data.len() {
+        Ok(())
+    } else {
+        Err(Errno(14))
+    }
+}
+
+/// Is this code that may be patched? Never memory that others see, or that the program may write meanwhile.
+pub fn may_patch(vma: &Vma) -> bool {
+    let kept = !vma.shared && vma.prot & PROT_WRITE == 0 && vma.prot & PROT_EXEC != 0;
+    kept && match vma.kind {
+        VmaKind::File => true,
+        VmaKind::OddFile => is_plain(vma),
+        _ => false,
+    }
+}
+
+/// Is this file none of huge pages? To ask takes a while, so the answers are kept: below, a one says yes.
+fn is_plain(vma: &Vma) -> bool {
+    static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+    let file = (vma.dev << 40 ^ vma.inode) << 1;
+    let place = KNOWN.get((vma.inode % 64) as usize);
+    if let Some(known) = place.map(|k| k.load(Relaxed)).filter(|k| k | 1 == file | 1) {
+        return known & 1 != 0;
+    }
+    let Ok(mut maps) = Snapshot::read() else {
+        return false;
+    };
+    maps.resolve();
+    let plain = maps.at(vma.start).is_some_and(|v| v.kind == VmaKind::File);
+    if let Some(known) = place {
+        known.store(file | u64::from(plain), Relaxed);
+    }
+    plain
+}
+
+fn pages(addr: u64, len: usize, mut f: impl FnMut(u64, core::ops::Range<usize>) -> bool) {
+    let mut done = 0;
+    while done < len {
+        let at = addr.wrapping_add(done as u64);
+        let n = ((4096 - at % 4096) as usize).min(len - done);
+        if !f(at, done..done + n) {
+            return;
+        }
+        done += n;
+    }
+}
+
+/// Reads with breakpoints and patches hidden; returns the number of readable bytes.
+pub fn read(addr: u64, buf: &mut [u8]) -> usize {
+    let mut total = 0;
+    pages(addr, buf.len(), |at, r| {
+        let want = r.len();
+        let got = buf.get_mut(r).map_or(0, |b| read_raw(at, b));
+        total += got;
+        got == want
+    });
+    let end = addr.saturating_add(total as u64);
+    for s in sites::table().sites.iter().filter(|s| s.in_place) {
+        for (at, byte) in (s.start..).zip(s.original.iter().take(s.len as usize)) {
+            if at >= addr
+                && at < end
+                && let Some(slot) = buf.get_mut((at - addr) as usize)
+            {
+                *slot = *byte;
+            }
+        }
+    }
+    if let Some(got) = buf.get_mut(..total) {
+        patches::hide(addr, got);
+    }
+    for b in g().breakpoints() {
+        if b.addr >= addr
+            && b.addr < end
+            && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
+        {
+            *slot = b.original;
+        }
+    }
+    total
+}
+
+/// Writes; bytes under breakpoints become their new originals.
+pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
+    let mut result = Ok(());
+    pages(addr, data.len(), |at, r| {
+        if let Some(d) = data.get(r) {
+            result = write_raw(at, d);
+        }
+        result.is_ok()
+    });
+    result?;
+    let end = addr.saturating_add(data.len() as u64);
+    for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        if let Some(v) = data.get((b.addr - addr) as usize) {
+            b.original = *v;
+        }
+        write_raw(b.addr, &[0xcc])?;
+    }
+    Ok(())
+}
+
+/// Puts an int3 at `addr`; the byte that stood there.
+pub fn plant(addr: u64) -> Result<u8, Errno> {
+    let mut old = [0u8];
+    if read_raw(addr, &mut old) != 1 {
+        return Err(Errno(14));
+    }
+    write_raw(addr, &[0xcc])?;
+    Ok(old[0])
+}
+
+pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
+    write_raw(addr, &[original])
+}

@@ -1,0 +1,117 @@
+//! The unwind tables of the program's files, for backtraces in the log (`ulpf_stub_handlers::unwind`). Only while some
+//! watch asks for them: copies take memory, of a C library some hundred kilobytes.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::guard::maps::Snapshot;
+
+use super::Control;
+use super::functions::Object;
+use super::text;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::code::{Code, File};
+
+/// Tables larger than that are not read.
+const MOST: u64 = 256 << 20;
+
+impl Control {
+    /// Before the program goes on: some watch wants to know callers, and nothing is known yet.
+    pub fn prepare_backtraces(&mut self) {
+        let by_caller =
+            |a: &Attributes| a.filter.as_ref().is_some_and(|f| f.filter.caller.is_some());
+        let wanted = || {
+            let mut all = g().watches().attributes.all();
+            all.any(|a| a.backtrace > 0 || by_caller(a))
+        };
+        let rest = self.world.rest();
+        if rest.tables().code.is_none() && wanted() {
+            load(rest, None);
+        }
+    }
+
+    /// The mappings of `[start, end)` are about to change.
+    pub fn forget_code(&mut self, start: u64, end: u64) {
+        let Some(code) = self.world.rest().tables_mut().code.as_deref_mut() else {
+            return;
+        };
+        if !code.files.iter().any(|f| f.meets(start, end)) {
+            return;
+        }
+        for file in code.files.iter().filter(|f| f.meets(start, end)) {
+            code.tables.remove_module(file.start);
+        }
+        code.files.retain(|f| !f.meets(start, end));
+        code.executable.retain(|r| r.0 >= end || start >= r.1);
+        code.unknown.clear();
+    }
+}
+
+/// Reads what is mapped: at first, when a file has been mapped since, or when a thread has met code at
+/// `missed` that is not known.
+pub fn load(rest: &mut AtRest, missed: Option<u64>) {
+    let Ok(maps) = Snapshot::read() else { return };
+    let code = rest
+        .tables_mut()
+        .code
+        .get_or_insert_with(|| Box::new(Code::new()));
+    let executable = maps.vmas.iter().filter(|v| v.prot & PROT_EXEC != 0);
+    code.executable = executable.map(|v| (v.start, v.end)).collect();
+    for (n, vma) in maps.vmas.iter().enumerate() {
+        let known = |f: &File| f.meets(vma.start, vma.end);
+        if vma.prot & PROT_EXEC == 0 || code.files.iter().any(known) {
+            continue;
+        }
+        let Some(object) = Object::at(n, &maps) else {
+            continue;
+        };
+        // Its code may be in several pieces.
+        if let Some(file) = code.files.iter_mut().find(|f| f.start == object.start) {
+            file.code.1 = file.code.1.max(vma.end);
+        } else if let Some(module) = module(&object) {
+            code.files.push(File {
+                start: object.start,
+                code: (vma.start, vma.end),
+            });
+            code.tables.add_module(module);
+        }
+    }
+    if let Some(page) = missed.map(|at| at / PAGE_SIZE)
+        && let Err(n) = code.unknown.binary_search(&page)
+    {
+        // If it is code after all, it is found before anybody asks.
+        code.unknown.insert(n, page);
+    }
+}
+
+fn copy(start: u64, end: u64) -> Option<Vec<u8>> {
+    let len = end.checked_sub(start).filter(|len| *len <= MOST)?;
+    let mut bytes = vec![0; len as usize];
+    (text::read(start, &mut bytes) == bytes.len()).then_some(bytes)
+}
+
+fn module(object: &Object) -> Option<Module<Vec<u8>>> {
+    let (header, frames) = (object.unwind_header()?, object.frames()?);
+    let bias = object.bias;
+    let own = |r: &(u64, u64)| r.0.wrapping_sub(bias)..r.1.wrapping_sub(bias);
+    let sections = ExplicitModuleSectionInfo {
+        eh_frame_hdr_svma: Some(own(&header)),
+        eh_frame_hdr: Some(copy(header.0, header.1)?),
+        eh_frame_svma: Some(own(&frames)),
+        eh_frame: Some(copy(frames.0, frames.1)?),
+        ..Default::default()
+    };
+    Some(Module::new(
+        String::new(),
+        object.start..object.end,
+        bias,
+        sections,
+    ))
+}

@@ -1,0 +1,132 @@
+//! Says who holds what when a wait for the program's threads takes long: the thread, what it is doing
+//! for us, and what the kernel says of it. The wait goes on; the user can act.
+
+use alloc::string::String;
+use core::fmt::Write;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use super::files::read_file;
+use super::parked::Parked;
+use ulpf_stub_handlers::runtime::events::Request;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+
+/// Threads come to rest within microseconds; what takes this long needs somebody's help.
+const PATIENCE_NS: u64 = 3_000_000_000;
+
+/// One wait. Tells at most once.
+pub struct Watchdog {
+    since: u64,
+    told: bool,
+}
+
+impl Watchdog {
+    pub fn new() -> Watchdog {
+        Watchdog {
+            since: now(),
+            told: false,
+        }
+    }
+
+    /// Is it time to say what is waited for?
+    pub fn barks(&mut self) -> bool {
+        let late = !self.told && now().saturating_sub(self.since) > PATIENCE_NS;
+        self.told |= late;
+        late
+    }
+}
+
+fn now() -> u64 {
+    let mut t = [0u64; 2];
+    // SAFETY: fills `t`.
+    let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
+    t[0] * 1_000_000_000 + t[1]
+}
+
+/// The threads that a stop waits for.
+pub fn threads_run(waiting: impl Iterator<Item = &'static Thread>, asker: Option<&Thread>) {
+    let mut text = String::from("ulpf: the program does not come to rest");
+    if let Some(t) = asker {
+        let what = Parked::of(t).map_or(Request::None, |t| t.request());
+        let _ = write!(
+            text,
+            ", which thread {} needs for {}",
+            t.tid(),
+            purpose(what)
+        );
+    }
+    text.push_str(".\n");
+    for t in waiting.take(8) {
+        describe(&mut text, t);
+    }
+    super::notices::tell(&text);
+}
+
+/// The thread that runs alone, and does not come back.
+pub fn holder_runs(t: &Thread, what: Request) {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "ulpf: all threads wait for one of them, which has to finish {}.",
+        purpose(what)
+    );
+    describe(&mut text, t);
+    super::notices::tell(&text);
+}
+
+fn purpose(what: Request) -> &'static str {
+    match what {
+        Request::ForkBegin => "a fork",
+        Request::ReleaseBegin { .. } => "a change of its memory",
+        Request::OpenBegin { .. } => "an instruction that has to be stepped",
+        Request::StepOverBegin { .. } => "a step over a breakpoint",
+        _ => "a change of what is watched",
+    }
+}
+
+fn describe(text: &mut String, t: &Thread) {
+    let (pid, tid) = (t.tgid(), t.tid());
+    let _ = write!(text, "ulpf:   thread {tid}");
+    let mut path = String::new();
+    let _ = write!(path, "/proc/{pid}/task/{tid}/stat\0");
+    let stat = read_file(&path).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    let (name, rest) = match (stat.find('('), stat.rfind(") ")) {
+        (Some(from), Some(to)) if from < to => (
+            stat.get(from + 1..to).unwrap_or("?"),
+            stat.get(to + 2..).unwrap_or(""),
+        ),
+        _ => ("?", ""),
+    };
+    let _ = write!(text, " ({name}) ");
+    let _ = match rest.chars().next() {
+        Some('T') => write!(
+            text,
+            "is stopped by a signal (T): kill -CONT {pid} lets it go on"
+        ),
+        Some('t') => write!(text, "is held by another debugger (t): detach that one"),
+        Some('D') => write!(
+            text,
+            "is in an uninterruptible wait of the kernel (D): a disk, a network file system"
+        ),
+        Some('Z' | 'X') => write!(text, "has ended and waits for its process (Z)"),
+        Some('R') => write!(text, "runs (R)"),
+        Some(other) => write!(text, "is in state {other}"),
+        None => write!(text, "has no entry in /proc"),
+    };
+    if t.state() == State::Starting {
+        text.push_str(", and has not begun yet");
+    }
+    path.clear();
+    let _ = write!(path, "/proc/{pid}/task/{tid}/syscall\0");
+    let call = read_file(&path).unwrap_or_default();
+    let call = String::from_utf8_lossy(&call);
+    let words = call.trim();
+    if let (Some(pc), Some(number)) = (words.rsplit(' ').next(), words.split(' ').next())
+        && pc.starts_with("0x")
+    {
+        let _ = write!(text, ", pc {pc}, in system call {number}");
+    }
+    text.push('\n');
+}

@@ -1,0 +1,218 @@
+//! Arming and disarming, on the stub's task.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
+
+use super::{Control, roster};
+use crate::inferior::Refusal;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::debug_registers;
+use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::attributes::Wish;
+
+pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
+    Refusal {
+        what,
+        why,
+        what_to_do,
+    }
+}
+
+pub fn no_numbers() -> Refusal {
+    refusal(
+        "no further watch".into(),
+        "all watch numbers are in use".into(),
+        "restart the program, or watch fewer and larger ranges".into(),
+    )
+}
+
+impl Control {
+    /// What the debugger asks for with Z2, Z3, Z4.
+    pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        let id = self.stage(range, kind, self.placement.wish)?;
+        let was = g().attributes(id).clone();
+        self.set_attributes(
+            id,
+            Attributes {
+                stop: true,
+                bulk: false,
+                // For `monitor ulpf last`.
+                log: true,
+                filter: was.filter.or_else(|| self.filters.find(range)),
+                ..was
+            },
+        );
+        Ok(())
+    }
+
+    /// Adds a watch to the staged set, or says why it cannot be armed.
+    pub fn stage(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        wish: Wish,
+    ) -> Result<WatchId, Refusal> {
+        // What is switched off waits for whoever has set it.
+        let off = &self.off;
+        if let Some(id) = self.staged.restore_one(range, kind, |id| !off.has(id)) {
+            return Ok(id);
+        }
+        self.check(range, kind, wish)?;
+        let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
+        let attributes = Attributes {
+            wish,
+            ..Attributes::default()
+        };
+        self.set_attributes(id, attributes);
+        if wish == Wish::Register {
+            self.force_register(id);
+        }
+        Ok(id)
+    }
+
+    /// Can it be armed?
+    pub fn check(&mut self, range: WatchRange, kind: WatchKind, wish: Wish) -> Result<(), Refusal> {
+        let possible = if ulpf_stub_handlers::runtime::library_link::is_blind() {
+            Err(refusal(
+                alloc::format!("cannot watch {} bytes at {}", range.len, range.start),
+                "the program watches itself with libulpf, by debug registers or protection keys, \
+                 which would miss what is performed for your watch"
+                    .into(),
+                "run it with ULPF_BACKEND=signal, which goes together with ulpf".into(),
+            ))
+        } else if wish == Wish::Register {
+            self.check_register(range, kind)
+        } else {
+            let guards = self.world.rest().guards();
+            guards.check(range, kind)
+        };
+        possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
+    }
+
+    pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
+        self.patches.classes.declassify();
+        let watches = &mut self.world.rest().tables_mut().watches;
+        watches.attributes.set(id, a);
+        roster::attributes_changed(id);
+    }
+
+    /// Makes the staged set the one in force. Cheap when nothing has changed.
+    pub fn commit_watches(&mut self) {
+        self.prepare_backtraces();
+        let changes = self.staged.commit();
+        // The debugger may have written to what the registers watch.
+        debug_registers::look_all(super::text::read);
+        if changes.is_empty() {
+            return;
+        }
+        self.world.rest().tables_mut().watches.list = self.staged.list() as *const _;
+        roster::changed(&changes);
+        self.place(&changes);
+        self.apply_guards();
+        self.kick_system_calls();
+    }
+
+    /// Sets the guards that the watches in force need.
+    pub fn apply_guards(&mut self) {
+        self.world.rest().guards().resumed();
+        self.patches.classes.declassify();
+        let placed = self.placement.placed();
+        let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
+        let changes = self.world.rest().guards().would_change(&wanted);
+        if changes {
+            self.pull_out_of_system_calls();
+        }
+        let unarmed = self.world.rest().guards().apply(wanted);
+        for u in unarmed {
+            let r = u.refusal;
+            let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+            self.warn(&text);
+            self.last_refusal = Some(r);
+        }
+        let some = g().guards().moved_pages() > 0;
+        g().moved.store(some, SeqCst);
+        g().watching.store(!self.staged.list().is_empty(), SeqCst);
+        self.refresh_filter();
+        self.note_vanished();
+    }
+
+    /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
+    /// given back, and what it writes meanwhile would be lost. So they come out first, and make the call again.
+    fn pull_out_of_system_calls(&self) {
+        use ulpf_stub_handlers::runtime::thread::{State, Thread};
+        // The parent of a vfork child cannot, and the kernel uses nothing of it.
+        let vforks = |t: &Thread| {
+            let nr = t.orig_rax.load(Relaxed) as u32;
+            matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3)
+        };
+        let waiting = || {
+            let all = g().threads.iter();
+            all.filter(move |t| t.state() == State::InSyscall && !vforks(t))
+        };
+        waiting().for_each(super::world::nudge);
+        waiting().for_each(super::world::pull_out);
+    }
+
+    /// Threads that rest in a system call may have handed the kernel addresses that are watched
+    /// now: they come out and make the call again.
+    pub fn kick_system_calls(&self) {
+        for t in g().threads.iter() {
+            if t.state() == ulpf_stub_handlers::runtime::thread::State::InSyscall {
+                super::world::nudge(t);
+            }
+        }
+    }
+
+    /// What the debugger cannot be told in a reply.
+    pub fn warn(&mut self, text: &str) {
+        self.notices.push(text.into());
+    }
+
+    pub fn release_memory(&mut self, start: u64, end: u64) {
+        self.sites.forget(self.world.rest(), start, end);
+        self.patches.forget(self.world.rest(), start, end);
+        self.forget_code(start, end);
+        if !g().touches(start, end) {
+            return;
+        }
+        self.pull_out_of_system_calls();
+        let guards = self.world.rest().guards();
+        guards.resumed();
+        if let Err(r) = guards.release(TargetAddr(start), end - start) {
+            let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+            self.warn(&text);
+        }
+    }
+
+    /// Opens (or closes again) the guarded pages of a range for one step or one system call.
+    pub fn open_pages(&mut self, start: u64, end: u64, open: bool) {
+        let guards = self.world.rest().guards();
+        guards.open(TargetAddr(start), end - start, open);
+    }
+
+    pub fn drop_all_watches(&mut self) {
+        if g().guarded() {
+            self.pull_out_of_system_calls();
+        }
+        self.staged.remove_all();
+        self.staged.commit();
+        self.patches.classes.declassify();
+        self.placement.release_all();
+        let rest = self.world.rest();
+        rest.tables_mut().watches.list = self.staged.list() as *const _;
+        rest.guards().resumed();
+        if let Err(r) = rest.guards().release_all() {
+            let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
+            self.warn(&text);
+        }
+        g().moved.store(false, SeqCst);
+        g().watching.store(false, SeqCst);
+        g().heap_watched.store(false, SeqCst);
+        self.refresh_filter();
+        self.kick_system_calls();
+    }
+}

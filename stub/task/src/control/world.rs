@@ -1,0 +1,183 @@
+//! Stopping and releasing the program's threads.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_lib::boot::PARK_SIGNAL;
+use ulpf_lib::sys;
+
+use ulpf_stub_handlers::rest::AtRest;
+
+use super::parked::Parked;
+use super::watchdog::Watchdog;
+use crate::inferior::Resume;
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::park::futex_wake;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+
+/// The park signal, to one thread.
+pub fn nudge(t: &Thread) {
+    let (serial, tid) = (t.serial.load(SeqCst), t.tid());
+    // Who is about to execute another program waits for us here (`syscalls::exec`).
+    g().nudged.store(tid as u32, SeqCst);
+    if !matches!(t.state(), State::Dead | State::Free) {
+        // SAFETY: a signal that only our handler sees.
+        let sent = unsafe { sys!(k::__NR_tgkill, t.tgid(), tid, PARK_SIGNAL) };
+        if sent == Err(sys::Errno(3)) {
+            t.has_ended(serial); // killed without a word
+        }
+    }
+    g().nudged.store(0, SeqCst);
+}
+
+/// A task of another process that shares our memory may have been killed: is it a zombie, or gone?
+pub fn died(t: &Thread) -> bool {
+    use core::fmt::Write;
+    let serial = t.serial.load(SeqCst);
+    if t.tgid() == g().pid.load(Relaxed) || t.tid() == 0 {
+        return false;
+    }
+    let mut path = alloc::string::String::new();
+    let _ = write!(path, "/proc/{}/task/{}/stat\0", t.tgid(), t.tid());
+    let stat = super::files::read_file(&path).unwrap_or_default();
+    let state = stat
+        .iter()
+        .rposition(|b| *b == b')')
+        .and_then(|at| stat.get(at + 2));
+    let dead = matches!(state, Some(b'Z' | b'X'));
+    if dead {
+        t.has_ended(serial);
+    }
+    dead
+}
+
+/// Has the word while the world rests.
+#[derive(Default)]
+pub struct World {
+    rest: Option<AtRest>,
+    /// It was stopped by [`World::rest`] alone.
+    halted: bool,
+}
+
+impl World {
+    /// Waits until every thread but `except` rests. Threads that start meanwhile rest at once.
+    /// `false`: the program has died.
+    pub fn stop(&mut self, except: Option<&Thread>) -> bool {
+        let stopped = stop(except);
+        if stopped && self.rest.is_none() {
+            // SAFETY: as just seen; there is no other one, for `World` keeps it.
+            self.rest = Some(unsafe { AtRest::claim() });
+        }
+        stopped
+    }
+
+    /// For whoever changes what handlers read. Nearly always the world rests already: a debugger speaks while it does.
+    pub fn rest(&mut self) -> &mut AtRest {
+        if self.rest.is_none() {
+            self.halted = stop(None);
+        }
+        // SAFETY: it rests, or the program has died, and nobody reads any more.
+        self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
+    }
+
+    /// Nobody but [`World::rest`] has stopped it since this was asked last.
+    pub fn was_halted(&mut self) -> bool {
+        core::mem::take(&mut self.halted)
+    }
+
+    /// Whoever is not held may run from here on.
+    pub fn goes_on(&mut self) {
+        (self.rest, self.halted) = (None, false);
+        g().world.store(0, SeqCst);
+    }
+}
+
+/// See [`World::stop`].
+fn stop(except: Option<&Thread>) -> bool {
+    g().world.store(1, SeqCst);
+    let skip = |t: &Thread| except.is_some_and(|e| core::ptr::eq(e, t));
+    let mut rounds = 0u32;
+    let mut watchdog = Watchdog::new();
+    loop {
+        let seen = g().event.load(SeqCst);
+        let mut pending = false;
+        for t in g().threads.iter() {
+            if skip(t) || t.rests() {
+                continue;
+            }
+            pending = true;
+            // Again every 100 ms: a signal is never lost, but a thread may have died.
+            if t.tid() != 0 && rounds.is_multiple_of(10) && !(rounds > 0 && died(t)) {
+                nudge(t);
+            }
+        }
+        if !pending {
+            return true;
+        }
+        if g().threads.iter().next().is_none() || super::reader::program_is_dead() {
+            return false;
+        }
+        if watchdog.barks() {
+            let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
+            super::watchdog::threads_run(waiting, except);
+        }
+        super::pause::wait_a_little(seen);
+        rounds += 1;
+    }
+}
+
+/// Lets one resting thread go on as `how` says.
+pub fn release(t: &Thread, how: Resume) {
+    match t.state() {
+        State::Parked => {
+            if let Some(parked) = Parked::of(t) {
+                parked.set_resume(how);
+            }
+            t.set_state(State::Running);
+            t.go.store(1, SeqCst);
+            futex_wake(&t.go);
+        }
+        // Both step once they come out of what they are in.
+        State::InSyscall | State::Requesting => {
+            let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
+            t.set_range(match how {
+                Resume::RangeStep { start, end } => (start.0, end.0),
+                _ => (0, 0),
+            });
+            let stepped = t.stepping.swap(step, SeqCst);
+            // It was to step, and goes on instead: the flag would be taken for the program's own.
+            let untrap = stepped && !step;
+            match Parked::of(t).filter(|_| untrap) {
+                Some(parked) => parked.untrap(),
+                None => t.untrap.store(untrap, SeqCst),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Answers a request.
+pub fn answer(t: &Thread) {
+    t.set_state(State::Running);
+    t.go.store(1, SeqCst);
+    futex_wake(&t.go);
+}
+
+/// Makes a thread that rests inside a system call come out of it and park.
+pub fn pull_out(t: &Thread) {
+    let mut rounds = 0;
+    while t.state() == State::InSyscall {
+        let seen = g().event.load(SeqCst);
+        if rounds % 10 == 0 {
+            nudge(t);
+        }
+        if t.state() != State::InSyscall || super::reader::program_is_dead() {
+            return;
+        }
+        super::pause::wait_a_little(seen);
+        rounds += 1;
+        if rounds > 100 {
+            return; // an uninterruptible call (vfork's wait, a dead disk)
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! `qXfer:libraries-svr4`: the dynamic linker's list of shared objects (`<link.h>`, as gdbserver's
+//! linux-low.cc walks it).
+//!
+//! ```text
+//! auxv: AT_PHDR ─▶ program headers ─ PT_DYNAMIC ─▶ DT_DEBUG ─▶ r_debug ─ r_map ─▶ link_map ─ l_next ─▶ …
+//!                                                               └ r_next (one per dlmopen namespace)
+//! ```
+
+use super::xml::xml_text;
+use crate::gdb::{packet, procfs};
+use crate::inferior::Inferior;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use ulpf_lib::TargetAddr;
+
+/// Bounds against lists that the program has scribbled over.
+const MAX_LIBRARIES: usize = 10_000;
+const MAX_NAMESPACES: usize = 64;
+const MAX_NAME: usize = 4096;
+
+/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry.
+pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Vec<u8> {
+    let mut x = String::from("<library-list-svr4 version=\"1.0\"");
+    let mut entries = String::new();
+    match start_of(annex) {
+        Some(from) => {
+            walk(inf, from, &mut entries);
+        }
+        None => {
+            let mut debug = r_debug(inf, pid);
+            for namespace in 0..MAX_NAMESPACES {
+                let Some(at) = debug.filter(|at| *at != 0) else {
+                    break;
+                };
+                let Some([version, map]) = words(inf, at) else {
+                    break;
+                };
+                let first = Link {
+                    at: map,
+                    prev: 0,
+                    lmid: at,
+                };
+                if namespace == 0 && map != 0 {
+                    // The program itself; its name is empty and GDB knows it already.
+                    let _ = write!(x, " main-lm=\"{map:#x}\"");
+                    let next = word(inf, map + L_NEXT).unwrap_or(0);
+                    walk(
+                        inf,
+                        Link {
+                            at: next,
+                            prev: map,
+                            lmid: at,
+                        },
+                        &mut entries,
+                    );
+                } else {
+                    walk(inf, first, &mut entries);
+                }
+                // r_next exists from version 2 on (r_version is an int).
+                debug = if version as u32 >= 2 {
+                    word(inf, at + R_NEXT)
+                } else {
+                    None
+                };
+            }
+        }
+    }
+    x.push('>');
+    x.push_str(&entries);
+    x.push_str("</library-list-svr4>");
+    x.into_bytes()
+}
+
+struct Link {
+    at: u64,
+    prev: u64,
+    /// Address of the namespace's `r_debug`.
+    lmid: u64,
+}
+
+fn start_of(annex: &[u8]) -> Option<Link> {
+    let field = |name: &[u8]| {
+        annex
+            .split(|b| *b == b';')
+            .find_map(|f| packet::hex_u64(f.strip_prefix(name)?))
+    };
+    let at = field(b"start=").filter(|at| *at != 0)?;
+    Some(Link {
+        at,
+        prev: field(b"prev=").unwrap_or(0),
+        lmid: field(b"lmid=").unwrap_or(0),
+    })
+}
+
+// struct link_map
+const L_NEXT: u64 = 24;
+// struct r_debug_extended
+const R_NEXT: u64 = 40;
+
+fn word(inf: &mut dyn Inferior, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (inf.read_memory(TargetAddr(at), &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+}
+
+fn words<const N: usize>(inf: &mut dyn Inferior, at: u64) -> Option<[u64; N]> {
+    let mut all = [0; N];
+    for (i, w) in all.iter_mut().enumerate() {
+        *w = word(inf, at.checked_add(8 * i as u64)?)?;
+    }
+    Some(all)
+}
+
+fn walk(inf: &mut dyn Inferior, from: Link, x: &mut String) {
+    let Link {
+        mut at,
+        mut prev,
+        lmid,
+    } = from;
+    for _ in 0..MAX_LIBRARIES {
+        if at == 0 {
+            break;
+        }
+        let Some([addr, name, ld, next, back]) = words(inf, at) else {
+            break;
+        };
+        if back != prev {
+            break; // the list is being changed, or is none
+        }
+        let name = string(inf, name);
+        if !name.is_empty() {
+            let _ = write!(
+                x,
+                "<library name=\"{}\" lm=\"{at:#x}\" l_addr=\"{addr:#x}\" l_ld=\"{ld:#x}\"",
+                xml_text(&name)
+            );
+            if lmid != 0 {
+                let _ = write!(x, " lmid=\"{lmid:#x}\"");
+            }
+            x.push_str("/>");
+        }
+        prev = at;
+        at = next;
+    }
+}
+
+fn string(inf: &mut dyn Inferior, at: u64) -> String {
+    let mut name = Vec::new();
+    let mut chunk = [0; 64];
+    while name.len() < MAX_NAME {
+        let got = inf.read_memory(TargetAddr(at + name.len() as u64), &mut chunk);
+        match chunk[..got].iter().position(|b| *b == 0) {
+            Some(end) => {
+                name.extend_from_slice(&chunk[..end]);
+                break;
+            }
+            None if got == chunk.len() => name.extend_from_slice(&chunk),
+            None => break,
+        }
+    }
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// Value of DT_DEBUG in the program's dynamic section; 0 before the dynamic linker has run.
+fn r_debug(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
+    let at = r_debug_location(inf, pid)?;
+    word(inf, at)
+}
+
+/// Where the program's dynamic section keeps the value of DT_DEBUG (LLDB's "shared library info").
+pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
+    const AT_PHDR: u64 = 3;
+    const AT_PHNUM: u64 = 5;
+    const PT_DYNAMIC: u32 = 2;
+    const PT_PHDR: u32 = 6;
+    const DT_NULL: u64 = 0;
+    const DT_DEBUG: u64 = 21;
+    const PHDR_SIZE: u64 = 56;
+
+    let auxv = procfs::read(pid, "auxv").ok()?;
+    let entry = |kind: u64| {
+        auxv.chunks_exact(16).find_map(|e| {
+            let (k, v) = e.split_at(8);
+            (u64::from_le_bytes(k.try_into().ok()?) == kind)
+                .then_some(u64::from_le_bytes(v.try_into().ok()?))
+        })
+    };
+    let (phdr, count) = (entry(AT_PHDR)?, entry(AT_PHNUM)?.min(512));
+    let (mut dynamic, mut base) = (None, None);
+    for i in 0..count {
+        // Elf64_Phdr: p_type and p_flags, p_offset, p_vaddr
+        let [kind, _, vaddr] = words(inf, phdr.checked_add(i * PHDR_SIZE)?)?;
+        match kind as u32 {
+            PT_DYNAMIC => dynamic = Some(vaddr),
+            PT_PHDR => base = Some(phdr.wrapping_sub(vaddr)),
+            _ => {}
+        }
+    }
+    let mut at = dynamic?.wrapping_add(base.unwrap_or(0));
+    for _ in 0..1024 {
+        match word(inf, at)? {
+            DT_NULL => return None,
+            DT_DEBUG => return at.checked_add(8),
+            _ => at = at.checked_add(16)?,
+        }
+    }
+    None
+}

@@ -1,0 +1,64 @@
+//! Packets answered before gdbstub sees them, one file per group.
+
+pub mod large;
+mod libraries;
+mod lldb;
+mod memory;
+mod monitor;
+mod points;
+mod queries;
+mod resume;
+mod xfer;
+mod xml;
+
+use super::{Event, GdbSession};
+use crate::inferior::Inferior;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+pub enum Served {
+    Ok,
+    Reply(Vec<u8>),
+    /// Text for the user.
+    Output(String),
+    /// Done, and the protocol wants no answer (now).
+    Silent,
+    /// gdbstub's.
+    Pass,
+    /// gdbstub's, in another form.
+    PassAs(Vec<u8>),
+}
+
+impl Served {
+    fn error() -> Served {
+        Served::Reply(b"E01".to_vec())
+    }
+    /// "No such packet."
+    fn unknown() -> Served {
+        Served::Reply(Vec::new())
+    }
+    fn ok_or_error(ok: bool) -> Served {
+        if ok { Served::Ok } else { Served::error() }
+    }
+    fn text(s: &str) -> Served {
+        Served::Reply(s.into())
+    }
+}
+
+pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+    if session.event != Event::Stopped && !queries::allowed_while_running(payload) {
+        // All-stop: nothing but an interrupt is due now, and `Inferior` must not be asked.
+        return Served::Reply(b"E.the program is running".to_vec());
+    }
+    match payload {
+        [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(session, inf, payload),
+        [b'Z' | b'z', ..] => points::serve(session, inf, payload),
+        [b'c' | b's' | b'C' | b'S', ..] => resume::old(session, inf, payload),
+        _ if payload.starts_with(b"vCont") => resume::serve(session, inf, payload),
+        _ if payload.starts_with(b"qXfer:") => xfer::serve(session, inf, payload),
+        _ => match lldb::serve(session, inf, payload) {
+            Some(served) => served,
+            None => queries::serve(session, inf, payload),
+        },
+    }
+}

@@ -1,0 +1,131 @@
+//! `qXfer`: whole objects in pieces.
+
+use super::xml::xml_text;
+use super::{Served, libraries};
+use crate::gdb::packet::{self, Xfer, XferBody};
+use crate::gdb::{GdbSession, amend, procfs};
+use crate::inferior::{Inferior, StopReason};
+use alloc::vec::Vec;
+
+pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
+    let Some(request) = packet::xfer(payload) else {
+        return Served::error();
+    };
+    match &request.body {
+        XferBody::Read { len } => match object(session, inf, &request) {
+            Object::Data(data) => Served::Reply(piece(&data, request.offset, *len)),
+            Object::Failed => Served::error(),
+            Object::Unknown => Served::unknown(),
+        },
+        XferBody::Write { data } => match request.object {
+            b"siginfo" => {
+                write_siginfo(session, inf, request.offset, data).unwrap_or_else(Served::error)
+            }
+            _ => Served::unknown(),
+        },
+    }
+}
+
+enum Object {
+    Data(Vec<u8>),
+    Failed,
+    Unknown,
+}
+
+fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) -> Object {
+    let pid = session.debuggee.pid;
+    let or_failed = |data: Option<Vec<u8>>| data.map_or(Object::Failed, Object::Data);
+    match request.object {
+        b"features" if request.annex == b"target.xml" => {
+            Object::Data(session.debuggee.layout.xml.as_bytes().to_vec())
+        }
+        b"features" => Object::Failed,
+        b"threads" => Object::Data(threads(session, inf)),
+        b"auxv" => or_failed(procfs::read(pid, "auxv").ok()),
+        b"exec-file" => or_failed(procfs::exe(pid).ok()),
+        b"siginfo" => or_failed(siginfo(session, inf)),
+        b"libraries-svr4" => Object::Data(libraries::list(inf, pid, request.annex)),
+        _ => Object::Unknown,
+    }
+}
+
+/// The thread's own signal, or what the kernel would have sent a tracer for a stop of ours.
+fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
+    const SIGINT: i32 = 2;
+    const SIGTRAP: i32 = 5;
+    const TRAP_TRACE: i32 = 2;
+    const TRAP_HWBKPT: i32 = 4;
+    const SI_KERNEL: i32 = 0x80;
+    let mut info = *inf.siginfo(session.thread)?;
+    let ours = match session.last_reason {
+        Some(stop) if stop.tid == session.thread => match stop.reason {
+            StopReason::Breakpoint => Some((SIGTRAP, SI_KERNEL)),
+            StopReason::Stepped => Some((SIGTRAP, TRAP_TRACE)),
+            StopReason::Watch { .. } => Some((SIGTRAP, TRAP_HWBKPT)),
+            StopReason::Interrupted => Some((SIGINT, SI_KERNEL)),
+            StopReason::Forked { .. } | StopReason::VforkDone | StopReason::Syscall { .. } => {
+                Some((SIGTRAP, SI_KERNEL))
+            }
+            StopReason::Signal(_) => None,
+        },
+        _ => None,
+    };
+    if let Some((signo, code)) = ours {
+        // struct siginfo: si_signo, si_errno, si_code, padding, si_addr
+        info = [0; 128];
+        info[..4].copy_from_slice(&signo.to_le_bytes());
+        info[8..12].copy_from_slice(&code.to_le_bytes());
+        if code != SI_KERNEL {
+            let pc = inf.gprs(session.thread)?.rip;
+            info[16..24].copy_from_slice(&pc.to_le_bytes());
+        }
+    }
+    Some(info.to_vec())
+}
+
+/// `m` + a piece, `l` + the last piece.
+fn piece(data: &[u8], offset: u64, len: u64) -> Vec<u8> {
+    let rest = usize::try_from(offset)
+        .ok()
+        .and_then(|o| data.get(o..))
+        .unwrap_or_default();
+    let want = usize::try_from(len).unwrap_or(rest.len()).min(rest.len());
+    let mut reply = b"m".to_vec();
+    let took = packet::push_escaped(&mut reply, &rest[..want], packet::PACKET_SIZE - 1);
+    if took == rest.len() {
+        reply[0] = b'l';
+    }
+    reply
+}
+
+fn threads(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
+    let pid = session.debuggee.pid;
+    let mut x = b"<threads>\n".to_vec();
+    for tid in inf.threads() {
+        x.extend_from_slice(b"<thread id=\"");
+        amend::thread_id(&mut x, pid, tid, session.client.features.multiprocess);
+        if let Some(core) = procfs::core_of(pid, tid) {
+            x.extend_from_slice(alloc::format!("\" core=\"{core}").as_bytes());
+        }
+        x.extend_from_slice(b"\" name=\"");
+        x.extend_from_slice(xml_text(&inf.thread_name(tid)).as_bytes());
+        x.extend_from_slice(b"\"/>\n");
+    }
+    x.extend_from_slice(b"</threads>\n");
+    x
+}
+
+fn write_siginfo(
+    session: &GdbSession,
+    inf: &mut dyn Inferior,
+    offset: u64,
+    data: &[u8],
+) -> Option<Served> {
+    let info = inf.siginfo(session.thread)?;
+    let at = usize::try_from(offset).ok()?;
+    info.get_mut(at..at.checked_add(data.len())?)?
+        .copy_from_slice(data);
+    let mut reply = Vec::new();
+    packet::push_num(&mut reply, data.len() as u64);
+    Some(Served::Reply(reply))
+}

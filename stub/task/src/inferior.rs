@@ -1,0 +1,124 @@
+//! What the protocol layer (`gdb/`) needs of the running program; `control/` provides it.
+//!
+//! All-stop: between a reported [`Stop`] and the next [`Inferior::resume`] every thread of the
+//! program is parked, and only then may the other methods be called. Everything here runs on the
+//! stub's own task, which may allocate (own arena) but never calls libc.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::sys::Errno;
+use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+
+pub use ulpf_stub_handlers::runtime::events::{Resume, Tid};
+pub use ulpf_stub_tables::breakpoints::AgentExpr;
+
+/// Why the program has stopped. `Tid` is the thread that the debugger should select.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    pub tid: Tid,
+    pub reason: StopReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Software breakpoint; PC already points at the breakpoint's address.
+    Breakpoint,
+    /// A requested single step (or range step) is complete.
+    Stepped,
+    /// `addr` lies inside the watched range; PC is after the instruction.
+    Watch {
+        kind: WatchKind,
+        addr: TargetAddr,
+    },
+    /// A signal is about to be delivered to the thread (Linux numbering). It is delivered when the
+    /// thread is resumed with `Resume::signal == Some(signo)`, and discarded when with `None`.
+    Signal(i32),
+    /// The debugger's interrupt request (0x03) was served.
+    Interrupted,
+    /// The thread has made a child process, which waits; a vfork child shares our memory.
+    Forked {
+        child: Tid,
+        vfork: bool,
+    },
+    VforkDone,
+    /// A system call that is caught.
+    Syscall {
+        nr: u64,
+        entry: bool,
+    },
+}
+
+pub use ulpf_lib::Refusal;
+
+pub trait Inferior {
+    fn pid(&self) -> i32;
+    /// All live program threads, oldest first.
+    fn threads(&self) -> Vec<Tid>;
+
+    /// General registers, original PC even when the thread rests inside stub code.
+    fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs>;
+    /// Standard-format XSAVE image of the thread (see `ulpf_engine::cpu::Cpu::xsave`).
+    fn xsave(&mut self, tid: Tid) -> Option<&mut [u8]>;
+    fn fs_gs_base(&self, tid: Tid) -> Option<(u64, u64)>;
+    fn set_fs_gs_base(&mut self, tid: Tid, fs: u64, gs: u64) -> Result<(), Errno>;
+    /// System call number while the thread rests in a system call, else -1 (GDB's orig_rax).
+    fn orig_rax(&self, tid: Tid) -> i64;
+    /// siginfo_t (128 bytes) of the signal that stopped the thread.
+    fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]>;
+    /// Thread name (comm).
+    fn thread_name(&self, tid: Tid) -> String;
+
+    /// Reads what the program would read with all breakpoints and patches hidden; guards do not
+    /// matter. Returns the number of bytes read before the first unreadable one.
+    fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize;
+    fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno>;
+
+    /// Protection (`PROT_*` bits) that the program believes the page to have, where the kernel's
+    /// own tables say something else because of us.
+    fn page_protection(&self, _addr: TargetAddr) -> Option<u8> {
+        None
+    }
+
+    /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
+    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
+    fn insert_breakpoint(
+        &mut self,
+        addr: TargetAddr,
+        conditions: Vec<AgentExpr>,
+    ) -> Result<(), Refusal>;
+    fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
+
+    /// Stages a watch; guards follow at the next resume, in one go, and only where the set differs
+    /// from what is armed (GDB removes and inserts every watch at every stop).
+    fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal>;
+    fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool;
+
+    /// System calls to stop at, before and after them: none, all (an empty list), or these.
+    fn set_catch_syscalls(&mut self, _on: bool, _numbers: &[u64]) {}
+
+    /// Signals (bit n-1 = signal n, Linux numbering) that are delivered without a stop.
+    fn set_pass_signals(&mut self, mask: u64);
+
+    /// Resumes: `action(tid)` says how each thread goes on (new threads continue).
+    fn resume(&mut self, action: &dyn Fn(Tid) -> Resume);
+    /// Asks for a stop (0x03); a [`Stop`] with `Interrupted` follows unless another comes first.
+    fn interrupt(&mut self);
+    /// What the command offers to follow: a list of `exec`, `fork`, `vfork`.
+    fn follow(&mut self, _what: &[u8]) {}
+    /// A forked child that waits may go on.
+    fn release_child(&mut self, _child: Tid) {}
+    /// A vfork child, at rest, is to count among the threads, or no longer. `false`: there is no such child.
+    fn adopt_child(&mut self, _child: Tid, _yes: bool) -> bool {
+        false
+    }
+    /// The command's word to a thread that waits to exec (`vUlpfExec;…`).
+    fn exec_word(&mut self, _word: &[u8]) {}
+    /// Takes everything of ours away and lets the program go on.
+    fn detach(&mut self);
+    /// Kills the program (SIGKILL).
+    fn kill(&mut self);
+
+    /// `monitor …`: the text of the command to `out` (what GDB prints). `false`: unknown command.
+    fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool;
+}
