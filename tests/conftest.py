@@ -32,7 +32,7 @@ GRACE = 30
 
 
 def dotted(nodeid):
-    """gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
+    """tests/gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
     return nodeid.removeprefix("tests/").replace(".py", "").replace("::", ".").replace("/", ".")
 
 
@@ -88,7 +88,7 @@ def pytest_configure(config):
         for ignored in signal.SIGHUP, signal.SIGQUIT:
             signal.signal(ignored, signal.SIG_DFL)
     else:
-        config.pluginmanager.register(Failures(os.path.join(config.rootpath, "..", "target", "failed-tests")))
+        config.pluginmanager.register(Failures(os.path.join(config.rootpath, "target", "failed-tests")))
     if not worker(config) and config.getoption("dist", "no") != "no":
         config.shared = tempfile.mkdtemp(prefix="ulpf-tests-")
         if len(config.option.tx) > 1:
