@@ -60,8 +60,10 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     words = [dotted(word) for word in config.getoption("--named")]
     if words:
-        wanted = [item for item in items if any(word in dotted(item.nodeid) for word in words)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+        wanted, others = [], []
+        for item in items:
+            (wanted if any(word in dotted(item.nodeid) for word in words) else others).append(item)
+        config.hook.pytest_deselected(items=others)
         items[:] = wanted
     for item in items:
         item.add_marker(pytest.mark.timeout(limit(item)))
