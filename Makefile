@@ -34,18 +34,18 @@ EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git nginx-light golan
 
 build: need-build
 	$(CARGO) build --release
-	@$(MAKE) -s -C libulpf stage
+	@$(MAKE) -s -C ulpf-lib/c stage
 demo: need-demo build
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
 test: need-test
 	@tests/all
-check: need-check build
-	@$(MAKE) -s -C examples
+check: need-check build examples
+	@$(MAKE) -s -C tests/programs
 	@tests/all --only format lint quick
 SECONDS ?= 1800
 soak: need-test build
-	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
@@ -65,7 +65,7 @@ kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 sim: need-build
 	@.ci/need $(SIM_PACKAGES)
-	cd sim-bridge && $(CARGO) build --release
+	$(CARGO) build --release -p ulpf-sim-bridge
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
@@ -74,11 +74,12 @@ picture: need-test build examples
 install:
 	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
-	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
-	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
+	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
+	@$(MAKE) -s -C ulpf-lib/c install PREFIX=$(PREFIX)
 clean:
-	rm -rf target stub/target oracle/target fuzz/target
+	rm -rf target
 	$(MAKE) -C examples clean
+	$(MAKE) -C tests/programs clean
 
 need-build:
 	@.ci/need $(BUILD_PACKAGES)

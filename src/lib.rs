@@ -1,6 +1,9 @@
-//! The `ulpf` command as a library: starting programs with the stub inside ([`session`]), serving
+//! The `ulpf` command as a library: starting programs with the stub inside ([`inferior`]), serving
 //! debuggers ([`server`]), and the subcommands.
 #![deny(unsafe_code)]
+
+#[macro_use]
+mod say;
 
 pub mod backend;
 mod bench;
@@ -8,16 +11,19 @@ pub mod cli;
 pub mod coverage;
 pub mod dap;
 mod doctor;
-pub mod door;
+mod export;
 pub mod follow;
 pub mod foreign;
 mod gdb;
+pub mod inferior;
 pub mod inject;
+mod last;
 pub mod listen;
+mod offer;
 pub mod placement;
 pub mod plugin;
+mod programs;
 pub mod rsp;
-#[macro_use]
 pub mod run;
 pub mod server;
 pub mod session;

@@ -2,7 +2,7 @@
 //!
 //! The only unsafe code of the command lives below this module. Work is done synchronously, on the
 //! calling thread, because ptrace binds a tracee to the thread that traces it; when a function here
-//! returns, nothing is traced any more (see [`crate::session`] for the asynchronous side).
+//! returns, nothing is traced any more (see [`crate::inferior`] for the asynchronous side).
 #![allow(unsafe_code)]
 
 pub mod attach;

@@ -16,7 +16,7 @@ from lib.server import peek
 
 
 def rounds(pid):
-    """The variable of a running examples/spin.c."""
+    """The variable of a running tests/programs/spin.c."""
     return int.from_bytes(peek(pid, "spin", "rounds"), "little")
 
 
