@@ -32,7 +32,7 @@ GRACE = 30
 
 
 def dotted(nodeid):
-    """gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
+    """tests/gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
     return nodeid.removeprefix("tests/").replace(".py", "").replace("::", ".").replace("/", ".")
 
 
@@ -60,8 +60,10 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     words = [dotted(word) for word in config.getoption("--named")]
     if words:
-        wanted = [item for item in items if any(word in dotted(item.nodeid) for word in words)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+        wanted, others = [], []
+        for item in items:
+            (wanted if any(word in dotted(item.nodeid) for word in words) else others).append(item)
+        config.hook.pytest_deselected(items=others)
         items[:] = wanted
     for item in items:
         item.add_marker(pytest.mark.timeout(limit(item)))
@@ -88,7 +90,7 @@ def pytest_configure(config):
         for ignored in signal.SIGHUP, signal.SIGQUIT:
             signal.signal(ignored, signal.SIG_DFL)
     else:
-        config.pluginmanager.register(Failures(os.path.join(config.rootpath, "..", "target", "failed-tests")))
+        config.pluginmanager.register(Failures(os.path.join(config.rootpath, "target", "failed-tests")))
     if not worker(config) and config.getoption("dist", "no") != "no":
         config.shared = tempfile.mkdtemp(prefix="ulpf-tests-")
         if len(config.option.tx) > 1:

@@ -176,6 +176,7 @@ class Named(unittest.TestCase):
             target = self.start()
             ulpf = self.attach(target, "counter")
             self.assertTrue(self.said(ulpf, "no variable"), ulpf.said)
+            ulpf.wait(20 * PATIENCE)
             # What Alice may read is read.
             os.chmod(secret, 0o644)
             ulpf = self.attach(target, "counter")

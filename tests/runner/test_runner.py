@@ -106,8 +106,8 @@ class Said:
         self.folder = tempfile.mkdtemp(prefix="ulpf-test-")
         tests = os.path.join(self.folder, "tests")
         os.makedirs(os.path.join(tests, "little"))
-        for name in "run", "conftest.py", "pytest.ini":
-            shutil.copy(os.path.join(ROOT, "tests", name), tests)
+        for name in "pyproject.toml", "tests/run", "tests/conftest.py":
+            shutil.copy(os.path.join(ROOT, name), os.path.join(self.folder, name))
         os.symlink(os.path.join(ROOT, "tests", "lib"), os.path.join(tests, "lib"))
         with open(os.path.join(tests, "little", "test_little.py"), "w") as file:
             file.write(source)
