@@ -1,8 +1,7 @@
 //! The `ulpf` command as a library: starting programs with the stub inside ([`session`]), serving
 //! debuggers ([`server`]), and the subcommands.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-pub mod backend;
 mod bench;
 pub mod cli;
 pub mod coverage;
@@ -10,29 +9,26 @@ pub mod dap;
 mod doctor;
 pub mod door;
 pub mod follow;
-pub mod foreign;
 mod gdb;
-pub mod inject;
-pub mod listen;
-pub mod placement;
 pub mod plugin;
-pub mod rsp;
 #[macro_use]
 pub mod run;
 pub mod server;
 pub mod session;
-pub mod settings;
-pub mod signals;
 pub mod sim;
-mod socket_dir;
-pub mod symbols;
 pub mod top;
 
-/// The C library's text for an errno, without the "(os error N)" that Rust appends.
-pub fn errno_text(errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno).to_string();
-    match text.rfind(" (os error") {
-        Some(at) => text[..at].to_string(),
-        None => text,
-    }
+pub use ulpf_host::errno::errno_text;
+pub use ulpf_host::{foreign, signals};
+pub use ulpf_inject::{backend, placement, settings};
+pub use ulpf_listen as listen;
+use ulpf_listen::socket_dir;
+pub use ulpf_rsp as rsp;
+pub use ulpf_symbols as symbols;
+
+/// Programs, the stub in them, and what is shared with it.
+pub mod inject {
+    pub use ulpf_area::{SharedArea, sessions};
+    pub use ulpf_host::{foreground, process, sys};
+    pub use ulpf_inject::*;
 }

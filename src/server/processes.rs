@@ -11,7 +11,7 @@ use super::client::Client;
 use super::target::Target;
 use super::{Outcome, Server, greeting, report};
 use crate::follow::child_in;
-use crate::foreign::numbers::{Process, Stranger};
+use crate::foreign::numbers::{Process, RelationError};
 use crate::inject::follow::Child;
 use crate::rsp;
 use crate::session;
@@ -23,7 +23,7 @@ pub(super) struct Unborn {
     pub parent: i32,
     pub vfork: bool,
     /// What the kernel knows by that number. Without it the child is only reported.
-    pub process: Result<Process, Stranger>,
+    pub process: Result<Process, RelationError>,
 }
 
 /// The list of all threads of one process: so much is more than Linux lets a process have.
@@ -80,7 +80,9 @@ impl Server {
             false => target.process.child(number),
             true => target.process.vfork_child(number),
         };
-        if let Err(why @ (Stranger::NoChild { .. } | Stranger::OtherRights { .. })) = &process {
+        if let Err(why @ (RelationError::NoChild { .. } | RelationError::OtherRights { .. })) =
+            &process
+        {
             message!(
                 "ulpf server: {} is reported as forked, and left alone: {why}.",
                 number

@@ -1,4 +1,4 @@
-"""The table of watches (tests/watches.json) in gdb; src/symbols/tests.rs runs it for `ulpf run`."""
+"""The table of watches (tests/watches.json) in gdb; command/symbols/src/tests.rs runs it for `ulpf run`."""
 
 import json
 import os
@@ -16,7 +16,7 @@ class Language(PluginCase):
             cases = json.load(file)["cases"]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "shapes")
-            subprocess.run(["cc", "-g", os.path.join(ROOT, "src/symbols/fixtures/shapes.c"), "-o", program], check=True)
+            subprocess.run(["cc", "-g", os.path.join(ROOT, "command/symbols/fixtures/shapes.c"), "-o", program], check=True)
             gdb = self.session(program, stop="bump")
             gdb(f"source {LOADER}")
             gdb("up")

@@ -1,0 +1,56 @@
+//! Whose the other end of a connection is. Every user of a machine reaches its loopback ports.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use ulpf_bridge::greeting::{self, Owner};
+
+/// The kernel's list is read a page at a time while it changes, so an entry may be overlooked.
+const LOOKS: usize = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this machine, of this user.
+    User(u32),
+    /// It comes from another machine (or another network namespace).
+    Elsewhere,
+    /// Of this machine, and nothing more can be said.
+    Unknown,
+}
+
+/// Looks for the other end's own entry among the kernel's connections.
+pub async fn of_tcp(stream: &TcpStream) -> Peer {
+    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
+        return Peer::Unknown;
+    };
+    let loopback = theirs.ip().to_canonical().is_loopback();
+    for look in 0..LOOKS {
+        match find(ours, theirs) {
+            Some(Owner::User(user)) => return Peer::User(user),
+            Some(Owner::Closed) => return Peer::Unknown,
+            None if !loopback => return Peer::Elsewhere,
+            None if look + 1 < LOOKS => tokio::time::sleep(Duration::from_millis(5)).await,
+            None => {}
+        }
+    }
+    Peer::Unknown
+}
+
+fn find(ours: SocketAddr, theirs: SocketAddr) -> Option<Owner> {
+    if let Some(owner) = crate::diag::owner(theirs, ours) {
+        return Some(owner);
+    }
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    tables.iter().find_map(|table| {
+        let text = std::fs::read_to_string(table).ok()?;
+        greeting::owner(&text, ours, theirs)
+    })
+}
+
+pub fn of_unix(stream: &UnixStream) -> Peer {
+    match stream.peer_cred() {
+        Ok(who) => Peer::User(who.uid()),
+        Err(_) => Peer::Unknown,
+    }
+}
