@@ -1,6 +1,6 @@
 # make            builds target/release/ulpf
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
-# make check      formats, lints, some of the tests: in a minute or two where all is built
+# make check      formats, lints, some of the tests: in a minute or two where all is built (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
@@ -21,37 +21,39 @@ BUILD_PACKAGES := gcc libc6-dev make python3
 DEMO_PACKAGES  := gdb sqlite3
 # These two build Unicorn, the machine of the simulator and the oracle.
 SIM_PACKAGES   := cmake libclang-dev
-TEST_PACKAGES  := g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config $(SIM_PACKAGES)
+# What runs the tests, and checks their Python (python3-pip fetches ruff).
+PYTEST_PACKAGES := python3-pytest python3-pytest-xdist python3-pytest-timeout python3-jsonschema python3-pip
+TEST_PACKAGES  := $(PYTEST_PACKAGES) g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config $(SIM_PACKAGES)
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 valgrind python3-pip libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
+EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git nginx-light golang-go libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
 build: need-build
 	$(CARGO) build --release
-	@$(MAKE) -s -C libulpf stage
+	@$(MAKE) -s -C ulpf-lib/c stage
 demo: need-demo build
 	@$(MAKE) -s -C examples bin/bank
 	@demo/run
 test: need-test
 	@tests/all
-check: build
-	@$(MAKE) -s -C examples
+check: need-check build examples
+	@$(MAKE) -s -C tests/programs
 	@tests/all --only format lint quick
 SECONDS ?= 1800
 soak: need-test build
-	$(CARGO) run --release -q --manifest-path oracle/Cargo.toml -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
 fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)
 bench: need-bench build
 	target/release/ulpf bench --write
-kernel-test: need-kernel
+kernel-test: need-kernel need-check
 	@ULPF_KERNEL=$(KERNEL) tests/run kernel.
-kernel-debug: need-kernel
+kernel-debug: need-kernel need-check
 	@.ci/need flex bison bc libelf-dev
 	@.ci/kernel-debug
 	@ULPF_KERNEL=debug tests/run kernel.
@@ -63,7 +65,7 @@ kernel-fuzz: need-kernel
 	@python3 tests/lib/vm.py --cpus 1 --limit 3600 --options ulpf.calls=$(CALLS) $(if $(SEED),--options ulpf.seed=$(SEED)) fuzz_calls
 sim: need-build
 	@.ci/need $(SIM_PACKAGES)
-	cd sim-bridge && $(CARGO) build --release
+	$(CARGO) build --release -p ulpf-sim-bridge
 examples: need-build
 	@$(MAKE) -s -C examples
 picture: need-test build examples
@@ -72,15 +74,18 @@ picture: need-test build examples
 install:
 	@[ -x target/release/ulpf ] && [ -e target/libulpf/libulpf.a ] || { echo "make install: nothing is built yet; run make as yourself first" >&2; exit 1; }
 	install -D target/release/ulpf $(DESTDIR)$(PREFIX)/bin/ulpf
-	if [ -x oracle/target/release/ulpf-sim ]; then install -D oracle/target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
-	@$(MAKE) -s -C libulpf install PREFIX=$(PREFIX)
+	if [ -x target/release/ulpf-sim ]; then install -D target/release/ulpf-sim $(DESTDIR)$(PREFIX)/bin/ulpf-sim; fi
+	@$(MAKE) -s -C ulpf-lib/c install PREFIX=$(PREFIX)
 clean:
-	rm -rf target stub/target oracle/target fuzz/target
+	rm -rf target
 	$(MAKE) -C examples clean
+	$(MAKE) -C tests/programs clean
 
 need-build:
 	@.ci/need $(BUILD_PACKAGES)
 	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: see https://rustup.rs" >&2; exit 1; }
+need-check: need-build
+	@.ci/need $(PYTEST_PACKAGES)
 need-demo: need-build
 	@.ci/need $(DEMO_PACKAGES)
 need-bench: need-build
@@ -94,4 +99,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-demo need-bench need-kernel need-test
+.PHONY: build check demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test

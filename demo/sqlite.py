@@ -7,7 +7,7 @@ import time
 import gdb
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "tests", "lib"))
-import in_gdb  # noqa: E402
+import in_gdb
 
 WATCHES = int(os.environ["DEMO_WATCHES"])
 SHOWN = 12

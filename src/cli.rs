@@ -35,16 +35,16 @@ enum Command {
     /// Watch a running program without a debugger
     Attach(crate::run::AttachArgs),
     /// Say who wrote a variable or an address last, while it is being watched
-    Last(crate::run::last::LastArgs),
+    Last(crate::last::LastArgs),
     /// Show live what is watched: hits, sites, pages, threads
     Top(crate::top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
-    Export(crate::top::exporter::ExportArgs),
+    Export(crate::export::ExportArgs),
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
     /// Offer a remote port (of `ulpf server`, in a guest, say) as a back end of the bridge
-    Bridge(crate::server::offer::BridgeArgs),
+    Bridge(crate::offer::BridgeArgs),
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
@@ -89,10 +89,10 @@ pub fn main() -> i32 {
         Command::GdbPlugin(args) => crate::plugin::main(&args),
         Command::Run(args) => crate::run::run(&args),
         Command::Attach(args) => crate::run::attach(&args),
-        Command::Last(args) => crate::run::last::main(&args),
+        Command::Last(args) => crate::last::main(&args),
         Command::Top(args) => crate::top::main(&args),
-        Command::Export(args) => crate::top::exporter::main(&args),
-        Command::Bridge(args) => run(crate::server::offer::offer(args)),
+        Command::Export(args) => crate::export::main(&args),
+        Command::Bridge(args) => run(crate::offer::offer(args)),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => crate::bench::bench(&args),
     }

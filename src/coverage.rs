@@ -1,7 +1,7 @@
 //! Which stores and loads of a program's file some tactic can patch: a static count.
 //!
 //! The code sections are decoded from one end to the other. Each instruction that names memory is a
-//! site; it is put to the engine as the stub would put it ([`Group::new`], [`Body::new`]) with a body
+//! site; it is put to the engine as the stub would put it ([`Group::new`], [`Trampoline::new`]) with a trampoline
 //! that lies near. Implicit accesses to the stack (push, call, ret) are no sites: nobody patches them,
 //! and a guarded stack page is rare.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ use object::{Object, ObjectSection, SectionKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use ulpf_engine::access::Decoder;
-use ulpf_engine::patch::{Body, Group, JUMP, Refusal, Target};
+use ulpf_engine::patch::{Group, JUMP, Refusal, Target, Trampoline};
 
 /// Sites of one kind, by what becomes of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,7 +196,7 @@ fn tactic(
                 hit: 0,
                 step: 0,
             };
-            match Body::new(&group, target) {
+            match Trampoline::new(&group, target) {
                 None => Err("no registers for its check".into()),
                 Some(_) if group.bytes.len() == insn.len() => Ok(Tactic::Near),
                 Some(_) => Ok(Tactic::Relocated),

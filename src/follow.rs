@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 use crate::foreign::numbers::{self, Process};
+use crate::inferior::{Exit, Inferior};
 use crate::inject::follow::{self, Exec, Followed};
 use crate::inject::{Injected, process};
 use crate::rsp;
-use crate::session::{Exit, Session};
 use crate::settings::Settings;
 use std::ffi::OsString;
 use std::io;
@@ -142,7 +142,7 @@ pub struct Follower {
 pub struct Done {
     /// A vfork child, by the number that the stub knows it by; else the program.
     pub child: Option<i32>,
-    pub how: Followed<Session>,
+    pub how: Followed<Inferior>,
 }
 
 impl Done {
@@ -157,12 +157,12 @@ impl Done {
 }
 
 impl Follower {
-    pub fn of(session: &Session) -> Follower {
+    pub fn of(inferior: &Inferior) -> Follower {
         Follower {
-            process: session.process(),
-            launched: session.launched,
-            settings: session.settings,
-            exit: session.exit.clone(),
+            process: inferior.process(),
+            launched: inferior.launched,
+            settings: inferior.settings,
+            exit: inferior.exit.clone(),
             offered: Offered::default(),
             task: None,
             child: None,
@@ -285,7 +285,7 @@ impl Follower {
         Done { child, how }
     }
 
-    async fn outcome(&mut self) -> Followed<Session> {
+    async fn outcome(&mut self) -> Followed<Inferior> {
         let Some(task) = &mut self.task else {
             return std::future::pending().await;
         };
@@ -293,12 +293,12 @@ impl Follower {
         self.task = None;
         match followed {
             Ok(followed) => followed.and_then(|injected| {
-                let session = match self.child {
-                    None => Session::continued(injected, self.exit.clone()),
-                    Some(_) => Session::new(injected),
+                let inferior = match self.child {
+                    None => Inferior::continued(injected, self.exit.clone()),
+                    Some(_) => Inferior::new(injected),
                 };
-                match session {
-                    Ok(session) => Followed::Into(Box::new(session)),
+                match inferior {
+                    Ok(inferior) => Followed::Into(Box::new(inferior)),
                     Err(e) => self.lost(&e),
                 }
             }),
@@ -306,7 +306,7 @@ impl Follower {
         }
     }
 
-    fn lost(&self, error: &io::Error) -> Followed<Session> {
+    fn lost(&self, error: &io::Error) -> Followed<Inferior> {
         let program = process::executable(self.process.pid).unwrap_or_default();
         Followed::Lost {
             program: program.display().to_string(),

@@ -7,15 +7,13 @@
 
 use crate::foreign::text::lines;
 use crate::inject::{foreground, sys};
-use crate::placement::Placement;
 use crate::plugin;
-use crate::server::{self, Terminal, options::Options};
-use crate::settings::Settings;
+use crate::programs::{find, locate};
+use crate::server::{self, BackEnd, Terminal, options::Options};
 use crate::socket_dir::SocketDir;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,19 +108,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (options, program) = split(words);
     let (placement, rest) = take("--placement", options.iter().collect());
     let (backend, gdb_options) = take("--backend", rest);
-    let mut settings = Settings::default();
-    if let Some(word) = placement {
-        settings.placement = Placement::parse(&word)?;
-    }
-    let backend = match backend {
-        Some(word) => {
-            let (backend, guards) = server::options::backend(&word)?;
-            guards.check()?;
-            settings.backend = guards;
-            backend
-        }
-        None => None,
-    };
+    let (backend, settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
     let Some((program, args)) = program.split_first() else {
         return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
     };
@@ -242,31 +228,6 @@ fn join(head: &str, tail: &OsStr) -> OsString {
     let mut text = OsString::from(head);
     text.push(tail);
     text
-}
-
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|dir| dir.join(name))
-        .find(|p| is_executable(p))
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata()
-        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-}
-
-/// The program's absolute path, as a shell would find it.
-pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, String> {
-    let path = Path::new(program);
-    let here = path.exists().then(|| path.to_owned());
-    let found = match program.as_bytes().contains(&b'/') {
-        true => here,
-        false => here.or_else(|| find(program.to_str()?)),
-    };
-    let found =
-        found.ok_or_else(|| format!("There is no program {}. Give its path.", path.display()))?;
-    std::path::absolute(&found).map_err(|e| format!("{}: {e}.", found.display()))
 }
 
 #[cfg(test)]

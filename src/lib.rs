@@ -1,17 +1,23 @@
-//! The `ulpf` command as a library: starting programs with the stub inside ([`session`]), serving
+//! The `ulpf` command as a library: starting programs with the stub inside ([`inferior`]), serving
 //! debuggers ([`server`]), and the subcommands.
 #![forbid(unsafe_code)]
+
+#[macro_use]
+mod say;
 
 mod bench;
 pub mod cli;
 pub mod coverage;
 pub mod dap;
 mod doctor;
-pub mod door;
+mod export;
 pub mod follow;
 mod gdb;
+pub mod inferior;
+mod last;
+mod offer;
 pub mod plugin;
-#[macro_use]
+mod programs;
 pub mod run;
 pub mod server;
 pub mod session;

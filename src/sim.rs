@@ -2,31 +2,23 @@
 //! which is GPL-2.0.
 #![forbid(unsafe_code)]
 
+use crate::programs::is_executable;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const NAME: &str = "ulpf-sim";
 
-/// Beside this command, where `make sim` in the source tree leaves it, or in the search path.
+/// Beside this command (there `make sim` leaves it as well) or in the search path.
 pub fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let folder = own.parent()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    [
-        folder.to_owned(),
-        folder.join("../../oracle/target/release"),
-    ]
-    .into_iter()
-    .chain(std::env::split_paths(&path))
-    .map(|folder| folder.join(NAME))
-    .find(|file| is_program(file))
-}
-
-fn is_program(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    std::iter::once(folder.to_owned())
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(NAME))
+        .find(|file| is_executable(file))
 }
 
 pub fn sim(words: Vec<OsString>) -> i32 {

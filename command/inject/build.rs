@@ -25,16 +25,30 @@ fn main() {
     for dir in ["stub", "engine", "ulpf-lib"] {
         watch(&root.join(dir));
     }
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap()).join("stub");
+    // TARGET_DIR/PROFILE/build/ulpf-inject-HASH/out. The profile `stub` has a folder of its own there, which all of our
+    // profiles share, and a lock of its own, so the cargo that runs this script does not wait for the one below.
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    let out = out_dir
+        .ancestors()
+        .nth(4)
+        .expect("OUT_DIR lies in cargo's target folder");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["rustc", "--release", "--lib", "--manifest-path"])
-        .arg(root.join("stub/Cargo.toml"))
+        .args([
+            "rustc",
+            "--profile",
+            "stub",
+            "--package",
+            "ulpf-stub",
+            "--lib",
+            "--manifest-path",
+        ])
+        .arg(root.join("Cargo.toml"))
         .arg("--target-dir")
-        .arg(&out)
+        .arg(out)
         .args(["--", "-C", LINK_ARGS]);
     // What this build's cargo has set for us (features, profile, flags, wrappers such as clippy's)
-    // must not leak into a build of another workspace.
+    // must not leak into a build with another profile.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         let keep = [
@@ -71,7 +85,7 @@ fn main() {
             "The stub (stub/) did not build, so there is nothing to load into a program; see the messages above."
         );
     }
-    let image = out.join("release/libulpf_stub.so");
+    let image = out.join("stub/libulpf_stub.so");
     println!("cargo:rustc-env=ULPF_STUB_IMAGE={}", image.display());
 }
 

@@ -1,9 +1,11 @@
 //! The registers of a stopped thread, in the layout of the kernel's signal frame.
 
 /// General registers as `struct sigcontext_64` lays them out at the start of `uc_mcontext`
-/// (linux/arch/x86/include/uapi/asm/sigcontext.h), so that a signal frame can be used in place.
+/// (linux/arch/x86/include/uapi/asm/sigcontext.h), so that a signal frame can be used in place. The
+/// fields have the processor's names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Gprs {
     pub r8: u64,
     pub r9: u64,
@@ -27,12 +29,16 @@ pub struct Gprs {
 
 /// One thread's registers while it is stopped: in a signal frame, or in a buffer of a test.
 pub struct Cpu<'a> {
+    /// The program's general registers.
     pub gprs: &'a mut Gprs,
+    /// Base of the segment fs.
     pub fs_base: u64,
+    /// Base of the segment gs.
     pub gs_base: u64,
     /// XSAVE image in standard (non-compacted) format as the kernel puts it into signal frames:
     /// legacy area, header at 512 (XSTATE_BV first), components at the offsets CPUID 0xD reports.
     /// Null when the machine has no such state saved.
     pub xsave: *mut u8,
+    /// Bytes at `xsave`.
     pub xsave_len: usize,
 }

@@ -7,53 +7,120 @@
 //! rsp → | return address = restorer                                          |
 //! ```
 
-use crate::cpu::Gprs;
+use ulpf_lib::AccessKind;
 
+use crate::cpu::{Cpu, Gprs};
+
+/// `stack_t` of sigaltstack(2).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SigStack {
+    /// Lowest address.
     pub sp: u64,
+    /// `SS_*` bits.
     pub flags: i32,
+    /// Of no meaning.
     pub pad: i32,
+    /// In bytes.
     pub size: u64,
 }
 
+/// The thread runs on its alternate stack.
 pub const SS_ONSTACK: i32 = 1;
+/// The thread has no alternate stack.
 pub const SS_DISABLE: i32 = 2;
+/// The alternate stack is taken away while a handler runs on it.
 pub const SS_AUTODISARM: i32 = i32::MIN;
 
+/// `struct ucontext` with the `struct sigcontext_64` in it, as the kernel lays them out.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UContext {
+    /// `UC_*` bits of the kernel.
     pub flags: u64,
+    /// Of no meaning (null).
     pub link: u64,
+    /// The alternate stack that holds again after the return.
     pub stack: SigStack,
+    /// General registers.
     pub gprs: Gprs,
+    /// Code segment.
     pub cs: u16,
+    /// 0, as the kernel has it.
     pub gs: u16,
+    /// 0, as the kernel has it.
     pub fs: u16,
+    /// Stack segment.
     pub ss: u16,
+    /// Error code of a page fault (1 present, 2 write, 4 user, 16 fetch).
     pub err: u64,
+    /// Number of the exception.
     pub trapno: u64,
+    /// Of no meaning.
     pub oldmask: u64,
+    /// The address that has faulted.
     pub cr2: u64,
+    /// Extended state, see [`fpstate_len`]; null: none.
     pub fpstate: *mut u8,
+    /// Of no meaning.
     pub reserved: [u64; 8],
+    /// The mask that holds again after the return.
     pub sigmask: u64,
 }
 
+/// Bits of [`UContext::err`] (Intel SDM vol. 3, 4.7).
+const WRITE: u64 = 2;
+const FETCH: u64 = 16;
+
+impl UContext {
+    /// Of a page fault: did the access want to write? (Or to read and to write; the processor does not say.)
+    pub fn access(&self) -> AccessKind {
+        match self.err & WRITE {
+            0 => AccessKind::Read,
+            _ => AccessKind::Write,
+        }
+    }
+
+    /// Was it the instruction itself that could not be read?
+    pub fn fetches(&self) -> bool {
+        self.err & FETCH != 0
+    }
+
+    /// The processor as the frame has it, with these bases of fs and gs.
+    ///
+    /// # Safety
+    /// `fpstate` is null, or points to an image that the kernel or the stub wrote and that nobody else uses meanwhile.
+    pub unsafe fn cpu(&mut self, fs_base: u64, gs_base: u64) -> Cpu<'_> {
+        // SAFETY: the caller's promise.
+        let (_, xsave_len) = unsafe { fpstate_len(self.fpstate) };
+        Cpu {
+            gprs: &mut self.gprs,
+            fs_base,
+            gs_base,
+            xsave: self.fpstate,
+            xsave_len,
+        }
+    }
+}
+
+/// `siginfo_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SigInfo {
+    /// Number of the signal.
     pub signo: i32,
+    /// 0.
     pub errno: i32,
+    /// `si_code`: above 0 if the kernel has raised it.
     pub code: i32,
+    /// Of no meaning.
     pub pad: i32,
     /// si_addr, si_pid/si_uid, si_call_addr, …
     pub data: [u64; 14],
 }
 
 impl SigInfo {
+    /// All fields 0.
     pub const fn zeroed() -> SigInfo {
         SigInfo {
             signo: 0,
@@ -77,14 +144,19 @@ impl SigInfo {
     }
 }
 
+/// What a handler finds at its stack pointer (`struct rt_sigframe` of x86-64).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SigFrame {
+    /// Where the handler returns to.
     pub restorer: u64,
+    /// The third argument of a handler.
     pub uc: UContext,
+    /// The second argument of a handler.
     pub info: SigInfo,
 }
 
+/// `fpstate` is longer than the legacy 512 bytes and says by how much (`FP_XSTATE_MAGIC1` of the kernel).
 pub const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const SW_RESERVED: usize = 464;
 /// Size of an image without extended state (FXSAVE).

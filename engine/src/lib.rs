@@ -4,7 +4,8 @@ extern crate alloc;
 
 pub mod access;
 pub mod agent;
-pub mod behind;
+pub mod attribution;
+
 #[cfg(test)]
 mod corpus;
 pub mod cpu;

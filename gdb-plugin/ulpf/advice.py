@@ -35,7 +35,7 @@ def _of(breakpoint):
 def _software(breakpoint, expression):
     if not door.pid():
         return None  # decided when the program runs
-    head = f"ulpf: GDB will single-step the program for this watch, many thousand times slower: "
+    head = "ulpf: GDB will single-step the program for this watch, many thousand times slower: "
     value = door.evaluate(expression)
     if door.address_of(value) is None:
         return head + f"{expression} is in no memory.\n      Watch the variables that it is made of: ulpf watch VARIABLE if CONDITION"

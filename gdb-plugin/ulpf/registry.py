@@ -247,7 +247,7 @@ class Watches:
             answer = wire.text(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
         except UlpfError as e:
             answer = str(e)
-        if '"filtered":[' not in answer or not {i for i in watch.ids()} <= set(_numbers(answer)):
+        if '"filtered":[' not in answer or not set(watch.ids()) <= set(_numbers(answer)):
             self._disarm(watch)
             raise UlpfError(f"the condition {watch.spec.condition} cannot be used", answer.strip().rstrip("."),
                             "use integers and pointers, or a global variable with its own name")

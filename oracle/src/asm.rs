@@ -92,11 +92,11 @@ impl Asm {
     pub fn define_flags(&mut self, value: u8) {
         self.put(&[0x3c, value]);
     }
-    pub fn syscall(&mut self, nr: u64, args: &[u64]) {
+    pub fn syscall(&mut self, nr: libc::c_long, args: &[u64]) {
         for (reg, value) in [RDI, RSI, RDX, R10, R8].into_iter().zip(args) {
             self.mov(reg, *value);
         }
-        self.mov(RAX, nr);
+        self.mov(RAX, nr as u64);
         self.put(&[0x0f, 0x05]);
         // rcx and r11 hold what the processor put there.
         self.put(&[0x31, 0xc9, 0x45, 0x31, 0xdb]);

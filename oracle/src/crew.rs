@@ -44,7 +44,7 @@ impl Crew {
                 // Files, signals, memory are shared; the parent stores the number before it goes on.
                 const FLAGS: u64 = 0x11_0f00 | 0x4_0000;
                 a.syscall(
-                    56,
+                    libc::SYS_clone,
                     &[FLAGS, part.control_at + 0xf00, THREADS + 8 * n as u64],
                 );
                 // test eax, eax ; jnz over
@@ -63,7 +63,7 @@ impl Crew {
             };
             leave(&mut a);
             let wait = a.pc();
-            a.syscall(24, &[]);
+            a.syscall(libc::SYS_sched_yield, &[]);
             // cmp qword [RUNNING], 0 ; jne wait
             a.put(&[0x48, 0x83, 0x3c, 0x25]);
             a.put(&(RUNNING as u32).to_le_bytes());
@@ -72,10 +72,10 @@ impl Crew {
             a.put(&[far as u8]);
             if e + 1 == self.epochs().len() {
                 a.marker();
-                a.syscall(231, &[0]);
+                a.syscall(libc::SYS_exit_group, &[0]);
                 back.push(a.pc());
                 leave(&mut a);
-                a.syscall(60, &[0]);
+                a.syscall(libc::SYS_exit, &[0]);
             }
         }
         let done = back.pop().unwrap_or(CODE);

@@ -56,31 +56,33 @@ impl Kernel {
 
     pub fn call(&mut self, nr: u64, a: &[u64; 6], m: &mut impl Memory) -> Done {
         let mut d = Done::default();
-        d.result = match nr {
-            // read, pread64
-            0 | 17 => self.read(a[0], &[(a[1], a[2])], (nr == 17).then_some(a[3]), m, &mut d),
-            // write, pwrite64
-            1 | 18 => self.write(a[0], &[(a[1], a[2])], (nr == 18).then_some(a[3]), m, &mut d),
-            // readv, preadv, writev, pwritev
-            19 | 20 | 295 | 296 => {
+        let one = &[(a[1], a[2])];
+        d.result = match nr as i64 {
+            libc::SYS_read => self.read(a[0], one, None, m, &mut d),
+            libc::SYS_pread64 => self.read(a[0], one, Some(a[3]), m, &mut d),
+            libc::SYS_write => self.write(a[0], one, None, m, &mut d),
+            libc::SYS_pwrite64 => self.write(a[0], one, Some(a[3]), m, &mut d),
+            call @ (libc::SYS_readv | libc::SYS_preadv | libc::SYS_writev | libc::SYS_pwritev) => {
                 let Some(iov) = vectors(a[1], a[2], m) else {
                     d.result = EFAULT;
                     return d;
                 };
-                let at = (nr >= 295).then_some(a[3]);
-                match nr {
-                    19 | 295 => self.read(a[0], &iov, at, m, &mut d),
+                let at = matches!(call, libc::SYS_preadv | libc::SYS_pwritev).then_some(a[3]);
+                match call {
+                    libc::SYS_readv | libc::SYS_preadv => self.read(a[0], &iov, at, m, &mut d),
                     _ => self.write(a[0], &iov, at, m, &mut d),
                 }
             }
-            // mmap: the arenas, which are there already
-            9 => a[0] as i64,
-            // close, dup2, memfd_create, pipe2, ftruncate
-            3 | 33 | 319 | 77 => 0,
-            22 | 293 => 0,
-            24 => 0,
-            158 => 0,
-            60 | 231 => {
+            // The arenas, which are there already.
+            libc::SYS_mmap => a[0] as i64,
+            libc::SYS_close
+            | libc::SYS_dup2
+            | libc::SYS_memfd_create
+            | libc::SYS_ftruncate
+            | libc::SYS_pipe
+            | libc::SYS_pipe2 => 0,
+            libc::SYS_sched_yield | libc::SYS_arch_prctl => 0,
+            libc::SYS_exit | libc::SYS_exit_group => {
                 d.verdict = Some(Verdict::Exit);
                 0
             }

@@ -33,7 +33,7 @@ const USAGE: &str = "\
 oracle soak [SECONDS] [--seed N]   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
-oracle examples [NAME]             the programs of examples/
+oracle examples [NAME]             the programs of examples/ and tests/programs/
 oracle one unicorn|step|crew|registers SEED
                                    one program
 

@@ -19,7 +19,7 @@ pub struct Symbols {
 impl Symbols {
     pub fn read(path: &Path) -> Result<Symbols> {
         let file = std::fs::read(path)
-            .with_context(|| format!("cannot read {} (make examples)", path.display()))?;
+            .with_context(|| format!("cannot read {} (make check builds it)", path.display()))?;
         ensure!(file.starts_with(b"\x7fELF\x02"), "not an ELF file");
         let number = |at: u64, len: usize| -> u64 {
             let mut bytes = [0; 8];

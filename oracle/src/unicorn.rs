@@ -319,7 +319,7 @@ fn syscall(uc: &mut Unicorn<Box<Machine>>) {
     m.pieces.clear();
     let pc = m.pc;
     // The segment bases are registers here.
-    if nr == 158 {
+    if nr as i64 == libc::SYS_arch_prctl {
         let base = match args[0] {
             0x1001 => R::GS_BASE,
             _ => R::FS_BASE,

@@ -9,22 +9,29 @@
 //! ```
 
 pub mod bridge;
+pub mod config;
 pub mod costs;
+pub mod debug;
 pub mod device;
 pub mod elf;
+mod errno;
 pub mod fault;
+mod host;
 pub mod instructions;
 pub mod machine;
 pub mod memory;
 pub mod mmu;
 pub mod os;
 pub mod processes;
+pub mod registers;
 pub mod report;
 pub mod sentry;
 pub mod signals;
+pub mod state;
 pub mod stats;
 pub mod tables;
 pub mod threads;
 pub mod time;
 pub mod tlb;
+mod user_memory;
 pub mod write_once;

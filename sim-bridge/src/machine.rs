@@ -1,159 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The machine: Unicorn executes; hooks put the MMU's model (`fault.rs`) between the program and its
-//! memory, and Linux's system calls (`os.rs`) under it.
+//! The machine: Unicorn executes; hooks put the MMU's model (`fault/`) between the program and its
+//! memory, and Linux's system calls (`os/`) under it.
 
-use crate::bridge::debug::{Debug, Pause};
-use crate::costs::{Costs, Step};
-use crate::device::Devices;
+use crate::costs::Step;
 use crate::elf::Elf;
-use crate::fault::Abort;
 use crate::instructions;
-use crate::memory::{PAGE, STACK, STACK_TOP, Space, up};
-use crate::mmu::{Mmu, RO};
-use crate::os::{self, File, Os};
-use crate::processes::{self, Family};
-use crate::signals::{self, Info, Signals};
-use crate::stats::Stats;
-use crate::threads::{Later, Thread};
+use crate::memory::{PAGE, STACK, STACK_TOP, up};
+use crate::mmu::RO;
+use crate::os::{File, calls, stack::first_stack};
+use crate::signals::{self, Info, deliver};
+use crate::state::{Observer, State, Uc, code_at};
 use crate::time;
-use crate::write_once::Rule;
 use anyhow::{Result, anyhow, ensure};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot, TlbEntry, TlbType};
-use unicorn_engine::{Context, RegisterX86 as R, Unicorn, X86Insn, uc_error};
+use unicorn_engine::{RegisterX86 as R, Unicorn, X86Insn, uc_error};
 
-pub type Uc<'a> = Unicorn<'a, ()>;
-
-/// Instructions in one handler of faults; the default.
-pub const HANDLER_LIMIT: u64 = 10_000_000;
-
-#[derive(Clone)]
-pub struct Config {
-    /// Nothing is counted, and no access is looked at before the user's tables exist.
-    pub functional: bool,
-    pub tlb: usize,
-    pub rule: Rule,
-    pub costs: Costs,
-    /// The run ends after so many instructions.
-    pub limit: Option<u64>,
-    /// And after so many in a handler of faults that does not return.
-    pub handler_limit: u64,
-    /// The program may fork, and get signals from outside: this process is the program's, alone.
-    pub processes: bool,
-    /// Options for the simulator of the program that execve starts; none: there is no execve.
-    pub options: Option<Vec<String>>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            functional: false,
-            tlb: 64,
-            rule: Rule::Corrected,
-            costs: Costs::default(),
-            limit: None,
-            handler_limit: HANDLER_LIMIT,
-            processes: false,
-            options: None,
-        }
-    }
-}
-
-/// How a run ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum End {
-    Exit(i32),
-    /// A signal that the program would have died of, and why.
-    Signal(i32, String),
-    /// The machine cannot go on.
-    Failed(String),
-    /// It can: what a debugger wanted has come.
-    Paused(Pause),
-}
-
-pub(crate) struct Observer {
-    pub access: Box<dyn FnMut(u64, u64, bool)>,
-    pub line: Box<dyn FnMut(u64, bool)>,
-}
-
-pub struct State {
-    pub(crate) observer: Option<Observer>,
-    pub mmu: Mmu,
-    pub stats: Stats,
-    pub costs: Costs,
-    pub space: Space,
-    pub os: Os,
-    pub device: Devices,
-    pub end: Option<End>,
-    pub full: bool,
-    pub(crate) pc: u64,
-    pub(crate) abort: Option<Abort>,
-    pub(crate) context: Option<Context>,
-    /// Hooks for every instruction and access are in place.
-    hooked: bool,
-    /// There is guarded memory that the program may execute.
-    pub(crate) fetches: bool,
-    /// An `iretq` that ends a handler is next. Unicorn would look for descriptor tables.
-    iretq: bool,
-    /// Frames of the current thread's handlers that have not returned, and the cycle in which the
-    /// outermost began.
-    pub(crate) frames: Vec<u64>,
-    pub(crate) entered: u64,
-    /// The next instruction is the handler's first, which has been paid.
-    pub(crate) paid: bool,
-    /// The instruction at work has been charged.
-    pub(crate) charged: bool,
-    pub(crate) modifies: HashMap<u64, bool>,
-    pub(crate) limit: u64,
-    handler_limit: u64,
-    /// Instructions since the handler's entry, as far as `attend` has counted.
-    pub(crate) in_handler: u64,
-    attended: u64,
-    /// When a handler has returned last, and how often that has been of no use.
-    pub(crate) back: u64,
-    pub(crate) stuck: u32,
-    /// The number of the instruction before which `attend` is to look.
-    pub(crate) attention: u64,
-    /// Somebody needs the hooks.
-    pub(crate) want_hooks: bool,
-    pub threads: Vec<Thread>,
-    pub current: usize,
-    /// The current one has ended.
-    pub(crate) gone: bool,
-    pub(crate) last_id: u32,
-    /// The turn of the current thread ends before this instruction.
-    pub(crate) slice_end: u64,
-    pub signals: Signals,
-    /// Unicorn was asked to stop, for what comes between two instructions.
-    asked: bool,
-    /// An exception that an instruction has raised.
-    exception: Option<u32>,
-    /// The system call at work, what is left of it, and whether a signal has ended its wait.
-    pub(crate) calling: Option<u64>,
-    pub(crate) later: Option<Later>,
-    pub(crate) interrupted: bool,
-    /// When a call that is made again and again was made first.
-    pub(crate) since: Option<u64>,
-    /// Time that went by while nobody ran.
-    pub(crate) skipped: u64,
-    pub processes: bool,
-    pub(crate) options: Option<Vec<String>>,
-    /// The program has set one.
-    pub(crate) timers: bool,
-    /// There are, or were, other processes; this one is a child.
-    pub(crate) forked: bool,
-    pub child: bool,
-    pub(crate) family: Family,
-    /// Starts and ends, disjoint, in order.
-    pub(crate) watches: Vec<(u64, u64)>,
-    /// The access that the modelled handler saw last: instruction count and address.
-    pub(crate) served: (u64, u64),
-    pub debug: Debug,
-    /// How it has ended, which the debugger hears after the last hit.
-    ended: Option<End>,
-}
+pub use crate::config::Config;
+pub use crate::state::End;
 
 /// Unicorn is dropped before the state, which its hooks know.
 pub struct Machine {
@@ -165,15 +30,6 @@ fn uc_failed(e: uc_error) -> anyhow::Error {
     anyhow!("unicorn: {e:?}")
 }
 
-/// Up to 15 bytes of code.
-pub(crate) fn code_at(uc: &Uc, pc: u64) -> Vec<u8> {
-    let to_page = (PAGE - pc % PAGE).min(15) as usize;
-    [15, to_page]
-        .iter()
-        .find_map(|&len| uc.mem_read_as_vec(pc, len).ok())
-        .unwrap_or_default()
-}
-
 impl Machine {
     pub fn new(config: &Config) -> Result<Machine> {
         let mut uc = Unicorn::new(Arch::X86, Mode::MODE_64).map_err(uc_failed)?;
@@ -182,64 +38,16 @@ impl Machine {
         uc.reg_write(R::CR4, cr4 | 0x600).map_err(uc_failed)?;
         uc.reg_write(R::EFLAGS, 0x202).map_err(uc_failed)?;
         let context = uc.context_alloc().map_err(uc_failed)?;
-        let state = Rc::new(RefCell::new(State {
-            observer: None,
-            mmu: Mmu::new(config.tlb, config.rule)?,
-            stats: Stats::default(),
-            costs: config.costs.clone(),
-            space: Space::default(),
-            os: Os::default(),
-            device: Devices::default(),
-            end: None,
-            full: !config.functional,
-            pc: 0,
-            abort: None,
-            context: Some(context),
-            hooked: false,
-            fetches: false,
-            iretq: false,
-            frames: vec![],
-            entered: 0,
-            paid: false,
-            charged: false,
-            modifies: HashMap::new(),
-            limit: config.limit.unwrap_or(u64::MAX),
-            handler_limit: config.handler_limit,
-            in_handler: 0,
-            attended: 0,
-            back: u64::MAX,
-            stuck: 0,
-            attention: 0,
-            want_hooks: false,
-            threads: vec![processes::first_thread()],
-            current: 0,
-            gone: false,
-            last_id: processes::FIRST,
-            slice_end: u64::MAX,
-            signals: Signals::default(),
-            asked: false,
-            exception: None,
-            calling: None,
-            later: None,
-            interrupted: false,
-            since: None,
-            skipped: 0,
-            processes: config.processes,
-            options: config.options.clone(),
-            timers: false,
-            forked: false,
-            child: false,
-            family: Family::default(),
-            watches: vec![],
-            served: (u64::MAX, 0),
-            debug: Debug::default(),
-            ended: None,
-        }));
+        let state = Rc::new(RefCell::new(State::new(config, context)?));
         let mut machine = Machine { uc, state };
         machine.hook_always().map_err(uc_failed)?;
         match config.functional {
             true => machine.hook_translations().map_err(uc_failed)?,
-            false => time::hook(&mut machine).map_err(uc_failed)?,
+            false => {
+                let state = Rc::as_ptr(&machine.state);
+                // SAFETY: `Machine` drops Unicorn before the state, which is never moved.
+                unsafe { time::hook(&machine.uc, state) }.map_err(uc_failed)?;
+            }
         }
         machine.state.borrow_mut().want_hooks = !config.functional || config.limit.is_some();
         if config.processes {
@@ -285,7 +93,7 @@ impl Machine {
                     s.debug.settle(uc, thread, false);
                     s.debug.before_call(uc);
                 }
-                os::call(uc, s);
+                calls::call(uc, s);
                 if s.debug.has_watches() {
                     let pc = s.pc;
                     s.debug.after_call(uc, pc, thread);
@@ -437,7 +245,7 @@ impl Machine {
         s.space
             .map(&mut self.uc, STACK_TOP - STACK, STACK, 3)
             .map_err(uc_failed)?;
-        let sp = os::first_stack(&mut self.uc, elf, args, environment)?;
+        let sp = first_stack(&mut self.uc, elf, args, environment)?;
         self.uc.reg_write(R::RSP, sp).map_err(uc_failed)?;
         self.uc.reg_write(R::RIP, elf.entry).map_err(uc_failed)?;
         Ok(())
@@ -509,8 +317,8 @@ impl Machine {
             let ready = {
                 let s = &mut *self.state.borrow_mut();
                 s.schedule(&mut self.uc).and_then(|()| {
-                    signals::collect(s);
-                    signals::deliver(&mut self.uc, s)
+                    deliver::collect(s);
+                    deliver::deliver(&mut self.uc, s)
                 })
             };
             if let Err(end) = ready {
@@ -533,11 +341,6 @@ const LOOK: u64 = 1 << 14;
 impl State {
     pub(crate) fn must_hook(&self) -> bool {
         !self.hooked && (self.want_hooks || self.mmu.in_use())
-    }
-
-    /// The current thread as debuggers number it: the first is 1.
-    fn thread_number(&self) -> u64 {
-        u64::from(self.thread_id() - self.threads[0].id.min(self.thread_id())) + 1
     }
 
     fn has_signals(&self) -> bool {
@@ -594,7 +397,7 @@ impl State {
         if let Some(number) = self.exception.take() {
             let near = if self.hooked { self.pc } else { pc };
             let (signal, info, why) = exception(number, pc, near);
-            return signals::raise(uc, self, signal, info, why).err();
+            return deliver::raise(uc, self, signal, info, why).err();
         }
         let trap = match std::mem::take(&mut self.iretq) || result == Err(uc_error::INSN_INVALID) {
             true => instructions::decode(&code_at(uc, pc)),
@@ -620,7 +423,7 @@ impl State {
                 format!("{} at {pc:#x}", what(e)),
             ),
         };
-        signals::raise(uc, self, signal, info, why).err()
+        deliver::raise(uc, self, signal, info, why).err()
     }
 }
 

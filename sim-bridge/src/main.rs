@@ -7,8 +7,9 @@ use ulpf_sim_bridge::bridge::serve;
 use ulpf_sim_bridge::bridge::session::Session;
 use ulpf_sim_bridge::elf::{self, Elf};
 use ulpf_sim_bridge::machine::{Config, End, Machine};
-use ulpf_sim_bridge::os::Resume;
-use ulpf_sim_bridge::{processes, report};
+use ulpf_sim_bridge::os::exec::Resume;
+use ulpf_sim_bridge::processes::calls as processes;
+use ulpf_sim_bridge::report;
 
 const USAGE: &str = "\
 Runs a static x86-64 Linux program on a simulated processor with user-level page faults.

@@ -7,11 +7,12 @@ use crate::tables::Tables;
 use crate::tlb::Tlb;
 use crate::write_once::{Rule, WriteOnce};
 use anyhow::Result;
+use ulpf_lib::device::abi;
 
-pub const RW: u8 = 0;
-pub const RO: u8 = 1;
-pub const EXE: u8 = 2;
-pub const NONE: u8 = 3;
+pub const RW: u8 = abi::RW as u8;
+pub const RO: u8 = abi::RO as u8;
+pub const EXE: u8 = abi::EXE as u8;
+pub const NONE: u8 = abi::NONE as u8;
 
 pub struct Mmu {
     /// Base of the user's tables; 0: none.

@@ -2,7 +2,7 @@
 //! `rdtsc` and `rdtscp` count the model's cycles, as the thesis's measurements do. The one place that
 //! asks Unicorn's C interface: its Rust one has no hook for them.
 
-use crate::machine::{Machine, State};
+use crate::state::{State, Uc};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use unicorn_engine::{
@@ -27,14 +27,15 @@ unsafe extern "C" fn read(uc: *mut uc_engine, state: *mut c_void) -> i32 {
     1
 }
 
-pub fn hook(machine: &mut Machine) -> Result<(), uc_error> {
-    let state = std::rc::Rc::as_ptr(&machine.state);
+/// # Safety
+/// Unicorn is dropped before the state, and the state never moves.
+pub unsafe fn hook(uc: &Uc, state: *const RefCell<State>) -> Result<(), uc_error> {
     for instruction in [X86Insn::RDTSC, X86Insn::RDTSCP] {
         let mut handle = 0;
-        // SAFETY: the machine drops Unicorn before the state, and the state never moves.
+        // SAFETY: the caller's promise.
         let done = unsafe {
             uc_hook_add(
-                machine.uc.get_handle(),
+                uc.get_handle(),
                 &raw mut handle,
                 HookType::INSN.0 as i32,
                 read as *mut c_void,

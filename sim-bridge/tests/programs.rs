@@ -95,8 +95,13 @@ fn a_program_runs_as_on_linux() {
 
 #[test]
 fn examples_run_as_on_linux() {
-    for name in ["five", "heap1000", "structs", "strings"] {
-        let p = build(&format!("../examples/{name}.c"), &["-static"]);
+    let tests = ["five", "heap1000", "strings"].map(|name| format!("../tests/programs/{name}.c"));
+    for name in tests
+        .iter()
+        .map(String::as_str)
+        .chain(["../examples/structs.c"])
+    {
+        let p = build(name, &["-static"]);
         let native = Command::new(&p).output().unwrap();
         let run = sim(&["--functional"], &p, &[]);
         assert_eq!(

@@ -30,7 +30,10 @@ const SOURCES: &[(&str, &str)] = &[
     source!("quantum.c"),
     source!("lbm.c"),
     source!("plugin.py"),
-    ("hotlocal.c", include_str!("../../examples/hotlocal.c")),
+    (
+        "hotlocal.c",
+        include_str!("../../tests/programs/hotlocal.c"),
+    ),
 ];
 
 /// A folder of our own, gone when we are.

@@ -8,102 +8,10 @@ use super::protocol::{
     FunctionBreakpoint, InstructionBreakpoint, SetBreakpoints, SetOf, SourceBreakpoint,
 };
 use super::session::{Answer, Session};
+use super::state::breakpoints::{Kind, NEVER, One, Verdict, Wanted, ignored, wanted};
+use super::state::sources::source;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// An ignore count that nobody reaches.
-const NEVER: i64 = i32::MAX as i64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Source,
-    Function,
-    Instruction,
-    Exception(&'static str),
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Stop,
-    GoOn,
-}
-
-#[derive(Default)]
-pub struct Breakpoints {
-    /// By GDB's numbers.
-    pub(super) set: BTreeMap<i64, One>,
-    /// The temporary one at main.
-    pub entry: Option<i64>,
-    pub(super) signals: Option<bool>,
-}
-
-pub(super) struct One {
-    pub kind: Kind,
-    pub wish: Wish,
-    pub stops: i64,
-    /// As the client has been told.
-    pub told: Value,
-}
-
-/// What the client wants; the same wish is the same breakpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Wish {
-    /// The file, for those at lines.
-    pub group: String,
-    pub place: String,
-    pub condition: Option<String>,
-    pub hit: Option<(&'static str, i64)>,
-    pub log: Option<String>,
-}
-
-impl Breakpoints {
-    pub fn kind(&self, number: i64) -> Option<Kind> {
-        self.set.get(&number).map(|b| b.kind)
-    }
-}
-
-/// `5` (the fifth hit), `>= 5`, `> 5`, `< 5`, `<= 5`, `% 5` (every fifth), in few operators.
-pub fn hit_condition(text: Option<&str>) -> Result<Option<(&'static str, i64)>, String> {
-    let Some(text) = text.map(str::trim).filter(|t| !t.is_empty()) else {
-        return Ok(None);
-    };
-    let digits = text.trim_start_matches(['=', '<', '>', '%']);
-    let operator = &text[..text.len() - digits.len()];
-    let wrong = || {
-        format!(
-            "The hit condition \"{text}\" is not understood: write 5, >= 5, > 5, < 5, <= 5, or % 5."
-        )
-    };
-    let number: i64 = digits.trim().parse().map_err(|_| wrong())?;
-    let (operator, number) = match operator {
-        "" | "=" | "==" | "===" => ("==", number),
-        ">=" => (">=", number),
-        ">" => (">=", number + 1),
-        "<=" => ("<=", number),
-        "<" => ("<=", number - 1),
-        "%" => ("%", number),
-        _ => return Err(wrong()),
-    };
-    if !(1..=NEVER / 2).contains(&number) {
-        return Err(wrong());
-    }
-    Ok(Some((operator, number)))
-}
-
-/// How many hits GDB leaves out before the first stop.
-fn ignored(hit: Option<(&'static str, i64)>) -> i64 {
-    match hit {
-        Some(("==" | ">=" | "%", n)) => n - 1,
-        _ => 0,
-    }
-}
-
-/// An `Option` that an empty text is, too.
-pub(super) fn some(text: &Option<String>) -> Option<String> {
-    text.as_ref()
-        .filter(|t| !t.trim().is_empty())
-        .map(|t| t.trim().to_string())
-}
 
 impl Session {
     pub async fn set_breakpoints(&mut self, asked: SetBreakpoints) -> Answer {
@@ -124,23 +32,23 @@ impl Session {
                 .collect();
         }
         let first = i64::from(self.asked.linesStartAt1 == Some(false));
-        let wishes = list.iter().map(|b| {
+        let all = list.iter().map(|b| {
             let place = format!(
                 "--source {} --line {}",
                 quote(&path),
                 b.line.saturating_add(first)
             );
-            wish(&path, place, &b.condition, &b.hitCondition, &b.logMessage)
+            wanted(&path, place, &b.condition, &b.hitCondition, &b.logMessage)
         });
-        self.set_wishes(Kind::Source, &path, wishes.collect()).await
+        self.set_wanted(Kind::Source, &path, all.collect()).await
     }
 
     pub async fn set_function_breakpoints(&mut self, asked: SetOf<FunctionBreakpoint>) -> Answer {
-        let wishes = asked.breakpoints.iter().map(|b| {
+        let all = asked.breakpoints.iter().map(|b| {
             let place = format!("--function {}", quote(b.name.trim()));
-            wish("functions", place, &b.condition, &b.hitCondition, &None)
+            wanted("functions", place, &b.condition, &b.hitCondition, &None)
         });
-        self.set_wishes(Kind::Function, "functions", wishes.collect())
+        self.set_wanted(Kind::Function, "functions", all.collect())
             .await
     }
 
@@ -148,56 +56,56 @@ impl Session {
         &mut self,
         asked: SetOf<InstructionBreakpoint>,
     ) -> Answer {
-        let wishes = asked.breakpoints.iter().map(|b| {
+        let all = asked.breakpoints.iter().map(|b| {
             let address = super::memory::address(&b.instructionReference)
                 .map(|a| a.wrapping_add_signed(b.offset))
                 .ok_or_else(|| format!("{} is no address.", b.instructionReference))?;
             let place = format!("*{address:#x}");
-            wish("instructions", place, &b.condition, &b.hitCondition, &None)
+            wanted("instructions", place, &b.condition, &b.hitCondition, &None)
         });
-        self.set_wishes(Kind::Instruction, "instructions", wishes.collect())
+        self.set_wanted(Kind::Instruction, "instructions", all.collect())
             .await
     }
 
     /// Makes a group's breakpoints what the client wants; the program rests meanwhile.
-    async fn set_wishes(
+    async fn set_wanted(
         &mut self,
         kind: Kind,
         group: &str,
-        wishes: Vec<Result<Wish, String>>,
+        all: Vec<Result<Wanted, String>>,
     ) -> Answer {
         self.gdb()?;
         let was_running = self.rest().await?;
-        let wanted: Vec<&Wish> = wishes.iter().flatten().collect();
-        let here = |b: &One| b.kind == kind && b.wish.group == group;
+        let kept: Vec<&Wanted> = all.iter().flatten().collect();
+        let here = |b: &One| b.kind == kind && b.wanted.group == group;
         let gone: Vec<i64> = self
             .breakpoints
             .set
             .iter()
-            .filter(|(_, b)| here(b) && !wanted.contains(&&b.wish))
+            .filter(|(_, b)| here(b) && !kept.contains(&&b.wanted))
             .map(|(n, _)| *n)
             .collect();
         for number in gone {
             let _ = self.mi(&format!("-break-delete {number}")).await;
             self.breakpoints.set.remove(&number);
         }
-        let mut known: BTreeMap<Wish, i64> = self
+        let mut known: BTreeMap<Wanted, i64> = self
             .breakpoints
             .set
             .iter()
             .filter(|(_, b)| here(b))
-            .map(|(n, b)| (b.wish.clone(), *n))
+            .map(|(n, b)| (b.wanted.clone(), *n))
             .collect();
         let mut told = Vec::new();
-        for wish in wishes {
-            let one = match wish {
+        for wanted in all {
+            let one = match wanted {
                 Err(why) => Err(why),
-                Ok(wish) => match known.get(&wish) {
+                Ok(wanted) => match known.get(&wanted) {
                     Some(number) => Ok(*number),
                     None => {
-                        let made = self.insert(kind, &wish).await;
+                        let made = self.insert(kind, &wanted).await;
                         if let Ok(number) = &made {
-                            known.insert(wish, *number);
+                            known.insert(wanted, *number);
                         }
                         made
                     }
@@ -212,15 +120,15 @@ impl Session {
         Ok(json!({"breakpoints": told}))
     }
 
-    async fn insert(&mut self, kind: Kind, wish: &Wish) -> Result<i64, String> {
+    async fn insert(&mut self, kind: Kind, wanted: &Wanted) -> Result<i64, String> {
         let mut command = String::from("-break-insert -f");
-        if let Some(condition) = &wish.condition {
+        if let Some(condition) = &wanted.condition {
             command += &format!(" -c {}", quote(condition));
         }
-        if ignored(wish.hit) > 0 {
-            command += &format!(" -i {}", ignored(wish.hit));
+        if ignored(wanted.hit) > 0 {
+            command += &format!(" -i {}", ignored(wanted.hit));
         }
-        command += &format!(" {}", wish.place);
+        command += &format!(" {}", wanted.place);
         let answer = self.mi(&command).await?;
         let fields = answer
             .fields("bkpt")
@@ -231,7 +139,7 @@ impl Session {
         let told = describe(fields);
         let one = One {
             kind,
-            wish: wish.clone(),
+            wanted: wanted.clone(),
             stops: 0,
             told,
         };
@@ -245,7 +153,7 @@ impl Session {
             return Verdict::Stop;
         };
         one.stops += 1;
-        let (stops, hit, log) = (one.stops, one.wish.hit, one.wish.log.clone());
+        let (stops, hit, log) = (one.stops, one.wanted.hit, one.wanted.log.clone());
         let next = match hit {
             Some(("==", _)) => Some(NEVER),
             Some(("<=", n)) if stops >= n => Some(NEVER),
@@ -269,8 +177,8 @@ impl Session {
             .breakpoints
             .set
             .iter()
-            .filter(|(_, b)| b.wish.hit.is_some())
-            .map(|(n, b)| (*n, ignored(b.wish.hit)))
+            .filter(|(_, b)| b.wanted.hit.is_some())
+            .map(|(n, b)| (*n, ignored(b.wanted.hit)))
             .collect();
         for (number, count) in counted {
             let _ = self.mi(&format!("-break-after {number} {count}")).await;
@@ -344,22 +252,6 @@ impl Session {
     }
 }
 
-fn wish(
-    group: &str,
-    place: String,
-    condition: &Option<String>,
-    hit: &Option<String>,
-    log: &Option<String>,
-) -> Result<Wish, String> {
-    Ok(Wish {
-        group: group.into(),
-        place,
-        condition: some(condition),
-        hit: hit_condition(hit.as_deref())?,
-        log: some(log),
-    })
-}
-
 /// GDB's breakpoint as the protocol's.
 fn describe(bkpt: &Fields) -> Value {
     let mut told = json!({"id": bkpt.number("number"), "verified": !bkpt.has("pending")});
@@ -373,7 +265,7 @@ fn describe(bkpt: &Fields) -> Value {
     }
     let path = place.text("fullname");
     if !path.is_empty() {
-        told["source"] = super::info::source(path);
+        told["source"] = source(path);
     }
     if let Some(address) = place.address("addr") {
         told["instructionReference"] = format!("{address:#x}").into();
@@ -383,27 +275,4 @@ fn describe(bkpt: &Fields) -> Value {
         told["message"] = "No code is there yet; it is set when a library brings it. (Is the program compiled with -g?)".into();
     }
     told
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hit_conditions() {
-        for (text, wanted) in [
-            ("5", ("==", 5)),
-            ("== 5", ("==", 5)),
-            (">5", (">=", 6)),
-            (">= 5 ", (">=", 5)),
-            ("<5", ("<=", 4)),
-            ("% 5", ("%", 5)),
-        ] {
-            assert_eq!(hit_condition(Some(text)), Ok(Some(wanted)), "{text}");
-        }
-        assert_eq!(hit_condition(Some(" ")), Ok(None));
-        for bad in ["x", "-1", "0", "< 1", "5 5", "!= 5", "99999999999999999999"] {
-            assert!(hit_condition(Some(bad)).is_err(), "{bad}");
-        }
-    }
 }

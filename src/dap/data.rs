@@ -1,62 +1,16 @@
 //! Data breakpoints: watches of ulpf, through its plugin (gdb-plugin/ulpf/ide.py). GDB's own table of
 //! breakpoints has none of them, so that ten thousand cost nothing at a stop.
 
-use super::breakpoints::{hit_condition, some};
 use super::mi::parse::quote;
 use super::protocol::{DataBreakpoint, DataBreakpointInfo, SetOf};
 use super::session::{Answer, Session};
+use super::state::breakpoints::{hit_condition, some};
+use super::state::data::{Placed, WAITING, id_of, numbers};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-/// Breakpoints' numbers in the protocol: GDB's own as they are, those of watches above this.
-const FIRST: i64 = 1_000_000;
-/// Those that wait for their memory.
-const WAITING: i64 = 2_000_000;
 /// So many are armed in one go; between two the client may cancel.
 const CHUNK: usize = 1000;
-
-#[derive(Default)]
-pub struct Data {
-    set: BTreeMap<DataBreakpoint, State>,
-    by_number: HashMap<i64, DataBreakpoint>,
-    waited: i64,
-    progress: u64,
-    /// There may be watches that the client does not know of (`ulpf watch` in the console).
-    pub others: bool,
-}
-
-#[derive(Clone)]
-struct State {
-    id: i64,
-    number: Option<i64>,
-    message: Option<String>,
-}
-
-impl State {
-    fn told(&self) -> Value {
-        let mut told = json!({"id": self.id, "verified": self.message.is_none()});
-        if let Some(message) = &self.message {
-            told["message"] = message.clone().into();
-            told["reason"] = "failed".into();
-        }
-        told
-    }
-}
-
-impl Data {
-    /// Is there one whose memory may come with the program's libraries?
-    pub fn waits(&self) -> bool {
-        self.set.values().any(|s| s.number.is_none())
-    }
-
-    fn any(&self) -> bool {
-        self.others || !self.set.is_empty()
-    }
-}
-
-pub fn id_of(number: i64) -> i64 {
-    FIRST + number
-}
 
 impl Session {
     pub async fn data_breakpoint_info(&mut self, asked: DataBreakpointInfo) -> Answer {
@@ -210,7 +164,7 @@ impl Session {
         if let Some(number) = number {
             self.data.by_number.insert(number, breakpoint.clone());
         }
-        let state = State {
+        let state = Placed {
             id,
             number,
             message,
@@ -232,7 +186,7 @@ impl Session {
         }
         for breakpoint in waiting {
             let state = self.data.set.get(&breakpoint);
-            if let Some(told) = state.filter(|s| s.number.is_some()).map(State::told) {
+            if let Some(told) = state.filter(|s| s.number.is_some()).map(Placed::told) {
                 let body = json!({"reason": "changed", "breakpoint": told});
                 self.client.event("breakpoint", body).await;
             }
@@ -323,11 +277,6 @@ impl Session {
             )),
         })
     }
-}
-
-pub fn numbers(list: &Value) -> Vec<u32> {
-    let list = list.as_array().into_iter().flatten();
-    list.filter_map(|n| n.as_u64().map(|n| n as u32)).collect()
 }
 
 fn for_plugin(breakpoint: &DataBreakpoint) -> Result<Value, String> {

@@ -1,9 +1,9 @@
 //! Stops at C++ exceptions (GDB's catchpoints) and at signals.
 
-use super::breakpoints::{Kind, One, Wish, some};
 use super::mi::parse::quote;
 use super::protocol::SetExceptionBreakpoints;
 use super::session::{Answer, Session};
+use super::state::breakpoints::{Kind, One, Wanted, some};
 use serde_json::json;
 
 impl Session {
@@ -62,7 +62,7 @@ impl Session {
         let number = number.ok_or("gdb's catchpoint has no number.")?;
         let one = One {
             kind: Kind::Exception(what),
-            wish: Wish::default(),
+            wanted: Wanted::default(),
             stops: 0,
             told: json!({"id": number, "verified": true}),
         };

@@ -1,92 +1,16 @@
 //! What watches count and log, read from the area that the program's threads write to: nobody is asked, and
 //! the program need not rest. Names and values of a logged hit come from the plugin, as in `ulpf log show`.
 
-use super::data::numbers;
-use super::info::source;
 use super::session::{Answer, Session, State};
+use super::state::data::numbers;
+use super::state::sources::source;
 use crate::foreign::text::Text;
-use crate::inject::{SharedArea, sessions};
+use crate::session::hit::as_the_stub;
 use serde_json::{Value, json};
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use ulpf_lib::ring::{Hit, Reader, Rings, Start};
 
-const PERIOD: Duration = Duration::from_millis(100);
 /// Lines that one look shows; nobody reads more.
 const LINES: usize = 1000;
-/// Records that one look reads; the others are read the next time.
-const RECORDS: usize = 50_000;
-/// Of each ring at least so many.
-const LEAST: usize = 16;
-
-#[derive(Default)]
-pub struct Feed {
-    area: Option<(i32, SharedArea)>,
-    reader: Option<Reader>,
-    /// The stub's numbers of watches that log, and of all others that have been seen.
-    logging: HashSet<u32>,
-    silent: HashSet<u32>,
-    active: bool,
-    /// Whose number the area of a program on another machine goes by; the plugin knows.
-    stands_for: Option<i32>,
-}
-
-impl Feed {
-    /// Another program, another area.
-    pub fn forget(&mut self) {
-        let active = self.active;
-        *self = Feed::default();
-        self.active = active;
-    }
-
-    /// When it is time to look again. Safe to cancel.
-    pub async fn due(&self) {
-        if !self.active || self.area.is_none() {
-            return std::future::pending().await;
-        }
-        tokio::time::sleep(PERIOD).await;
-    }
-
-    fn area(&mut self, pid: Option<i32>) -> Option<&SharedArea> {
-        let pid = self.stands_for.or(pid)?;
-        if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
-            // After exec there is another one; the watches' names are gone with the old program anyway.
-            self.area = sessions::area_of(pid).map(|area| (pid, area));
-            self.reader = None;
-        }
-        self.area.as_ref().map(|(_, area)| area)
-    }
-
-    /// The hits of watches that log, since the last time, in the order of their times; how many were left
-    /// out; and is there one of a watch that nobody knows?
-    fn news(&mut self) -> (Vec<Hit>, u64, bool) {
-        let Some((_, area)) = &self.area else {
-            return (Vec::new(), 0, false);
-        };
-        let reader = self.reader.get_or_insert_with(|| Reader::new(Start::First));
-        let (mut hits, mut lost) = (Vec::new(), 0);
-        let (logging, silent) = (&self.logging, &self.silent);
-        let mut unknown = false;
-        let mut left = RECORDS;
-        for ring in 0..area.rings() {
-            let mut read = 0;
-            // Every ring gets a few, however busy those before it are.
-            reader.read(area, ring, left.max(LEAST), |hit| {
-                read += 1;
-                lost += hit.lost;
-                if !silent.contains(&hit.watch) {
-                    unknown |= !logging.contains(&hit.watch);
-                    hits.push(hit);
-                }
-            });
-            left = left.saturating_sub(read);
-        }
-        hits.sort_by_key(|hit| hit.time);
-        (hits, lost, unknown)
-    }
-}
-
 impl Session {
     /// After watches have changed: which of them log?
     pub async fn look_for_logs(&mut self) {
@@ -122,7 +46,10 @@ impl Session {
             hits.truncate(LINES);
         }
         let records: Vec<Value> = match &self.feed.area {
-            Some((_, area)) => hits.iter().filter_map(|hit| record(area, hit)).collect(),
+            Some((_, area)) => hits
+                .iter()
+                .filter_map(|hit| as_the_stub(area, hit))
+                .collect(),
             None => return,
         };
         match self.ask("lines", json!({"records": records})).await {
@@ -269,13 +196,4 @@ impl Session {
 fn pid_of(said: &Value) -> Option<i32> {
     let pid = said["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
     pid.filter(|n| *n > 0)
-}
-
-/// A hit as `monitor ulpf log` writes it (stub/src/control/last.rs).
-fn record(area: &SharedArea, hit: &Hit) -> Option<Value> {
-    let clock = area.clock();
-    let since = clock.nanos(hit.time).saturating_sub(clock.base_ns) as f64 / 1e9;
-    let mut text = format!("{{\"time\":{since},\"watch\":{}", hit.watch);
-    hit.write_json(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
 }

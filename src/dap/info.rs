@@ -3,49 +3,9 @@
 use super::mi::parse::Fields;
 use super::protocol::{Page, SourceText};
 use super::session::{Answer, Session, State};
+use super::state::sources::{name, source};
 use serde_json::{Value, json};
 use std::path::Path;
-
-/// Source files that are not on this machine: a number for each, and an address in its code.
-#[derive(Default)]
-pub struct Sources {
-    missing: Vec<(String, Option<u64>)>,
-}
-
-/// What a path's last part is.
-fn name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// A file of this machine, as the protocol's Source.
-pub fn source(path: &str) -> Value {
-    json!({"name": name(path), "path": path})
-}
-
-impl Sources {
-    pub fn describe(&mut self, path: &str, address: Option<u64>) -> Value {
-        let mut told = source(path);
-        if Path::new(path).is_file() {
-            return told;
-        }
-        let at = self.missing.iter().position(|(p, _)| p == path);
-        let at = at.unwrap_or_else(|| {
-            self.missing.push((path.into(), address));
-            self.missing.len() - 1
-        });
-        if self.missing[at].1.is_none() {
-            self.missing[at].1 = address;
-        }
-        told["sourceReference"] = (at + 1).into();
-        told["presentationHint"] = "deemphasize".into();
-        told["origin"] = "not on this machine".into();
-        told
-    }
-
-    fn get(&self, reference: i64) -> Option<&(String, Option<u64>)> {
-        self.missing.get(usize::try_from(reference - 1).ok()?)
-    }
-}
 
 impl Session {
     pub async fn modules(&mut self, page: Page) -> Answer {

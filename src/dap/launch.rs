@@ -9,9 +9,9 @@ use super::program::Origin;
 use super::protocol::{Disconnect, Restart, Start, Words};
 use super::session::{Answer, Session, State};
 use crate::inject::sys;
-use crate::placement::Placement;
-use crate::settings::Settings;
-use crate::{gdb, plugin, server};
+use crate::plugin;
+use crate::programs::{find, locate};
+use crate::server::BackEnd;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Session {
         let path = match start.address {
             // On another machine, maybe.
             Some(_) => PathBuf::from(&program),
-            None => gdb::locate(OsStr::new(&program))?,
+            None => locate(OsStr::new(&program))?,
         };
         self.begin(&start).await?;
         let result = self.launch_in(&start, &path).await;
@@ -102,7 +102,7 @@ impl Session {
 
     async fn attach_in(&mut self, start: &Start, pid: Option<i32>) -> Result<(), String> {
         if let Some(program) = &start.program {
-            let path = gdb::locate(OsStr::new(program))?;
+            let path = locate(OsStr::new(program))?;
             self.symbols(&path).await?;
         }
         self.connect(start).await?;
@@ -127,22 +127,13 @@ impl Session {
                 "This session has a program already; use restart, or another session.".into(),
             );
         }
-        self.program.settings = Settings::default();
-        if let Some(word) = &start.placement {
-            self.program.settings.placement = Placement::parse(word)?;
-        }
-        self.program.backend = None;
-        if let Some(name) = &start.backend {
-            let (elsewhere, guards) = server::options::backend(name)?;
-            guards.check()?;
-            self.program.settings.backend = guards;
-            self.program.backend = elsewhere;
-        }
+        let (placement, backend) = (start.placement.as_deref(), start.backend.as_deref());
+        (self.program.backend, self.program.settings) = BackEnd::choose(placement, backend, false)?;
         let name = start.gdb.as_deref().unwrap_or("gdb");
         let path = if name.contains('/') {
             Some(PathBuf::from(name))
         } else {
-            gdb::find(name)
+            find(name)
         };
         let path = path.ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb), or set \"gdb\" to its path.")?;
         self.program.prepare()?;

@@ -21,6 +21,7 @@ mod protocol;
 mod requests;
 mod session;
 mod stack;
+mod state;
 mod stops;
 mod token;
 mod variables;

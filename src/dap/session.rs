@@ -10,16 +10,16 @@
 //! does meanwhile waits in order. Whoever needs the program at rest while it runs interrupts it and lets it go
 //! on ([`Session::rest`]); the client does not hear of that.
 
-use super::breakpoints::Breakpoints;
 use super::client::{Client, Input};
-use super::data::Data;
-use super::feed::Feed;
 use super::mi::parse::{Fields, Record};
 use super::mi::{self, Gdb};
 use super::program::Program;
 use super::protocol::{Initialize, Request, Start};
-use super::stack::Frames;
-use super::variables::Variables;
+use super::state::breakpoints::Breakpoints;
+use super::state::data::Data;
+use super::state::feed::Feed;
+use super::state::frames::Frames;
+use super::state::variables::Variables;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub struct Session {
     leaving: bool,
 }
 
-enum Happening {
+enum Event {
     Client(Option<Input>),
     Gdb(Option<Record>),
     Output(&'static str, String),
@@ -107,7 +107,7 @@ impl Session {
     /// Serves the client until it goes, or we are told to.
     pub async fn serve(mut self, mut leave: watch::Receiver<bool>) {
         while !self.leaving {
-            let happening = {
+            let event = {
                 let gdb = async {
                     match &mut self.gdb {
                         Some(gdb) if !gdb.is_gone() => gdb.event().await,
@@ -116,20 +116,20 @@ impl Session {
                 };
                 tokio::select! {
                     biased;
-                    record = gdb => Happening::Gdb(record),
-                    (kind, text) = self.program.output() => Happening::Output(kind, text),
-                    input = self.client.next() => Happening::Client(input),
-                    () = self.feed.due() => Happening::Tick,
+                    record = gdb => Event::Gdb(record),
+                    (kind, text) = self.program.output() => Event::Output(kind, text),
+                    input = self.client.next() => Event::Client(input),
+                    () = self.feed.due() => Event::Tick,
                     _ = leave.changed() => break,
                 }
             };
-            match happening {
-                Happening::Client(None) => break,
-                Happening::Client(Some(input)) => self.input(input).await,
-                Happening::Gdb(Some(record)) => self.record(record).await,
-                Happening::Gdb(None) => self.gdb_gone().await,
-                Happening::Output(kind, text) => self.client.output(kind, &text).await,
-                Happening::Tick => self.show_hits().await,
+            match event {
+                Event::Client(None) => break,
+                Event::Client(Some(input)) => self.input(input).await,
+                Event::Gdb(Some(record)) => self.record(record).await,
+                Event::Gdb(None) => self.gdb_gone().await,
+                Event::Output(kind, text) => self.client.output(kind, &text).await,
+                Event::Tick => self.show_hits().await,
             }
         }
         // A client that vanishes: what it has started ends, what it has attached to goes on.

@@ -1,9 +1,9 @@
 //! Stops: why the program rests, told in the protocol's words; and what makes it run.
 
-use super::breakpoints::{Kind, Verdict};
 use super::mi::parse::Fields;
 use super::protocol::{GotoTargets, Resume};
 use super::session::{Answer, NOT_STOPPED, Session, State};
+use super::state::breakpoints::{Kind, Verdict};
 use serde_json::{Value, json};
 
 impl Session {

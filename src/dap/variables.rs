@@ -1,66 +1,13 @@
 //! Variables are GDB's variable objects: made when a client looks at them, thrown away when the program runs.
 
-use super::info::Sources;
 use super::mi::parse::{Fields, quote};
 use super::protocol::{SetVariable, Variables as Asked};
 use super::session::{Answer, Session};
+use super::state::variables::{Container, Kind};
 use serde_json::{Value, json};
 
 /// Children that are made at once when a client does not say how many.
 const MOST: i64 = 1000;
-
-/// What a `variablesReference` stands for.
-#[derive(Clone)]
-enum Container {
-    Scope((i64, i64), Kind),
-    /// A variable object, and the frame in which it was made.
-    Object(String, (i64, i64)),
-}
-
-#[derive(Clone)]
-pub enum Kind {
-    Named(Vec<String>),
-    Globals,
-    Registers,
-}
-
-#[derive(Default)]
-pub struct Variables {
-    list: Vec<Container>,
-    first: i64,
-    /// Roots that have been made since the program has stopped.
-    roots: Vec<String>,
-    /// To be deleted at the next occasion.
-    old: Vec<String>,
-    made: u64,
-    pub sources: Sources,
-}
-
-impl Variables {
-    /// Every reference ends here.
-    pub fn forget(&mut self) {
-        self.first += self.list.len() as i64;
-        self.list.clear();
-        self.old.append(&mut self.roots);
-    }
-
-    fn add(&mut self, container: Container) -> i64 {
-        self.list.push(container);
-        self.first + self.list.len() as i64
-    }
-
-    pub fn scope(&mut self, frame: (i64, i64), kind: Kind) -> i64 {
-        self.add(Container::Scope(frame, kind))
-    }
-
-    fn get(&self, reference: i64) -> Result<Container, String> {
-        let at = usize::try_from(reference - self.first - 1).ok();
-        let found = at.and_then(|at| self.list.get(at));
-        found
-            .cloned()
-            .ok_or("That variable is gone: the program has run since.".into())
-    }
-}
 
 /// `x,x` in a watch: another base.
 pub fn format_of(expression: &str) -> (&str, Option<&'static str>) {

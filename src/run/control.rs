@@ -3,20 +3,16 @@
 //! Every signal that the stub reports is handed back to it for the program; nothing else stops it
 //! (watches only log).
 
-use super::arm::{self, Arm};
-use super::log::Event;
-use super::memory::{Auxv, ProcessMemory};
-use super::requests;
-use super::stops::{INTERRUPT, Stop, TRAP, console, outcomes, pass_on, stop_of};
-use super::watches::{Armed, Changes};
-use crate::door::serve::{self, Asked, Requests};
+use super::events::{Event, OnSignal};
+use super::stops::{INTERRUPT, Stop, TRAP, console, pass_on, stop_of};
 use crate::follow::{Follower, Note, forged};
 use crate::foreign::numbers::Process;
+use crate::inferior::{self, Ending, Exit, Inferior};
 use crate::inject::client::{Client, Received};
 use crate::inject::remains::Remains;
 use crate::inject::{follow::Followed, process};
-use crate::rsp;
-use crate::session::{self, Ending, Exit, Session};
+use crate::session::control_socket::serve::{self, Asked, Requests};
+use crate::session::memory::{Auxv, ProcessMemory};
 use crate::signals::Incoming;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::io;
@@ -26,20 +22,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Commands in one `monitor` request: bytes before they are written in hex.
-const BATCH: usize = 16 << 10;
-
 pub struct Control {
     pub(super) client: Client,
     pub pid: i32,
-    exit: Exit,
+    pub(super) exit: Exit,
     pub(super) remains: Remains,
     pub(super) process: Process,
     pub(super) signals: Incoming,
     launched: bool,
     pub(super) on_signal: OnSignal,
     /// We were told to leave, and have asked for a stop to do it at.
-    leaving: bool,
+    pub(super) leaving: bool,
     /// What the process executed when we came.
     executable: Option<PathBuf>,
     pub(super) follower: Follower,
@@ -57,19 +50,8 @@ pub struct Control {
     notices: usize,
 }
 
-/// What a signal to ourselves means for a process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum OnSignal {
-    /// The program gets it, too.
-    Forward,
-    /// We let go of the process.
-    Leave,
-    /// It is its parent's business, until the first process has ended: then as `Leave`.
-    Nothing,
-}
-
 /// A stub that has not answered for so long when we are told to leave is left as it is.
-const ENOUGH: Duration = Duration::from_secs(5);
+pub(super) const ENOUGH: Duration = Duration::from_secs(5);
 
 /// Nobody reads more notices of one process than that.
 const NOTICES: usize = 1 << 20;
@@ -77,7 +59,7 @@ const NOTICES: usize = 1 << 20;
 /// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
 const STUB_GONE: Duration = Duration::from_secs(2);
 
-static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
+pub(super) static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Where a program was brought to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,19 +77,29 @@ pub fn signals() -> Incoming {
     Incoming::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])
 }
 
+/// The next request; none comes where the control socket cannot be served.
+async fn next_request(requests: &mut Option<Requests>) -> Asked {
+    if let Some(open) = requests
+        && let Some(asked) = open.recv().await
+    {
+        return asked;
+    }
+    std::future::pending().await
+}
+
 impl Control {
-    pub fn new(session: Session, signals: Incoming) -> Result<Control> {
-        let process = session.process();
-        let follower = Control::follower(&session);
+    pub fn new(inferior: Inferior, signals: Incoming) -> Result<Control> {
+        let process = inferior.process();
+        let follower = Control::follower(&inferior);
         Ok(Control {
-            client: Client::new(session.control),
-            pid: session.pid,
-            exit: session.exit,
-            remains: session.remains,
+            client: Client::new(inferior.control),
+            pid: inferior.pid,
+            exit: inferior.exit,
+            remains: inferior.remains,
             process,
             signals,
-            launched: session.launched,
-            on_signal: match session.launched {
+            launched: inferior.launched,
+            on_signal: match inferior.launched {
                 true => OnSignal::Forward,
                 false => OnSignal::Leave,
             },
@@ -120,71 +112,8 @@ impl Control {
             requests: None,
             waiting: Vec::new(),
             notices: NOTICES,
-            executable: executable(session.pid),
+            executable: executable(inferior.pid),
         })
-    }
-
-    /// First words: what we understand, and which signals need not be reported.
-    pub async fn greet(&mut self) -> Result<()> {
-        self.request(b"qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
-            .await?;
-        self.request(b"?").await?;
-        // All of them: none is ours.
-        let all: Vec<String> = (1..=0x97).map(|n| format!("{n:x}")).collect();
-        self.request(format!("QPassSignals:{}", all.join(";")).as_bytes())
-            .await?;
-        Ok(())
-    }
-
-    /// What the stub answers to a packet.
-    pub(super) async fn request(&mut self, packet: &[u8]) -> Result<Vec<u8>> {
-        self.follower.offered.note(packet);
-        self.answer(async |stub: &mut Client| stub.request(packet).await)
-            .await
-    }
-
-    /// What the stub answers to a monitor command.
-    pub(super) async fn command(&mut self, command: &str) -> Result<String> {
-        self.answer(async |stub: &mut Client| stub.monitor(command).await)
-            .await
-    }
-
-    /// An exchange with the stub, which may be nobody's stub at all and never answer: the program's end and
-    /// signals to us are heeded meanwhile.
-    async fn answer<T>(
-        &mut self,
-        exchange: impl AsyncFnOnce(&mut Client) -> io::Result<T>,
-    ) -> Result<T> {
-        let mut enough = pin!(tokio::time::sleep(ENOUGH));
-        let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
-        // The signals of a program that we have started are its own; who sends a second one wants to leave.
-        let mut told = 0;
-        let mut exchange = pin!(exchange(&mut self.client));
-        loop {
-            tokio::select! {
-                biased;
-                number = self.signals.next() => {
-                    let heeded = match self.on_signal {
-                        OnSignal::Forward => {
-                            forward(&self.process, number);
-                            true
-                        }
-                        OnSignal::Leave => true,
-                        OnSignal::Nothing => FIRST_HAS_ENDED.load(Ordering::Relaxed),
-                    };
-                    if heeded {
-                        told += 1;
-                        self.leaving |= !forwards;
-                        enough.as_mut().reset(tokio::time::Instant::now() + ENOUGH);
-                    }
-                }
-                answer = &mut exchange => return Ok(answer?),
-                _ = self.exit.wait() => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                () = &mut enough, if self.leaving || told > 1 => bail!(
-                    "the stub of process {pid} does not answer, so it is left as it is; its watches end as soon as it does"
-                ),
-            }
-        }
     }
 
     /// What a packet says, if it is a stop. An error: it speaks of what it was not asked for.
@@ -245,109 +174,6 @@ impl Control {
             self.client.interrupt()?;
         }
         Ok(())
-    }
-
-    async fn breakpoint(&mut self, what: u8, addr: u64) -> Result<()> {
-        let reply = self
-            .request(format!("{}0,{addr:x},1", what as char).as_bytes())
-            .await?;
-        match reply.as_slice() {
-            b"OK" => Ok(()),
-            [b'E', b'.', why @ ..] => bail!("{}", String::from_utf8_lossy(why)),
-            other => bail!("the stub answered `{}`", String::from_utf8_lossy(other)),
-        }
-    }
-
-    /// A register of the selected thread, by GDB's number.
-    async fn register(&mut self, number: u32) -> Result<Option<u64>> {
-        let reply = self.request(format!("p{number:x}").as_bytes()).await?;
-        let bytes = rsp::from_hex(&reply).and_then(|b| <[u8; 8]>::try_from(b).ok());
-        Ok(bytes.map(u64::from_le_bytes))
-    }
-
-    pub async fn memory(&mut self) -> Result<ProcessMemory> {
-        // fs_base is 58 in the stub's target description.
-        let thread_pointer = self.register(58).await?.filter(|p| *p != 0);
-        Ok(ProcessMemory::of(self.pid, thread_pointer)?)
-    }
-
-    /// Disarms and arms; the outcome for each watch that was to be armed.
-    pub async fn change(&mut self, changes: &Changes) -> Result<Vec<(usize, Armed)>> {
-        let disarm: Vec<String> = changes
-            .disarm
-            .iter()
-            .map(|id| format!("ulpf unwatch {id}"))
-            .collect();
-        self.monitor(&disarm).await?;
-        self.monitor(&changes.filter).await?;
-        let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
-        let mut armed = Vec::with_capacity(arms.len());
-        for (command, count) in arm::commands(&arms) {
-            let answer = self.ask(&command).await?;
-            let before = armed.len();
-            for line in answer.lines().filter(|l| !l.trim().is_empty()) {
-                outcomes(line, before + count, &mut armed)
-                    .with_context(|| format!("the stub answered `{line}`"))?;
-            }
-            let told = armed.len() - before;
-            ensure!(
-                told == count,
-                "the stub answered {told} of {count} watches: {answer}"
-            );
-        }
-        let numbers = changes.arm.iter().map(|(number, _)| *number);
-        Ok(numbers.zip(armed).collect())
-    }
-
-    /// How watches are served, and why so, in a sentence.
-    pub async fn backend(&mut self) -> Result<String> {
-        let answer = self.ask("ulpf backend").await?;
-        let told: serde_json::Value = serde_json::from_str(answer.trim())
-            .with_context(|| format!("the stub answered `{answer}`"))?;
-        let text = |v: &serde_json::Value| v.as_str().unwrap_or_default().to_string();
-        let refused = &told["refused"];
-        Ok(match refused.is_null() {
-            true => format!("backend {}: {}", text(&told["backend"]), text(&told["why"])),
-            false => format!("{}: {}", text(&refused["what"]), text(&refused["why"])),
-        })
-    }
-
-    async fn ask(&mut self, command: &str) -> Result<String> {
-        let answer = self.command(command).await;
-        answer.context("cannot set the watches")
-    }
-
-    /// Sends commands, many at a time; one line of answer for each, in order.
-    async fn monitor(&mut self, commands: &[impl AsRef<str>]) -> Result<Vec<String>> {
-        let mut lines = Vec::with_capacity(commands.len());
-        let mut rest = commands;
-        while !rest.is_empty() {
-            let mut batch = String::new();
-            let mut taken = 0;
-            while taken < rest.len()
-                && (taken == 0 || batch.len() + rest[taken].as_ref().len() < BATCH)
-            {
-                batch.push_str(rest[taken].as_ref());
-                batch.push(';');
-                taken += 1;
-            }
-            rest = &rest[taken..];
-            let answer = self.ask(&batch).await?;
-            let before = lines.len();
-            lines.extend(
-                answer
-                    .lines()
-                    .filter(|l| !l.trim().is_empty())
-                    .map(str::to_string),
-            );
-            if lines.len() - before != taken {
-                bail!(
-                    "the stub answered {} of {taken} watches: {answer}",
-                    lines.len() - before
-                );
-            }
-        }
-        Ok(lines)
     }
 
     /// Lets the program run to its end (or, attached, to Ctrl-C), passing everything on. With
@@ -483,9 +309,9 @@ impl Control {
                     },
                     done = self.follower.done(), if self.follower.is_busy() => match done.how {
                         _ if done.child.is_some() => self.spawned(done, events),
-                        Followed::Into(session) => {
+                        Followed::Into(inferior) => {
                             self.unfollowed = None;
-                            if self.again(*session, events).await? == Reached::Left {
+                            if self.again(*inferior, events).await? == Reached::Left {
                                 return Ok(Some(Ending::Unknown));
                             }
                             (eof, library_event) = (false, None);
@@ -507,7 +333,7 @@ impl Control {
                         Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
                     },
                     _ = self.exit.wait() => return Ok(None),
-                    asked = requests::next(&mut self.requests), if !eof => {
+                    asked = next_request(&mut self.requests), if !eof => {
                         self.asked(asked, events).await?;
                     }
                 }
@@ -626,7 +452,7 @@ impl Control {
         };
         if detached
             && let Some(text) =
-                session::leave_nothing(&self.process, self.remains, self.client.stream()).await
+                inferior::leave_nothing(&self.process, self.remains, self.client.stream()).await
         {
             say!("{text}");
         }
@@ -666,7 +492,7 @@ impl Control {
 }
 
 /// The program gets a signal of ours, unless the terminal has given it to both of us.
-fn forward(to: &Process, number: i32) {
+pub(super) fn forward(to: &Process, number: i32) {
     crate::signals::passed_on();
     let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
     if !(typed && process::gets_keys_with_us(to.pid)) {

@@ -4,59 +4,54 @@
 //! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
 //! something else in another one. A vfork child (posix_spawn) is first heard of when it executes it.
 
-use super::control::{Control, OnSignal, Reached};
-use super::log::Event;
-use super::memory::{Auxv, ProcessMemory};
+use super::control::{Control, Reached, signals};
+use super::events::{Again, Entered, Event, Forked, OnSignal, Ready};
 use super::watches::Changes;
 use crate::follow::{Done, Follower};
+use crate::inferior::{self, Inferior};
+use crate::inject::StartError;
 use crate::inject::client::Client;
 use crate::inject::follow::{Child, Followed};
-use crate::inject::{SharedArea, StartError};
-use crate::session::{self, Session};
+use crate::session::memory::Auxv;
 use anyhow::{Context, Result, anyhow};
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::mpsc::Sender;
+use tokio::runtime::Handle;
 
-/// A forked child, at rest where it returns from fork.
-pub struct Forked {
-    /// Number of its parent in the log.
-    pub parent: usize,
-    pub session: Session,
-    pub on_signal: OnSignal,
-}
-
-/// A vfork child has executed the program again, and rests at its first instruction.
-pub type Spawned = Forked;
-
-/// It has come to its entry.
-pub struct Entered {
-    pub life: usize,
-    /// Where it is to run before its watches are resolved.
-    pub reply: tokio::sync::oneshot::Sender<Option<u64>>,
-}
-
-/// The program has executed itself again, and rests at its entry.
-pub struct Again {
-    /// Its number in the log up to now.
-    pub before: usize,
-    pub shared: SharedArea,
-    /// Its new number, and where it is to run before its watches are resolved.
-    pub reply: tokio::sync::oneshot::Sender<(usize, Option<u64>)>,
-}
-
-/// It has come there.
-pub struct Ready {
-    pub life: usize,
-    pub memory: ProcessMemory,
-    pub reply: tokio::sync::oneshot::Sender<Changes>,
+/// Runs a child by a task of its own; see `log::RunChild`.
+pub fn run_child(
+    runtime: &Handle,
+    child: Forked,
+    life: usize,
+    inherited: Option<Changes>,
+    events: Sender<Event>,
+) {
+    let pid = child.inferior.pid;
+    let _entered = runtime.enter();
+    match Control::of_child(child, life) {
+        Ok(control) => drop(runtime.spawn(async move {
+            let ran = match inherited {
+                Some(changes) => control.run_child(changes, events.clone()).await,
+                None => control.run_spawned(events.clone()).await,
+            };
+            if let Err(error) = ran {
+                say!("child {pid}: {error:#}");
+                let _ = events.send(Event::Ended(life));
+            }
+        })),
+        Err(error) => {
+            say!("child {pid}: {error:#}");
+            let _ = events.send(Event::Ended(life));
+        }
+    }
 }
 
 impl Control {
     /// The controller of a child.
-    pub fn of_child(forked: Forked, life: usize) -> Result<Control> {
-        let mut control = Control::new(forked.session, super::control::signals())?;
+    fn of_child(forked: Forked, life: usize) -> Result<Control> {
+        let mut control = Control::new(forked.inferior, signals())?;
         control.on_signal = forked.on_signal;
         control.follows_forks = true;
         control.is_child = true;
@@ -65,7 +60,7 @@ impl Control {
     }
 
     /// Arms what a child inherits, and lets it run.
-    pub async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
+    async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
         for (number, armed) in self.change(&changes).await? {
             let _ = events.send(Event::Armed(self.life, number, armed));
@@ -88,7 +83,7 @@ impl Control {
     pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<bool> {
         let taken = match self.child(number) {
             Ok(child) => {
-                let mut taken = pin!(session::take_child(child));
+                let mut taken = pin!(inferior::take_child(child));
                 loop {
                     tokio::select! {
                         taken = &mut taken => break taken,
@@ -101,8 +96,8 @@ impl Control {
             Err(error) => Err(error),
         };
         match taken {
-            Ok(session) => {
-                let forked = self.child_with(session);
+            Ok(inferior) => {
+                let forked = self.child_with(inferior);
                 let _ = events.send(Event::Forked(Box::new(forked)));
             }
             Err(error) => {
@@ -135,8 +130,8 @@ impl Control {
             let _ = self.client.stream().try_write(&word);
         }
         match done.how {
-            Followed::Into(session) => {
-                let child = self.child_with(*session);
+            Followed::Into(inferior) => {
+                let child = self.child_with(*inferior);
                 let _ = events.send(Event::Spawned(Box::new(child)));
             }
             Followed::Not { program, why } | Followed::Lost { program, why } => {
@@ -146,10 +141,10 @@ impl Control {
         }
     }
 
-    fn child_with(&self, session: Session) -> Forked {
+    fn child_with(&self, inferior: Inferior) -> Forked {
         Forked {
             parent: self.life,
-            session,
+            inferior,
             on_signal: match self.on_signal {
                 OnSignal::Leave => OnSignal::Leave,
                 _ => OnSignal::Nothing,
@@ -158,7 +153,7 @@ impl Control {
     }
 
     /// Brings a program that a child has executed to where its watches are set, and lets it run.
-    pub async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
+    async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
         self.greet().await?;
         let entry = Auxv::of(self.pid)?
             .entry()
@@ -181,12 +176,12 @@ impl Control {
     /// The same program again, from its beginning: its watches are resolved anew.
     pub(super) async fn again(
         &mut self,
-        session: Session,
+        inferior: Inferior,
         events: &Sender<Event>,
     ) -> Result<Reached> {
         let gone = || anyhow!("the log has ended");
-        self.client = Client::new(session.control);
-        self.remains = session.remains;
+        self.client = Client::new(inferior.control);
+        self.remains = inferior.remains;
         self.greet().await?;
         let entry = Auxv::of(self.pid)?
             .entry()
@@ -194,7 +189,7 @@ impl Control {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let again = Again {
             before: self.life,
-            shared: session.shared,
+            shared: inferior.shared,
             reply,
         };
         let reached = self.run_to(entry).await?;
@@ -234,7 +229,7 @@ impl Control {
         Ok(Reached::There)
     }
 
-    pub(super) fn follower(session: &Session) -> Follower {
-        Follower::of(session).into_itself_only()
+    pub(super) fn follower(inferior: &Inferior) -> Follower {
+        Follower::of(inferior).into_itself_only()
     }
 }

@@ -12,49 +12,25 @@
 //! main thread owns the symbols, which is why libraries that appear later are resolved here. What
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
+use super::changes;
 use super::clock::Clock;
-use super::control::Control;
-use super::follow::{Again, Entered, Forked, Ready, Spawned};
-use super::format::{Formatter, Look, Quoted, When};
+use super::events::{Again, Entered, Event, Forked, Ready, Spawned};
+use super::life::Life;
 use super::output::Output;
-use super::requests::{self, Planned};
-use super::ring::{self, Batch, Flow};
-use super::summary::count;
-use super::watches::{self, Armed, Changes, Watch};
-use crate::door::Ask;
+use super::watches::{self, Changes, Watch};
 use crate::foreign::text::Text;
 use crate::inject::{SharedArea, process};
+use crate::session::armed::Armed;
+use crate::session::hit::log::{Look, Record, When};
+use crate::session::json;
+use crate::session::merge;
+use crate::session::words::count;
 use crate::symbols::{Program, Spec};
-use std::collections::HashMap;
+use serde::Serialize;
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use ulpf_lib::ring::{Hit, hit_flags};
-
-/// What reaches the log. Numbers are those of lives.
-pub enum Event {
-    Hits(usize, Batch),
-    /// The ring has been read to its end.
-    NoMoreHits,
-    /// The process is stopped after its list of libraries has changed. Answer what to arm.
-    Libraries(usize, tokio::sync::oneshot::Sender<Changes>),
-    /// Lines of the stub's for the user.
-    Notice(String),
-    /// Somebody wants to know which watches there are.
-    List(usize, tokio::sync::oneshot::Sender<String>),
-    /// Somebody wants other watches, and the process rests.
-    Change(usize, Ask, tokio::sync::oneshot::Sender<Planned>),
-    /// Outcome of arming the watch of that number.
-    Armed(usize, usize, Armed),
-    Forked(Box<Forked>),
-    Spawned(Box<Spawned>),
-    Entered(Entered),
-    Again(Again),
-    Ready(Ready),
-    /// The process has ended, or was detached from; or has executed itself again.
-    Ended(usize),
-}
 
 /// What the log needs to begin with a process, and to know about the others.
 pub struct Plan {
@@ -67,101 +43,33 @@ pub struct Plan {
     pub follow: bool,
 }
 
-/// A process from its start, its fork or its last exec to its end.
-pub struct Life {
-    pub pid: i32,
-    /// The process that it was forked from.
-    pub parent: Option<i32>,
-    /// It has executed itself.
-    pub after_exec: bool,
-    pub shared: SharedArea,
-    program: Program,
-    /// All watches, in the order given.
-    pub watches: Vec<Watch>,
-    formatter: Formatter,
-    by_id: HashMap<u32, usize>,
-    pub lost: u64,
-    /// The user knows that its rings hold what no writer of ours has written.
-    damaged: bool,
-    last_refresh: Option<Instant>,
-    flow: Flow,
-}
+/// Lines are handed to the system in pieces of about this size.
+const CHUNK: usize = 64 << 10;
+
+/// Lets a child run that has a life of this number, with what it inherits; `None`: it has executed the program
+/// again, and its watches are resolved anew.
+pub type RunChild = Box<dyn Fn(Forked, usize, Option<Changes>, Sender<Event>)>;
 
 pub struct Log {
     clock: Clock,
     plan: Plan,
     pub lives: Vec<Life>,
     pub output: Output,
-    runtime: tokio::runtime::Handle,
+    run_child: RunChild,
     sender: Sender<Event>,
     events: Receiver<Event>,
     readers: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// Lines are handed to the system in pieces of about this size.
-const CHUNK: usize = 64 << 10;
-
-impl Life {
-    fn new(
-        pid: i32,
-        shared: SharedArea,
-        program: Program,
-        watches: Vec<Watch>,
-        look: Look,
-    ) -> Life {
-        let mut life = Life {
-            pid,
-            parent: None,
-            after_exec: false,
-            shared,
-            program,
-            watches,
-            formatter: Formatter::new(look),
-            by_id: HashMap::new(),
-            lost: 0,
-            damaged: false,
-            last_refresh: None,
-            flow: Flow::default(),
-        };
-        for number in 0..life.watches.len() {
-            life.know(number);
-        }
-        life
-    }
-
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
-    fn know(&mut self, number: usize) {
-        if let Armed::Yes(id) = self.watches[number].armed {
-            self.by_id.entry(id).or_insert(number);
-        }
-    }
-
-    /// Its ring is read to the end.
-    fn finish(&self) {
-        self.flow.finish.store(true, Ordering::Release);
-        self.shared.wake();
-    }
-
-    fn refresh(&mut self) {
-        if matches!(self.program.refresh_from_process(self.pid), Ok(true)) {
-            self.formatter.forget_places();
-        }
-        self.last_refresh = Some(Instant::now());
-    }
-}
-
 impl Log {
-    pub fn new(clock: Clock, plan: Plan, output: Output, runtime: tokio::runtime::Handle) -> Log {
+    pub fn new(clock: Clock, plan: Plan, output: Output, run_child: RunChild) -> Log {
         let (sender, events) = std::sync::mpsc::channel();
         Log {
             clock,
             plan,
             lives: Vec::new(),
             output,
-            runtime,
+            run_child,
             sender,
             events,
             readers: Vec::new(),
@@ -186,7 +94,7 @@ impl Log {
         let (source, flow) = (life.shared.clone(), life.flow.clone());
         self.lives.push(life);
         self.readers.push(std::thread::spawn(move || {
-            ring::read(&source, &flow, |batch| {
+            merge::read(&source, &flow, |batch| {
                 sender.send(Event::Hits(number, batch)).is_ok()
             });
             let _ = sender.send(Event::NoMoreHits);
@@ -233,11 +141,11 @@ impl Log {
                     let _ = reply.send(changes);
                 }
                 Event::Notice(lines) => self.notice(&lines, &mut text),
-                Event::List(life, reply) => drop(reply.send(requests::list(&self.lives[life]))),
+                Event::List(life, reply) => drop(reply.send(changes::list(&self.lives[life]))),
                 Event::Change(life, ask, reply) => {
                     let life = &mut self.lives[life];
                     life.refresh();
-                    let _ = reply.send(requests::plan(life, &ask, &self.plan.how));
+                    let _ = reply.send(changes::plan(life, &ask, &self.plan.how));
                 }
                 Event::Armed(life, number, armed) => {
                     let life = &mut self.lives[life];
@@ -265,28 +173,24 @@ impl Log {
         let parent = &self.lives[forked.parent];
         let (program, from) = (parent.program.forked(), parent.pid);
         let (watches, changes) = watches::inherit(&parent.watches, &self.plan.how);
-        let (pid, shared) = (forked.session.pid, forked.session.shared.clone());
+        let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
         // Numbers are the parent's until its own stub has given others.
         self.lives[life].by_id.clear();
         self.tell_of_fork(pid, from, text);
-        let events = self.sender();
-        self.run_child(forked, life, move |control| {
-            control.run_child(changes, events)
-        });
+        (self.run_child)(forked, life, Some(changes), self.sender());
     }
 
     /// A child that begins with a program of its own, the same as its parent's.
     fn spawned(&mut self, spawned: Spawned, text: &mut String) {
         let from = self.lives[spawned.parent].pid;
-        let (pid, shared) = (spawned.session.pid, spawned.session.shared.clone());
+        let (pid, shared) = (spawned.inferior.pid, spawned.inferior.shared.clone());
         let life = self.begin(pid, shared, Program::default(), Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (Some(from), true);
         self.tell_of_fork(pid, from, text);
         self.tell_of_exec(pid, text);
-        let events = self.sender();
-        self.run_child(spawned, life, move |control| control.run_spawned(events));
+        (self.run_child)(spawned, life, None, self.sender());
     }
 
     fn entered(&mut self, entered: Entered) {
@@ -298,42 +202,24 @@ impl Log {
             .send(at.and_then(|name| life.program.function(name)));
     }
 
-    fn run_child<F>(
-        &self,
-        child: Forked,
-        life: usize,
-        run: impl FnOnce(Control) -> F + Send + 'static,
-    ) where
-        F: Future<Output = anyhow::Result<()>> + Send,
-    {
-        let (pid, events) = (child.session.pid, self.sender());
-        let _entered = self.runtime.enter();
-        match Control::of_child(child, life) {
-            Ok(control) => drop(self.runtime.spawn(async move {
-                if let Err(error) = run(control).await {
-                    say!("child {pid}: {error:#}");
-                    let _ = events.send(Event::Ended(life));
-                }
-            })),
-            Err(error) => {
-                say!("child {pid}: {error:#}");
-                let _ = events.send(Event::Ended(life));
-            }
-        }
-    }
-
     fn tell_of_fork(&self, pid: i32, parent: i32, text: &mut String) {
         if self.output.look == Look::Json {
-            let _ = writeln!(
-                text,
-                "{{\"type\":\"fork\",\"pid\":{pid},\"parent\":{parent}}}"
-            );
+            let fork = Told {
+                pid: Some(pid),
+                parent: Some(parent),
+                ..Told::of("fork")
+            };
+            json::append(text, &fork);
         }
     }
 
     fn tell_of_exec(&self, pid: i32, text: &mut String) {
         if self.output.look == Look::Json {
-            let _ = writeln!(text, "{{\"type\":\"exec\",\"pid\":{pid}}}");
+            let exec = Told {
+                pid: Some(pid),
+                ..Told::of("exec")
+            };
+            json::append(text, &exec);
         }
     }
 
@@ -396,17 +282,28 @@ impl Log {
         let when = When::Since(self.clock.nanos(hit.time));
         let pid = self.plan.follow.then_some(life.pid);
         if let Some(watched) = &life.watches[number].watched {
-            life.formatter
-                .hit(text, hit, pid, when, number, watched, &life.program);
+            let record = Record {
+                hit,
+                pid,
+                when,
+                number,
+                watch: watched,
+            };
+            life.formatter.hit(text, &record, &life.program);
         }
     }
 
     fn notice(&mut self, lines: &str, text: &mut String) {
         for line in lines.lines() {
-            let _ = match self.output.look {
-                Look::Json => writeln!(text, "{{\"type\":\"notice\",\"text\":{}}}", Quoted(line)),
-                _ => writeln!(text, "            ({})", Text(line)),
-            };
+            if self.output.look == Look::Json {
+                let notice = Told {
+                    text: Some(line),
+                    ..Told::of("notice")
+                };
+                json::append(text, &notice);
+            } else {
+                let _ = writeln!(text, "            ({})", Text(line));
+            }
         }
     }
 
@@ -429,13 +326,44 @@ impl Log {
         if n == 0 || self.output.quiet {
             return;
         }
-        let _ = match self.output.look {
-            Look::Json => writeln!(text, "{{\"type\":\"lost\",\"count\":{n}}}"),
-            _ => writeln!(
+        if self.output.look == Look::Json {
+            let lost = Told {
+                count: Some(n),
+                ..Told::of("lost")
+            };
+            json::append(text, &lost);
+        } else {
+            let _ = writeln!(
                 text,
                 "            ({} lost here: they came faster than this log is written)",
                 count(n, "hit")
-            ),
-        };
+            );
+        }
+    }
+}
+
+/// What stands between hits in a log of JSON (docs/json.md).
+#[derive(Serialize)]
+struct Told<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+}
+
+impl Told<'_> {
+    fn of(what: &'static str) -> Self {
+        Told {
+            r#type: what,
+            pid: None,
+            parent: None,
+            text: None,
+            count: None,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `ulpf run` and `ulpf attach`: watches without a debugger; `ulpf last` looks back at their hits.
+//! `ulpf run` and `ulpf attach`: watches without a debugger.
 //!
 //! ```text
 //!   options ─▶ specs ──▶ Control: run to the entry ─▶ symbols resolve ─▶ Control: arm
@@ -8,43 +8,42 @@
 //!   Summary ◀───────────────────────────── the program's end ◀──────────────┘
 //! ```
 
-/// Tells the user something, as `println!`.
-macro_rules! say {
-    ($($text:tt)*) => { $crate::run::output::say(&format!($($text)*)) };
-}
-
 pub mod arm;
+mod changes;
 mod clock;
 mod control;
+mod events;
+mod exchange;
 mod follow;
-pub mod format;
-pub mod last;
+mod life;
 mod log;
-pub mod memory;
 mod options;
 pub mod output;
 mod requests;
-pub mod ring;
 pub mod stops;
 mod summary;
 pub mod watches;
 
 pub use options::{AttachArgs, RunArgs, WatchArgs};
 
+use crate::inferior::{self, Ending, Inferior};
 use crate::inject::{Launch, StartError};
-use crate::session::{self, Ending, Session};
+use crate::say::told;
+use crate::session::armed::Armed;
+use crate::session::hit::log::Look;
+use crate::session::memory::Auxv;
+use crate::session::words::count;
 use crate::symbols::{Program, Spec};
 use anyhow::{Context, Result, bail};
 use control::{Control, Reached};
-use format::Look;
 use log::Log;
 use output::Output;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write, stderr};
 use std::path::PathBuf;
-use summary::{Summary, count};
-use watches::{Armed, Changes, Watch};
+use summary::Summary;
+use watches::{Changes, Watch};
 
 /// The exit status when watches are refused, or nothing could be started.
 const REFUSED: i32 = 2;
@@ -118,11 +117,6 @@ fn script(program: &OsStr) -> Option<String> {
     (&start == b"#!").then(|| found.display().to_string())
 }
 
-/// An error whose details have been printed.
-fn told() -> anyhow::Error {
-    anyhow::Error::msg("")
-}
-
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
@@ -137,16 +131,16 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         Target::Attach(_) => None,
     };
     let settings = options.settings();
-    let (session, signals) = runtime.block_on(async {
+    let (inferior, signals) = runtime.block_on(async {
         let signals = control::signals();
-        let session = match target {
-            Target::Launch(launch) => session::start(Launch { settings, ..launch }).await,
-            Target::Attach(pid) => session::attach(pid, settings).await,
+        let inferior = match target {
+            Target::Launch(launch) => inferior::start(Launch { settings, ..launch }).await,
+            Target::Attach(pid) => inferior::attach(pid, settings).await,
         };
-        (session, signals)
+        (inferior, signals)
     });
-    let session: Session = match session {
-        Ok(session) => session,
+    let inferior: Inferior = match inferior {
+        Ok(inferior) => inferior,
         Err(StartError::ExitedEarly {
             code,
             exec_error: Some(error),
@@ -161,11 +155,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         Err(error) => return Err(error.into()),
     };
     let started = clock::Start::now();
-    for warning in &session.warnings {
+    for warning in &inferior.warnings {
         say!("{warning}");
     }
-    let shared = session.shared.clone();
-    let mut control = runtime.block_on(async { Control::new(session, signals) })?;
+    let shared = inferior.shared.clone();
+    let mut control = runtime.block_on(async { Control::new(inferior, signals) })?;
     let pid = control.pid;
     let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
     let (program, mut watches, changes) = match prepared {
@@ -211,7 +205,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         at: options.at.clone(),
         follow: options.follow,
     };
-    let mut log = Log::new(started.clock(), plan, output, runtime.handle().clone());
+    let handle = runtime.handle().clone();
+    let run_child = Box::new(move |child, life, inherited, events| {
+        follow::run_child(&handle, child, life, inherited, events);
+    });
+    let mut log = Log::new(started.clock(), plan, output, run_child);
     control.follows_forks = options.follow;
     log.begin(pid, shared, program, watches);
     if options.held {
@@ -277,7 +275,7 @@ async fn prepare(
     control.greet().await?;
     let pid = control.pid;
     if launched {
-        let entry = memory::Auxv::of(pid)?
+        let entry = Auxv::of(pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;
         match control.run_to(entry).await? {

@@ -1,45 +1,20 @@
 //! Where hits go, and what is said before the first one.
 
-use super::format::{Look, Quoted};
 use super::options::WatchArgs;
-use super::summary::kind;
-use super::watches::{Armed, Watch};
-use crate::foreign::text::lines;
+use super::watches::Watch;
+use crate::say::{say, say_json};
+use crate::session::armed::Armed;
+use crate::session::hit::log::Look;
+use crate::session::json::{self, Address};
+use crate::session::words::kind;
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Standard error carries the JSON lines: whatever else is said there must be one as well.
-static JSON_ON_STDERR: AtomicBool = AtomicBool::new(false);
-
-/// Tells the user something on standard error. (Not `eprintln!`, which panics when nobody listens.)
-pub fn say(text: &str) {
-    let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
-        true => format!("{{\"type\":\"message\",\"text\":{}}}\n", Quoted(text)),
-        false => format!("ulpf: {}\n", lines(text)),
-    };
-    let _ = stderr().write_all(line.as_bytes());
-}
 
 /// Decides how [`say`] says it; before anything is said.
 pub fn speak_as(options: &WatchArgs) {
     say_json(options.json && options.log.is_none());
-}
-
-pub fn say_json(json: bool) {
-    JSON_ON_STDERR.store(json, Ordering::Relaxed);
-}
-
-/// How lines look on a terminal, or elsewhere.
-pub fn look_of(json: bool, is_terminal: bool) -> Look {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-        || std::env::var_os("TERM").is_none_or(|t| t == "dumb");
-    match () {
-        _ if json => Look::Json,
-        _ if is_terminal && !plain => Look::Coloured,
-        _ => Look::Plain,
-    }
 }
 
 /// Where hits go.
@@ -68,7 +43,7 @@ impl Output {
                 (Box::new(file), false, false)
             }
         };
-        let look = look_of(options.json, is_terminal);
+        let look = Look::of(options.json, is_terminal);
         Ok(Output {
             look,
             is_stderr,
@@ -105,28 +80,30 @@ impl Output {
     /// Says what is watched (JSON), and on standard error what is not.
     pub fn start(&mut self, watches: &[Watch], pid: i32, options: &WatchArgs) {
         let mut text = String::new();
-        if self.look == Look::Json {
-            text += &format!(
-                "{{\"type\":\"start\",\"pid\":{pid},\"watches\":{}}}\n",
-                watches.len()
-            );
+        let json = self.look == Look::Json;
+        if json {
+            let start = Start {
+                r#type: "start",
+                pid,
+                watches: watches.len(),
+            };
+            json::append(&mut text, &start);
         }
         for (i, watch) in watches.iter().enumerate() {
             let spec = &watch.spec;
             match (&watch.armed, &watch.watched) {
                 (Armed::Yes(_), Some(w)) => {
-                    if self.look == Look::Json {
-                        let ty = w
-                            .type_name()
-                            .map_or("null".into(), |t| Quoted(t).to_string());
-                        text += &format!(
-                            "{{\"type\":\"watch\",\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"value_type\":{ty}}}\n",
-                            i + 1,
-                            Quoted(&spec.text),
-                            kind(w.kind),
-                            w.addr,
-                            w.len
-                        );
+                    if json {
+                        let watch = Watching {
+                            r#type: "watch",
+                            watch: i + 1,
+                            spec: &spec.text,
+                            kind: kind(w.kind),
+                            addr: Address(w.addr),
+                            len: w.len,
+                            value_type: w.type_name(),
+                        };
+                        json::append(&mut text, &watch);
                     }
                     if let Some(note) = &w.note {
                         say!("{note}");
@@ -140,15 +117,16 @@ impl Output {
                 }
                 (Armed::No(problem), _) => {
                     say!("{problem}");
-                    if self.look == Look::Json && options.keep_going {
-                        text += &format!(
-                            "{{\"type\":\"refused\",\"watch\":{},\"spec\":{},\"what\":{},\"why\":{},\"what_to_do\":{}}}\n",
-                            i + 1,
-                            Quoted(&spec.text),
-                            Quoted(&problem.what),
-                            Quoted(&problem.why),
-                            Quoted(&problem.what_to_do)
-                        );
+                    if json && options.keep_going {
+                        let refused = Refused {
+                            r#type: "refused",
+                            watch: i + 1,
+                            spec: &spec.text,
+                            what: &problem.what,
+                            why: &problem.why,
+                            what_to_do: &problem.what_to_do,
+                        };
+                        json::append(&mut text, &refused);
                     }
                 }
                 (Armed::Yes(_), None) | (Armed::Off, _) => {}
@@ -156,4 +134,34 @@ impl Output {
         }
         self.write(&mut text);
     }
+}
+
+// docs/json.md describes these.
+
+#[derive(Serialize)]
+struct Start {
+    r#type: &'static str,
+    pid: i32,
+    watches: usize,
+}
+
+#[derive(Serialize)]
+struct Watching<'a> {
+    r#type: &'static str,
+    watch: usize,
+    spec: &'a str,
+    kind: &'static str,
+    addr: Address,
+    len: u64,
+    value_type: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    r#type: &'static str,
+    watch: usize,
+    spec: &'a str,
+    what: &'a str,
+    why: &'a str,
+    what_to_do: &'a str,
 }

@@ -1,12 +1,16 @@
 //! What is said at the end: counts per watch, totals, losses.
 
-use super::format::Quoted;
-use super::watches::{Armed, Watch};
+use super::watches::Watch;
 use crate::foreign::text::Text;
 use crate::inject::SharedArea;
+use crate::session::armed::Armed;
+use crate::session::json::{self, Address};
+use crate::session::words::{count, kind};
+use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde_json::value::RawValue;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
-use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{SharedHeader, Unpatched};
 
 /// Watches without a hit are listed one by one only up to this many.
@@ -247,69 +251,84 @@ impl Summary {
 
     /// One JSON line.
     pub fn json(&self) -> String {
-        let mut out = format!(
-            "{{\"type\":\"summary\",{}\"seconds\":{:.6},\"lost\":{},\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"unpatched\":{{{}}},\"watches\":[",
-            self.process
-                .map_or(String::new(), |(pid, _)| format!("\"pid\":{pid},")),
-            self.seconds,
-            self.lost,
-            self.faults,
-            self.false_positives,
-            self.slow,
-            self.syscalls,
-            self.unpatched
-                .iter()
-                .map(|(why, n)| format!("\"{why}\":{n}"))
-                .collect::<Vec<_>>()
-                .join(",")
-        );
-        for (i, r) in self.rows.iter().enumerate() {
-            let _ = write!(
-                out,
-                "{}{{\"watch\":{},\"spec\":{},\"kind\":\"{}\",\"addr\":\"{:#x}\",\"len\":{},\"hits\":{},\"silent\":{},\"filtered\":{},\"false_positives\":{},\"placement\":\"{}\",\"traps\":{}",
-                if i > 0 { "," } else { "" },
-                r.number,
-                Quoted(&r.name),
-                r.kind,
-                r.addr,
-                r.len,
-                r.hits,
-                r.silent,
-                r.filtered,
-                r.false_positives,
-                if r.register {
-                    "debug-register"
-                } else {
-                    "guard"
-                },
-                r.traps
-            );
-            if r.gone {
-                out.push_str(",\"gone\":true");
-            }
-            if let Some(why) = &r.refused {
-                let _ = write!(out, ",\"refused\":{}", Quoted(why));
-            }
-            out.push('}');
+        let watch = |r: &Row| WatchJson {
+            watch: r.number,
+            spec: r.name.clone(),
+            kind: r.kind,
+            addr: Address(r.addr),
+            len: r.len,
+            hits: r.hits,
+            silent: r.silent,
+            filtered: r.filtered,
+            false_positives: r.false_positives,
+            placement: match r.register {
+                true => "debug-register",
+                false => "guard",
+            },
+            traps: r.traps,
+            gone: r.gone.then_some(true),
+            refused: r.refused.clone(),
+        };
+        json::line(&SummaryJson {
+            r#type: "summary",
+            pid: self.process.map(|(pid, _)| pid),
+            seconds: json::number(format_args!("{:.6}", self.seconds)),
+            lost: self.lost,
+            faults: self.faults,
+            false_positives: self.false_positives,
+            slow: self.slow,
+            syscalls: self.syscalls,
+            unpatched: Causes(&self.unpatched),
+            watches: self.rows.iter().map(watch).collect(),
+        })
+    }
+}
+
+/// docs/json.md describes it.
+#[derive(Serialize)]
+struct SummaryJson<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    seconds: Option<Box<RawValue>>,
+    lost: u64,
+    faults: u64,
+    false_positives: u64,
+    slow: u64,
+    syscalls: u64,
+    unpatched: Causes<'a>,
+    watches: Vec<WatchJson>,
+}
+
+#[derive(Serialize)]
+struct WatchJson {
+    watch: usize,
+    spec: String,
+    kind: &'static str,
+    addr: Address,
+    len: u64,
+    hits: u64,
+    silent: u64,
+    filtered: u64,
+    false_positives: u64,
+    placement: &'static str,
+    traps: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+/// An object, in the order of the figures.
+struct Causes<'a>(&'a [(&'static str, u64)]);
+
+impl Serialize for Causes<'_> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (why, n) in self.0 {
+            map.serialize_entry(why, n)?;
         }
-        out + "]}\n"
-    }
-}
-
-pub fn kind(kind: WatchKind) -> &'static str {
-    match kind {
-        WatchKind::Write => "w",
-        WatchKind::Read => "r",
-        WatchKind::Access => "rw",
-    }
-}
-
-/// `1 hit`, `2 hits`, `3 watches`.
-pub fn count(n: u64, what: &str) -> String {
-    match (n, what.ends_with("ch")) {
-        (1, _) => format!("1 {what}"),
-        (_, true) => format!("{n} {what}es"),
-        _ => format!("{n} {what}s"),
+        map.end()
     }
 }
 

@@ -1,23 +1,13 @@
 //! The watches of one run: from the command line, through resolving and arming, to the summary.
 
 use super::arm::Arm;
-use super::memory::ProcessMemory;
 use super::options::WatchArgs;
-use super::summary::kind;
+use crate::say::told;
+use crate::session::armed::Armed;
+use crate::session::memory::ProcessMemory;
+use crate::session::words::kind;
 use crate::symbols::{Memory, Problem, Program, Scope, Spec, Watched};
 use anyhow::{Context, Result};
-
-/// What happened to a watch.
-#[derive(Clone, Debug)]
-pub enum Armed {
-    /// The stub's number for it.
-    Yes(u32),
-    No(Problem),
-    /// Its library is not loaded (yet, or any more).
-    Pending(Problem),
-    /// Taken away at somebody's request.
-    Off,
-}
 
 /// A watch from the command line to the summary.
 #[derive(Clone, Debug)]
@@ -207,7 +197,7 @@ pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
     let none = malformed.len() == specs.len();
     if none || !malformed.is_empty() && !options.keep_going {
         malformed.iter().for_each(|problem| say!("{problem}"));
-        return Err(super::told());
+        return Err(told());
     }
     Ok(specs)
 }

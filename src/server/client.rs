@@ -1,6 +1,7 @@
 //! The connected debugger: framing, acknowledgements, and nothing about what packets mean.
 #![forbid(unsafe_code)]
 
+use super::packets::{PACKET_LIMIT, TOO_LONG};
 use crate::foreign::text::lines;
 use crate::listen::{Connection, Reader, Writer};
 use crate::rsp::{self, Decoder, Event};
@@ -45,7 +46,7 @@ impl Client {
         Client {
             reader: connection.reader,
             writer: connection.writer,
-            decoder: Decoder::new(super::PACKET_LIMIT),
+            decoder: Decoder::new(PACKET_LIMIT),
             queue: VecDeque::new(),
             urgent: 0,
             queued: 0,
@@ -147,7 +148,7 @@ impl Client {
                     self.raw(b"-").await
                 }
                 Event::Oversize => match self.raw(b"+").await {
-                    Ok(()) => self.send(super::requests::TOO_LONG).await,
+                    Ok(()) => self.send(TOO_LONG).await,
                     e => e,
                 },
                 Event::Ack => {

@@ -1,7 +1,7 @@
 //! `monitor ulpf filter NAME …`: a filter in the user's terms for one of the debugger's own watches. Names
 //! need debug information, which the stub has not; it gets addresses and bytecode.
 
-use crate::run::memory::ProcessMemory;
+use crate::session::memory::ProcessMemory;
 use crate::symbols::{Program, Spec};
 
 const COMMAND: &str = "ulpf filter ";

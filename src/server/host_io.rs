@@ -6,6 +6,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use super::packets::PACKET_SIZE;
 use crate::rsp;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use std::ffi::OsStr;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 const MAX_OPEN: usize = 256;
 /// Data bytes of one reply, escaped.
-const MAX_REPLY: usize = super::PACKET_SIZE - 64;
+const MAX_REPLY: usize = PACKET_SIZE - 64;
 
 /// Files that the connected debugger has open. They close with the connection.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //! mistake are gdbserver's, which no general parser gives.
 #![forbid(unsafe_code)]
 
-use super::BackEnd;
+use super::bridge::backend::BackEnd;
 use crate::backend::Backend;
 use crate::placement::Placement;
 use crate::settings::Settings;
@@ -132,7 +132,7 @@ pub struct Options {
     pub any_user: bool,
     /// vFile, also where other machines can connect.
     pub allow_files: bool,
-    /// Somebody else has the program (see [`super::BackEnd`]); none: it runs here, with our stub in it.
+    /// Somebody else has the program (see [`BackEnd`]); none: it runs here, with our stub in it.
     pub backend: Option<BackEnd>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
     pub output: Option<[i32; 2]>,
@@ -310,7 +310,7 @@ fn is_number(arg: &OsStr) -> bool {
 }
 
 /// The bridge's, or how our own stub is to work.
-pub fn backend(name: &str) -> Result<(Option<BackEnd>, Backend), String> {
+fn backend(name: &str) -> Result<(Option<BackEnd>, Backend), String> {
     if let Some(backend) = BackEnd::parse(name) {
         return Ok((Some(backend), Backend::Auto));
     }

@@ -8,23 +8,15 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::common::{Outcome, report};
+use super::packets::process_of;
+use super::state::{Server, Unborn};
 use super::target::Target;
-use super::{Outcome, Server, greeting, report};
 use crate::follow::child_in;
-use crate::foreign::numbers::{Process, RelationError};
+use crate::foreign::numbers::RelationError;
+use crate::inferior;
 use crate::inject::follow::Child;
 use crate::rsp;
-use crate::session;
-
-/// A child that has been reported and has no stub.
-pub(super) struct Unborn {
-    /// As the debugger knows them.
-    pub number: i32,
-    pub parent: i32,
-    pub vfork: bool,
-    /// What the kernel knows by that number. Without it the child is only reported.
-    pub process: Result<Process, RelationError>,
-}
 
 /// The list of all threads of one process: so much is more than Linux lets a process have.
 const LONGEST: usize = 64 << 20;
@@ -35,16 +27,6 @@ pub(super) enum Addressed {
     Serve,
     Reply(Vec<u8>),
     Done(Option<Outcome>),
-}
-
-/// The process that `pPID.TID` names; negative: all.
-pub(super) fn process_of(thread: &[u8]) -> Option<i64> {
-    let text = thread.strip_prefix(b"p")?;
-    let pid = text.split(|&b| b == b'.').next()?;
-    if pid == b"-1" {
-        return Some(-1);
-    }
-    rsp::hex_number(pid).map(|n| n as i64)
 }
 
 impl Server {
@@ -287,11 +269,11 @@ impl Server {
             stub: channel,
             settings: self.options.settings,
         };
-        match session::take_child(request).await {
-            Ok(session) => {
-                let mut target = Target::new(session);
+        match inferior::take_child(request).await {
+            Ok(inferior) => {
+                let mut target = Target::new(inferior);
                 target.inherits = true;
-                for packet in greeting(self) {
+                for packet in self.greeting() {
                     let _ = target.request(&packet).await;
                 }
                 self.enlist(target);
@@ -387,17 +369,5 @@ impl Server {
         let piece = &rest[..rest.len().min(len as usize)];
         let last = piece.len() == rest.len();
         [if last { b"l" } else { b"m" }, &rsp::escape(piece)[..]].concat()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processes_of_threads() {
-        assert_eq!(process_of(b"p10.-1"), Some(16));
-        assert_eq!(process_of(b"p-1.-1"), Some(-1));
-        assert_eq!(process_of(b"-1"), None);
     }
 }

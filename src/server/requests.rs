@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::client::Client;
+use super::common::{Outcome, report};
 use super::filters;
+use super::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG, shape_stop};
 use super::processes::Addressed;
+use super::state::Server;
 use super::target::Target;
 use super::watches;
-use super::{Outcome, PACKET_SIZE, Server, report, shape_stop};
 use crate::foreign::text::lines;
 use crate::rsp;
 use std::ffi::OsString;
@@ -56,10 +58,6 @@ const STICKY: &[&str] = &[
     "QThreadEvents:",
     "QCatchSyscalls:",
 ];
-
-/// Sending it again would not help, so this is no NAK.
-pub(super) const TOO_LONG: &[u8] =
-    b"E.The packet is longer than the PacketSize that was announced.";
 
 const HELP: &str = "\
 The following monitor commands are supported:
@@ -207,7 +205,7 @@ impl Server {
         self.packet_size = announced
             .and_then(|n| usize::from_str_radix(n, 16).ok())
             .unwrap_or(PACKET_SIZE)
-            .min(super::PACKET_LIMIT);
+            .min(PACKET_LIMIT);
         // Ours replace what the stub may say of the same features.
         let name = |f: &str| f.trim_end_matches(['+', '-']).to_string();
         let own: Vec<String> = OWN_FEATURES.iter().map(|f| name(f)).collect();

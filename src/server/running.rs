@@ -4,33 +4,34 @@
 #![forbid(unsafe_code)]
 
 use super::client::{Client, Input};
-use super::door;
-use super::target::{self, News, Target};
+use super::common::{Outcome, Terminal};
+use super::packets::{exec_stop, is_output, once_more, shape_stop};
+use super::state::Server;
+use super::target::{Event, HALTED, Target};
 use super::watchdog;
-use super::{Outcome, Server, Terminal, exec_stop, greeting, shape_stop};
 use crate::foreign::text::lines;
+use crate::inferior::{Ending, Inferior};
 use crate::inject::{foreground, process};
 use crate::rsp;
-use crate::session::{Ending, Session};
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::task::Poll;
 use tokio::time::Instant;
 
-/// The next news of any process that runs: the process's number, and what it is.
-async fn news_of(targets: &mut [Target]) -> (i32, News) {
+/// The next event of any process that runs: the process's number, and what it is.
+async fn event_of(targets: &mut [Target]) -> (i32, Event) {
     let mut all: Vec<_> = targets
         .iter_mut()
         .filter(|t| t.running)
         .map(|t| {
             let number = t.number;
-            Box::pin(async move { (number, t.news().await) })
+            Box::pin(async move { (number, t.event().await) })
         })
         .collect();
     std::future::poll_fn(|cx| {
         for one in &mut all {
-            if let Poll::Ready(news) = one.as_mut().poll(cx) {
-                return Poll::Ready(news);
+            if let Poll::Ready(event) = one.as_mut().poll(cx) {
+                return Poll::Ready(event);
             }
         }
         Poll::Pending
@@ -47,27 +48,6 @@ async fn tell(client: &mut Client, text: &str) {
 async fn print(client: &mut Client, text: &str) {
     let text = format!("O{}", rsp::to_hex(lines(&format!("{text}\n")).as_bytes()));
     let _ = client.send(text.as_bytes()).await;
-}
-
-/// Does this action of `vCont` concern process `number`?
-pub(super) fn concerns(action: &[u8], number: i32) -> bool {
-    let Some(at) = action.iter().position(|&b| b == b':') else {
-        return true;
-    };
-    match super::processes::process_of(&action[at + 1..]) {
-        Some(process) => process <= 0 || process == i64::from(number),
-        None => true,
-    }
-}
-
-/// The actions of `vCont` that concern process `number`; `None`: none does.
-pub(super) fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
-    let Some(actions) = packet.strip_prefix(b"vCont;") else {
-        return Some(packet.into());
-    };
-    let mine = actions.split(|&b| b == b';');
-    let mine: Vec<&[u8]> = mine.filter(|action| concerns(action, number)).collect();
-    (!mine.is_empty()).then(|| [b"vCont;", &mine.join(&b';')[..]].concat())
 }
 
 impl Server {
@@ -98,10 +78,10 @@ impl Server {
                     .map_or(0, |t| t.pid),
             );
         }
-        if self.tell_later_news(client).await {
+        if self.tell_later_events(client).await {
             return None;
         }
-        let greeting = greeting(self);
+        let greeting = self.greeting();
         let several = self.targets.len() > 1;
         for target in &mut self.targets {
             let mine = match several || target.has_vfork_children() {
@@ -116,7 +96,7 @@ impl Server {
                 let _ = target.send(&mine).await;
             }
             target.running = true;
-            (target.again, target.halted) = (door::once_more(&mine), false);
+            (target.again, target.halted) = (once_more(&mine), false);
             target.greeting.clone_from(&greeting);
         }
         let outcome = self.run_on(client).await;
@@ -126,12 +106,12 @@ impl Server {
         outcome
     }
 
-    /// News that came while the debugger had a stop. True: it has been told of another one.
-    async fn tell_later_news(&mut self, client: &mut Client) -> bool {
+    /// Events that came while the debugger had a stop. True: it has been told of another one.
+    async fn tell_later_events(&mut self, client: &mut Client) -> bool {
         while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
             let number = target.number;
-            if let Some(news) = target.later.pop_front()
-                && self.child_news(client, number, news).await
+            if let Some(event) = target.later.pop_front()
+                && self.child_event(client, number, event).await
             {
                 return true;
             }
@@ -139,14 +119,14 @@ impl Server {
         false
     }
 
-    /// Process `number` rests because we wanted it to: others' wishes are granted, and it goes on. True: the
+    /// Process `number` rests because we wanted it to: changes that others have asked for are made, and it goes on. True: the
     /// debugger has been told of a stop.
     async fn halted(&mut self, client: &mut Client, number: i32) -> bool {
         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
             (target.running, target.halted) = (false, false);
         }
-        self.grant(false).await;
-        if self.tell_later_news(client).await {
+        self.make_changes(false).await;
+        if self.tell_later_events(client).await {
             return true;
         }
         if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
@@ -167,7 +147,7 @@ impl Server {
         let mut untold = false;
         loop {
             let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::PATIENCE);
-            let (number, news) = tokio::select! {
+            let (number, event) = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(limit), if overdue.is_some() => {
                     // What runs on unwatched cannot be stopped, and the user knows.
@@ -178,9 +158,9 @@ impl Server {
                     }
                     continue;
                 }
-                news = news_of(&mut self.targets) => news,
-                wish = self.door.next() => {
-                    self.wished(wish, overdue.is_some()).await;
+                event = event_of(&mut self.targets) => event,
+                change = self.changes.next() => {
+                    self.asked(change, overdue.is_some()).await;
                     continue;
                 }
                 input = client.next_urgent() => match input {
@@ -197,21 +177,21 @@ impl Server {
                     _ => return Some(Outcome::Closed),
                 },
             };
-            match news {
-                News::Reply(reply) if target::is_output(&reply) => {
+            match event {
+                Event::Reply(reply) if is_output(&reply) => {
                     let _ = client.send(&reply).await;
                 }
                 // It was on its way when a debugger vanished that had asked for it.
-                News::Reply(reply) if self.is_unwanted(&reply) => {
+                Event::Reply(reply) if self.is_unwanted(&reply) => {
                     self.note_child(number, &reply);
                     self.release_children().await;
                     if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
                         let _ = target.send(b"vCont;c").await;
                     }
                 }
-                News::Reply(mut reply) => {
+                Event::Reply(mut reply) => {
                     let target = self.targets.iter_mut().find(|t| t.number == number);
-                    if let Some(stop) = reply.strip_suffix(target::HALTED) {
+                    if let Some(stop) = reply.strip_suffix(HALTED) {
                         if overdue.is_none() {
                             if self.halted(client, number).await {
                                 return None;
@@ -240,19 +220,21 @@ impl Server {
                         .await;
                     return None;
                 }
-                News::Notification(text) => drop(client.notify(&text).await),
-                news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
-                    if self.child_news(client, number, news).await {
+                Event::Notification(text) => drop(client.notify(&text).await),
+                event @ (Event::ChildExecuted(_)
+                | Event::ChildEnded(..)
+                | Event::ChildRunsOn(_)) => {
+                    if self.child_event(client, number, event).await {
                         return None;
                     }
                 }
-                News::Ended(ending) => {
+                Event::Ended(ending) => {
                     self.come_to_rest(number).await;
                     let reply = self.ended(ending);
                     let _ = client.send(reply.as_bytes()).await;
                     return None;
                 }
-                News::Executed(program) => {
+                Event::Executed(program) => {
                     let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                         continue;
                     };
@@ -268,7 +250,7 @@ impl Server {
                     let _ = client.send(&stop).await;
                     return None;
                 }
-                News::Replaced | News::StubLost => {
+                Event::Replaced | Event::StubLost => {
                     let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                         continue;
                     };
@@ -286,11 +268,11 @@ impl Server {
         }
     }
 
-    /// News of a vfork child of process `parent`. True: the debugger has been told of a stop.
-    async fn child_news(&mut self, client: &mut Client, parent: i32, news: News) -> bool {
-        match news {
-            News::ChildExecuted(session) => self.child_executed(client, *session).await,
-            News::ChildEnded(child, ending) => {
+    /// An event of a vfork child of process `parent`. True: the debugger has been told of a stop.
+    async fn child_event(&mut self, client: &mut Client, parent: i32, event: Event) -> bool {
+        match event {
+            Event::ChildExecuted(inferior) => self.child_executed(client, *inferior).await,
+            Event::ChildEnded(child, ending) => {
                 if let Some(target) = self.targets.iter_mut().find(|t| t.number == parent) {
                     target.stop().await; // its stub has nothing to report
                 }
@@ -299,7 +281,7 @@ impl Server {
                 let _ = client.send(reply.as_bytes()).await;
                 true
             }
-            News::ChildRunsOn(text) => {
+            Event::ChildRunsOn(text) => {
                 tell(client, &text).await;
                 false
             }
@@ -308,9 +290,9 @@ impl Server {
     }
 
     /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
-    async fn child_executed(&mut self, client: &mut Client, session: Session) -> bool {
-        let greeting = greeting(self);
-        let mut target = Target::new(session);
+    async fn child_executed(&mut self, client: &mut Client, inferior: Inferior) -> bool {
+        let greeting = self.greeting();
+        let mut target = Target::new(inferior);
         for packet in &greeting {
             let _ = target.request(packet).await;
         }
@@ -418,25 +400,5 @@ impl Server {
             None if target.is_replaced() && target.running => return None,
             None => why.into_bytes(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn actions_go_to_whom_they_name() {
-        let of = |packet: &[u8], number| {
-            actions_for(packet, number).map(|p| String::from_utf8(p).unwrap())
-        };
-        assert_eq!(of(b"vCont;c:p10.-1", 16).unwrap(), "vCont;c:p10.-1");
-        assert_eq!(of(b"vCont;c:p10.-1", 17), None);
-        assert_eq!(
-            of(b"vCont;s:p10.11;c:p11.-1;c", 16).unwrap(),
-            "vCont;s:p10.11;c"
-        );
-        assert_eq!(of(b"vCont;c:p-1.-1", 16).unwrap(), "vCont;c:p-1.-1");
-        assert_eq!(of(b"c", 16).unwrap(), "c");
     }
 }

@@ -1,16 +1,17 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
-use super::door::Book;
+use super::changes::Changed;
+use super::packets::{exec_stop, is_output};
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
 use crate::follow::{Done, Follower, Note, child_in, forged};
 use crate::foreign::numbers::{self, Budget, Process};
+use crate::inferior::{self, Ending, Exit, Inferior};
 use crate::inject::remains::Remains;
 use crate::inject::{SharedArea, follow::Followed, process, sys};
-use crate::rsp::{self, Decoder, Event};
-use crate::session::{self, Ending, Exit, Session};
+use crate::rsp::{self, Decoder};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
@@ -23,7 +24,7 @@ use tokio::time::error::Elapsed;
 
 /// Something from the program's side.
 #[derive(Debug)]
-pub enum News {
+pub enum Event {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
     Ended(Ending),
@@ -35,7 +36,7 @@ pub enum News {
     StubLost,
     /// A vfork child has executed another program and rests at its first instruction; it is none of ours
     /// any more.
-    ChildExecuted(Box<Session>),
+    ChildExecuted(Box<Inferior>),
     /// A vfork child has executed another program and could not be followed; why, for the user.
     ChildRunsOn(String),
     ChildEnded(i32, Ending),
@@ -64,14 +65,14 @@ pub struct Target {
     pub greeting: Vec<Vec<u8>>,
     /// A stop that was met while another process's was reported.
     pub pending: Option<Vec<u8>>,
-    /// News of its children that came while it was stopped.
-    pub later: VecDeque<News>,
+    /// Events of its children that came while it was stopped.
+    pub later: VecDeque<Event>,
     /// Vfork children that the debugger follows; they run in its memory (see `vfork`).
     pub(super) children: Vec<VforkChild>,
     /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
     pub inherits: bool,
     /// What others have changed in its stub.
-    pub(super) book: Book,
+    pub changed: Changed,
     /// How it was resumed, for once more; `None`: it cannot be resumed so again.
     pub again: Option<Vec<u8>>,
     /// We have asked for a stop that the debugger is not to hear of.
@@ -95,21 +96,21 @@ pub struct Target {
     interrupt_due: bool,
     control: UnixStream,
     decoder: Decoder,
-    queue: VecDeque<News>,
+    queue: VecDeque<Event>,
     /// What the stub may still say before it is asked again.
     budget: Budget,
 }
 
 impl Target {
-    pub fn new(session: Session) -> Target {
-        let follower = Follower::of(&session);
+    pub fn new(inferior: Inferior) -> Target {
+        let follower = Follower::of(&inferior);
         Target {
-            pid: session.pid,
-            process: session.process(),
-            number: process::own_number(session.pid).unwrap_or(session.pid),
-            stub_pid: session.stub_pid,
-            launched: session.launched,
-            exit: session.exit,
+            pid: inferior.pid,
+            process: inferior.process(),
+            number: process::own_number(inferior.pid).unwrap_or(inferior.pid),
+            stub_pid: inferior.stub_pid,
+            launched: inferior.launched,
+            exit: inferior.exit,
             running: false,
             lost: None,
             watches: LazyWatches::default(),
@@ -118,7 +119,7 @@ impl Target {
             later: VecDeque::new(),
             children: Vec::new(),
             inherits: false,
-            book: Book::default(),
+            changed: Changed::default(),
             again: None,
             halted: false,
             replaced: false,
@@ -129,9 +130,9 @@ impl Target {
             hung: None,
             registers_len: 0,
             interrupt_due: false,
-            control: session.control,
-            shared: session.shared,
-            remains: session.remains,
+            control: inferior.control,
+            shared: inferior.shared,
+            remains: inferior.remains,
             decoder: Decoder::default(),
             queue: VecDeque::new(),
             budget: Budget::default(),
@@ -174,10 +175,10 @@ impl Target {
     }
 
     /// The next thing that happens. Safe to cancel.
-    pub async fn news(&mut self) -> News {
+    pub async fn event(&mut self) -> Event {
         loop {
-            if let Some(news) = self.queue.pop_front() {
-                return news;
+            if let Some(event) = self.queue.pop_front() {
+                return event;
             }
             tokio::select! {
                 biased;
@@ -186,11 +187,11 @@ impl Target {
                 }
                 done = self.follower.done(), if self.follower.is_busy() => match done {
                     Done { child: Some(child), .. } => match self.child_done(child, done) {
-                        Some(news) => return news,
+                        Some(event) => return event,
                         None => continue,
                     },
                     Done { how, .. } => match how {
-                    Followed::Into(session) => return self.begin_again(*session).await,
+                    Followed::Into(inferior) => return self.begin_again(*inferior).await,
                     Followed::Failed => self.interrupt_due = false,
                     Followed::Not { program, why } => self.unfollowed = Some((program, why)),
                     Followed::Other | Followed::Ended => {}
@@ -204,17 +205,17 @@ impl Target {
                     if !self.children.is_empty() && !self.follower.is_busy() =>
                 {
                     self.children.retain(|c| c.number != child);
-                    return News::ChildEnded(child, ending);
+                    return Event::ChildEnded(child, ending);
                 }
                 // How an exec went is told first.
                 ending = self.exit.wait(), if !self.follower.is_busy() => {
                     // What the stub said before the end comes first.
                     self.drain();
                     if self.unfollowed.is_some() && !self.follower.has_failed() {
-                        let news = self.replaced();
-                        self.queue.push_back(news);
+                        let event = self.replaced();
+                        self.queue.push_back(event);
                     }
-                    self.queue.push_back(News::Ended(ending));
+                    self.queue.push_back(Event::Ended(ending));
                     continue;
                 }
             };
@@ -226,20 +227,20 @@ impl Target {
     }
 
     /// A vfork child has executed something, or tried to.
-    fn child_done(&mut self, number: i32, done: Done) -> Option<News> {
+    fn child_done(&mut self, number: i32, done: Done) -> Option<Event> {
         if let Some(word) = done.last_word() {
             // The stub waits for nothing else, so there is room.
             let _ = self.control.try_write(&word);
         }
         let child = self.children.iter_mut().find(|c| c.number == number)?;
         match done.how {
-            Followed::Into(session) => {
+            Followed::Into(inferior) => {
                 self.children.retain(|c| c.number != number);
-                Some(News::ChildExecuted(session))
+                Some(Event::ChildExecuted(inferior))
             }
             Followed::Not { program, why } | Followed::Lost { program, why } => {
                 child.lost = true;
-                Some(News::ChildRunsOn(format!(
+                Some(Event::ChildRunsOn(format!(
                     "Process {} executes {program} and runs on unwatched: {why}",
                     child.process.pid
                 )))
@@ -250,7 +251,7 @@ impl Target {
 
     /// The stub goes when the program goes (perhaps a moment before we hear of it), or with the
     /// program's memory when it executes another program; else it has crashed.
-    async fn stub_has_gone(&mut self) -> News {
+    async fn stub_has_gone(&mut self) -> Event {
         let mut left = 300;
         while left > 0 {
             // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
@@ -264,38 +265,38 @@ impl Target {
             if let Ok(ending) =
                 tokio::time::timeout(Duration::from_millis(10), self.exit.wait()).await
             {
-                return News::Ended(ending);
+                return Event::Ended(ending);
             }
         }
         self.lost = Some(format!(
             "E.The watchpoint stub in process {} has ended unexpectedly, so the program can neither be inspected nor resumed. Kill it (`kill`) and start it again; please report this as a bug of ulpf.",
             self.pid
         ));
-        News::StubLost
+        Event::StubLost
     }
 
-    fn replaced(&mut self) -> News {
+    fn replaced(&mut self) -> Event {
         let (program, why) = self.unfollowed.take().unwrap_or_default();
         self.lost = Some(format!(
             "E.Process {} has executed {program} and runs on unwatched: {why}",
             self.pid
         ));
         self.replaced = true;
-        News::Replaced
+        Event::Replaced
     }
 
     /// The process has become another program, with another stub.
-    async fn begin_again(&mut self, session: Session) -> News {
-        for warning in &session.warnings {
+    async fn begin_again(&mut self, inferior: Inferior) -> Event {
+        for warning in &inferior.warnings {
             message!("{warning}");
         }
-        reap_later(std::mem::replace(&mut self.stub_pid, session.stub_pid));
-        self.control = session.control;
-        self.shared = session.shared;
-        self.remains = session.remains;
+        reap_later(std::mem::replace(&mut self.stub_pid, inferior.stub_pid));
+        self.control = inferior.control;
+        self.shared = inferior.shared;
+        self.remains = inferior.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
-        self.book = Book::default();
+        self.changed = Changed::default();
         self.halted = false;
         self.unfollowed = None;
         self.eof = false;
@@ -309,7 +310,7 @@ impl Target {
             let _ = self.write(&[rsp::INTERRUPT]).await;
         }
         let program = process::executable(self.pid).unwrap_or_default();
-        News::Executed(program.display().to_string())
+        Event::Executed(program.display().to_string())
     }
 
     /// Takes what is there, a good deal of it at most. False: end of file.
@@ -336,21 +337,21 @@ impl Target {
         true
     }
 
-    fn heard(&mut self, event: Event) {
+    fn heard(&mut self, event: rsp::Event) {
         match event {
-            Event::Packet(p) if self.unread > 0 => self.unread -= usize::from(!is_output(&p)),
-            Event::Packet(p) => match child_in(&p) {
+            rsp::Event::Packet(p) if self.unread > 0 => self.unread -= usize::from(!is_output(&p)),
+            rsp::Event::Packet(p) => match child_in(&p) {
                 Some((_, vfork)) if !self.follower.offered.children(vfork) => {
                     self.distrust(forged(self.pid, "it has forked a child"));
                 }
                 _ => {
                     let p = vfork::to_debugger(p, self.number, &self.children);
-                    self.queue.push_back(News::Reply(p));
+                    self.queue.push_back(Event::Reply(p));
                 }
             },
-            Event::Notification(p) => match self.follower.notified(&p, &self.control) {
+            rsp::Event::Notification(p) => match self.follower.notified(&p, &self.control) {
                 Note::Taken => {}
-                Note::Theirs => self.queue.push_back(News::Notification(p)),
+                Note::Theirs => self.queue.push_back(Event::Notification(p)),
                 Note::Forged(why) => self.distrust(why),
             },
             _ => {}
@@ -362,7 +363,7 @@ impl Target {
         let pid = self.pid;
         self.lost = Some(format!("E.Process {pid} is not served any more: {why}"));
         self.queue.clear();
-        self.queue.push_back(News::StubLost);
+        self.queue.push_back(Event::StubLost);
     }
 
     /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
@@ -401,16 +402,18 @@ impl Target {
         said: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>, Elapsed> {
         loop {
-            match tokio::time::timeout_at(end, self.news()).await? {
-                News::Reply(reply) if is_output(&reply) => {
+            match tokio::time::timeout_at(end, self.event()).await? {
+                Event::Reply(reply) if is_output(&reply) => {
                     said.extend(rsp::from_hex(&reply[1..]).unwrap_or_default());
                 }
-                News::Reply(reply) => return Ok(Some(reply)),
-                News::Notification(_) => {}
-                news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)) => {
-                    self.later.push_back(news);
+                Event::Reply(reply) => return Ok(Some(reply)),
+                Event::Notification(_) => {}
+                event @ (Event::ChildExecuted(_)
+                | Event::ChildEnded(..)
+                | Event::ChildRunsOn(_)) => {
+                    self.later.push_back(event);
                 }
-                News::Ended(_) | News::Replaced | News::StubLost | News::Executed(_) => {
+                Event::Ended(_) | Event::Replaced | Event::StubLost | Event::Executed(_) => {
                     return Ok(None);
                 }
             }
@@ -459,25 +462,27 @@ impl Target {
         }
         let end = Instant::now() + watchdog::PATIENCE;
         loop {
-            match tokio::time::timeout_at(end, self.news()).await {
+            match tokio::time::timeout_at(end, self.event()).await {
                 // Console output of the program, not its stop.
-                Ok(News::Reply(reply)) if is_output(&reply) => {}
-                Ok(News::Reply(reply)) => {
+                Ok(Event::Reply(reply)) if is_output(&reply) => {}
+                Ok(Event::Reply(reply)) => {
                     if !reply.ends_with(HALTED) {
                         self.pending = Some(reply);
                     }
                     return true;
                 }
-                Ok(News::Notification(_)) => {}
+                Ok(Event::Notification(_)) => {}
                 Ok(
-                    news @ (News::ChildExecuted(_) | News::ChildEnded(..) | News::ChildRunsOn(_)),
-                ) => self.later.push_back(news),
-                Ok(News::Executed(program)) => {
+                    event @ (Event::ChildExecuted(_)
+                    | Event::ChildEnded(..)
+                    | Event::ChildRunsOn(_)),
+                ) => self.later.push_back(event),
+                Ok(Event::Executed(program)) => {
                     let stop = self.request(b"?").await.unwrap_or_default();
-                    self.pending = Some(super::exec_stop(&stop, &program));
+                    self.pending = Some(exec_stop(&stop, &program));
                     return true;
                 }
-                Ok(News::Ended(_) | News::Replaced | News::StubLost) => return false,
+                Ok(Event::Ended(_) | Event::Replaced | Event::StubLost) => return false,
                 // It stops when it can; nobody waits for the news of that.
                 Err(_) => {
                     self.hangs(watchdog::PATIENCE);
@@ -536,7 +541,7 @@ impl Target {
         match self.request(b"D").await {
             Some(reply) if reply == b"OK" => {
                 if let Some(text) =
-                    session::leave_nothing(&self.process, self.remains, &self.control).await
+                    inferior::leave_nothing(&self.process, self.remains, &self.control).await
                 {
                     message!("ulpf server: {text}");
                 }
@@ -568,11 +573,4 @@ fn reap_later(stub: i32) {
             }
         });
     }
-}
-
-/// `O` and hex digits: text to print, more replies follow. (`OK` is not.)
-pub fn is_output(reply: &[u8]) -> bool {
-    reply.first() == Some(&b'O')
-        && reply.len() % 2 == 1
-        && reply[1..].iter().all(u8::is_ascii_hexdigit)
 }

@@ -3,6 +3,7 @@
 
 use super::client::Client;
 use super::options::Options;
+use super::packets::{PACKET_LIMIT, PACKET_SIZE};
 use super::{Bound, Terminal};
 use crate::listen::Connection;
 use crate::rsp::{self, Decoder, Event};
@@ -137,8 +138,8 @@ fn monitor_commands() {
 
 #[test]
 fn oversized_packets_are_refused_and_forgotten() {
-    let long = "m".repeat(super::PACKET_SIZE + 1);
-    let longer = "m".repeat(super::PACKET_LIMIT + 1);
+    let long = "m".repeat(PACKET_SIZE + 1);
+    let longer = "m".repeat(PACKET_LIMIT + 1);
     let answers = replies(&[&long, &longer, "?"]);
     assert!(answers[0].starts_with("E.") && answers[1].starts_with("E."));
     assert_eq!(answers[2], "W00");

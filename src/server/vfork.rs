@@ -8,11 +8,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::running::{actions_for, concerns};
-use super::target::Target;
+use super::packets::{actions_for, concerns, process_of};
 use crate::foreign::numbers::Process;
+use crate::inferior::{Ending, Exit};
 use crate::rsp;
-use crate::session::{Ending, Exit};
 
 #[derive(Debug)]
 pub struct VforkChild {
@@ -31,54 +30,6 @@ impl VforkChild {
 
     fn for_debugger(&self) -> Vec<u8> {
         format!("p{0:x}.{0:x}", self.number).into_bytes()
-    }
-}
-
-impl Target {
-    /// A vfork child counts as a process of its own from now on. False: it is gone.
-    pub async fn adopt(&mut self, number: i32, process: Process) -> bool {
-        let Ok(exit) = Exit::of(&process, false) else {
-            return false;
-        };
-        let asked = self
-            .request(format!("vUlpfVfork;{number:x}").as_bytes())
-            .await;
-        if asked.as_deref() != Some(b"OK") {
-            return false;
-        }
-        self.children.push(VforkChild {
-            number,
-            process,
-            exit,
-            lost: false,
-        });
-        true
-    }
-
-    /// Nobody follows it any more; it goes on with its parent.
-    pub async fn disown(&mut self, number: i32) -> Option<VforkChild> {
-        let place = self.children.iter().position(|c| c.number == number)?;
-        let _ = self
-            .request(format!("vUlpfVfork;{number:x};0").as_bytes())
-            .await;
-        Some(self.children.remove(place))
-    }
-
-    pub fn vfork_child(&self, number: i32) -> Option<&VforkChild> {
-        self.children.iter().find(|c| c.number == number)
-    }
-
-    pub fn vfork_children(&self) -> Vec<i32> {
-        self.children.iter().map(|c| c.number).collect()
-    }
-
-    pub fn has_vfork_children(&self) -> bool {
-        !self.children.is_empty()
-    }
-
-    /// The actions of `vCont` that concern it, as its stub takes them; `None`: none does.
-    pub fn actions_for(&self, packet: &[u8]) -> Option<Vec<u8>> {
-        actions(packet, self.number, &self.children)
     }
 }
 
@@ -134,7 +85,7 @@ pub fn to_stub(packet: &[u8], parent: i32, children: &[VforkChild]) -> Option<Ve
         [b'T', ..] => 1,
         _ => packet.strip_prefix(b"qThreadExtraInfo,").map(|_| 17)?,
     };
-    let number = super::processes::process_of(&packet[at..])?;
+    let number = process_of(&packet[at..])?;
     let child = children.iter().find(|c| i64::from(c.number) == number)?;
     Some([&packet[..at], &child.in_stub(parent)].concat())
 }
@@ -173,7 +124,7 @@ fn is_name(byte: u8) -> bool {
 /// The thread of process `parent` that `pPID.TID` names. (Numbers may begin with zeros.)
 fn thread_of(name: &[u8], parent: i32) -> Option<i64> {
     let at = name.iter().position(|&b| b == b'.')?;
-    let process = super::processes::process_of(name)?;
+    let process = process_of(name)?;
     let thread = rsp::hex_number(&name[at + 1..])?;
     (process == i64::from(parent)).then_some(thread as i64)
 }

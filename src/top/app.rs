@@ -1,43 +1,16 @@
 //! What the user has chosen: view, order, selection, filters, what is being typed. Keys and the mouse
 //! change it; what they want of others comes back as an [`Action`].
 
-use super::model::{Line, Session, State};
 use super::rows::{self, Column, Row};
 use super::theme::Theme;
-use crate::door::Ask;
+use super::view::{Table, VIEWS, View};
+use crate::session::control_socket::Ask;
+use crate::session::hit::Line;
+use crate::session::snapshot::{Snapshot, State, Watch};
 use ratatui::crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use ratatui::layout::{Position, Rect};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum View {
-    Watches,
-    Sites,
-    Pages,
-    Threads,
-    Hits,
-}
-
-pub const VIEWS: [View; 5] = [
-    View::Watches,
-    View::Sites,
-    View::Pages,
-    View::Threads,
-    View::Hits,
-];
-
-impl View {
-    pub fn title(self) -> &'static str {
-        match self {
-            View::Watches => "Watches",
-            View::Sites => "Sites",
-            View::Pages => "Pages",
-            View::Threads => "Threads",
-            View::Hits => "Hits",
-        }
-    }
-}
 
 /// What is being asked for in the last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +45,6 @@ pub enum Spot {
     Session,
 }
 
-/// Selection and order of a view.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
-    /// Key of the selected row; in the feed none means the youngest.
-    pub selected: Option<u64>,
-    pub offset: usize,
-    /// Column by which it is sorted.
-    pub sort: usize,
-    pub reverse: bool,
-    pub search: String,
-}
-
 /// A hit or a site, looked at closely.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
@@ -104,7 +65,7 @@ pub enum Subject {
 }
 
 pub struct App {
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<Snapshot>,
     pub current: usize,
     pub view: View,
     pub tables: [Table; 5],
@@ -155,7 +116,7 @@ impl App {
         }
     }
 
-    pub fn session(&self) -> Option<&Session> {
+    pub fn session(&self) -> Option<&Snapshot> {
         self.sessions.get(self.current)
     }
 
@@ -231,7 +192,7 @@ impl App {
         };
     }
 
-    fn selected_watch(&self) -> Option<super::model::Watch> {
+    fn selected_watch(&self) -> Option<Watch> {
         let session = self.session()?;
         let rows = self.rows();
         let key = self.table().selected;
@@ -472,18 +433,4 @@ impl App {
         }
         None
     }
-}
-
-/// Does a hit pass the feed's filter? All words have to be in its watch, its place, or be its thread.
-pub fn passes(filter: &str, name: &str, place: &str, tid: u32) -> bool {
-    let mut words = filter.split_whitespace();
-    words.all(|word| contains(name, word) || contains(place, word) || word.parse() == Ok(tid))
-}
-
-/// Without regard to case.
-pub fn contains(text: &str, word: &str) -> bool {
-    if word.chars().any(char::is_uppercase) {
-        return text.contains(word);
-    }
-    text.contains(word) || text.to_lowercase().contains(word)
 }

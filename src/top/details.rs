@@ -2,21 +2,21 @@
 //! They are those of the file, not of memory: what a patch has put there is nobody's business.
 
 use super::app::{Details, Subject};
-use super::model::{Line, Session};
-use super::names::Names;
-use super::rows::seconds;
 use crate::foreign::text::Text;
+use crate::session::hit::{Call, Line};
+use crate::session::names::Names;
+use crate::session::snapshot::Snapshot;
+use crate::session::words::Seconds;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use std::collections::VecDeque;
 use ulpf_lib::ring::hit_flags;
-use ulpf_lib::syscalls;
 
 /// Lines before and behind the one in question.
 const AROUND: usize = 5;
 /// Functions longer than this are not decoded from their beginning.
 const FAR: u64 = 1 << 16;
 
-pub fn of(names: &mut Names, session: &Session, subject: &Subject) -> Details {
+pub fn of(names: &mut Names, session: &Snapshot, subject: &Subject) -> Details {
     match subject {
         Subject::Hit(line) => hit(names, line),
         Subject::Site(pc) => site(names, session, *pc),
@@ -29,16 +29,10 @@ fn hit(names: &mut Names, line: &Line) -> Details {
         ("value", line.change.clone()),
         ("where", line.place.to_string()),
         ("thread", line.tid.to_string()),
-        ("time", format!("{} s", seconds(line.nanos))),
+        ("time", format!("{} s", Seconds(line.nanos))),
         ("bytes", format!("{} at {:#x}", h.len, h.addr)),
     ];
     if let Some(c) = &h.call {
-        struct Call<'a>(&'a ulpf_lib::ring::SystemCall);
-        impl std::fmt::Display for Call<'_> {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
-            }
-        }
         facts.push(("by", format!("the kernel, for {}", Call(c))));
     }
     if h.flags & hit_flags::TRUNCATED != 0 {
@@ -63,7 +57,7 @@ fn hit(names: &mut Names, line: &Line) -> Details {
     }
 }
 
-fn site(names: &mut Names, session: &Session, pc: u64) -> Details {
+fn site(names: &mut Names, session: &Snapshot, pc: u64) -> Details {
     let place = names.place(pc);
     let row = session.sites.iter().find(|s| s.pc == pc).cloned();
     let mut facts = vec![

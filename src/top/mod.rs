@@ -1,9 +1,9 @@
 //! `ulpf top`: what running sessions watch, live.
 //!
 //! ```text
-//!  shared area of a session (read only) ──▶ look ──▶ model::Session ─┐
-//!  its owner's door (names, changes) ◀────▶ ask                      ├─▶ draw ──▶ terminal
-//!  keys, mouse ───────────────────────────▶ app (what is chosen) ────┘   plain ──▶ lines
+//!  session::watcher (all sessions, what their owners say) ──▶ Snapshots ─┐
+//!                                                                        ├─▶ draw ──▶ terminal
+//!  keys, mouse ──────────────────────────▶ app (what is chosen) ─────────┘   plain ──▶ lines
 //! ```
 //! Nothing here can slow a watched program: it is looked at through memory that it shares anyway, a
 //! fixed number of times a second, at a cost that is bounded whatever it does. One thread does all;
@@ -13,21 +13,18 @@
 mod app;
 mod details;
 mod draw;
-mod export;
-pub mod exporter;
-mod http;
-pub mod look;
-pub mod model;
-mod names;
+mod figures;
 mod plain;
 mod rows;
 mod started;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod view;
 mod watcher;
 
 use crate::inject::sessions::Whose;
+use crate::session::watcher::REST;
 use anyhow::{Context, Result};
 use app::{Action, App};
 use clap::Args;
@@ -100,10 +97,6 @@ fn interval(text: &str) -> Result<f64, String> {
         _ => Err("it takes a number of seconds from 0.05 to 3600".into()),
     }
 }
-
-/// A look is followed by a rest of at least so many times its length: a hundredth of a core at most,
-/// however many watches there are.
-const REST: u32 = 100;
 
 /// The exit status.
 pub fn main(args: &TopArgs) -> i32 {

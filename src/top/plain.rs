@@ -2,14 +2,19 @@
 //! cursor is moved, nothing is drawn over. Commands come as lines on standard input.
 
 use super::TopArgs;
-use super::app::{App, View};
-use super::model::{Session, figure, short};
+use super::app::App;
+use super::figures::{figure, short};
 use super::rows;
 use super::started::Started;
 use super::theme::Theme;
+use super::view::{View, passes};
 use super::watcher::Watcher;
-use crate::door::Ask;
 use crate::foreign::text::{Text, lines};
+use crate::session::control_socket::Ask;
+use crate::session::hit::Line;
+use crate::session::snapshot::Snapshot;
+use crate::session::watcher::REST;
+use crate::session::words::Seconds;
 use anyhow::Result;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -77,7 +82,7 @@ pub fn run(
         if leave.load(Ordering::Relaxed) || enough || ended && started.is_some() {
             return Ok(());
         }
-        let late = rest.max(begun.elapsed() * super::REST).max(look);
+        let late = rest.max(begun.elapsed() * REST).max(look);
         rest = Duration::ZERO;
         let until = Instant::now() + late;
         while Instant::now() < until && !leave.load(Ordering::Relaxed) {
@@ -195,7 +200,7 @@ impl Told {
         }
     }
 
-    fn session(&mut self, s: &Session, filter: &str, text: &mut String) {
+    fn session(&mut self, s: &Snapshot, filter: &str, text: &mut String) {
         let (t, r) = (&s.totals, &s.rates);
         let _ = writeln!(
             text,
@@ -236,7 +241,7 @@ impl Told {
         }
         // The youngest hits, and how many there were.
         let told = self.line.entry(s.pid).or_default();
-        let fits = |l: &&super::model::Line| super::app::passes(filter, &l.name, &l.place, l.tid);
+        let fits = |l: &&Line| passes(filter, &l.name, &l.place, l.tid);
         let news: Vec<_> = s
             .feed
             .iter()
@@ -252,7 +257,7 @@ impl Told {
                 text,
                 "  {} at {} s by thread {}: {}, {}",
                 l.verb,
-                rows::seconds(l.nanos),
+                Seconds(l.nanos),
                 l.tid,
                 format_args!("{}: {}", Text(&l.name), Text(&l.change.replace('→', "to"))),
                 Text(&l.place)

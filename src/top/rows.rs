@@ -1,8 +1,11 @@
 //! Tables: what stands in which column, and in which order the rows come.
 
-use super::app::{Table, View, contains, passes};
-use super::model::{Session, State, figure, short};
+use super::figures::{figure, short};
+use super::view::{Table, View, contains, passes};
 use crate::foreign::text::shown;
+use crate::session::hit::Line;
+use crate::session::snapshot::{Page, Site, Snapshot, State, Thread, Watch};
+use crate::session::words::Seconds;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -113,7 +116,7 @@ pub struct Row {
     pub tone: Tone,
 }
 
-pub fn rows(session: &Session, view: View) -> Vec<Row> {
+pub fn rows(session: &Snapshot, view: View) -> Vec<Row> {
     let mut rows = match view {
         View::Watches => watches(session),
         View::Sites => sites(session),
@@ -130,8 +133,8 @@ pub fn rows(session: &Session, view: View) -> Vec<Row> {
     rows
 }
 
-fn watches(session: &Session) -> Vec<Row> {
-    let row = |(at, w): (usize, &super::model::Watch)| {
+fn watches(session: &Snapshot) -> Vec<Row> {
+    let row = |(at, w): (usize, &Watch)| {
         let state = match w.state {
             State::Armed if w.register => "register",
             State::Armed if w.counts_only => "counts",
@@ -197,8 +200,8 @@ fn watches(session: &Session) -> Vec<Row> {
     session.watches.iter().enumerate().map(row).collect()
 }
 
-fn sites(session: &Session) -> Vec<Row> {
-    let row = |(at, s): (usize, &super::model::Site)| {
+fn sites(session: &Snapshot) -> Vec<Row> {
+    let row = |(at, s): (usize, &Site)| {
         let share = s.share;
         let false_share = s.traps.map(|(n, f)| f as f64 / n.max(1) as f64);
         Row {
@@ -230,10 +233,10 @@ fn sites(session: &Session) -> Vec<Row> {
     session.sites.iter().enumerate().map(row).collect()
 }
 
-fn pages(session: &Session) -> Vec<Row> {
-    let heat = |p: &super::model::Page| p.hits + p.false_positives;
+fn pages(session: &Snapshot) -> Vec<Row> {
+    let heat = |p: &Page| p.hits + p.false_positives;
     let most = session.pages.iter().map(heat).fold(0.0, f64::max);
-    let row = |(at, p): (usize, &super::model::Page)| {
+    let row = |(at, p): (usize, &Page)| {
         let level = level(heat(p), most);
         Row {
             key: p.addr,
@@ -268,8 +271,8 @@ pub fn level(heat: f64, most: f64) -> f64 {
     }
 }
 
-fn threads(session: &Session) -> Vec<Row> {
-    let row = |(at, t): (usize, &super::model::Thread)| {
+fn threads(session: &Snapshot) -> Vec<Row> {
+    let row = |(at, t): (usize, &Thread)| {
         let state = match t.state {
             'R' => "runs",
             'S' => "sleeps",
@@ -301,12 +304,12 @@ fn threads(session: &Session) -> Vec<Row> {
     session.threads.iter().enumerate().map(row).collect()
 }
 
-fn hits(session: &Session) -> Vec<Row> {
-    let row = |(at, l): (usize, &super::model::Line)| Row {
+fn hits(session: &Snapshot) -> Vec<Row> {
+    let row = |(at, l): (usize, &Line)| Row {
         key: l.number,
         at,
         cells: vec![
-            seconds(l.nanos),
+            Seconds(l.nanos).to_string(),
             l.tid.to_string(),
             l.verb.to_string(),
             l.name.to_string(),
@@ -317,14 +320,6 @@ fn hits(session: &Session) -> Vec<Row> {
         tone: Tone::Plain,
     };
     session.feed.iter().enumerate().map(row).collect()
-}
-
-pub fn seconds(nanos: u64) -> String {
-    format!(
-        "{}.{:06}",
-        nanos / 1_000_000_000,
-        nanos % 1_000_000_000 / 1000
-    )
 }
 
 /// Leaves out what is not searched for, and sorts.

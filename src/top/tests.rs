@@ -1,11 +1,13 @@
 //! Whole screens, compared with those in `snapshots/` (`ULPF_BLESS=1 cargo test top` writes them anew:
 //! look at what has changed).
 
-use super::app::{Action, App, Details, Prompt, View};
+use super::app::{Action, App, Details, Prompt};
 use super::draw;
-use super::model::{Line, Page, Rates, Served, Session, Site, State, Thread, Totals, Watch};
 use super::theme::Theme;
-use crate::door::Ask;
+use super::view::View;
+use crate::session::control_socket::Ask;
+use crate::session::hit::Line;
+use crate::session::snapshot::{Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{
@@ -49,8 +51,8 @@ fn line(number: u64, name: &str, change: &str) -> Line {
     }
 }
 
-fn session() -> Session {
-    let mut session = Session {
+fn session() -> Snapshot {
+    let mut session = Snapshot {
         pid: 4831,
         by: 4830,
         how: "run".into(),
@@ -72,7 +74,7 @@ fn session() -> Session {
         },
         history: (0..100).map(|n| (n % 20) * 50_000).collect(),
         unseen: 1_233_000,
-        ..Session::default()
+        ..Snapshot::default()
     };
     session.watches = vec![
         watch(

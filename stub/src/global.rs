@@ -9,6 +9,7 @@ use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use linux_raw_sys::general as k;
 use ulpf_engine::agent;
 use ulpf_lib::AliasAddr;
 use ulpf_lib::guard::{Guards, PageMap};
@@ -188,7 +189,7 @@ impl Global {
     }
     /// Is a guard wanted there that the program's own protection makes superfluous for now?
     pub fn wants(&self, nr: u64, start: u64, end: u64) -> bool {
-        matches!(nr, 10 | 329) // mprotect, pkey_mprotect
+        matches!(nr as u32, k::__NR_mprotect | k::__NR_pkey_mprotect)
             && self.has_watches()
             && self
                 .guards()
@@ -315,12 +316,12 @@ impl Global {
     }
     /// Does memory that a call has just made accessible lie under a watch?
     pub fn watch_in_new_memory(&self, nr: u64, a: &[u64; 6], result: u64) -> bool {
-        let (start, len) = match nr {
-            9 => (result, a[1]),
-            10 | 329 => (a[0], a[1]),
-            30 => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
-            25 => (result, a[2]),
-            12 => {
+        let (start, len) = match nr as u32 {
+            k::__NR_mmap => (result, a[1]),
+            k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
+            k::__NR_shmat => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
+            k::__NR_mremap => (result, a[2]),
+            k::__NR_brk => {
                 let before = self.brk.load(Relaxed);
                 (before, result.saturating_sub(before))
             }

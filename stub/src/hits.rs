@@ -10,7 +10,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use ulpf_engine::behind::Touch;
+use ulpf_engine::attribution::Touch;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::ring::Counters;
 use ulpf_lib::{AccessKind, TargetAddr, WatchId, WatchKind, WatchRange};

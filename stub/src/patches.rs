@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{
-    Body, CALM, CALM_START, CLASS_WRITES, Group, JUMP, Part, Phase, Tables, What,
+    CALM, CALM_START, CLASS_WRITES, Group, JUMP, Part, Phase, Tables, Trampoline, What,
 };
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::PAGES;
@@ -43,7 +43,7 @@ pub struct Patch {
     /// by the program's thread.
     pub plain_code: bool,
     pub at: u64,
-    pub body: Body,
+    pub body: Trampoline,
     /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
     /// has their address.
     pub _known: Box<[Known]>,

@@ -111,5 +111,8 @@ class Faces(unittest.TestCase):
             self.assertRegex(out + said, r"(?i)usage", command)
 
     def test_nonsense(self):
-        for args in [], ["nonsense"], ["run"], ["run", "--nonsense"], ["attach"], ["attach", "zz"]:
-            self.assertNotEqual(ulpf(*args)[0], 0, args)
+        for args, why in ([], "Usage: ulpf"), (["nonsense"], "unrecognized subcommand 'nonsense'"), (["run"], "<PROGRAM>"), \
+                (["run", "--nonsense"], "'--nonsense' found"), (["attach"], "<PID>"), (["attach", "zz"], "invalid value 'zz'"):
+            status, out, err = ulpf(*args)
+            self.assertEqual((status, out), (2, ""), args)
+            self.assertIn(why, err)

@@ -9,7 +9,7 @@ import unittest
 from lib.cases import Case
 from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
 
-MARK = 0x6d61726b00000000  # examples/allocations.c
+MARK = 0x6d61726b00000000  # tests/programs/allocations.c
 # What is heap there: small and large blocks, moved and grown ones, another thread's arena, reserved
 # memory that is opened later or mapped anew, the program break.
 HEAP = set(range(1, 12))

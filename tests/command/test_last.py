@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
+from lib import schema
 from lib.cases import Case, line
 from lib.env import ULPF, example, ulpf_only
 from lib.rsp import wait_until
@@ -41,6 +42,7 @@ class Watched:
         """Exit status, the first line, the hits."""
         status, out, err = self.last(what, "--json", *options)
         lines = [json.loads(text) for text in (out or err).splitlines()]
+        schema.lines().check("last", lines)
         return status, lines[0], lines[1:]
 
 

@@ -5,21 +5,18 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
+from command.test_endings import handlers
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
 from lib.server import peek
 
-sys.path.insert(0, os.path.dirname(__file__))
-from test_endings import handlers  # noqa: E402
-
 
 def rounds(pid):
-    """The variable of a running examples/spin.c."""
+    """The variable of a running tests/programs/spin.c."""
     return int.from_bytes(peek(pid, "spin", "rounds"), "little")
 
 

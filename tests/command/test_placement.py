@@ -29,6 +29,7 @@ class Sequences(unittest.TestCase):
             if kept is None:
                 kept = sequence(said)
             self.assertEqual(sequence(said), kept, placement)
+            self.assertGreater(len(kept), 0)
             if placement == "debug-register":
                 self.assertEqual({w["placement"] for w in said.summary["watches"]}, {"debug-register"})
                 # The kernel's own stores match no register: the system-call layer sees them.

@@ -214,8 +214,9 @@ class Refusals(unittest.TestCase):
 
     def test_nothing_runs_when_a_watch_is_refused(self):
         self.refused(["nonesuch"], "five", r"cannot watch `nonesuch`: .*; ")
-        for bad in "0xffff800000000000:8", "0x0:8", "main:8", "a:0", "0xffffffffff600000:4":
-            self.refused([bad], "five", r"cannot watch|refused|no ")
+        for bad, why in ("0xffff800000000000:8", "not in the program's half"), ("0xffffffffff600000:4", "not in the program's half"), \
+                ("0x0:8", "no memory is mapped at 0x0"), ("main:8", "`main` is a function"), ("a:0", "its length is zero"):
+            self.refused([bad], "five", why)
         self.refused(["a", "aa"], "five", r"no variable `aa`", r"1 watch refused; nothing was run")
         self.refused(["unwached"], "five", r"did you mean `unwatched`\?")
         self.refused(["a", "a["], "five", r"a number is missing")

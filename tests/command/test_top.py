@@ -13,6 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+from lib import schema
 from lib.cases import Case, line
 from lib.env import ROOT, ULPF, example, needs, ulpf_only
 from lib.rsp import wait_until
@@ -64,7 +65,7 @@ class Top(Case):
             at = line("bank.c", "bank.accounts[to] += amount;")
             screen.shows(rf"^ ulpf top  bank \({bank.pid}\) +\[1 Watches\]", r"hits [\d,]{3,}  \S+/s",
                          r"^   2 bank\.fees +w +[\d.]+ +[\d,]+", r"^   4 audits:rw +rw ",
-                         rf"write  bank\.accounts\[\d+\]: -?\d+ → -?\d+  transfer\+0x\w+ at bank")
+                         r"write  bank\.accounts\[\d+\]: -?\d+ → -?\d+  transfer\+0x\w+ at bank")
             screen.keys("2")
             screen.shows(r"\[2 Sites\]", rf"^transfer\+0x\w+ +bank\.c:{at} +(trap|patched) ", r"^charge\+")
             screen.keys("4")
@@ -78,7 +79,7 @@ class Top(Case):
         with Running("bank.fees", options=["-b", "4"]) as bank, self.top("--pid", bank.pid) as screen:
             at = line("bank.c", "bank.fees += 1;")
             screen.keys("5")
-            screen.shows(rf"write  bank\.fees +\d+ → \d+ +charge\+")
+            screen.shows(r"write  bank\.fees +\d+ → \d+ +charge\+")
             screen.keys("Enter")
             screen.shows(r"^── (write|update) of bank\.fees", r"^   #1 teller\+0x\w+ at bank\.c:\d+", rf"^ ▶ +{at}      bank\.fees \+= 1;")
             screen.resize(160, 50)
@@ -190,14 +191,13 @@ class Top(Case):
                     self.assertEqual(bool(colours), coloured, env)
 
     def test_nobody_and_then_somebody(self):
-        with tempfile.TemporaryDirectory() as folder:
-            # A name of its own: other tests have sessions, too.
-            with self.top("--pid", "2147480000") as screen:
-                screen.shows(r"No ulpf watches process 2147480000", r"ulpf attach --watch SPEC")
-                screen.keys("a", "x", "Enter")
-                screen.shows(r"no program is watched")
-                screen.keys("q")
-                screen.shows(r"exit status 0")
+        # A name of its own: other tests have sessions, too.
+        with self.top("--pid", "2147480000") as screen:
+            screen.shows(r"No ulpf watches process 2147480000", r"ulpf attach --watch SPEC")
+            screen.keys("a", "x", "Enter")
+            screen.shows(r"no program is watched")
+            screen.keys("q")
+            screen.shows(r"exit status 0")
 
     def test_the_end_while_it_looks(self):
         with Running("bank.fees") as bank, self.top("--pid", bank.pid) as screen:
@@ -283,6 +283,7 @@ class Export(unittest.TestCase):
             self.assertEqual((status, out), (0, ""))
             self.assertRegex(err, r"^ulpf: \d+ hits written to .*hits\.jsonl\n$")
             lines = [json.loads(text) for text in open(path)]
+            schema.lines().check("export", lines)
             hits = [l for l in lines if l["type"] == "hit"]
             counters = {l["watch"]: l["hits"] for l in lines if l["type"] == "counters"}
             self.assertEqual(len(hits), sum(counters.values()))

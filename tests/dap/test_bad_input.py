@@ -63,20 +63,24 @@ class BadInput(DapCase):
         dap.begin("five", at="ready")
         least, most = -(1 << 63), (1 << 63) - 1
         pc = dap.top()[0]["instructionPointerReference"]
-        for command, asked in (("disassemble", {"memoryReference": pc, "instructionOffset": least, "instructionCount": 4}),
-                               ("disassemble", {"memoryReference": pc, "instructionOffset": most, "instructionCount": 4}),
-                               ("readMemory", {"memoryReference": pc, "count": most}), ("readMemory", {"memoryReference": "0x0", "offset": least, "count": 8}),
-                               ("variables", {"variablesReference": least}), ("scopes", {"frameId": least}),
-                               ("source", {"sourceReference": least}), ("stackTrace", {"threadId": least, "startFrame": most, "levels": most}),
-                               ("completions", {"text": "p ñandú", "column": most}), ("completions", {"text": "p ñ", "column": least}),
-                               ("setBreakpoints", {"source": {"path": "/five.c"}, "breakpoints": [{"line": most}]}),
-                               ("writeMemory", {"memoryReference": pc, "data": "not base64!"}),
-                               ("goto", {"threadId": most, "targetId": most}), ("stepIn", {"threadId": most}), ("stepOut", {"threadId": 99})):
-            with self.subTest(command, asked=asked):
-                try:
-                    dap.ask(command, asked)
-                except Refused as why:
-                    self.assertNotEqual(str(why), "")
+        for command, asked, why in (
+                ("disassemble", {"memoryReference": pc, "instructionOffset": least, "instructionCount": 4}, "too far from the address"),
+                ("disassemble", {"memoryReference": pc, "instructionOffset": most, "instructionCount": 4}, "too far from the address"),
+                ("readMemory", {"memoryReference": pc, "count": most}, "too many at once"),
+                ("variables", {"variablesReference": least}, "That variable is gone"), ("scopes", {"frameId": least}, "That frame is gone"),
+                ("source", {"sourceReference": least}, "cannot be read"),
+                ("stackTrace", {"threadId": least, "startFrame": most, "levels": most}, "Invalid thread id"),
+                ("writeMemory", {"memoryReference": pc, "data": "not base64!"}, "no base64"),
+                ("goto", {"threadId": most, "targetId": most}, "not known any more"), ("stepIn", {"threadId": most}, "There is no thread"),
+                ("stepOut", {"threadId": 99}, "There is no thread 99")):
+            with self.subTest(command, asked=asked), self.assertRaisesRegex(Refused, why):
+                dap.ask(command, asked)
+        self.assertEqual(dap.ask("readMemory", {"memoryReference": "0x0", "offset": least, "count": 8}),
+                         {"address": "0x8000000000000000", "unreadableBytes": 8})
+        for column in most, least:
+            self.assertIn("targets", dap.ask("completions", {"text": "p ñandú", "column": column}))
+        far, = dap.ask("setBreakpoints", {"source": {"path": "/five.c"}, "breakpoints": [{"line": most}]})["breakpoints"]
+        self.assertFalse(far["verified"], far)
         self.assertEqual(dap.value("a"), "10")
 
     def test_garbage_at_the_port(self):

@@ -51,7 +51,7 @@ class Exec(Case):
     def test_from_another_thread(self):
         gdb = self.session("relay", "2", "thread")
         gdb("catch exec")
-        for leg in (1, 0):
+        for _ in range(2):
             self.assertSays(gdb("continue"), r"Catchpoint 2 \(exec'd .*/relay\)")
             self.assertSays(gdb("info threads"), r"\* 1 ")
             self.assertNotIn("\n  2 ", gdb("info threads"))

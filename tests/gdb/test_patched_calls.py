@@ -1,4 +1,4 @@
-"""System-call sites that ulpf has patched (examples/busy_calls.c): nothing but their cost changes."""
+"""System-call sites that ulpf has patched (tests/programs/busy_calls.c): nothing but their cost changes."""
 
 import json
 import re

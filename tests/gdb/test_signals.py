@@ -170,7 +170,7 @@ class Interrupts(Case):
         """A stop in nanosleep is no EINTR for the program: what was left is slept."""
         gdb = self.session("/bin/sleep", "6", stop=None, options=SEEN)
         start = time.monotonic()
-        for n in range(3):
+        for _ in range(3):
             self.resume(gdb)
             self.assertTrue(wait_until(lambda: sleeps(gdb.server.program_pid)))
             time.sleep(0.3)  # some of the six seconds

@@ -86,7 +86,7 @@ class WebPage(Case):
                 self.assertEqual(say(server.port, request), b"", name)
                 self.assertFalse(os.path.exists(path), name)
             self.assertEqual(os.listdir(folder), [])
-            self.assertRegex(server.said, r"begins like HTTP, as a web page in a browser would, not like a debugger")
+            server.wait_for(r"begins like HTTP, as a web page in a browser would, not like a debugger")
             server.wait_for(r"begins like TLS")
             # The program is there, and a debugger is served.
             rsp = Rsp(server.target)
@@ -241,7 +241,7 @@ class Beyond(Case):
     def test_files_are_off_and_it_is_said(self):
         for options, files in ([], False), (["--allow-files"], True):
             server = self.serve("spin", comm="0.0.0.0:0", options=options)
-            self.assertRegex(server.said, r"whoever reaches 0\.0\.0\.0:\d+ has the program and can start others as you: there is no password")
+            server.wait_for(r"whoever reaches 0\.0\.0\.0:\d+ has the program and can start others as you: there is no password")
             rsp = Rsp(server.target)
             self.assertEqual(rsp(f"vFile:open:{b'/etc/passwd'.hex()},0,0"), b"F0" if files else b"")
             self.assertEqual(rsp("vFile:setfs:0"), b"F0" if files else b"")
@@ -347,7 +347,7 @@ class OtherUsers(Case):
     def test_a_port_of_this_machine(self):
         server = self.serve("spin")
         self.assertEqual(as_alice("127.0.0.1", server.port, "+$?#3f"), "")
-        self.assertRegex(server.said, rf"a connection from 127\.0\.0\.1:\d+ was refused: it is user {ALICE}'s, and only root may connect\. --any-user")
+        server.wait_for(rf"a connection from 127\.0\.0\.1:\d+ was refused: it is user {ALICE}'s, and only root may connect\. --any-user")
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         self.assertRegex(rsp("?"), rb"^T05")
@@ -372,7 +372,7 @@ class OtherUsers(Case):
     def test_ipv6(self):
         server = self.serve("spin", comm="[::1]:0")
         self.assertEqual(as_alice("::1", server.port, "+$?#3f"), "")
-        self.assertIn(f"it is user {ALICE}'s", server.said)
+        server.wait_for(f"it is user {ALICE}'s")
 
     def test_alices_own_server(self):
         """It is not root's: alice and root are served there."""

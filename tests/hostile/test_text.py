@@ -114,10 +114,10 @@ class Names(unittest.TestCase):
                 door.connect(f"\0ulpf/{terminal.process.pid}")
                 for spec in ("nonsense\x1b]0;C\x07", "0x10:8\x1b]0;D\x07", "plain if $new > \x1b]0;E\x07"):
                     door.send(json.dumps({**asked, "spec": spec}).encode() + b"\n")
-                    self.assertTrue(door.recv(1 << 16))
+                    self.clean(door.recv(1 << 16), b'"refused":', rb"\x1b")
             terminal.process.send_signal(signal.SIGINT)
             said = terminal.read(30)
-        self.clean(said)
+        self.clean(said, b" plain\r\n")
 
     def test_looking_on(self):
         run = subprocess.Popen([ULPF, "run", "-w", "plain", "-w", "plain.colour", "--log", os.devnull, "--", self.program, "stay"],
@@ -149,8 +149,8 @@ class Names(unittest.TestCase):
     def test_a_server(self):
         with Terminal(ULPF, "server", "--once", "-", self.program) as terminal:
             # A debugger on standard input; it asks for nothing.
-            terminal.read(3)
-        self.clean(terminal.said)
+            terminal.read(20, until=b"Remote debugging using stdio")
+        self.clean(terminal.said, rb"pro\x1b]0;B\x07gram created; pid = ", b"Remote debugging using stdio")
 
     def test_the_plugin(self):
         sys.path.insert(0, os.path.join(ROOT, "gdb-plugin"))

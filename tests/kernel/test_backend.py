@@ -4,7 +4,6 @@ The server and the program run in a machine of their own (lib/guest.py), gdb out
 whoever comes first runs everything there, the others wait for the verdicts.
 """
 
-import fcntl
 import glob
 import json
 import os
@@ -345,27 +344,8 @@ def run_all():
 
 
 def told():
-    """The verdicts of this run of tests/run (our parent)."""
-    os.makedirs(vm.BUILD, exist_ok=True)
-    with open(os.path.join(vm.BUILD, "backend-lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = os.path.join(vm.BUILD, f"backend-{os.getppid()}")
-        if not os.path.exists(path):
-            for name in os.listdir(vm.BUILD):
-                if name.startswith("backend-") and name != "backend-lock":
-                    os.unlink(os.path.join(vm.BUILD, name))
-            try:
-                answer = run_all()
-            except vm.Unavailable as why:
-                answer = [{"unavailable": str(why)}, ""]
-            with open(path + ".new", "w") as file:
-                json.dump(answer, file)
-            os.rename(path + ".new", path)
-        with open(path) as file:
-            verdicts, said = json.load(file)
-    if "unavailable" in verdicts:
-        raise unittest.SkipTest(verdicts["unavailable"])
-    return verdicts, said
+    """Its answer of this run of the tests."""
+    return json.loads(vm.once("backend", lambda: json.dumps(run_all())))
 
 
 class Backend(unittest.TestCase):
@@ -392,17 +372,11 @@ def case(group, name):
 
 def define():
     for group, (inside, wanted) in SESSIONS.items():
+        if inside.__module__ == __name__:
+            inside.__test__ = False  # It runs in the guest only.
         members = {name: case(group, name) for name in names(inside, wanted)}
         globals()["Backend" + group] = type("Backend" + group, (unittest.TestCase,),
                                             {"limit": Backend.limit, "idle": True, "__module__": __name__, **members})
-
-
-def load_tests(loader, *_):
-    """Not those that run in the guest only."""
-    suite = unittest.TestSuite()
-    for thing in [Backend, *(globals()["Backend" + group] for group in SESSIONS)]:
-        suite.addTests(loader.loadTestsFromTestCase(thing))
-    return suite
 
 
 define()

@@ -25,9 +25,9 @@ REGISTERS = 164  # amd64-core
 
 
 def static(name, *options):
-    """An example, or a program of tests/sim, linked statically and at fixed addresses, as the simulators need it."""
+    """A program of examples/, tests/programs or tests/sim, linked statically and at fixed addresses, as the simulators need it."""
     out = os.path.join(ROOT, "target", "static-examples", name)
-    places = [os.path.join(ROOT, *folder, f"{name}.c") for folder in (("examples",), ("tests", "sim"))]
+    places = [os.path.join(ROOT, *folder, f"{name}.c") for folder in (("examples",), ("tests", "programs"), ("tests", "sim"))]
     source = next(place for place in places if os.path.exists(place))
     if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(source):
         os.makedirs(os.path.dirname(out), exist_ok=True)

@@ -1,10 +1,9 @@
 """The base classes of the tests."""
 
-import os
 import re
 import unittest
 
-from .env import ROOT, example
+from .env import example, source_of
 from .gdb import Gdb
 from .rsp import wait_until
 from .server import Server
@@ -15,9 +14,8 @@ SEEN = ["--remote-debug"]
 
 
 def line(name, text):
-    """Number of the line of an example's source that contains `text`."""
-    source = os.path.join(ROOT, "examples", name)
-    with open(source) as lines:
+    """Number of the line of a program's source that contains `text`."""
+    with open(source_of(name)) as lines:
         for number, content in enumerate(lines, start=1):
             if text in content:
                 return number
@@ -33,8 +31,7 @@ class Case(unittest.TestCase):
         self._servers, self._gdbs = [], []
 
     def tearDown(self):
-        result = self._outcome.result
-        failed = any(case is self for case, _ in result.failures + result.errors)
+        failed = not self._outcome.success
         for gdb in self._gdbs:
             if failed:
                 print(f"--- gdb said:\n{gdb.transcript}{gdb._output.decode(errors='replace')}")

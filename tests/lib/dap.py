@@ -9,7 +9,7 @@ import time
 import unittest
 
 from . import schema
-from .env import GDB, PATIENCE, ROOT, ULPF, example
+from .env import GDB, PATIENCE, ULPF, example, source_of
 
 
 class Refused(AssertionError):
@@ -270,8 +270,7 @@ class DapCase(unittest.TestCase):
 
     def tearDown(self):
         wrong = []
-        result = self._outcome.result
-        failed = any(case is self for case, _ in result.failures + result.errors)
+        failed = not self._outcome.success
         for adapter in self._adapters:
             adapter.close()
             wrong += adapter.wrong
@@ -285,7 +284,7 @@ class DapCase(unittest.TestCase):
         self.assertIn(text, stop["text"])
 
     def watch_a(self, dap, text):
-        """Configures a session on examples/five, and sees one hit and the end."""
+        """Configures a session on tests/programs/five, and sees one hit and the end."""
         dap.event("initialized")
         watch, = dap.set_watches(dap.watch("a"))
         dap.ask("configurationDone")
@@ -296,5 +295,4 @@ class DapCase(unittest.TestCase):
 
 
 def source(name):
-    path = os.path.join(ROOT, "examples", name)
-    return {"name": name, "path": path}
+    return {"name": name, "path": source_of(name)}

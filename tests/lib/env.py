@@ -7,7 +7,8 @@ import subprocess
 import unittest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-BIN = os.path.join(ROOT, "examples", "bin")
+# Programs to try ulpf on, and those that only tests need. What is built lies in bin/ of each.
+PROGRAMS = [os.path.join(ROOT, "examples"), os.path.join(ROOT, "tests", "programs")]
 ULPF = os.environ.get("ULPF", os.path.join(ROOT, "target", "release", "ulpf"))
 
 # ULPF_SERVER=gdbserver runs the same tests against the real gdbserver: the judge of the tests
@@ -25,8 +26,15 @@ LONG = os.environ.get("ULPF_TEST_LONG") == "1"
 
 
 def example(name):
-    """Path of an example program (built by examples/Makefile)."""
-    return os.path.join(BIN, name)
+    """Path of a program, built from examples/ or tests/programs/."""
+    places = [os.path.join(folder, "bin", name) for folder in PROGRAMS]
+    return next((place for place in places if os.path.exists(place)), places[-1])
+
+
+def source_of(name):
+    """Path of the source of such a program."""
+    places = [os.path.join(folder, name) for folder in PROGRAMS]
+    return next((place for place in places if os.path.exists(place)), places[-1])
 
 
 def find_tool(*names):

@@ -30,14 +30,14 @@ class GdbTimeout(AssertionError):
 class Gdb:
     """`gdb("continue")` returns what gdb printed until it was ready for the next command."""
 
-    def __init__(self, *args, settings=SETTINGS, sysroot="/"):
+    def __init__(self, *args, settings=SETTINGS, sysroot="/", env=None):
         self.transcript = ""
         self._output = bytearray()
         self._count = 0
         self._eof = False
         self.process = subprocess.Popen([GDB, "-nx", "-q", *args], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        start_new_session=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+                                        start_new_session=True, env={**os.environ, **(env or {}), "LC_ALL": "C.UTF-8"})
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 
+from . import schema
 from .env import PATIENCE, ULPF, example
 
 
@@ -48,13 +49,14 @@ def run(watches, name, *args, options=(), **more):
 
 
 class Json:
-    """The JSON lines of a run, by type."""
+    """The JSON lines of a run, by type; each is as docs/json.md promises."""
 
     def __init__(self, watches, name, *args, options=(), **more):
         with tempfile.NamedTemporaryFile(suffix=".json") as log:
             self.status, self.out, self.err = run(watches, name, *args, options=("--json", "--log", log.name, *options),
                                                   **more)
             self.lines = [json.loads(line) for line in log.read().decode().splitlines()]
+        schema.lines().check("run", self.lines)
         self.hits = [line for line in self.lines if line["type"] == "hit"]
         self.summary = next((line for line in self.lines if line["type"] == "summary"), None)
 

@@ -1,6 +1,6 @@
-"""Checks messages against the Debug Adapter Protocol's published JSON schema.
+"""Holds what is said in JSON against schemas: our own (docs/json.schema.json), and the Debug Adapter Protocol's.
 
-The schema is not ours: debugpy (PyPI) carries it. ULPF_DAP_SCHEMA names a newer one, where there is one.
+That one debugpy (PyPI) carries. ULPF_DAP_SCHEMA names a newer one, where there is one.
 """
 
 import functools
@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+
+import jsonschema
 
 from .env import ROOT
 
@@ -33,58 +35,85 @@ def path(fetch=False):
     return found[0] if found else None
 
 
-@functools.cache
-def load():
-    """A `Schema`, or None where there is none."""
-    file = path()
-    if file is None:
-        return None
-    with open(file, encoding="utf-8") as text:
-        return Schema(json.load(text)["definitions"])
+# So many elements of an array are looked at; they are alike.
+MANY = 200
 
 
 class Schema:
-    def __init__(self, definitions):
-        self.definitions = definitions
+    def __init__(self, file):
+        with open(file, encoding="utf-8") as text:
+            self._schema = json.load(text)
+        self.definitions = self._schema["definitions"]
+        self._kind = jsonschema.validators.validator_for(self._schema)
+        self._judges = {}
+
+    def against(self, definition, value):
+        """What is wrong with a value that is to be as the definition says."""
+        if definition not in self._judges:
+            self._judges[definition] = self._kind({"allOf": [{"$ref": f"#/definitions/{definition}"}], "definitions": self.definitions})
+        for error in self._judges[definition].iter_errors(_cut(value)):
+            yield f"{definition}{error.json_path[1:]}: {error.message[:300]}"
+
+
+class Protocol(Schema):
+    """The adapter's messages."""
 
     def problems(self, message):
         """What is wrong with a message; nothing is known of requests and events that are not in the schema."""
         kind = message.get("type")
         if kind == "response" and not message.get("success"):
-            yield from self._check(message, {"$ref": "#/definitions/Response"}, "error")
+            yield from self.against("Response", message)
             return
         name = message.get("command") or message.get("event") or ""
         definition = name[:1].upper() + name[1:] + {"request": "Request", "response": "Response", "event": "Event"}.get(kind, "")
         if definition in self.definitions:
-            yield from self._check(message, self.definitions[definition], definition)
-
-    def _check(self, value, rule, at):
-        if "$ref" in rule:
-            yield from self._check(value, self.definitions[rule["$ref"].rsplit("/", 1)[1]], at)
-        for part in rule.get("allOf", []):
-            yield from self._check(value, part, at)
-        for choice in "oneOf", "anyOf":
-            if choice in rule and all(list(self._check(value, part, at)) for part in rule[choice]):
-                yield f"{at}: fits none of {choice}"
-        types = rule.get("type")
-        if types and not any(_is(value, t) for t in ([types] if isinstance(types, str) else types)):
-            yield f"{at}: {value!r} is no {types}"
-            return
-        if "enum" in rule and value not in rule["enum"]:
-            yield f"{at}: {value!r} is none of {rule['enum']}"
-        if isinstance(value, dict):
-            for name in rule.get("required", []):
-                if name not in value:
-                    yield f"{at}: {name} is missing"
-            for name, part in rule.get("properties", {}).items():
-                if name in value:
-                    yield from self._check(value[name], part, f"{at}.{name}")
-        if isinstance(value, list) and isinstance(rule.get("items"), dict):
-            for number, item in enumerate(value[:200]):
-                yield from self._check(item, rule["items"], f"{at}[{number}]")
+            yield from self.against(definition, message)
 
 
-def _is(value, name):
-    if name in ("integer", "number"):
-        return isinstance(value, (int, float) if name == "number" else int) and not isinstance(value, bool)
-    return isinstance(value, {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}[name])
+class Lines(Schema):
+    """JSON lines of `ulpf run`, `ulpf last` or `ulpf export`, as docs/json.md promises them."""
+
+    def check(self, form, lines):
+        """A test fails if a line is not as promised, or has a field that is not. Of many hits, the first are looked at."""
+        hits = 0
+        for line in lines:
+            definition = f"{form}-{line.get('type')}"
+            hits += line.get("type") == "hit"
+            if line.get("type") == "hit" and hits > MANY:
+                continue
+            if definition not in self.definitions:
+                raise AssertionError(f"no line of {form} is called so: {line}")
+            wrong = [*self.against(definition, line), *self._unknown(self.definitions[definition], line)]
+            if wrong:
+                raise AssertionError("\n".join([f"against docs/json.schema.json: {line}", *wrong]))
+
+    def _unknown(self, definition, value):
+        if "$ref" in definition:
+            definition = self.definitions[definition["$ref"].rsplit("/", 1)[1]]
+        if isinstance(value, list):
+            for element in value[:MANY]:
+                yield from self._unknown(definition.get("items", {}), element)
+        elif isinstance(value, dict) and "properties" in definition:
+            for name, part in value.items():
+                if name in definition["properties"]:
+                    yield from self._unknown(definition["properties"][name], part)
+                else:
+                    yield f"{name} is nowhere promised"
+
+
+@functools.cache
+def load():
+    """The protocol's, or None where there is none."""
+    file = path()
+    return Protocol(file) if file else None
+
+
+@functools.cache
+def lines():
+    return Lines(os.path.join(ROOT, "docs", "json.schema.json"))
+
+
+def _cut(value):
+    if isinstance(value, list):
+        return [_cut(element) for element in value[:MANY]]
+    return {name: _cut(part) for name, part in value.items()} if isinstance(value, dict) else value

@@ -179,11 +179,11 @@ def boot(programs, limit=300, cpus=2, icount=False, options="", show=None, kerne
 
 
 def once(key, boot):
-    """What a machine said in this run of tests/run (our parent), booted by whoever comes first; skips where there is none."""
+    """What a machine said in this run of the tests (ULPF_TEST_RUN), booted by whoever comes first; skips where there is none."""
     os.makedirs(BUILD, exist_ok=True)
     with open(os.path.join(BUILD, f"lock-{key}"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        path = os.path.join(BUILD, f"told-{key}-{os.getppid()}")
+        path = os.path.join(BUILD, f"told-{key}-{os.environ['ULPF_TEST_RUN']}")
         if not os.path.exists(path):
             for name in os.listdir(BUILD):
                 if name.startswith(f"told-{key}-"):

@@ -10,7 +10,7 @@ import unittest
 from lib.env import PATIENCE, ROOT, needs
 
 LIBRARY = os.path.join(ROOT, "target", "libulpf")
-HEADERS = os.path.join(ROOT, "libulpf", "include")
+HEADERS = os.path.join(ROOT, "ulpf-lib", "c", "include")
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 STATIC = ["-lpthread", "-ldl", "-lm", "-lgcc_s"]
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,7 +23,7 @@ CASES = re.findall(r"(?m)^CASE\((\w+)\)", "".join(open(source).read() for source
 def staged():
     """The library as it is installed, built if it is not there (`make -C libulpf` after a change)."""
     if not os.path.exists(f"{LIBRARY}/libulpf.so.0"):
-        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "libulpf"), "stage"], check=True)
+        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "ulpf-lib", "c"), "stage"], check=True)
 
 
 class Library(unittest.TestCase):
@@ -128,7 +128,7 @@ class Ways(Library):
     @needs("pkg-config")
     def test_installed(self):
         root = os.path.join(self.folder, "root")
-        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "libulpf"), "install", f"PREFIX={root}"], check=True)
+        subprocess.run(["make", "-s", "-C", os.path.join(ROOT, "ulpf-lib", "c"), "install", f"PREFIX={root}"], check=True)
         asked = {**os.environ, "PKG_CONFIG_PATH": f"{root}/lib/pkgconfig"}
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ulpf"], env=asked, stdout=subprocess.PIPE, text=True,
                                check=True).stdout.split()
@@ -146,7 +146,7 @@ class Ways(Library):
         exported = subprocess.run(["nm", "-D", "--defined-only", f"{LIBRARY}/libulpf.so"], stdout=subprocess.PIPE, text=True,
                                   check=True).stdout
         self.assertEqual(functions, set(re.findall(r" T (ulpf_\w+)", exported)))
-        pages = os.path.join(ROOT, "libulpf", "man")
+        pages = os.path.join(ROOT, "ulpf-lib", "c", "man")
         text = "".join(open(os.path.join(pages, name)).read() for name in sorted(os.listdir(pages)))
         self.assertEqual({f for f in functions if not re.search(rf"(?m)^\.B[IR]? .*\b{f}\b", text)}, set())
 

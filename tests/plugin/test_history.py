@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 
 from lib.env import ULPF, example, ulpf_only
@@ -109,8 +108,7 @@ class Api(PluginCase):
 @ulpf_only
 class Targets(PluginCase):
     def plain(self, file="five"):
-        os.environ["ULPF"] = ULPF
-        gdb = self.gdb()
+        gdb = self.gdb(env={"ULPF": ULPF})
         gdb(f"source {LOADER}\nfile {example(file)}")
         return gdb
 

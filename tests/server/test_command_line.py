@@ -54,7 +54,7 @@ class Messages(Case):
             file.flush()
             os.chmod(file.name, 0o644)
             status, said = server("127.0.0.1:0", file.name)
-        self.assertNotEqual(status, 0)
+        self.assertEqual(status, 1)
         self.assertIn(os.path.basename(file.name), said)
 
     def test_port_in_use(self):
@@ -67,12 +67,12 @@ class Messages(Case):
 
     def test_no_arguments(self):
         status, said = server()
-        self.assertNotEqual(status, 0)
+        self.assertEqual(status, 1)
         self.assertIn("Usage", said)
 
     def test_unknown_option(self):
         status, said = server("--nonsense", "127.0.0.1:0", example("five"))
-        self.assertNotEqual(status, 0)
+        self.assertEqual(status, 1)
         self.assertIn("--nonsense", said)
 
     def test_attach_to_nobody(self):
@@ -156,7 +156,7 @@ class Ends(Case):
         server = self.serve("spin")
         pid = server.program_pid
         os.kill(server.process.pid, signal.SIGHUP)
-        self.assertNotEqual(server.wait(), 0)
+        self.assertEqual(server.wait(), -signal.SIGHUP)
         self.assertTrue(wait_until(lambda: not alive(pid)))
 
     def test_server_that_is_killed_takes_its_program_along(self):

@@ -41,7 +41,7 @@ class Offered(Case):
         gdb(f"target remote {server.target}")
         gdb("tbreak ready")
         self.assertSays(gdb("continue"), r"Temporary breakpoint 1, ready")
-        for number, name in enumerate("abcde", start=2):
+        for name in "abcde":
             gdb(f"watch {name}")
         for number, (name, old, new) in enumerate(
                 [("a", 10, 11), ("b", 20, 21), ("c", 30, 31), ("d", 40, 41), ("e", 50, 51)], start=2):

@@ -1,7 +1,6 @@
 """One program, one file, several back ends: the same hits in the same order."""
 
 import os
-import os
 import re
 import struct
 import subprocess
@@ -78,7 +77,9 @@ class SameHits(Case):
                 self.assertEqual(self.hits(name, *options), self.same(name))
 
     def test_patches_change_nothing(self):
-        self.assertTrue([self.same(name) for name in WATCHES])
+        for name in WATCHES:
+            with self.subTest(name):
+                self.same(name)
 
     @unittest.skipUnless(os.path.exists(SIM), "ulpf-sim is not built (`make sim`)")
     def test_the_simulated_processor(self):

@@ -186,7 +186,7 @@ class Watchdog(Case):
     def test_a_stopped_program_is_named(self):
         gdb, pid = self.interrupted_while_stopped()
         out = gdb.answer(60)
-        self.assertSays(out, rf"does not come to rest", rf"thread \d+ \(threads16\) is stopped by a signal \(T\): kill -CONT {pid}")
+        self.assertSays(out, r"does not come to rest", rf"thread \d+ \(threads16\) is stopped by a signal \(T\): kill -CONT {pid}")
         # gdb has its prompt back although the program cannot come to rest; once it can, all is well.
         self.assertSays(out, rf"Process {pid} has not answered for \d+ s: .*kill -CONT {pid}")
         os.kill(pid, signal.SIGCONT)
@@ -208,7 +208,7 @@ class Watchdog(Case):
         os.kill(stub, signal.SIGSTOP)
         out = gdb("x/2x $sp-3000", 60)
         self.assertSays(out, r"Cannot access memory")
-        self.assertSays(gdb.server.said, rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
+        gdb.server.wait_for(rf"Process {pid} has not answered for \d+ s: the stub's task {stub} is stopped by a signal")
         os.kill(stub, signal.SIGCONT)
         # It answers again, and its late answer is nobody's.
         self.assertEqual(gdb.value("a"), 10)

@@ -28,6 +28,7 @@ impl TargetAddr {
     pub const fn page_number(self) -> u64 {
         self.0 / PAGE_SIZE
     }
+    /// The address `by` bytes further up, modulo 2^64.
     pub const fn offset(self, by: u64) -> TargetAddr {
         TargetAddr(self.0.wrapping_add(by))
     }

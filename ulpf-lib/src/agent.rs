@@ -31,6 +31,7 @@ pub mod variable {
     /// The watched value before and after the access, or that of the element of the watch that was
     /// accessed: up to eight bytes, as an unsigned integer.
     pub const OLD: u16 = 0xff00;
+    /// After the access, as [`OLD`] before it.
     pub const NEW: u16 = 0xff01;
     /// Where it is.
     pub const ADDR: u16 = 0xff02;
@@ -38,6 +39,7 @@ pub mod variable {
     pub const LEN: u16 = 0xff03;
     /// Linux thread and process id.
     pub const TID: u16 = 0xff04;
+    /// Linux process id (thread group).
     pub const PID: u16 = 0xff05;
     /// 1 read, 2 write, 3 both.
     pub const KIND: u16 = 0xff06;
@@ -49,20 +51,26 @@ pub mod variable {
     pub const THREAD_POINTER: u16 = 0xff09;
 }
 
+/// Why an expression has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentError {
     /// The bytecode ends or jumps outside itself.
     Truncated,
+    /// More than [`STACK`] values at once.
     StackOverflow,
+    /// A value is taken from an empty stack.
     StackUnderflow,
+    /// Division, or remainder of one, by zero.
     DivisionByZero,
     /// The address of the unreadable object.
     Memory(u64),
+    /// There is no register of this number.
     Register(u16),
     /// A trace state variable that does not exist, or whose value is not known.
     Variable(u16),
     /// Floating point, tracing, `printf`: nothing that a condition needs.
     Unsupported(u8),
+    /// More than [`STEPS`] instructions.
     TooLong,
 }
 
@@ -83,6 +91,7 @@ impl AgentError {
         };
         value << 4 | sort
     }
+    /// The opposite of [`AgentError::pack`]; `None` for a word that it does not make (0, for one).
     pub fn unpack(word: u64) -> Option<AgentError> {
         let value = word >> 4;
         Some(match word & 15 {
@@ -121,43 +130,81 @@ impl core::fmt::Display for AgentError {
 
 /// Opcodes (GDB, `gdbsupport/ax.def`).
 pub mod op {
+    /// a, b → a + b, modulo 2^64 as all arithmetic.
     pub const ADD: u8 = 0x02;
+    /// a, b → a − b.
     pub const SUB: u8 = 0x03;
+    /// a, b → a · b.
     pub const MUL: u8 = 0x04;
+    /// a, b → a / b, as signed numbers.
     pub const DIV_SIGNED: u8 = 0x05;
+    /// a, b → a / b, as unsigned numbers.
     pub const DIV_UNSIGNED: u8 = 0x06;
+    /// a, b → the remainder of a / b, as signed numbers.
     pub const REM_SIGNED: u8 = 0x07;
+    /// a, b → the remainder of a / b, as unsigned numbers.
     pub const REM_UNSIGNED: u8 = 0x08;
+    /// a, b → a shifted left by b bits.
     pub const LSH: u8 = 0x09;
+    /// a, b → a shifted right by b bits, the sign with it.
     pub const RSH_SIGNED: u8 = 0x0a;
+    /// a, b → a shifted right by b bits, zeroes behind it.
     pub const RSH_UNSIGNED: u8 = 0x0b;
+    /// a → 1 if a is 0, else 0.
     pub const LOG_NOT: u8 = 0x0e;
+    /// a, b → the bits of both.
     pub const BIT_AND: u8 = 0x0f;
+    /// a, b → the bits of either.
     pub const BIT_OR: u8 = 0x10;
+    /// a, b → the bits in which both differ.
     pub const BIT_XOR: u8 = 0x11;
+    /// a → all bits turned over.
     pub const BIT_NOT: u8 = 0x12;
+    /// a, b → 1 if both are equal, else 0.
     pub const EQUAL: u8 = 0x13;
+    /// a, b → 1 if a < b as signed numbers, else 0.
     pub const LESS_SIGNED: u8 = 0x14;
+    /// a, b → 1 if a < b as unsigned numbers, else 0.
     pub const LESS_UNSIGNED: u8 = 0x15;
+    /// a → its lowest bits (operand: how many), extended by their sign.
     pub const EXT: u8 = 0x16;
+    /// address → the byte there.
     pub const REF8: u8 = 0x17;
+    /// address → the two bytes there, in the target's order.
     pub const REF16: u8 = 0x18;
+    /// address → the four bytes there.
     pub const REF32: u8 = 0x19;
+    /// address → the eight bytes there.
     pub const REF64: u8 = 0x1a;
+    /// a → : goes on at the offset in the operand (two bytes) if a is not 0.
     pub const IF_GOTO: u8 = 0x20;
+    /// Goes on at the offset in the operand (two bytes).
     pub const GOTO: u8 = 0x21;
+    /// → the operand (one byte), unsigned as all constants.
     pub const CONST8: u8 = 0x22;
+    /// → the operand (two bytes).
     pub const CONST16: u8 = 0x23;
+    /// → the operand (four bytes).
     pub const CONST32: u8 = 0x24;
+    /// → the operand (eight bytes).
     pub const CONST64: u8 = 0x25;
+    /// → the register whose number the operand is (two bytes).
     pub const REG: u8 = 0x26;
+    /// The value of the expression is on the stack.
     pub const END: u8 = 0x27;
+    /// a → a, a.
     pub const DUP: u8 = 0x28;
+    /// a → nothing.
     pub const POP: u8 = 0x29;
+    /// a → its lowest bits (operand: how many), extended by zeroes.
     pub const ZERO_EXT: u8 = 0x2a;
+    /// a, b → b, a.
     pub const SWAP: u8 = 0x2b;
+    /// → the trace state variable whose number the operand is (two bytes).
     pub const GETV: u8 = 0x2c;
+    /// → the value that many places (operand, one byte) below the top, 0 being the top.
     pub const PICK: u8 = 0x32;
+    /// a, b, c → c, a, b.
     pub const ROT: u8 = 0x33;
 }
 
@@ -246,6 +293,9 @@ fn load<const N: usize>(cx: &mut dyn AgentContext, values: &mut Values) -> Resul
 }
 
 /// The value that the expression leaves on top; a condition holds when it is not zero.
+///
+/// # Errors
+/// Why it has none ([`AgentError`]); nothing of the target has changed.
 pub fn eval(code: &[u8], cx: &mut dyn AgentContext) -> Result<u64, AgentError> {
     let mut values = Values {
         slots: [MaybeUninit::uninit(); STACK],

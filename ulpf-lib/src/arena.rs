@@ -23,6 +23,7 @@ struct Lists {
     end: *mut u8,
 }
 
+/// A heap; see the head of the module.
 pub struct Arena {
     taken: AtomicBool,
     lists: core::cell::UnsafeCell<Lists>,
@@ -32,6 +33,7 @@ pub struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// An empty one: the first allocation takes memory from the system.
     pub const fn new() -> Arena {
         Arena {
             taken: AtomicBool::new(false),
@@ -171,6 +173,7 @@ impl Arena {
         p.wrapping_add(16)
     }
 
+    /// As free(3); `p` is null or from [`Arena::c_malloc`], and is not used again.
     pub fn c_free(&self, p: *mut u8) {
         if p.is_null() {
             return;
@@ -185,11 +188,13 @@ impl Arena {
         };
     }
 
+    /// Bytes of a block from [`Arena::c_malloc`], as they were asked for.
     pub fn c_size(&self, p: *mut u8) -> usize {
         // SAFETY: made by `c_malloc`.
         unsafe { *(p.wrapping_sub(16) as *mut usize) - 16 }
     }
 
+    /// As [`Arena::c_malloc`], filled with zeroes.
     pub fn c_zeroed(&self, size: usize) -> *mut u8 {
         let p = self.c_malloc(size);
         if !p.is_null() {

@@ -25,6 +25,7 @@ pub const PARK_SIGNAL: i32 = 63;
 pub const BOOT_LAUNCHED: u32 = 1;
 /// Where watches go unless they say it themselves; neither bit: the stub chooses.
 pub const BOOT_PLACE_GUARD: u32 = 2;
+/// The other one: debug registers.
 pub const BOOT_PLACE_REGISTER: u32 = 4;
 /// The program's code stays as it is: every access to a guarded page, and every system call, is met by
 /// a signal.
@@ -33,23 +34,29 @@ pub const BOOT_NO_PATCH: u32 = 8;
 /// Guards by mprotect and signals only; guards by the kernel module (`/dev/ulpf`) only; neither bit: by
 /// the module, if it can be used.
 pub const BOOT_BACKEND_SIGNAL: u32 = 16;
+/// The other one: the kernel module.
 pub const BOOT_BACKEND_KERNEL: u32 = 32;
 
+/// What the command tells the stub, and (where it says so) the stub the command.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BootArgs {
+    /// [`BOOT_MAGIC`].
     pub magic: u64,
+    /// [`BOOT_VERSION`].
     pub version: u32,
     /// `BOOT_*` bits.
     pub flags: u32,
     /// First byte and length of the whole stub mapping (text, data, this block, boot stack). System
     /// calls issued from within are the stub's own (syscall user dispatch's exempt range).
     pub image_base: u64,
+    /// In bytes, whole pages.
     pub image_len: u64,
     /// In the program's table while the stub boots (its own task inherits a copy of the table): stream
     /// socket that carries the remote serial protocol, and the memfd of the shared area
     /// (`ulpf_lib::ring`). The command closes both in the program afterwards.
     pub control_fd: i32,
+    /// See `control_fd`.
     pub shared_fd: i32,
     /// Result: process id of the stub's own task (shares memory with the program, not its thread
     /// group, descriptors or signal handlers).
@@ -57,6 +64,7 @@ pub struct BootArgs {
     /// Base of our place ([`crate::place`]), and where in its memory there is room: what an earlier stub has
     /// left behind, or libulpf uses, lies elsewhere.
     pub place: u64,
+    /// The address at which the stub begins to look for room.
     pub begin: u64,
     /// Memory of the program that a forked child may write its last instructions of ours to: [`PAD_LEN`] bytes
     /// of executable memory that nobody uses (the end of the vDSO); 0: there is none.
@@ -64,6 +72,7 @@ pub struct BootArgs {
     /// After a detach: address and number of [`Left`], what there is still of ours and has to be unmapped. 0: not
     /// known.
     pub left: u64,
+    /// How many.
     pub left_len: u64,
 }
 
@@ -74,6 +83,8 @@ pub const PAD_LEN: u64 = 64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
+    /// Its first address.
     pub start: u64,
+    /// In bytes.
     pub len: u64,
 }

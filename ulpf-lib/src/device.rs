@@ -1,5 +1,5 @@
 //! `/dev/ulpf`: user-level page faults by the machine itself. `kernel/include/uapi/ulpf.h` specifies the
-//! interface in prose; here it has Rust's types.
+//! interface in prose; its numbers and structures are in `abi.rs`.
 //!
 //! Raw system calls only, no allocation: a stub and a library that both live in other people's programs
 //! use it, also in their handlers.
@@ -13,238 +13,46 @@ use linux_raw_sys::general::*;
 use crate::sys;
 use crate::sys::Errno;
 
+// Each name is documented where it is specified: in the header.
+#[allow(missing_docs)]
+pub mod abi;
+
+pub use abi::*;
+
+/// Where the device is.
 pub const PATH: &CStr = c"/dev/ulpf";
-pub const VERSION: u32 = 1;
-
-/// Offsets for mmap(2): the store, guarded; the store, open; PLI page n; the ring of events.
-pub const MAP_GUARD: u64 = 0;
-pub const MAP_ALIAS: u64 = 1 << 60;
-pub const MAP_PLI: u64 = 2 << 60;
-pub const MAP_RING: u64 = 3 << 60;
-/// Size of the store, sparse: any user address is an offset into it.
-pub const STORE_SIZE: u64 = 1 << 47;
-
-pub const FEATURE_READ: u64 = 1 << 0;
-pub const FEATURE_EXE: u64 = 1 << 1;
-pub const FEATURE_PLI_LOOSEN: u64 = 1 << 2;
-pub const FEATURE_PLI_TIGHTEN: u64 = 1 << 3;
-pub const FEATURE_ONCE: u64 = 1 << 4;
-pub const FEATURE_STACK: u64 = 1 << 5;
-pub const FEATURE_KERNEL: u64 = 1 << 6;
-pub const FEATURE_GUARD: u64 = 1 << 7;
-pub const FEATURE_STORE: u64 = 1 << 8;
-pub const FEATURE_SIGSTACK: u64 = 1 << 9;
-pub const FEATURE_EFAULT: u64 = 1 << 10;
-
-pub const HANDLER_REPLACE: u32 = 1 << 0;
-pub const HANDLER_ONCE: u32 = 1 << 1;
-pub const HANDLER_SIGSTACK: u32 = 1 << 2;
-pub const POLICY_EFAULT: u32 = 1 << 0;
-
-pub const INFO_WRITE: u64 = 1 << 0;
-pub const INFO_FETCH: u64 = 1 << 1;
-pub const INFO_STACK: u64 = 1 << 2;
 
 /// What the permissions of a page forbid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Permission {
     /// Nothing.
-    ReadWrite = 0,
+    ReadWrite = RW,
     /// Stores.
-    ReadOnly = 1,
+    ReadOnly = RO,
     /// Loads and stores (`FEATURE_EXE`).
-    Execute = 2,
+    Execute = EXE,
     /// Everything.
-    None = 3,
-}
-
-/// `struct ulpf_frame`: what the handler finds at its stack pointer.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    pub addr: u64,
-    pub info: u64,
-    pub cookie: u64,
-    pub ip: u64,
-    pub cs: u64,
-    pub flags: u64,
-    pub sp: u64,
-    pub ss: u64,
-}
-
-/// `struct ulpf_query`: what the machine can do.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Query {
-    size: u32,
-    flags: u32,
-    pub version: u32,
-    pub machine: u32,
-    pub features: u64,
-    pub batch_max: u32,
-    pub ring_max: u32,
-}
-
-#[repr(C)]
-struct Handler {
-    size: u32,
-    flags: u32,
-    entry: u64,
-    cookie: u64,
-}
-
-#[repr(C)]
-struct Stack {
-    size: u32,
-    flags: u32,
-    base: u64,
-    length: u64,
-}
-
-#[repr(C)]
-struct Policy {
-    size: u32,
-    flags: u32,
-}
-
-const OP_SET: u32 = 1;
-const OP_SYNC: u32 = 2;
-const OP_BIND: u32 = 4;
-const OP_UNBIND: u32 = 5;
-
-/// `struct ulpf_op`: one change.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Op {
-    op: u32,
-    flags: u32,
-    addr: u64,
-    length: u64,
-    arg: u64,
+    None = NONE,
 }
 
 impl Op {
-    const fn new(op: u32, start: u64, end: u64, arg: u64) -> Op {
+    /// `[start, end)`, whole pages of guarded mappings, shall have this permission.
+    pub const fn set(start: u64, end: u64, permission: Permission) -> Op {
         Op {
-            op,
+            op: OP_SET,
             flags: 0,
             addr: start,
             length: end.wrapping_sub(start),
-            arg,
+            arg: permission as u64,
         }
     }
-    pub const fn start(&self) -> u64 {
-        self.addr
-    }
-    /// `[start, end)`, whole pages of guarded mappings, shall have this permission.
-    pub const fn set(start: u64, end: u64, permission: Permission) -> Op {
-        Op::new(OP_SET, start, end, permission as u64)
-    }
-    /// What PLI regions say about the range holds from now on.
-    pub const fn sync(start: u64, end: u64) -> Op {
-        Op::new(OP_SYNC, start, end, 0)
-    }
-    /// The PLI region at `region` governs the 2 MiB from `prefix` on.
-    pub const fn bind(prefix: u64, region: u64) -> Op {
-        Op::new(OP_BIND, prefix, prefix.wrapping_add(1 << 21), region)
-    }
-    pub const fn unbind(prefix: u64) -> Op {
-        Op::new(OP_UNBIND, prefix, prefix.wrapping_add(1 << 21), 0)
-    }
 }
-
-#[repr(C)]
-struct Batch {
-    size: u32,
-    flags: u32,
-    ops: u64,
-    count: u32,
-    op_size: u32,
-    done: u32,
-    reserved: u32,
-}
-
-#[repr(C)]
-struct Ring {
-    size: u32,
-    flags: u32,
-    records: u32,
-    watermark: u32,
-    latency_us: u32,
-    reserved: u32,
-}
-
-/// `struct ulpf_ring_header`: the first page of the mapped ring.
-#[repr(C)]
-#[derive(Debug)]
-pub struct RingHeader {
-    pub version: u32,
-    pub records: u32,
-    pub data_offset: u32,
-    pub length: u32,
-    pub head: core::sync::atomic::AtomicU64,
-    pub dropped: core::sync::atomic::AtomicU64,
-}
-
-/// `struct ulpf_event`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Event {
-    pub stamp: u64,
-    pub time: u64,
-    pub addr: u64,
-    pub ip: u64,
-    pub sp: u64,
-    pub pid: u32,
-    pub tid: u32,
-    pub kind: u16,
-    pub info: u16,
-    pub syscall: i32,
-    pub reserved: u64,
-}
-
-pub const EVENT_LOST: u16 = 1;
-pub const EVENT_KERNEL_READ: u16 = 2;
-pub const EVENT_KERNEL_WRITE: u16 = 3;
-pub const EVENT_GUARD: u16 = 4;
-pub const EVENT_UNHANDLED: u16 = 5;
-pub const EVENT_UNDELIVERED: u16 = 6;
-
-/// `struct ulpf_counts`: how often what has happened.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    size: u32,
-    flags: u32,
-    pub upcalls: u64,
-    pub kernel_reads: u64,
-    pub kernel_writes: u64,
-    pub guards: u64,
-    pub unhandled: u64,
-    pub undelivered: u64,
-    pub changes: u64,
-    pub flushes: u64,
-}
-
-const fn number(direction: u32, nr: u32, size: usize) -> u32 {
-    direction << 30 | (size as u32) << 16 | 0xde << 8 | nr
-}
-const W: u32 = 1;
-const RW: u32 = 3;
-const QUERY: u32 = number(RW, 0x20, size_of::<Query>());
-const HANDLER: u32 = number(W, 0x21, size_of::<Handler>());
-const STACK: u32 = number(W, 0x22, size_of::<Stack>());
-const APPLY: u32 = number(W, 0x23, size_of::<Op>());
-const BATCH: u32 = number(RW, 0x24, size_of::<Batch>());
-const RING: u32 = number(W, 0x25, size_of::<Ring>());
-const COUNTS: u32 = number(RW, 0x27, size_of::<Counts>());
-const POLICY: u32 = number(W, 0x28, size_of::<Policy>());
-const STORE: u32 = number(0, 0x29, 0);
 
 /// Why the device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
+    /// open(2) has failed.
     Open(Errno),
     /// Something is there that does not answer as the device does.
     Strange(Errno),
@@ -255,6 +63,7 @@ pub enum Unusable {
 }
 
 impl Unusable {
+    /// Why, for people.
     pub fn why(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -273,6 +82,7 @@ impl Unusable {
             Unusable::Features(_) => "the kernel module is too old: it lacks what is needed here",
         }
     }
+    /// What the user can do about it.
     pub fn what_to_do(self) -> &'static str {
         match self {
             Unusable::Open(Errno(e)) => match e as u32 {
@@ -302,10 +112,17 @@ impl Drop for Device {
 
 impl Device {
     /// Opens it and makes sure that it has all of `features`.
+    ///
+    /// # Errors
+    /// [`Unusable`] says which of the four reasons it is.
     pub fn open(features: u64) -> Result<Device, Unusable> {
         Device::open_at(PATH, features)
     }
 
+    /// As [`Device::open`], for a device at another path.
+    ///
+    /// # Errors
+    /// As [`Device::open`]'s.
     pub fn open_at(path: &CStr, features: u64) -> Result<Device, Unusable> {
         // SAFETY: the path is a C string; open touches no memory of ours.
         let fd = unsafe {
@@ -326,20 +143,20 @@ impl Device {
         }
     }
 
+    /// Its descriptor, for mmap(2).
     pub fn descriptor(&self) -> i32 {
         self.0
     }
 
     /// What the machine can do.
+    ///
+    /// # Errors
+    /// [`Unusable::Version`] from a machine of another version, [`Unusable::Strange`] with ioctl(2)'s error else.
     pub fn query(&self) -> Result<Query, Unusable> {
         let mut query = Query {
             size: size_of::<Query>() as u32,
-            flags: 0,
             version: VERSION,
-            machine: 0,
-            features: 0,
-            batch_max: 0,
-            ring_max: 0,
+            ..Query::default()
         };
         // SAFETY: the structure that the call takes and fills.
         match unsafe { self.call(QUERY, &mut query) } {
@@ -356,6 +173,10 @@ impl Device {
     /// # Safety
     /// `entry` keeps to the rules of a handler (the header's "The upcall"), for as long as it is
     /// registered.
+    ///
+    /// # Errors
+    /// EBUSY if one is registered and `HANDLER_REPLACE` is not given, EFAULT or EACCES if `entry` is not code,
+    /// EOPNOTSUPP for a flag without its feature.
     pub unsafe fn handler(&self, entry: u64, cookie: u64, flags: u32) -> Result<(), Errno> {
         let mut handler = Handler {
             size: size_of::<Handler>() as u32,
@@ -368,27 +189,18 @@ impl Device {
     }
 
     /// Forbidden accesses are SIGSEGV again.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
     pub fn no_handler(&self) -> Result<(), Errno> {
         // SAFETY: registers nothing.
         unsafe { self.handler(0, 0, 0) }
     }
 
-    /// The calling thread's exception stack; `length` 0: none.
-    ///
-    /// # Safety
-    /// The memory is used for nothing else meanwhile.
-    pub unsafe fn stack(&self, base: u64, length: u64) -> Result<(), Errno> {
-        let mut stack = Stack {
-            size: size_of::<Stack>() as u32,
-            flags: 0,
-            base,
-            length,
-        };
-        // SAFETY: the structure that the call takes.
-        unsafe { self.call(STACK, &mut stack) }.map(drop)
-    }
-
     /// `POLICY_*`, for the whole space.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown one.
     pub fn policy(&self, flags: u32) -> Result<(), Errno> {
         let mut policy = Policy {
             size: size_of::<Policy>() as u32,
@@ -399,6 +211,9 @@ impl Device {
     }
 
     /// One change.
+    ///
+    /// # Errors
+    /// As the header says for each operation; then nothing has changed.
     pub fn apply(&self, op: &Op) -> Result<(), Errno> {
         let mut op = *op;
         // SAFETY: the structure that the call takes. Permissions only forbid: what then cannot be
@@ -407,6 +222,9 @@ impl Device {
     }
 
     /// Many changes in one crossing, in order; on failure also how many were carried out.
+    ///
+    /// # Errors
+    /// How many were carried out, and why the next one was not.
     pub fn batch(&self, ops: &[Op]) -> Result<(), (usize, Errno)> {
         // Any machine takes as many at once.
         const MOST: usize = 1024;
@@ -414,12 +232,10 @@ impl Device {
         for part in ops.chunks(MOST) {
             let mut batch = Batch {
                 size: size_of::<Batch>() as u32,
-                flags: 0,
                 ops: part.as_ptr() as u64,
                 count: part.len() as u32,
                 op_size: size_of::<Op>() as u32,
-                done: 0,
-                reserved: 0,
+                ..Batch::default()
             };
             // SAFETY: as for `apply`; the operations outlive the call.
             unsafe { self.call(BATCH, &mut batch) }
@@ -429,20 +245,10 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the ring of events, a power of two of them.
-    pub fn ring(&self, records: u32, watermark: u32, latency_us: u32) -> Result<(), Errno> {
-        let mut ring = Ring {
-            size: size_of::<Ring>() as u32,
-            flags: 0,
-            records,
-            watermark,
-            latency_us,
-            reserved: 0,
-        };
-        // SAFETY: the structure that the call takes.
-        unsafe { self.call(RING, &mut ring) }.map(drop)
-    }
-
+    /// How often what has happened since the device was opened.
+    ///
+    /// # Errors
+    /// That of ioctl(2).
     pub fn counts(&self) -> Result<Counts, Errno> {
         let mut counts = Counts {
             size: size_of::<Counts>() as u32,
@@ -453,6 +259,9 @@ impl Device {
     }
 
     /// A new descriptor of the store.
+    ///
+    /// # Errors
+    /// EMFILE if no descriptor is left.
     pub fn store(&self) -> Result<i32, Errno> {
         // SAFETY: makes a descriptor, which is the caller's.
         unsafe { sys!(__NR_ioctl, self.0, STORE) }.map(|fd| fd as i32)
@@ -469,91 +278,7 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-    use std::string::String;
     use std::vec::Vec;
-
-    /// The C compiler evaluates the header's names; ours are the same.
-    #[test]
-    fn the_header_says_the_same() {
-        let ours: &[(&str, u64)] = &[
-            ("ULPF_VERSION", VERSION.into()),
-            ("ULPF_MAP_GUARD", MAP_GUARD),
-            ("ULPF_MAP_ALIAS", MAP_ALIAS),
-            ("ULPF_MAP_PLI", MAP_PLI),
-            ("ULPF_MAP_RING", MAP_RING),
-            ("ULPF_STORE_SIZE", STORE_SIZE),
-            ("ULPF_RW", Permission::ReadWrite as u64),
-            ("ULPF_RO", Permission::ReadOnly as u64),
-            ("ULPF_EXE", Permission::Execute as u64),
-            ("ULPF_NONE", Permission::None as u64),
-            ("ULPF_FEATURE_READ", FEATURE_READ),
-            ("ULPF_FEATURE_EXE", FEATURE_EXE),
-            ("ULPF_FEATURE_PLI_LOOSEN", FEATURE_PLI_LOOSEN),
-            ("ULPF_FEATURE_PLI_TIGHTEN", FEATURE_PLI_TIGHTEN),
-            ("ULPF_FEATURE_ONCE", FEATURE_ONCE),
-            ("ULPF_FEATURE_STACK", FEATURE_STACK),
-            ("ULPF_FEATURE_KERNEL", FEATURE_KERNEL),
-            ("ULPF_FEATURE_GUARD", FEATURE_GUARD),
-            ("ULPF_FEATURE_STORE", FEATURE_STORE),
-            ("ULPF_FEATURE_SIGSTACK", FEATURE_SIGSTACK),
-            ("ULPF_FEATURE_EFAULT", FEATURE_EFAULT),
-            ("ULPF_HANDLER_REPLACE", HANDLER_REPLACE.into()),
-            ("ULPF_HANDLER_ONCE", HANDLER_ONCE.into()),
-            ("ULPF_HANDLER_SIGSTACK", HANDLER_SIGSTACK.into()),
-            ("ULPF_POLICY_EFAULT", POLICY_EFAULT.into()),
-            ("ULPF_INFO_WRITE", INFO_WRITE),
-            ("ULPF_INFO_FETCH", INFO_FETCH),
-            ("ULPF_INFO_STACK", INFO_STACK),
-            ("ULPF_OP_SET", OP_SET.into()),
-            ("ULPF_OP_SYNC", OP_SYNC.into()),
-            ("ULPF_OP_BIND", OP_BIND.into()),
-            ("ULPF_OP_UNBIND", OP_UNBIND.into()),
-            ("ULPF_EVENT_LOST", EVENT_LOST.into()),
-            ("ULPF_EVENT_KERNEL_READ", EVENT_KERNEL_READ.into()),
-            ("ULPF_EVENT_KERNEL_WRITE", EVENT_KERNEL_WRITE.into()),
-            ("ULPF_EVENT_GUARD", EVENT_GUARD.into()),
-            ("ULPF_EVENT_UNHANDLED", EVENT_UNHANDLED.into()),
-            ("ULPF_EVENT_UNDELIVERED", EVENT_UNDELIVERED.into()),
-            ("ULPF_QUERY", QUERY.into()),
-            ("ULPF_HANDLER", HANDLER.into()),
-            ("ULPF_STACK", STACK.into()),
-            ("ULPF_APPLY", APPLY.into()),
-            ("ULPF_BATCH", BATCH.into()),
-            ("ULPF_RING", RING.into()),
-            ("ULPF_COUNTS", COUNTS.into()),
-            ("ULPF_POLICY", POLICY.into()),
-            ("ULPF_STORE", STORE.into()),
-            ("sizeof(struct ulpf_frame)", size_of::<Frame>() as u64),
-            ("sizeof(struct ulpf_event)", size_of::<Event>() as u64),
-            (
-                "sizeof(struct ulpf_ring_header)",
-                size_of::<RingHeader>() as u64,
-            ),
-        ];
-        let folder = std::env::temp_dir().join(std::format!("ulpf-header-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let lines: String = ours
-            .iter()
-            .map(|(name, value)| {
-                std::format!("_Static_assert({name} == {value}ULL, \"{name}\");\n")
-            })
-            .collect();
-        let source = folder.join("header.c");
-        std::fs::write(&source, std::format!("#include <ulpf.h>\n{lines}")).unwrap();
-        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel/include/uapi");
-        let said = Command::new("cc")
-            .args(["-fsyntax-only", "-I", include])
-            .arg(&source)
-            .output();
-        let _ = std::fs::remove_dir_all(&folder);
-        let said = said.expect("a C compiler");
-        assert!(
-            said.status.success(),
-            "{}",
-            String::from_utf8_lossy(&said.stderr)
-        );
-    }
 
     #[test]
     fn what_is_not_there_is_said() {

@@ -36,12 +36,15 @@ pub const RUNS: u64 = 5;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Card {
+    /// [`MAGIC`].
     pub magic: u64,
+    /// [`VERSION`].
     pub version: u64,
     /// The [`Door`]'s address less that of this word.
     pub door: i64,
 }
 
+/// [`Card::magic`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ulpfdoor");
 /// Of everything in this file, and of [`PageMap`].
 pub const VERSION: u64 = 1;
@@ -57,10 +60,12 @@ pub struct Door {
     pub changer: AtomicU64,
     /// Changes so far.
     pub generation: AtomicU64,
+    /// What is guarded, and where its alias is.
     pub pages: PageMap,
 }
 
 impl Door {
+    /// No stub, no guards, no changes.
     pub const fn new() -> Door {
         Door {
             stub: AtomicU32::new(0),
@@ -90,12 +95,15 @@ pub struct Told {
     pub stack: [u64; 2],
     /// [`Made`], so many.
     pub made: u64,
+    /// How many.
     pub count: u64,
     /// What stood in all of these before, one behind the other; 0: not known.
     pub old: u64,
     /// System call, its arguments and result.
     pub nr: i64,
+    /// Its six arguments.
     pub args: [u64; 6],
+    /// A number, or a negative errno.
     pub result: i64,
 }
 
@@ -103,7 +111,9 @@ pub struct Told {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Made {
+    /// First byte.
     pub addr: u64,
+    /// In bytes.
     pub len: u64,
     /// [`crate::AccessKind`]
     pub kind: u64,
@@ -113,7 +123,9 @@ pub struct Made {
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Run {
+    /// First address, of a page.
     pub start: u64,
+    /// One past the last.
     pub end: u64,
     /// `PROT_*` as the program knows them, and [`SHARED`].
     pub flags: u64,

@@ -1,18 +1,32 @@
 //! The bits of eflags (Intel SDM vol. 1, 3.4.3).
 
+/// Carry.
 pub const CF: u64 = 1;
+/// Parity.
 pub const PF: u64 = 1 << 2;
+/// Carry out of the lower four bits.
 pub const AF: u64 = 1 << 4;
+/// Zero.
 pub const ZF: u64 = 1 << 6;
+/// Sign.
 pub const SF: u64 = 1 << 7;
+/// Trap: a single step.
 pub const TF: u64 = 1 << 8;
+/// Interrupts are taken.
 pub const IF: u64 = 1 << 9;
+/// Direction: strings go down.
 pub const DF: u64 = 1 << 10;
+/// Overflow.
 pub const OF: u64 = 1 << 11;
+/// Nested task.
 pub const NT: u64 = 1 << 14;
+/// Resume: no breakpoint at the next instruction.
 pub const RF: u64 = 1 << 16;
+/// Virtual 8086 mode.
 pub const VM: u64 = 1 << 17;
+/// Alignment is checked.
 pub const AC: u64 = 1 << 18;
+/// CPUID is there.
 pub const ID: u64 = 1 << 21;
 
 /// What arithmetic sets.

@@ -2,7 +2,7 @@
 //!
 //! Freestanding (`no_std`): the stub that lives inside the watched program is built from it.
 #![cfg_attr(not(test), no_std)]
-#![deny(unsafe_code)]
+#![deny(unsafe_code, missing_docs, clippy::missing_errors_doc)]
 extern crate alloc;
 
 pub mod addr;

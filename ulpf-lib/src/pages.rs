@@ -14,6 +14,7 @@ pub enum Guard {
 }
 
 impl Guard {
+    /// The weakest guard under which a watch of this kind misses nothing.
     pub const fn needed_by(kind: WatchKind) -> Guard {
         match kind {
             WatchKind::Write => Guard::NoWrite,
@@ -25,8 +26,11 @@ impl Guard {
 /// Pages `[start, end)` that need the same guard; both ends page aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageRun {
+    /// First page.
     pub start: TargetAddr,
+    /// One past the last page.
     pub end: TargetAddr,
+    /// What all of them need.
     pub guard: Guard,
 }
 
@@ -39,12 +43,15 @@ impl PageRun {
             guard: Guard::needed_by(kind),
         }
     }
+    /// In bytes.
     pub const fn len(&self) -> u64 {
         self.end.0 - self.start.0
     }
+    /// No page at all.
     pub const fn is_empty(&self) -> bool {
         self.end.0 == self.start.0
     }
+    /// Is this address on one of the pages?
     pub const fn contains(&self, addr: TargetAddr) -> bool {
         self.start.0 <= addr.0 && addr.0 < self.end.0
     }

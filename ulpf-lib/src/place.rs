@@ -30,6 +30,7 @@ const LOWEST: u64 = 0x7e80_0000_0000;
 const HIGHEST: u64 = 0x7ef0_0000_0000;
 /// Bytes for the stub's image, and behind it those for all other memory.
 const IMAGE_LEN: u64 = 4 << 30;
+/// Bytes of address space for all memory of ours but the stub's image.
 pub const MEMORY_LEN: u64 = 192 << 30;
 const GRAIN: u64 = 1 << 16;
 
@@ -154,6 +155,7 @@ pub fn has(addr: u64) -> bool {
 pub enum AfterFork {
     /// Parent and child: a copy if it is private, else both the same memory.
     Both,
+    /// The parent alone: the child has nothing there.
     Parent,
 }
 

@@ -6,12 +6,16 @@ use core::fmt;
 /// What was asked for, why it cannot be, and what the user can do about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
+    /// What was asked for, as the beginning of a sentence: "cannot set a write watch on 0x1000 (4 bytes)".
     pub what: String,
+    /// The reason.
     pub why: String,
+    /// What the user can do: an order ("raise the limit").
     pub what_to_do: String,
 }
 
 impl Refusal {
+    /// The three parts, none of which ends with a full stop.
     pub fn new(
         what: impl Into<String>,
         why: impl Into<String>,

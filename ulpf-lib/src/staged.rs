@@ -32,17 +32,21 @@ pub struct StagedWatches {
 /// The difference that a commit makes.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct Changes {
+    /// In force from now on.
     pub added: Vec<(WatchId, WatchRange, WatchKind)>,
+    /// No longer in force.
     pub removed: Vec<(WatchId, WatchRange, WatchKind)>,
 }
 
 impl Changes {
+    /// Is there no difference?
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }
 }
 
 impl StagedWatches {
+    /// No watches, and nothing to commit.
     pub const fn new() -> StagedWatches {
         StagedWatches {
             list: Watchlist::new(),
@@ -90,6 +94,7 @@ impl StagedWatches {
     pub fn len(&self) -> usize {
         self.list.len() + self.fresh.len() - self.marks
     }
+    /// Will there be none?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

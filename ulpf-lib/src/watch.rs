@@ -6,8 +6,11 @@ use crate::addr::TargetAddr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum WatchKind {
+    /// Stores, also as a part of read-modify-write (Z2).
     Write = 1,
+    /// Loads, also as a part of read-modify-write (Z3).
     Read = 2,
+    /// Both (Z4).
     Access = 3,
 }
 
@@ -15,15 +18,20 @@ pub enum WatchKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum AccessKind {
+    /// Loads them.
     Read = 1,
+    /// Stores to them.
     Write = 2,
+    /// Loads, changes and stores them.
     ReadWrite = 3,
 }
 
 impl AccessKind {
+    /// Does it load?
     pub const fn reads(self) -> bool {
         self as u8 & 1 != 0
     }
+    /// Does it store?
     pub const fn writes(self) -> bool {
         self as u8 & 2 != 0
     }
@@ -48,7 +56,9 @@ pub struct WatchId(pub u32);
 /// A half-open byte range `[start, start + len)`; `len` is never zero and the end never wraps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct WatchRange {
+    /// First byte.
     pub start: TargetAddr,
+    /// In bytes; at least one.
     pub len: u64,
 }
 
@@ -64,6 +74,7 @@ impl WatchRange {
     pub const fn end(self) -> TargetAddr {
         TargetAddr(self.start.0 + self.len)
     }
+    /// Does it share a byte with `[addr, addr + len)`? `len` is at least 1, and that end does not wrap.
     pub const fn overlaps(self, addr: TargetAddr, len: u64) -> bool {
         addr.0 < self.end().0 && self.start.0 < addr.0 + len
     }

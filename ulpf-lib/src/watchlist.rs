@@ -1,16 +1,9 @@
 //! All watches, ordered by address: which of them does an access overlap?
 //!
-//! A watch is one 128-bit word, so that its natural order is the order by start, length, kind and
-//! number:
-//!
-//! ```text
-//! 127            81 80            34 33  32 31           1 0
-//! |   start : 47   |    len : 47    | kind |   id : 31    |staged|
-//! ```
-//!
-//! The words stand in blocks of up to [`CAP`], the blocks in a directory by their first word, and
-//! over the directory stands a tree of the largest end below each node ([`FANOUT`] children a
-//! node): overlapping, nested and huge ranges cost a query no more than the watches it reports.
+//! A watch is one 128-bit word (`watchlist/entry.rs`). The words stand in blocks of up to [`CAP`], the blocks in
+//! a directory by their first word, and over the directory stands a tree of the largest end below each node
+//! ([`FANOUT`] children a node): overlapping, nested and huge ranges cost a query no more than the watches it
+//! reports.
 //!
 //! ```text
 //! levels[2]  [ max ]                               largest end of 256 blocks
@@ -19,119 +12,25 @@
 //! firsts     [ k k k k k k … ]   slots → blocks[slot] = { len, entries[31] }
 //! ```
 //!
-//! **Who may do what when.** Queries (`for_each_overlap`, `any_overlap`, `get`) allocate nothing,
-//! take no lock and cannot panic; program threads call them from the fault handler. Everything that
+//! **Who may do what when.** Program threads ask (`watchlist/query.rs`) in the fault handler. Everything that
 //! takes `&mut self` runs on the stub's task while all program threads are parked.
+
+mod entry;
+mod pages;
+mod query;
 
 use alloc::vec::Vec;
 
-use crate::addr::{PAGE_SIZE, TargetAddr};
-use crate::pages::{Guard, PageRun, page_up};
+use crate::pages::PageRun;
 use crate::watch::{WatchId, WatchKind, WatchRange};
+use entry::{Block, CAP};
+use pages::Pages;
 
-/// Watches a block can hold: with its header it fills 512 bytes.
-const CAP: usize = 31;
+pub(crate) use entry::Entry;
+pub use entry::WATCH_ID_END;
+
 /// Children of a node in the tree of largest ends.
 const FANOUT: usize = 16;
-/// One past the highest watch number.
-pub const WATCH_ID_END: u32 = 1 << 31;
-const ADDR_BITS: u32 = 47;
-const ADDR_MASK: u64 = (1 << ADDR_BITS) - 1;
-
-/// One watch, packed. Order: start, length, kind, id.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(transparent)]
-pub(crate) struct Entry(u128);
-
-impl Entry {
-    const NONE: Entry = Entry(0);
-
-    /// `None` for what user space cannot hold: a range that ends above 2^47, a number of 2^31 or more.
-    pub(crate) fn new(id: WatchId, range: WatchRange, kind: WatchKind) -> Option<Entry> {
-        if range.len == 0
-            || range.start.0.checked_add(range.len)? > 1 << ADDR_BITS
-            || id.0 >= WATCH_ID_END
-        {
-            return None;
-        }
-        Some(Entry(
-            (range.start.0 as u128) << 81
-                | ((range.len & ADDR_MASK) as u128) << 34
-                | (kind as u128) << 32
-                | (id.0 as u128) << 1,
-        ))
-    }
-    pub(crate) fn start(self) -> u64 {
-        (self.0 >> 81) as u64
-    }
-    fn len(self) -> u64 {
-        (self.0 >> 34) as u64 & ADDR_MASK
-    }
-    fn end(self) -> u64 {
-        self.start().wrapping_add(self.len())
-    }
-    pub(crate) fn id(self) -> WatchId {
-        WatchId((self.0 as u32) >> 1)
-    }
-    pub(crate) fn kind(self) -> WatchKind {
-        match (self.0 >> 32) & 3 {
-            1 => WatchKind::Write,
-            2 => WatchKind::Read,
-            _ => WatchKind::Access,
-        }
-    }
-    pub(crate) fn range(self) -> WatchRange {
-        WatchRange {
-            start: TargetAddr(self.start()),
-            len: self.len(),
-        }
-    }
-    /// Marked for removal by the staging layer; still counts until the removal is committed.
-    pub(crate) fn staged(self) -> bool {
-        self.0 & 1 != 0
-    }
-    fn same_watch(self, other: Entry) -> bool {
-        (self.0 ^ other.0) >> 1 == 0
-    }
-    /// Lowest word of all watches of this range and kind, and the highest.
-    fn key_range(self) -> (Entry, Entry) {
-        let low = self.0 >> 32 << 32;
-        (Entry(low), Entry(low | 0xffff_ffff))
-    }
-}
-
-#[repr(C)]
-struct Block {
-    len: u32,
-    entries: [Entry; CAP],
-}
-
-const _: () = assert!(size_of::<Block>() == 512);
-
-impl Block {
-    const EMPTY: Block = Block {
-        len: 0,
-        entries: [Entry::NONE; CAP],
-    };
-
-    fn used(&self) -> &[Entry] {
-        self.entries.get(..self.len as usize).unwrap_or(&[])
-    }
-    fn max_end(&self) -> u64 {
-        self.used().iter().map(|e| e.end()).max().unwrap_or(0)
-    }
-    fn insert(&mut self, at: usize, e: Entry) {
-        let len = self.len as usize;
-        self.entries.copy_within(at..len, at + 1);
-        self.entries[at] = e;
-        self.len += 1;
-    }
-    fn remove(&mut self, at: usize) {
-        let len = self.len as usize;
-        self.entries.copy_within(at + 1..len, at);
-        self.len -= 1;
-    }
-}
 
 /// See the head of the module.
 #[derive(Default)]
@@ -150,6 +49,7 @@ pub struct Watchlist {
 }
 
 impl Watchlist {
+    /// An empty list, which has no memory yet.
     pub const fn new() -> Watchlist {
         Watchlist {
             blocks: Vec::new(),
@@ -161,9 +61,11 @@ impl Watchlist {
             len: 0,
         }
     }
+    /// How many watches there are.
     pub fn len(&self) -> usize {
         self.len
     }
+    /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -175,126 +77,6 @@ impl Watchlist {
             + self.slots.capacity() * 4
             + self.levels.iter().map(|l| l.capacity() * 8).sum::<usize>()
             + self.by_id.capacity() * 4
-    }
-
-    // ---- queries: fault handler ------------------------------------------------------------
-
-    /// Calls `f` for every watch that shares a byte with `[addr, addr + len)`, in ascending order.
-    pub fn for_each_overlap<F: FnMut(WatchId, WatchRange, WatchKind)>(
-        &self,
-        addr: TargetAddr,
-        len: u64,
-        f: &mut F,
-    ) {
-        self.visit(addr, len, &mut |e| {
-            f(e.id(), e.range(), e.kind());
-            true
-        });
-    }
-
-    /// Does any watch share a byte with `[addr, addr + len)`?
-    pub fn any_overlap(&self, addr: TargetAddr, len: u64) -> bool {
-        !self.visit(addr, len, &mut |_| false)
-    }
-
-    /// The same, as long as `f` says so.
-    pub fn overlaps_while<F: FnMut(WatchId, WatchRange, WatchKind) -> bool>(
-        &self,
-        addr: TargetAddr,
-        len: u64,
-        f: &mut F,
-    ) {
-        self.visit(addr, len, &mut |e| f(e.id(), e.range(), e.kind()));
-    }
-
-    /// Range and kind of a watch.
-    pub fn get(&self, id: WatchId) -> Option<(WatchRange, WatchKind)> {
-        self.entry(id).map(|e| (e.range(), e.kind()))
-    }
-
-    pub(crate) fn entry(&self, id: WatchId) -> Option<Entry> {
-        let slot = self.by_id.get(id.0 as usize)?.checked_sub(1)?;
-        self.blocks
-            .get(slot as usize)?
-            .used()
-            .iter()
-            .find(|e| e.id() == id)
-            .copied()
-    }
-
-    /// `f` says whether to go on; the answer is whether it never said no.
-    fn visit<F: FnMut(Entry) -> bool>(&self, addr: TargetAddr, len: u64, f: &mut F) -> bool {
-        if len == 0 {
-            return true;
-        }
-        let span = Span {
-            addr: addr.0,
-            end: addr.0.saturating_add(len),
-        };
-        // Blocks from here on start above the access.
-        let blocks_end = self.firsts.partition_point(|e| e.start() < span.end);
-        let Some(top) = self.levels.len().checked_sub(1) else {
-            return true;
-        };
-        self.descend(top, 0, usize::MAX, blocks_end, &span, f)
-    }
-
-    /// Visits nodes `[from, to)` of a level. Recursion is as deep as the tree: 5 for a million.
-    fn descend<F: FnMut(Entry) -> bool>(
-        &self,
-        level: usize,
-        from: usize,
-        to: usize,
-        blocks_end: usize,
-        span: &Span,
-        f: &mut F,
-    ) -> bool {
-        let Some(nodes) = self.levels.get(level) else {
-            return true;
-        };
-        for (i, &max_end) in nodes.iter().enumerate().take(to).skip(from) {
-            // First block below node i; FANOUT is 16.
-            if i.wrapping_shl(4 * level as u32) >= blocks_end {
-                return true;
-            }
-            if max_end <= span.addr {
-                continue;
-            }
-            let go_on = match level.checked_sub(1) {
-                Some(below) => self.descend(
-                    below,
-                    i * FANOUT,
-                    i.wrapping_add(1) * FANOUT,
-                    blocks_end,
-                    span,
-                    f,
-                ),
-                None => self.visit_block(i, span, f),
-            };
-            if !go_on {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn visit_block<F: FnMut(Entry) -> bool>(&self, index: usize, span: &Span, f: &mut F) -> bool {
-        let Some(block) = self
-            .slots
-            .get(index)
-            .and_then(|&s| self.blocks.get(s as usize))
-        else {
-            return true;
-        };
-        for &e in block.used() {
-            if e.start() >= span.end {
-                break;
-            }
-            if e.end() > span.addr && !f(e) {
-                return false;
-            }
-        }
-        true
     }
 
     // ---- the whole list --------------------------------------------------------------------
@@ -313,25 +95,12 @@ impl Watchlist {
 
     /// The pages under the watches as maximal runs that need the same guard, ascending.
     pub fn pages(&self) -> impl Iterator<Item = PageRun> + '_ {
-        Pages {
-            entries: self.entries().peekable(),
-            at: 0,
-            any_end: 0,
-            full_end: 0,
-        }
+        Pages::of(self.entries())
     }
 
     /// As [`Watchlist::pages`], for all watches but these few.
     pub fn pages_without<'a>(&'a self, out: &'a [WatchId]) -> impl Iterator<Item = PageRun> + 'a {
-        Pages {
-            entries: self
-                .entries()
-                .filter(move |e| !out.contains(&e.id()))
-                .peekable(),
-            at: 0,
-            any_end: 0,
-            full_end: 0,
-        }
+        Pages::of(self.entries().filter(move |e| !out.contains(&e.id())))
     }
 
     // ---- changes: the world is parked ------------------------------------------------------
@@ -400,6 +169,7 @@ impl Watchlist {
         Some(e.id())
     }
 
+    /// Removes all watches and gives their memory back.
     pub fn clear(&mut self) {
         *self = Watchlist::new();
     }
@@ -640,84 +410,6 @@ impl Watchlist {
             }
             self.levels[level][node] = max;
         }
-    }
-}
-
-struct Span {
-    addr: u64,
-    end: u64,
-}
-
-/// Sweep over the watches by page:
-///
-/// ```text
-/// watches   ██write████        ██write█
-///                ██read██████
-/// runs      NoWr |NoAccess   |NoWrite
-/// ```
-struct Pages<I: Iterator<Item = Entry>> {
-    entries: core::iter::Peekable<I>,
-    /// Everything below is reported.
-    at: u64,
-    /// Ends of the pages under the watches seen so far: of all of them, and of those that need
-    /// [`Guard::NoAccess`].
-    any_end: u64,
-    full_end: u64,
-}
-
-impl<I: Iterator<Item = Entry>> Iterator for Pages<I> {
-    type Item = PageRun;
-
-    fn next(&mut self) -> Option<PageRun> {
-        if self.any_end <= self.at {
-            self.at = self.entries.peek()?.start() & !(PAGE_SIZE - 1);
-        }
-        let start = self.at;
-        let mut guard = None;
-        loop {
-            // Takes in every watch whose first page is not above `at`.
-            while let Some(e) = self.entries.peek() {
-                if e.start() & !(PAGE_SIZE - 1) > self.at {
-                    break;
-                }
-                let end = page_up(TargetAddr(e.end())).0;
-                self.any_end = self.any_end.max(end);
-                if Guard::needed_by(e.kind()) == Guard::NoAccess {
-                    self.full_end = self.full_end.max(end);
-                }
-                self.entries.next();
-            }
-            let here = if self.at < self.full_end {
-                Some(Guard::NoAccess)
-            } else if self.at < self.any_end {
-                Some(Guard::NoWrite)
-            } else {
-                None
-            };
-            match (guard, here) {
-                (None, _) => guard = here,
-                (Some(a), b) if Some(a) != b => break,
-                _ => {}
-            }
-            // The next place where the answer may change.
-            let mut next = if self.at < self.full_end {
-                self.full_end
-            } else {
-                self.any_end
-            };
-            if let Some(e) = self.entries.peek() {
-                next = next.min(e.start() & !(PAGE_SIZE - 1));
-            }
-            if next <= self.at {
-                break;
-            }
-            self.at = next;
-        }
-        guard.map(|guard| PageRun {
-            start: TargetAddr(start),
-            end: TargetAddr(self.at),
-            guard,
-        })
     }
 }
 

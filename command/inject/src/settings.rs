@@ -18,6 +18,23 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// By the words of the user; none means the default. The error says what there is, or why a backend cannot
+    /// be had here.
+    pub fn of(
+        placement: Option<&str>,
+        backend: Option<&str>,
+        no_patch: bool,
+    ) -> Result<Settings, String> {
+        let placement = placement.map_or(Ok(Placement::default()), Placement::parse)?;
+        let backend = backend.map_or(Ok(Backend::default()), Backend::parse)?;
+        backend.check()?;
+        Ok(Settings {
+            placement,
+            backend,
+            no_patch,
+        })
+    }
+
     /// `BOOT_*` bits.
     pub fn boot_flags(self) -> u32 {
         let placement = match self.placement {

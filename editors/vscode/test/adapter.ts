@@ -9,7 +9,7 @@ export const ROOT = path.resolve(__dirname, '../../../..');
 export const ULPF = process.env.ULPF ?? path.join(ROOT, 'target/release/ulpf');
 
 export function example(name: string): string {
-  return path.join(ROOT, 'examples/bin', name);
+  return path.join(ROOT, 'tests/programs/bin', name);
 }
 
 /** Why nothing can be debugged here, or false. */

@@ -20,25 +20,41 @@ pub enum Class {
     Plain,
     /// `bt`, `bts`, `btr`, `btc` with a register: the bit may lie far outside the named word.
     BitString,
+    /// `movs`, repeated or not, as the four below.
     Movs,
+    /// `stos`.
     Stos,
+    /// `lods`.
     Lods,
+    /// `scas`.
     Scas,
+    /// `cmps`.
     Cmps,
     /// `push` of a register, immediate, segment register.
     Push,
+    /// `push` of memory.
     PushMem,
+    /// `pop` to a register or segment register.
     Pop,
+    /// `pop` to memory.
     PopMem,
+    /// `pushf`.
     Pushf,
+    /// `popf`.
     Popf,
     /// `call` relative or through a register.
     Call,
+    /// `call` through memory.
     CallMem,
+    /// `jmp` through memory.
     JmpMem,
+    /// Near `ret`.
     Ret,
+    /// `enter`.
     Enter,
+    /// `leave`.
     Leave,
+    /// `xlat`.
     Xlat,
     /// `maskmovq`, `(v)maskmovdqu`: bytes at rdi, selected by the mask in ModRM.rm.
     MaskMov,
@@ -50,11 +66,15 @@ pub enum Class {
     BroadcastEvex,
     /// `vpcompress…`, `vpexpand…`: as many contiguous elements as mask bits are set.
     Packed,
+    /// Gathers: the elements whose mask bits are set.
     Gather,
+    /// Scatters, likewise.
     Scatter,
     /// `xsave`, `xsaveopt`.
     Xsave,
+    /// `xsavec`.
     Xsavec,
+    /// `xrstor`.
     Xrstor,
     /// `movdir64b`: 64 bytes from ModRM to the address in ModRM.reg.
     Movdir64b,
@@ -62,8 +82,11 @@ pub enum Class {
     Clzero,
     /// Far returns and jumps, `iret`: their accesses are known, doing them is left to the CPU.
     FarRet,
+    /// `iret`.
     Iret,
+    /// Far `call` through memory.
     FarCallMem,
+    /// Far `jmp` through memory.
     FarJmpMem,
     /// Cannot run in user mode or has side effects that cannot be redirected; see `why`.
     Unsupported,
@@ -184,6 +207,7 @@ fn vector1(l: &Layout) -> AccessKind {
     }
 }
 
+/// The class of an instruction, by its encoding alone (Intel SDM vol. 2, opcode maps).
 pub fn class(l: &Layout) -> Class {
     let mem = l.has_mem();
     let plain = if mem { Class::Plain } else { Class::None };

@@ -15,6 +15,7 @@ use capstone_sys as cs;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ulpf_lib::AccessKind::Read;
 
+/// Why bytes have no decoded instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecodeError {
     /// Not an instruction, or more bytes are needed than were given.

@@ -2,10 +2,10 @@
 
 use super::class::Class;
 use super::layout::{Layout, Wrap};
+use super::list::AccessList;
 use super::{element, state};
 use crate::cpu::{Cpu, Gprs};
 use ulpf_lib::AccessKind::{self, Read, ReadWrite, Write};
-use ulpf_lib::TargetAddr;
 
 /// No register.
 pub const NO_REG: u8 = 0xff;
@@ -18,108 +18,37 @@ pub struct MemOp {
     pub base: u8,
     /// General register, or for gathers and scatters a vector register, or [`NO_REG`].
     pub index: u8,
+    /// 1, 2, 4 or 8.
     pub scale: u8,
     /// 0x64 (fs), 0x65 (gs) or 0.
     pub segment: u8,
+    /// Displacement, sign-extended.
     pub disp: i64,
     /// Bytes touched when every element is enabled.
     pub size: u16,
+    /// What the instruction does there.
     pub kind: AccessKind,
 }
 
 /// A decoded instruction: fixed size, no pointers, valid for one address.
 #[derive(Clone, Copy, Debug)]
 pub struct Insn {
+    /// Its address.
     pub pc: u64,
+    /// Its bytes, zeroes behind them.
     pub bytes: [u8; 15],
+    /// How many they are: 1 to 15.
     pub len: u8,
+    /// What it touches beside its ModRM operand.
     pub class: Class,
+    /// How it is encoded.
     pub layout: Layout,
     /// Meaningful when `layout.has_mem()` or `moffs`.
     pub mem: MemOp,
     /// Explicit register operand is the stack pointer (and not AH), which a thunk must rename.
     pub reg_is_rsp: bool,
+    /// The same of the register that `vvvv` names.
     pub vvvv_is_rsp: bool,
-}
-
-/// One access: `len` bytes at `addr`, which may wrap neither in practice nor here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
-    pub addr: TargetAddr,
-    pub len: u64,
-    pub kind: AccessKind,
-}
-
-/// Accesses in the order in which the instruction does them.
-#[derive(Clone, Copy)]
-pub struct AccessList {
-    items: [Access; Self::CAPACITY],
-    len: usize,
-    overflow: bool,
-}
-
-impl AccessList {
-    /// 64 byte lanes with every other one enabled make 32 runs, the most there is, beside 16
-    /// gathered elements and the parts of an xsave area.
-    pub const CAPACITY: usize = 64;
-
-    pub const fn new() -> AccessList {
-        let none = Access {
-            addr: TargetAddr(0),
-            len: 0,
-            kind: Read,
-        };
-        AccessList {
-            items: [none; Self::CAPACITY],
-            len: 0,
-            overflow: false,
-        }
-    }
-    pub fn clear(&mut self) {
-        self.len = 0;
-        self.overflow = false;
-    }
-    pub fn push(&mut self, addr: u64, len: u64, kind: AccessKind) {
-        match self.items.get_mut(self.len) {
-            Some(slot) => {
-                *slot = Access {
-                    addr: TargetAddr(addr),
-                    len,
-                    kind,
-                };
-                self.len += 1;
-            }
-            None => self.overflow = true,
-        }
-    }
-    /// Adds an element, growing the last access when it continues it.
-    fn join(&mut self, addr: u64, len: u64, kind: AccessKind) {
-        if let Some(last) = self.len.checked_sub(1).and_then(|i| self.items.get_mut(i))
-            && last.kind == kind
-            && last.addr.0.wrapping_add(last.len) == addr
-        {
-            last.len += len;
-            return;
-        }
-        self.push(addr, len, kind);
-    }
-    /// More accesses than fit (cannot happen for instructions known today).
-    pub fn overflowed(&self) -> bool {
-        self.overflow
-    }
-}
-
-impl core::ops::Deref for AccessList {
-    type Target = [Access];
-    fn deref(&self) -> &[Access] {
-        self.items.get(..self.len).unwrap_or(&[])
-    }
-}
-
-impl Default for AccessList {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Gprs {
@@ -180,12 +109,14 @@ impl Insn {
     pub fn accesses_known(&self) -> bool {
         self.class != Class::Unsupported
     }
+    /// Is it atomic: with a lock prefix, or an `xchg` with memory?
     pub fn is_locked(&self) -> bool {
         self.layout.lock
             || self.layout.legacy()
                 && self.layout.map == 0
                 && matches!(self.layout.opcode, 0x86 | 0x87)
     }
+    /// Is it a string instruction, repeated or not?
     pub fn is_string(&self) -> bool {
         matches!(
             self.class,
@@ -226,6 +157,7 @@ impl Insn {
         let l = &self.layout;
         (l.modrm_at != 0 && l.modrm & 0xc7 == 5).then_some(l.modrm_at + 1)
     }
+    /// Is its operand an absolute address (`mov` A0 to A3)?
     pub fn is_moffs(&self) -> bool {
         self.layout.legacy() && self.layout.map == 0 && matches!(self.layout.opcode, 0xa0..=0xa3)
     }
@@ -539,6 +471,7 @@ impl Insn {
         u64::from(self.layout.vl()) / self.vsib_index_size().max(self.element())
     }
 
+    /// Does the mask let element `i` of a gather or scatter through?
     pub fn vsib_enabled(&self, cpu: &Cpu, i: u64) -> bool {
         if self.layout.wrap == Wrap::Evex {
             cpu.opmask(self.layout.aaa) >> (i & 63) & 1 != 0
@@ -560,6 +493,7 @@ impl Insn {
         index.wrapping_mul(self.mem.scale.into())
     }
 
+    /// Address of element `i`.
     pub fn vsib_address(&self, cpu: &Cpu, i: u64) -> u64 {
         let base = self.segment_base(cpu);
         let offset = self

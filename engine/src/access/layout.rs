@@ -14,32 +14,44 @@
 /// How the opcode is wrapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrap {
+    /// No prefix but legacy ones and REX.
     Legacy,
+    /// C4 or C5.
     Vex,
+    /// 62.
     Evex,
+    /// 8F (AMD).
     Xop,
 }
 
 /// The mandatory (or operand-size) prefix that selects among instructions of one opcode byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pp {
+    /// None.
     None,
+    /// 66.
     P66,
+    /// F3.
     PF3,
+    /// F2.
     PF2,
 }
 
 /// Offsets are in bytes from the first byte of the instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
+    /// How the opcode is wrapped.
     pub wrap: Wrap,
     /// 0: one-byte opcodes, 1: 0F, 2: 0F 38, 3: 0F 3A, 4: 3DNow! (0F 0F), 5 and 6: EVEX only,
     /// 8 to 10: XOP only.
     pub map: u8,
+    /// The mandatory prefix.
     pub pp: Pp,
+    /// The opcode's last byte.
     pub opcode: u8,
     /// Number of legacy prefixes, REX not counted (a REX that a later prefix cancels is).
     pub prefixes: u8,
+    /// Where that is.
     pub opcode_at: u8,
     /// Zero when the instruction has no ModRM byte.
     pub modrm_at: u8,
@@ -48,6 +60,7 @@ pub struct Layout {
     pub tail_at: u8,
     /// Zero when absent.
     pub rex: u8,
+    /// REX.W, VEX.W or EVEX.W.
     pub w: bool,
     /// Vector length: 0 is 128 bits, 1 is 256, 2 is 512.
     pub l: u8,
@@ -59,14 +72,19 @@ pub struct Layout {
     pub vvvv: u8,
     /// EVEX opmask register; 0 is "no masking".
     pub aaa: u8,
+    /// EVEX.z: masked elements become 0, instead of staying as they are.
     pub zeroing: bool,
     /// EVEX.b: broadcast when the operand is memory.
     pub bcast: bool,
+    /// Prefix 66 as an operand size.
     pub opsize16: bool,
+    /// Prefix 67.
     pub addr32: bool,
+    /// Prefix F0.
     pub lock: bool,
     /// F3 seen (rep, repe, or a mandatory prefix), F2 seen (repne).
     pub rep: bool,
+    /// See `rep`.
     pub repne: bool,
     /// 0x64, 0x65, or 0.
     pub segment: u8,
@@ -282,6 +300,7 @@ impl Layout {
         self.modrm >> 3 & 7
     }
 
+    /// Is it neither VEX, EVEX nor XOP?
     pub fn legacy(&self) -> bool {
         self.wrap == Wrap::Legacy
     }

@@ -14,10 +14,12 @@ pub mod decode;
 pub mod element;
 pub mod insn;
 pub mod layout;
+mod list;
 pub mod state;
 #[cfg(test)]
 mod tests;
 
 pub use class::Class;
 pub use decode::{DecodeError, Decoder};
-pub use insn::{Access, AccessList, Insn, MemOp};
+pub use insn::{Insn, MemOp};
+pub use list::{Access, AccessList};

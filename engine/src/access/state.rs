@@ -7,11 +7,17 @@ use crate::cpu::Cpu;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+/// Component of XCR0: x87.
 pub const X87: u64 = 1;
+/// Component of XCR0: XMM registers and MXCSR.
 pub const SSE: u64 = 1 << 1;
+/// Component of XCR0: upper halves of the YMM registers.
 pub const AVX: u64 = 1 << 2;
+/// Component of XCR0: mask registers k0 to k7.
 pub const OPMASK: u64 = 1 << 5;
+/// Component of XCR0: upper halves of ZMM0 to ZMM15.
 pub const ZMM_HI256: u64 = 1 << 6;
+/// Component of XCR0: ZMM16 to ZMM31.
 pub const HI16_ZMM: u64 = 1 << 7;
 
 /// Offset, size and flags (bit 0: 64-byte aligned in the compacted form) of components 2 to 31.
@@ -72,6 +78,7 @@ pub fn component(i: u32) -> Option<(u64, u64)> {
     (s != 0).then_some((o.into(), s.into()))
 }
 
+/// Does component `i` begin at a multiple of 64 bytes in the compacted format (`xsavec`)?
 pub fn aligned_when_compacted(i: u32) -> bool {
     ALIGNED.load(Relaxed) & 1u32.checked_shl(i).unwrap_or(0) != 0
 }

@@ -44,6 +44,7 @@ impl FaultInfo {
 }
 
 impl FaultInfo {
+    /// Was it a store (or a read-modify-write)?
     pub fn is_write(&self) -> bool {
         self.error & 2 != 0
     }

@@ -10,15 +10,20 @@ pub(super) use ulpf_lib::eflags::STATUS;
 /// owns all of it. Lives as long as the process.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeArena {
+    /// The writable view.
     pub rw: *mut u8,
+    /// The executable view.
     pub rx: *const u8,
+    /// Bytes of each; 0: there is none.
     pub len: usize,
 }
 
 /// Zeroed memory (fresh from mmap) for the site table; see [`Thunks::data_size`].
 #[derive(Clone, Copy, Debug)]
 pub struct DataArena {
+    /// First byte, of a page.
     pub base: *mut u8,
+    /// In bytes.
     pub len: usize,
 }
 
@@ -58,6 +63,7 @@ impl AliasMap for PageMap {
     }
 }
 
+/// How the execution of an instruction has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Done; registers, flags and rip are as the hardware leaves them.

@@ -9,9 +9,9 @@ use super::emit::{self, Plan};
 use super::emulate;
 use super::native::{self, ExecFrame, FaultInfo};
 use super::parts::{AliasMap, CodeArena, DataArena, Open, Outcome, STATUS, Slow, open, translate};
-use crate::access::insn::{AccessList, Insn};
+
 use crate::access::layout::Wrap;
-use crate::access::{Class, DecodeError, Decoder, state};
+use crate::access::{AccessList, Class, DecodeError, Decoder, Insn, state};
 use crate::cpu::{Cpu, Gprs};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -19,6 +19,7 @@ use ulpf_lib::{AccessKind, TargetAddr};
 
 /// One instruction that has touched a guarded page.
 pub struct Site {
+    /// What it does.
     pub insn: Insn,
     pub(super) plan: Plan,
     /// Entry of the thunk in the executable view, and of the instruction in it.
@@ -35,8 +36,10 @@ pub struct Site {
     pub beside: AtomicU32,
 }
 
+/// Why an instruction has no site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SiteError {
+    /// Its bytes are no instruction that we know.
     Decode(DecodeError),
     /// Table or site memory exhausted: decode with [`Decoder`] and go the slow way.
     Full,

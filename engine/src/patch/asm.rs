@@ -1,4 +1,4 @@
-//! The few instructions that bodies are made of. None of them changes a flag.
+//! The few instructions that trampolines are made of. None of them changes a flag.
 
 use alloc::vec::Vec;
 

@@ -2,28 +2,29 @@
 //! cycles instead of a fault.
 //!
 //! ```text
-//!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  body:  address → page class → alias → watched? → mov %al,(alias)
+//!   mov %al,(%rdi)  ─▶  e9 …  jmp ─▶  trampoline:  address → page class → alias → watched? → mov %al,(alias)
 //!   inc %rdi                           │       not a guarded page: the original instruction
 //!   …               ◀─────────────────┘       watched: mov %al,(alias), and the hit is accounted for
 //! ```
 //!
-//! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the body,
+//! A jump has five bytes, most stores have fewer. Then the instructions behind it move to the trampoline,
 //! too, and where one of them began, the jump has a byte that traps: whoever jumps there, by whatever
 //! way, is sent on to the copy ([`TRAPS`]). So no control flow needs to be known. The idea of putting
 //! up with the bytes that happen to complete a jump is instruction punning (Chamith, Svensson, Dalessandro,
 //! Newton, PLDI 2017) and E9Patch's (Duck, Gao, Roychoudhury, PLDI 2020); here they are chosen.
 //!
-//! A body changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
+//! A trampoline changes no flags and needs three registers, which it keeps in the thread's [`ulpf_lib::ring::Area`]
 //! (gs-relative). At each of its instructions the state of the original program is known by PC alone
-//! ([`Mark`]): who interrupts a body rolls it back or forward and never shows it to anybody.
+//! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
 
 mod asm;
-mod body;
 mod parts;
 mod plan;
+mod registers;
 #[cfg(test)]
 mod tests;
+mod trampoline;
 
-pub use body::{Body, Tables, Target};
 pub use parts::*;
 pub use plan::{Group, Part, Refusal, What, skipped};
+pub use trampoline::{Tables, Target, Trampoline};

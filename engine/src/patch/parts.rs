@@ -1,4 +1,4 @@
-//! What plans, bodies and their users have in common.
+//! What plans, trampolines and their users have in common.
 
 /// Bytes that trap when they are the first of an instruction in user mode: they need privilege (string
 /// I/O, in, out, hlt, cli, sti; programs that have asked for ports are not patched). Such a byte stands
@@ -9,9 +9,10 @@ pub const TRAPS: [u8; 15] = [
     0x6c, 0x6d, 0x6e, 0x6f, 0xe4, 0xe5, 0xe6, 0xe7, 0xec, 0xed, 0xee, 0xef, 0xf4, 0xfa, 0xfb,
 ];
 
-/// Accesses to pages without guard, in a row, after which a body asks whether its patch is worth its checks;
+/// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks;
 /// and what its counter begins with, so that the lower byte overflows then.
 pub const CALM: u32 = 64;
+/// See [`CALM`].
 pub const CALM_START: i32 = 256 - CALM as i32;
 
 /// Bytes of a near jump.
@@ -20,10 +21,12 @@ pub const JUMP: usize = 5;
 /// Where the distances to the alias are, for each class of pages, relative to the classes:
 /// for stores, and for loads. Zero: such accesses do not fault.
 pub const CLASS_WRITES: i32 = -4096;
+/// See [`CLASS_WRITES`].
 pub const CLASS_READS: i32 = -2048;
+/// How many classes of pages there are.
 pub const CLASSES: usize = 256;
 
-/// How far a body has come; see the module's head.
+/// How far a trampoline has come; see the module's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Registers are the program's; the part's instruction is still to come.
@@ -42,6 +45,7 @@ pub enum Phase {
     /// register and the other one are in the area, as is rcx but for `Fresh`. What was there is in the
     /// other register, or in the area if it is more than 8 bytes.
     Fresh,
+    /// As `Fresh`, while old and new value are compared.
     Compare,
     /// It was silent, which is to be counted. All three registers are in the area.
     Silent,
@@ -55,10 +59,13 @@ pub enum Phase {
     Pushed,
 }
 
-/// Up to here (offset in the body) this phase of this part holds.
+/// Up to here (offset in the trampoline) this phase of this part holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
+    /// Offset of the first byte behind the stretch.
     pub end: u16,
+    /// Which part it does.
     pub part: u8,
+    /// How far it has come with that.
     pub phase: Phase,
 }

@@ -15,7 +15,7 @@ const GS: u8 = 0x65;
 /// Why a site keeps its faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// An access that bodies cannot make: implicit operands, masks, segments, rsp as an operand.
+    /// An access that trampolines cannot make: implicit operands, masks, segments, rsp as an operand.
     Instruction,
     /// What stands behind it (or before) cannot be moved: an indirect call, a system call, unknown bytes.
     Successor,
@@ -24,12 +24,16 @@ pub enum Refusal {
 /// One displaced instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
+    /// Its address.
     pub at: u64,
+    /// Its bytes, 1 to 15.
     pub len: u8,
+    /// What becomes of it.
     pub what: What,
 }
 
 impl Part {
+    /// Where the next one begins.
     pub fn end(&self) -> u64 {
         self.at + u64::from(self.len)
     }
@@ -43,6 +47,7 @@ impl Part {
     }
 }
 
+/// What becomes of a displaced instruction.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// Its access is looked at.
@@ -51,17 +56,21 @@ pub enum What {
     Copy,
     /// Copied, with the RIP-relative displacement at this offset made anew.
     Relative(u8),
+    /// A jump to this address.
     Jump(u64),
     /// A conditional jump: opcode 0F 80+n.
     If(u8, u64),
+    /// A call of this address.
     Call(u64),
 }
 
 /// The displaced instructions: at least as many bytes as a jump has. Behind them, if they are the beginning
-/// of a small loop, what else belongs to that: it stays where it is, but whoever is in the body goes round there.
+/// of a small loop, what else belongs to that: it stays where it is, but whoever is in the trampoline goes round there.
 #[derive(Clone, Debug)]
 pub struct Group {
+    /// The instructions, by address.
     pub parts: Vec<Part>,
+    /// Their bytes.
     pub bytes: Vec<u8>,
     /// So many of the parts are displaced.
     displaced: usize,
@@ -142,7 +151,7 @@ impl Group {
         self.displaced > 1
     }
 
-    /// Does a loop stay in the body?
+    /// Does a loop stay in the trampoline?
     pub fn loops(&self) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|p| {
@@ -198,13 +207,13 @@ impl Group {
         self.parts.iter().any(checked)
     }
 
-    /// Does it look at an access through fs? Then its body needs `rdfsbase`.
+    /// Does it look at an access through fs? Then its trampoline needs `rdfsbase`.
     pub fn needs_fs_base(&self) -> bool {
         let fs = |p: &Part| matches!(p.what, What::Checked(i) if i.mem.segment == FS);
         self.parts.iter().any(fs)
     }
 
-    /// The first multiple of `step` from `at` on where a body may lie.
+    /// The first multiple of `step` from `at` on where a trampoline may lie.
     pub fn next(&self, at: u64, step: u64) -> Option<u64> {
         let after = self.start() + JUMP as u64;
         let mut to = at.checked_next_multiple_of(step)?;
@@ -229,9 +238,11 @@ impl Group {
         }
     }
 
+    /// Where the jump lies.
     pub fn start(&self) -> u64 {
         self.parts.first().map_or(0, |p| p.at)
     }
+    /// Behind the last displaced instruction.
     pub fn end(&self) -> u64 {
         self.start() + self.bytes.len() as u64
     }
@@ -256,12 +267,12 @@ pub fn skipped(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0x74, 0x01, 0xf0])
 }
 
-/// Can a body make this access?
+/// Can a trampoline make this access?
 pub fn can_check(insn: &Insn) -> bool {
     let l = &insn.layout;
     insn.class == Class::Plain
         && matches!(insn.mem.size, 1 | 2 | 4 | 8 | 16 | 32 | 64)
-        // Through gs bodies find their own area.
+        // Through gs trampolines find their own area.
         && insn.mem.segment != GS
         // The x87 unit remembers where its last instruction was.
         && !(l.legacy() && l.map == 0 && matches!(l.opcode, 0xd8..=0xdf))

@@ -1,4 +1,4 @@
-//! Jumps and marks. What bodies do is the oracle's affair, which runs every instruction patched.
+//! Jumps and marks. What trampolines do is the oracle's affair, which runs every instruction patched.
 
 use super::*;
 use crate::access::Decoder;
@@ -91,9 +91,9 @@ fn what_stands_before_moves_as_well() {
         assert_eq!(group.parts.len(), parts);
         assert!(group.checks(AT + 7) && !group.checks(start));
         let at = group.next(AT - 0x1000_0000, 16).unwrap();
-        let body = Body::new(&group, target(at)).unwrap();
-        assert_eq!(body.after.iter().filter(|a| **a != 0).count(), 1);
-        assert!(body.after[mine] > body.parts[mine]);
+        let trampoline = Trampoline::new(&group, target(at)).unwrap();
+        assert_eq!(trampoline.after.iter().filter(|a| **a != 0).count(), 1);
+        assert!(trampoline.after[mine] > trampoline.parts[mine]);
     }
     let more = Group::from(AT + 4, AT + 11, &store, &code[4..], &mut |_, _| None);
     assert_eq!(more.unwrap().end(), AT + 12);
@@ -107,18 +107,18 @@ fn what_stands_before_moves_as_well() {
 
 /// 1: mov %al,(%rdi); inc %rdi; cmp %rsi,%rdi; jne 1b: the jump displaces two of them, but all are copied.
 #[test]
-fn a_small_loop_stays_in_its_body() {
+fn a_small_loop_stays_in_its_trampoline() {
     let code = [
         0x88, 0x07, 0x48, 0xff, 0xc7, 0x48, 0x39, 0xf7, 0x75, 0xf6, 0xc3,
     ];
     let looped = group(&code).unwrap();
     assert!(looped.loops() && looped.is_relocated());
     assert_eq!((looped.parts.len(), looped.end()), (4, AT + 10));
-    let body = Body::new(&looped, target(AT - 0x400_0000)).unwrap();
-    let at = usize::from(body.parts[3]);
-    assert_eq!(body.code[at..at + 2], [0x0f, 0x85]);
-    let distance = i32::from_le_bytes(body.code[at + 2..at + 6].try_into().unwrap());
-    assert_eq!(at as i32 + 6 + distance, i32::from(body.parts[0]));
+    let trampoline = Trampoline::new(&looped, target(AT - 0x400_0000)).unwrap();
+    let at = usize::from(trampoline.parts[3]);
+    assert_eq!(trampoline.code[at..at + 2], [0x0f, 0x85]);
+    let distance = i32::from_le_bytes(trampoline.code[at + 2..at + 6].try_into().unwrap());
+    assert_eq!(at as i32 + 6 + distance, i32::from(trampoline.parts[0]));
     // What stands behind the jump's bytes is not displaced, so nobody traps there.
     assert_eq!(looped.clone().displaced().end(), AT + 5);
     assert!(!looped.displaced().loops());
@@ -207,7 +207,7 @@ fn what_cannot_be_patched() {
 }
 
 #[test]
-fn every_byte_of_a_body_has_a_meaning() {
+fn every_byte_of_a_trampoline_has_a_meaning() {
     for code in [
         &[0x88, 0x07, 0x48, 0xff, 0xc7][..],
         &[0x48, 0x01, 0x04, 0xcf, 0x75, 0xf0],
@@ -220,15 +220,23 @@ fn every_byte_of_a_body_has_a_meaning() {
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {
         let group = whole(code);
-        let body = Body::new(&group, target(AT - 0x400_0000)).unwrap();
-        assert!(body.marks.is_sorted_by_key(|m| m.end));
-        assert_eq!(body.marks.last().unwrap().end as usize, body.code.len());
-        assert_eq!(body.parts.len(), group.parts.len());
-        assert_eq!(body.parts[0], 0);
-        assert_eq!(body.mark(0).unwrap().phase, Phase::Before);
-        assert!(body.looks.iter().all(|c| body.code[*c as usize] == 0xcc));
+        let trampoline = Trampoline::new(&group, target(AT - 0x400_0000)).unwrap();
+        assert!(trampoline.marks.is_sorted_by_key(|m| m.end));
+        assert_eq!(
+            trampoline.marks.last().unwrap().end as usize,
+            trampoline.code.len()
+        );
+        assert_eq!(trampoline.parts.len(), group.parts.len());
+        assert_eq!(trampoline.parts[0], 0);
+        assert_eq!(trampoline.mark(0).unwrap().phase, Phase::Before);
+        assert!(
+            trampoline
+                .looks
+                .iter()
+                .all(|c| trampoline.code[*c as usize] == 0xcc)
+        );
         // It is as long wherever it is.
-        let elsewhere = Body::new(&group, target(AT + 0x1000_0000)).unwrap();
-        assert_eq!(elsewhere.code.len(), body.code.len());
+        let elsewhere = Trampoline::new(&group, target(AT + 0x1000_0000)).unwrap();
+        assert_eq!(elsewhere.code.len(), trampoline.code.len());
     }
 }

@@ -5,10 +5,10 @@
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use ulpf::door::Listing;
 use ulpf::inject::SharedArea;
 use ulpf::inject::sessions::{Elsewhere, Watched};
-use ulpf::top::look::Looker;
+use ulpf::session::listing::Listing;
+use ulpf::session::observer::Observer;
 use ulpf_fuzz::Numbers;
 use ulpf_lib::ring::last::{Asked, last};
 use ulpf_lib::ring::{AREAS_OFFSET, COUNTERS_OFFSET, HEADS_OFFSET, RINGS_OFFSET, ROSTER_OFFSET};
@@ -81,11 +81,11 @@ fn look(area: &Area) {
         shared: area.shared.clone(),
         elsewhere: Some(Elsewhere::default()),
     };
-    let mut looker = Looker::new(&found);
-    looker.listing = Listing::default();
-    let mut session = looker.begin();
+    let mut observer = Observer::new(&found);
+    observer.listing = Listing::default();
+    let mut snapshot = observer.begin();
     for _ in 0..2 {
-        looker.look(&mut session, Some(&|_, _, _| true));
+        observer.look(&mut snapshot, Some(&|_, _, _| true));
     }
     let asked = Asked {
         addr: 0,

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
-use ulpf::run::ring::{Flow, Source, read};
+use ulpf::session::merge::{Flow, Source, read};
 use ulpf_fuzz::Numbers;
 use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Progress, Reader, Rings, SLOT_WORDS, Start};

@@ -223,7 +223,7 @@ impl Plan {
             g.asm.put(&back.to_le_bytes());
         }
         g.marker();
-        g.asm.syscall(231, &[0]);
+        g.asm.syscall(libc::SYS_exit_group, &[0]);
         let program = Program {
             judge: self.judge,
             memory_seed: self.seed,
@@ -288,7 +288,7 @@ impl Gen<'_> {
             self.fs = w.target(&mut self.rng, &[], 1, 1);
         }
         let fs = self.fs;
-        self.asm.syscall(158, &[0x1002, fs]);
+        self.asm.syscall(libc::SYS_arch_prctl, &[0x1002, fs]);
         // What the x87 unit holds is inherited from the thread that has made this one.
         let at = self.asm.constant(&[0x5a; 64]);
         for reg in 0..8u8 {
@@ -315,8 +315,8 @@ impl Gen<'_> {
         (self.fs, self.gs) = (fs, if self.uses_gs { gs } else { 0 });
         let gs = self.gs;
         let a = &mut self.asm;
-        a.syscall(158, &[0x1002, fs]);
-        a.syscall(158, &[0x1001, gs]);
+        a.syscall(libc::SYS_arch_prctl, &[0x1002, fs]);
+        a.syscall(libc::SYS_arch_prctl, &[0x1001, gs]);
         self.registers();
         self.asm.mov(RSP, ARENAS[0] + 3 * 4096);
         self.asm.define_flags(1);
@@ -329,7 +329,10 @@ impl Gen<'_> {
         for (arena, flags) in [(1, PRIVATE_FIXED), (2, SHARED_FIXED)] {
             // r9 is the sixth argument.
             a.put(&[0x45, 0x31, 0xc9]);
-            a.syscall(9, &[ARENAS[arena], ARENA_LEN as u64, 3, flags, u64::MAX]);
+            a.syscall(
+                libc::SYS_mmap,
+                &[ARENAS[arena], ARENA_LEN as u64, 3, flags, u64::MAX],
+            );
             a.mov(RSI, CONTENTS + (arena as u64 - 1) * ARENA_LEN as u64);
             a.mov(RDI, ARENAS[arena]);
             a.mov(RCX, ARENA_LEN as u64 / 8);
@@ -341,20 +344,23 @@ impl Gen<'_> {
     pub fn descriptors(&mut self, first: u64) {
         let a = &mut self.asm;
         let name = a.constant(b"data\0");
-        a.syscall(319, &[name, 0]);
+        a.syscall(libc::SYS_memfd_create, &[name, 0]);
         a.put(&[0x48, 0x89, 0xc7]); // mov rdi, rax
         a.mov(RSI, FILE + first);
-        a.mov(RAX, 33);
+        a.mov(RAX, libc::SYS_dup2 as u64);
         a.put(&[0x0f, 0x05, 0x31, 0xc9, 0x45, 0x31, 0xdb]);
-        a.syscall(18, &[FILE + first, ARENAS[0], ARENA_LEN as u64, 0]);
+        a.syscall(
+            libc::SYS_pwrite64,
+            &[FILE + first, ARENAS[0], ARENA_LEN as u64, 0],
+        );
         let ends = a.control + 64;
-        a.syscall(293, &[ends, 0o4000]);
+        a.syscall(libc::SYS_pipe2, &[ends, 0o4000]);
         for (n, fd) in [(0, PIPE_READ), (4, PIPE_WRITE)] {
             // mov edi, [ends + n]
             a.put(&[0x8b, 0x3c, 0x25]);
             a.put(&((ends + n) as u32).to_le_bytes());
             a.mov(RSI, fd + first);
-            a.mov(RAX, 33);
+            a.mov(RAX, libc::SYS_dup2 as u64);
             a.put(&[0x0f, 0x05, 0x31, 0xc9, 0x45, 0x31, 0xdb]);
         }
     }

@@ -46,32 +46,39 @@ impl Gen<'_> {
         match self.rng.below(7) {
             0 | 1 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(17, &[file, at, len, offset]);
+                self.asm
+                    .syscall(libc::SYS_pread64, &[file, at, len, offset]);
             }
             2 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(18, &[file, at, len, offset]);
+                self.asm
+                    .syscall(libc::SYS_pwrite64, &[file, at, len, offset]);
             }
             3 => {
                 let count = self.vectors();
-                self.asm.syscall(295, &[file, vectors, count, offset, 0]);
+                self.asm
+                    .syscall(libc::SYS_preadv, &[file, vectors, count, offset, 0]);
             }
             4 => {
                 let count = self.vectors();
-                self.asm.syscall(296, &[file, vectors, count, offset, 0]);
+                self.asm
+                    .syscall(libc::SYS_pwritev, &[file, vectors, count, offset, 0]);
             }
             5 => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(1, &[pipe_write, at, len.min(300)]);
+                self.asm
+                    .syscall(libc::SYS_write, &[pipe_write, at, len.min(300)]);
                 let (to, room) = self.buffer();
-                self.asm.syscall(0, &[pipe_read, to, room]);
+                self.asm.syscall(libc::SYS_read, &[pipe_read, to, room]);
                 self.drain();
             }
             _ => {
                 let (at, len) = self.buffer();
-                self.asm.syscall(1, &[pipe_write, at, len.min(300)]);
+                self.asm
+                    .syscall(libc::SYS_write, &[pipe_write, at, len.min(300)]);
                 let count = self.vectors();
-                self.asm.syscall(19, &[pipe_read, vectors, count]);
+                self.asm
+                    .syscall(libc::SYS_readv, &[pipe_read, vectors, count]);
                 self.drain();
             }
         }
@@ -80,7 +87,7 @@ impl Gen<'_> {
     /// Leaves the pipe empty.
     fn drain(&mut self) {
         let (pipe, to) = (self.fd + PIPE_READ, self.asm.control + 0x400);
-        self.asm.syscall(0, &[pipe, to, 0x800]);
+        self.asm.syscall(libc::SYS_read, &[pipe, to, 0x800]);
         self.asm.mov(RAX, 0);
     }
 }

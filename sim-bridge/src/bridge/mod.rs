@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A debugger's connection to the machine.
 
-pub mod debug;
-pub mod registers;
 pub mod serve;
 pub mod session;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Requests to the machine while it rests, and its runs. docs/bridge.md says what each request means.
 
-use super::debug::{Pause, Wish};
-use super::registers;
+use crate::debug::Pause;
+use crate::debug::watch::Wish;
 use crate::machine::{End, Machine};
+use crate::registers;
 use std::collections::BTreeMap;
 use ulpf_bridge::{
     Armed, Bytes, Capabilities, Feature, How, Kind, Listed, Reason, Refusal, Reply, Request, State,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the kernel touches on the program's behalf, and guard ranges.
 
-use super::ring::{GUARD, KERNEL_READ, KERNEL_WRITE};
-use crate::machine::{State, Uc};
+use crate::errno::EFAULT;
 use crate::memory::PAGE;
 use crate::mmu::forbids;
-use crate::os::EFAULT;
+use crate::state::{State, Uc};
+use ulpf_lib::device::abi::{self, EVENT_GUARD, EVENT_KERNEL_READ, EVENT_KERNEL_WRITE};
 
-const INFO_WRITE: u16 = 1;
+const INFO_WRITE: u16 = abi::INFO_WRITE as u16;
 
 impl State {
     /// An access to a page with a mark: is it to be stopped? (A logged page is open from then on.)
@@ -16,11 +16,11 @@ impl State {
         let Some(&mark) = self.device.guards.get(&(addr / PAGE)) else {
             return false;
         };
-        self.event(uc, GUARD, addr, u16::from(store) * INFO_WRITE);
-        if mark == 1 {
+        self.event(uc, EVENT_GUARD, addr, u16::from(store) * INFO_WRITE);
+        if mark == abi::GUARD_LOG {
             self.device.guards.remove(&(addr / PAGE));
         }
-        mark == 2
+        mark == abi::GUARD_STOP
     }
 
     #[inline]
@@ -60,8 +60,8 @@ impl State {
             }
             self.device.told.push(page << 1 | u64::from(store));
             let (kind, info) = match store {
-                true => (KERNEL_WRITE, INFO_WRITE),
-                false => (KERNEL_READ, 0),
+                true => (EVENT_KERNEL_WRITE, INFO_WRITE),
+                false => (EVENT_KERNEL_READ, 0),
             };
             self.event(uc, kind, first, info);
         }

@@ -4,20 +4,20 @@
 //! pending) the new one reads from a file that has no name ([`Resume`]). A space of the device does not
 //! survive, and neither do its descriptors.
 
-use super::{EACCES, EFAULT, ENOENT, File, fail, host, string, word};
+use super::File;
 use crate::elf;
-use crate::machine::{State, Uc};
-use crate::os::read_bytes;
-use crate::processes::{self, Family};
-use crate::signals;
+use crate::errno::{E2BIG, EACCES, EFAULT, ENOENT, ENOEXEC, ENOMEM};
+use crate::host::{host, memory_file};
+use crate::processes::{Family, calls as processes};
+use crate::signals::deliver as signals;
+use crate::state::{State, Uc};
+use crate::user_memory::{read_bytes, string, word};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::ffi::CString;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 
-const ENOEXEC: i64 = -8;
-const E2BIG: i64 = -7;
 /// Arguments and environment together.
 const MOST: usize = 2 << 20;
 
@@ -50,7 +50,7 @@ fn strings(uc: &Uc, s: &mut State, mut at: u64, total: &mut usize) -> Result<Vec
 /// Gives an error, or does not return.
 pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let Some(options) = s.options.clone() else {
-        fail(s, "execve where the program has a debugger".into());
+        s.fail("execve where the program has a debugger".into());
         return Err(EACCES);
     };
     let mut path = string(uc, a[0])?.to_string_lossy().into_owned();
@@ -71,7 +71,7 @@ pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
         return Err(ENOEXEC);
     }
     if let Err(e) = elf::read(&file) {
-        fail(s, format!("execve of {path}: {e:#}"));
+        s.fail(format!("execve of {path}: {e:#}"));
         return Err(ENOEXEC);
     }
     let limit = s.limit.saturating_sub(s.stats.instructions);
@@ -99,13 +99,13 @@ pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     });
     // SAFETY: new descriptors of ours; those of the program stay open from here on.
     let handed = unsafe {
-        let fd = super::memory_file(c"ulpf-sim", 0);
+        let fd = memory_file(c"ulpf-sim", 0);
         if fd < 0 {
             return Err(host(-1));
         }
         let mut handed = std::fs::File::from_raw_fd(fd);
         if handed.write_all(state.to_string().as_bytes()).is_err() {
-            return Err(super::ENOMEM);
+            return Err(ENOMEM);
         }
         for (_, fd) in &files {
             libc::fcntl(*fd, libc::F_SETFD, 0);
@@ -123,7 +123,7 @@ pub fn call(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     pointers.push(std::ptr::null());
     // SAFETY: an array of C strings that ends with a null.
     unsafe { libc::execv(c"/proc/self/exe".as_ptr(), pointers.as_ptr()) };
-    fail(s, format!("execve: {}", std::io::Error::last_os_error()));
+    s.fail(format!("execve: {}", std::io::Error::last_os_error()));
     Err(EACCES)
 }
 

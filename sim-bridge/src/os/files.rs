@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Descriptors: those of this process, and the device's.
 
-use super::{
-    EACCES, EAGAIN, EBADF, EBUSY, EINTR, EINVAL, ENOENT, ENOTTY, File, fail, host, later,
-    read_bytes, string, word, write_bytes,
-};
-use crate::device;
-use crate::machine::{State, Uc};
+use super::File;
+use crate::device::{calls as device, events};
+use crate::errno::{EACCES, EBADF, EBUSY, EFAULT, EINTR, EINVAL, ENOENT, ENOMEM, ENOTTY};
+use crate::host::{host, memory_file, ready};
 use crate::memory::PAGE;
-use crate::processes;
-use crate::threads::{Later, Wait, ready};
+use crate::processes::calls as processes;
+use crate::state::{State, Uc};
+use crate::threads::{Later, Wait};
+use crate::user_memory::{read_bytes, string, word, write_bytes};
 use std::ffi::CString;
 
 fn fd(s: &State, n: u64) -> Result<i32, i64> {
@@ -83,14 +83,11 @@ fn waits(s: &mut State, fd: i32, events: i16) -> Option<Result<i64, i64>> {
     if processes::interrupted(s) {
         return Some(Err(EINTR));
     }
-    Some(later(
-        s,
-        Later::Again(Wait::File {
-            fd,
-            events,
-            deadline: None,
-        }),
-    ))
+    Some(s.later(Later::Again(Wait::File {
+        fd,
+        events,
+        deadline: None,
+    })))
 }
 
 /// The pieces of a vector: address and length.
@@ -127,7 +124,7 @@ pub fn own_memory(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Resu
 
 fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     if let Some(&File::Ulpf(id)) = s.os.files.get(&a[0]) {
-        return device::read(uc, s, id, a[1], a[2]);
+        return events::read(uc, s, id, a[1], a[2]);
     }
     let fd = fd(s, a[0])?;
     if let Some(result) = waits(s, fd, libc::POLLIN) {
@@ -143,7 +140,7 @@ fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
         .iter()
         .any(|&(at, len)| len > 0 && (!s.space.permits(at, len, 2) || s.refuses(uc, at, len)))
     {
-        return Err(super::EFAULT);
+        return Err(EFAULT);
     }
     let mut buffer = vec![0u8; total.min(1 << 24) as usize];
     // SAFETY: the buffer is as large as we say.
@@ -300,7 +297,7 @@ fn control(s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
         }
         (File::Kept, _) => Ok(0),
         _ => {
-            fail(s, format!("fcntl command {}", a[1]));
+            s.fail(format!("fcntl command {}", a[1]));
             Err(EINVAL)
         }
     }
@@ -324,7 +321,7 @@ fn poll(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
             _ if n < 0 => 0,
             None => libc::POLLNVAL,
             Some(&File::Ulpf(id)) => {
-                device::polled(s, id) & (events | libc::POLLHUP | libc::POLLERR)
+                events::polled(s, id) & (events | libc::POLLHUP | libc::POLLERR)
             }
             Some(File::Kept) => events & libc::POLLOUT,
             Some(File::Host(fd)) => {
@@ -356,24 +353,18 @@ fn poll(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
         // Several, or the device: looked at again and again.
         _ => {
             let look = deadline.unwrap_or(u64::MAX).min(now + 1_000_000);
-            return later(
-                s,
-                Later::Again(Wait::File {
-                    fd: -1,
-                    events: 0,
-                    deadline: Some(look),
-                }),
-            );
+            return s.later(Later::Again(Wait::File {
+                fd: -1,
+                events: 0,
+                deadline: Some(look),
+            }));
         }
     };
-    later(
-        s,
-        Later::Again(Wait::File {
-            fd,
-            events,
-            deadline,
-        }),
-    )
+    s.later(Later::Again(Wait::File {
+        fd,
+        events,
+        deadline,
+    }))
 }
 
 fn access(uc: &Uc, s: &State, dir: i32, path: u64, mode: u64) -> Result<i64, i64> {
@@ -393,37 +384,14 @@ fn folder(s: &State, dir: i32, path: &CString) -> Result<i32, i64> {
     }
 }
 
-/// The device waits: what blocks a reader of its ring.
-pub fn wait_for_events(
-    s: &mut State,
-    nonblocking: bool,
-    deadline: Option<u64>,
-) -> Result<i64, i64> {
-    if nonblocking {
-        return Err(EAGAIN);
-    }
-    if processes::interrupted(s) {
-        return Err(EINTR);
-    }
-    let look = deadline.unwrap_or(u64::MAX).min(s.now() + 1_000_000);
-    later(
-        s,
-        Later::Again(Wait::File {
-            fd: -1,
-            events: 0,
-            deadline: Some(look),
-        }),
-    )
-}
-
 /// A file that is nowhere, with this in it.
 fn in_memory(bytes: &[u8]) -> Result<i32, i64> {
     // SAFETY: a new descriptor; the slice is valid for its length.
     unsafe {
-        let fd = super::memory_file(c"ulpf-sim", libc::MFD_CLOEXEC);
+        let fd = memory_file(c"ulpf-sim", libc::MFD_CLOEXEC);
         if fd < 0 || libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), 0) != bytes.len() as isize
         {
-            return Err(super::ENOMEM);
+            return Err(ENOMEM);
         }
         Ok(fd)
     }

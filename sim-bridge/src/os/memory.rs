@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Memory: mmap, munmap, mprotect, madvise, brk.
 
-use super::{EACCES, EBADF, EINVAL, ENOMEM, File, fail, host};
-use crate::device;
-use crate::machine::{State, Uc};
+use super::File;
+use crate::device::mapping as device;
+use crate::errno::{EACCES, EBADF, EINVAL, ENOMEM};
+use crate::host::host;
 use crate::memory::{Backing, PAGE, USER_END, up};
+use crate::state::{State, Uc};
 
 pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Result<i64, i64>> {
     Some(match number {
@@ -92,7 +94,7 @@ fn shared_file(
             return Err(known);
         }
         if up(status.st_size as u64).is_none_or(|size| offset + len > size) {
-            fail(s, "a shared mapping beyond the end of its file".into());
+            s.fail("a shared mapping beyond the end of its file".into());
             return Err(EINVAL);
         }
         let null = std::ptr::null_mut();

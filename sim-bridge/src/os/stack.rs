@@ -2,8 +2,8 @@
 //! The program's first stack.
 
 use crate::elf::Elf;
-use crate::machine::Uc;
 use crate::memory::{PAGE, STACK_TOP};
+use crate::state::Uc;
 use anyhow::{Result, anyhow, ensure};
 
 /// Arguments, environment and auxiliary vector, as Linux leaves them; returns the stack pointer.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! clone and futex.
 
-use super::{
-    EAGAIN, EDEADLK, EINVAL, EPERM, ESRCH, fail, later, no_processes, read_bytes, unknown,
-    write_bytes,
-};
-use crate::machine::{State, Uc};
-use crate::processes::{self, Kind};
+use super::unknown::{no_processes, unknown};
+use crate::errno::{EAGAIN, EDEADLK, EINVAL, EPERM, ESRCH};
+use crate::processes::{Kind, calls as processes};
+use crate::state::{State, Uc};
 use crate::threads::{Later, MOST, Thread, Wait};
+use crate::user_memory::{read_bytes, word, write_bytes};
 use unicorn_engine::RegisterX86 as R;
 
 const VM: u64 = 0x100;
@@ -21,7 +20,7 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
         _ => {
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
             let c = read_bytes(uc, s, a[0], a[1].clamp(64, 88))?;
-            let w = |n: usize| super::word(&c, 8 * n);
+            let w = |n: usize| word(&c, 8 * n);
             (w(0), w(5) + w(6), w(3), w(2), w(7))
         }
     };
@@ -29,7 +28,7 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
         if s.threads.len() >= MOST {
             return Err(EAGAIN);
         }
-        return later(s, Later::Clone([flags, stack, parent, child, tls]));
+        return s.later(Later::Clone([flags, stack, parent, child, tls]));
     }
     if flags & VM != 0 && flags & VFORK == 0 {
         unknown(s, number, " of a process that shares memory");
@@ -100,7 +99,7 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
                     deadline,
                 },
             };
-            later(s, Later::Wait(wait))
+            s.later(Later::Wait(wait))
         }
         6 | 8 => lock_pi(uc, s, at, op == 8, a[3]),
         7 => unlock_pi(uc, s, at),
@@ -114,7 +113,7 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             Ok((woken + s.requeue(at, a[4], a[3])) as i64)
         }
         _ => {
-            fail(s, format!("futex operation {op}"));
+            s.fail(format!("futex operation {op}"));
             Err(EINVAL)
         }
     }
@@ -159,7 +158,7 @@ fn lock_pi(uc: &mut Uc, s: &mut State, at: u64, only_try: bool, timeout: u64) ->
         bits: u32::MAX,
         deadline,
     };
-    later(s, Later::Wait(wait))
+    s.later(Later::Wait(wait))
 }
 
 fn unlock_pi(uc: &mut Uc, s: &mut State, at: u64) -> Result<i64, i64> {

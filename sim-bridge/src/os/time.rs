@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Clocks, sleep, timers, limits.
 
-use super::{EINVAL, fail, host, later, read_bytes, word, write_bytes};
-use crate::machine::{State, Uc};
+use crate::errno::EINVAL;
+use crate::host::host;
+use crate::state::{State, Uc};
 use crate::threads::{Later, Wait};
+use crate::user_memory::{read_bytes, word, write_bytes};
 
 /// A timespec as nanoseconds.
 pub fn span(uc: &Uc, s: &mut State, at: u64) -> Result<u64, i64> {
@@ -25,7 +27,7 @@ pub fn sleep(uc: &Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i
         (true, ns) => ns.saturating_sub(EPOCH),
         (false, ns) => s.now() + ns,
     };
-    later(s, Later::Wait(Wait::Sleep { deadline }))
+    s.later(Later::Wait(Wait::Sleep { deadline }))
 }
 
 /// The clock's start: a second, so that it is never zero.
@@ -34,10 +36,7 @@ pub const EPOCH: u64 = 1_000_000_000;
 /// getitimer, alarm, setitimer: this process's own, in real time.
 pub fn timer(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     if !s.processes {
-        fail(
-            s,
-            "timers (alarm, setitimer): this machine has one process".into(),
-        );
+        s.fail("timers (alarm, setitimer): this machine has one process".into());
         return Err(EINVAL);
     }
     s.timers |= number != 36;

@@ -2,7 +2,7 @@
 //! A level-one cache: which lines it has, in which coherence state, and whether the present thread's
 //! first access to one has been verified (the C bit). Contents are nobody's business here.
 
-use super::LINE;
+use super::lines::LINE;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum State {

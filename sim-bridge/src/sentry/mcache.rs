@@ -3,7 +3,7 @@
 //! domain on the processor's side, and by the line that holds the metadata on the network's. Software
 //! fills it; what is replaced is dropped.
 
-use super::{LINES, Permission};
+use super::lines::{LINES, Permission};
 
 #[derive(Clone)]
 pub struct Entry {

@@ -13,27 +13,17 @@
 //! drives it (`report/sentry.rs`, tests) names processor, address and domain.
 
 mod l1;
+mod lines;
 mod mcache;
 
 use l1::{L1, State};
 use mcache::{Entry, MCache};
 use std::collections::{HashMap, HashSet};
 
-pub const LINE: u64 = 64;
-pub const PAGE: u64 = 4096;
-pub const LINES: usize = (PAGE / LINE) as usize;
+pub use lines::{LINE, LINES, PAGE, Permission};
+
 /// Domain 0 is the operating system's, domain 1 the process's supervisor (section 3.1).
 pub const SUPERVISOR: u32 = 1;
-
-/// Two bits a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Permission {
-    #[default]
-    ReadWrite,
-    ReadOnly,
-    None,
-    Execute,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {

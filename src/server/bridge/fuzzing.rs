@@ -1,8 +1,8 @@
 //! What fuzz/ needs of the bridge's front end; compiled only there.
 #![forbid(unsafe_code)]
 
+use super::backend::Started;
 use super::link::{Link, Place};
-use super::start::Started;
 use crate::server::fuzzing::{framed, talk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ulpf_bridge::fake::Fake;

@@ -2,10 +2,10 @@
 //! proxy translates.
 #![forbid(unsafe_code)]
 
+use super::backend::Started;
 use super::link::{Link, Place};
 use super::proxy::{Flavour, Proxy};
-use super::start::Started;
-use crate::gdb::{find, locate};
+use crate::programs::{find, locate};
 use crate::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;

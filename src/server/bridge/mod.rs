@@ -8,31 +8,29 @@
 //! its end before the next one is looked at.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 mod book;
-mod device;
+pub mod device;
 mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gem5;
-mod link;
+pub mod link;
 mod mirror;
 mod monitor;
-pub mod offer;
 mod packets;
-mod proxy;
+pub mod proxy;
 mod start;
 #[cfg(test)]
 mod tests;
 
-pub use link::Place;
-pub use start::BackEnd;
-
 use super::client::Client;
+use super::common::{self, Outcome, Terminal};
 use super::options::{Options, Target as Wanted};
-use super::{Outcome, Terminal};
 use crate::inject::foreground;
 use crate::listen::Listener;
 use crate::signals::Incoming;
+use backend::BackEnd;
 use front::Front;
 
 /// A server that has its address but has not begun.
@@ -70,8 +68,8 @@ impl Bound {
         backend: BackEnd,
         terminal: Terminal,
     ) -> Result<Bound, String> {
-        let listener = super::bind(&options).await?;
-        let files = super::serves_files(&options, &listener);
+        let listener = common::bind(&options).await?;
+        let files = common::serves_files(&options, &listener);
         let program = match options.target {
             Wanted::Program { program, args } => Some((program, args)),
             Wanted::None => None,

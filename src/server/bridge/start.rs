@@ -2,47 +2,18 @@
 //! not there.
 #![forbid(unsafe_code)]
 
+use super::backend::{BackEnd, Started};
 use super::gem5;
-use super::link::{Link, Place};
+use super::link::{Event, Link, Place, STOPPING};
 use crate::foreign::files;
-use crate::gdb::locate;
+use crate::programs::locate;
 use crate::socket_dir::SocketDir;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use tokio::process::{Child, Command};
-use ulpf_bridge::{Feature, Reply, Request};
-
-/// Who serves the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BackEnd {
-    /// `ulpf-sim`, a process of its own.
-    Sim,
-    /// gem5, behind its remote port: `--gem5`, or `gem5.opt` in PATH.
-    Gem5(Option<PathBuf>),
-    /// One that is there already, and listens.
-    At(Place),
-}
-
-impl BackEnd {
-    /// `None`: it is none that is reached over the bridge.
-    pub fn parse(name: &str) -> Option<BackEnd> {
-        match name {
-            "sim" => Some(BackEnd::Sim),
-            "gem5" => Some(BackEnd::Gem5(None)),
-            _ => Some(BackEnd::At(Place::parse(name.strip_prefix("bridge:")?))),
-        }
-    }
-}
-
-/// A back end, its process if that is ours, and where they meet.
-pub struct Started {
-    pub link: Link,
-    pub child: Option<Child>,
-    /// It ends with the debugger's session.
-    pub ours: bool,
-    pub(super) _dir: Option<SocketDir>,
-}
+use tokio::process::Command;
+use tokio::time::{Instant, timeout_at};
+use ulpf_bridge::{Feature, Reply, Request, Stop};
 
 fn simulator() -> Result<PathBuf, String> {
     crate::sim::program().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())
@@ -145,5 +116,21 @@ pub async fn bias(link: &mut Link) -> u64 {
             pair[1].wrapping_sub(u64::from_le_bytes(there))
         }
         _ => 0,
+    }
+}
+
+/// A program that runs when the front end comes is stopped first.
+pub async fn halt(link: &mut Link) -> Result<Stop, String> {
+    link.request(Request::Interrupt)
+        .await
+        .map_err(|f| f.to_string())?;
+    let end = Instant::now() + STOPPING;
+    loop {
+        match timeout_at(end, link.event()).await {
+            Ok(Event::Stopped(stop)) => return Ok(stop),
+            Ok(Event::Message(text)) => message!("{text}"),
+            Ok(Event::Lost(why)) => return Err(why),
+            Err(_) => return Err("The back end's program runs and cannot be stopped.".into()),
+        }
     }
 }

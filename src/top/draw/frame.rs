@@ -1,8 +1,9 @@
 //! What surrounds the tables: head, figures, the last line, help, and what stands there when there is
 //! nothing to see.
 
-use crate::top::app::{App, Prompt, Spot, VIEWS};
-use crate::top::model::{figure, short};
+use crate::top::app::{App, Prompt, Spot};
+use crate::top::figures::{figure, short};
+use crate::top::view::VIEWS;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -33,7 +34,7 @@ pub fn head(frame: &mut Frame, app: &mut App, area: Rect) {
             left += &format!(" {}/{}", app.current + 1, app.sessions.len());
         }
     }
-    let tab = |(i, view): (usize, &crate::top::app::View)| {
+    let tab = |(i, view): (usize, &crate::top::view::View)| {
         let title = match (area.width < 72, *view == app.view) {
             (true, false) => format!(" {} ", i + 1),
             (_, true) => format!("[{} {}]", i + 1, view.title()),
@@ -122,7 +123,7 @@ const FEED_KEYS: &str = " ? help  q quit  / filter  p pause  Enter details  Esc 
 const SITE_KEYS: &str = " ? help  q quit  / search  s sort  r reverse  Enter code and source";
 
 pub fn foot(frame: &mut Frame, app: &App, area: Rect) {
-    use crate::top::app::View;
+    use crate::top::view::View;
     let theme = app.theme;
     if let Some((prompt, text)) = &app.prompt {
         let (label, hint) = match prompt {

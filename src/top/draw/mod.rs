@@ -11,7 +11,8 @@ mod frame;
 mod panes;
 pub mod table;
 
-use super::app::{App, View};
+use super::app::App;
+use super::view::View;
 use crate::foreign::text::is_plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

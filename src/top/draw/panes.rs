@@ -1,8 +1,10 @@
 //! What stands below or beside the tables: the feed, the page map, details.
 
-use crate::top::app::{App, View, passes};
-use crate::top::model::figure;
+use crate::session::words::Seconds;
+use crate::top::app::App;
+use crate::top::figures::figure;
 use crate::top::rows::level;
+use crate::top::view::{View, passes};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -52,7 +54,7 @@ pub fn feed(frame: &mut Frame, app: &mut App, area: Rect) {
             } else {
                 theme.warm()
             };
-            let time = crate::top::rows::seconds(l.nanos);
+            let time = Seconds(l.nanos);
             Line::from(vec![
                 Span::styled(format!("{time:>11} {:>7} ", l.tid), theme.dim()),
                 Span::styled(format!("{:<6} ", l.verb), style),
@@ -106,7 +108,7 @@ pub fn map(frame: &mut Frame, app: &App, area: Rect) {
         "page map: a cell is 4 KiB, a line 256 KiB; heat is hits and false positives",
         Rect { height: 1, ..area },
     );
-    let heat = |p: &crate::top::model::Page| p.hits + p.false_positives;
+    let heat = |p: &crate::session::snapshot::Page| p.hits + p.false_positives;
     let most = s.pages.iter().map(heat).fold(0.0, f64::max);
     let lines = map_lines(app);
     let room = usize::from(area.height - 1);

@@ -1,7 +1,8 @@
 //! A table: header, rows, selection. Columns that do not fit are left out, the least important first.
 
-use crate::top::app::{App, Spot, View};
+use crate::top::app::{App, Spot};
 use crate::top::rows::{self, Column, Row, Tone};
+use crate::top::view::View;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::patch::{
-    Body, CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target, skipped,
+    CLASS_READS, CLASS_WRITES, CLASSES, Group, Refusal, Tables, Target, Trampoline, skipped,
 };
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PAGES, PROT_EXEC, PROT_READ, PageEntry};
@@ -431,11 +431,11 @@ impl Patches {
             tables: patches::table().tables,
         };
         // Its length does not depend on where it is.
-        let size = Body::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
+        let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
         let made = (size > 1)
             .then(|| self.rooms.find(&group, size, maps))
             .flatten()
-            .and_then(|at| Some((at, group.jump(at)?, Body::new(&group, target(at))?)));
+            .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
         // Those whose place it takes, and with them what they look at.
         while let Some(n) = patches::table()

@@ -16,7 +16,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::access::Insn;
-use ulpf_engine::behind::{self, Program, State};
+use ulpf_engine::attribution::{self, Program, State};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::frame::UContext;
@@ -262,7 +262,7 @@ pub fn report(
             xsave: uc.fpstate,
             bases: park::bases(t),
         };
-        let touch = behind::touched(&Ours, state, *after, pc, range, kind);
+        let touch = attribution::touched(&Ours, state, *after, pc, range, kind);
         let Some(touch) = touch.filter(|touch| kind.sees(touch.kind)) else {
             continue;
         };

@@ -1,12 +1,14 @@
 //! Buffers of system calls that lie in guarded memory: redirected to the alias before the call, and
 //! looked at for hits after it (the kernel's own accesses raise no fault once they go through the
-//! alias, so the call's table entry tells what was touched).
+//! alias, so the call's row tells what was touched).
 
 use linux_raw_sys::general as k;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::{Buf, Dir, Left, Len, TIME_SIZE};
 use ulpf_lib::{AccessKind, TargetAddr};
 
+use super::commands::Memory;
 use super::scratch::{Kept, Scratch};
-use super::table::{self, Buf, Dir, Len, Memory};
 use super::{Args, EINTR, vectors};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
@@ -40,7 +42,11 @@ pub struct List {
 
 impl List {
     pub fn of(m: Memory) -> List {
-        let none = table::b(0, Dir::In, Len::Fixed(0));
+        let none = Buf {
+            arg: 0,
+            dir: Dir::In,
+            len: Len::Fixed(0),
+        };
         match m {
             Memory::Buffers(fixed) => List {
                 one: [none],
@@ -148,7 +154,7 @@ pub fn spans(
         if let (Len::Deref(_), true) = (b.len, result.is_some()) {
             len = len.min(room_before); // the kernel says how much there would have been
         }
-        let times = |n: u32| done.map_or(len, |r| r.saturating_mul(n as u64).min(len));
+        let times = |n: u16| done.map_or(len, |r| r.saturating_mul(n as u64).min(len));
         match b.dir {
             Dir::In => f(addr, len, Read),
             Dir::InRet => f(addr, times(1), Read),
@@ -169,19 +175,22 @@ pub fn spans(
 
 /// What a call has touched although it failed.
 fn after_an_error(nr: u64, a: &Args, result: i64, f: &mut dyn FnMut(u64, u64, AccessKind)) {
-    let mut span = |n: usize, len, kind| {
-        if let Some(&addr) = a.get(n).filter(|p| **p != 0) {
+    let mut span = |n: u8, len, kind| {
+        if let Some(&addr) = a.get(n as usize).filter(|p| **p != 0) {
             f(addr, len, kind);
         }
     };
-    match (nr as u32, result) {
-        // The rest of the time.
-        (k::__NR_nanosleep, EINTR) => span(1, 16, AccessKind::Write),
-        (k::__NR_clock_nanosleep, EINTR) if a[1] & 1 == 0 => span(3, 16, AccessKind::Write),
-        (k::__NR_select | k::__NR_pselect6, EINTR) => span(4, 16, AccessKind::ReadWrite),
-        (k::__NR_ppoll, EINTR) => span(2, 16, AccessKind::ReadWrite),
-        (k::__NR_connect, EINPROGRESS) => span(1, a[2], AccessKind::Read),
-        _ => {}
+    if nr == k::__NR_connect as u64 && result == EINPROGRESS {
+        return span(1, a[2], AccessKind::Read);
+    }
+    let timeout = syscalls::row(nr).and_then(|row| row.timeout);
+    if let Some(timeout) = timeout.filter(|t| result == EINTR && t.is_relative(a)) {
+        if let Some(n) = timeout.remainder {
+            span(n, TIME_SIZE as u64, AccessKind::Write);
+        }
+        if timeout.left == Left::Written {
+            span(timeout.arg, TIME_SIZE as u64, AccessKind::ReadWrite);
+        }
     }
 }
 

@@ -1,15 +1,45 @@
-//! Calls whose memory depends on a command argument: ioctl, fcntl, prctl and the like.
+//! Which memory a system call touches: its row says so, or one of its arguments, a command (ioctl, fcntl,
+//! prctl and the like).
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::{self, Buf, Dir, Dir::*, Len, Len::*};
 
 use super::Args;
-use super::table::{Dir::*, Len::*, Memory, b};
 
-/// `None`: not such a call.
+/// What is known of a call's memory.
+#[derive(Clone, Copy)]
+pub enum Memory {
+    /// These buffers and nothing else.
+    Buffers(&'static [Buf]),
+    One(Buf),
+    /// Its arguments are addresses as such: they must reach the kernel unchanged.
+    Addresses,
+    /// Pointers to pointers, sizes that only the kernel knows, or a call without a row. Such calls do not
+    /// block: they are made with all guards lifted and everybody else at rest.
+    Open,
+}
+
+const fn b(arg: u8, dir: Dir, len: Len) -> Buf {
+    Buf { arg, dir, len }
+}
+
+pub fn memory(nr: u64, a: &Args) -> Memory {
+    let Some(row) = syscalls::row(nr) else {
+        return Memory::Open;
+    };
+    match row.memory {
+        row::Memory::Buffers => Memory::Buffers(row.buffers),
+        row::Memory::Addresses => Memory::Addresses,
+        row::Memory::ByCommand => by_command(nr, a),
+        row::Memory::Open => Memory::Open,
+    }
+}
+
 #[rustfmt::skip]
-pub fn memory(nr: u64, a: &Args) -> Option<Memory> {
-    Some(match nr as u32 {
+fn by_command(nr: u64, a: &Args) -> Memory {
+    match nr as u32 {
         k::__NR_ioctl => ioctl(a[1] as u32),
         k::__NR_fcntl => match a[1] as u32 {
             5 | 36 => Memory::One(b(2, InOut, Fixed(32))),                 // F_GETLK, F_OFD_GETLK
@@ -55,15 +85,13 @@ pub fn memory(nr: u64, a: &Args) -> Option<Memory> {
             let out = mode.is_ok_and(|m| m & ACCESS == u64::from(k::O_RDONLY));
             Memory::One(b(1, if out { IovOut } else { IovIn }, Arg(2)))
         }
-        // The type stands before the text.
-        k::__NR_msgsnd => Memory::One(b(1, In, ArgAnd(2, 8))),
-        _ => return None,
-    })
+        _ => Memory::Open,
+    }
 }
 
 /// By _IOC_DIR and _IOC_SIZE where the number has them, else by name.
 fn ioctl(request: u32) -> Memory {
-    let (dir, size) = (request >> 30, request >> 16 & 0x3fff);
+    let (dir, size) = (request >> 30, (request >> 16 & 0x3fff) as u16);
     let one = |dir, n| Memory::One(b(2, dir, Fixed(n)));
     match request {
         0x5401 => one(Out, 36),                  // TCGETS

@@ -16,14 +16,14 @@ pub mod scratch;
 pub mod sites;
 pub mod sites_code;
 pub mod sockets;
-pub mod table;
 mod timeout;
 mod vectors;
 
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use ulpf_lib::{door, sys};
+use ulpf_lib::syscalls::row::{Blocks, Special};
+use ulpf_lib::{door, sys, syscalls};
 
 use crate::control::heap::Mapped;
 use crate::g;
@@ -40,8 +40,8 @@ use crate::runtime::waiting;
 use crate::unwind;
 
 use buffers::List;
+use commands::Memory;
 use scratch::Scratch;
-use table::Memory;
 
 pub const EINTR: i64 = -4;
 /// arch_prctl(2) codes.
@@ -143,21 +143,12 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         k::__NR_sigaltstack => Value(ours(t, uc, nr, a, [(a[0], 24), (a[1], 24)], |uc| {
             signals::sigaltstack(t, uc, a[0], a[1])
         })),
-        k::__NR_rt_sigsuspend => Value(with_mask(t, uc, nr, a, 0, None)),
-        k::__NR_ppoll => Value(with_mask(t, uc, nr, a, 3, None)),
-        k::__NR_epoll_pwait | k::__NR_epoll_pwait2 => Value(with_mask(t, uc, nr, a, 4, None)),
-        k::__NR_pselect6 | k::__NR_io_pgetevents => Value(with_mask_pair(t, uc, nr, a)),
         k::__NR_rt_sigpending => {
             let result = ordinary(t, uc, nr, a);
             if result == 0 {
                 signals::pending(t, a[0]);
             }
             Value(result)
-        }
-        k::__NR_rt_sigtimedwait => Value(with_signal_set(t, uc, nr, a, 0)),
-        k::__NR_signalfd | k::__NR_signalfd4 => Value(with_signal_set(t, uc, nr, a, 1)),
-        k::__NR_clone | k::__NR_clone3 | k::__NR_fork | k::__NR_vfork => {
-            process::clone(t, uc, nr, a)
         }
         k::__NR_arch_prctl if matches!(a[0], SET_GS | GET_GS) => {
             if a[0] == SET_GS && a[1] != 0 {
@@ -178,7 +169,6 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
             park::request(t, uc, Request::NoPatches);
             Value(ordinary(t, uc, nr, a))
         }
-        k::__NR_execve | k::__NR_execveat => Value(exec::exec(t, uc, nr, a)),
         k::__NR_exit => process::exit_thread(t, uc, a),
         k::__NR_exit_group => {
             // SAFETY: ends the program, as asked.
@@ -227,17 +217,15 @@ fn emulate(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args) -> Outcome 
         }
         k::__NR_prctl if a[0] == door::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
-        k::__NR_mmap
-        | k::__NR_munmap
-        | k::__NR_mremap
-        | k::__NR_mprotect
-        | k::__NR_pkey_mprotect
-        | k::__NR_madvise
-        | k::__NR_brk
-        | k::__NR_shmat
-        | k::__NR_shmdt
-        | k::__NR_remap_file_pages => Value(memory_call(t, uc, nr, a)),
-        _ => Value(ordinary(t, uc, nr, a)),
+        _ => match syscalls::row(nr).and_then(|row| row.special) {
+            Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
+            Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
+            Some(Special::SignalSet(at)) => Value(with_signal_set(t, uc, nr, a, at as usize)),
+            Some(Special::Clone) => process::clone(t, uc, nr, a),
+            Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
+            Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
+            Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
+        },
     }
 }
 
@@ -332,7 +320,7 @@ fn hiding(t: &'static Thread, mask: u64, f: impl FnOnce(&'static Thread) -> i64)
 /// Waiting for signals, or a descriptor for them: the park signal stays ours.
 fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at: usize) -> i64 {
     let mut given = *a;
-    let Some(m) = memory::get::<u64>(a[at]) else {
+    let Some(m) = a.get(at).and_then(|p| memory::get::<u64>(*p)) else {
         return call(t, uc, nr, a, a, 0); // the kernel says what is wrong
     };
     if nr == k::__NR_rt_sigtimedwait as u64
@@ -344,7 +332,9 @@ fn with_signal_set(t: &'static Thread, uc: &mut UContext, nr: u64, a: &Args, at:
         };
     }
     let set = m & !signals::bit(ulpf_lib::boot::PARK_SIGNAL);
-    given[at] = &set as *const u64 as u64;
+    if let Some(p) = given.get_mut(at) {
+        *p = &set as *const u64 as u64;
+    }
     call(t, uc, nr, a, &given, 1 << at)
 }
 
@@ -419,7 +409,7 @@ fn call(
                 sockets::Again::WithoutWaiting => waits = false,
                 sockets::Again::Wait => continue,
                 sockets::Again::Over(result) => {
-                    return finished(t, &timeout, again, nr, a, result);
+                    return finished(t, &timeout, again, a, result);
                 }
             }
         }
@@ -431,12 +421,12 @@ fn call(
             let result = attempt(t, uc, made, &args);
             if !(interrupted_by_us(t, result) || tried && result == sockets::EAGAIN) {
                 t.kicked.fetch_or(tried, SeqCst); // the rest waits
-                return finished(t, &timeout, again, nr, a, result);
+                return finished(t, &timeout, again, a, result);
             }
             again = true;
             continue;
         }
-        let memory = table::memory(nr, a);
+        let memory = commands::memory(nr, a);
         if opened::needed(memory, a) {
             return opened::call(t, uc, nr, a, given);
         }
@@ -453,14 +443,14 @@ fn call(
             continue;
         }
         t.kicked.fetch_or(tried, SeqCst);
-        let result = finished(t, &timeout, again, nr, a, result);
+        let result = finished(t, &timeout, again, a, result);
         if result == RESTART || result == ABANDONED {
             return result;
         }
         if result == EFAULT
             && !t.inner().leaving
             && g().guarded()
-            && !table::consumes(nr)
+            && !syscalls::row(nr).is_some_and(|row| row.consumes)
             && !matches!(memory, Memory::Addresses)
         {
             drop(scratch);
@@ -477,7 +467,7 @@ fn call(
 }
 
 fn attempt(t: &'static Thread, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
-    if table::quick(nr) {
+    if syscalls::row(nr).is_some_and(|row| row.blocks == Blocks::Never) {
         raw(nr, args)
     } else {
         blocking(t, uc, nr, args)
@@ -496,7 +486,6 @@ fn finished(
     t: &Thread,
     timeout: &Option<timeout::Timeout>,
     again: bool,
-    nr: u64,
     a: &Args,
     result: i64,
 ) -> i64 {
@@ -504,7 +493,7 @@ fn finished(
         return RESTART;
     }
     match timeout {
-        Some(time) if result != ABANDONED && !time.give_back(nr, a, again, result) => EFAULT,
+        Some(time) if result != ABANDONED && !time.give_back(a, again, result) => EFAULT,
         _ => result,
     }
 }

@@ -1,11 +1,11 @@
 //! The last resort of exactness: a call whose memory nobody can list (pointers behind pointers, a call
-//! newer than the table) is made with all guards lifted and everybody else at rest. What it has
+//! without a row) is made with all guards lifted and everybody else at rest. What it has
 //! written is found by comparing.
 
 use ulpf_lib::{AccessKind, PAGE_SIZE};
 
+use super::commands::Memory;
 use super::scratch::Scratch;
-use super::table::Memory;
 use super::{Args, buffers, raw};
 use crate::g;
 use crate::runtime::frame::UContext;
@@ -23,7 +23,7 @@ fn pointers(a: &Args) -> impl Iterator<Item = u64> + '_ {
 /// Does a call of this sort point into our pages? (A first attempt that ends with EFAULT comes here,
 /// too, so pointers that lie deeper are no worry.)
 pub fn needed(memory: Memory, a: &Args) -> bool {
-    matches!(memory, Memory::Open | Memory::Unknown) && pointers(a).next().is_some()
+    matches!(memory, Memory::Open) && pointers(a).next().is_some()
 }
 
 /// Makes the call. It must not wait for another thread of the program.

@@ -2,7 +2,8 @@
 
 use core::mem::MaybeUninit;
 
-use linux_raw_sys::general as k;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::{Dir, Len, Row, Whole};
 
 use super::Args;
 use super::vectors::{IOV_MAX, IoVec, MsgHdr};
@@ -40,38 +41,52 @@ impl Room {
     }
 }
 
+/// How a call of which a part has been made goes on: behind that part of the file. -1 is the file's own
+/// position, which has moved.
+fn advance(row: &Row, args: &mut Args, done: u64) {
+    if let Some(position) = row.position.and_then(|n| args.get_mut(n as usize))
+        && *position as i64 != -1
+    {
+        *position += done;
+    }
+}
+
 /// The rest of a call that ends early only when something is wrong, or when it is interrupted, and whose
 /// buffer is in one piece.
 pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
     const MSG_WAITALL: u64 = 0x100;
-    let whole = match nr as u32 {
-        k::__NR_write | k::__NR_pwrite64 | k::__NR_sendto => true,
-        k::__NR_recvfrom => a[3] & MSG_WAITALL != 0,
-        _ => false,
-    };
-    let n = u64::try_from(done).ok().filter(|n| *n > 0 && *n < a[2])?;
-    let mut rest = *a;
-    rest[1] += n;
-    rest[2] -= n;
-    if nr as u32 == k::__NR_pwrite64 {
-        rest[3] += n;
+    let row = syscalls::row(nr)?;
+    if let Whole::IfWaitAll(flags) = row.whole?
+        && a.get(flags as usize)? & MSG_WAITALL == 0
+    {
+        return None;
     }
-    whole.then_some(rest)
+    let data = row.buffers.first()?;
+    let (Dir::InRet | Dir::OutRet, Len::Arg(len)) = (data.dir, data.len) else {
+        return None;
+    };
+    let (addr, len) = (data.arg as usize, len as usize);
+    let n = u64::try_from(done).ok()?;
+    let n = Some(n).filter(|n| *n > 0 && a.get(len).is_some_and(|all| n < all))?;
+    let mut rest = *a;
+    *rest.get_mut(addr)? += n;
+    *rest.get_mut(len)? -= n;
+    advance(row, &mut rest, n);
+    Some(rest)
 }
 
 /// The same of all such calls. The answer may point into `room`.
 pub fn of(nr: u64, a: &Args, done: i64, room: &mut Room) -> Option<Args> {
+    let row = syscalls::row(nr)?;
+    row.whole?;
     let n = u64::try_from(done).ok().filter(|n| *n > 0)?;
     let mut rest = *a;
-    match nr as u32 {
-        k::__NR_writev | k::__NR_pwritev | k::__NR_pwritev2 => {
+    match row.buffers.first()?.dir {
+        Dir::IovIn => {
             (rest[1], rest[2]) = room.vectors(a[1], a[2], n)?;
-            // -1: at the file's own position, which has moved.
-            if nr as u32 != k::__NR_writev && a[3] as i64 != -1 {
-                rest[3] += n;
-            }
+            advance(row, &mut rest, n);
         }
-        k::__NR_sendmsg => {
+        Dir::MsgIn => {
             let mut message = memory::get::<MsgHdr>(a[1])?;
             (message.iov, message.iovlen) = room.vectors(message.iov, message.iovlen, n)?;
             // What goes with the bytes (descriptors, …) has gone with the first.

@@ -14,6 +14,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
+use ulpf_lib::syscalls::NUMBERS;
+
 use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
 use crate::g;
 use crate::patches;
@@ -157,7 +159,7 @@ impl Filter {
 
 const SEEN: usize = 1024;
 /// Numbers that can be told apart: all that have a class.
-pub const KNOWN: usize = 512;
+pub const KNOWN: usize = NUMBERS.next_multiple_of(64);
 pub type Numbers = [AtomicU64; KNOWN / 64];
 
 /// A `syscall` instruction that dispatch has met.
@@ -221,7 +223,7 @@ pub fn note(t: &'static Thread, uc: &mut UContext, insn: u64, nr: u64) {
     }
     let Some(s) = seen(insn) else { return };
     s.signals.fetch_add(1, Relaxed);
-    if sites_code::wanted(nr).is_none() {
+    if !sites_code::may_serve(nr) {
         return;
     }
     if s.refused.load(Relaxed) || has(&s.done, nr) {

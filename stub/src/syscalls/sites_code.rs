@@ -15,6 +15,8 @@
 //! needs only PC to know which state of the *original* code it stands for (`Phase`).
 
 use ulpf_engine::patch::CLASS_WRITES;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::{ARGUMENTS, Blocks, Len, Special, Unit};
 
 /// Bytes of a slot, and how many there are; `asm.rs` reserves the room in the image's text.
 pub const SLOT: usize = 512;
@@ -22,8 +24,8 @@ pub const SLOTS: usize = 256;
 /// Most system-call numbers that one site (libc's `syscall`, Go's) may have code for.
 pub const MAX_NUMBERS: usize = 8;
 pub const MAX_MARKS: usize = 56;
-
-const FUTEX_WAKE_PRIVATE: i32 = 129;
+/// Most checks of one call.
+const MAX_CHECKS: usize = 6;
 
 /// Registers by their number in an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +55,7 @@ enum Check {
 }
 
 pub struct Class {
-    checks: &'static [Check],
+    checks: [Option<Check>; MAX_CHECKS],
     /// The argument with a relative time-out, an int. The slot keeps the time at which it called in the
     /// upper half, which the kernel does not look at: should we interrupt the call, what is left of
     /// its time can be told.
@@ -68,101 +70,72 @@ pub struct Class {
 use Check::*;
 use Reg::*;
 
-/// The calls that a slot makes by itself. Left to dispatch: what changes mappings, threads, signals;
-/// what has pointers within pointers; sleeps.
-pub fn class(nr: u64) -> Option<Class> {
-    const fn plain(checks: &'static [Check]) -> Option<Class> {
-        Some(Class {
-            checks,
-            timeout: None,
-            restart: false,
-            word: false,
-        })
+impl Class {
+    fn require(&mut self, check: Check) -> Option<()> {
+        *self.checks.iter_mut().find(|c| c.is_none())? = Some(check);
+        Some(())
     }
-    const fn again(checks: &'static [Check]) -> Option<Class> {
-        Some(Class {
-            checks,
-            timeout: None,
-            restart: true,
-            word: false,
-        })
-    }
-    const fn timed(checks: &'static [Check], timeout: Reg) -> Option<Class> {
-        Some(Class {
-            checks,
-            timeout: Some(timeout),
-            restart: true,
-            word: false,
-        })
-    }
-    match nr {
-        // close, lseek, sched_yield, dup, dup2, getpid, socket, shutdown, listen, umask, getuid and
-        // its kin, getpgid, getsid, getpriority, gettid, eventfd2, epoll_create1, dup3
-        3
-        | 8
-        | 24
-        | 32
-        | 33
-        | 39
-        | 41
-        | 48
-        | 50
-        | 95
-        | 102
-        | 104
-        | 107
-        | 108
-        | 110
-        | 111
-        | 121
-        | 124
-        | 140
-        | 186
-        | 290..=292 => plain(&[]),
-        // read, write, pread64, pwrite64, getdents64
-        0 | 1 | 17 | 18 | 217 => again(const { &[Short(Rdx), Near(Rsi)] }),
-        // sendto, recvfrom without addresses
-        44 => again(const { &[Zero(R8), Short(Rdx), Near(Rsi)] }),
-        45 => again(const { &[Zero(R8), Zero(R9), Short(Rdx), Near(Rsi)] }),
-        // accept, accept4
-        43 | 288 => again(const { &[Near(Rsi), Near(Rdx)] }),
-        // open, access, unlink; openat, unlinkat, faccessat, faccessat2
-        2 | 21 | 87 => again(const { &[Near(Rdi)] }),
-        257 | 263 | 269 | 439 => again(const { &[Near(Rsi)] }),
-        // stat, lstat; fstat; newfstatat; statx
-        4 | 6 => plain(const { &[Near(Rdi), Near(Rsi)] }),
-        5 => plain(const { &[Near(Rsi)] }),
-        262 => plain(const { &[Near(Rsi), Near(Rdx)] }),
-        332 => plain(const { &[Near(Rsi), Near(R8)] }),
-        // readlink, readlinkat, getcwd
-        89 => plain(const { &[Near(Rdi), Short(Rdx), Near(Rsi)] }),
-        267 => plain(const { &[Near(Rsi), Short(R10), Near(Rdx)] }),
-        79 => plain(const { &[Short(Rsi), Near(Rdi)] }),
-        // fcntl: an argument that is no address passes as well
-        72 => again(const { &[Near(Rdx)] }),
-        // clock_gettime, gettimeofday, getrandom
-        228 => plain(const { &[Near(Rsi)] }),
-        96 => plain(const { &[Near(Rdi), Near(Rsi)] }),
-        318 => again(const { &[Short(Rsi), Near(Rdi)] }),
-        // futex: only to wake, within the process
-        202 => Some(Class {
-            word: true,
-            ..plain(const { &[Is(Rsi, FUTEX_WAKE_PRIVATE)] })?
-        }),
-        // setsockopt for TCP
-        54 => plain(const { &[Is(Rsi, 6), Short(R8), Near(R10)] }),
-        // epoll_ctl, epoll_wait, epoll_pwait without a mask, poll
-        233 => plain(const { &[Near(R10)] }),
-        232 => timed(const { &[Short(Rdx), Wide(Rsi)] }, R10),
-        281 => timed(const { &[Zero(R8), Short(Rdx), Wide(Rsi)] }, R10),
-        7 => timed(const { &[Short(Rsi), Wide(Rdi)] }, Rdx),
-        _ => None,
+    fn needs_nothing(&self) -> bool {
+        self.checks.iter().all(|c| c.is_none()) && self.timeout.is_none()
     }
 }
 
-/// The class of a call that a slot may make now.
-pub fn wanted(nr: u64) -> Option<Class> {
-    class(nr).filter(|_| !super::sockets::may_wait(nr))
+/// The register with an argument.
+fn register(arg: u8) -> Option<Reg> {
+    [Rdi, Rsi, Rdx, R10, R8, R9].get(arg as usize).copied()
+}
+
+/// The calls that a slot makes by itself, by the table of calls. Left to dispatch: what changes mappings,
+/// threads, signals; what has pointers within pointers; sleeps.
+pub fn class(nr: u64) -> Option<Class> {
+    let row = syscalls::row(nr)?;
+    let slot = row.slot?;
+    let has = |bits: u8, arg: u8| bits >> arg & 1 != 0;
+    let word = row.special == Some(Special::Futex);
+    let mut class = Class {
+        checks: [None; MAX_CHECKS],
+        timeout: None,
+        restart: row.blocks == Blocks::Interruptibly && !word,
+        word,
+    };
+    if let Some((arg, value)) = slot.is {
+        class.require(Is(register(arg)?, value))?;
+    }
+    if word {
+        return Some(class);
+    }
+    for arg in (0..ARGUMENTS as u8).filter(|arg| has(slot.null, *arg)) {
+        class.require(Zero(register(arg)?))?;
+    }
+    for b in row.buffers.iter().filter(|b| !has(slot.null, b.arg)) {
+        let near = match b.len {
+            Len::Fixed(_) | Len::Str | Len::Deref(_) => true,
+            Len::Arg(len) => {
+                class.require(Short(register(len)?))?;
+                true
+            }
+            // Less than 64 Ki elements.
+            Len::ArgTimes(count, size) if size <= 12 => {
+                class.require(Short(register(count)?))?;
+                false
+            }
+            _ => return None,
+        };
+        let at = register(b.arg)?;
+        class.require(if near { Near(at) } else { Wide(at) })?;
+    }
+    for arg in (0..ARGUMENTS as u8).filter(|arg| has(slot.near, *arg)) {
+        class.require(Near(register(arg)?))?;
+    }
+    if let Some(timeout) = row.timeout.filter(|t| t.unit == Unit::Millis) {
+        class.timeout = register(timeout.arg);
+    }
+    Some(class)
+}
+
+/// May a slot make the call now?
+pub fn may_serve(nr: u64) -> bool {
+    syscalls::row(nr).is_some_and(|row| row.slot.is_some()) && !super::sockets::may_wait(nr)
 }
 
 /// Which state of the original code an instruction of a slot stands for.
@@ -429,7 +402,7 @@ impl Code {
 
     /// The checks, the call and the way back, with rax = nr.
     fn call(&mut self, nr: u16, class: &Class, p: &Plan) {
-        for c in class.checks {
+        for c in class.checks.iter().flatten() {
             self.check(*c, p);
         }
         if let Some(r) = class.timeout {
@@ -469,7 +442,7 @@ impl Code {
             full: false,
         };
         let usable = |nr: u16| {
-            wanted(nr as u64).filter(|k| p.bmi2 || (k.checks.is_empty() && k.timeout.is_none()))
+            class(nr as u64).filter(|k| may_serve(nr as u64) && (p.bmi2 || k.needs_nothing()))
         };
         if let Some(nr) = p.mov {
             if p.xor {

@@ -8,7 +8,8 @@
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::syscalls::row::Socket;
+use ulpf_lib::{sys, syscalls};
 
 use super::timeout::now;
 use super::{Args, EINTR, RESTART, blocking, interrupted_by_us};
@@ -35,13 +36,10 @@ pub fn limits(a: &Args) -> bool {
 
 /// The option that limits how long a call waits.
 fn option(nr: u64) -> Option<u64> {
-    match nr as u32 {
-        k::__NR_read | k::__NR_readv | k::__NR_recvfrom | k::__NR_recvmsg => Some(SO_RCVTIMEO),
-        k::__NR_accept | k::__NR_accept4 | k::__NR_recvmmsg => Some(SO_RCVTIMEO),
-        k::__NR_write | k::__NR_writev | k::__NR_sendto | k::__NR_sendmsg => Some(SO_SNDTIMEO),
-        k::__NR_connect | k::__NR_sendmmsg => Some(SO_SNDTIMEO),
-        _ => None,
-    }
+    Some(match syscalls::row(nr)?.socket? {
+        Socket::Receives => SO_RCVTIMEO,
+        Socket::Sends => SO_SNDTIMEO,
+    })
 }
 
 /// May a call wait on a socket for a limited time?

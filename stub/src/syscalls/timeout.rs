@@ -3,23 +3,15 @@
 //! rest goes to our memory first: the program must not see it when the interruption was ours.
 
 use linux_raw_sys::general as k;
-use ulpf_lib::sys;
+use ulpf_lib::syscalls::row::{self, Left, Unit};
+use ulpf_lib::{sys, syscalls};
 
 use super::{Args, EINTR};
 use crate::runtime::memory;
 
-#[derive(Clone, Copy)]
-enum Unit {
-    Millis,
-    /// Pointer to a timespec.
-    Timespec,
-    /// Pointer to a timeval.
-    Timeval,
-}
-
 pub struct Timeout {
-    at: usize,
-    unit: Unit,
+    /// What the call's row says of it.
+    known: row::Timeout,
     total_ns: u64,
     pub begun: u64,
     rest: [u64; 2],
@@ -38,26 +30,13 @@ pub fn now() -> u64 {
 impl Timeout {
     /// The time-out of a call, if it has a relative one.
     pub fn of(nr: u64, a: &Args) -> Option<Timeout> {
-        let (at, unit) = match nr as u32 {
-            k::__NR_poll => (2, Unit::Millis),
-            k::__NR_epoll_wait | k::__NR_epoll_pwait => (3, Unit::Millis),
-            k::__NR_nanosleep => (0, Unit::Timespec),
-            k::__NR_clock_nanosleep if a[1] & 1 == 0 => (2, Unit::Timespec),
-            k::__NR_ppoll | k::__NR_rt_sigtimedwait => (2, Unit::Timespec),
-            k::__NR_pselect6 | k::__NR_recvmmsg | k::__NR_io_getevents | k::__NR_io_pgetevents => {
-                (4, Unit::Timespec)
-            }
-            k::__NR_epoll_pwait2 | k::__NR_semtimedop => (3, Unit::Timespec),
-            k::__NR_select => (4, Unit::Timeval),
-            k::__NR_futex if a[1] & 127 == 0 => (3, Unit::Timespec),
-            _ => return None,
-        };
-        let v = *a.get(at)?;
-        let total_ns = match unit {
+        let known = syscalls::row(nr)?.timeout.filter(|t| t.is_relative(a))?;
+        let v = *a.get(known.arg as usize)?;
+        let total_ns = match known.unit {
             Unit::Millis => (v as i32 > 0).then(|| v as u32 as u64 * 1_000_000)?,
             Unit::Timespec | Unit::Timeval => {
                 let [s, f] = memory::get::<[u64; 2]>(v)?;
-                let scale = if matches!(unit, Unit::Timespec) {
+                let scale = if known.unit == Unit::Timespec {
                     1
                 } else {
                     1000
@@ -67,31 +46,24 @@ impl Timeout {
             }
         };
         Some(Timeout {
-            at,
-            unit,
+            known,
             total_ns,
             begun: now(),
             rest: [0; 2],
-            unslept_at: match nr as u32 {
-                k::__NR_nanosleep => Some(1),
-                k::__NR_clock_nanosleep => Some(3),
-                _ => None,
-            }
-            .filter(|&n| a.get(n).is_some_and(|p| *p != 0)),
+            unslept_at: known
+                .remainder
+                .map(usize::from)
+                .filter(|&n| a.get(n).is_some_and(|p| *p != 0)),
             unslept: [0; 2],
         })
     }
 
     /// The kernel has put what is left into our copy; the program finds it in its own. `again`: the
     /// time-out was ours, too. `false`: there is no such memory.
-    pub fn give_back(&self, nr: u64, a: &Args, again: bool, result: i64) -> bool {
-        let updates = matches!(
-            nr as u32,
-            k::__NR_select | k::__NR_pselect6 | k::__NR_ppoll | k::__NR_recvmmsg
-        );
+    pub fn give_back(&self, a: &Args, again: bool, result: i64) -> bool {
         if again
-            && updates
-            && let Some(&at) = a.get(self.at)
+            && self.known.left != Left::Unchanged
+            && let Some(&at) = a.get(self.known.arg as usize)
         {
             memory::put(at, &self.rest);
         }
@@ -121,10 +93,10 @@ impl Timeout {
         let left = self
             .total_ns
             .saturating_sub(now().saturating_sub(self.begun));
-        let Some(v) = a.get_mut(self.at) else {
+        let Some(v) = a.get_mut(self.known.arg as usize) else {
             return 0;
         };
-        match self.unit {
+        match self.known.unit {
             Unit::Millis => {
                 *v = left.div_ceil(1_000_000);
                 return 0;
@@ -133,6 +105,6 @@ impl Timeout {
             Unit::Timeval => self.rest = [left / 1_000_000_000, left % 1_000_000_000 / 1000],
         }
         *v = self.rest.as_ptr() as u64;
-        1 << self.at
+        1 << self.known.arg
     }
 }

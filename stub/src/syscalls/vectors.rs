@@ -2,12 +2,13 @@
 //! pointers lead around the guards.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::Dir;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use super::Args;
 use super::buffers::List;
 use super::scratch::Scratch;
-use super::table::Dir;
 use crate::g;
 use crate::runtime::memory;
 use crate::runtime::thread::Call;
@@ -147,12 +148,12 @@ pub fn remote(nr: u64, a: &Args, to: &mut Args, s: &mut Scratch) {
 
 /// A large buffer of which only a part has moved is read or written as a vector instead.
 pub fn split_large(nr: u64, a: &Args, to: &mut Args, s: &mut Scratch) -> bool {
-    let (vector, kind) = match nr as u32 {
-        k::__NR_read => (k::__NR_readv, AccessKind::Write),
-        k::__NR_write => (k::__NR_writev, AccessKind::Read),
-        k::__NR_pread64 => (k::__NR_preadv, AccessKind::Write),
-        k::__NR_pwrite64 => (k::__NR_pwritev, AccessKind::Read),
-        _ => return false,
+    let Some((row, vector)) = syscalls::row(nr).and_then(|row| Some((row, row.vectored?))) else {
+        return false;
+    };
+    let kind = match row.buffers {
+        [data] if data.dir == Dir::InRet => AccessKind::Read,
+        _ => AccessKind::Write,
     };
     let v = IoVec {
         base: a[1],

@@ -2,43 +2,20 @@
 
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
+use linux_raw_sys::general::RLIMIT_AS;
 
-use super::os::InChild;
 use super::page_map::{PROT_READ, WINDOW_OVERLAP};
-use super::{Guards, Moved, Origin, Piece, WINDOW_SIZES, Window, os, refuse};
-use crate::addr::{PAGE_SIZE, TargetAddr, USER_END};
+use super::plan::{FILL_GAP, Move};
+use super::{Guards, Moved, Origin, WINDOW_SIZES, Window, os, refuse};
+use crate::addr::{PAGE_SIZE, TargetAddr};
 use crate::pages::{Guard, PageRun};
 use crate::refusal::Refusal;
 use crate::sys::Errno;
-use refuse::Why;
-
-/// Pages that were to be guarded and are not. Nothing of them has changed.
-#[derive(Clone, Debug)]
-pub struct Unarmed {
-    pub run: PageRun,
-    pub refusal: Refusal,
-}
-
-/// Pages to be moved, alike in what is known of them.
-#[derive(Clone, Copy)]
-struct Move {
-    start: u64,
-    end: u64,
-    prot: u8,
-    origin: Origin,
-    in_child: InChild,
-    /// Bounds of the mapping, for shared ones: these are duplicated whole.
-    vma: (u64, u64),
-}
+use refuse::Unarmed;
 
 /// (start, end, what it is, the guard it shall have)
 type Change = (u64, u64, Moved, Option<Guard>);
 
-/// Unguarded pages between two guarded runs that are moved along when mappings run short.
-const FILL_GAP: u64 = 16 * PAGE_SIZE;
-/// A lone guarded page costs up to this many mappings: the two neighbours, itself, and what it cuts off.
-const VMAS_PER_RUN: u64 = 4;
 /// Pages are moved so many bytes at a time, so that they do not all exist twice meanwhile.
 pub(super) const CHUNK: u64 = 64 << 20;
 const NO_FILE: Errno = Errno(linux_raw_sys::errno::EBADF as i32);
@@ -110,18 +87,6 @@ impl Guards {
         present.is_some()
     }
 
-    /// Is the run moved and guarded already? Then its neighbours have been seen to as well.
-    fn settled(&self, run: &PageRun) -> bool {
-        let mut at = run.start.0;
-        while at < run.end.0 {
-            match self.moved.get(at) {
-                Some((_, end, moved)) if moved.guard.is_some() => at = end,
-                _ => return false,
-            }
-        }
-        true
-    }
-
     /// Puts pages back that were moved for guards that are no more, once there are many of them.
     /// A few stay: a debugger likes to watch the same places again.
     fn trim(&mut self) {
@@ -156,193 +121,6 @@ impl Guards {
                 let _ = self.release(TargetAddr(start), end - start);
             }
         }
-    }
-
-    /// Keeps the number of mappings below the kernel's limit (vm.max_map_count), of which a quarter
-    /// stays with the program: guards whole stretches instead of single pages where these lie close.
-    /// More false positives, but nothing is missed. Returns how wide gaps are to be moved along.
-    fn coarsen(&self, wanted: &mut Vec<PageRun>) -> u64 {
-        let vmas = self.snapshot.as_ref().map_or(&[][..], |s| &s.vmas);
-        let foreign = vmas.iter().filter(|v| !self.is_file(v)).count() as u64;
-        let room = (self.max_map_count / 4 * 3).saturating_sub(foreign);
-        let runs = wanted.len() as u64;
-        if runs * VMAS_PER_RUN <= room / 2 {
-            return 0;
-        }
-        if runs * VMAS_PER_RUN > room {
-            let mut gaps: Vec<u64> = wanted
-                .windows(2)
-                .map(|w| w[1].start.0 - w[0].end.0)
-                .collect();
-            gaps.sort_unstable();
-            let merge = (runs - room / VMAS_PER_RUN) as usize;
-            let widest = gaps
-                .get(merge.min(gaps.len()).saturating_sub(1))
-                .copied()
-                .unwrap_or(0);
-            let mut coarse: Vec<PageRun> = Vec::new();
-            for &run in wanted.iter() {
-                match coarse.last_mut() {
-                    Some(last) if run.start.0 - last.end.0 <= widest => {
-                        last.end = run.end;
-                        last.guard = last.guard.max(run.guard);
-                    }
-                    _ => coarse.push(run),
-                }
-            }
-            *wanted = coarse;
-        }
-        FILL_GAP
-    }
-
-    /// What must be moved for `wanted`, ascending, and neighbours with it.
-    fn plan(&mut self, wanted: &[PageRun], fill: u64, unarmed: &mut Vec<Unarmed>) -> Vec<Move> {
-        let mut moves: Vec<Move> = Vec::new();
-        let mut done = 0; // everything below is planned
-        for (i, run) in wanted.iter().enumerate() {
-            if self.settled(run) {
-                done = done.max(run.end.0);
-                continue;
-            }
-            self.resolve_odd(run);
-            let below = run.start.0.saturating_sub(PAGE_SIZE).max(done);
-            self.plan_bystanders(below, run.start.0, run.guard, &mut moves);
-            self.plan_run(*run, &mut moves, unarmed);
-            done = run.end.0;
-            let next = wanted.get(i + 1).map_or(USER_END, |r| r.start.0);
-            let above = if next - done <= fill {
-                next
-            } else {
-                next.min(done + PAGE_SIZE)
-            };
-            self.plan_bystanders(done, above, run.guard, &mut moves);
-            done = done.max(above);
-        }
-        moves
-    }
-
-    fn plan_run(&mut self, run: PageRun, moves: &mut Vec<Move>, unarmed: &mut Vec<Unarmed>) {
-        let mut at = run.start.0;
-        while at < run.end.0 {
-            let (end, piece) = self.piece(at, run.end.0, run.guard);
-            let part = PageRun {
-                start: TargetAddr(at),
-                end: TargetAddr(end),
-                guard: run.guard,
-            };
-            match piece {
-                Piece::Moved => {}
-                Piece::Latent => self.pending.insert(at, end, run.guard),
-                Piece::No(Why::Unmapped) => {
-                    self.pending.insert(at, end, run.guard);
-                    self.unmapped.insert(at, end, ());
-                }
-                Piece::Movable {
-                    prot,
-                    origin,
-                    in_child,
-                } => match self.keep_stack_growing(at) {
-                    Ok(()) => push(
-                        moves,
-                        Move {
-                            start: at,
-                            end,
-                            prot,
-                            origin,
-                            in_child,
-                            vma: self.bounds(at, origin),
-                        },
-                    ),
-                    Err(why) => unarmed.push(refused(part, why)),
-                },
-                Piece::No(why) => unarmed.push(refused(part, why)),
-            }
-            at = end;
-        }
-    }
-
-    /// Pages that are moved without a guard, where that is possible.
-    fn plan_bystanders(&mut self, start: u64, end: u64, guard: Guard, moves: &mut Vec<Move>) {
-        let mut at = start;
-        while at < end {
-            // A page that does not permit the access cannot be part of a straddling one.
-            let (stop, piece) = self.piece(at, end, guard);
-            if let Piece::Movable {
-                prot,
-                origin,
-                in_child,
-            } = piece
-                && prot & super::PROT_EXEC == 0
-            {
-                let from = if self.growing_page(at) == Some(at) {
-                    at + PAGE_SIZE
-                } else {
-                    at
-                };
-                push(
-                    moves,
-                    Move {
-                        start: from,
-                        end: stop,
-                        prot,
-                        origin,
-                        in_child,
-                        vma: self.bounds(at, origin),
-                    },
-                );
-            }
-            at = stop;
-        }
-    }
-
-    fn bounds(&self, at: u64, origin: Origin) -> (u64, u64) {
-        let vma = self
-            .snapshot
-            .as_ref()
-            .and_then(|s| s.at(at))
-            .filter(|_| origin == Origin::Shared);
-        vma.map_or((0, 0), |v| (v.start, v.end))
-    }
-
-    /// If `at` is the stack's lowest page, makes the stack one page longer.
-    fn keep_stack_growing(&mut self, at: u64) -> Result<(), Why> {
-        let Some(snapshot) = &self.snapshot else {
-            return Ok(());
-        };
-        let index = snapshot.index(at);
-        let Some(vma) = snapshot.vmas.get(index).copied() else {
-            return Ok(());
-        };
-        if self.growing_page(at) != Some(at) {
-            return Ok(());
-        }
-        let new_start = vma.start.saturating_sub(PAGE_SIZE);
-        let top = snapshot.vmas[index..]
-            .iter()
-            .scan(vma.start, |end, v| {
-                // Moved parts of the stack lie in between.
-                (v.start == *end).then(|| {
-                    *end = v.end;
-                    v.end
-                })
-            })
-            .last()
-            .unwrap_or(vma.end);
-        let soft = os::limit(RLIMIT_STACK).map_or(0, |l| l.0);
-        // The kernel keeps 256 pages free below a stack (stack_guard_gap).
-        let floor = index
-            .checked_sub(1)
-            .and_then(|i| snapshot.vmas.get(i))
-            .map_or(0, |v| v.end)
-            + 256 * PAGE_SIZE;
-        if top - new_start > soft || new_start < floor {
-            return Err(Why::StackEnd);
-        }
-        os::touch(new_start);
-        if let Some(vma) = self.snapshot.as_mut().and_then(|s| s.vmas.get_mut(index)) {
-            vma.start = new_start;
-        }
-        Ok(())
     }
 
     fn carry_out(&mut self, m: Move, wanted: &[PageRun], unarmed: &mut Vec<Unarmed>) {
@@ -458,7 +236,7 @@ impl Guards {
                 Ok(n) if n > 0 => n,
                 _ => return copy_all(file, at, end),
             };
-            if self.beneath.is_some_and(|b| (b.present)()) {
+            if self.outer.is_some_and(|o| (o.present)()) {
                 // Content may be there that is not mapped where the program has it.
                 return copy_all(file, at, end);
             }
@@ -641,33 +419,4 @@ fn copy_all(file: &os::File, start: u64, end: u64) -> Result<(), (u64, Errno)> {
         }
     }
     Ok(())
-}
-
-fn push(moves: &mut Vec<Move>, m: Move) {
-    match moves.last_mut() {
-        Some(last)
-            if last.end == m.start
-                && last.prot == m.prot
-                && last.origin == m.origin
-                && last.in_child == m.in_child
-                && last.vma == m.vma =>
-        {
-            last.end = m.end
-        }
-        _ if m.start < m.end => moves.push(m),
-        _ => {}
-    }
-}
-
-fn refused(run: PageRun, why: Why) -> Unarmed {
-    let (why, what_to_do) = refuse::words(run.start, why);
-    let what = alloc::format!("cannot guard {}-{}", run.start, run.end);
-    Unarmed {
-        run,
-        refusal: Refusal {
-            what,
-            why,
-            what_to_do,
-        },
-    }
 }

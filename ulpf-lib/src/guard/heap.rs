@@ -4,17 +4,17 @@ use alloc::vec::Vec;
 
 use super::maps::VmaKind;
 use super::page_map::PROT_EXEC;
-use super::{Guards, Origin, refuse};
+use super::{Guards, LARGEST_HEAP, Origin, refuse};
 use crate::refusal::Refusal;
-
-/// Larger reservations are no heap: the shadow memory of a sanitizer, a cage of a JIT.
-pub const LARGEST_HEAP: u64 = 1 << 40;
 
 impl Guards {
     /// What holds the program's allocations, ascending: `brk` (the area below the program break) and
     /// private anonymous memory, readable or merely reserved. Not part of it are code, memory that
     /// directly follows mapped file data (that is a .bss), and mappings that hold one of the addresses
     /// in `not` (stacks, thread descriptors).
+    ///
+    /// # Errors
+    /// /proc/self/maps cannot be read.
     pub fn heap(&mut self, brk: (u64, u64), not: &[u64]) -> Result<Vec<(u64, u64)>, Refusal> {
         self.snapshot = None;
         self.read_maps().map_err(refuse::no_maps)?;

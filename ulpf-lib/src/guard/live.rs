@@ -24,8 +24,8 @@ impl Guards {
     }
 
     /// What /proc says of the program's memory is not to be believed where there is such a one.
-    pub fn beneath(&mut self, who: super::Beneath) {
-        self.beneath = Some(who);
+    pub fn within(&mut self, outer: super::OuterGuards) {
+        self.outer = Some(outer);
     }
 
     /// Writers of `[start, end)` fault until something takes its place.
@@ -75,6 +75,9 @@ impl Guards {
 
     /// Drops what is known of pages that the program has meanwhile unmapped or mapped anew, and says
     /// whether the memory file is still ours (somebody may have closed its descriptor).
+    ///
+    /// # Errors
+    /// /proc/self/maps cannot be read.
     pub fn reconcile(&mut self) -> Result<bool, Refusal> {
         let Some(file) = &self.file else {
             return Ok(true);

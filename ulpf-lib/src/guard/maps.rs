@@ -11,13 +11,19 @@ use crate::sys::Errno;
 /// One mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vma {
+    /// First address.
     pub start: u64,
+    /// One past the last.
     pub end: u64,
     /// `PROT_*` bits.
     pub prot: u8,
+    /// MAP_SHARED.
     pub shared: bool,
+    /// What is mapped.
     pub kind: VmaKind,
+    /// Device of the file, `major << 32 | minor`; 0: no file.
     pub dev: u64,
+    /// Number of the file on it; 0: no file.
     pub inode: u64,
     /// As far as [`Snapshot::resolve`] has found it out.
     pub in_child: InChild,
@@ -31,6 +37,7 @@ pub fn fork_advice_follows() {
     ADVISED.store(true, Ordering::SeqCst);
 }
 
+/// What a mapping shows, as far as guards must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmaKind {
     /// Memory without a file: heap, bss, thread stacks, `mmap(MAP_ANONYMOUS)`.
@@ -50,6 +57,7 @@ pub enum VmaKind {
     Stack,
     /// Pages that the kernel shares with every program: vdso, vvar, uprobes.
     Kernel,
+    /// The page at a fixed address that old programs call.
     Vsyscall,
 }
 
@@ -63,10 +71,15 @@ impl VmaKind {
 /// All mappings at one moment, ascending.
 #[derive(Default)]
 pub struct Snapshot {
+    /// In the order of their addresses; they do not overlap.
     pub vmas: Vec<Vma>,
 }
 
 impl Snapshot {
+    /// As it is now.
+    ///
+    /// # Errors
+    /// Those of open(2) and read(2): /proc may not be mounted.
     pub fn read() -> Result<Snapshot, Errno> {
         let file = File::open(c"/proc/self/maps")?;
         let mut vmas = Vec::new();
@@ -119,12 +132,16 @@ impl Snapshot {
     pub fn index(&self, at: u64) -> usize {
         self.vmas.partition_point(|v| v.end <= at)
     }
+    /// The mapping that holds this address.
     pub fn at(&self, at: u64) -> Option<&Vma> {
         self.vmas.get(self.index(at)).filter(|v| v.start <= at)
     }
 }
 
 /// Calls `f` for each line of a file, of any length, without its newline.
+///
+/// # Errors
+/// That of read(2); `f` has seen the lines before.
 pub fn lines(file: &File, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
     let mut buf = alloc::vec![0u8; 1 << 16];
     let mut filled = 0;

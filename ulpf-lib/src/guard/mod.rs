@@ -29,12 +29,14 @@
 //! as anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;
+mod close;
 mod heap;
 mod live;
 mod machine;
 pub mod maps;
 mod os;
 mod page_map;
+mod plan;
 mod refuse;
 mod release;
 mod runs;
@@ -45,8 +47,6 @@ mod tests;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-pub use apply::Unarmed;
-pub use heap::LARGEST_HEAP;
 pub use machine::{DeviceUse, FEATURES, Keys, Machine};
 pub use page_map::{Fault, PAGES, PROT_EXEC, PROT_READ, PROT_WRITE, PageEntry, PageMap};
 
@@ -59,6 +59,7 @@ use crate::watch::{AccessKind, WatchKind, WatchRange};
 use maps::{Snapshot, VmaKind};
 use os::InChild;
 use page_map::WINDOW_OVERLAP;
+pub use refuse::Unarmed;
 use refuse::Why;
 use runs::Runs;
 
@@ -147,31 +148,39 @@ pub struct Guards {
     fork_data: Option<Vec<(u64, u64)>>,
     /// The program's threads run while we change things: see [`Guards::live`].
     live: bool,
-    beneath: Option<Beneath>,
+    outer: Option<OuterGuards>,
 }
 
 /// Somebody else moves and guards the same program's memory, out of the program's sight
-/// ([`Guards::beneath`]).
+/// ([`Guards::within`]).
 #[derive(Clone, Copy)]
-pub struct Beneath {
+pub struct OuterGuards {
     /// Is there anybody (now)?
     pub present: fn() -> bool,
     /// Makes of the mappings what they are to the program.
     pub put_right: fn(&mut Snapshot),
 }
 
+/// Larger reservations are no heap: the shadow memory of a sanitizer, a cage of a JIT.
+pub const LARGEST_HEAP: u64 = 1 << 40;
 /// Fixed by the x86-64 ABI.
 const VSYSCALL: TargetAddr = TargetAddr(0xffff_ffff_ff60_0000);
 const WINDOW_SIZES: [u64; 4] = [1 << 30, 1 << 26, 1 << 22, 1 << 18];
 
 impl Guards {
     /// As [`Guards::lazy`], but finds out at once whether memory can be guarded at all.
+    ///
+    /// # Errors
+    /// Those of [`Guards::prepare`].
     pub fn new(map: &'static PageMap) -> Result<Guards, Refusal> {
         let mut guards = Guards::lazy(map);
         guards.begin().map(|()| guards)
     }
 
     /// Finds out now whether memory can be guarded.
+    ///
+    /// # Errors
+    /// Those of [`Guards::prepare`].
     pub fn begin(&mut self) -> Result<(), Refusal> {
         self.prepare()
     }
@@ -201,11 +210,14 @@ impl Guards {
             max_map_count: 65530,
             fork_data: None,
             live: false,
-            beneath: None,
+            outer: None,
         }
     }
 
     /// Makes the memory file, if there is none yet, and with it decides what guards are made of.
+    ///
+    /// # Errors
+    /// No file can be made, or the device is required and cannot be used; nothing has changed.
     pub fn prepare(&mut self) -> Result<(), Refusal> {
         if self.file.is_some() {
             return Ok(());
@@ -224,6 +236,7 @@ impl Guards {
         Ok(())
     }
 
+    /// What the fault handler reads.
     pub fn page_map(&self) -> &'static PageMap {
         self.map
     }
@@ -261,6 +274,9 @@ impl Guards {
 
     /// Can this watch be armed? Cheap for many watches in one stop: the mappings are read once (see
     /// [`Guards::resumed`]).
+    ///
+    /// # Errors
+    /// Why not, at the first address of the range that cannot be guarded.
     pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let refusal = |at: u64, why: Why| refuse::watch(range, kind, TargetAddr(at), why);
         if range.end().0 > USER_END {
@@ -392,8 +408,8 @@ impl Guards {
     fn read_maps(&mut self) -> Result<(), Errno> {
         if self.snapshot.is_none() {
             let mut snapshot = Snapshot::read()?;
-            if let Some(beneath) = self.beneath {
-                (beneath.put_right)(&mut snapshot);
+            if let Some(outer) = self.outer {
+                (outer.put_right)(&mut snapshot);
             }
             snapshot.resolve_if_advised();
             self.snapshot = Some(snapshot);

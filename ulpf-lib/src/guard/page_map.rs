@@ -40,7 +40,9 @@ pub(super) const WINDOW_OVERLAP: u64 = 4 * PAGE_SIZE;
 
 /// Protection bits as in [`PageEntry`] (shifted by [`PROT_SHIFT`]) and as mmap(2) numbers them.
 pub const PROT_READ: u8 = 1;
+/// PROT_WRITE of mmap(2).
 pub const PROT_WRITE: u8 = 2;
+/// PROT_EXEC of mmap(2).
 pub const PROT_EXEC: u8 = 4;
 
 const MOVED: u64 = 1;
@@ -73,6 +75,7 @@ impl PageEntry {
     pub const fn moved(self) -> bool {
         self.0 & MOVED != 0
     }
+    /// What the page's guard forbids; `None`: it has none.
     pub const fn guard(self) -> Option<Guard> {
         if self.0 & GUARD_ALL != 0 {
             Some(Guard::NoAccess)
@@ -267,6 +270,7 @@ impl PageMap {
         }
     }
 
+    /// The class of a page as trampolines of patches read it (`engine/src/patch`); 0: not known, so its accesses fault.
     pub fn class(&self, addr: TargetAddr) -> u8 {
         self.class_of(addr.0 >> 12)
             .map_or(0, |c| c.load(Ordering::Acquire))

@@ -9,9 +9,19 @@ use linux_raw_sys::general::RLIMIT_FSIZE;
 use super::os;
 use crate::addr::{TargetAddr, USER_END};
 use crate::device::Unusable;
+use crate::pages::PageRun;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 use crate::watch::{WatchKind, WatchRange};
+
+/// Pages that were to be guarded and are not. Nothing of them has changed.
+#[derive(Clone, Debug)]
+pub struct Unarmed {
+    /// The pages.
+    pub run: PageRun,
+    /// Why not.
+    pub refusal: Refusal,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {

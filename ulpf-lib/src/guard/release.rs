@@ -15,6 +15,9 @@ impl Guards {
     /// protection as the program knows them, without guards. Shared mappings lose guard and alias.
     /// On failure the pages that could not be given back are as before. Guards that are still wanted
     /// return with the next [`Guards::apply`].
+    ///
+    /// # Errors
+    /// No memory, or no room for mappings, for what comes back.
     pub fn release(&mut self, addr: TargetAddr, len: u64) -> Result<(), Refusal> {
         let (from, to) = pages(addr, len);
         let mut result = Ok(());
@@ -42,6 +45,9 @@ impl Guards {
 
     /// Gives everything back, for a detach: afterwards nothing of the guards is left in the program
     /// but the (empty) page map.
+    ///
+    /// # Errors
+    /// No memory for what comes back; what could be given back has been.
     pub fn release_all(&mut self) -> Result<(), Refusal> {
         self.release(TargetAddr(0), os::FILE_SIZE)?;
         self.pending.clear();
@@ -187,6 +193,9 @@ impl Guards {
     /// In the place of the program's madvise(MADV_DONTNEED) of whole pages: moved private pages read as
     /// zeros from now on, as anonymous memory does; pages that are not moved get the call itself.
     /// Moved file pages should show the file again, which they cannot: they keep their content.
+    ///
+    /// # Errors
+    /// The kernel does not give the memory back.
     pub fn discard(&mut self, addr: TargetAddr, len: u64) -> Result<(), Errno> {
         let (from, to) = whole_pages(addr, len)?;
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
@@ -213,6 +222,9 @@ impl Guards {
     /// In the place of the program's mprotect(2): moved pages keep their guards, others get
     /// the protection as they are. As mprotect, stops with an error at the first gap. Call
     /// [`Guards::apply`] afterwards if [`Guards::wants`] says so.
+    ///
+    /// # Errors
+    /// mprotect(2)'s, at the page where it has stopped.
     pub fn set_prot(&mut self, addr: TargetAddr, len: u64, prot: u8) -> Result<(), Errno> {
         let (from, to) = whole_pages(addr, len)?;
         let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
@@ -255,6 +267,9 @@ impl Guards {
     /// In the child of a fork, whose memory is a copy of ours but for the moved pages, which it still
     /// shares: makes those private, takes guards and aliases away and empties the page map.
     /// Allocates nothing and needs no descriptor. On failure the child must not go on.
+    ///
+    /// # Errors
+    /// No memory for the copy; the child must not go on.
     pub fn privatize_in_child(&mut self) -> Result<(), Errno> {
         let mut data = self.fork_data.iter().flatten().copied().peekable();
         for (s, e, moved) in self.moved.iter() {

@@ -9,8 +9,11 @@ use alloc::vec::Vec;
 
 use super::{Hit, MAX_VALUE, Progress, Reader, Rings, Start, hit_flags};
 
+/// What is asked.
 pub struct Asked {
+    /// First byte.
     pub addr: u64,
+    /// In bytes.
     pub len: u64,
     /// Reads, too.
     pub reads: bool,
@@ -18,6 +21,7 @@ pub struct Asked {
     pub most: usize,
 }
 
+/// The answer.
 #[derive(Default, Debug)]
 pub struct Found {
     /// The youngest first; each cut to the bytes that were asked for.

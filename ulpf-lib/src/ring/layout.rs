@@ -4,23 +4,32 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Changes with the layout.
 pub const SHARED_MAGIC: u64 = u64::from_le_bytes(*b"ulpfrin3");
+/// Most callers of a record.
 pub const MAX_FRAMES: usize = 16;
+/// Most bytes of a value in a record; of longer ones the first are kept.
 pub const MAX_VALUE: usize = 32;
+/// Where the [`Counters`] begin, in bytes from the start of the area as all `*_OFFSET`.
 pub const COUNTERS_OFFSET: u64 = 4096;
 /// Watches with a number at or above this share the last slot.
 pub const COUNTER_SLOTS: u64 = 1 << 20;
+/// Where the [`Listed`] begin.
 pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+/// Where the [`Area`]s begin.
 pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
-/// Watches whose hits bodies count themselves at the same time, and none as the first.
+/// Watches whose hits trampolines count themselves at the same time, and none as the first.
 pub const TALLIES: usize = 256;
 /// Words of [`Area::calm`].
 pub const CALMS: usize = 512;
 /// One for each thread that runs at the same time.
 pub const AREAS: u64 = 1 << 15;
+/// Where the [`RingHead`]s begin.
 pub const HEADS_OFFSET: u64 = AREAS_OFFSET + AREAS * size_of::<Area>() as u64;
+/// Where the rings begin; [`ring_place`] has each.
 pub const RINGS_OFFSET: u64 = HEADS_OFFSET + AREAS * size_of::<RingHead>() as u64;
+/// Bytes of the whole area, most of them a hole.
 pub const SHARED_LEN: u64 = ring_place(AREAS - 1).0 + ring_place(AREAS - 1).1 * SLOT;
 
+/// Words of eight bytes in a slot of a ring: a cache line.
 pub const SLOT_WORDS: usize = 8;
 /// Bytes of a slot.
 const SLOT: u64 = SLOT_WORDS as u64 * 8;
@@ -45,12 +54,16 @@ pub const fn ring_place(index: u64) -> (u64, u64) {
     (at + n * SIZES[2].1 * SLOT, SIZES[2].1)
 }
 
+/// The first page of the area.
 #[repr(C)]
 pub struct SharedHeader {
+    /// [`SHARED_MAGIC`].
     pub magic: u64,
     /// Hits carry TSC values; time in ns = base_ns + (tsc - base_tsc) * mult >> 32.
     pub base_tsc: u64,
+    /// CLOCK_MONOTONIC in nanoseconds when the TSC was `base_tsc`.
     pub base_ns: u64,
+    /// Nanoseconds for each TSC tick, times 2^32.
     pub tsc_mult: u64,
     /// The watched process, as the command sees it.
     pub pid: AtomicU32,
@@ -75,7 +88,7 @@ pub struct SharedHeader {
     pub syscalls: AtomicU64,
     /// How many areas have been in use.
     pub areas: AtomicU32,
-    /// Which watch (its number, plus 1) bodies count for in that place of [`Area::hits`].
+    /// Which watch (its number, plus 1) trampolines count for in that place of [`Area::hits`].
     pub tallies: [AtomicU32; TALLIES],
     /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
@@ -92,6 +105,7 @@ macro_rules! reasons {
         }
 
         impl Unpatched {
+            /// All reasons; each is the number of its place in [`SharedHeader::unpatched`].
             pub const ALL: [Unpatched; [$($why),*].len()] = [$(Unpatched::$name),*];
             /// For people.
             pub fn why(self) -> &'static str {
@@ -114,7 +128,7 @@ reasons! {
     Cooled => "was patched, but met no guarded page for long",
     /// Patching is off, or beyond this processor or program.
     Off => "patching is off",
-    /// An access that bodies cannot make.
+    /// An access that trampolines cannot make.
     Instruction => "a kind of instruction that is not patched",
     /// What stands behind it cannot be moved.
     Successor => "what follows it cannot be moved",
@@ -156,7 +170,9 @@ pub struct RingHead {
 #[repr(C)]
 #[derive(Default)]
 pub struct Listed {
+    /// First byte.
     pub start: AtomicU64,
+    /// In bytes.
     pub len: AtomicU64,
     /// `WatchKind`, and `listed::` bits.
     pub what: AtomicU32,
@@ -168,6 +184,7 @@ pub struct Listed {
 
 /// Bits of [`Listed::what`].
 pub mod listed {
+    /// The bits of the [`crate::WatchKind`].
     pub const KIND: u32 = 3;
     /// Its hits are written to the rings.
     pub const LOGGED: u32 = 4;
@@ -183,6 +200,7 @@ pub mod listed {
 #[repr(C)]
 #[derive(Default)]
 pub struct Counters {
+    /// Accesses of the watch's kind that met it.
     pub hits: AtomicU64,
     /// Write hits that left the value as it was (also counted in `hits`).
     pub silent: AtomicU64,
@@ -201,40 +219,50 @@ pub struct Counters {
     pub look_at: AtomicU64,
     /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
     pub filtered: AtomicU64,
+    /// 0.
     pub reserved: [u64; 7],
 }
 
-/// What the bodies of patches keep for each thread, found through gs (`engine/src/patch`).
+/// What the trampolines of patches keep for each thread, found through gs (`engine/src/patch`).
 #[repr(C)]
 pub struct Area {
-    /// The registers that a body uses: its address register, rcx, and one more.
+    /// The registers that a trampoline uses: its address register, rcx, and one more.
     pub address: AtomicU64,
+    /// See `address`.
     pub rcx: AtomicU64,
+    /// See `address`.
     pub other: AtomicU64,
-    /// False positives that bodies have let pass. Only the area's thread writes it.
+    /// False positives that trampolines have let pass. Only the area's thread writes it.
     pub passed: AtomicU64,
-    /// r11, while a body looks closer.
+    /// r11, while a trampoline looks closer.
     pub r11: AtomicU64,
     /// For a hit: the address of the code that accounts for it, and of what it wants to know of the
     /// instruction; the alias of the accessed bytes, and what was there.
     pub entry: AtomicU64,
+    /// See `entry`.
     pub hit: AtomicU64,
+    /// See `entry`.
     pub alias: AtomicU64,
+    /// See `entry`; up to 64 bytes.
     pub old: [AtomicU64; 8],
     /// That code's stack, the program's stack pointer meanwhile, and where it goes on.
     pub stack: AtomicU64,
+    /// See `stack`.
     pub rsp: AtomicU64,
+    /// See `stack`.
     pub back: AtomicU64,
     /// Not 0: that code runs.
     pub direct: AtomicU64,
-    /// What a body counts a hit for at present.
+    /// What a trampoline counts a hit for at present.
     pub tally: AtomicU64,
+    /// 0.
     pub reserved: [AtomicU64; 11],
-    /// Hits that bodies have counted themselves, and the silent ones of them; see
+    /// Hits that trampolines have counted themselves, and the silent ones of them; see
     /// [`SharedHeader::tallies`]. Only the area's thread writes them while it runs.
     pub hits: [AtomicU64; TALLIES],
+    /// See `hits`.
     pub silent: [AtomicU64; TALLIES],
-    /// For each patch (some share one): its body's counter of accesses in a row to pages without guard, and in
+    /// For each patch (some share one): its trampoline's counter of accesses in a row to pages without guard, and in
     /// the upper half how often that has come to its end.
     pub calm: [AtomicU64; CALMS],
 }
@@ -251,7 +279,7 @@ impl SharedHeader {
             u64::saturating_add,
         )
     }
-    /// Hits of a watch, and the silent ones of them, that bodies have counted themselves: in addition to
+    /// Hits of a watch, and the silent ones of them, that trampolines have counted themselves: in addition to
     /// its [`Counters`].
     pub fn tallied(&self, areas: &[Area], watch: u32) -> (u64, u64) {
         let is_its = |t: &AtomicU32| t.load(Ordering::Relaxed) == watch.wrapping_add(1);
@@ -273,6 +301,7 @@ impl SharedHeader {
     pub fn nanos(&self, tsc: u64) -> u64 {
         self.clock().nanos(tsc)
     }
+    /// The clock that hits are stamped with.
     pub fn clock(&self) -> Clock {
         Clock {
             base_tsc: self.base_tsc,
@@ -285,8 +314,11 @@ impl SharedHeader {
 /// The clock of an area, as it was read once: the area's other side may write to it at any time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
+    /// [`SharedHeader::base_tsc`].
     pub base_tsc: u64,
+    /// [`SharedHeader::base_ns`].
     pub base_ns: u64,
+    /// [`SharedHeader::tsc_mult`].
     pub tsc_mult: u64,
 }
 

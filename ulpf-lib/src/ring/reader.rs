@@ -75,6 +75,7 @@ const PIECE: u64 = 64;
 const SEARCH: u64 = 4;
 
 impl Reader {
+    /// A reader that has read nothing yet.
     pub fn new(start: Start) -> Reader {
         Reader {
             cursors: Vec::new(),

@@ -31,8 +31,11 @@ pub const MOST_SLOTS: usize =
 /// A system call that the kernel has carried out.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct SystemCall {
+    /// Its number on x86-64.
     pub nr: u64,
+    /// Its arguments, as they were in the registers.
     pub args: [u64; 6],
+    /// What it gave, or a negative errno.
     pub result: i64,
 }
 
@@ -45,8 +48,11 @@ pub struct Hit {
     pub pc: u64,
     /// First byte that the access shares with the watch, and how many.
     pub addr: u64,
+    /// Watched bytes of the access; more than [`MAX_VALUE`] with `hit_flags::TRUNCATED`.
     pub len: u32,
+    /// Number of the watch ([`crate::WatchId`]).
     pub watch: u32,
+    /// Linux thread id.
     pub tid: u32,
     /// `watch::AccessKind`.
     pub kind: u8,
@@ -54,9 +60,11 @@ pub struct Hit {
     pub flags: u8,
     /// Values in memory order; [`Hit::used`] bytes of each are meant.
     pub old: [u8; MAX_VALUE],
+    /// After the access.
     pub new: [u8; MAX_VALUE],
     /// With `hit_flags::KERNEL`.
     pub call: Option<Box<SystemCall>>,
+    /// Return addresses, the innermost first; up to [`MAX_FRAMES`].
     pub frames: Vec<u64>,
     /// Records of the same ring just before this one that were overwritten unread.
     pub lost: u64,
@@ -64,16 +72,27 @@ pub struct Hit {
 
 /// What a writer has at hand; nothing is allocated for it.
 pub struct Entry<'a> {
+    /// As [`Hit::pc`].
     pub pc: u64,
+    /// As [`Hit::addr`].
     pub addr: u64,
+    /// As [`Hit::len`].
     pub len: u32,
+    /// As [`Hit::watch`].
     pub watch: u32,
+    /// As [`Hit::tid`].
     pub tid: u32,
+    /// As [`Hit::kind`].
     pub kind: u8,
+    /// As [`Hit::flags`].
     pub flags: u8,
+    /// As [`Hit::old`], in words.
     pub old: &'a [u64; VALUE_WORDS],
+    /// As [`Hit::new`], in words.
     pub new: &'a [u64; VALUE_WORDS],
+    /// As [`Hit::call`].
     pub call: Option<&'a SystemCall>,
+    /// As [`Hit::frames`]; what is more than [`MAX_FRAMES`] is left out.
     pub frames: &'a [u64],
 }
 
@@ -85,6 +104,9 @@ impl Hit {
 
     /// The fields of a JSON object behind those that the caller has begun with (at least one), and its
     /// closing brace.
+    ///
+    /// # Errors
+    /// Those of `out`.
     pub fn write_json(&self, out: &mut dyn Write) -> core::fmt::Result {
         let access = match self.kind {
             1 => "read",
@@ -173,6 +195,7 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
+    /// The ring of a head; `words` are a power of two of slots, all of its [`super::ring_place`].
     pub fn new(head: &'a RingHead, words: &'a [AtomicU64]) -> Ring<'a> {
         Ring { head, words }
     }
@@ -183,7 +206,7 @@ impl<'a> Ring<'a> {
     }
 
     /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
-    /// taken knows that the record will be younger (see `run/ring.rs`).
+    /// taken knows that the record will be younger (see `src/session/merge.rs`).
     #[inline]
     pub fn write(&self, e: &Entry, now: impl FnOnce() -> u64) {
         let more = more_words(e.len);

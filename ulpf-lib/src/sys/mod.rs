@@ -9,6 +9,9 @@ pub struct Errno(pub i32);
 
 /// Result of a raw call: the kernel answers `-4095..=-1` for errors (syscall(2), "C library/kernel
 /// differences").
+///
+/// # Errors
+/// The errno, of a value in that range.
 pub fn check(ret: i64) -> Result<u64, Errno> {
     if (-4095..0).contains(&ret) {
         Err(Errno(-ret as i32))

@@ -1,4 +1,6 @@
 use super::*;
+use crate::addr::{PAGE_SIZE, TargetAddr};
+use crate::pages::Guard;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@
 //!   lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
 //!   one cell of the screen          is_plain(c)
 //! ```
-//! What goes to other programs (JSON, CSV, Prometheus) is quoted as those want it; `run::format::Quoted` is the
-//! JSON string and leaves nothing to the terminal either. The program's own output is the program's.
+//! What goes to other programs (JSON, CSV, Prometheus) is quoted as those want it; `session::json`
+//! leaves nothing to the terminal either. The program's own output is the program's.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};

@@ -69,16 +69,16 @@ fn repeated_strings() {
                             s.gprs.rdi = s.gprs.rsi + 1;
                         }
                         // Equal stretches, so that cmps and scas go on for a while.
-                        m.memory().fill(s.gprs.rax as u8);
+                        m.fill(s.gprs.rax as u8);
                         for at in [0x4003, 0x5001, 0x3ff1, 0x4fe8] {
-                            m.memory()[at] ^= rng.below(2) as u8;
+                            m.put(at, &[s.gprs.rax as u8 ^ rng.below(2) as u8]);
                         }
-                        let memory = m.memory().to_vec();
+                        let memory = m.memory();
                         m.open_all();
                         let mut want = s.clone();
                         repeat_native(&m, &bytes, &mut want);
-                        let want_memory = m.memory().to_vec();
-                        m.memory().copy_from_slice(&memory);
+                        let want_memory = m.memory();
+                        m.put(0, &memory);
                         m.close_all();
                         let mut got = s.clone();
                         repeat(&m, &bytes, &mut got);
@@ -132,7 +132,7 @@ fn faults_change_nothing() {
         s.xsave[0..8].copy_from_slice(&[0x7f, 3, 0, 0, 0, 0, 0, 0]);
         aim(&mut s.gprs, hole, m.base + 0x800);
         s.gprs.rip = m.code;
-        m.memory().fill(0);
+        m.fill(0);
         let mut want = s.clone();
         m.open_all();
         let signal = m.native(bytes, &mut want);
@@ -159,7 +159,7 @@ fn traps_are_the_programs() {
     let m = Machine::new();
     let mut s = State::new();
     (s.gprs.rax, s.gprs.rdx, s.gprs.rbx) = (7, 0, m.base);
-    m.memory().fill(0);
+    m.fill(0);
     m.close_all();
     // div qword [rbx]
     let outcome = m
@@ -185,7 +185,7 @@ fn locked_instructions_stay_atomic() {
     ];
     for bytes in cases {
         let m = Machine::new();
-        m.memory().fill(0);
+        m.fill(0);
         m.close_all();
         let at = m.base;
         let m = Arc::new(Share(m));
@@ -376,7 +376,7 @@ fn x87_pointers() {
     s.xsave[512] = 3;
     s.gprs.rdi = m.base + 8;
     let bytes = [0xdc, 0x47, 0x08]; // fadd qword [rdi+8]
-    m.memory().fill(0x3f);
+    m.fill(0x3f);
     let mut want = s.clone();
     m.open_all();
     m.native(&bytes, &mut want);
@@ -420,10 +420,10 @@ fn stack_pointer_operands() {
             s.gprs.rflags = 0x202;
             s.gprs.rbx = m.base + 0x900;
             s.gprs.rsp = m.base + 0x900;
-            for chunk in m.memory()[0x900..0x920].chunks_mut(8) {
-                chunk.copy_from_slice(&rng.next().to_le_bytes());
+            for at in (0x900..0x920).step_by(8) {
+                m.put(at, &rng.next().to_le_bytes());
             }
-            let memory = m.memory().to_vec();
+            let memory = m.memory();
             m.open_all();
             let mut want = s.clone();
             assert_eq!(
@@ -431,8 +431,8 @@ fn stack_pointer_operands() {
                 libc::SIGTRAP,
                 "{bytes:02x?}"
             );
-            let want_memory = m.memory().to_vec();
-            m.memory().copy_from_slice(&memory);
+            let want_memory = m.memory();
+            m.put(0, &memory);
             m.close_all();
             let mut got = s.clone();
             assert_eq!(

@@ -283,11 +283,11 @@ fn every_opcode(m: &Machine, seed: u64) {
                 continue;
             }
             let memory = pool.fresh(&mut rng);
-            m.memory().copy_from_slice(memory);
+            m.put(0, memory);
             m.open_all();
             let mut want = before.clone();
             let signal = m.native(&bytes, &mut want);
-            let mut want_memory = m.memory().to_vec();
+            let mut want_memory = m.memory();
             if name.starts_with("Pushf") {
                 // The judge steps with TF, which pushf shows.
                 want_memory[(want.gprs.rsp - m.base) as usize + 1] &= !1;
@@ -299,7 +299,7 @@ fn every_opcode(m: &Machine, seed: u64) {
                 // The kernel emulates these (UMIP) and forgets TF: the judge stops at the int3 behind.
                 want.gprs.rip -= 1;
             }
-            m.memory().copy_from_slice(memory);
+            m.put(0, memory);
             if signal.signo == libc::SIGILL {
                 // Not on this processor.
                 break;
@@ -308,7 +308,7 @@ fn every_opcode(m: &Machine, seed: u64) {
             let mut got = before.clone();
             let outcome = m.engine(&bytes, &mut got, &mut list);
             m.open_all();
-            let got_memory = m.memory().to_vec();
+            let got_memory = m.memory();
             let text = || {
                 format!(
                     "{bytes:02x?} {}",

@@ -97,7 +97,7 @@ fn faults_exactly_where_reported() {
             let expect = list.iter().any(|a| {
                 a.addr.0 < end && start < a.addr.0 + a.len && (!writes_only || a.kind.writes())
             });
-            m.memory().copy_from_slice(pool.fresh(&mut rng));
+            m.put(0, pool.fresh(&mut rng));
             m.open_all();
             let mut probe = state.clone();
             let open = m.native(&bytes, &mut probe).signo;
@@ -107,7 +107,7 @@ fn faults_exactly_where_reported() {
             if open != libc::SIGTRAP {
                 continue;
             }
-            m.memory().copy_from_slice(pool.fresh(&mut rng));
+            m.put(0, pool.fresh(&mut rng));
             m.protect(
                 page,
                 1,

@@ -361,8 +361,21 @@ impl Machine {
         self.protect(0, self.plain_from.get(), libc::PROT_NONE);
     }
 
-    pub fn memory(&self) -> &'static mut [u8] {
-        unsafe { std::slice::from_raw_parts_mut(self.alias as *mut u8, LEN) }
+    /// What stands in all pages.
+    pub fn memory(&self) -> Vec<u8> {
+        unsafe { std::slice::from_raw_parts(self.alias as *const u8, LEN) }.to_vec()
+    }
+    /// Writes bytes at this offset.
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= LEN);
+        unsafe {
+            (self.alias as *mut u8)
+                .add(at)
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+    }
+    pub fn fill(&self, byte: u8) {
+        unsafe { (self.alias as *mut u8).write_bytes(byte, LEN) };
     }
 
     /// Runs the instruction natively on memory as it is protected now.

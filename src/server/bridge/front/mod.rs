@@ -10,17 +10,18 @@ mod running;
 mod sort;
 mod state;
 
+use super::backend::{BackEnd, Started};
 use super::book::Book;
 use super::link::Failure;
 use super::mirror::Mirror;
-use super::start::{self, BackEnd, Started};
-use super::{Terminal, monitor, packets};
+use super::start;
+use super::{monitor, packets};
 use crate::rsp;
 use crate::server::client::{Client, Input};
+use crate::server::common::Terminal;
 use crate::server::host_io::HostIo;
+use crate::server::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG};
 use crate::server::watches::LazyWatches;
-use crate::server::{PACKET_LIMIT, PACKET_SIZE};
-use running::halt;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -147,7 +148,7 @@ impl Front {
             start::start(&self.backend, self.program.as_ref(), shared, self.output).await?;
         let stop = match started.link.request(Request::Status).await {
             Ok(Reply::Status(State::Stopped { stop })) => stop,
-            Ok(_) => halt(&mut started.link).await?,
+            Ok(_) => start::halt(&mut started.link).await?,
             Err(f) => return Err(f.to_string()),
         };
         if self.terminal == Terminal::Program
@@ -290,7 +291,7 @@ impl Front {
             return self.run(words).await;
         }
         if packet.len() > PACKET_LIMIT {
-            return Done::Reply(crate::server::requests::TOO_LONG.into());
+            return Done::Reply(TOO_LONG.into());
         }
         let known = matches!(
             packet.first(),

@@ -3,11 +3,11 @@
 
 use super::{Done, Front, error, print, tell};
 use crate::inject::foreground;
-use crate::server::Terminal;
 use crate::server::bridge::book::PLACE;
-use crate::server::bridge::link::{Event, Failure, Link, STOPPING};
+use crate::server::bridge::link::{Event, Failure, STOPPING};
 use crate::server::bridge::packets;
 use crate::server::client::{Client, Input};
+use crate::server::common::Terminal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use ulpf_bridge::{Feature, Hit, How, Kind, Reason, Request, Stop};
@@ -267,21 +267,5 @@ impl Front {
         let reply = self.stop_reply(&stop).await;
         self.stop = Some(stop);
         reply
-    }
-}
-
-/// A program that runs when the front end comes is stopped first.
-pub(super) async fn halt(link: &mut Link) -> Result<Stop, String> {
-    link.request(Request::Interrupt)
-        .await
-        .map_err(|f| f.to_string())?;
-    let end = Instant::now() + STOPPING;
-    loop {
-        match tokio::time::timeout_at(end, link.event()).await {
-            Ok(Event::Stopped(stop)) => return Ok(stop),
-            Ok(Event::Message(text)) => message!("{text}"),
-            Ok(Event::Lost(why)) => return Err(why),
-            Err(_) => return Err("The back end's program runs and cannot be stopped.".into()),
-        }
     }
 }

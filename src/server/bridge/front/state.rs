@@ -3,9 +3,9 @@
 
 use super::Front;
 use crate::rsp;
-use crate::server::PACKET_SIZE;
 use crate::server::bridge::link::Failure;
 use crate::server::bridge::packets;
+use crate::server::packets::PACKET_SIZE;
 use std::time::Duration;
 use ulpf_bridge::{Bytes, Capabilities, Reply, Request};
 

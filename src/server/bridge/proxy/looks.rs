@@ -2,13 +2,10 @@
 //! top` does, so that nobody is stopped for it and it can be asked for while the program runs.
 #![forbid(unsafe_code)]
 
-use super::Proxy;
-use super::remote::Answer;
 use crate::inject::{SharedArea, sessions};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
 use ulpf_bridge::{Bytes, Hit, Kind, Listed, Reply, Totals};
 use ulpf_lib::ring::{self, Reader, Rings, Start, hit_flags, listed};
 use ulpf_lib::{AccessKind, WatchKind};
@@ -33,7 +30,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    fn of(pid: i32) -> Option<Looks> {
+    pub fn of(pid: i32) -> Option<Looks> {
         Some(Looks {
             pid,
             looked: Instant::now(),
@@ -42,6 +39,33 @@ impl Looks {
             log: VecDeque::new(),
             sequence: 0,
         })
+    }
+
+    /// All watches and totals.
+    pub fn list(&mut self) -> Reply {
+        self.renew();
+        let header = self.area.header();
+        Reply::Listed {
+            watches: self.watches(),
+            totals: Totals {
+                faults: header.faults.load(Relaxed),
+                false_positives: header.all_false_positives(self.area.areas()),
+                slow: header.slow.load(Relaxed),
+                syscalls: header.syscalls.load(Relaxed),
+            },
+        }
+    }
+
+    /// At most `most` hits that come behind number `since`.
+    pub fn hits(&mut self, since: u64, most: u64) -> Reply {
+        self.update();
+        let first = self.log.front().map_or(self.sequence + 1, |h| h.sequence);
+        let hits = self.log.iter().filter(|h| h.sequence > since);
+        Reply::Hits {
+            hits: hits.take(most.min(MOST) as usize).cloned().collect(),
+            last: self.sequence,
+            lost: (first - 1).saturating_sub(since),
+        }
     }
 
     fn renew(&mut self) {
@@ -87,7 +111,7 @@ impl Looks {
                 id: id as u64,
                 addr: line.start.load(Relaxed),
                 len: line.len.load(Relaxed),
-                kind: match crate::top::look::kind_of(what) {
+                kind: match crate::session::words::kind_of(what) {
                     WatchKind::Write => Kind::Write,
                     WatchKind::Read => Kind::Read,
                     WatchKind::Access => Kind::Access,
@@ -126,52 +150,5 @@ fn told(hit: &ring::Hit, sequence: u64) -> Hit {
         old: bytes(&hit.old),
         new: bytes(&hit.new),
         system_call: hit.call.is_some(),
-    }
-}
-
-impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
-    /// Is it ours, and on this machine?
-    pub(super) async fn look_for_the_stub(&mut self) {
-        let Ok(about) = self.remote.monitor("ulpf about").await else {
-            return;
-        };
-        let about: serde_json::Value = serde_json::from_str(about.trim()).unwrap_or_default();
-        let pid = about["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
-        self.looks = pid.and_then(Looks::of);
-    }
-
-    pub(super) fn list(&mut self) -> Answer {
-        let Some(looks) = &mut self.looks else {
-            return Err(super::remote::refuse(
-                "it has no stub of ulpf's on this machine",
-            ));
-        };
-        looks.renew();
-        let header = looks.area.header();
-        Ok(Reply::Listed {
-            watches: looks.watches(),
-            totals: Totals {
-                faults: header.faults.load(Relaxed),
-                false_positives: header.all_false_positives(looks.area.areas()),
-                slow: header.slow.load(Relaxed),
-                syscalls: header.syscalls.load(Relaxed),
-            },
-        })
-    }
-
-    pub(super) fn hits(&mut self, since: u64, most: u64) -> Answer {
-        let Some(looks) = &mut self.looks else {
-            return Err(super::remote::refuse(
-                "it has no stub of ulpf's on this machine",
-            ));
-        };
-        looks.update();
-        let first = looks.log.front().map_or(looks.sequence + 1, |h| h.sequence);
-        let hits = looks.log.iter().filter(|h| h.sequence > since);
-        Ok(Reply::Hits {
-            hits: hits.take(most.min(MOST) as usize).cloned().collect(),
-            last: looks.sequence,
-            lost: (first - 1).saturating_sub(since),
-        })
     }
 }

@@ -14,8 +14,9 @@ mod stops;
 
 use super::packets;
 use crate::rsp;
+use crate::server::packets::is_output;
 use looks::Looks;
-use remote::{Answer, Remote, is_output, text_of};
+use remote::{Answer, Remote, refuse, text_of};
 use std::collections::BTreeMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Child;
@@ -208,8 +209,10 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 Ok(Reply::Done)
             }
             // What the stub shares is there whatever the program does.
-            Request::List if self.looks.is_some() => self.list(),
-            Request::Hits { since, most } if self.looks.is_some() => self.hits(since, most),
+            Request::List if self.looks.is_some() => self.looks(Looks::list),
+            Request::Hits { since, most } if self.looks.is_some() => {
+                self.looks(|looks| looks.hits(since, most))
+            }
             Request::Kill => {
                 self.remote.say(&rsp::frame(b"k")).await;
                 if let Some(child) = &mut self.child {
@@ -233,6 +236,24 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             request => self.answer(request).await,
         };
         (Said::Answer { id, answer }, kill)
+    }
+
+    /// Is it ours, and on this machine?
+    async fn look_for_the_stub(&mut self) {
+        let Ok(about) = self.remote.monitor("ulpf about").await else {
+            return;
+        };
+        let about: serde_json::Value = serde_json::from_str(about.trim()).unwrap_or_default();
+        let pid = about["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
+        self.looks = pid.and_then(Looks::of);
+    }
+
+    /// What the stub shares; it may have none of ulpf's on this machine.
+    fn looks(&mut self, what: impl FnOnce(&mut Looks) -> Reply) -> Answer {
+        match &mut self.looks {
+            Some(looks) => Ok(what(looks)),
+            None => Err(refuse("it has no stub of ulpf's on this machine")),
+        }
     }
 
     fn hello(&self, versions: [u32; 2]) -> Answer {

@@ -3,6 +3,7 @@
 
 use crate::foreign::numbers::{self, Budget};
 use crate::rsp::{self, Decoder, Event};
+use crate::server::packets::is_output;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -136,10 +137,6 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Remote<R, W> {
             }
         }
     }
-}
-
-pub fn is_output(packet: &[u8]) -> bool {
-    crate::server::target::is_output(packet)
 }
 
 pub fn text_of(packet: &[u8]) -> String {

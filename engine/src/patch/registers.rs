@@ -1,0 +1,89 @@
+//! Which registers a trampoline may use.
+
+use super::asm::RCX;
+use crate::access::Insn;
+use crate::access::layout::Wrap;
+
+/// The registers of a trampoline: one for the address, which must not be named by the instruction and
+/// needs no REX prefix, and another one.
+pub fn registers(insn: &Insn) -> Option<(u8, u8)> {
+    const RSP: u8 = 4;
+    let used = named(insn) | 1 << RSP | 1 << RCX;
+    let free = |r: &u8| used & 1 << *r == 0;
+    let a = [6, 7, 3, 2, 0, 5].into_iter().find(free)?;
+    // Neither rsp nor one whose encoding as a base is special.
+    let b = [8, 9, 10, 6, 7, 3, 2, 0]
+        .into_iter()
+        .find(|r| free(r) && *r != a)?;
+    Some((a, b))
+}
+
+/// General registers that the instruction names beside its address, at least.
+pub fn named(insn: &Insn) -> u16 {
+    const IMPLICIT: u16 = 0b1111; // rax, rcx, rdx, rbx
+    let l = &insn.layout;
+    let mut used = 0;
+    if l.modrm_at != 0 {
+        used |= 1 << (l.reg & 15);
+    }
+    if l.wrap != Wrap::Legacy {
+        used |= 1 << (l.vvvv & 15);
+        // mulx
+        return used
+            | if l.map == 2 && l.opcode == 0xf6 {
+                IMPLICIT
+            } else {
+                0
+            };
+    }
+    // ah, bh, ch, dh are the upper halves of rax to rbx.
+    let mut implicit = IMPLICIT;
+    match (l.map, l.opcode) {
+        (
+            0,
+            0x00..=0x3b
+            | 0x63
+            | 0x69
+            | 0x6b
+            | 0x80..=0x8b
+            | 0xc0
+            | 0xc1
+            | 0xc6
+            | 0xc7
+            | 0xd0
+            | 0xd1
+            | 0xfe,
+        ) => {
+            implicit = if l.rex == 0 && l.reg & 15 >= 4 {
+                IMPLICIT
+            } else {
+                0
+            };
+        }
+        (0, 0xff) if l.ext() < 2 => implicit = 0,
+        (0, 0xf6 | 0xf7) if l.ext() < 4 => implicit = 0,
+        (
+            1,
+            0x10..=0x17
+            | 0x28..=0x2f
+            | 0x40..=0x7f
+            | 0x90..=0x9f
+            | 0xaf
+            | 0xb6
+            | 0xb7
+            | 0xbe
+            | 0xbf
+            | 0xc0
+            | 0xc1
+            | 0xd0..=0xff,
+        ) => {
+            implicit = if l.rex == 0 && matches!(l.opcode, 0xc0) {
+                IMPLICIT
+            } else {
+                0
+            };
+        }
+        _ => {}
+    }
+    used | implicit
+}

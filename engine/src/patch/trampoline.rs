@@ -1,0 +1,557 @@
+//! The code that a patch leads to.
+
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use ulpf_lib::AccessKind;
+use ulpf_lib::ring::Area;
+
+use super::asm::{Asm, R11, RCX, relative};
+use super::parts::{CALM_START, CLASS_READS, CLASS_WRITES, Mark, Phase};
+use super::plan::{FS, Group, Part, What};
+use super::registers::{named, registers};
+use crate::access::Insn;
+use crate::exec;
+
+/// Where a trampoline goes, and what it works with.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Where it lies.
+    pub at: u64,
+    /// Its word of [`Area::calm`]: counts accesses to pages without guard, from [`CALM_START`] on, until there
+    /// is one to a page that has one. When the lower byte overflows, after [`super::CALM`] of them, the patch may not
+    /// be worth its checks any more.
+    pub calm: usize,
+    /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
+    /// more for each further part.
+    pub hit: u64,
+    /// See `hit`.
+    pub leaving: u64,
+    /// See `hit`.
+    pub step: u64,
+    /// What it looks up.
+    pub tables: Tables,
+}
+
+/// Addresses of what trampolines look up; the same for all of them.
+#[derive(Clone, Copy, Default)]
+pub struct Tables {
+    /// A byte for each page number: its class. Before them the distances to the alias.
+    pub classes: u64,
+    /// Bits that say which stores (loads) concern a watch, one for each byte of the alias, less what
+    /// an alias address / 8 adds.
+    pub writes: u64,
+    /// See `writes`.
+    pub reads: u64,
+    /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
+    /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
+    pub tallies: u64,
+}
+
+/// Code for one address, and what it means.
+pub struct Trampoline {
+    /// Its bytes.
+    pub code: Vec<u8>,
+    /// What each stretch of them means, ascending.
+    pub marks: Vec<Mark>,
+    /// Offset of each part's first instruction: where whoever lands on its old place goes on.
+    pub parts: Vec<u16>,
+    /// The address register of each part.
+    pub address: Vec<u8>,
+    /// The other register that each part uses, beside rcx.
+    pub other: Vec<u8>,
+    /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
+    pub looks: Vec<u16>,
+    /// Where each part is done, if it is checked, and its registers are back.
+    pub after: Vec<u16>,
+}
+
+struct Writer {
+    asm: Asm,
+    marks: Vec<Mark>,
+    part: u8,
+}
+
+impl Writer {
+    /// What was written since the last mark belongs to `phase`.
+    fn mark(&mut self, phase: Phase) {
+        self.marks.push(Mark {
+            end: self.asm.here() as u16,
+            part: self.part,
+            phase,
+        });
+    }
+}
+
+/// The other way of a checked part: the access is none of ours.
+struct Aside {
+    part: u8,
+    from: usize,
+    back: usize,
+    a: u8,
+    b: u8,
+}
+
+impl Trampoline {
+    /// `None`: something is out of reach.
+    pub fn new(group: &Group, target: Target) -> Option<Trampoline> {
+        let mut w = Writer {
+            asm: Asm::default(),
+            marks: Vec::new(),
+            part: 0,
+        };
+        let mut trampoline = Trampoline {
+            code: Vec::new(),
+            marks: Vec::new(),
+            parts: Vec::new(),
+            address: Vec::new(),
+            other: Vec::new(),
+            looks: Vec::new(),
+            after: Vec::new(),
+        };
+        let mut asides = Vec::new();
+        let mut near = Vec::new();
+        let mut branches = Vec::new();
+        for (n, part) in group.parts.iter().enumerate() {
+            w.part = n as u8;
+            trampoline.parts.push(w.asm.here() as u16);
+            let (mut a, mut b, mut after) = (0, 0, 0);
+            match &part.what {
+                What::Checked(insn) => {
+                    (a, b) = registers(insn)?;
+                    let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
+                    after = aside.back as u16;
+                    asides.push(aside);
+                }
+                _ => {
+                    plain(&mut w, group, part, target)?;
+                    let to = match part.what {
+                        What::Jump(to) | What::If(_, to) => group.part(to),
+                        _ => None,
+                    };
+                    branches.extend(to.map(|to| (w.asm.here(), to)));
+                }
+            }
+            trampoline.address.push(a);
+            trampoline.other.push(b);
+            trampoline.after.push(after);
+        }
+        jump_to(&mut w.asm, target, group.end())?;
+        w.mark(Phase::After);
+        // Loops stay here.
+        for (from, to) in branches {
+            w.asm.aim(from, usize::from(*trampoline.parts.get(to)?))?;
+        }
+        for x in &asides {
+            w.part = x.part;
+            let here = w.asm.here();
+            w.asm.aim(x.from, here)?;
+            w.asm.count_in_ecx(target.calm);
+            w.asm.ecx_from_ch();
+            let on = w.asm.jrcxz();
+            w.asm.save_constant(
+                offset_of!(Area, hit),
+                target.leaving + target.step * u64::from(x.part),
+            );
+            restore(&mut w, x.a, x.b);
+            w.mark(Phase::Saved);
+            w.asm.jump_through(offset_of!(Area, entry));
+            w.mark(Phase::Before);
+            w.asm.aim_short(on)?;
+            restore(&mut w, x.a, x.b);
+            w.mark(Phase::Saved);
+            let part = group.parts.get(x.part as usize)?;
+            let relative = match &part.what {
+                What::Checked(i) => i.rip_relative_at().map_or(What::Copy, What::Relative),
+                _ => What::Copy,
+            };
+            plain(
+                &mut w,
+                group,
+                &Part {
+                    what: relative,
+                    ..*part
+                },
+                target,
+            )?;
+            let from = w.asm.jmp();
+            w.asm.aim(from, x.back)?;
+            w.mark(Phase::After);
+        }
+        for (n, part) in group.parts.iter().enumerate() {
+            let What::Checked(insn) = &part.what else {
+                continue;
+            };
+            let back = usize::from(*trampoline.after.get(n)?);
+            let mut its: Vec<Near> = Vec::new();
+            while let Some(at) = near.iter().position(|x| x.part as usize == n) {
+                its.push(near.remove(at));
+            }
+            let count = whole_page(&mut w, its.first_mut()?, target)?;
+            let mut hits = Vec::new();
+            for x in &its {
+                closer(&mut w, x, &mut hits)?;
+            }
+            let here = w.asm.here();
+            for from in hits {
+                w.asm.aim(from, here)?;
+            }
+            hit(&mut w, its.first()?, insn, target, &mut trampoline.looks)?;
+            let here = w.asm.here();
+            w.asm.aim(count, here)?;
+            tally(&mut w, its.first()?, insn, back)?;
+        }
+        trampoline.code = w.asm.bytes;
+        trampoline.marks = w.marks;
+        Some(trampoline)
+    }
+
+    /// Is one of our `int3`s at `offset`?
+    pub fn traps(&self, offset: u16) -> bool {
+        self.looks.contains(&offset)
+    }
+
+    /// What the instruction at this offset means; `None` behind the end.
+    pub fn mark(&self, offset: u16) -> Option<&Mark> {
+        self.marks.iter().find(|m| offset < m.end)
+    }
+}
+
+fn restore(w: &mut Writer, a: u8, b: u8) {
+    w.asm.load(b, offset_of!(Area, other));
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(a, offset_of!(Area, address));
+}
+
+fn jump_to(asm: &mut Asm, target: Target, to: u64) -> Option<()> {
+    asm.put(&[0xe9]);
+    let after = target.at + asm.here() as u64 + 4;
+    asm.put(&relative(after, to)?);
+    Some(())
+}
+
+/// Some bit is set in the bytes that hold the access's bits.
+struct Near {
+    part: u8,
+    /// A jump from there to here; `None`: it stands behind what leads here.
+    from: Option<usize>,
+    back: usize,
+    bits: u64,
+    size: u32,
+    a: u8,
+    b: u8,
+}
+
+/// Is every access to the page a hit of one watch? Returns a jump that is taken if so, with the number of its
+/// tally in rcx; `x` goes on behind it.
+fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
+    w.part = x.part;
+    let here = w.asm.here();
+    w.asm.aim(x.from.take()?, here)?;
+    let asm = &mut w.asm;
+    let mut two_pages = None;
+    if let Some(one_page) = on_one_page(asm, x) {
+        two_pages = Some(asm.jmp());
+        asm.aim_short(one_page)?;
+    }
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.constant(x.b, target.tables.tallies);
+    asm.indexed(&[0x0f, 0xb6], false, x.b, 1, 0);
+    let none = asm.jrcxz();
+    let count = asm.jmp();
+    asm.aim_short(none)?;
+    if let Some(from) = two_pages {
+        let here = asm.here();
+        asm.aim(from, here)?;
+    }
+    Some(count)
+}
+
+/// Do both ends of the access lie on one page? Returns a short branch that is taken if so; `None`: it has one.
+fn on_one_page(asm: &mut Asm, x: &Near) -> Option<usize> {
+    if x.size == 1 {
+        return None;
+    }
+    asm.lea(x.b, x.a, x.size as i32 - 1);
+    asm.ecx(12);
+    asm.shift_by(false, x.b, x.b, RCX);
+    asm.shift(x.a);
+    asm.subtract_from_rcx(x.b);
+    Some(asm.jrcxz())
+}
+
+/// Makes the access and counts it, with the number of its tally in rcx.
+fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
+    let writes = insn.mem.kind.writes();
+    let named = named(insn) & 1 << RCX != 0;
+    let small = x.size <= 8;
+    let redirected = exec::redirected(insn, x.a)?;
+    w.part = x.part;
+    w.asm.save(offset_of!(Area, tally), RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
+    w.mark(Phase::Saved);
+    if !writes {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.asm.load(x.b, offset_of!(Area, other));
+        w.asm.put(redirected.bytes());
+        w.mark(Phase::Tallied);
+        w.asm.load(x.a, offset_of!(Area, address));
+        w.mark(Phase::Done);
+        return jump_back(w, back);
+    }
+    if small {
+        w.asm.peek(x.b, x.a, 0, x.size);
+    } else {
+        for at in (0..x.size).step_by(8) {
+            w.asm.peek(RCX, x.a, at as u8, 8);
+            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
+        }
+    }
+    if named {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+    }
+    w.asm.put(redirected.bytes());
+    w.mark(Phase::Tallied);
+    if named {
+        w.asm.save(offset_of!(Area, rcx), RCX);
+        w.mark(Phase::Fresh);
+    }
+    // Has it changed anything?
+    let mut changed = Vec::new();
+    for at in (0..x.size).step_by(8) {
+        if !small {
+            w.asm.load(x.b, offset_of!(Area, old) + at as usize);
+        }
+        w.asm.peek(RCX, x.a, at as u8, x.size.min(8));
+        w.asm.subtract_from_rcx(x.b);
+        let same = w.asm.jrcxz();
+        changed.push(w.asm.jmp());
+        w.asm.aim_short(same)?;
+    }
+    w.mark(Phase::Compare);
+    w.asm.load(RCX, offset_of!(Area, tally));
+    w.asm.count_at_rcx(offset_of!(Area, silent), x.b);
+    w.mark(Phase::Silent);
+    let here = w.asm.here();
+    for from in changed {
+        w.asm.aim(from, here)?;
+    }
+    restore(w, x.a, x.b);
+    w.mark(Phase::Rest);
+    jump_back(w, back)
+}
+
+fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
+    let from = w.asm.jmp();
+    w.asm.aim(from, back)?;
+    w.mark(Phase::After);
+    Some(())
+}
+
+/// Is it one of the access's own? Adds a jump that is taken if so.
+fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
+    w.part = x.part;
+    // Its bits may reach beyond 64 from the first one's byte on.
+    if x.size == 64 {
+        hits.extend(x.from);
+        return Some(());
+    }
+    if let Some(from) = x.from {
+        let here = w.asm.here();
+        w.asm.aim(from, here)?;
+    }
+    w.asm.save(offset_of!(Area, r11), R11);
+    w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    asm.r11(61);
+    asm.rotate(x.a, 3);
+    asm.shift_by(false, RCX, RCX, R11); // which bit is the first
+    asm.r11(3);
+    asm.shift_by(false, R11, x.a, R11);
+    asm.constant(x.b, x.bits);
+    asm.r11_indexed(x.b);
+    asm.shift_by(false, R11, R11, RCX);
+    asm.ecx(64 - x.size);
+    asm.shift_by(true, RCX, R11, RCX);
+    asm.load(R11, offset_of!(Area, r11));
+    w.mark(Phase::Closer);
+    let clear = w.asm.jrcxz();
+    hits.push(w.asm.jmp());
+    w.asm.aim_short(clear)?;
+    let from = w.asm.jmp();
+    w.asm.aim(from, x.back)?;
+    w.mark(Phase::Saved);
+    Some(())
+}
+
+/// The access is a hit, most likely: made here, it is accounted for by [`Area::entry`].
+fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u16>) -> Option<()> {
+    let asm = &mut w.asm;
+    // Bits are also set before a page whose neighbour lies elsewhere.
+    if let Some(one_page) = on_one_page(asm, x) {
+        looks.push(asm.here() as u16);
+        asm.trap();
+        asm.aim_short(one_page)?;
+    }
+    for at in (0..x.size).step_by(8) {
+        asm.peek(RCX, x.a, at as u8, x.size.min(8));
+        asm.save(offset_of!(Area, old) + at as usize, RCX);
+    }
+    asm.save(offset_of!(Area, alias), x.a);
+    asm.save_constant(
+        offset_of!(Area, hit),
+        target.hit + target.step * u64::from(x.part),
+    );
+    asm.load(RCX, offset_of!(Area, rcx));
+    asm.load(x.b, offset_of!(Area, other));
+    asm.put(exec::redirected(insn, x.a)?.bytes());
+    w.mark(Phase::Saved);
+    w.asm.load(x.a, offset_of!(Area, address));
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Hit);
+    Some(())
+}
+
+/// An instruction as it is.
+fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<()> {
+    let from = (part.at - group.start()) as usize;
+    let bytes = group.bytes.get(from..from + part.len as usize)?;
+    match part.what {
+        What::Copy => w.asm.put(bytes),
+        What::Relative(at) => {
+            let at = at as usize;
+            let old: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+            let operand =
+                (part.at + part.len as u64).wrapping_add_signed(i32::from_le_bytes(old).into());
+            let after = target.at + (w.asm.here() + bytes.len()) as u64;
+            w.asm.put(bytes.get(..at)?);
+            w.asm.put(&relative(after, operand)?);
+            w.asm.put(bytes.get(at + 4..)?);
+        }
+        What::Jump(to) => jump_to(&mut w.asm, target, to)?,
+        What::If(condition, to) => {
+            w.asm.put(&[0x0f, 0x80 | condition]);
+            let after = target.at + w.asm.here() as u64 + 4;
+            w.asm.put(&relative(after, to)?);
+        }
+        What::Call(to) => {
+            // The return address is the program's; what it pairs with is a jump.
+            let back = (part.at + part.len as u64).to_le_bytes();
+            w.asm.put(&[0x48, 0x8d, 0x64, 0x24, 0xf8]);
+            w.mark(Phase::Before);
+            w.asm.put(&[0xc7, 0x04, 0x24]);
+            w.asm.put(back.get(..4)?);
+            w.asm.put(&[0xc7, 0x44, 0x24, 0x04]);
+            w.asm.put(back.get(4..)?);
+            jump_to(&mut w.asm, target, to)?;
+            w.mark(Phase::Pushed);
+            return Some(());
+        }
+        What::Checked(_) => return None,
+    }
+    w.mark(Phase::Before);
+    Some(())
+}
+
+fn checked(
+    w: &mut Writer,
+    insn: &Insn,
+    (a, b): (u8, u8),
+    target: Target,
+    near: &mut Vec<Near>,
+) -> Option<Aside> {
+    let part = w.part;
+    let asm = &mut w.asm;
+    asm.save(offset_of!(Area, address), a);
+    asm.save(offset_of!(Area, rcx), RCX);
+    asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
+    let asm = &mut w.asm;
+    if !asm.address(a, &insn.mem) {
+        return None;
+    }
+    if insn.mem.segment == FS {
+        asm.fs_base();
+        asm.add_rcx(a);
+    }
+    // The last byte's page: an access that begins on the page before finds the bits there set, unless
+    // it may go through this page's alias.
+    let size = u32::from(insn.mem.size);
+    let last = if size > 1 {
+        asm.lea(b, a, size as i32 - 1);
+        b
+    } else {
+        a
+    };
+    asm.ecx(12);
+    asm.shift(last);
+    asm.constant(b, target.tables.classes);
+    asm.indexed(&[0x0f, 0xb6], false, b, 1, 0);
+    let distances = if insn.mem.kind == AccessKind::Read {
+        CLASS_READS
+    } else {
+        CLASS_WRITES
+    };
+    asm.indexed(&[0x8b], true, b, 8, distances);
+    let not_ours = asm.jrcxz();
+    asm.add_rcx(a);
+    asm.set(target.calm, CALM_START);
+    let mut aside = None;
+    for (wanted, bits) in [
+        (insn.mem.kind.writes(), target.tables.writes),
+        (insn.mem.kind.reads(), target.tables.reads),
+    ] {
+        if !wanted {
+            continue;
+        }
+        // (offset, opcode, 64 bits)
+        let looks: &[(i32, &[u8], bool)] = match size {
+            1 => &[(0, &[0x0f, 0xb6], false)],
+            2..=8 => &[(0, &[0x0f, 0xb7], false)],
+            16 => &[(0, &[0x8b], false)],
+            32 => &[(0, &[0x8b], true)],
+            _ => &[(0, &[0x8b], true), (8, &[0x0f, 0xb6], false)],
+        };
+        for (disp, op, wide) in looks {
+            asm.ecx(3);
+            asm.shift(a);
+            asm.constant(b, bits);
+            asm.indexed(op, *wide, b, 1, *disp);
+            let clear = asm.jrcxz();
+            near.push(Near {
+                from: Some(asm.jmp()),
+                part,
+                bits,
+                size,
+                a,
+                b,
+                back: 0,
+            });
+            if aside.is_none() {
+                asm.aim_short(not_ours)?;
+                aside = Some(asm.jmp());
+            }
+            asm.aim_short(clear)?;
+            let back = asm.here();
+            near.last_mut()?.back = back;
+        }
+    }
+    asm.load(RCX, offset_of!(Area, passed));
+    asm.lea(RCX, RCX, 1);
+    asm.save(offset_of!(Area, passed), RCX);
+    w.mark(Phase::Saved);
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(b, offset_of!(Area, other));
+    w.asm.put(exec::redirected(insn, a)?.bytes());
+    w.mark(Phase::Counted);
+    w.asm.load(a, offset_of!(Area, address));
+    w.mark(Phase::Done);
+    Some(Aside {
+        part: w.part,
+        from: aside?,
+        back: w.asm.here(),
+        a,
+        b,
+    })
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From accesses to hits: what an instruction, or a system call, did to which watch, and whether that counts.
+
+use super::watch::{Piece, Watch};
+use super::{Debug, Pause};
+use crate::memory::PAGE;
+use crate::registers::GENERAL;
+use ulpf_bridge::filter::{Asked, Program};
+use ulpf_bridge::{Bytes, Hit, Kind};
+use unicorn_engine::{RegisterX86 as R, Unicorn};
+
+/// Bytes of a hit that are kept.
+const VALUE: u64 = 64;
+/// Hits that are kept for who asks later.
+const LOG: usize = 1 << 16;
+
+/// The machine between two instructions, for conditions.
+struct AtRest<'a, 'd, D>(&'a Unicorn<'d, D>);
+
+impl<D> Program for AtRest<'_, '_, D> {
+    fn register(&mut self, number: u16) -> Option<u64> {
+        // As gdb numbers them: behind the instruction pointer come the flags.
+        let flags = (usize::from(number) == GENERAL.len()).then_some(&R::EFLAGS);
+        self.0
+            .reg_read(*GENERAL.get(usize::from(number)).or(flags)?)
+            .ok()
+    }
+
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
+        self.0.mem_read(addr, to).is_ok()
+    }
+
+    fn process(&mut self) -> u64 {
+        std::process::id().into()
+    }
+
+    fn thread_pointer(&mut self) -> Option<u64> {
+        self.0.reg_read(R::FS_BASE).ok()
+    }
+}
+
+fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<String>) -> bool {
+    let Some(filter) = &w.wish.filter else {
+        return true;
+    };
+    let asked = Asked {
+        hit,
+        addr: w.addr,
+        len: w.len,
+        number: w.hits,
+    };
+    let (passes, failed) = filter.passes(&asked, &mut w.passed, &mut AtRest(uc));
+    if let Some(why) = failed.filter(|_| !std::mem::replace(&mut w.told, true)) {
+        messages.push(format!(
+            "ulpf: the condition of a watch on {:#x} ({} bytes) cannot be evaluated for the access at {:#x}: {why}; such hits count as if it held, and no more is said about them",
+            w.addr, w.len, hit.pc
+        ));
+    }
+    passes
+}
+
+impl Debug {
+    /// An access to a guarded page is about to be made. Is any of it watched (in whatever way)?
+    pub fn touched<D>(
+        &mut self,
+        uc: &Unicorn<D>,
+        pc: u64,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> bool {
+        if self.overlapping(addr, len).is_empty() {
+            self.false_positives += 1;
+            if let Some(page) = self.pages.get_mut(&(addr & !(PAGE - 1))) {
+                page.false_positives += 1;
+            }
+            return false;
+        }
+        self.pc = pc;
+        let again = |p: &Piece| (p.addr, p.len, p.write) == (addr, len, write);
+        if !self.pieces.iter().any(again) {
+            let old = uc
+                .mem_read_as_vec(addr, len.min(VALUE) as usize)
+                .unwrap_or_default();
+            self.pieces.push(Piece {
+                addr,
+                len,
+                write,
+                old,
+            });
+        }
+        true
+    }
+
+    /// What was accessed is done: who has hit, and does anybody want to stop for it?
+    pub fn settle<D>(&mut self, uc: &Unicorn<D>, thread: u64, system_call: bool) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        let pieces = std::mem::take(&mut self.pieces);
+        let mut ids: Vec<u64> = pieces
+            .iter()
+            .flat_map(|p| self.overlapping(p.addr, p.len))
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            self.settle_one(uc, id, &pieces, thread, system_call);
+        }
+    }
+
+    fn settle_one<D>(
+        &mut self,
+        uc: &Unicorn<D>,
+        id: u64,
+        pieces: &[Piece],
+        thread: u64,
+        system_call: bool,
+    ) {
+        let Some(w) = self.watches.get_mut(&id) else {
+            return;
+        };
+        let wanted = |p: &&Piece| match w.kind {
+            Kind::Write => p.write,
+            Kind::Read => !p.write,
+            Kind::Access => true,
+        };
+        // What of the watch was accessed, in its own order: the pieces of one operand belong together.
+        let (mut from, mut to, mut write) = (u64::MAX, 0, false);
+        let (end, mut found) = (w.addr + w.len, vec![]);
+        for p in pieces.iter().filter(wanted) {
+            let (a, b) = (p.addr.max(w.addr), (p.addr + p.len).min(end));
+            if a < b {
+                (from, to, write) = (from.min(a), to.max(b), write | p.write);
+                found.push(p);
+            }
+        }
+        if found.is_empty() {
+            return;
+        }
+        let len = (to - from).min(VALUE);
+        let new = uc.mem_read_as_vec(from, len as usize).unwrap_or_default();
+        let mut old = new.clone();
+        // The first piece has seen a byte as it was; later ones may have seen it written.
+        for p in found.iter().rev() {
+            for (n, &b) in p.old.iter().enumerate() {
+                let at = (p.addr + n as u64).wrapping_sub(from);
+                if let Some(o) = old.get_mut(at as usize).filter(|_| at < len) {
+                    *o = b;
+                }
+            }
+        }
+        w.hits += 1;
+        let silent = write && old == new;
+        w.silent += u64::from(silent);
+        let hit = Hit {
+            sequence: self.sequence + 1,
+            watch: id,
+            pc: self.pc,
+            thread,
+            write,
+            addr: from,
+            len: to - from,
+            old: Bytes(old),
+            new: Bytes(new),
+            system_call,
+        };
+        if w.wish.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
+            w.filtered += 1;
+            return;
+        }
+        self.sequence += 1;
+        if w.wish.stop && self.paused.is_none() && !(w.kind == Kind::Write && silent) {
+            w.stops += 1;
+            self.paused = Some(Pause::Watch(hit.clone(), w.kind));
+        }
+        if self.log.len() == LOG {
+            self.log.pop_front();
+        }
+        self.log.push_back(hit);
+    }
+
+    /// A system call is about to be made: it may write to watched memory, behind the hardware's back.
+    pub fn before_call<D>(&mut self, uc: &Unicorn<D>) {
+        let value = |(&id, w): (&u64, &Watch)| {
+            let value = uc.mem_read_as_vec(w.addr, w.len as usize).ok()?;
+            (w.kind != Kind::Read).then_some((id, value))
+        };
+        self.before = self.watches.iter().filter_map(value).collect();
+    }
+
+    /// It has been made by the instruction at `pc`. What it wrote without a change nobody knows.
+    pub fn after_call<D>(&mut self, uc: &Unicorn<D>, pc: u64, thread: u64) {
+        for (id, old) in std::mem::take(&mut self.before) {
+            let Some(w) = self.watches.get(&id) else {
+                continue;
+            };
+            let addr = w.addr;
+            let Ok(new) = uc.mem_read_as_vec(addr, old.len()) else {
+                continue;
+            };
+            let differs = |n: &usize| old[*n] != new[*n];
+            let Some(first) = (0..old.len()).find(differs) else {
+                continue;
+            };
+            let last = (0..old.len()).rev().find(differs).unwrap_or(first);
+            let piece = Piece {
+                addr: addr + first as u64,
+                len: (last - first + 1) as u64,
+                write: true,
+                old: old[first..=last]
+                    .iter()
+                    .take(VALUE as usize)
+                    .copied()
+                    .collect(),
+            };
+            self.pc = pc;
+            self.settle_one(uc, id, &[piece], thread, true);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A watch, and the watches of a page.
+
+use crate::memory::PAGE;
+use std::collections::BTreeSet;
+use ulpf_bridge::{Filter, Kind};
+
+/// Bytes of all watches together; larger ones are refused.
+pub const MAX_WATCHED: u64 = 1 << 30;
+
+/// What is to become of its hits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// Those that pass the filter stop the machine.
+    pub stop: bool,
+    pub filter: Option<Filter>,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish {
+            stop: true,
+            filter: None,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watch {
+    pub addr: u64,
+    pub len: u64,
+    pub kind: Kind,
+    pub hits: u64,
+    /// Writes that left the value as it was.
+    pub silent: u64,
+    pub filtered: u64,
+    pub stops: u64,
+    pub wish: Wish,
+    /// Hits that all of the filter but `skip` and `count` has let pass.
+    pub(super) passed: u64,
+    /// The user knows that its condition cannot be evaluated.
+    pub(super) told: bool,
+}
+
+/// The watches of one page, and which of its bytes they cover: most accesses to a busy page touch none.
+pub(super) struct Page {
+    pub(super) ids: BTreeSet<u64>,
+    pub(super) bits: [u64; PAGE as usize / 64],
+    /// Accesses to it that met no watch.
+    pub(super) false_positives: u64,
+}
+
+impl Default for Page {
+    fn default() -> Page {
+        Page {
+            ids: BTreeSet::new(),
+            bits: [0; PAGE as usize / 64],
+            false_positives: 0,
+        }
+    }
+}
+
+impl Page {
+    pub(super) fn cover(&mut self, page: u64, w: &Watch) {
+        let (from, to) = (w.addr.max(page), (w.addr + w.len).min(page + PAGE));
+        for byte in from - page..to - page {
+            self.bits[byte as usize / 64] |= 1 << (byte % 64);
+        }
+    }
+
+    pub(super) fn covers(&self, page: u64, addr: u64, end: u64) -> bool {
+        let (from, to) = (addr.max(page), end.min(page + PAGE));
+        (from - page..to - page).any(|byte| self.bits[byte as usize / 64] >> (byte % 64) & 1 != 0)
+    }
+}
+
+/// An access to guarded memory, and what was there before it.
+pub(super) struct Piece {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) write: bool,
+    pub(super) old: Vec<u8>,
+}

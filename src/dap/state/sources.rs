@@ -1,0 +1,46 @@
+//! Sources: files of this machine, and what stands in for those that are missing.
+#![forbid(unsafe_code)]
+
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Source files that are not on this machine: a number for each, and an address in its code.
+#[derive(Default)]
+pub struct Sources {
+    missing: Vec<(String, Option<u64>)>,
+}
+
+/// What a path's last part is.
+pub fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A file of this machine, as the protocol's Source.
+pub fn source(path: &str) -> Value {
+    json!({"name": name(path), "path": path})
+}
+
+impl Sources {
+    pub fn describe(&mut self, path: &str, address: Option<u64>) -> Value {
+        let mut told = source(path);
+        if Path::new(path).is_file() {
+            return told;
+        }
+        let at = self.missing.iter().position(|(p, _)| p == path);
+        let at = at.unwrap_or_else(|| {
+            self.missing.push((path.into(), address));
+            self.missing.len() - 1
+        });
+        if self.missing[at].1.is_none() {
+            self.missing[at].1 = address;
+        }
+        told["sourceReference"] = (at + 1).into();
+        told["presentationHint"] = "deemphasize".into();
+        told["origin"] = "not on this machine".into();
+        told
+    }
+
+    pub fn get(&self, reference: i64) -> Option<&(String, Option<u64>)> {
+        self.missing.get(usize::try_from(reference - 1).ok()?)
+    }
+}

@@ -1,0 +1,57 @@
+//! What the numbers stand for that a client gets for variables; they are good until the program runs again.
+#![forbid(unsafe_code)]
+
+use super::sources::Sources;
+
+/// What a `variablesReference` stands for.
+#[derive(Clone)]
+pub enum Container {
+    Scope((i64, i64), Kind),
+    /// A variable object, and the frame in which it was made.
+    Object(String, (i64, i64)),
+}
+
+#[derive(Clone)]
+pub enum Kind {
+    Named(Vec<String>),
+    Globals,
+    Registers,
+}
+
+#[derive(Default)]
+pub struct Variables {
+    list: Vec<Container>,
+    first: i64,
+    /// Roots that have been made since the program has stopped.
+    pub roots: Vec<String>,
+    /// To be deleted at the next occasion.
+    pub old: Vec<String>,
+    pub made: u64,
+    pub sources: Sources,
+}
+
+impl Variables {
+    /// Every reference ends here.
+    pub fn forget(&mut self) {
+        self.first += self.list.len() as i64;
+        self.list.clear();
+        self.old.append(&mut self.roots);
+    }
+
+    pub fn add(&mut self, container: Container) -> i64 {
+        self.list.push(container);
+        self.first + self.list.len() as i64
+    }
+
+    pub fn scope(&mut self, frame: (i64, i64), kind: Kind) -> i64 {
+        self.add(Container::Scope(frame, kind))
+    }
+
+    pub fn get(&self, reference: i64) -> Result<Container, String> {
+        let at = usize::try_from(reference - self.first - 1).ok();
+        let found = at.and_then(|at| self.list.get(at));
+        found
+            .cloned()
+            .ok_or("That variable is gone: the program has run since.".into())
+    }
+}

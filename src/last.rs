@@ -1,0 +1,338 @@
+//! `ulpf last`: who has written this, as the rings of a running session remember it.
+//!
+//! Nothing is asked of the session: its shared area is mapped for reading (`inject::sessions`), the
+//! program's symbols are looked up here. The answer says how far it reaches: since when the bytes have
+//! been watched, and from when on each thread's ring has everything.
+
+use crate::foreign::text::Text;
+use crate::inject::sessions::{Watched as Session, Whose};
+use crate::inject::sys;
+use crate::say::say_json;
+use crate::session::find::{choose, name};
+use crate::session::hit::log::{Formatter, Look, Record, When};
+use crate::session::json::{self, Address};
+use crate::session::memory::LazyMemory;
+use crate::session::words::{self, count};
+use crate::symbols::{Problem, Program, Spec, Watched};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write, stdout};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use ulpf_lib::WatchKind;
+use ulpf_lib::ring::last::{Asked, Found, last};
+use ulpf_lib::ring::listed;
+
+const EXAMPLES: &str = "\
+WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
+  counter    p->x    tab[3]    tab[0..16]    0x7fffe000    0x7fffe000:64
+
+A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it. Exit status: 0: here is who;
+1: nobody, as far as is known; 2: it could not be answered.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct LastArgs {
+    /// What was written
+    pub what: String,
+
+    /// The watched program, or the ulpf that watches it; may be left out if there is only one
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Option<i32>,
+
+    /// How many accesses, the youngest first
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub number: u32,
+
+    /// Reads, too, where they are watched
+    #[arg(short, long)]
+    pub reads: bool,
+
+    /// JSON lines instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// As root: look into other users' sessions, too
+    #[arg(long)]
+    pub all_users: bool,
+}
+
+/// The exit status.
+pub fn main(args: &LastArgs) -> i32 {
+    match answer(args) {
+        Ok(found) => i32::from(!found),
+        Err(error) => {
+            say_json(args.json);
+            say!("{error:#}");
+            2
+        }
+    }
+}
+
+/// Watches that cover the bytes.
+#[derive(Default)]
+struct Cover {
+    /// Seen and logged, at present.
+    logged: bool,
+    /// Only counted; only for the other kind of access; taken away.
+    counted: bool,
+    other_kind: bool,
+    ended: bool,
+    /// TSC; since then all of them have been in force.
+    since: u64,
+    /// The bytes that none of them covers, as far as told apart: how many.
+    uncovered: u64,
+    /// Hits that their filters rejected.
+    rejected: u64,
+}
+
+fn answer(args: &LastArgs) -> Result<bool> {
+    let session = choose(args.pid, Whose::of(args.all_users))?;
+    let program = match &session.elsewhere {
+        Some(elsewhere) => Ok(Program::of_file(
+            &elsewhere.file,
+            elsewhere.bias,
+            session.by,
+        )),
+        None => Program::of_process(session.pid),
+    };
+    let program =
+        program.with_context(|| format!("cannot read what process {} is made of", session.pid))?;
+    let watch = resolve(&args.what, &program, session.pid)?;
+    let (pid, shared) = (session.pid, &session.shared);
+    let cover = Cover::of(&session, &watch, args.reads);
+    if !cover.logged {
+        bail!(cover.why_not(&watch, pid, args.reads));
+    }
+    let found = last(
+        shared,
+        &Asked {
+            addr: watch.addr,
+            len: watch.len,
+            reads: args.reads,
+            most: args.number as usize,
+        },
+    );
+    let now = sys::tsc();
+    let ago = |tsc: u64| {
+        let clock = shared.clock();
+        clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now)))
+    };
+    let mut text = String::new();
+    if args.json {
+        head_json(&mut text, &session, &watch, &cover, &found, &ago);
+    } else {
+        head(&mut text, &session, &watch, &cover, &ago)?;
+    }
+    let look = Look::of(args.json, stdout().is_terminal());
+    let mut formatter = Formatter::new(look);
+    let mut told = false;
+    for hit in &found.hits {
+        if found.reaches_back.is_some_and(|from| hit.time < from) && !told && look != Look::Json {
+            reach(&mut text, &found, &ago)?;
+            told = true;
+        }
+        let when = When::Ago(ago(hit.time));
+        let record = Record {
+            hit,
+            pid: None,
+            when,
+            number: 0,
+            watch: &watch,
+        };
+        formatter.hit(&mut text, &record, &program);
+    }
+    if look != Look::Json && !told && found.hits.len() < args.number as usize {
+        match found.reaches_back {
+            Some(_) => reach(&mut text, &found, &ago)?,
+            None if found.hits.is_empty() => {
+                let verb = if args.reads { "accessed" } else { "written" };
+                writeln!(text, "  nobody has {verb} it since the watch was set")?;
+            }
+            None => writeln!(text, "  that is all since the watch was set")?,
+        }
+        if cover.rejected > 0 {
+            let n = count(cover.rejected, "hit");
+            writeln!(
+                text,
+                "  ({n} did not pass the watch's filter, and were not kept)"
+            )?;
+        }
+    }
+    let _ = stdout().write_all(text.as_bytes());
+    Ok(!found.hits.is_empty())
+}
+
+fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
+    let problem = |problem: Problem| anyhow::anyhow!("{problem}");
+    // A bare address is one byte, which finds whatever covers it.
+    let bare = what.trim().strip_prefix("0x");
+    let text = match bare.map(|hex| u64::from_str_radix(hex, 16)) {
+        Some(Ok(_)) => format!("{}:1", what.trim()),
+        _ => what.to_string(),
+    };
+    let spec = Spec::parse(&text).map_err(problem)?;
+    let memory = LazyMemory::of(pid);
+    let watch = program.resolve(&spec, &memory).map_err(problem)?;
+    if watch.heap {
+        bail!("`{what}` is all of the heap; ask for an address in it");
+    }
+    Ok(watch)
+}
+
+impl Cover {
+    fn of(session: &Session, watch: &Watched, reads: bool) -> Cover {
+        let mut cover = Cover::default();
+        let (start, end) = (watch.addr, watch.addr.saturating_add(watch.len));
+        let mut covered: Vec<(u64, u64)> = Vec::new();
+        let mut ids = BTreeSet::new();
+        for line in session.shared.roster() {
+            let what = line.what.load(Ordering::Acquire);
+            let from = line.start.load(Ordering::Relaxed);
+            let to = from.saturating_add(line.len.load(Ordering::Relaxed));
+            if what == 0 || from >= end || to <= start {
+                continue;
+            }
+            if what & listed::ENDED != 0 {
+                cover.ended = true;
+            } else if what & listed::KIND == WatchKind::Read as u32 && !reads {
+                cover.other_kind = true;
+            } else if what & listed::LOGGED == 0 {
+                cover.counted = true;
+            } else {
+                cover.logged = true;
+                cover.since = cover.since.max(line.since.load(Ordering::Relaxed));
+                ids.insert(line.reported_as.load(Ordering::Relaxed));
+                covered.push((from.max(start), to.min(end)));
+            }
+        }
+        covered.sort_unstable();
+        let mut at = start;
+        for (from, to) in covered {
+            cover.uncovered += from.saturating_sub(at);
+            at = at.max(to);
+        }
+        cover.uncovered += end - at;
+        // Several stretches may be reported as one watch.
+        for id in ids {
+            let counters = session.shared.counters(id);
+            let filtered = counters.filtered.load(Ordering::Relaxed);
+            cover.rejected = cover.rejected.saturating_add(filtered);
+        }
+        cover
+    }
+
+    fn why_not(&self, watch: &Watched, pid: i32, reads: bool) -> String {
+        let what = format!(
+            "cannot tell who has {} `{}` ({:#x})",
+            if reads { "accessed" } else { "written" },
+            watch.name,
+            watch.addr
+        );
+        match () {
+            _ if self.counted => format!(
+                "{what}: its watch in process {pid} only counts; watch it without --quiet (with `log` in `monitor ulpf watch`)"
+            ),
+            _ if self.other_kind => format!(
+                "{what}: process {pid} watches it for reads only; ask with --reads, or watch it with :rw"
+            ),
+            _ if self.ended => {
+                format!("{what}: its watch in process {pid} has been taken away; set it again")
+            }
+            _ => format!(
+                "{what}: it is not watched in process {pid}; watch it, and ask when it has happened again"
+            ),
+        }
+    }
+}
+
+fn head(
+    text: &mut String,
+    session: &Session,
+    watch: &Watched,
+    cover: &Cover,
+    ago: &impl Fn(u64) -> u64,
+) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{}, {} at {:#x} in process {} ({}), watched for {}:",
+        Text(&watch.name),
+        count(watch.len, "byte"),
+        watch.addr,
+        session.pid,
+        name(session.pid),
+        Seconds(ago(cover.since))
+    )?;
+    if cover.uncovered > 0 {
+        let n = count(cover.uncovered, "byte");
+        writeln!(
+            text,
+            "  ({n} of it not watched: what happened there is not known)"
+        )?;
+    }
+    Ok(())
+}
+
+fn reach(text: &mut String, found: &Found, ago: &impl Fn(u64) -> u64) -> std::fmt::Result {
+    let from = found.reaches_back.unwrap_or(0);
+    let what = match found.hits.is_empty() {
+        true => "nobody has written it since then",
+        false => "there may have been others before",
+    };
+    writeln!(
+        text,
+        "  (all threads' hits are known only for the last {}: {what})",
+        Seconds(ago(from))
+    )
+}
+
+fn head_json(
+    text: &mut String,
+    session: &Session,
+    watch: &Watched,
+    cover: &Cover,
+    found: &Found,
+    ago: &impl Fn(u64) -> u64,
+) {
+    /// docs/json.md describes it.
+    #[derive(Serialize)]
+    struct Last<'a> {
+        r#type: &'static str,
+        pid: i32,
+        ulpf: i32,
+        spec: &'a str,
+        addr: Address,
+        len: u64,
+        found: usize,
+        watched_since: words::Seconds,
+        unwatched_bytes: u64,
+        rejected: u64,
+        reaches_back: Option<words::Seconds>,
+    }
+    let last = Last {
+        r#type: "last",
+        pid: session.pid,
+        ulpf: session.by,
+        spec: &watch.spec,
+        addr: Address(watch.addr),
+        len: watch.len,
+        found: found.hits.len(),
+        watched_since: words::Seconds(ago(cover.since)),
+        unwatched_bytes: cover.uncovered,
+        rejected: cover.rejected,
+        reaches_back: found.reaches_back.map(|from| words::Seconds(ago(from))),
+    };
+    json::append(text, &last);
+}
+
+/// Nanoseconds, for people.
+struct Seconds(u64);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} s", Duration::from_nanos(self.0).as_secs_f64())
+    }
+}

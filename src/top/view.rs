@@ -1,0 +1,56 @@
+//! The views of a session, and what is chosen in each: the selected row, the order, what is searched for.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum View {
+    Watches,
+    Sites,
+    Pages,
+    Threads,
+    Hits,
+}
+
+pub const VIEWS: [View; 5] = [
+    View::Watches,
+    View::Sites,
+    View::Pages,
+    View::Threads,
+    View::Hits,
+];
+
+impl View {
+    pub fn title(self) -> &'static str {
+        match self {
+            View::Watches => "Watches",
+            View::Sites => "Sites",
+            View::Pages => "Pages",
+            View::Threads => "Threads",
+            View::Hits => "Hits",
+        }
+    }
+}
+
+/// Selection and order of a view.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Key of the selected row; in the feed none means the youngest.
+    pub selected: Option<u64>,
+    pub offset: usize,
+    /// Column by which it is sorted.
+    pub sort: usize,
+    pub reverse: bool,
+    pub search: String,
+}
+
+/// Does a hit pass the feed's filter? All words have to be in its watch, its place, or be its thread.
+pub fn passes(filter: &str, name: &str, place: &str, tid: u32) -> bool {
+    let mut words = filter.split_whitespace();
+    words.all(|word| contains(name, word) || contains(place, word) || word.parse() == Ok(tid))
+}
+
+/// Without regard to case.
+pub fn contains(text: &str, word: &str) -> bool {
+    if word.chars().any(char::is_uppercase) {
+        return text.contains(word);
+    }
+    text.contains(word) || text.to_lowercase().contains(word)
+}

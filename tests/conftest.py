@@ -1,0 +1,164 @@
+"""How pytest runs these tests: their limits and order, which of them share the machine, what they leave behind.
+
+Attributes of a test or of its class say how the test is run:
+
+    limit   seconds, times ULPF_TEST_PATIENCE; a test that exceeds them is stopped and fails (90 if nothing is said).
+            With pytest-xdist, tests with a long limit start first.
+    idle    the test waits for most of its time: with pytest-xdist, such tests run one by one, beside the others
+    alone   the test needs the machine for itself: with pytest-xdist, it runs when all others are done
+
+The whole text of a failed test is in target/failed-tests; what is shown is cut to its ends.
+"""
+
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+
+import pytest
+
+from lib import leftovers
+from lib.env import PATIENCE
+
+# So many lines of what a failed test has said are shown, and so much of each.
+LINES, COLUMNS = 60, 400
+
+# A test that does not heed its limit has so many more seconds; then its worker ends.
+GRACE = 30
+
+
+def dotted(nodeid):
+    """gdb/test_watch.py::Watch::test_five is gdb.test_watch.Watch.test_five: the form that SPECIFICATION.md uses."""
+    return nodeid.removeprefix("tests/").replace(".py", "").replace("::", ".").replace("/", ".")
+
+
+def says(item, name, default):
+    """An attribute of a test or of its class."""
+    return getattr(item.function, name, getattr(item.cls, name, default))
+
+
+def limit(item):
+    return says(item, "limit", 90) * PATIENCE
+
+
+def worker(config):
+    """The name of the pytest-xdist worker that this process is, or None."""
+    return config.workerinput["workerid"] if hasattr(config, "workerinput") else None
+
+
+# ---- which tests, and in which order ----
+
+def pytest_addoption(parser):
+    parser.addoption("--named", metavar="WORD", action="append", default=[],
+                     help="only tests with this in their names, such as gdb.test_watch or Watch.test_five (may be repeated)")
+
+
+def pytest_collection_modifyitems(config, items):
+    words = [dotted(word) for word in config.getoption("--named")]
+    if words:
+        wanted = [item for item in items if any(word in dotted(item.nodeid) for word in words)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+        items[:] = wanted
+    for item in items:
+        item.add_marker(pytest.mark.timeout(limit(item)))
+    if worker(config):
+        # A long test that starts last keeps one processor busy and all others idle.
+        items.sort(key=lambda item: -limit(item))
+    if worker(config) == "gw0":
+        kinds = {item.nodeid: kind for kind in ("idle", "alone") for item in items if says(item, kind, False)}
+        with open(os.path.join(config.workerinput["shared"], "kinds"), "w") as file:
+            json.dump(kinds, file)
+
+
+# ---- pytest-xdist ----
+
+def pytest_configure(config):
+    # Tests that share a machine's boot (lib/vm.py) know by it what belongs to this run.
+    run = os.environ.setdefault("ULPF_TEST_RUN", f"{os.getpid()}-{time.time():.0f}")
+    if worker(config):
+        # A group and a session of its own: what a test leaves in them is found.
+        os.setsid()
+        # A shell's background jobs ignore SIGINT and SIGQUIT, what nohup starts ignores SIGHUP; the programs under test
+        # would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for ignored in signal.SIGHUP, signal.SIGQUIT:
+            signal.signal(ignored, signal.SIG_DFL)
+    else:
+        config.pluginmanager.register(Failures(os.path.join(config.rootpath, "..", "target", "failed-tests")))
+    if not worker(config) and config.getoption("dist", "no") != "no":
+        config.shared = tempfile.mkdtemp(prefix="ulpf-tests-")
+        if len(config.option.tx) > 1:
+            # One more, for the tests that idle.
+            config.option.tx.append("popen")
+    leftovers.mark(f"{run}/{worker(config) or 'main'}/", session=bool(worker(config)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["shared"] = node.config.shared
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config):
+    from lib.scheduling import Scheduling
+
+    def kinds():
+        with open(os.path.join(config.shared, "kinds")) as file:
+            return json.load(file)
+    return Scheduling(len(config.option.tx), kinds)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    leftovers.end(f"{os.environ['ULPF_TEST_RUN']}/{node.gateway.id}/")
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "shared"):
+        shutil.rmtree(config.shared, ignore_errors=True)
+        # Workers may have been ended in the middle of their tests.
+        leftovers.end(f"{os.environ['ULPF_TEST_RUN']}/")
+
+
+# ---- one test ----
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    if worker(item.config):
+        faulthandler.dump_traceback_later(limit(item) + GRACE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    left = leftovers.end(leftovers.own(), grace=1)
+    if left:
+        warnings.warn(pytest.PytestWarning(f"left behind, and ended: {', '.join(left)}"), stacklevel=1)
+
+
+def ends(text, first=LINES // 3, last=LINES - LINES // 3):
+    """The first and the last lines."""
+    lines = [line if len(line) <= COLUMNS else f"{line[:COLUMNS]} … ({len(line) - COLUMNS} more)" for line in text.rstrip().splitlines()]
+    if len(lines) > first + last:
+        lines[first:-last] = [f"… ({len(lines) - first - last} lines)"]
+    return "\n".join(lines)
+
+
+class Failures:
+    """Writes down what failed tests have said, and cuts what is shown."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report):
+        if not report.failed:
+            return
+        os.makedirs(self.folder, exist_ok=True)
+        with open(os.path.join(self.folder, dotted(report.nodeid)), "w") as file:
+            file.write("\n".join([report.longreprtext, *(f"---- {title}\n{text}" for title, text in report.sections)]))
+        # The assertion stands at the head or the foot of the one, what led to it at the foot of the other.
+        if ends(report.longreprtext) != report.longreprtext.rstrip():
+            report.longrepr = ends(report.longreprtext)
+        report.sections = [(title, ends(text, 0, LINES)) for title, text in report.sections]

@@ -1,0 +1,264 @@
+"""tests/run and tests/conftest.py, with little tests of their own."""
+
+import functools
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+from lib.env import PATIENCE, ROOT
+
+VERDICTS = '''
+import os, subprocess, sys, time, unittest
+
+class Verdicts(unittest.TestCase):
+    def test_passes(self):
+        pass
+
+    def test_fails(self):
+        for number in range(1000):
+            print(f"line {number} of what it says")
+        self.assertEqual(1, 2)
+
+    def test_a_part_fails(self):
+        for part in "first", "second", "third":
+            with self.subTest(part):
+                self.assertNotEqual(part, "second")
+
+    def test_a_clean_up_fails(self):
+        self.addCleanup(self.fail, "in its clean-up")
+
+    def test_skips(self):
+        self.skipTest("the reason")
+
+    @unittest.expectedFailure
+    def test_a_known_failure(self):
+        self.fail("as we know")
+
+    @unittest.expectedFailure
+    def test_a_failure_that_is_none(self):
+        pass
+
+    def test_dies(self):
+        os._exit(0)
+
+
+class Limits(unittest.TestCase):
+    limit = 0.3
+
+    def tearDown(self):
+        print("its tearDown has run")
+
+    def test_takes_too_long(self):
+        try:
+            time.sleep(100)
+        except Exception:
+            pass
+
+
+class Leftovers(unittest.TestCase):
+    def test_leaves_processes(self):
+        for options in dict(start_new_session=True), dict(env={}):
+            left = subprocess.Popen(["sleep", "1000"], **options)
+            print(left.pid, file=open(f"left-{left.pid}", "w"))
+'''
+
+SECOND_ATTEMPT = '''
+import os, unittest
+
+class Again(unittest.TestCase):
+    def test_unsteady(self):
+        new = not os.path.exists("seen")
+        open("seen", "w").close()
+        self.assertFalse(new, "the first time")
+
+    def test_steady(self):
+        pass
+'''
+
+ORDER = '''
+import json, time, unittest
+
+class Order(unittest.TestCase):
+    def tell(self):
+        start = time.monotonic()
+        time.sleep(0.2)
+        with open("order", "a") as file:
+            file.write(json.dumps([self._testMethodName, start, time.monotonic()]) + "\\\\n")
+'''.replace("\\\\n", "\\n") + "".join(f'''
+    def test_{name}(self):
+        self.tell()
+    {attributes and f"test_{name}.{attributes}"}
+''' for name, attributes in [*((f"together_{n}", "") for n in range(6)), *((f"idle_{n}", "idle = True") for n in range(3)),
+                             *((f"alone_{n}", "alone = True") for n in range(3)), ("z_long", "limit = 100")])
+
+
+class Said:
+    """What tests/run said of a suite: its text, its exit status, the folder that it ran in."""
+
+    def __init__(self, source, *options):
+        self.folder = tempfile.mkdtemp(prefix="ulpf-test-")
+        tests = os.path.join(self.folder, "tests")
+        os.makedirs(os.path.join(tests, "little"))
+        for name in "run", "conftest.py", "pytest.ini":
+            shutil.copy(os.path.join(ROOT, "tests", name), tests)
+        os.symlink(os.path.join(ROOT, "tests", "lib"), os.path.join(tests, "lib"))
+        with open(os.path.join(tests, "little", "test_little.py"), "w") as file:
+            file.write(source)
+        with open(os.path.join(tests, "little", "__init__.py"), "w"):
+            pass
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("ULPF_TEST_RUN", "PYTEST_"))}
+        done = subprocess.run([sys.executable, os.path.join(tests, "run"), *options], cwd=self.folder, env=env, timeout=60 * PATIENCE,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.text, self.status = done.stdout, done.returncode
+
+    def lines(self, start):
+        return [line for line in self.text.splitlines() if line.startswith(start)]
+
+    def read(self, *names):
+        with open(os.path.join(self.folder, *names)) as file:
+            return file.read()
+
+    @property
+    def last(self):
+        return self.text.splitlines()[-1]
+
+
+class RunnerCase(unittest.TestCase):
+    """Each suite runs once for the tests of a class."""
+
+    @classmethod
+    @functools.cache
+    def said(cls, *options):
+        said = Said(cls.SUITE, *options)
+        cls.addClassCleanup(shutil.rmtree, said.folder, ignore_errors=True)
+        return said
+
+
+class Verdicts(RunnerCase):
+    SUITE = VERDICTS
+
+    @classmethod
+    def all(cls):
+        return cls.said("--junit-xml=told.xml")
+
+    def test_each_is_counted(self):
+        said = self.all()
+        self.assertEqual(said.last, "2 passed, 6 failed, 2 skipped", said.text)
+        self.assertEqual(said.status, 1)
+        names = [line.rsplit("::", 1)[1] for line in said.lines("failed: tests/little/test_little.py::")]
+        self.assertEqual(names, ["test_takes_too_long", "test_a_clean_up_fails", "test_a_failure_that_is_none", "test_a_part_fails",
+                                 "test_dies", "test_fails"], said.text)
+        # Six failures are no accident.
+        self.assertNotIn("again:", said.text)
+
+    def test_a_skip_says_why(self):
+        self.assertRegex(self.all().text, r"SKIPPED \[1\] .*the reason")
+
+    def test_what_failed_tests_said(self):
+        """All of it is written down, its end is shown."""
+        said = self.all()
+        self.assertNotIn("\nline 1 of what it says\n", said.text)
+        self.assertIn("\nline 999 of what it says\n", said.text)
+        written = said.read("target", "failed-tests", "little.test_little.Verdicts.test_fails")
+        for expected in "1 != 2", "line 1 of what it says\n", "line 999 of what it says\n":
+            self.assertIn(expected, written)
+        self.assertIn("'second'", said.read("target", "failed-tests", "little.test_little.Verdicts.test_a_part_fails"))
+        self.assertIn("in its clean-up", said.read("target", "failed-tests", "little.test_little.Verdicts.test_a_clean_up_fails"))
+
+    def test_a_limit(self):
+        """What the test would catch stops it all the same, and it has its tearDown."""
+        written = self.all().read("target", "failed-tests", "little.test_little.Limits.test_takes_too_long")
+        self.assertRegex(written, r"Timeout >0\.\d+s|Timeout \(>0\.\d+s\)")
+        self.assertIn("its tearDown has run", written)
+
+    def test_nothing_is_left_running(self):
+        said = self.all()
+        left = [int(path.rsplit("-", 1)[1]) for path in glob.glob(os.path.join(said.folder, "left-*"))]
+        self.assertEqual(len(left), 2)
+        for pid in left:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), said.text)
+            self.assertIn(f"sleep ({pid})", said.text)
+        self.assertIn("left behind, and ended: ", said.text)
+
+    def test_junit(self):
+        suite, = xml.etree.ElementTree.fromstring(self.all().read("told.xml"))
+        bad = {case.get("name") for case in suite.iter("testcase") if {part.tag for part in case} & {"failure", "error"}}
+        self.assertEqual(bad, {"test_takes_too_long", "test_a_clean_up_fails", "test_a_failure_that_is_none", "test_a_part_fails",
+                               "test_dies", "test_fails"})
+        self.assertEqual(suite.get("skipped"), "2")
+
+    def test_words(self):
+        one = "little.test_little.Limits.test_takes_too_long\n"
+        for word in "Limits", "little.test_little.Limits", "tests/little/test_little.py::Limits::test_takes_too_long":
+            self.assertEqual(Said(VERDICTS, "--list", word).text, one)
+        said = Said(VERDICTS, "-j", "1", "there.is.none")
+        self.assertEqual(said.last, "0 passed, 0 failed, 0 skipped")
+        self.assertNotEqual(said.status, 0)
+
+    def test_a_file_that_cannot_be_loaded(self):
+        said = Said("import there_is_none", "-j", "1")
+        self.assertEqual(said.last, "0 passed, 1 failed, 0 skipped", said.text)
+        self.assertNotEqual(said.status, 0)
+
+    def test_list(self):
+        said = Said(VERDICTS, "--list", "Limits", "Leftovers")
+        self.assertEqual((said.text, said.status), ("little.test_little.Leftovers.test_leaves_processes\n"
+                                                    "little.test_little.Limits.test_takes_too_long\n", 0))
+
+
+class SecondAttempt(RunnerCase):
+    SUITE = SECOND_ATTEMPT
+
+    def test_it_is_named(self):
+        said = self.said()
+        self.assertEqual((said.last, said.status), ("2 passed, 0 failed, 0 skipped", 0), said.text)
+        self.assertEqual(len(said.lines("unsteady (passed only at the second attempt, to be looked into): "
+                                        "tests/little/test_little.py::Again::test_unsteady")), 1, said.text)
+
+    def test_none_for_some_tests_only(self):
+        said = Said(SECOND_ATTEMPT, "-j", "1", "Again")
+        self.assertEqual((said.last, said.status), ("1 passed, 1 failed, 0 skipped", 1), said.text)
+
+
+class Order(RunnerCase):
+    SUITE = ORDER
+
+    def intervals(self, said):
+        return {name: (start, end) for name, start, end in map(json.loads, said.read("order").splitlines())}
+
+    def overlapping(self, one, other):
+        return one[0] < other[1] and other[0] < one[1]
+
+    def test_side_by_side(self):
+        said = self.said()
+        self.assertEqual(said.last, "13 passed, 0 failed, 0 skipped", said.text)
+        ran = self.intervals(said)
+        for name, times in ran.items():
+            beside = [other for other in ran if other != name and self.overlapping(times, ran[other])]
+            if "alone" in name:
+                self.assertEqual(beside, [], ran)
+            if "idle" in name:
+                self.assertFalse([other for other in beside if "idle" in other], ran)
+            if "together" in name:
+                # Of two workers and the one beside them.
+                self.assertTrue(all(re.match("test_(together|idle|z_long)", other) for other in beside), ran)
+        self.assertTrue(any(self.overlapping(ran[f"test_together_{n}"], ran["test_idle_0"]) for n in range(6)), ran)
+        last = max(end for name, (_, end) in ran.items() if "alone" not in name)
+        self.assertTrue(all(ran[f"test_alone_{n}"][0] >= last for n in range(3)), ran)
+
+    def test_a_long_one_starts_first(self):
+        ran = self.intervals(self.said())
+        self.assertLessEqual(sorted(ran, key=lambda name: ran[name][0]).index("test_z_long"), 2)
+
+    def test_one_worker(self):
+        said = Said(ORDER, "-j", "1")
+        self.assertEqual(said.last, "13 passed, 0 failed, 0 skipped", said.text)
+        times = sorted(self.intervals(said).values())
+        self.assertTrue(all(one[1] <= other[0] for one, other in zip(times, times[1:])))

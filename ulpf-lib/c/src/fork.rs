@@ -1,0 +1,111 @@
+//! fork(2): the child gets its memory as private memory, watched by nobody.
+//!
+//! ```text
+//!  parent                                   child
+//!  becomes the changer, guards all it moved
+//!  fork ───────────────────────────────────▶ copies what it still shares with the parent
+//!  waits on a pipe  ◀── end of file ──────── closes the pipe; no watches, no guards
+//!  guards as before, no longer the changer
+//! ```
+//! vfork and posix_spawn share the memory until exec, and are not concerned; neither is a bare clone(2),
+//! whose child must exec or leave: it has none of our generated code, but still shares the memory that was moved.
+
+use std::sync::{Mutex, Once, PoisonError};
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+use crate::change;
+use crate::engine;
+use crate::mask;
+use crate::model::MODEL;
+use crate::shared::Changer;
+use crate::stacks::{self, OwnBlock};
+
+/// What the thread that forks keeps from before until after.
+struct Between {
+    own: OwnBlock,
+    changer: Changer,
+    mask: u64,
+    pipe: Option<[i32; 2]>,
+}
+
+// SAFETY: put in and taken out by one thread, which is the changer meanwhile. (In the child it has another number.)
+unsafe impl Send for Between {}
+
+static BETWEEN: Mutex<Option<Between>> = Mutex::new(None);
+
+fn keep(between: Option<Between>) -> Option<Between> {
+    let mut kept = BETWEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    core::mem::replace(&mut *kept, between)
+}
+
+pub fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: three functions that live as long as the process.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+fn close(fd: i32) {
+    // SAFETY: ours.
+    let _ = unsafe { sys!(k::__NR_close, fd) };
+}
+
+extern "C" fn before() {
+    let Some(own) = OwnBlock::claim() else { return };
+    let mask = mask::block_asynchronous();
+    let mut changer = change::join();
+    let mut fds = [0i32; 2];
+    // SAFETY: two descriptors.
+    let pipe = unsafe { sys!(k::__NR_pipe2, fds.as_mut_ptr(), k::O_CLOEXEC) };
+    change::aside(own, || MODEL.get(&mut changer).before_fork());
+    keep(Some(Between {
+        own,
+        changer,
+        mask,
+        pipe: pipe.is_ok().then_some(fds),
+    }));
+}
+
+extern "C" fn in_parent() {
+    let Some(mut between) = keep(None) else {
+        return;
+    };
+    if let Some([read, write]) = between.pipe {
+        close(write);
+        let mut byte = 0u8;
+        // SAFETY: one byte. The end of the file says that the child is done, or gone.
+        while unsafe { sys!(k::__NR_read, read, &mut byte as *mut u8, 1) }
+            .is_err_and(|e| e.0 == libc::EINTR)
+        {}
+        close(read);
+    }
+    change::aside(between.own, || MODEL.get(&mut between.changer).after_fork());
+    change::end(between.own, between.changer);
+    mask::set(between.mask);
+}
+
+extern "C" fn in_child() {
+    let Some(mut between) = keep(None) else {
+        return;
+    };
+    stacks::after_fork(between.own);
+    change::aside(between.own, || {
+        if !MODEL.get(&mut between.changer).in_child() {
+            let text = b"libulpf: no memory for a forked child's copy of watched memory\n";
+            // SAFETY: writes a constant, then ends the process.
+            unsafe {
+                let _ = sys!(k::__NR_write, 2, text.as_ptr(), text.len());
+                let _ = sys!(k::__NR_exit_group, 127);
+            }
+        }
+    });
+    if let Some(pipe) = between.pipe {
+        pipe.into_iter().for_each(close);
+    }
+    engine::after_fork(&mut between.changer);
+    change::end(between.own, between.changer);
+    mask::set(between.mask);
+}

@@ -1,0 +1,51 @@
+//! Sets of signals, and the set that the calling thread blocks.
+
+use linux_raw_sys::general as k;
+use ulpf_lib::sys;
+
+pub const SIGILL: i32 = 4;
+pub const SIGTRAP: i32 = 5;
+pub const SIGBUS: i32 = 7;
+pub const SIGFPE: i32 = 8;
+pub const SIGSEGV: i32 = 11;
+/// What an instruction can raise, and we handle.
+pub const OURS: [i32; 5] = [SIGSEGV, SIGBUS, SIGTRAP, SIGFPE, SIGILL];
+
+pub const ALL: u64 = u64::MAX;
+pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+/// In our handlers: what they do raises no SIGTRAP, and sent ones would come one inside the other.
+pub const INSIDE: u64 = ALL & !SYNCHRONOUS | bit(SIGTRAP);
+
+pub const fn bit(signo: i32) -> u64 {
+    1 << (signo - 1)
+}
+
+/// Blocks what is asynchronous; the mask before.
+pub fn block_asynchronous() -> u64 {
+    set(ALL & !SYNCHRONOUS)
+}
+
+/// Blocks these, too.
+pub fn block(mask: u64) {
+    change(k::SIG_BLOCK, mask);
+}
+
+/// Blocks these and no others; the mask before.
+pub fn set(mask: u64) -> u64 {
+    change(k::SIG_SETMASK, mask)
+}
+
+fn change(how: u32, mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: two words.
+    let _ = unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            how,
+            &raw const mask,
+            &raw mut old,
+            8
+        )
+    };
+    old
+}

@@ -1,0 +1,85 @@
+//! What a stub in the same process (`stub_link.rs`) is told of the accesses that we have made elsewhere.
+
+use ulpf_engine::access::AccessList;
+use ulpf_lib::door::{Made, Told};
+
+use crate::memory;
+use crate::shared::Unchanging;
+use crate::stacks::{OLD, OwnBlock};
+use crate::stub_link::{self, present};
+
+/// Most accesses of one instruction.
+const MOST: usize = 64;
+
+/// Keeps what these accesses are about to change, if a stub is there. `false`: it is not kept.
+pub fn save_old(own: OwnBlock, still: &Unchanging, list: &AccessList) -> bool {
+    let total: u64 = list.iter().map(|a| a.len).sum();
+    if !present() || total > OLD as u64 {
+        return false;
+    }
+    let mut to = own.old() as u64;
+    for a in list.iter() {
+        // SAFETY: all of them together are not longer than the buffer.
+        if !unsafe { memory::save(still, to, a.addr.0, a.len) } {
+            return false;
+        }
+        to += a.len;
+    }
+    true
+}
+
+/// Tells of an instruction that was performed: `context` is what we return to; `kept`: what [`save_old`] has
+/// answered. `true`: the thread is to stop for it.
+pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept: bool) -> bool {
+    if !present() {
+        return false;
+    }
+    let mut made = [Made::default(); MOST];
+    let mut count = 0;
+    for (to, a) in made.iter_mut().zip(list.iter()) {
+        *to = Made {
+            addr: a.addr.0,
+            len: a.len,
+            kind: a.kind as u64,
+        };
+        count += 1;
+    }
+    let old = match kept {
+        true => own.old() as u64,
+        false => 0,
+    };
+    let told = Told {
+        pc,
+        context,
+        stack: own.bounds(),
+        made: made.as_ptr() as u64,
+        count,
+        old,
+        nr: -1,
+        args: [0; 6],
+        result: 0,
+    };
+    stub_link::report(&told)
+}
+
+/// Tells of a system call that has moved bytes between these places and somewhere else.
+pub fn system_call(
+    own: OwnBlock,
+    (nr, pc, args): (u32, u64, [u64; 6]),
+    made: &[Made],
+    old: u64,
+    result: i64,
+) {
+    let told = Told {
+        pc,
+        context: 0,
+        stack: own.bounds(),
+        made: made.as_ptr() as u64,
+        count: made.len() as u64,
+        old,
+        nr: nr.into(),
+        args,
+        result,
+    };
+    stub_link::report(&told);
+}
