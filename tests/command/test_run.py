@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from lib.cases import line
-from lib.env import PATIENCE, ULPF, bare, example, ulpf_only
+from lib.env import PATIENCE, ULPF, bare, example, source_of, ulpf_only
 from lib.run import Json, run, ulpf
 
 
@@ -22,7 +22,7 @@ class Run(unittest.TestCase):
                                           ("d", "40", "41"), ("e", "50", "51"), ("a", "11", "12")])
         self.assertEqual([hit["silent"] for hit in said.hits], [False, False, True, False, False, False, False])
         self.assertEqual({hit["function"] for hit in said.hits}, {"main"})
-        with open(os.path.join(os.path.dirname(example("")), "..", "five.c")) as source:
+        with open(source_of("five.c")) as source:
             lines = source.read().splitlines()
         self.assertEqual([lines[hit["line"] - 1].split(";")[0].strip() for hit in said.hits],
                          ["a = 11", "b = 21", "b = 21", "c = 31", "d = 41", "e = 51", "a = 12"])
