@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    const SOURCE: &str = "../src/symbols/fixtures/conditions.c";
+    const SOURCE: &str = "../command/symbols/fixtures/conditions.c";
     println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-changed=build.rs");
     let out = env::var_os("OUT_DIR").expect("cargo names a folder");

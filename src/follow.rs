@@ -254,7 +254,7 @@ impl Follower {
         .map_err(|stranger| stranger.to_string())?;
         Ok(Exec {
             tid,
-            file: follow::file_of(process.pid, dir, &path),
+            file: process::file_of(process.pid, dir, &path),
             process,
             launched: self.launched && self.child.is_none(),
             settings: self.settings,

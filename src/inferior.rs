@@ -59,7 +59,7 @@ pub struct Inferior {
     /// Started by us rather than attached to.
     pub launched: bool,
     pub settings: Settings,
-    /// The remote serial protocol in no-ack mode; [`crate::rsp::Client`] speaks it.
+    /// The remote serial protocol in no-ack mode; [`crate::inject::client::Client`] speaks it.
     pub control: UnixStream,
     pub shared: SharedArea,
     pub exit: Exit,

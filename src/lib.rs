@@ -1,11 +1,10 @@
 //! The `ulpf` command as a library: starting programs with the stub inside ([`inferior`]), serving
 //! debuggers ([`server`]), and the subcommands.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[macro_use]
 mod say;
 
-pub mod backend;
 mod bench;
 mod bridge;
 pub mod cli;
@@ -14,31 +13,28 @@ pub mod dap;
 mod doctor;
 mod export;
 pub mod follow;
-pub mod foreign;
 mod gdb;
 pub mod inferior;
-pub mod inject;
 mod last;
-pub mod listen;
-pub mod placement;
 pub mod plugin;
 mod programs;
-pub mod rsp;
 pub mod run;
 pub mod server;
 pub mod session;
-pub mod settings;
-pub mod signals;
 pub mod sim;
-mod socket_dir;
-pub mod symbols;
 pub mod top;
 
-/// The C library's text for an errno, without the "(os error N)" that Rust appends.
-pub fn errno_text(errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno).to_string();
-    match text.rfind(" (os error") {
-        Some(at) => text[..at].to_string(),
-        None => text,
-    }
+pub use ulpf_host::errno::errno_text;
+pub use ulpf_host::{foreign, signals};
+pub use ulpf_inject::{backend, placement, settings};
+pub use ulpf_listen as listen;
+use ulpf_listen::socket_dir;
+pub use ulpf_rsp as rsp;
+pub use ulpf_symbols as symbols;
+
+/// Programs, the stub in them, and what is shared with it.
+pub mod inject {
+    pub use ulpf_area::{SharedArea, sessions};
+    pub use ulpf_host::{foreground, process, sys};
+    pub use ulpf_inject::*;
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """A text that somebody else wrote (names of symbols, files and threads), written so that it is only text.
 
-As src/foreign/text.rs does it: what a terminal would obey, and what changes how its neighbours read, is shown.
+As command/host/src/foreign/text.rs does it: what a terminal would obey, and what changes how its neighbours read, is shown.
 """
 
 import re

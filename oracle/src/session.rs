@@ -2,11 +2,12 @@
 
 use crate::program::Watch;
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use ulpf_rsp::{Decoder, Event, expand_runs, frame, from_hex, to_hex, unescape};
 
 /// A program of the generator's runs for a second or so between two markers.
 const PATIENCE_MS: i32 = 30_000;
@@ -15,7 +16,9 @@ pub struct Session {
     server: Child,
     to: ChildStdin,
     from: ChildStdout,
-    input: Vec<u8>,
+    decoder: Decoder,
+    /// What has come and was not asked for yet.
+    ready: VecDeque<String>,
     /// Watch number to index in the epoch.
     pub ids: HashMap<u32, u32>,
 }
@@ -40,7 +43,8 @@ impl Session {
             to: server.stdin.take().context("no stdin")?,
             from: server.stdout.take().context("no stdout")?,
             server,
-            input: vec![],
+            decoder: Decoder::default(),
+            ready: VecDeque::new(),
             ids: HashMap::new(),
         };
         s.request("qSupported:swbreak+;hwbreak+;vContSupported+")?;
@@ -51,9 +55,7 @@ impl Session {
     }
 
     fn send(&mut self, body: &str) -> Result<()> {
-        let sum = body.bytes().fold(0u8, u8::wrapping_add);
-        self.to.write_all(format!("${body}#{sum:02x}").as_bytes())?;
-        Ok(())
+        Ok(self.to.write_all(&frame(body.as_bytes()))?)
     }
 
     fn receive(&mut self) -> Result<String> {
@@ -64,13 +66,8 @@ impl Session {
     /// `None`: nothing came in that time.
     fn receive_within(&mut self, milliseconds: i32) -> Result<Option<String>> {
         loop {
-            if let Some(start) = self.input.iter().position(|b| *b == b'$')
-                && let Some(len) = self.input[start..].iter().position(|b| *b == b'#')
-                && self.input.len() > start + len + 2
-            {
-                let body = self.input[start + 1..start + len].to_vec();
-                self.input.drain(..start + len + 3);
-                return Ok(Some(String::from_utf8_lossy(&expand(&body)).into_owned()));
+            if let Some(reply) = self.ready.pop_front() {
+                return Ok(Some(reply));
             }
             let mut poll = libc::pollfd {
                 fd: self.from.as_raw_fd(),
@@ -86,7 +83,17 @@ impl Session {
             let mut buf = [0; 65536];
             let n = self.from.read(&mut buf)?;
             ensure!(n > 0, "the server is gone");
-            self.input.extend(&buf[..n]);
+            let mut broken = None;
+            self.decoder.feed(&buf[..n], |event| match event {
+                Event::Packet(body) => {
+                    let body = unescape(&expand_runs(&body).unwrap_or(body));
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    self.ready.push_back(text);
+                }
+                Event::BadChecksum { .. } | Event::Oversize => broken = Some(event),
+                _ => {}
+            });
+            ensure!(broken.is_none(), "the server sends {broken:?}");
         }
     }
 
@@ -141,11 +148,7 @@ impl Session {
     pub fn monitor(&mut self, commands: &[String]) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for batch in commands.chunks(64) {
-            let hex: String = batch
-                .join(";")
-                .bytes()
-                .map(|b| format!("{b:02x}"))
-                .collect();
+            let hex = to_hex(batch.join(";").as_bytes());
             self.send(&format!("qRcmd,{hex}"))?;
             let mut text = String::new();
             loop {
@@ -216,25 +219,6 @@ fn number(line: &str) -> Option<u32> {
 }
 
 fn unhex(s: &str) -> String {
-    let bytes: Vec<u8> = (0..s.len() / 2)
-        .filter_map(|i| u8::from_str_radix(s.get(2 * i..2 * i + 2)?, 16).ok())
-        .collect();
+    let bytes = from_hex(s.as_bytes()).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Undoes run-length encoding and escapes.
-fn expand(body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len());
-    let mut bytes = body.iter().copied();
-    while let Some(b) = bytes.next() {
-        match b {
-            b'}' => out.extend(bytes.next().map(|b| b ^ 0x20)),
-            b'*' => {
-                let (last, n) = (out.last().copied(), bytes.next().unwrap_or(29) - 29);
-                out.extend(std::iter::repeat_n(last.unwrap_or(0), n as usize));
-            }
-            b => out.push(b),
-        }
-    }
-    out
 }

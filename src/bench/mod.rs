@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod children;
 mod loops;
 mod machine;
 mod packets;
@@ -21,6 +22,7 @@ mod readings;
 mod svg;
 mod table;
 mod tools;
+mod turns;
 
 use anyhow::{Context, Result, bail};
 use cases::CASES;
@@ -32,6 +34,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use table::Table;
+use turns::Bench;
 
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
@@ -70,39 +73,6 @@ pub struct BenchArgs {
     /// Tell every reading when it is taken
     #[arg(short, long)]
     verbose: bool,
-}
-
-/// What the cases work with.
-pub struct Bench {
-    pub quick: bool,
-    /// How often A and B take their turn.
-    pub turns: u32,
-    pub programs: Programs,
-    /// This very command.
-    pub ulpf: PathBuf,
-    /// How long anything may take.
-    pub limit: Duration,
-    pub readings: Readings,
-    /// What could not take part, and why.
-    pub absent: Vec<String>,
-    verbose: bool,
-}
-
-impl Bench {
-    pub fn reading(&mut self, case: &'static str, variant: &str, unit: &'static str, value: f64) {
-        if self.verbose {
-            eprintln!("  {case:10} {variant:48} {value:>16.3} {unit}");
-        }
-        self.readings.add(case, variant, unit, value);
-    }
-
-    /// Says why something does not take part.
-    pub fn skip(&mut self, what: &str, why: &str) {
-        let text = format!("{what} is left out: {why}");
-        if !self.absent.contains(&text) {
-            self.absent.push(text);
-        }
-    }
 }
 
 /// `ulpf bench`: the exit status.

@@ -1,7 +1,7 @@
 //! A server, and a client that says to it what gdb would say, in bulk.
 
+use super::children::wait;
 use super::loops;
-use super::tools::wait;
 use crate::rsp::{self, Decoder, Event};
 use crate::run::arm;
 use anyhow::{Context, Result, bail, ensure};

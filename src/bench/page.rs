@@ -1,7 +1,7 @@
 //! BENCHMARKS.md, the raw readings and the charts in ulpf's own source tree.
 
-use super::Bench;
 use super::table::Table;
+use super::turns::Bench;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;

@@ -13,7 +13,7 @@ use super::packets::process_of;
 use super::state::{PendingChild, Server};
 use super::target::Target;
 use crate::follow::child_in;
-use crate::foreign::numbers::Stranger;
+use crate::foreign::numbers::RelationError;
 use crate::inferior;
 use crate::inject::follow::Child;
 use crate::rsp;
@@ -62,7 +62,9 @@ impl Server {
             false => target.process.child(number),
             true => target.process.vfork_child(number),
         };
-        if let Err(why @ (Stranger::NoChild { .. } | Stranger::OtherRights { .. })) = &process {
+        if let Err(why @ (RelationError::NoChild { .. } | RelationError::OtherRights { .. })) =
+            &process
+        {
             message!(
                 "ulpf server: {} is reported as forked, and left alone: {why}.",
                 number

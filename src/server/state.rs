@@ -7,7 +7,7 @@ use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::packets::PACKET_SIZE;
 use super::target::Target;
-use crate::foreign::numbers::{Process, Stranger};
+use crate::foreign::numbers::{Process, RelationError};
 use crate::inferior::Ending;
 use crate::inject::foreground;
 use crate::listen::Listener;
@@ -22,7 +22,7 @@ pub struct PendingChild {
     pub parent: i32,
     pub vfork: bool,
     /// What the kernel knows by that number. Without it the child is only reported.
-    pub process: Result<Process, Stranger>,
+    pub process: Result<Process, RelationError>,
 }
 
 pub struct Server {

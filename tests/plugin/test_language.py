@@ -1,4 +1,4 @@
-"""The tables of watches and filters (tests/watches.json, filters.json) in gdb; src/symbols runs them for `ulpf run`."""
+"""The tables of watches and filters (tests/watches.json, filters.json) in gdb; command/symbols runs them for `ulpf run`."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class Language(PluginCase):
             cases = json.load(file)["cases"]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "shapes")
-            subprocess.run(["cc", "-g", os.path.join(ROOT, "src/symbols/fixtures/shapes.c"), "-o", program], check=True)
+            subprocess.run(["cc", "-g", os.path.join(ROOT, "command/symbols/fixtures/shapes.c"), "-o", program], check=True)
             gdb = self.session(program, stop="bump")
             gdb(f"source {LOADER}")
             gdb("up")

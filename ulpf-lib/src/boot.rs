@@ -1,6 +1,6 @@
 //! The boot block: what the command tells the stub when it loads it into a program.
 //!
-//! The command (see `src/inject`) maps the stub image, writes one [`BootArgs`] above it and runs
+//! The command (see `command/inject`) maps the stub image, writes one [`BootArgs`] above it and runs
 //! [`BootArgs`]-taking entry points with ptrace. Every entry ends with `int3` and its result in rax
 //! (0, or a negative errno):
 //!

@@ -7,23 +7,12 @@ use super::parts::{AliasMap, Outcome, STATUS, Slow, open, translate};
 use crate::access::{Class, Insn};
 use crate::cpu::{Cpu, Gprs};
 use ulpf_lib::AccessKind::{self, Read, Write};
-
-const CF: u64 = 1;
-const PF: u64 = 1 << 2;
-const AF: u64 = 1 << 4;
-const ZF: u64 = 1 << 6;
-const SF: u64 = 1 << 7;
-const TF: u64 = 1 << 8;
-const DF: u64 = 1 << 10;
-const OF: u64 = 1 << 11;
-const NT: u64 = 1 << 14;
-const AC: u64 = 1 << 18;
-const ID: u64 = 1 << 21;
+use ulpf_lib::eflags::*;
 
 /// What `popf` changes at privilege level 3: IF and IOPL stay, RF is cleared.
-const POPF: u64 = CF | PF | AF | ZF | SF | TF | DF | OF | NT | AC | ID;
+const POPF: u64 = STATUS | TF | DF | NT | AC | ID;
 /// What `pushf` shows: not VM, not RF.
-const PUSHF: u64 = !(1 << 16 | 1 << 17);
+const PUSHF: u64 = !(RF | VM);
 
 /// Why an operation ended early.
 enum Stop {

@@ -3,8 +3,8 @@
 use super::native::FaultInfo;
 use ulpf_lib::{AccessKind, AliasAddr, PAGE_SIZE, PageMap, TargetAddr};
 
-/// rflags bits that instructions with a memory operand may read or change: CF PF AF ZF SF OF.
-pub(super) const STATUS: u64 = 0x8d5;
+/// Flags that instructions with a memory operand may read or change.
+pub(super) use ulpf_lib::eflags::STATUS;
 
 /// Code memory mapped twice, so that no page is ever writable and executable at once. The engine
 /// owns all of it. Lives as long as the process.

@@ -1,10 +1,10 @@
 //! How the number of watches, and that of threads, changes what an access costs.
 
-use super::super::Bench;
 use super::super::packets::Session;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, count as whole, some};
 use super::super::tools::{Measured, PATCHED, Run};
+use super::super::turns::Bench;
 use anyhow::Result;
 use std::process::Command;
 use std::time::Instant;

@@ -1,11 +1,11 @@
 //! The thesis's table 4.6: 8 pages, code as compilers make it without optimisation, beside gdb.
 
-use super::super::Bench;
 use super::super::published::TABLE_4_6;
 use super::super::readings::Readings;
 use super::super::svg::{self, Line};
 use super::super::table::{Goal, Table, Unit, some, times};
 use super::super::tools::{PATCHED, Peer, Run, TRAP};
+use super::super::turns::Bench;
 use super::sweep::{Random, gdb_watches, software, ulpf};
 use anyhow::Result;
 use std::collections::BTreeSet;

@@ -1,13 +1,14 @@
 //! The whole heap watched: the thesis's programs, and three that everybody knows. And the static count
 //! of what can be patched.
 
-use super::super::Bench;
+use super::super::children::finish;
 use super::super::machine::find;
 use super::super::programs::{has_quantum, missing};
 use super::super::published::TABLE_4_8;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, count as whole, counted as number, some, times};
-use super::super::tools::{Counted, How, Run, finish};
+use super::super::tools::{Counted, How, Run};
+use super::super::turns::Bench;
 use super::redis;
 use crate::coverage;
 use anyhow::{Result, ensure};

@@ -10,9 +10,9 @@ mod store;
 mod sweep;
 mod system;
 
-use super::Bench;
 use super::readings::Readings;
 use super::table::Table;
+use super::turns::Bench;
 use anyhow::Result;
 
 pub struct Case {

@@ -1,9 +1,9 @@
 //! The plugin's own watches, past gdb's breakpoint table: what ten thousand of them cost at a stop.
 
-use super::super::Bench;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, some};
 use super::super::tools::{Peer, Run};
+use super::super::turns::Bench;
 use crate::plugin;
 use anyhow::{Context, Result};
 

@@ -1,10 +1,11 @@
 //! redis-server: with an idle watch, and with its whole heap watched.
 
-use super::super::Bench;
+use super::super::children::wait;
 use super::super::machine::find;
 use super::super::readings::Readings;
 use super::super::table::{Table, figure, some};
-use super::super::tools::{Counted, How, PATCHED, wait};
+use super::super::tools::{Counted, How, PATCHED};
+use super::super::turns::Bench;
 use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSection};
 use std::fs;

@@ -1,10 +1,10 @@
 //! What a debugger waits for: stops, start-up, arming packet by packet.
 
-use super::super::Bench;
 use super::super::packets::{Client, Server, Session};
 use super::super::readings::Readings;
 use super::super::table::{Table, count as whole, some};
 use super::super::tools::{Peer, Run};
+use super::super::turns::Bench;
 use anyhow::{Context, Result};
 use std::fs;
 use std::process::{Command, Stdio};

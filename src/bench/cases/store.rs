@@ -1,11 +1,11 @@
 //! What one store to a guarded page costs, by what becomes of it.
 
-use super::super::Bench;
 use super::super::packets::Session;
 use super::super::published::{TABLE_4_1_HARDWARE, TABLE_4_1_SIGNALS};
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, figure, some};
 use super::super::tools::{How, Measured, PATCHED, Peer, Run, TRAP};
+use super::super::turns::Bench;
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;

@@ -1,11 +1,11 @@
 //! The thesis's loop: each byte of 256 pages stored in address order, with watches here and there.
 
-use super::super::Bench;
 use super::super::published::{Sparse, TABLE_4_3, TABLE_4_4, TABLE_4_5};
 use super::super::readings::Readings;
 use super::super::svg::{self, Line};
 use super::super::table::{Goal, Table, Unit, count, some, times};
 use super::super::tools::{How, PATCHED, Peer, Run, TRAP};
+use super::super::turns::Bench;
 use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 use std::path::Path;

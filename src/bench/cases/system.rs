@@ -1,9 +1,10 @@
 //! Programs that have nothing to do with what is watched, their system calls, and placement.
 
-use super::super::Bench;
+use super::super::children::finish;
 use super::super::readings::Readings;
 use super::super::table::{Goal, Table, Unit, count, figure, some, times};
-use super::super::tools::{How, Measured, PATCHED, Run, finish};
+use super::super::tools::{How, Measured, PATCHED, Run};
+use super::super::turns::Bench;
 use anyhow::Result;
 use std::process::Command;
 

@@ -44,26 +44,7 @@ pub fn description() -> String {
          <feature name=\"org.gnu.gdb.i386.core\">\
          <flags id=\"i386_eflags\" size=\"4\">",
     );
-    let flags = [
-        ("CF", 0),
-        ("", 1),
-        ("PF", 2),
-        ("AF", 4),
-        ("ZF", 6),
-        ("SF", 7),
-        ("TF", 8),
-        ("IF", 9),
-        ("DF", 10),
-        ("OF", 11),
-        ("NT", 14),
-        ("RF", 16),
-        ("VM", 17),
-        ("AC", 18),
-        ("VIF", 19),
-        ("VIP", 20),
-        ("ID", 21),
-    ];
-    for (name, bit) in flags {
+    for (name, bit) in ulpf_lib::eflags::NAMES {
         let _ = write!(x, "<field name=\"{name}\" start=\"{bit}\" end=\"{bit}\"/>");
     }
     x += "</flags>";

@@ -17,6 +17,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::access::Insn;
 use ulpf_engine::attribution::{self, Program, State, Touch};
 use ulpf_engine::frame::{SigInfo, UContext};
+use ulpf_lib::perf::{Event, TRAP_PERF};
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange, sys};
 
@@ -32,8 +33,6 @@ use crate::thread;
 
 /// What x86 has.
 const SLOTS: usize = 4;
-/// `si_code` of a trap that a perf event has sent.
-pub const TRAP_PERF: i32 = 6;
 /// In `perf_event_attr.sig_data` of our events, above the watch's number: the program may have events of its own.
 const COOKIE: u64 = (u32::from_le_bytes(*b"ulpf") as u64) << 32;
 
@@ -97,45 +96,9 @@ impl Register {
 
 // ---- events -------------------------------------------------------------------------------------
 
-/// `struct perf_event_attr`, version 7 (Linux 5.13), as words.
-type Attr = [u64; 16];
-
-const PERF_TYPE_BREAKPOINT: u64 = 5;
-const INHERIT: u64 = 1 << 1;
-const EXCLUDE_KERNEL: u64 = 1 << 5;
-const EXCLUDE_HV: u64 = 1 << 6;
-const INHERIT_THREAD: u64 = 1 << 35;
-const REMOVE_ON_EXEC: u64 = 1 << 36;
-const SIGTRAP: u64 = 1 << 37;
-const HW_BREAKPOINT_RW: u64 = 3;
-const HW_BREAKPOINT_W: u64 = 2;
-const FD_CLOEXEC: u64 = 8;
-
 fn open(thread: i32, id: u32, range: WatchRange, kind: WatchKind) -> Result<i32, Errno> {
-    let mut attr: Attr = [0; 16];
-    attr[0] = PERF_TYPE_BREAKPOINT | (size_of::<Attr>() as u64) << 32;
-    attr[2] = 1; // every one
-    attr[5] = INHERIT | INHERIT_THREAD | EXCLUDE_KERNEL | EXCLUDE_HV | REMOVE_ON_EXEC | SIGTRAP;
-    // x86 cannot watch for loads alone; the instruction tells.
-    attr[6] = match kind {
-        WatchKind::Write => HW_BREAKPOINT_W,
-        _ => HW_BREAKPOINT_RW,
-    } << 32;
-    attr[7] = range.start.0;
-    attr[8] = range.len;
-    attr[15] = COOKIE | id as u64;
-    // SAFETY: the block is as long as it says.
-    unsafe {
-        sys!(
-            k::__NR_perf_event_open,
-            attr.as_ptr(),
-            thread,
-            -1i64,
-            -1i64,
-            FD_CLOEXEC
-        )
-    }
-    .map(|fd| fd as i32)
+    let event = Event::breakpoint(range, kind, COOKIE | u64::from(id));
+    event.of_new_threads().open(thread)
 }
 
 fn close(fd: i32) {

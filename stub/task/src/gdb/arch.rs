@@ -316,25 +316,6 @@ fn avx512(out: &mut Vec<RegisterInfo>, (opmask, zmm_hi, hi16): (usize, usize, us
 }
 
 /// Named bits of a flags type: name and bit number.
-const EFLAGS: [(&str, u32); 17] = [
-    ("CF", 0),
-    ("", 1),
-    ("PF", 2),
-    ("AF", 4),
-    ("ZF", 6),
-    ("SF", 7),
-    ("TF", 8),
-    ("IF", 9),
-    ("DF", 10),
-    ("OF", 11),
-    ("NT", 14),
-    ("RF", 16),
-    ("VM", 17),
-    ("AC", 18),
-    ("VIF", 19),
-    ("VIP", 20),
-    ("ID", 21),
-];
 const MXCSR: [(&str, u32); 14] = [
     ("IE", 0),
     ("DE", 1),
@@ -397,7 +378,7 @@ fn target_xml(registers: &[RegisterInfo]) -> String {
 /// The types that the registers of a feature use.
 fn types(x: &mut String, feature: &str) {
     match feature {
-        "core" => flags(x, "i386_eflags", &EFLAGS),
+        "core" => flags(x, "i386_eflags", &ulpf_lib::eflags::NAMES),
         "sse" => {
             vec128(x);
             flags(x, "i386_mxcsr", &MXCSR);

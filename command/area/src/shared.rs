@@ -1,0 +1,341 @@
+//! The shared area as the command sees it (`ulpf_lib::ring` describes it).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use ulpf_host::sys;
+use ulpf_lib::ring::{
+    AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
+    HEADS_OFFSET, Listed, ROSTER_OFFSET, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC,
+    SLOT_WORDS, SharedHeader, ring_place,
+};
+
+/// The memory file's name; that of an area for a program on another machine begins with it.
+pub const NAME: &std::ffi::CStr = c"ulpf-shared";
+
+/// A mapping of the shared area; stays valid after the program has died. Clones share it.
+///
+/// Whoever else maps it may be hostile, and writes to it while we read: each number is read once, and checked
+/// then.
+#[derive(Clone, Debug)]
+pub struct SharedArea(Arc<Mapping>);
+
+#[derive(Debug)]
+struct Mapping {
+    at: NonNull<u8>,
+    /// As it stood there when we came.
+    clock: Clock,
+    /// An area of our own stays open, so that `ulpf last` finds it among our descriptors.
+    _file: Option<File>,
+}
+
+// SAFETY: the mapping is plain shared memory; all access goes through atomics or volatile copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The two clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    tsc: u64,
+    /// CLOCK_MONOTONIC.
+    ns: u64,
+}
+
+impl Clocks {
+    /// Both clocks, read one right after the other.
+    pub fn now() -> Clocks {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` outlives the call.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+        let tsc = sys::tsc();
+        Clocks {
+            tsc,
+            ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+        }
+    }
+
+    /// Now, and how far both have come since; at least 2 ms, for precision.
+    fn rate(self) -> (Clocks, u64, u64) {
+        loop {
+            let now = Clocks::now();
+            if now.ns - self.ns >= 2_000_000 && now.tsc > self.tsc {
+                return (now, now.tsc - self.tsc, now.ns - self.ns);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(500));
+        }
+    }
+}
+
+impl SharedArea {
+    /// Maps the area and sets its clock: the rate comes from the time since `since`, which was taken
+    /// when the start of the program began, some milliseconds ago.
+    pub fn map(file: File, pid: i32, since: Clocks) -> io::Result<SharedArea> {
+        let mut mapping = Mapping::of(&file, libc::PROT_READ | libc::PROT_WRITE)?;
+        let (now, tsc, ns) = since.rate();
+        mapping.clock = Clock {
+            base_tsc: now.tsc,
+            base_ns: now.ns,
+            tsc_mult: ((u128::from(ns) << 32) / u128::from(tsc)) as u64,
+        };
+        let header = mapping.at.cast::<SharedHeader>().as_ptr();
+        // SAFETY: inside our mapping; these fields are ours to write, before anybody reads them.
+        unsafe {
+            (&raw mut (*header).base_tsc).write_volatile(mapping.clock.base_tsc);
+            (&raw mut (*header).base_ns).write_volatile(mapping.clock.base_ns);
+            (&raw mut (*header).tsc_mult).write_volatile(mapping.clock.tsc_mult);
+            (&raw mut (*header).magic).write_volatile(SHARED_MAGIC);
+        }
+        mapping._file = Some(file);
+        let area = SharedArea(Arc::new(mapping));
+        area.header().pid.store(pid as u32, Ordering::Release);
+        Ok(area)
+    }
+
+    /// Gives a new memory file the area's length, for good.
+    pub fn size(file: &File) -> io::Result<()> {
+        sys::set_len(file, SHARED_LEN)?;
+        sys::seal(file)
+    }
+
+    /// One for a program on another machine, whose hits we write ourselves. `pid` stands for it; where it
+    /// lies against its file, and that file's path, are in the area's name, for whoever looks for symbols.
+    pub fn elsewhere(pid: i32, bias: u64, program: &str) -> io::Result<SharedArea> {
+        let since = Clocks::now();
+        let mut name = NAME.to_bytes().to_vec();
+        name.extend(format!(":{bias:x}:").bytes());
+        // The kernel's limit; without a path there are no names.
+        if program.len() + name.len() < 240 {
+            name.extend(program.bytes().filter(|b| *b != 0));
+        }
+        let name = std::ffi::CString::new(name).unwrap_or_else(|_| NAME.into());
+        let file = sys::memfd(&name)?;
+        SharedArea::size(&file)?;
+        SharedArea::map(file, pid, since)
+    }
+
+    /// The roster's entry of a watch, which counts as listed from now on.
+    pub fn list(&self, watch: u32) -> Option<&Listed> {
+        if u64::from(watch) >= COUNTER_SLOTS {
+            return None;
+        }
+        self.header().listed.fetch_max(watch + 1, Ordering::AcqRel);
+        self.roster().get(watch as usize)
+    }
+
+    /// Writes a record to a ring that is ours to write.
+    pub fn record(&self, ring: u32, entry: &Entry, now: u64) {
+        self.header().rings.fetch_max(ring + 1, Ordering::AcqRel);
+        if let Some(head) = self.heads().get(ring as usize) {
+            Ring::new(head, self.words(ring as usize)).write(entry, || now);
+        }
+    }
+
+    /// Maps an area that somebody else has made, to look at. `None`: it is of another version of ulpf, or not
+    /// ready.
+    pub fn look(file: &File) -> io::Result<Option<SharedArea>> {
+        if !sys::is_sealed_memory(file, SHARED_LEN)? {
+            return Ok(None);
+        }
+        let mut mapping = Mapping::of(file, libc::PROT_READ)?;
+        let header = mapping.at.cast::<SharedHeader>().as_ptr();
+        // SAFETY: inside our mapping; any bytes are valid values of these fields.
+        let (magic, clock) = unsafe {
+            (
+                (&raw const (*header).magic).read_volatile(),
+                Clock {
+                    base_tsc: (&raw const (*header).base_tsc).read_volatile(),
+                    base_ns: (&raw const (*header).base_ns).read_volatile(),
+                    tsc_mult: (&raw const (*header).tsc_mult).read_volatile(),
+                },
+            )
+        };
+        mapping.clock = clock;
+        let area = SharedArea(Arc::new(mapping));
+        let ready = magic == SHARED_MAGIC && area.header().pid.load(Ordering::Acquire) != 0;
+        Ok(ready.then_some(area))
+    }
+
+    /// When the area was made, and how its times are told. Use this rather than the header's own fields, which
+    /// somebody may change.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// The header; its numbers may change while they are read, and may be anything.
+    pub fn header(&self) -> &SharedHeader {
+        // SAFETY: the mapping starts with the header, whose changing fields are atomics; any bytes
+        // are valid values of its fields. The others are read by `look` alone.
+        unsafe { self.0.at.cast().as_ref() }
+    }
+
+    /// What patches keep for each thread.
+    pub fn areas(&self) -> &[Area] {
+        // SAFETY: inside the mapping; the elements are integers and atomics.
+        unsafe {
+            let first = self.0.at.add(AREAS_OFFSET as usize).cast::<Area>();
+            std::slice::from_raw_parts(first.as_ptr(), AREAS as usize)
+        }
+    }
+
+    /// Counters of a watch; watches at or above the number of slots share the last one.
+    pub fn counters(&self, watch: u32) -> &Counters {
+        let slot = u64::from(watch).min(COUNTER_SLOTS - 1);
+        // SAFETY: `slot` is inside the array, whose elements are atomics only.
+        unsafe {
+            self.0
+                .at
+                .add((COUNTERS_OFFSET as usize) + slot as usize * size_of::<Counters>())
+                .cast()
+                .as_ref()
+        }
+    }
+
+    /// Hits of a watch, and the silent ones of them.
+    pub fn hits(&self, watch: u32) -> (u64, u64) {
+        let n = self.counters(watch);
+        let (hits, silent) = self.header().tallied(self.areas(), watch);
+        let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (
+            hits.saturating_add(count(&n.hits)),
+            silent.saturating_add(count(&n.silent)),
+        )
+    }
+
+    /// All watches that there have been, by their numbers.
+    pub fn roster(&self) -> &[Listed] {
+        // SAFETY: inside the mapping; the elements are atomics.
+        let all = unsafe {
+            let first = self.0.at.add(ROSTER_OFFSET as usize).cast::<Listed>();
+            std::slice::from_raw_parts(first.as_ptr(), COUNTER_SLOTS as usize)
+        };
+        let used = self.header().listed.load(Ordering::Acquire) as usize;
+        &all[..used.min(all.len())]
+    }
+
+    fn heads(&self) -> &[RingHead] {
+        // SAFETY: inside the mapping; the elements are atomics.
+        unsafe {
+            let first = self.0.at.add(HEADS_OFFSET as usize).cast::<RingHead>();
+            std::slice::from_raw_parts(first.as_ptr(), AREAS as usize)
+        }
+    }
+
+    fn words(&self, ring: usize) -> &[AtomicU64] {
+        let (at, slots) = ring_place((ring as u64).min(AREAS - 1));
+        // SAFETY: inside the mapping.
+        unsafe {
+            let first = self.0.at.add(at as usize).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first.as_ptr(), slots as usize * SLOT_WORDS)
+        }
+    }
+
+    /// Waits until somebody has written a record, at most for `limit`; may return early. `any`: is
+    /// there something after all?
+    pub fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
+        let header = self.header();
+        let word = header.wake.load(Ordering::Acquire);
+        header.reader_waits.store(1, Ordering::SeqCst);
+        // A writer that did not see the flag has published before it was set (but see `stub/handlers/src/log.rs`).
+        if !any() {
+            let timeout = libc::timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: limit.subsec_nanos().into(),
+            };
+            // SAFETY: the futex word and the timeout live through the call; the word is in shared
+            // memory, so the key is not private.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    &raw const header.wake,
+                    libc::FUTEX_WAIT,
+                    word,
+                    &raw const timeout,
+                )
+            };
+        }
+        header.reader_waits.store(0, Ordering::Relaxed);
+    }
+
+    /// Ends a [`SharedArea::wait`].
+    pub fn wake(&self) {
+        let wake = &self.header().wake;
+        wake.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: a futex word that lives as long as the mapping.
+        unsafe { libc::syscall(libc::SYS_futex, &raw const *wake, libc::FUTEX_WAKE, 1) };
+    }
+}
+
+impl Mapping {
+    /// Maps the whole area, if the file is one that nobody can take away beneath us: the descriptor may come
+    /// from a process that has put another file in its place.
+    fn of(file: &File, protection: i32) -> io::Result<Mapping> {
+        if !sys::is_sealed_memory(file, SHARED_LEN)? {
+            let why = "it is no sealed memory file of the right length: somebody has exchanged it";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        // SAFETY: a fresh mapping of SHARED_LEN bytes of a file that has that length for good.
+        let addr = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SHARED_LEN as usize,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: our own mapping. What nobody has written to must not be made for a core file.
+        unsafe { libc::madvise(addr, SHARED_LEN as usize, libc::MADV_DONTDUMP) };
+        Ok(Mapping {
+            at: NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
+            clock: Clock::default(),
+            _file: None,
+        })
+    }
+}
+
+impl Rings for SharedArea {
+    fn rings(&self) -> usize {
+        let used = self.header().rings.load(Ordering::Acquire);
+        (used as usize).min(AREAS as usize)
+    }
+    fn slots(&self, ring: usize) -> u64 {
+        ring_place(ring as u64).1
+    }
+    fn head(&self, ring: usize) -> (u64, u64) {
+        self.heads().get(ring).map_or((0, 0), |h| {
+            let taken = h.taken.load(Ordering::Acquire);
+            (taken, h.records.load(Ordering::Relaxed))
+        })
+    }
+    fn copy(&self, ring: usize, slot: u64, to: &mut [u64]) -> bool {
+        let from = self.words(ring).get(slot as usize * SLOT_WORDS..);
+        let Some(from) = from.filter(|f| f.len() >= to.len()) else {
+            return false;
+        };
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.load(Ordering::Acquire);
+        }
+        true
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and the last reference to it.
+        let _ = sys::check(
+            unsafe { libc::munmap(self.at.as_ptr().cast(), SHARED_LEN as usize) } as i64,
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! The machine that `ulpf` runs on, and what others have written there.
+//!
+//! ```text
+//!   foreign/     files, numbers and texts of others: looked at before they are used
+//!   process      what /proc says of a process         foreground   whose the terminal is
+//!   signals      numbers, names; those that we get
+//!   rights       those of one thread of ours          sys          system calls, each behind a safe function
+//! ```
+//! What needs unsafe code is in [`sys`] and [`rights`].
+#![deny(unsafe_code)]
+
+pub mod errno;
+pub mod foreground;
+pub mod foreign;
+pub mod process;
+#[allow(unsafe_code)]
+pub mod rights;
+pub mod signals;
+#[allow(unsafe_code)]
+pub mod sys;

@@ -1,0 +1,425 @@
+//! What /proc says about a process.
+
+use crate::{rights, sys};
+use std::fs;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Fields of `/proc/PID/status`.
+pub struct Status(String);
+
+impl Status {
+    /// Of a process, or of any thread by its number.
+    pub fn of(pid: i32) -> io::Result<Status> {
+        // Lossy: the name of a process may be any bytes.
+        Ok(Status(
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status"))?).into_owned(),
+        ))
+    }
+    /// Of a thread, if it is one of process `pid`.
+    pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
+        Ok(Status(
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/task/{tid}/status"))?)
+                .into_owned(),
+        ))
+    }
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    }
+    fn number(&self, name: &str) -> Option<i32> {
+        self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+    fn mask(&self, name: &str) -> u64 {
+        self.field(name)
+            .and_then(|v| u64::from_str_radix(v, 16).ok())
+            .unwrap_or(0)
+    }
+    /// At most 15 bytes; the program chooses them.
+    pub fn name(&self) -> &str {
+        self.field("Name").unwrap_or("?")
+    }
+    /// The process that it is a thread of.
+    pub fn process(&self) -> Option<i32> {
+        self.number("Tgid")
+    }
+    /// The parent's number; 0 where that is outside of our container.
+    pub fn parent(&self) -> Option<i32> {
+        self.number("PPid")
+    }
+    /// Who traces it.
+    pub fn tracer(&self) -> Option<i32> {
+        self.number("TracerPid").filter(|&t| t != 0)
+    }
+    /// Its numbers: ours first, its own last, between them those of the containers around it.
+    fn names(&self) -> Vec<i32> {
+        let names = self.field("NSpid").unwrap_or_default();
+        names
+            .split_whitespace()
+            .filter_map(|n| n.parse().ok())
+            .collect()
+    }
+    /// Its real user.
+    pub fn user(&self) -> Option<u32> {
+        self.number("Uid").map(|u| u as u32)
+    }
+    /// It runs as this user and nobody else: real, effective, saved and for files.
+    pub fn is_of(&self, user: u32) -> bool {
+        let mut users = self.field("Uid").unwrap_or("?").split_whitespace();
+        users.all(|id| id.parse() == Ok(user))
+    }
+    /// R, S, D, T, t, Z, X.
+    pub fn state(&self) -> char {
+        self.field("State")
+            .and_then(|s| s.chars().next())
+            .unwrap_or('?')
+    }
+    /// A process without memory of its own is a thread of the kernel.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.field("VmSize").is_none()
+    }
+    /// It is being written to a core file.
+    pub fn dumps_core(&self) -> bool {
+        self.field("CoreDumping") == Some("1")
+    }
+    /// A signal waits that the thread does not block.
+    pub fn has_deliverable_signal(&self) -> bool {
+        (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0
+    }
+}
+
+/// The number that a process has for itself (another one in a container).
+pub fn own_number(pid: i32) -> Option<i32> {
+    names_of(pid).ok()?.last().copied()
+}
+
+/// The numbers of a process, from ours to its own.
+pub fn names_of(pid: i32) -> io::Result<Vec<i32>> {
+    Ok(Status::of(pid)?.names())
+}
+
+/// Which of these processes is known as `number` in containers of that depth?
+pub fn named(pids: &[i32], depth: usize, number: i32) -> Option<i32> {
+    let name = |pid: i32| names_of(pid).ok()?.get(depth.max(1) - 1).copied();
+    pids.iter().copied().find(|&pid| name(pid) == Some(number))
+}
+
+/// What a process may do, as far as others can see it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Real, effective, saved, of the file system; its other groups.
+    users: String,
+    groups: String,
+    others: String,
+    permitted: u64,
+    effective: u64,
+    /// The user namespace in which its capabilities hold.
+    namespace: Option<PathBuf>,
+    /// Who may look at it: root alone, if it has had other rights or runs a file that may not be read.
+    owner: u32,
+}
+
+impl Rights {
+    /// Those that it has now.
+    pub fn of(pid: i32) -> io::Result<Rights> {
+        let status = Status::of(pid)?;
+        let text = |name| status.field(name).unwrap_or_default().to_string();
+        Ok(Rights {
+            users: text("Uid"),
+            groups: text("Gid"),
+            others: text("Groups"),
+            permitted: status.mask("CapPrm"),
+            effective: status.mask("CapEff"),
+            namespace: fs::read_link(format!("/proc/{pid}/ns/user")).ok(),
+            owner: fs::metadata(format!("/proc/{pid}"))?.uid(),
+        })
+    }
+
+    /// Whoever has these may look into who has `other`.
+    pub fn include(&self, other: &Rights) -> bool {
+        let same = |of: fn(&Rights) -> &str| of(self) == of(other);
+        let more = |of: fn(&Rights) -> u64| of(other) & !of(self) != 0;
+        same(|r| &r.users)
+            && same(|r| &r.groups)
+            && same(|r| &r.others)
+            && self.owner == other.owner
+            // In a namespace of its own a process has all of them, and they are worth nothing here.
+            && (self.namespace != other.namespace
+                || !more(|r| r.permitted) && !more(|r| r.effective))
+    }
+}
+
+/// It is there and has not ended; memory is the first thing that goes.
+pub fn is_alive(pid: i32) -> bool {
+    Status::of(pid).is_ok_and(|s| !matches!(s.state(), 'Z' | 'X') && !s.is_kernel_thread())
+}
+
+/// The process is being written to a core file.
+pub fn dumps_core(pid: i32) -> bool {
+    Status::of(pid).is_ok_and(|s| s.dumps_core())
+}
+
+/// The threads of a process, in the order of their numbers.
+pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Every process that we can see.
+pub fn all() -> io::Result<Vec<i32>> {
+    numbers("/proc")
+}
+
+fn numbers(dir: &str) -> io::Result<Vec<i32>> {
+    let mut list: Vec<i32> = fs::read_dir(dir)?
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect();
+    list.sort_unstable();
+    Ok(list)
+}
+
+/// Another process that runs in the same memory.
+pub fn shares_memory(pid: i32) -> Option<i32> {
+    all()
+        .ok()?
+        .into_iter()
+        .find(|&other| other != pid && sys::same_memory(pid, other))
+}
+
+/// The first mapping with that name.
+pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
+    let maps = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?).into_owned();
+    Ok(maps
+        .lines()
+        .filter(|l| {
+            l.split_whitespace()
+                .nth(5)
+                .is_some_and(|n| n.starts_with(name))
+        })
+        .find_map(|l| {
+            let (start, end) = l.split(' ').next()?.split_once('-')?;
+            Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+        }))
+}
+
+/// The program that a live process runs, if it has no mapping of that name.
+pub fn without_mapping(pid: i32, name: &str) -> Option<PathBuf> {
+    match mapping(pid, name) {
+        // A process that is on its way out has no maps, and no program either.
+        Ok(None) => executable(pid),
+        _ => None,
+    }
+}
+
+/// Which kind of machine code a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Bits64,
+    Bits32,
+    /// x32, another machine, or no ELF file.
+    Other,
+}
+
+/// What kind of program the process runs now.
+pub fn class(pid: i32) -> io::Result<Class> {
+    let mut head = [0; 20];
+    fs::File::open(format!("/proc/{pid}/exe"))?.read_exact(&mut head)?;
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    Ok(match (head[4], machine) {
+        _ if &head[..4] != b"\x7fELF" => Class::Other,
+        (2, object::elf::EM_X86_64) => Class::Bits64,
+        (1, object::elf::EM_386) => Class::Bits32,
+        _ => Class::Other,
+    })
+}
+
+/// The path of the program that it runs, as the kernel tells it: with ` (deleted)` behind it if the file is gone.
+pub fn executable(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The file that a thread of `pid` means by `path`: absolute, or relative to a directory of its own.
+pub fn file_of(pid: i32, dir: i32, path: &Path) -> PathBuf {
+    let start = match dir {
+        _ if path.is_absolute() => format!("/proc/{pid}/root"),
+        libc::AT_FDCWD => format!("/proc/{pid}/cwd"),
+        fd => format!("/proc/{pid}/fd/{fd}"),
+    };
+    if path.as_os_str().is_empty() {
+        return start.into();
+    }
+    // Not our own self.
+    if let Ok(rest) = path.strip_prefix("/proc/self") {
+        return Path::new(&format!("/proc/{pid}")).join(rest);
+    }
+    Path::new(&start).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A path of [`file_of`]'s as the program knows it.
+pub fn own_path(file: &Path) -> String {
+    let text = file.display().to_string();
+    text.split_once("/root/")
+        .map_or(text.clone(), |(_, path)| format!("/{path}"))
+}
+
+/// What is there under a name of [`file_of`]'s, as the process itself finds it: no link of its
+/// leads out of its root, and nothing is opened.
+fn look(pid: i32, file: &Path) -> io::Result<fs::Metadata> {
+    let own = fs::File::from(name(pid, file)?);
+    own.metadata()
+}
+
+fn name(pid: i32, file: &Path) -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let named = |path: &Path| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH).open(path)
+    };
+    let root = format!("/proc/{pid}/root");
+    // Of what is relative, only the beginning is a link of the kernel's.
+    let relative = ["cwd", "fd"].map(|link| format!("/proc/{pid}/{link}/"));
+    let text = file.to_string_lossy();
+    let Some(link) = relative.iter().find(|link| text.starts_with(*link)) else {
+        return match file.strip_prefix(&root) {
+            Ok(below) => rights::name_below(named(root.as_ref())?.as_fd(), below),
+            // Its own folder in /proc, whose links are the kernel's.
+            Err(_) if text.contains("/../") => Err(io::ErrorKind::NotFound.into()),
+            Err(_) => Ok(named(file)?.into()),
+        };
+    };
+    let parts = if link.ends_with("/fd/") { 5 } else { 4 };
+    let start: PathBuf = file.components().take(parts).collect();
+    let rest: PathBuf = file.components().skip(parts).collect();
+    if rest.as_os_str().is_empty() {
+        return Ok(named(&start)?.into());
+    }
+    let folder = fs::read_link(&start)?;
+    let below = match folder.strip_prefix(fs::read_link(&root)?) {
+        Ok(below) => below.join(rest),
+        Err(_) => folder.join(rest),
+    };
+    rights::name_below(named(root.as_ref())?.as_fd(), &below)
+}
+
+/// Device and number of a file.
+type FileId = (u64, u64);
+
+fn file_id(meta: &fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
+
+/// The file that the process runs.
+pub fn program_file(pid: i32) -> Option<FileId> {
+    let own = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some(file_id(&own))
+}
+
+/// The process runs this very file.
+pub fn runs(pid: i32, file: &Path) -> bool {
+    let own = program_file(pid);
+    own.is_some() && own == look(pid, file).ok().as_ref().map(file_id)
+}
+
+/// The process runs a set-user-ID or set-group-ID program that has not become that user or group:
+/// the kernel does not let it where a tracer without privileges looks on.
+pub fn loses_privileges(pid: i32) -> bool {
+    let (Ok(file), Ok(status)) = (fs::metadata(format!("/proc/{pid}/exe")), Status::of(pid)) else {
+        return false;
+    };
+    let effective = |field| {
+        status
+            .field(field)
+            .and_then(|ids| ids.split_whitespace().nth(1)?.parse::<u32>().ok())
+    };
+    let setuid = file.mode() & 0o4000 != 0 && effective("Uid") != Some(file.uid());
+    // Without group execution the bit means mandatory locking.
+    let setgid = file.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(file.gid());
+    setuid || setgid
+}
+
+/// Executing this file would give the process other rights than it has.
+pub fn would_gain_privileges(pid: i32, file: &Path) -> bool {
+    let Ok(file) = name(pid, file).map(fs::File::from) else {
+        return false;
+    };
+    let (Ok(meta), Ok(status)) = (file.metadata(), Status::of(pid)) else {
+        return false;
+    };
+    let effective = |field| {
+        status
+            .field(field)
+            .and_then(|ids| ids.split_whitespace().nth(1)?.parse::<u32>().ok())
+    };
+    let setuid = meta.mode() & 0o4000 != 0 && effective("Uid") != Some(meta.uid());
+    let setgid = meta.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(meta.gid());
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    setuid || setgid || sys::has_capabilities(link.as_ref())
+}
+
+/// The number that we know a thread by, from the one that its process knows it by in containers of that
+/// depth.
+pub fn thread_named(pid: i32, depth: usize, number: i32) -> Option<i32> {
+    let name = |tid: i32| {
+        let names = Status::of_thread(pid, tid).ok()?.names();
+        names.get(depth.max(1) - 1).copied()
+    };
+    let is_it = |tid: &i32| name(*tid) == Some(number);
+    if is_it(&number) {
+        return Some(number);
+    }
+    threads(pid).ok()?.into_iter().find(is_it)
+}
+
+/// Exit code word (as wait(2) gives it) of a process that its parent has not reaped yet.
+pub fn zombie_status(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may contain anything, also ')': fields start after the last one.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    (fields.next()? == "Z").then(|| fields.last()?.parse().ok())?
+}
+
+/// What is typed on the terminal (Ctrl-C) goes to this process as well as to us.
+pub fn gets_keys_with_us(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // After the name: state, parent, group, session, terminal, the terminal's foreground group.
+    let fields: Vec<i32> = stat
+        .rsplit_once(')')
+        .map_or("", |(_, fields)| fields)
+        .split_whitespace()
+        .skip(1)
+        .take(5)
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    let own = sys::own_group();
+    matches!(fields[..], [_, group, _, _, foreground] if group == own && foreground == own)
+}
+
+/// yama's ptrace_scope; `None` where yama is not there.
+pub fn ptrace_scope() -> Option<u32> {
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_the_programs_own() {
+        let file = |dir, path| file_of(7, dir, Path::new(path)).display().to_string();
+        assert_eq!(file(libc::AT_FDCWD, "/bin/sh"), "/proc/7/root/bin/sh");
+        assert_eq!(file(libc::AT_FDCWD, "a/b"), "/proc/7/cwd/a/b");
+        assert_eq!(file(5, "b"), "/proc/7/fd/5/b");
+        assert_eq!(file(5, ""), "/proc/7/fd/5");
+        assert_eq!(own_path(Path::new("/proc/7/root/bin/sh")), "/bin/sh");
+    }
+}

@@ -1,0 +1,186 @@
+//! Signal numbers, as Linux, the remote protocol (GDB) and people write them; and those that we get.
+#![forbid(unsafe_code)]
+
+use crate::sys;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Once};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The number of a signal that has come and tells us to end, as far as is known; 0: none.
+static TO_END: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// How many threads read files and debug information that somebody else made.
+static READING: AtomicUsize = AtomicUsize::new(0);
+
+/// So long may such reading go on after a signal.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+
+/// Has a signal come that tells us to end? What takes long, and cannot wait for signals itself, asks.
+pub fn told_to_end() -> bool {
+    TO_END.load(Ordering::Relaxed) != 0
+}
+
+/// A signal that had come was not meant for us: the program has it.
+pub fn passed_on() {
+    TO_END.store(0, Ordering::Relaxed);
+}
+
+/// [`told_to_end`] knows of this signal from now on. Its default action must have been replaced.
+pub fn note(number: i32) {
+    let _ = signal_hook::flag::register_usize(number, TO_END.clone(), number as usize);
+}
+
+/// While this lives, the thread reads what somebody else made. It looks at [`told_to_end`]; but should a
+/// library not come back to it, or a file system not answer, `ulpf` ends all the same. The stub notices that,
+/// and lets go of the program.
+pub struct Reading(());
+
+impl Reading {
+    /// Until it is dropped.
+    pub fn begin() -> Reading {
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(|| drop(std::thread::spawn(end_all_the_same)));
+        READING.fetch_add(1, Ordering::Relaxed);
+        Reading(())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn end_all_the_same() {
+    let mut since: Option<Instant> = None;
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        since = match told_to_end() && READING.load(Ordering::Relaxed) > 0 {
+            true => since.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        if since.is_some_and(|s| s.elapsed() > GRACE_PERIOD) {
+            eprintln!("ulpf: ends while it reads debug information, because it was told to");
+            std::process::exit(128 + TO_END.load(Ordering::Relaxed) as i32);
+        }
+    }
+}
+
+/// Signals to ourselves. One that our parent has set to be ignored (nohup) stays ignored.
+pub struct Incoming(Vec<(i32, Signal)>);
+
+impl Incoming {
+    /// Listens for these (Linux numbers), instead of their default action.
+    pub fn new(numbers: &[i32]) -> Incoming {
+        let heard = numbers.iter().filter(|&&n| !sys::is_ignored(n));
+        let hear = |&n: &i32| {
+            let signal = signal(SignalKind::from_raw(n)).ok()?;
+            note(n);
+            Some((n, signal))
+        };
+        Incoming(heard.filter_map(hear).collect())
+    }
+
+    /// The next one. Safe to cancel.
+    pub async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|cx| {
+            for (number, signal) in &mut self.0 {
+                if signal.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*number);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// (Linux number, GDB number, name, description), from gdb/signals.def.
+const SIGNALS: &[(i32, i32, &str, &str)] = &[
+    (1, 1, "SIGHUP", "Hangup"),
+    (2, 2, "SIGINT", "Interrupt"),
+    (3, 3, "SIGQUIT", "Quit"),
+    (4, 4, "SIGILL", "Illegal instruction"),
+    (5, 5, "SIGTRAP", "Trace/breakpoint trap"),
+    (6, 6, "SIGABRT", "Aborted"),
+    (7, 10, "SIGBUS", "Bus error"),
+    (8, 8, "SIGFPE", "Arithmetic exception"),
+    (9, 9, "SIGKILL", "Killed"),
+    (10, 30, "SIGUSR1", "User defined signal 1"),
+    (11, 11, "SIGSEGV", "Segmentation fault"),
+    (12, 31, "SIGUSR2", "User defined signal 2"),
+    (13, 13, "SIGPIPE", "Broken pipe"),
+    (14, 14, "SIGALRM", "Alarm clock"),
+    (15, 15, "SIGTERM", "Terminated"),
+    (17, 20, "SIGCHLD", "Child status changed"),
+    (18, 19, "SIGCONT", "Continued"),
+    (19, 17, "SIGSTOP", "Stopped (signal)"),
+    (20, 18, "SIGTSTP", "Stopped (user)"),
+    (21, 21, "SIGTTIN", "Stopped (tty input)"),
+    (22, 22, "SIGTTOU", "Stopped (tty output)"),
+    (23, 16, "SIGURG", "Urgent I/O condition"),
+    (24, 24, "SIGXCPU", "CPU time limit exceeded"),
+    (25, 25, "SIGXFSZ", "File size limit exceeded"),
+    (26, 26, "SIGVTALRM", "Virtual timer expired"),
+    (27, 27, "SIGPROF", "Profiling timer expired"),
+    (28, 28, "SIGWINCH", "Window size changed"),
+    (29, 23, "SIGIO", "I/O possible"),
+    (30, 32, "SIGPWR", "Power fail/restart"),
+    (31, 12, "SIGSYS", "Bad system call"),
+];
+
+/// The number that GDB uses in stop replies.
+pub fn to_gdb(linux: i32) -> i32 {
+    match linux {
+        32 => 77,                                                        // GDB_SIGNAL_REALTIME_32
+        33..=63 => linux + 12, // GDB_SIGNAL_REALTIME_33 is 45
+        64 => 78,              // GDB_SIGNAL_REALTIME_64
+        _ => SIGNALS.iter().find(|s| s.0 == linux).map_or(143, |s| s.1), // GDB_SIGNAL_UNKNOWN
+    }
+}
+
+/// A name as GDB and Linux write it.
+pub fn number(name: &str) -> Option<i32> {
+    let known = SIGNALS.iter().find(|(_, _, n, _)| *n == name);
+    known.map(|(linux, ..)| *linux)
+}
+
+/// `SIGSEGV`; `?` for what is no signal.
+pub fn name(linux: i32) -> String {
+    match SIGNALS.iter().find(|s| s.0 == linux) {
+        Some(s) => s.2.into(),
+        None if (32..=64).contains(&linux) => format!("SIG{linux}"),
+        None => "?".into(),
+    }
+}
+
+/// As GDB says it: `Segmentation fault`.
+pub fn description(linux: i32) -> String {
+    match SIGNALS.iter().find(|s| s.0 == linux) {
+        Some(s) => s.3.into(),
+        None => format!("Real-time event {linux}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn gdb_numbers() {
+        let pairs = [
+            (7, 10),
+            (10, 30),
+            (11, 11),
+            (17, 20),
+            (31, 12),
+            (32, 77),
+            (34, 46),
+            (63, 75),
+            (64, 78),
+        ];
+        for (linux, gdb) in pairs {
+            assert_eq!(super::to_gdb(linux), gdb, "signal {linux}");
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! The system calls of the loader, each behind a safe function. All unsafe code of the loader that
+//! is not ptrace (`tracee.rs`) or fork (`launch.rs`) is here.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// The C library's way to tell of errors: a negative result, and errno.
+pub fn check(result: i64) -> io::Result<i64> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Flags of memfd_create(2) for a file that takes seals, in the order in which they are tried: what nobody
+/// executes need not be executable (sysctl vm.memfd_noexec may insist on it), and kernels before 6.3 answer
+/// EINVAL to that.
+pub const MEMFD_FLAGS: [u32; 2] = [
+    libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL,
+    libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+];
+
+/// A new memory file that takes seals.
+pub fn memfd(name: &std::ffi::CStr) -> io::Result<File> {
+    let mut result = Err(io::ErrorKind::Unsupported.into());
+    for flags in MEMFD_FLAGS {
+        // SAFETY: `name` is a C string.
+        result = check(unsafe { libc::memfd_create(name.as_ptr(), flags) } as i64);
+        match &result {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            _ => break,
+        }
+    }
+    // SAFETY: the descriptor is new, and the File's alone.
+    result.map(|fd| unsafe { File::from_raw_fd(fd as i32) })
+}
+
+/// What a memory file that two sides map must have: whoever could shrink it would kill the other side with
+/// SIGBUS.
+const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// The file keeps its length for good.
+pub fn seal(file: &File) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALED) } as i64)?;
+    Ok(())
+}
+
+/// The file is memory (no file system of a user's answers for its pages), has this length, and is sealed
+/// against another one.
+pub fn is_sealed_memory(file: &File, len: u64) -> io::Result<bool> {
+    // SAFETY: no pointers. Files that know no seals answer EINVAL.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    // The length last: it may change until the seals are there.
+    Ok(seals >= 0 && seals & SEALED == SEALED && is_memory(file)? && file.metadata()?.len() == len)
+}
+
+/// A regular file of the kernel's memory file system, with pages of the usual size.
+pub fn is_memory(file: &File) -> io::Result<bool> {
+    // SAFETY: all zeros are a valid statfs.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` outlives the call.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } as i64)?;
+    Ok(system.f_type == libc::TMPFS_MAGIC && file.metadata()?.is_file())
+}
+
+/// A name for a file, whatever it is: opening it so reads nothing, waits for nobody, and asks no driver.
+pub fn open_path(path: &std::path::Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// Bytes that nobody can guess.
+pub fn random() -> u64 {
+    let mut number = 0u64;
+    // SAFETY: the kernel writes at most eight bytes to `number`. (Such a small request never comes back short.)
+    unsafe { libc::getrandom((&raw mut number).cast(), 8, 0) };
+    number
+}
+
+/// The time-stamp counter, in which the stub writes the times of hits.
+pub fn tsc() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and Linux leaves it to user programs.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Sets a file's length; fails with EFBIG beyond the limit on file size.
+pub fn set_len(file: &File, len: u64) -> io::Result<()> {
+    // The default would be death by SIGXFSZ.
+    // SAFETY: no handler, only a disposition; programs get the default back (see `launch`).
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    file.set_len(len)
+}
+
+/// A copy of another process's descriptor. Needs the right to trace it.
+pub fn pidfd_getfd(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
+    unsafe {
+        let fd = check(libc::syscall(
+            libc::SYS_pidfd_getfd,
+            process.as_raw_fd(),
+            fd,
+            0,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+/// A pidfd: becomes readable when the process has ended.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the returned descriptor is new (and close-on-exec).
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+/// Sends a signal to the process that `fd` means.
+pub fn pidfd_signal(fd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a null siginfo pointer is allowed.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal,
+            std::ptr::null::<u8>(),
+            0,
+        )
+    })?;
+    Ok(())
+}
+
+/// The process that `fd` means has ended (it may be a zombie).
+pub fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) != 0 }
+}
+
+/// Sends a signal to a process. The caller knows that `pid` is its own unreaped child or a tracee.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::kill(pid, signal) } as i64)?;
+    Ok(())
+}
+
+/// Reaps `pid` if it is a child of ours that has ended: its wait status.
+pub fn try_reap(pid: i32) -> io::Result<Option<i32>> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let got =
+        check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL) } as i64)?;
+    Ok((got != 0).then_some(status))
+}
+
+/// The file has capabilities (setcap).
+pub fn has_capabilities(file: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(file.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: two strings; a size of zero only asks.
+    unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            c"security.capability".as_ptr(),
+            std::ptr::null_mut(),
+            0,
+        ) > 0
+    }
+}
+
+/// The wait status of a child of ours that has ended; it stays there for whoever reaps it.
+pub fn ended(pid: i32) -> io::Result<Option<i32>> {
+    let info = wait_info(pid, libc::WEXITED | libc::WNOWAIT)?;
+    Ok(info.and_then(|(code, status)| match code {
+        libc::CLD_EXITED => Some((status & 0xff) << 8),
+        libc::CLD_KILLED => Some(status),
+        libc::CLD_DUMPED => Some(status | 0x80),
+        // Tracees that have only stopped are shown, too.
+        _ => None,
+    }))
+}
+
+/// The wait status of the next stop of a tracee; never its end.
+pub fn try_stop(tid: i32) -> io::Result<Option<i32>> {
+    let info = wait_info(tid, libc::WSTOPPED)?;
+    Ok(info.map(|(_, status)| status << 8 | 0x7f))
+}
+
+/// What waitid(2) finds at once: `si_code` and `si_status`.
+fn wait_info(pid: i32, what: i32) -> io::Result<Option<(i32, i32)>> {
+    let flags = what | libc::WNOHANG | libc::__WALL;
+    // SAFETY: all-zero is a valid siginfo_t, and it outlives the call, which fills in what is read.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        check(libc::waitid(libc::P_PID, pid as u32, &mut info, flags) as i64)?;
+        Ok((info.si_pid() != 0).then(|| (info.si_code, info.si_status())))
+    }
+}
+
+/// Lets the kernel find out when the peer's machine has gone without a word.
+pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+    let on = 1i32;
+    // SAFETY: the option's value is an integer that lives through the call.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_KEEPALIVE,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        )
+    } as i64)
+    .map(drop)
+}
+
+/// The other end has been closed (what it sent before may still be there to read).
+pub fn wait_for_hangup(socket: &impl AsFd, limit: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: socket.as_fd().as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) > 0 }
+}
+
+/// Is there nobody at the other end of this device (a port of virtio-serial knows)?
+pub fn is_hung_up(device: &impl AsFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: device.as_fd().as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+}
+
+/// A file that can be waited for.
+pub fn ready_or_not(file: File) -> io::Result<tokio::io::unix::AsyncFd<File>> {
+    // SAFETY: a File owns its descriptor, keeps it to its end, and always names the same one.
+    unsafe { tokio::io::unix::AsyncFd::register(file) }.map_err(io::Error::from)
+}
+
+/// A serial line carries our bytes as they are. What is no terminal does so anyway.
+pub fn make_raw(device: &impl AsFd) {
+    let fd = device.as_fd().as_raw_fd();
+    // SAFETY: all-zero is a valid termios, and it outlives the calls.
+    unsafe {
+        let mut settings: libc::termios = std::mem::zeroed();
+        if libc::tcgetattr(fd, &mut settings) == 0 {
+            libc::cfmakeraw(&mut settings);
+            libc::tcsetattr(fd, libc::TCSANOW, &settings);
+        }
+    }
+}
+
+/// Exit status from the kernel's pidfd information, which is there even for somebody else's child
+/// (Linux 6.15 and later).
+pub fn pidfd_exit_status(fd: BorrowedFd<'_>) -> Option<i32> {
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    #[repr(C)]
+    #[derive(Default)]
+    struct PidfdInfo {
+        mask: u64,
+        cgroup: u64,
+        pid_tgid_ppid: [u32; 3],
+        ids: [u32; 8],
+        exit_code: i32,
+    }
+    // _IOWR(0xFF, 11, struct pidfd_info)
+    let request = (3u64 << 30) | ((size_of::<PidfdInfo>() as u64) << 16) | (0xff << 8) | 11;
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..Default::default()
+    };
+    // SAFETY: the kernel writes at most size_of::<PidfdInfo>() bytes, the size encoded in the request.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut info) };
+    (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
+}
+
+/// Puts process group `group` into the foreground of the terminal behind stderr, as gdbserver does;
+/// returns the group that was there.
+pub fn set_foreground(group: i32) -> Option<i32> {
+    // SAFETY: no pointers; a stderr that is no terminal makes tcgetpgrp fail, and we leave it alone.
+    unsafe {
+        let old = libc::tcgetpgrp(2);
+        if old < 0 {
+            return None;
+        }
+        // A background process that changes the foreground group is stopped with SIGTTOU.
+        libc::signal(libc::SIGTTOU, libc::SIG_IGN);
+        libc::signal(libc::SIGTTIN, libc::SIG_IGN);
+        libc::tcsetpgrp(2, group);
+        Some(old)
+    }
+}
+
+/// Our parent has set the signal to be ignored, or we have.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: sigaction with a null new action only reads.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
+            && old.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Waits a little longer each time; for polling a state that changes within microseconds.
+#[derive(Default)]
+pub struct Backoff(u32);
+
+impl Backoff {
+    /// Sleeps, longer each time.
+    pub fn wait(&mut self) {
+        self.0 += 1;
+        match self.0 {
+            0..=50 => std::thread::yield_now(),
+            51..=200 => std::thread::sleep(Duration::from_micros(50)),
+            _ => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// Ends this process by the default action of a signal, so that our parent sees what happened.
+pub fn die_by(signal: i32) -> ! {
+    // SAFETY: default disposition, unblocked, raised at ourselves.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Lets the runtime watch a descriptor for readability.
+pub fn watch_readable(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: the AsyncFd owns the descriptor, so it stays open and the same while registered.
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }
+        .map_err(|e| io::Error::other(e.to_string()))
+}
+
+/// Two processes run in one address space. False where the kernel will not tell.
+pub fn same_memory(a: i32, b: i32) -> bool {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
+}
+
+/// What a child of ours does.
+pub enum ChildState {
+    Running,
+    /// Wait status.
+    Ended(i32),
+    /// By this signal.
+    Stopped(i32),
+}
+
+/// What has become of a child since the last question.
+pub fn child_state(pid: i32) -> io::Result<ChildState> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let got =
+        check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } as i64)?;
+    Ok(match got {
+        0 => ChildState::Running,
+        _ if libc::WIFSTOPPED(status) => ChildState::Stopped(libc::WSTOPSIG(status)),
+        _ => ChildState::Ended(status),
+    })
+}
+
+/// The process group that has the terminal behind stderr.
+pub fn foreground_group() -> Option<i32> {
+    // SAFETY: no pointers.
+    let group = unsafe { libc::tcgetpgrp(2) };
+    (group >= 0).then_some(group)
+}
+
+/// Stops ourselves until somebody continues us, as Ctrl-Z does.
+pub fn stop_here() {
+    // SAFETY: SIGSTOP cannot be caught; execution goes on after SIGCONT.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Our process group.
+pub fn own_group() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::getpgrp() }
+}
+
+/// Our effective user.
+pub fn user() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Who is at the other end: user, process.
+pub fn peer(stream: &std::os::unix::net::UnixStream) -> io::Result<(u32, i32)> {
+    let mut who = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `who` has room for `len` bytes and outlives the call.
+    check(unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut len,
+        )
+    } as i64)?;
+    Ok((who.uid, who.pid))
+}
+
+/// We are root, as far as the kernel looks at user numbers.
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// RLIMIT_AS in bytes, if there is one.
+pub fn address_space_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` outlives the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What the kernel lets us do, found by doing it.
+pub mod probe {
+    use super::*;
+    use ulpf_lib::perf::Event;
+    use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
+
+    /// Memory files.
+    pub fn memfd() -> io::Result<()> {
+        super::memfd(c"ulpf-probe").map(drop)
+    }
+
+    /// Syscall user dispatch (Linux 5.11).
+    pub fn user_dispatch() -> io::Result<()> {
+        const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
+        // Off needs no state and fails with EINVAL where the option is unknown.
+        // SAFETY: no pointers.
+        check(unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) } as i64).map(drop)
+    }
+
+    /// Copies of another process's descriptors (Linux 5.6).
+    pub fn pidfd_getfd() -> io::Result<()> {
+        let me = pidfd_open(std::process::id() as i32)?;
+        super::pidfd_getfd(me.as_fd(), me.as_raw_fd()).map(drop)
+    }
+
+    /// A child that may be traced by us.
+    pub fn ptrace() -> io::Result<()> {
+        // SAFETY: the child only makes system calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: as above; `_exit` does not return.
+            unsafe {
+                libc::_exit(if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
+                    *libc::__errno_location()
+                } else {
+                    0
+                })
+            }
+        }
+        check(pid as i64)?;
+        let mut status = 0;
+        // SAFETY: `status` outlives the call; `pid` is our child.
+        check(unsafe { libc::waitpid(pid, &mut status, 0) } as i64)?;
+        match libc::WEXITSTATUS(status) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// How many debug registers can be had at once, and why not more.
+    pub fn debug_registers() -> (usize, Option<io::Error>) {
+        let mut held = Vec::new();
+        loop {
+            match debug_register() {
+                Ok(fd) if held.len() < 8 => held.push(fd),
+                Ok(_) => return (held.len(), None),
+                Err(e) => return (held.len(), Some(e)),
+            }
+        }
+    }
+
+    fn debug_register() -> io::Result<OwnedFd> {
+        static VARIABLE: u64 = 0;
+        let range = WatchRange::new(TargetAddr(&raw const VARIABLE as u64), 8);
+        let range = range.ok_or(io::ErrorKind::InvalidInput)?;
+        let event = Event::breakpoint(range, WatchKind::Write, 0).disabled();
+        let fd = event
+            .open(0)
+            .map_err(|e| io::Error::from_raw_os_error(e.0))?;
+        // SAFETY: the descriptor is new, and owned at once.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Memory protection keys, of the processor and the kernel.
+    pub fn protection_key() -> io::Result<()> {
+        // SAFETY: no pointers.
+        unsafe {
+            let key = check(libc::syscall(libc::SYS_pkey_alloc, 0, 0))?;
+            libc::syscall(libc::SYS_pkey_free, key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Taking hold of a running process.
+
+use crate::error::StartError;
+use crate::image::stub_image;
+use crate::injected::{Injected, finish};
+use crate::refuse::{self, with_errno};
+use crate::settings::Settings;
+use crate::{load, threads};
+use ulpf_area::shared::Clocks;
+use ulpf_host::foreign::numbers::Process;
+
+/// Puts the stub into a running process and brings all its threads to rest there.
+pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
+    let image = stub_image()?;
+    let status = refuse::attaching(pid)?;
+    let stopped_by_job_control = status.state() == 'T';
+    let process = Process::open(pid).map_err(|e| StartError::Attach {
+        pid,
+        reason: with_errno(&e),
+    })?;
+    let since = Clocks::now();
+    let mut threads = threads::stop_all(&process)?;
+    let result = refuse::class(pid).and_then(|()| {
+        for t in &threads {
+            threads::rewind_system_call(pid, t)
+                .map_err(|e| StartError::step("read the registers of the program", e))?;
+        }
+        load::load(pid, &mut threads, image, settings.boot_flags())
+    });
+    match result {
+        Ok(loaded) => {
+            let mut warnings = Vec::new();
+            if stopped_by_job_control {
+                // Its threads can only come to rest in the stub when they run.
+                let _ = process.signal(libc::SIGCONT);
+                warnings.push(format!("warning: Process {pid} was stopped (by Ctrl-Z or SIGSTOP) and has been woken with SIGCONT."));
+            }
+            finish(process, loaded, since, false, settings, warnings)
+        }
+        Err(error) => {
+            for t in &threads {
+                let _ = t.detach(0);
+            }
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Following a program through exec: the stub dies with the image it lives in, so the command takes
+//! hold of the thread before, and puts a stub into the new image at its first instruction.
+//!
+//! A vfork child leaves the memory where the stub lives on; otherwise its exec is followed alike.
+//!
+//! The stub's side of the conversation is drawn in `stub/task/src/control/follow.rs`.
+
+use crate::error::StartError;
+use crate::image::{Image, stub_image};
+use crate::injected::{Injected, finish};
+use crate::settings::Settings;
+use crate::tracee::{Memory, Stop, Tracee};
+use crate::{load, refuse};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use ulpf_area::shared::Clocks;
+use ulpf_host::foreign::numbers::Process;
+use ulpf_host::process;
+use ulpf_host::sys::{self, Backoff};
+use ulpf_lib::boot::{BOOT_LAUNCHED, PAD_LEN};
+
+/// A thread that waits in the stub, about to exec.
+pub struct Exec {
+    pub process: Process,
+    /// A thread of it, as we see it.
+    pub tid: i32,
+    /// What it is about to execute, as we can look at it.
+    pub file: PathBuf,
+    pub launched: bool,
+    pub settings: Settings,
+    /// A vfork child: its exec takes it out of the memory in which the stub lives on.
+    pub child: bool,
+    /// Only if the file is the one that it runs already.
+    pub same_only: bool,
+    /// To the stub that dies; or, of a vfork child, to its parent's.
+    pub stub: UnixStream,
+    /// Set when the stub has said that exec has failed, or when nobody wants to know any more.
+    pub failed: Arc<AtomicBool>,
+}
+
+/// How an exec went. `S` is what the process is followed with.
+#[derive(Debug)]
+pub enum Followed<S> {
+    /// It rests at the first instruction of its new program.
+    Into(Box<S>),
+    /// Exec failed; the thread is free again and the old stub goes on.
+    Failed,
+    /// It becomes another program, which was not to be followed, if exec works.
+    Other,
+    /// It runs on as this program without us, if exec works. Why.
+    Not { program: String, why: String },
+    /// It has become this program and runs on without us. Why.
+    Lost { program: String, why: String },
+    /// The process has ended.
+    Ended,
+}
+
+impl<S> Followed<S> {
+    /// `into` makes the session; if it cannot, the program is lost.
+    pub fn and_then<T>(self, into: impl FnOnce(S) -> Followed<T>) -> Followed<T> {
+        match self {
+            Followed::Into(session) => into(*session),
+            Followed::Failed => Followed::Failed,
+            Followed::Other => Followed::Other,
+            Followed::Not { program, why } => Followed::Not { program, why },
+            Followed::Lost { program, why } => Followed::Lost { program, why },
+            Followed::Ended => Followed::Ended,
+        }
+    }
+}
+
+/// Works until the thread has become another program or has come back. The parent of a vfork child that
+/// was taken hold of rests until the stub hears `vUlpfExec;over` from whoever has the outcome.
+pub fn exec(mut request: Exec) -> Followed<Injected> {
+    let pid = request.process.pid;
+    if process::would_gain_privileges(pid, &request.file) && !sys::is_root() {
+        let _ = request.tell("alone");
+        return request.not(format!(
+            "{} is a set-user-ID or set-group-ID program, or has capabilities, which the kernel would take away from it under our eyes; so it is not followed. Run ulpf as root to follow it.",
+            process::own_path(&request.file)
+        ));
+    }
+    let before = process::program_file(pid);
+    if request.same_only && !process::runs(pid, &request.file) {
+        let _ = request.tell("alone");
+        return Followed::Other;
+    }
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEEXEC
+        | if request.launched {
+            libc::PTRACE_O_EXITKILL
+        } else {
+            0
+        };
+    let thread = match request.seize(options) {
+        Ok(_) if request.tid == pid => request.leader(),
+        Ok(thread) => thread,
+        Err(e) => {
+            let _ = request.tell("alone");
+            return request.not(format!(
+                "the kernel does not let us follow it into the program that it executes ({e})."
+            ));
+        }
+    };
+    let since = Clocks::now();
+    if request.tell("go").is_err() {
+        return Followed::Ended;
+    }
+    match request.wait(thread) {
+        Outcome::Executed => {}
+        Outcome::Failed => {
+            let _ = request.tell("over");
+            return Followed::Failed;
+        }
+        Outcome::Ended => return Followed::Ended,
+    }
+    let leader = request.leader();
+    // The stub may have named another file than the one that was executed.
+    if request.same_only && process::program_file(pid) != before {
+        let _ = request.tell("over");
+        leader.let_go();
+        return Followed::Other;
+    }
+    let result = request.inject(&leader, since);
+    result.unwrap_or_else(|error| {
+        if !process::is_alive(pid) {
+            return Followed::Ended;
+        }
+        let program = refuse::program_name(pid);
+        let _ = leader.detach(0);
+        let why = error.to_string();
+        Followed::Lost { program, why }
+    })
+}
+
+/// A forked child that waits in the remains of its parent's stub, which has already taken everything
+/// of ours out of it.
+pub struct Child {
+    pub process: Process,
+    /// As its parent sees it.
+    pub number: i32,
+    pub parent: Process,
+    /// To the parent's stub, which lets the child go on.
+    pub stub: UnixStream,
+    pub settings: Settings,
+}
+
+/// Puts a stub of its own into a forked child. It rests where it returns from fork.
+pub fn child(mut child: Child) -> Result<Injected, StartError> {
+    let step = |e| StartError::step("take hold of the forked child", e);
+    let image = stub_image()?;
+    let pid = child.process.pid;
+    let since = Clocks::now();
+    let thread = seize(&child.process, pid, libc::PTRACE_O_TRACESYSGOOD).map_err(step)?;
+    let result = thread
+        .interrupt()
+        .and_then(|()| return_from_fork(&thread, &mut child, image))
+        .and_then(|()| out_of_pad(pid))
+        .map_err(step)
+        .and_then(|thread| load::load(pid, &mut [thread], image, child.settings.boot_flags()));
+    match result {
+        Ok(loaded) => finish(
+            child.process,
+            loaded,
+            since,
+            false,
+            child.settings,
+            Vec::new(),
+        ),
+        Err(error) => {
+            thread.let_go();
+            Err(error)
+        }
+    }
+}
+
+/// Takes hold of a running thread, which runs on. It may have ended in the meantime, and its number been
+/// given to a stranger; now that it is traced, its number stays its own.
+fn seize(process: &Process, tid: i32, options: i32) -> io::Result<Tracee> {
+    let thread = Tracee::seize_quietly(tid, options)?;
+    if !process.has_thread(tid) {
+        thread.let_go();
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(thread)
+}
+
+/// From the wait inside our handler to the program's own code: the end of the handler's sigreturn.
+fn return_from_fork(thread: &Tracee, child: &mut Child, image: &Image) -> io::Result<()> {
+    const ENOSYS: i64 = -38; // what rax holds at the entry to a system call
+    let late = || io::Error::other("it does not return from fork");
+    let end = Instant::now() + RETURN;
+    let mut released = false;
+    let mut signal = 0;
+    loop {
+        let stop = thread.wait_until(end)?.ok_or_else(late)?;
+        match stop {
+            Stop::Event(libc::PTRACE_EVENT_STOP) if !released => {
+                child.waits_for_us(thread, image)?;
+                released = true;
+                let go = format!("vUlpfForkGo;{:x}", child.number);
+                child.stub.write_all(&ulpf_rsp::frame(go.as_bytes()))?;
+            }
+            Stop::Syscall => {
+                let regs = thread.regs()?;
+                if regs.orig_rax as i64 == libc::SYS_rt_sigreturn && regs.rax as i64 == ENOSYS {
+                    break;
+                }
+            }
+            Stop::Signal(number) => signal = number,
+            Stop::Exited(_) | Stop::Killed(_) => return Err(io::ErrorKind::NotFound.into()),
+            Stop::Event(_) => {}
+        }
+        if Instant::now() > end {
+            return Err(late());
+        }
+        thread.cont_syscall(std::mem::take(&mut signal))?;
+    }
+    thread.cont_syscall(0)?;
+    match thread.wait()? {
+        Stop::Syscall => Ok(()),
+        other => Err(io::Error::other(format!("{other:?} instead of its return"))),
+    }
+}
+
+/// The last instructions of the old stub are at the end of the vDSO (stub/handlers/src/ours.rs), which is as it was
+/// afterwards.
+fn out_of_pad(pid: i32) -> io::Result<Tracee> {
+    let mut thread = Tracee::adopt(pid);
+    let vdso = process::mapping(pid, "[vdso]")?.unwrap_or_default();
+    let pad = thread.regs()?.rip;
+    if !vdso.contains(&pad) {
+        return Ok(thread);
+    }
+    for _ in 0..PAD_LEN {
+        thread.step()?;
+        let stop = thread.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.step())?;
+        if stop != Stop::Signal(libc::SIGTRAP) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if !vdso.contains(&thread.regs()?.rip) {
+            let len = PAD_LEN.min(vdso.end - pad);
+            Memory::open(pid)?.write(pad, &[0; PAD_LEN as usize][..len as usize])?;
+            return Ok(thread);
+        }
+    }
+    Err(io::Error::other("the forked child does not leave our code"))
+}
+
+/// A thread that is asked to stop does so within microseconds, unless it waits in the kernel.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A released child returns within microseconds.
+const RETURN: Duration = Duration::from_secs(5);
+
+impl Child {
+    /// It has been stopped, so what is found here stays so: it has the rights of its parent, and it stands
+    /// in our code.
+    fn waits_for_us(&self, thread: &Tracee, image: &Image) -> io::Result<()> {
+        self.parent
+            .check_rights(&self.process)
+            .map_err(io::Error::other)?;
+        const AROUND: u64 = 16;
+        let mut code = [0; 2 * AROUND as usize];
+        let at = thread.regs()?.rip.wrapping_sub(AROUND);
+        let ours = Memory::open(self.process.pid)?.read(at, &mut code).is_ok();
+        match ours && image.has_code(&code) {
+            true => Ok(()),
+            false => Err(io::Error::other("it does not wait to be taken hold of")),
+        }
+    }
+}
+
+enum Outcome {
+    /// At PTRACE_EVENT_EXEC.
+    Executed,
+    Failed,
+    Ended,
+}
+
+impl Exec {
+    fn seize(&self, options: i32) -> io::Result<Tracee> {
+        seize(&self.process, self.tid, options)
+    }
+
+    fn tell(&mut self, word: &str) -> io::Result<()> {
+        self.stub
+            .write_all(&ulpf_rsp::frame(format!("vUlpfExec;{word}").as_bytes()))
+    }
+
+    fn not(&self, why: String) -> Followed<Injected> {
+        let program = process::own_path(&self.file);
+        Followed::Not { program, why }
+    }
+
+    /// The first thread, ours already. A child's exit status is not for us.
+    fn leader(&self) -> Tracee {
+        let leader = Tracee::adopt(self.process.pid);
+        match self.launched {
+            true => leader.keeping_its_end(),
+            false => leader,
+        }
+    }
+
+    fn wait(&self, mut thread: Tracee) -> Outcome {
+        let mut letting_go: Option<Instant> = None;
+        let mut backoff = Backoff::default();
+        loop {
+            match thread.poll() {
+                Ok(Some(Stop::Event(libc::PTRACE_EVENT_EXEC))) => return Outcome::Executed,
+                Ok(Some(Stop::Event(libc::PTRACE_EVENT_STOP))) if letting_go.is_some() => {
+                    let _ = thread.detach(0);
+                    return Outcome::Failed;
+                }
+                Ok(Some(Stop::Exited(_) | Stop::Killed(_))) => return Outcome::Ended,
+                Ok(Some(Stop::Signal(signal))) => drop(thread.cont(signal)),
+                Ok(Some(_)) => drop(thread.cont(0)),
+                Ok(None) => {}
+                // Another thread than the first has become the first by its exec.
+                Err(_) if thread.tid != self.process.pid => thread = self.leader(),
+                Err(_) => return Outcome::Ended,
+            }
+            if letting_go.is_none() && self.failed.load(Ordering::SeqCst) {
+                letting_go = thread.interrupt().ok().map(|()| Instant::now());
+            }
+            // It waits where no signal reaches it, and so it is ours until we end.
+            if letting_go.is_some_and(|since| since.elapsed() > LET_GO) {
+                return Outcome::Ended;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The leader stands at PTRACE_EVENT_EXEC.
+    fn inject(&mut self, leader: &Tracee, since: Clocks) -> Result<Followed<Injected>, StartError> {
+        let step = |e| StartError::step("follow the program into what it executes", e);
+        if !self.child {
+            // While it looks at the process, the old stub would see an end that is none.
+            let _ = self.tell("over");
+            if !sys::wait_for_hangup(&self.stub, Duration::from_secs(5)) {
+                return Err(step(io::Error::other("its old stub does not end")));
+            }
+        }
+        leader.cont_syscall(0).map_err(step)?;
+        match leader.wait().map_err(step)? {
+            Stop::Syscall => {}
+            Stop::Exited(_) | Stop::Killed(_) => return Ok(Followed::Ended),
+            other => return Err(step(io::Error::other(format!("{other:?}")))),
+        }
+        let pid = self.process.pid;
+        refuse::class(pid)?;
+        let mut warnings = Vec::new();
+        if process::loses_privileges(pid) {
+            warnings.push(format!(
+                "warning: {} is a set-user-ID or set-group-ID program and runs with ordinary rights, because it is followed through exec.",
+                refuse::program_name(pid)
+            ));
+        }
+        let launched = if self.launched { BOOT_LAUNCHED } else { 0 };
+        let flags = launched | self.settings.boot_flags();
+        let loaded = load::load(pid, &mut [self.leader()], stub_image()?, flags)?;
+        let process = self.process.clone();
+        let injected = finish(
+            process,
+            loaded,
+            since,
+            self.launched,
+            self.settings,
+            warnings,
+        )?;
+        Ok(Followed::Into(Box::new(injected)))
+    }
+}

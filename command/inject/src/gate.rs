@@ -1,0 +1,51 @@
+//! Where a program makes system calls for us.
+#![forbid(unsafe_code)]
+
+use crate::image::{PAGE, SYSCALL};
+use crate::tracee::{Memory, Saved};
+use std::io;
+use std::ops::Range;
+use ulpf_host::process;
+
+/// Address of a `syscall` instruction in the program.
+pub struct Gate {
+    pub addr: u64,
+    /// Code that was overwritten to make one.
+    original: Option<[u8; 2]>,
+    pub vdso: Option<Range<u64>>,
+}
+
+impl Gate {
+    pub fn find(pid: i32, memory: &Memory, at: &Saved) -> io::Result<Gate> {
+        let vdso = process::mapping(pid, "[vdso]")?;
+        if let Some(vdso) = &vdso {
+            let mut code = vec![0; (vdso.end - vdso.start) as usize];
+            if memory.read(vdso.start, &mut code).is_ok()
+                && let Some(at) = code.windows(2).position(|w| w == SYSCALL)
+            {
+                return Ok(Gate {
+                    addr: vdso.start + at as u64,
+                    original: None,
+                    vdso: Some(vdso.clone()),
+                });
+            }
+        }
+        // No vDSO (vdso=0 on the kernel's command line): borrow two bytes of the page we stopped in.
+        let addr = at.regs.rip / PAGE * PAGE;
+        let mut original = [0; 2];
+        memory.read(addr, &mut original)?;
+        memory.write(addr, &SYSCALL)?;
+        Ok(Gate {
+            addr,
+            original: Some(original),
+            vdso,
+        })
+    }
+
+    pub fn close(&self, memory: &Memory) -> io::Result<()> {
+        match &self.original {
+            Some(code) => memory.write(self.addr, code),
+            None => Ok(()),
+        }
+    }
+}

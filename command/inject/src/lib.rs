@@ -1,0 +1,44 @@
+//! Starting a program, or taking hold of a running one, with the stub inside.
+//!
+//! ```text
+//!   launch   attach   follow (exec, fork)          programs that are started, that run, that change or multiply
+//!        └──────┼────────┘
+//!             load        image    address_space   the stub's image, written and started in a stopped process
+//!               │         gate                     where that process makes system calls for us
+//!             tracee      threads                  one thread under ptrace; all threads of a process
+//!   remains                                        after a detach, what was ours is taken away
+//!   client                                         requests to the stub, once it runs
+//! ```
+//! Work is done synchronously, on the calling thread, because ptrace binds a tracee to the thread that traces it; when
+//! a function here returns, nothing is traced any more.
+//!
+//! Public functions return [`StartError`], whose text says to the user what failed, why, and what to do.
+
+#![deny(unsafe_code)]
+
+mod address_space;
+pub mod attach;
+pub mod backend;
+pub mod client;
+pub mod error;
+pub mod follow;
+mod gate;
+pub mod image;
+pub mod injected;
+#[allow(unsafe_code)]
+pub mod launch;
+mod load;
+pub mod placement;
+mod refuse;
+pub mod remains;
+pub mod settings;
+mod threads;
+#[allow(unsafe_code)]
+mod tracee;
+
+pub use attach::attach;
+pub use error::{ExecError, StartError};
+pub use image::stub_image;
+pub use injected::Injected;
+pub use launch::{Launch, Stdio, launch};
+pub use settings::Settings;

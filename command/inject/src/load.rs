@@ -1,0 +1,377 @@
+//! Loads the stub image into a stopped process and starts it there.
+//!
+//! ```text
+//!   mmap, socketpair, memfd_create (injected) → write image → mprotect (injected) → ulpf_stub_boot on one thread
+//!   → ulpf_stub_boot_thread on every other → registers back → detach with PARK_SIGNAL
+//! ```
+//! Nothing of the program is written to: the injected system calls go through the `syscall`
+//! instruction of the vDSO.
+
+use crate::address_space;
+use crate::error::StartError;
+use crate::gate::Gate;
+use crate::image::{Image, PAGE};
+use crate::remains::Remains;
+use crate::tracee::{Memory, Tracee};
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use ulpf_area::shared::{self, SharedArea};
+use ulpf_host::sys;
+use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs, PAD_LEN, PARK_SIGNAL};
+use ulpf_lib::place;
+
+/// How many places are tried for the image.
+const ATTEMPTS: u64 = 64;
+/// Their distance in a program whose addresses are not random.
+const STEP: u64 = 64 << 20;
+
+/// A stub that runs, and our ends of what connects us.
+#[derive(Debug)]
+pub struct Loaded {
+    pub stub_pid: i32,
+    pub control: UnixStream,
+    /// The shared area, in its full length.
+    pub shared: File,
+    pub remains: Remains,
+}
+
+/// Loads the stub with all `threads` of `pid` stopped under ptrace, and lets go of them: they come to
+/// rest in the stub. On failure the threads are as they were, and still stopped.
+pub fn load(
+    pid: i32,
+    threads: &mut [Tracee],
+    image: &Image,
+    flags: u32,
+) -> Result<Loaded, StartError> {
+    let memory =
+        Memory::open(pid).map_err(|e| StartError::step("open the memory of the program", e))?;
+    let mut saved = Vec::with_capacity(threads.len());
+    for t in threads.iter() {
+        saved.push(
+            t.save()
+                .map_err(|e| StartError::step("read the registers of the program", e))?,
+        );
+    }
+    let result = Gate::find(pid, &memory, &saved[0])
+        .map_err(|e| StartError::step("find a place for system calls in the program", e))
+        .and_then(|gate| {
+            let result = start(pid, threads, &memory, image, flags, &gate);
+            gate.close(&memory)
+                .map_err(|e| StartError::step("restore the code of the program", e))?;
+            result
+        });
+    for (t, s) in threads.iter_mut().zip(&saved) {
+        match t.restore(s) {
+            // A thread that was killed meanwhile has no registers.
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
+                return Err(StartError::step("restore the registers of the program", e));
+            }
+            _ => {}
+        }
+        t.release_held(pid);
+    }
+    let loaded = result?;
+    for t in threads.iter() {
+        match t.detach(PARK_SIGNAL) {
+            Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
+                return Err(StartError::step("let go of the program", e));
+            }
+            _ => {}
+        }
+    }
+    Ok(loaded)
+}
+
+fn start(
+    pid: i32,
+    threads: &mut [Tracee],
+    memory: &Memory,
+    image: &Image,
+    flags: u32,
+    gate: &Gate,
+) -> Result<Loaded, StartError> {
+    let step = StartError::step;
+    let (first, others) = threads
+        .split_first_mut()
+        .ok_or_else(|| step("find a thread", io::Error::from(io::ErrorKind::NotFound)))?;
+    let random = address_space::random_bytes(pid, memory);
+    let place = place::base_for(random);
+    let images = place::of_images(place);
+    let base = reserve(first, gate, image.len, images, random.is_some())?;
+    let unload = |t: &mut Tracee, error: StartError| -> StartError {
+        let _ = t.syscall(gate.addr, libc::SYS_munmap, [base, image.len, 0, 0, 0, 0]);
+        error
+    };
+    let args_addr = base + image.args_offset;
+    let channel = match Channel::open(pid, first, memory, gate, args_addr) {
+        Ok(channel) => channel,
+        Err(e) => return Err(unload(first, e)),
+    };
+    let unload = |t: &mut Tracee, error: StartError| -> StartError {
+        channel.close_in_program(t, gate.addr);
+        unload(t, error)
+    };
+    let args = BootArgs {
+        magic: BOOT_MAGIC,
+        version: BOOT_VERSION,
+        flags,
+        image_base: base,
+        image_len: image.len,
+        control_fd: channel.theirs,
+        shared_fd: channel.shared_fd,
+        stub_pid: 0,
+        place,
+        begin: address_space::widest_gap(pid, place::of_memory(place)),
+        pad: pad(gate.vdso.as_ref(), memory),
+        left: 0,
+        left_len: 0,
+    };
+    if let Err(e) =
+        fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))
+    {
+        return Err(unload(first, step("copy the stub into the program", e)));
+    }
+    for region in &image.regions {
+        let call = [
+            base + region.offset,
+            region.len,
+            region.prot as u64,
+            0,
+            0,
+            0,
+        ];
+        match first.syscall(gate.addr, libc::SYS_mprotect, call) {
+            Ok(Ok(_)) => {}
+            Ok(Err(errno)) => {
+                let e = io::Error::from_raw_os_error(errno);
+                return Err(unload(first, StartError::Protect { pid, source: e }));
+            }
+            Err(e) => return Err(step("protect the stub's memory", e)),
+        }
+    }
+    let stack_top = base + image.stack_top;
+    let result = first
+        .call(base + image.boot, args_addr, stack_top)
+        .map_err(|e| step("start the stub", e))?;
+    if result < 0 {
+        return Err(unload(
+            first,
+            StartError::Boot {
+                pid,
+                source: io::Error::from_raw_os_error(-result as i32),
+            },
+        ));
+    }
+    // The stub has taken its own.
+    channel.close_in_program(first, base + image.gate);
+    let mut stub_pid = [0; 4];
+    memory
+        .read(
+            args_addr + offset_of!(BootArgs, stub_pid) as u64,
+            &mut stub_pid,
+        )
+        .map_err(|e| step("read the stub's answer", e))?;
+    for t in others {
+        match t.call(base + image.boot_thread, args_addr, stack_top) {
+            Ok(result) if result >= 0 => {}
+            Ok(errno) => {
+                return Err(StartError::Boot {
+                    pid,
+                    source: io::Error::from_raw_os_error(-errno as i32),
+                });
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(e) => return Err(step("start the stub on every thread", e)),
+        }
+    }
+    Ok(Loaded {
+        stub_pid: i32::from_le_bytes(stub_pid),
+        control: channel.control,
+        shared: channel.shared,
+        remains: Remains { args: args_addr },
+    })
+}
+
+/// Writes the image into new memory, which is zero.
+fn fill(memory: &Memory, base: u64, image: &Image) -> io::Result<()> {
+    let mut pieces = image.relocated(base);
+    pieces.try_for_each(|(offset, data)| memory.write(base + offset, &data))
+}
+
+/// The end of the vDSO's last page, if nothing is there ([`BootArgs::pad`]).
+fn pad(vdso: Option<&Range<u64>>, memory: &Memory) -> u64 {
+    let Some(vdso) = vdso else {
+        return 0;
+    };
+    // What ends with zeros may need a few of them.
+    let mut end = [0; 2 * PAD_LEN as usize];
+    let at = vdso.end - end.len() as u64;
+    match memory.read(at, &mut end) {
+        Ok(()) if end.iter().all(|b| *b == 0) => vdso.end - PAD_LEN,
+        _ => 0,
+    }
+}
+
+/// The control channel and the shared area, made inside the program and fetched from there: we may
+/// look into the program, but it need not be allowed to look into us (another user's program, one in a
+/// container). The stub takes its copies from the program's own table, and then they are closed there.
+struct Channel {
+    control: UnixStream,
+    shared: File,
+    /// In the program's table.
+    theirs: i32,
+    shared_fd: i32,
+}
+
+impl Channel {
+    /// `scratch` is a page in the program that may be overwritten.
+    fn open(
+        pid: i32,
+        t: &mut Tracee,
+        memory: &Memory,
+        gate: &Gate,
+        scratch: u64,
+    ) -> Result<Channel, StartError> {
+        const WHAT: &str = "make a channel to the program";
+        let step = |e| StartError::step(WHAT, e);
+        let (name_at, pair_at) = (scratch + 1024, scratch + 2048);
+        let process = sys::pidfd_open(pid).map_err(step)?;
+        memory
+            .write(name_at, shared::NAME.to_bytes_with_nul())
+            .map_err(step)?;
+        let mut call = |number: i64, args: [u64; 4]| -> Result<Result<u64, i32>, StartError> {
+            t.syscall(
+                gate.addr,
+                number,
+                [args[0], args[1], args[2], args[3], 0, 0],
+            )
+            .map_err(step)
+        };
+        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+        call(
+            libc::SYS_socketpair,
+            [libc::AF_UNIX as u64, kind, 0, pair_at],
+        )?
+        .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
+        let mut pair = [0; 8];
+        memory.read(pair_at, &mut pair).map_err(step)?;
+        let fd =
+            |at: usize| i32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        let (ours, theirs) = (fd(0), fd(4));
+        let control = sys::pidfd_getfd(process.as_fd(), ours).map_err(step);
+        call(libc::SYS_close, [ours as u64, 0, 0, 0])?
+            .map_err(|n| step(io::Error::from_raw_os_error(n)))?;
+        let mut made = Err(libc::EINVAL);
+        for flags in sys::MEMFD_FLAGS {
+            made = call(libc::SYS_memfd_create, [name_at, flags.into(), 0, 0])?;
+            if made != Err(libc::EINVAL) {
+                break;
+            }
+        }
+        let shared = made.map_err(io::Error::from_raw_os_error).and_then(|fd| {
+            let file = File::from(sys::pidfd_getfd(process.as_fd(), fd as i32)?);
+            // Who shares the program's descriptors may have put another file there meanwhile: nothing is
+            // changed that is no memory file, and `SharedArea` maps only what has been sealed.
+            if !sys::is_memory(&file)? {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            SharedArea::size(&file)?;
+            Ok((fd as i32, file))
+        });
+        match (control, shared) {
+            (Ok(control), Ok((shared_fd, shared))) => Ok(Channel {
+                control: control.into(),
+                shared,
+                theirs,
+                shared_fd,
+            }),
+            (control, shared) => {
+                call(libc::SYS_close, [theirs as u64, 0, 0, 0])?.ok();
+                if let Ok(fd) = made {
+                    call(libc::SYS_close, [fd, 0, 0, 0])?.ok();
+                }
+                Err(match shared {
+                    Err(source) => StartError::Shared { source },
+                    Ok(_) => control
+                        .err()
+                        .unwrap_or_else(|| step(io::ErrorKind::Other.into())),
+                })
+            }
+        }
+    }
+
+    /// Nothing can be done about a failure here, and nothing depends on it.
+    fn close_in_program(&self, t: &mut Tracee, gate: u64) {
+        for fd in [self.theirs, self.shared_fd] {
+            let _ = t.syscall(gate, libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Memory for the image, at a random place unless the program's own addresses are not random.
+fn reserve(
+    t: &mut Tracee,
+    gate: &Gate,
+    len: u64,
+    images: Range<u64>,
+    random: bool,
+) -> Result<u64, StartError> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let mut last = 0;
+    // An earlier stub's image may be there, if it could not be taken away.
+    let places = (images.end - images.start - len) / PAGE;
+    let hints = (0..ATTEMPTS).map(|n| match random {
+        true => images.start + sys::random() % places * PAGE,
+        false => images.start + n * STEP,
+    });
+    let hints = hints.map(|hint| (hint, libc::MAP_FIXED_NOREPLACE));
+    for (hint, extra) in hints.chain([(0, 0)]) {
+        let call = [hint, len, prot, (flags | extra) as u64, u64::MAX, 0];
+        match t
+            .syscall(gate.addr, libc::SYS_mmap, call)
+            .map_err(|e| StartError::step("map memory in the program", e))?
+        {
+            // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a hint, which is as good.
+            Ok(base) => return Ok(base),
+            Err(errno) => last = errno,
+        }
+    }
+    Err(StartError::NoMemory {
+        bytes: len,
+        source: io::Error::from_raw_os_error(last),
+    })
+}
+
+/// The block as it lies in memory.
+fn args_bytes(args: &BootArgs) -> [u8; size_of::<BootArgs>()] {
+    let mut bytes = [0; size_of::<BootArgs>()];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(offset_of!(BootArgs, magic), &args.magic.to_ne_bytes());
+    put(offset_of!(BootArgs, version), &args.version.to_ne_bytes());
+    put(offset_of!(BootArgs, flags), &args.flags.to_ne_bytes());
+    put(
+        offset_of!(BootArgs, image_base),
+        &args.image_base.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, image_len),
+        &args.image_len.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, control_fd),
+        &args.control_fd.to_ne_bytes(),
+    );
+    put(
+        offset_of!(BootArgs, shared_fd),
+        &args.shared_fd.to_ne_bytes(),
+    );
+    put(offset_of!(BootArgs, place), &args.place.to_ne_bytes());
+    put(offset_of!(BootArgs, begin), &args.begin.to_ne_bytes());
+    put(offset_of!(BootArgs, pad), &args.pad.to_ne_bytes());
+    bytes
+}

@@ -1,0 +1,115 @@
+//! Programs that are refused, before anything of theirs is touched, and why the kernel refuses one.
+#![forbid(unsafe_code)]
+
+use crate::error::StartError;
+use std::io;
+use std::path::PathBuf;
+use ulpf_host::errno::errno_text;
+use ulpf_host::{process, sys};
+
+/// Everything that can be refused before the process is touched.
+pub fn attaching(pid: i32) -> Result<process::Status, StartError> {
+    let refuse = |reason: String| StartError::Attach { pid, reason };
+    let status = process::Status::of(pid)
+        .map_err(|_| refuse(with_errno(&io::Error::from_raw_os_error(libc::ESRCH))))?;
+    if pid == std::process::id() as i32 {
+        return Err(refuse("it is ulpf itself.".into()));
+    }
+    if let Some(process) = status.process().filter(|&p| p != pid) {
+        return Err(refuse(format!(
+            "{pid} is a thread of process {process}. Attach to {process}; all its threads come along."
+        )));
+    }
+    if status.state() == 'Z' || status.state() == 'X' {
+        return Err(refuse(
+            "it has already ended and only waits for its parent to notice (a zombie).".into(),
+        ));
+    }
+    if status.is_kernel_thread() {
+        return Err(refuse(
+            "it is a thread of the kernel and has no memory of its own.".into(),
+        ));
+    }
+    if let Some(tracer) = status.tracer() {
+        let name = process::Status::of(tracer)
+            .map(|s| s.name().to_string())
+            .unwrap_or_else(|_| "?".into());
+        return Err(refuse(format!(
+            "it is already traced by process {tracer} ({name}). A process has one debugger at a time; detach that one first."
+        )));
+    }
+    // A former session leaves its memory behind (a thread may have been on its way out of it), but
+    // its stub has gone.
+    if let (Ok(Some(_)), Some(stub)) = (
+        process::mapping(pid, "/memfd:ulpf-shared"),
+        process::shares_memory(pid),
+    ) {
+        return Err(refuse(format!(
+            "another ulpf is already in it (process {stub} is its stub). End that session first."
+        )));
+    }
+    Ok(status)
+}
+
+/// Path or number for messages about a process.
+pub fn program_name(pid: i32) -> String {
+    process::executable(pid)
+        .unwrap_or_else(|| PathBuf::from(format!("Process {pid}")))
+        .display()
+        .to_string()
+}
+
+/// Refuses what the stub cannot live in.
+pub fn class(pid: i32) -> Result<(), StartError> {
+    match process::class(pid) {
+        Ok(process::Class::Bits64) => Ok(()),
+        Ok(process::Class::Bits32) => Err(StartError::Bits32 {
+            program: program_name(pid),
+        }),
+        Ok(process::Class::Other) => Err(StartError::NotX86 {
+            program: program_name(pid),
+        }),
+        Err(source) => Err(StartError::Unreadable {
+            program: program_name(pid),
+            source,
+        }),
+    }
+}
+
+/// Why a thread cannot be seized.
+pub fn why_not(pid: i32, error: &io::Error) -> String {
+    let base = with_errno(error);
+    if error.raw_os_error() != Some(libc::EPERM) {
+        return base;
+    }
+    let me = sys::user();
+    let owner = process::Status::of(pid).ok().and_then(|s| s.user());
+    if me != 0 && owner.is_some_and(|o| o != me) {
+        return format!(
+            "{base}. It belongs to user {}; run ulpf as that user or as root.",
+            owner.unwrap_or(0)
+        );
+    }
+    match process::ptrace_scope() {
+        Some(1) if me != 0 => format!(
+            "{base}. This machine lets a debugger attach to its own children only (yama). Start the program with ulpf, run ulpf as root, or allow it until the next boot: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
+        ),
+        Some(2) if me != 0 => format!(
+            "{base}. This machine lets only root attach (yama's ptrace_scope is 2). Run ulpf as root, or: echo 0 | sudo tee /proc/sys/kernel/yama/ptrace_scope"
+        ),
+        Some(3) => format!(
+            "{base}. This machine forbids attaching until the next boot (yama's ptrace_scope is 3)."
+        ),
+        _ => format!(
+            "{base}. It may be a set-user-ID program, protected from debuggers (PR_SET_DUMPABLE), or ulpf runs in a container without the SYS_PTRACE capability."
+        ),
+    }
+}
+
+/// As gdbserver says it: `No such process (3)`.
+pub fn with_errno(e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(n) => format!("{} ({n})", errno_text(n)),
+        None => e.to_string(),
+    }
+}

@@ -1,0 +1,161 @@
+//! After a detach: takes the last of ours out of the program.
+//!
+//! The stub's task has ended, but threads of the program may still be on their way out of its code, and only a
+//! tracer can tell. So every thread is stopped once more; when none is in memory of ours any longer, one of them
+//! unmaps what the stub has listed (`stub/handlers/src/ours.rs`), and all go on.
+
+use crate::gate::Gate;
+use crate::threads;
+use crate::tracee::{Memory, Tracee};
+use std::io;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+use ulpf_host::foreign::numbers::Process;
+use ulpf_host::{process, sys};
+use ulpf_lib::boot::{BootArgs, Left};
+
+/// How long threads have to leave our code. It takes them microseconds, but for one that waits in a system call
+/// which nothing interrupts.
+const LIMIT: Duration = Duration::from_secs(2);
+/// How long a vfork child has to execute something.
+const LIMIT_OF_VFORK: Duration = Duration::from_millis(300);
+/// How long all the unmapping may take: some microseconds for each mapping.
+const LIMIT_OF_UNMAPPING: Duration = Duration::from_secs(10);
+/// Mappings that a stub may list: it has one for each thread, and some more. (The list is the program's
+/// memory, and may say anything.)
+const MOST: u64 = 1 << 16;
+
+/// Where a stub says what it leaves behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Remains {
+    /// Address of its [`BootArgs`].
+    pub args: u64,
+}
+
+impl Remains {
+    /// Unmaps all of it; `stub` is our end of the channel to the stub that has just let go of the program.
+    ///
+    /// # Errors
+    /// The kernel's, if the program cannot be traced any more, and one that says which thread does not come out of
+    /// our code. Then memory of ours stays in the program, which it does not use.
+    pub fn take_away(self, process: &Process, stub: &impl AsFd) -> io::Result<()> {
+        if !sys::wait_for_hangup(stub, LIMIT) {
+            return Err(io::Error::other("the stub's task does not end"));
+        }
+        wait_until_alone(process.pid)?;
+        // When the thread that traces ends, the kernel lets go of those that have not come to a stop.
+        std::thread::scope(|scope| scope.spawn(|| self.trace(process)).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the tracer has failed")))
+    }
+
+    fn trace(self, process: &Process) -> io::Result<()> {
+        let memory = Memory::open(process.pid)?;
+        let mut threads = threads::stop_all(process).map_err(io::Error::other)?;
+        let result = self.unmap_with(process.pid, &memory, &mut threads);
+        for thread in &mut threads {
+            thread.release_held(process.pid);
+            let _ = thread.detach(0);
+        }
+        result
+    }
+
+    fn unmap_with(self, pid: i32, memory: &Memory, threads: &mut [Tracee]) -> io::Result<()> {
+        let left = self.list(memory)?;
+        wait_until_out(threads, &left)?;
+        for thread in threads.iter() {
+            threads::rewind_system_call(pid, thread)?;
+        }
+        let Some(thread) = threads.first_mut() else {
+            return Ok(());
+        };
+        let saved = thread.save()?;
+        let gate = Gate::find(pid, memory, &saved)?;
+        let mut result = Ok(());
+        let deadline = Instant::now() + LIMIT_OF_UNMAPPING;
+        for range in &left {
+            if Instant::now() > deadline {
+                result = Err(io::ErrorKind::TimedOut.into());
+                break;
+            }
+            let call = [range.start, range.end - range.start, 0, 0, 0, 0];
+            match thread.syscall(gate.addr, libc::SYS_munmap, call) {
+                Ok(Ok(_)) => {}
+                Ok(Err(errno)) => result = Err(io::Error::from_raw_os_error(errno)),
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        gate.close(memory)?;
+        thread.restore(&saved)?;
+        result
+    }
+
+    fn list(self, memory: &Memory) -> io::Result<Vec<Range<u64>>> {
+        let field = |at: u64| -> io::Result<u64> {
+            let mut bytes = [0; 8];
+            memory.read(at, &mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        };
+        let at = field(self.args + offset_of!(BootArgs, left) as u64)?;
+        let count = field(self.args + offset_of!(BootArgs, left_len) as u64)?.min(MOST);
+        let mut list = Vec::new();
+        for n in 0..count {
+            let entry = at.wrapping_add(n * size_of::<Left>() as u64);
+            let start = field(entry + offset_of!(Left, start) as u64)?;
+            let len = field(entry + offset_of!(Left, len) as u64)?;
+            let end = start.checked_add(len).ok_or(io::ErrorKind::InvalidData)?;
+            list.push(start..end);
+        }
+        Ok(list)
+    }
+}
+
+/// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.
+fn wait_until_alone(pid: i32) -> io::Result<()> {
+    let deadline = Instant::now() + LIMIT_OF_VFORK;
+    while let Some(other) = process::shares_memory(pid) {
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!(
+                "process {other} runs in the same memory (vfork)"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Lets those go on for a moment that are in `left`, until none is.
+fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    for thread in threads {
+        while is_in(thread, left)? {
+            if Instant::now() > deadline {
+                return Err(io::Error::other(format!(
+                    "thread {} waits in a system call that ulpf makes for it",
+                    thread.tid
+                )));
+            }
+            thread.cont(0)?;
+            std::thread::sleep(Duration::from_micros(200));
+            thread.interrupt()?;
+            if !threads::settle(thread, deadline)? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_in(thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {
+    match thread.regs() {
+        Ok(regs) => Ok(left
+            .iter()
+            .any(|r| r.contains(&regs.rip) || r.contains(&regs.rip.wrapping_sub(2)))),
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(e) => Err(e),
+    }
+}

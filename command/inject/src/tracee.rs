@@ -1,0 +1,391 @@
+//! One thread under ptrace.
+//!
+//! All calls must come from the thread that attached it: the loader does its whole work in one
+//! closure on one thread (see [`crate::launch()`], [`crate::attach()`]).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+use ulpf_host::sys::{self, Backoff};
+
+pub type Registers = libc::user_regs_struct;
+
+/// How long a thread may take to come to its next stop. Everything that we run in a program takes
+/// milliseconds; only a machine under extreme load, or a hang, takes longer.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Signals that may come while we run code in a thread.
+const MOST_HELD: usize = 1 << 16;
+
+/// XSAVE images are 2.5 KiB with AVX-512 and 11 KiB with AMX.
+const XSTATE_MAX: usize = 32 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A signal that is about to be delivered.
+    Signal(i32),
+    /// Entry to or exit from a system call.
+    Syscall,
+    /// A `PTRACE_EVENT_*` with its number.
+    Event(i32),
+    Exited(i32),
+    Killed(i32),
+}
+
+/// Everything a thread needs to go on as if nothing had happened.
+pub struct Saved {
+    pub regs: Registers,
+    xstate: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Tracee {
+    pub tid: i32,
+    /// It is our child, and somebody else reaps it.
+    keeps_end: bool,
+    /// Signals that came while we ran code in the thread, to be given back afterwards.
+    held: Vec<libc::siginfo_t>,
+}
+
+fn ptrace(request: u32, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: callers pass either integers or pointers to live buffers of the size that the request
+    // asks for; the wrappers below are the only callers.
+    sys::check(unsafe { libc::ptrace(request, tid, addr, data) })
+}
+
+impl Tracee {
+    /// A thread that is already ours (PTRACE_TRACEME).
+    pub fn adopt(tid: i32) -> Tracee {
+        Tracee {
+            tid,
+            keeps_end: false,
+            held: Vec::new(),
+        }
+    }
+
+    /// A child of ours whose exit status somebody else waits for: its end is seen, not taken.
+    pub fn keeping_its_end(self) -> Tracee {
+        Tracee {
+            keeps_end: true,
+            ..self
+        }
+    }
+
+    /// Takes hold of a running thread without any signal, and interrupts it.
+    pub fn seize(tid: i32) -> io::Result<Tracee> {
+        ptrace(
+            libc::PTRACE_SEIZE,
+            tid,
+            0,
+            libc::PTRACE_O_TRACESYSGOOD as usize,
+        )?;
+        ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+        Ok(Tracee::adopt(tid))
+    }
+
+    /// Takes hold of a running thread, which runs on.
+    pub fn seize_quietly(tid: i32, options: i32) -> io::Result<Tracee> {
+        ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize)?;
+        Ok(Tracee::adopt(tid))
+    }
+
+    /// Asks for a stop.
+    pub fn interrupt(&self) -> io::Result<()> {
+        ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).map(drop)
+    }
+
+    pub fn set_options(&self, options: i32) -> io::Result<()> {
+        ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options as usize).map(drop)
+    }
+
+    pub fn cont(&self, signal: i32) -> io::Result<()> {
+        ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// One instruction, then SIGTRAP.
+    pub fn step(&self) -> io::Result<()> {
+        ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0).map(drop)
+    }
+
+    /// Goes on to the next system call entry or exit.
+    pub fn cont_syscall(&self, signal: i32) -> io::Result<()> {
+        ptrace(libc::PTRACE_SYSCALL, self.tid, 0, signal as usize).map(drop)
+    }
+
+    pub fn detach(&self, signal: i32) -> io::Result<()> {
+        ptrace(libc::PTRACE_DETACH, self.tid, 0, signal as usize).map(drop)
+    }
+
+    /// The next stop, if there is one.
+    pub fn poll(&self) -> io::Result<Option<Stop>> {
+        let status = match self.keeps_end {
+            false => sys::try_reap(self.tid)?,
+            true => match sys::try_stop(self.tid)? {
+                None => sys::ended(self.tid)?,
+                stop => stop,
+            },
+        };
+        Ok(status.map(decode))
+    }
+
+    /// Waits for the next stop. Polls, because waitpid has no time limit.
+    pub fn wait(&self) -> io::Result<Stop> {
+        self.wait_until(Instant::now() + STOP_TIMEOUT)?
+            .ok_or_else(|| self.late())
+    }
+
+    fn late(&self) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("thread {} did not stop within {STOP_TIMEOUT:?}", self.tid),
+        )
+    }
+
+    /// As [`Tracee::wait`]; `None`: there has been none by then.
+    pub fn wait_until(&self, end: Instant) -> io::Result<Option<Stop>> {
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(stop) = self.poll()? {
+                return Ok(Some(stop));
+            }
+            if Instant::now() > end {
+                return Ok(None);
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Lets go of a thread, which may run.
+    pub fn let_go(&self) {
+        if self.detach(0).is_ok() {
+            return; // it had stopped
+        }
+        let _ = self.interrupt();
+        let signal = match self.wait_until(Instant::now() + Duration::from_secs(1)) {
+            Ok(Some(Stop::Signal(signal))) => signal,
+            _ => 0,
+        };
+        // One that does not stop stays ours until this thread ends.
+        let _ = self.detach(signal);
+    }
+
+    pub fn regs(&self) -> io::Result<Registers> {
+        // SAFETY: all-zero is a valid user_regs_struct.
+        let mut regs: Registers = unsafe { std::mem::zeroed() };
+        ptrace(libc::PTRACE_GETREGS, self.tid, 0, &raw mut regs as usize)?;
+        Ok(regs)
+    }
+
+    pub fn set_regs(&self, regs: &Registers) -> io::Result<()> {
+        ptrace(
+            libc::PTRACE_SETREGS,
+            self.tid,
+            0,
+            regs as *const Registers as usize,
+        )
+        .map(drop)
+    }
+
+    pub fn save(&self) -> io::Result<Saved> {
+        let mut xstate = vec![0u8; XSTATE_MAX];
+        let mut iov = libc::iovec {
+            iov_base: xstate.as_mut_ptr().cast(),
+            iov_len: xstate.len(),
+        };
+        ptrace(
+            libc::PTRACE_GETREGSET,
+            self.tid,
+            NT_X86_XSTATE,
+            &raw mut iov as usize,
+        )?;
+        xstate.truncate(iov.iov_len);
+        Ok(Saved {
+            regs: self.regs()?,
+            xstate,
+        })
+    }
+
+    pub fn restore(&self, saved: &Saved) -> io::Result<()> {
+        let mut iov = libc::iovec {
+            iov_base: saved.xstate.as_ptr().cast_mut().cast(),
+            iov_len: saved.xstate.len(),
+        };
+        ptrace(
+            libc::PTRACE_SETREGSET,
+            self.tid,
+            NT_X86_XSTATE,
+            &raw mut iov as usize,
+        )?;
+        self.set_regs(&saved.regs)
+    }
+
+    fn siginfo(&self) -> io::Result<libc::siginfo_t> {
+        // SAFETY: all-zero is a valid siginfo_t.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        ptrace(libc::PTRACE_GETSIGINFO, self.tid, 0, &raw mut info as usize)?;
+        Ok(info)
+    }
+
+    /// Waits for the stop that `wanted` accepts. Signals that arrive meanwhile are set aside.
+    pub fn wait_for(
+        &mut self,
+        wanted: impl Fn(Stop) -> bool,
+        go_on: impl Fn(&Tracee) -> io::Result<()>,
+    ) -> io::Result<Stop> {
+        // Somebody may send signals without end.
+        let end = Instant::now() + STOP_TIMEOUT;
+        loop {
+            let stop = self.wait_until(end)?.ok_or_else(|| self.late())?;
+            if wanted(stop) || matches!(stop, Stop::Exited(_) | Stop::Killed(_)) {
+                return Ok(stop);
+            }
+            match stop {
+                // A fault of the code that we run is not something to wait through.
+                Stop::Signal(
+                    libc::SIGSEGV
+                    | libc::SIGBUS
+                    | libc::SIGILL
+                    | libc::SIGFPE
+                    | libc::SIGTRAP
+                    | libc::SIGSYS,
+                ) => return Ok(stop),
+                Stop::Signal(_) if self.held.len() < MOST_HELD => self.held.push(self.siginfo()?),
+                Stop::Signal(_) => {
+                    let why = format!("thread {} gets too many signals", self.tid);
+                    return Err(io::Error::other(why));
+                }
+                _ => {}
+            }
+            go_on(self)?;
+        }
+    }
+
+    /// Makes one system call in the thread, which must be in a stop outside of any system call of its
+    /// own (or at the exit of one); `gate` is the address of a `syscall` instruction there. Leaves the
+    /// registers changed. The outer error is ours, the inner one the call's errno.
+    pub fn syscall(
+        &mut self,
+        gate: u64,
+        number: i64,
+        args: [u64; 6],
+    ) -> io::Result<Result<u64, i32>> {
+        let mut regs = self.regs()?;
+        regs.rip = gate;
+        regs.rax = number as u64;
+        // "No system call to restart".
+        regs.orig_rax = u64::MAX;
+        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+        self.set_regs(&regs)?;
+        // Entry, then exit. (Stepping over the instruction would raise a real SIGTRAP, which the
+        // kernel turns into a reset of the program's SIGTRAP handler when it is blocked or ignored.)
+        for _ in 0..2 {
+            self.cont_syscall(0)?;
+            let stop = self.wait_for(|s| s == Stop::Syscall, |t| t.cont_syscall(0))?;
+            if stop != Stop::Syscall {
+                return Err(unexpected(stop, "a system call made on its behalf"));
+            }
+        }
+        let result = self.regs()?.rax as i64;
+        Ok(if (-4095..0).contains(&result) {
+            Err(-result as i32)
+        } else {
+            Ok(result as u64)
+        })
+    }
+
+    /// Calls `entry(arg)` on the given stack and runs it to its `int3`; rax.
+    pub fn call(&mut self, entry: u64, arg: u64, stack_top: u64) -> io::Result<i64> {
+        let mut regs = self.regs()?;
+        regs.rip = entry;
+        regs.rdi = arg;
+        // As after a call instruction: 16-byte aligned before the (absent) return address.
+        regs.rsp = stack_top / 16 * 16 - 8;
+        regs.rax = 0;
+        regs.orig_rax = u64::MAX;
+        // Direction flag clear, no trap flag: the ABI at function entry.
+        regs.eflags &= !0x500;
+        self.set_regs(&regs)?;
+        self.cont(0)?;
+        match self.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.cont(0))? {
+            Stop::Signal(libc::SIGTRAP) => Ok(self.regs()?.rax as i64),
+            stop => {
+                let at = self
+                    .regs()
+                    .map(|r| format!(" at image offset {:#x}", r.rip.wrapping_sub(entry) as i64))
+                    .unwrap_or_default();
+                Err(unexpected(
+                    stop,
+                    &format!("the stub's start{at} from its entry"),
+                ))
+            }
+        }
+    }
+
+    /// Gives the signals back that came while our code ran.
+    pub fn release_held(&mut self, pid: i32) {
+        for info in self.held.drain(..) {
+            // SAFETY: `info` is a siginfo_t that the kernel filled in. Where the kernel refuses to
+            // forge its origin, the plain signal must do.
+            unsafe {
+                if libc::syscall(
+                    libc::SYS_rt_tgsigqueueinfo,
+                    pid,
+                    self.tid,
+                    info.si_signo,
+                    &raw const info,
+                ) < 0
+                {
+                    libc::syscall(libc::SYS_tgkill, pid, self.tid, info.si_signo);
+                }
+            }
+        }
+    }
+}
+
+const NT_X86_XSTATE: usize = 0x202;
+
+fn decode(status: i32) -> Stop {
+    if libc::WIFEXITED(status) {
+        Stop::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Stop::Killed(libc::WTERMSIG(status))
+    } else if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 {
+        Stop::Syscall
+    } else if status >> 16 != 0 {
+        Stop::Event(status >> 16)
+    } else {
+        Stop::Signal(libc::WSTOPSIG(status))
+    }
+}
+
+fn unexpected(stop: Stop, during: &str) -> io::Error {
+    let what = match stop {
+        Stop::Signal(n) => format!("was stopped by signal {n}"),
+        Stop::Exited(n) => format!("exited with status {n}"),
+        Stop::Killed(n) => format!("was killed by signal {n}"),
+        Stop::Syscall => "entered a system call".into(),
+        Stop::Event(n) => format!("reported ptrace event {n}"),
+    };
+    io::Error::other(format!("the program {what} during {during}"))
+}
+
+/// Memory of a traced process.
+pub struct Memory(File);
+
+impl Memory {
+    pub fn open(pid: i32) -> io::Result<Memory> {
+        Ok(Memory(
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(format!("/proc/{pid}/mem"))?,
+        ))
+    }
+    pub fn read(&self, addr: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(buf, addr)
+    }
+    pub fn write(&self, addr: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, addr)
+    }
+}

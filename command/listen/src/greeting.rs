@@ -1,0 +1,236 @@
+//! What the first bytes of a connection say about who has connected.
+//!
+//! A web page can make its reader's browser connect to a port of this machine and send what the page chooses,
+//! behind a request line and headers that it does not choose (or only in part: a page of a name that leads to
+//! this machine, "DNS rebinding", names method, path and fields). A protocol that skips what it does not
+//! understand finds its packets in there. So a client is believed only if its first bytes are possible in its
+//! protocol and impossible in HTTP, and none of them is interpreted before that:
+//!
+//! ```text
+//!   HTTP      METHOD SP TARGET SP HTTP/1.1 CR LF …    METHOD: one or more of ! # $ % & ' * + - . ^ _ ` | ~ 0-9 A-Z a-z
+//!   Remote    acks, then a whole packet without blanks, then packets and acks only
+//!   Adapter   Content-Length:                         a method has no colon
+//!   Bridge    { … LF                                  a method has no brace
+//! ```
+//! A remote packet's `$`, `#` and letters may stand in a METHOD, but the blank behind the METHOD may not stand
+//! in what a debugger says first. A browser sends the head of a request at once, so blanks are also looked for
+//! in all that has come along with the first packet.
+#![forbid(unsafe_code)]
+
+/// A client that has said so much is no debugger: each of them waits for the answer to its first words.
+pub const LONGEST: usize = 16 << 10;
+
+/// What is spoken at a place that we listen at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The remote serial protocol.
+    Remote,
+    /// The Debug Adapter Protocol.
+    Adapter,
+    /// docs/bridge.md
+    Bridge,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A client of ours.
+    Ours,
+    /// Not enough has been said.
+    More,
+    /// What it begins like.
+    Foreign(&'static str),
+}
+
+impl Protocol {
+    /// Judges all that a connection has said so far.
+    pub fn judge(self, said: &[u8]) -> Verdict {
+        let verdict = match self {
+            Protocol::Remote => remote(said),
+            Protocol::Adapter => adapter(said),
+            Protocol::Bridge => ulpf_bridge::is_front_end(said),
+        };
+        match verdict {
+            Some(true) if said.len() < LONGEST => Verdict::Ours,
+            None if said.len() < LONGEST => Verdict::More,
+            _ => Verdict::Foreign(language(said)),
+        }
+    }
+
+    pub fn client(self) -> &'static str {
+        match self {
+            Protocol::Remote => "a debugger",
+            Protocol::Adapter => "an IDE",
+            Protocol::Bridge => "a front end of the bridge",
+        }
+    }
+}
+
+/// A name for the user.
+fn language(said: &[u8]) -> &'static str {
+    const METHODS: &[&[u8]] = &[
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"PUT ",
+        b"DELETE ",
+        b"OPTIONS ",
+        b"PATCH ",
+        b"CONNECT ",
+        b"TRACE ",
+        b"PRI ",
+    ];
+    let line = said.split(|&b| b == b'\n').next().unwrap_or_default();
+    let http = line.windows(6).any(|w| w == b" HTTP/");
+    if http || METHODS.iter().any(|m| said.starts_with(m)) {
+        "HTTP, as a web page in a browser would"
+    } else if said.starts_with(&[0x16, 3]) {
+        "TLS, as a browser at an https address would"
+    } else if said.starts_with(b"SSH-") {
+        "SSH"
+    } else {
+        "something else"
+    }
+}
+
+/// `None`: it may become one.
+fn remote(said: &[u8]) -> Option<bool> {
+    enum State {
+        Between,
+        Body,
+        Digits(u8),
+    }
+    let (mut state, mut whole) = (State::Between, false);
+    for &b in said {
+        state = match (state, b) {
+            // No request line has this byte before its first blank.
+            (State::Between, ulpf_rsp::INTERRUPT) => return Some(true),
+            (State::Between, b'+' | b'-') => State::Between,
+            (State::Between, b'$' | b'%') => State::Body,
+            // Of a person who types packets.
+            (State::Between, b'\r' | b'\n') if whole => State::Between,
+            (State::Between, _) => return Some(false),
+            (State::Body, b'#') => State::Digits(2),
+            // Later packets may have binary data, but the blank of a request line comes along with the first.
+            (State::Body, b) if b.is_ascii_graphic() || whole && b != b' ' => State::Body,
+            (State::Body, _) => return Some(false),
+            (State::Digits(_), b) if !b.is_ascii_alphanumeric() => return Some(false),
+            (State::Digits(2), _) => State::Digits(1),
+            (State::Digits(_), _) => {
+                whole = true;
+                State::Between
+            }
+        };
+    }
+    whole.then_some(true)
+}
+
+fn adapter(said: &[u8]) -> Option<bool> {
+    const HEADERS: [&[u8]; 2] = [b"content-length:", b"content-type:"];
+    let (mut whole, mut possible) = (false, false);
+    for header in HEADERS {
+        let n = said.len().min(header.len());
+        let alike = said[..n].eq_ignore_ascii_case(&header[..n]);
+        possible |= alike;
+        whole |= alike && n == header.len();
+    }
+    match (whole, possible) {
+        (true, _) => Some(true),
+        (false, true) => None,
+        (false, false) => Some(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Protocol; 3] = [Protocol::Remote, Protocol::Adapter, Protocol::Bridge];
+
+    #[test]
+    fn debuggers() {
+        for said in [
+            &b"+$qSupported:multiprocess+;swbreak+#c6"[..],
+            b"+$QStartNoAckMode#b0",
+            b"$?#00",
+            b"-$?#zz",
+            b"\x03",
+            b"+\x03GET / HTTP/1.1",
+            b"$?#3f\n",
+            b"$?#3f$X10,3:\r\n\x01#00",
+        ] {
+            assert_eq!(Protocol::Remote.judge(said), Verdict::Ours, "{said:?}");
+        }
+        for said in [&b""[..], b"+", b"+-+", b"$", b"$?", b"$?#", b"$?#3"] {
+            assert_eq!(Protocol::Remote.judge(said), Verdict::More, "{said:?}");
+        }
+        let ours = b"content-LENGTH: 5\r\n";
+        assert_eq!(Protocol::Adapter.judge(ours), Verdict::Ours);
+        assert_eq!(Protocol::Adapter.judge(b"Content-"), Verdict::More);
+        assert_eq!(Protocol::Bridge.judge(b"\n{\"id\":1}\n"), Verdict::Ours);
+        assert_eq!(Protocol::Bridge.judge(b"\n{\"id\""), Verdict::More);
+    }
+
+    #[test]
+    fn browsers() {
+        let http = Verdict::Foreign("HTTP, as a web page in a browser would");
+        for said in [
+            "POST / HTTP/1.1\r\nHost: 127.0.0.1:2345\r\nOrigin: http://evil.example\r\nContent-Type: text/plain\r\n\r\n$k#6b",
+            "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+            "OPTIONS / HTTP/1.1\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            // A page of a name that leads here chooses its method.
+            "$k#6b / HTTP/1.1\r\nHost: rebound.example\r\n\r\n",
+            "+$k#6b+ / HTTP/1.1\r\n",
+            "$k#6b$m / HTTP/1.1\r\n\r\n#00",
+            "$qRcmd /,6b HTTP/1.1\r\nX: #00$k#6b",
+            "$k#6 HTTP/1.1\r\n",
+            "Content-Length / HTTP/1.1\r\n\r\n",
+            "content-length /: HTTP/1.1\r\n\r\n",
+        ] {
+            for protocol in ALL {
+                assert_eq!(
+                    protocol.judge(said.as_bytes()),
+                    http,
+                    "{protocol:?}: {said}"
+                );
+            }
+        }
+        for protocol in ALL {
+            let tls = protocol.judge(b"\x16\x03\x01\x02\x00\x01");
+            assert!(matches!(tls, Verdict::Foreign(what) if what.starts_with("TLS")));
+        }
+        // A method that fills whatever is looked at.
+        let long = "$g#67".repeat(LONGEST);
+        assert!(matches!(
+            Protocol::Remote.judge(long.as_bytes()),
+            Verdict::Foreign(_)
+        ));
+    }
+
+    proptest! {
+        /// Whatever a page may choose: no request is a client of ours, however much of it has come.
+        #[test]
+        fn no_request_is_ours(
+            method in "([+]|[$]k#6b|[!#$%&'*+.^_`|~0-9A-Za-z-]){1,20}",
+            target in "[/][!$&'()*+,;=:@/?a-z0-9%-]{0,40}",
+            body in "[ -~\r\n]{0,60}",
+        ) {
+            let request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n{body}");
+            for protocol in ALL {
+                prop_assert!(matches!(protocol.judge(request.as_bytes()), Verdict::Foreign(_)));
+            }
+        }
+
+        /// What has been found out is not taken back when more is said.
+        #[test]
+        fn foreign_remains_foreign(said: Vec<u8>, at: usize) {
+            for protocol in ALL {
+                let start = &said[..at % (said.len() + 1)];
+                if let Verdict::Foreign(_) = protocol.judge(start) {
+                    prop_assert!(matches!(protocol.judge(&said), Verdict::Foreign(_)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A folder for a session's sockets and the plugin's files.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use ulpf_host::sys;
+
+/// A directory that only we may enter, of a name that nobody foresees, removed at the end.
+pub struct SocketDir(TempDir);
+
+impl SocketDir {
+    /// The error is for the user.
+    pub fn new() -> Result<SocketDir, String> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base = match runtime.filter(|dir| is_ours_alone(dir)) {
+            Some(dir) => dir,
+            None => shared(std::env::temp_dir())?,
+        };
+        let made = tempfile::Builder::new()
+            .prefix("ulpf-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&base);
+        match made {
+            Ok(dir) => Ok(SocketDir(dir)),
+            Err(e) => Err(format!(
+                "No directory for a socket can be made in {}: {e}. Set TMPDIR to a folder of yours.",
+                base.display()
+            )),
+        }
+    }
+
+    /// A path in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// What a runtime directory has to be by its specification. It is not if root has kept its user's variable.
+fn is_ours_alone(dir: &Path) -> bool {
+    let meta = fs::symlink_metadata(dir);
+    dir.is_absolute()
+        && meta.is_ok_and(|m| m.is_dir() && m.uid() == sys::user() && m.mode() & 0o077 == 0)
+}
+
+/// A folder where what is ours stays ours: nobody else can rename it.
+fn shared(dir: PathBuf) -> Result<PathBuf, String> {
+    const STICKY: u32 = 0o1000;
+    let meta = fs::metadata(&dir).map_err(|e| {
+        format!(
+            "{}: {e}. Set TMPDIR to a folder that is there.",
+            dir.display()
+        )
+    })?;
+    let owned = meta.uid() == 0 || meta.uid() == sys::user();
+    let everybodys = meta.mode() & 0o002 != 0 && meta.mode() & STICKY == 0;
+    match owned && !everybodys {
+        true => Ok(dir),
+        false => Err(format!(
+            "{}: other users could replace what is made there. Set TMPDIR to a folder of yours.",
+            dir.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(mode: u32) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn runtime_directories() {
+        let good = folder(0o700);
+        assert!(is_ours_alone(good.path()));
+        assert!(!is_ours_alone(folder(0o750).path()));
+        assert!(!is_ours_alone(&good.path().join("none")));
+        assert!(!is_ours_alone(Path::new("relative")));
+        let link = good.path().join("link");
+        std::os::unix::fs::symlink(good.path(), &link).unwrap();
+        assert!(!is_ours_alone(&link));
+        assert!(!is_ours_alone(Path::new("/proc/1")) || sys::user() == 0);
+    }
+
+    #[test]
+    fn shared_directories() {
+        for (mode, good) in [(0o700, true), (0o755, true), (0o1777, true), (0o777, false)] {
+            assert_eq!(shared(folder(mode).path().into()).is_ok(), good, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_new_one_is_ours_and_goes() {
+        let dir = SocketDir::new().unwrap();
+        let path = dir.0.path().to_owned();
+        let meta = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((meta.mode() & 0o777, meta.uid()), (0o700, sys::user()));
+        drop(dir);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,353 @@
+//! The GDB remote serial protocol, as far as its framing goes; no I/O.
+//!
+//! ```text
+//!   $ payload # c1 c2        packet; c1 c2 = sum of the payload bytes mod 256, in hex
+//!   % payload # c1 c2        notification, never acknowledged
+//!   +  -                     acknowledged, send again (not in no-ack mode)
+//!   0x03                     interrupt request
+//!   } x                      inside a payload: the byte x ^ 0x20
+//!   c * n                    inside a reply: c repeated (n - 29) more times
+//! ```
+#![forbid(unsafe_code)]
+
+/// Asks to stop the program; outside of packets.
+pub const INTERRUPT: u8 = 0x03;
+
+/// Hard limit for what a peer may make us hold: more than any PacketSize that a stub announces.
+pub const MAX_PACKET: usize = 1 << 20;
+
+/// What a byte stream consists of.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Payload as it was sent (escapes and runs still in it).
+    Packet(Vec<u8>),
+    Notification(Vec<u8>),
+    BadChecksum {
+        sent: u8,
+        computed: u8,
+    },
+    /// The packet was longer than the decoder's limit and has been dropped.
+    Oversize,
+    Ack,
+    Nak,
+    Interrupt,
+}
+
+/// Turns a byte stream into events. Bytes that mean nothing between packets are ignored, as
+/// gdbserver does.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    body: Vec<u8>,
+    notification: bool,
+    limit: usize,
+    oversize: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Body,
+    FirstDigit,
+    SecondDigit(Option<u8>),
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new(MAX_PACKET)
+    }
+}
+
+impl Decoder {
+    /// `limit`: the longest payload, in bytes; longer ones are dropped.
+    pub fn new(limit: usize) -> Decoder {
+        Decoder {
+            state: State::Idle,
+            body: Vec::new(),
+            notification: false,
+            limit,
+            oversize: false,
+        }
+    }
+
+    /// A packet has begun and is not complete.
+    pub fn is_mid_packet(&self) -> bool {
+        self.state != State::Idle
+    }
+
+    /// Takes bytes, and calls `event` for each event that they complete.
+    pub fn feed(&mut self, bytes: &[u8], mut event: impl FnMut(Event)) {
+        for &b in bytes {
+            if let Some(e) = self.byte(b) {
+                event(e);
+            }
+        }
+    }
+
+    fn begin(&mut self, notification: bool) {
+        self.state = State::Body;
+        self.notification = notification;
+        self.oversize = false;
+        self.body.clear();
+    }
+
+    fn byte(&mut self, b: u8) -> Option<Event> {
+        match self.state {
+            State::Idle => match b {
+                b'$' => self.begin(false),
+                b'%' => self.begin(true),
+                b'+' => return Some(Event::Ack),
+                b'-' => return Some(Event::Nak),
+                INTERRUPT => return Some(Event::Interrupt),
+                _ => {}
+            },
+            State::Body => match b {
+                // Never part of a payload unescaped: the sender has started over.
+                b'$' => self.begin(false),
+                b'#' => self.state = State::FirstDigit,
+                _ if self.body.len() >= self.limit => self.oversize = true,
+                _ => self.body.push(b),
+            },
+            State::FirstDigit => self.state = State::SecondDigit(hex_digit(b)),
+            State::SecondDigit(first) => {
+                self.state = State::Idle;
+                let computed = checksum(&self.body);
+                let sent = first.zip(hex_digit(b)).map(|(high, low)| high << 4 | low);
+                return Some(match sent {
+                    _ if self.oversize => Event::Oversize,
+                    Some(sent) if sent == computed => {
+                        let body = std::mem::take(&mut self.body);
+                        if self.notification {
+                            Event::Notification(body)
+                        } else {
+                            Event::Packet(body)
+                        }
+                    }
+                    // Two characters that are no hex number never match.
+                    sent => Event::BadChecksum {
+                        sent: sent.unwrap_or(!computed),
+                        computed,
+                    },
+                });
+            }
+        }
+        None
+    }
+}
+
+/// The sum of the bytes, modulo 256.
+pub fn checksum(payload: &[u8]) -> u8 {
+    payload.iter().fold(0, |sum, &b| sum.wrapping_add(b))
+}
+
+/// `$payload#xx`
+pub fn frame(payload: &[u8]) -> Vec<u8> {
+    framed(b'$', payload)
+}
+
+/// `%payload#xx`
+pub fn notification(payload: &[u8]) -> Vec<u8> {
+    framed(b'%', payload)
+}
+
+fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(payload.len() + 4);
+    out.push(lead);
+    out.extend_from_slice(payload);
+    out.push(b'#');
+    out.extend_from_slice(format!("{:02x}", checksum(payload)).as_bytes());
+    out
+}
+
+/// 0 to 15, of either case.
+pub fn hex_digit(b: u8) -> Option<u8> {
+    (b as char).to_digit(16).map(|d| d as u8)
+}
+
+/// Two digits a byte, in lower case.
+pub fn to_hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
+            let _ = write!(s, "{b:02x}");
+            s
+        })
+}
+
+/// `None` for an odd number of digits or anything that is none.
+pub fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits
+        .chunks_exact(2)
+        .map(|p| Some(hex_digit(p[0])? << 4 | hex_digit(p[1])?))
+        .collect()
+}
+
+/// A hexadecimal number without sign or prefix.
+pub fn hex_number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    digits
+        .iter()
+        .try_fold(0, |n, &b| Some(n << 4 | u64::from(hex_digit(b)?)))
+}
+
+/// Escapes binary data for a reply (`*` too, which would start a run).
+pub fn escape(data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    for &b in data {
+        match b {
+            b'#' | b'$' | b'}' | b'*' => out.extend_from_slice(&[b'}', b ^ 0x20]),
+            _ => out.push(b),
+        }
+    }
+    out
+}
+
+/// Undoes [`escape`]; an escape at the end stands for nothing.
+pub fn unescape(data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    let mut bytes = data.iter();
+    while let Some(&b) = bytes.next() {
+        match b {
+            b'}' => out.extend(bytes.next().map(|b| b ^ 0x20)),
+            _ => out.push(b),
+        }
+    }
+    out
+}
+
+/// Undoes run-length encoding. `None`: a run without a byte to repeat, or with an impossible count; or more
+/// than any packet holds.
+pub fn expand_runs(data: &[u8]) -> Option<Vec<u8>> {
+    let mut out: Vec<u8> = Vec::with_capacity(data.len());
+    let mut bytes = data.iter();
+    while let Some(&b) = bytes.next() {
+        if b == b'*' {
+            let count = bytes.next()?.checked_sub(29).filter(|&n| n >= 3)?;
+            let last = *out.last()?;
+            out.extend(std::iter::repeat_n(last, count.into()));
+            if out.len() > MAX_PACKET {
+                return None;
+            }
+        } else {
+            out.push(b);
+            // An escaped byte may be anything, '*' too.
+            if b == b'}' {
+                out.push(*bytes.next()?);
+            }
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode(bytes: &[u8]) -> Vec<Event> {
+        let mut events = Vec::new();
+        Decoder::default().feed(bytes, |e| events.push(e));
+        events
+    }
+
+    #[test]
+    fn packets_and_what_lies_between_them() {
+        assert_eq!(
+            decode(b"+$?#3f\x03xyz-$#00%Stop:T05#00"),
+            [
+                Event::Ack,
+                Event::Packet(b"?".into()),
+                Event::Interrupt,
+                Event::Nak,
+                Event::Packet(b"".into()),
+                Event::BadChecksum {
+                    sent: 0,
+                    computed: checksum(b"Stop:T05")
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dollar_starts_over() {
+        assert_eq!(decode(b"$m12$?#3f"), [Event::Packet(b"?".into())]);
+    }
+
+    #[test]
+    fn hex_is_demanded() {
+        assert!(matches!(decode(b"$?#zz")[..], [Event::BadChecksum { .. }]));
+    }
+
+    #[test]
+    fn too_long_is_dropped_whole() {
+        let mut events = Vec::new();
+        let mut decoder = Decoder::new(4);
+        decoder.feed(b"$12345#ff$1234#ca", |e| events.push(e));
+        assert_eq!(events, [Event::Oversize, Event::Packet(b"1234".into())]);
+    }
+
+    #[test]
+    fn runs() {
+        assert_eq!(expand_runs(b"0* 1").unwrap(), b"00001");
+        assert_eq!(expand_runs(b"*!"), None);
+        assert_eq!(expand_runs(b"0*"), None);
+        assert_eq!(expand_runs(b"}**!").unwrap(), b"}*****");
+        let long = [b"0".as_slice(), &b"*~".repeat(MAX_PACKET / 97)].concat();
+        assert!(expand_runs(&long).unwrap().len() <= MAX_PACKET);
+        assert_eq!(expand_runs(&[&long[..], b"*~*~"].concat()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_back(payload: Vec<u8>) {
+            let payload = escape(&payload);
+            prop_assert_eq!(decode(&frame(&payload)), [Event::Packet(payload)]);
+        }
+
+        #[test]
+        fn escaping_is_undone(data: Vec<u8>) {
+            prop_assert_eq!(unescape(&escape(&data)), data);
+        }
+
+        #[test]
+        fn hex_is_undone(data: Vec<u8>) {
+            prop_assert_eq!(from_hex(to_hex(&data).as_bytes()), Some(data));
+        }
+
+        /// However the bytes are cut into pieces, the events are the same.
+        #[test]
+        fn pieces_do_not_matter(bytes in noise(), cut in 0usize..64) {
+            let whole = decode(&bytes);
+            let mut events = Vec::new();
+            let mut decoder = Decoder::default();
+            for piece in bytes.chunks(cut.max(1)) {
+                decoder.feed(piece, |e| events.push(e));
+            }
+            prop_assert_eq!(events, whole);
+        }
+
+        /// After any garbage, an interrupt or a packet on a fresh line is still understood: no input
+        /// wedges the decoder for good.
+        #[test]
+        fn garbage_does_not_stick(bytes in noise()) {
+            let mut decoder = Decoder::default();
+            decoder.feed(&bytes, |_| {});
+            let mut last = None;
+            // At most one packet is swallowed by what was left open.
+            decoder.feed(b"$#00$#00$?#3f", |e| last = Some(e));
+            prop_assert_eq!(last, Some(Event::Packet(b"?".into())));
+        }
+    }
+
+    /// Bytes that look like the protocol more often than random ones do.
+    fn noise() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![3 => Just(b'$'), 3 => Just(b'#'), 1 => Just(b'}'), 1 => Just(b'*'), 1 => Just(3u8), 4 => any::<u8>(), 4 => prop::sample::select(b"0123456789abcdef".to_vec())];
+        prop::collection::vec(byte, 0..256)
+    }
+}

@@ -1,0 +1,61 @@
+//! Names in messages: what somebody who has mistyped one may have meant.
+
+/// Joins names for a message, at most `most` of them.
+pub fn list(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
+    let all: Vec<_> = names.into_iter().collect();
+    let mut text = all
+        .iter()
+        .take(most)
+        .map(|n| n.as_ref())
+        .collect::<Vec<_>>()
+        .join(", ");
+    if all.len() > most {
+        text += &format!(" and {} more", all.len() - most);
+    }
+    text
+}
+
+/// The name that differs least, if any is near enough to be a slip.
+pub fn closest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let most = (name.len() / 3).clamp(1, 3);
+    let near = |n: &&str| n.len().abs_diff(name.len()) <= most;
+    let best = among.filter(near).map(|n| (distance(name, n), n)).min()?;
+    (best.0 <= most).then_some(best.1)
+}
+
+/// Levenshtein distance; a change of case costs nothing.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<u8> = b.bytes().map(|c| c.to_ascii_lowercase()).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.bytes().map(|c| c.to_ascii_lowercase()).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, cb) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognised() {
+        let names = ["counts", "total", "Counts"];
+        let find = |name| closest(name, names.into_iter());
+        assert_eq!(find("count"), Some("counts"));
+        assert_eq!(find("cuonts"), Some("counts"));
+        assert_eq!(find("totl"), Some("total"));
+        assert_eq!(find("x"), None);
+        assert_eq!(distance("ABC", "abd"), 1);
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        assert_eq!(list(["a", "b"], 2), "a, b");
+        assert_eq!(list(["a", "b", "c"], 2), "a, b and 1 more");
+    }
+}

@@ -1,0 +1,226 @@
+//! Debug information of an object: where it is, and reading it.
+
+use crate::dwarf::Dwarf;
+use crate::elf::{Elf, contents, has_dwarf, parse_elf};
+use crate::image::Image;
+use crate::index::Index;
+use crate::meter::{Slice, Work};
+use crate::source::{DEBUG_ROOT, Source, build_id_path, installed_name};
+use gimli::{Reader, Section};
+use object::Object;
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use ulpf_host::foreign::files;
+
+/// Attributes of one kind of entry; compilers write some thirty at most.
+const MOST_ATTRIBUTES: usize = 256;
+
+/// Debug information of an object, its own or from a separate file.
+pub struct Debug {
+    /// Separate file that was found, if one was needed.
+    pub file: Option<PathBuf>,
+    pub file_elf: Option<Elf>,
+    pub info: Option<DebugInfo>,
+}
+
+pub struct DebugInfo {
+    pub dwarf: Arc<Dwarf>,
+    /// All sections together, in bytes.
+    pub size: u64,
+    pub lines: Option<addr2line::Context<Slice>>,
+    pub index: OnceCell<Index>,
+}
+
+impl Debug {
+    /// Looks for it: in the object at `path` itself, then in separate files.
+    pub fn find(own: &Elf, source: &Source, path: &Path) -> Debug {
+        if has_dwarf(own) {
+            return Debug {
+                file: None,
+                file_elf: None,
+                info: load_dwarf(own, source, path),
+            };
+        }
+        for candidate in candidates(own, path) {
+            let opened = match candidate.crc {
+                None => source.open_installed(&candidate.path),
+                Some(_) => source.open(&candidate.path),
+            };
+            // Most of them are not there; why another one is not read is worth to be told.
+            let trouble = |why: String| {
+                let path = candidate.path.display();
+                own.data().note(|| format!("{path}: {why}"));
+            };
+            let file = match opened {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => {
+                    trouble(error.to_string());
+                    continue;
+                }
+            };
+            let elf = match parse_elf(Image::of_file(file)) {
+                Ok(elf) => elf,
+                Err(why) => {
+                    trouble(why);
+                    continue;
+                }
+            };
+            let belongs = match candidate.crc {
+                None => elf.build_id().ok().flatten() == own.build_id().ok().flatten(),
+                crc => elf.data().crc() == crc,
+            };
+            if !belongs {
+                elf.data().trouble().map(trouble);
+                continue;
+            }
+            let info = match has_dwarf(&elf) {
+                true => load_dwarf(&elf, source, &candidate.path),
+                false => None,
+            };
+            return Debug {
+                file: Some(candidate.path),
+                file_elf: Some(elf),
+                info,
+            };
+        }
+        Debug {
+            file: None,
+            file_elf: None,
+            info: None,
+        }
+    }
+}
+
+struct Candidate {
+    path: PathBuf,
+    crc: Option<u32>,
+}
+
+/// Where the separate file of an object at `real` may be.
+fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    if let Ok(Some(id)) = elf.build_id()
+        && let Some(path) = build_id_path(id)
+    {
+        found.push(Candidate { path, crc: None });
+    }
+    if let Ok(Some((name, crc))) = elf.gnu_debuglink() {
+        let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
+        // The name of a file, in folders that are known: it does not say where to look.
+        if !files::is_plain_name(name) {
+            return found;
+        }
+        let dir = real.parent().unwrap_or(Path::new("/"));
+        let mut push = |path: PathBuf| {
+            if path != real {
+                found.push(Candidate {
+                    path,
+                    crc: Some(crc),
+                });
+            }
+        };
+        push(dir.join(name));
+        push(dir.join(".debug").join(name));
+        push(
+            Path::new(DEBUG_ROOT)
+                .join(dir.strip_prefix("/").unwrap_or(dir))
+                .join(name),
+        );
+    }
+    found
+}
+
+/// `path` is where the file with the debug information is.
+fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
+    let size = std::cell::Cell::new(0u64);
+    let load = |elf: &Elf, id: gimli::SectionId| {
+        let data = contents(elf, id.name()).unwrap_or(&[]);
+        size.set(size.get() + data.len() as u64);
+        Ok::<_, gimli::Error>(Slice::new(data))
+    };
+    let mut dwarf = Dwarf::load(|id| load(elf, id)).ok()?;
+    // What several packages' debug files share was moved to a supplementary file by dwz.
+    if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
+        let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
+        let beside = path
+            .parent()
+            .and_then(|dir| installed_name(&dir.join(name)));
+        for file in beside.into_iter().chain(build_id_path(id)) {
+            let Ok(file) = source.open_installed(&file) else {
+                continue;
+            };
+            let sup = parse_elf(Image::of_file(file)).ok();
+            if let Some(sup) = sup.filter(|s| s.build_id().ok().flatten() == Some(id)) {
+                let _ = dwarf.load_sup(|id| load(&sup, id));
+                break;
+            }
+        }
+    }
+    let size = size.get();
+    let work = Work::through(size);
+    if !attributes_are_few(&dwarf) {
+        elf.data()
+            .note(|| "its entries have too many attributes".into());
+        return None;
+    }
+    dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+    let dwarf = Arc::new(dwarf);
+    let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
+    if work.is_over() {
+        elf.data()
+            .note(|| "its debug information takes too long to read".into());
+    }
+    Some(DebugInfo {
+        dwarf,
+        size,
+        lines,
+        index: OnceCell::new(),
+    })
+}
+
+/// Readers go through all attributes of an entry, also through those that take no bytes: so few bytes could
+/// stand for endless work. Every table of abbreviations that a unit names is looked at.
+fn attributes_are_few(dwarf: &Dwarf) -> bool {
+    let all = [Some(dwarf), dwarf.sup()];
+    all.into_iter().flatten().all(|dwarf| {
+        let mut tables = HashSet::new();
+        let mut units = dwarf.units();
+        while let Ok(Some(unit)) = units.next() {
+            tables.insert(unit.debug_abbrev_offset().0);
+        }
+        let mut units = dwarf.type_units();
+        while let Ok(Some(unit)) = units.next() {
+            tables.insert(unit.debug_abbrev_offset().0);
+        }
+        let few = |table: &usize| attributes_of(dwarf, *table).is_none_or(|n| n <= MOST_ATTRIBUTES);
+        tables.iter().all(few)
+    })
+}
+
+/// The most attributes of one abbreviation of a table (DWARF 5, 7.5.3); `None` if the table is broken, which
+/// gimli finds as well.
+fn attributes_of(dwarf: &Dwarf, table: usize) -> Option<usize> {
+    let mut data = *dwarf.debug_abbrev.reader();
+    data.skip(table).ok()?;
+    let mut most = 0;
+    while data.read_uleb128().ok()? != 0 {
+        let (_tag, _children) = (data.read_uleb128().ok()?, data.read_u8().ok()?);
+        let mut count = 0;
+        loop {
+            let (name, form) = (data.read_uleb128().ok()?, data.read_uleb128().ok()?);
+            if (name, form) == (0, 0) {
+                break;
+            }
+            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
+                data.read_sleb128().ok()?;
+            }
+            count += 1;
+        }
+        most = most.max(count);
+    }
+    Some(most)
+}

@@ -1,0 +1,494 @@
+//! Types out of debug information.
+//!
+//! A type is built whole, except that pointers keep only where their target is described; that ends
+//! every recursion and lets a linked list be followed one step at a time.
+
+use crate::dwarf::{Die, Dwarf, Entry, attr_str};
+use crate::index::Index;
+use crate::meter::{Slice, Work};
+use crate::object::ObjectFile;
+use crate::types::{Bits, Member, Shape, Type};
+use gimli::{AttributeValue, constants as dw};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Builds and keeps the types of one object.
+pub struct Types {
+    pub object: Rc<ObjectFile>,
+    known: RefCell<Known>,
+}
+
+/// Types, and how deep they nest.
+type Known = HashMap<Die, (Rc<Type>, usize)>;
+
+/// Nesting that no real program reaches; a broken file might.
+const MAX_DEPTH: usize = 64;
+
+impl Types {
+    pub fn new(object: Rc<ObjectFile>) -> Types {
+        Types {
+            object,
+            known: RefCell::default(),
+        }
+    }
+
+    /// The type of the variable or member that `die` describes.
+    pub fn of_variable(&self, die: Die) -> Option<Rc<Type>> {
+        let (dwarf, index) = self.debug()?;
+        let _work = Work::look_up(self.size());
+        Builder {
+            dwarf,
+            index,
+            known: &self.known,
+            deepest: Cell::new(0),
+        }
+        .of_entry(die, 0)
+    }
+
+    /// The type that `die` itself is.
+    pub fn get(&self, die: Die) -> Option<Rc<Type>> {
+        let (dwarf, index) = self.debug()?;
+        let _work = Work::look_up(self.size());
+        Some(
+            Builder {
+                dwarf,
+                index,
+                known: &self.known,
+                deepest: Cell::new(0),
+            }
+            .build(die, 0),
+        )
+    }
+
+    fn size(&self) -> u64 {
+        self.object.debug().info.as_ref().map_or(0, |i| i.size)
+    }
+
+    fn debug(&self) -> Option<(&Dwarf, &Index)> {
+        Some((
+            &self.object.debug().info.as_ref()?.dwarf,
+            self.object.index()?,
+        ))
+    }
+}
+
+struct Builder<'a> {
+    dwarf: &'a Dwarf,
+    index: &'a Index,
+    known: &'a RefCell<Known>,
+    /// How deep the parts nest that were built so far for the type at hand.
+    deepest: Cell<usize>,
+}
+
+impl Builder<'_> {
+    fn unit(&self, die: Die) -> &gimli::Unit<Slice> {
+        &self.index.units[die.unit as usize].unit
+    }
+
+    /// Follows DW_AT_type; `None` where there is none (void).
+    fn type_die(&self, unit: u32, entry: &Entry) -> Option<Die> {
+        let value = entry.attr_value(dw::DW_AT_type).ok()??;
+        self.index.reference(unit, value)
+    }
+
+    fn of_entry(&self, die: Die, hops: u32) -> Option<Rc<Type>> {
+        let entry = self.unit(die).entry(die.offset).ok()?;
+        if let Some(ty) = self.type_die(die.unit, &entry) {
+            return Some(self.build(ty, 0));
+        }
+        for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
+            if let (Ok(Some(value)), 0..8) = (entry.attr_value(at), hops) {
+                return self.of_entry(self.index.reference(die.unit, value)?, hops + 1);
+            }
+        }
+        None
+    }
+
+    fn build(&self, die: Die, depth: usize) -> Rc<Type> {
+        if let Some((ty, nested)) = self.known.borrow().get(&die) {
+            self.deepest.set(self.deepest.get().max(*nested));
+            return ty.clone();
+        }
+        let others = self.deepest.replace(0);
+        let built = match depth {
+            0..MAX_DEPTH => self.build_new(die, depth + 1),
+            _ => None,
+        };
+        // Parts that were known before may nest deeper than the walk that finds them.
+        let (ty, nested) = match (built, self.deepest.get() + 1) {
+            (Some(ty), nested @ ..=MAX_DEPTH) => (ty, nested),
+            _ => (Type::opaque(0), 1),
+        };
+        self.deepest.set(others.max(nested));
+        self.known.borrow_mut().insert(die, (ty.clone(), nested));
+        ty
+    }
+
+    fn build_new(&self, die: Die, depth: usize) -> Option<Rc<Type>> {
+        let unit = self.unit(die);
+        let entry = unit.entry(die.offset).ok()?;
+        let name = attr_str(
+            self.index.dwarf_of(self.dwarf, die.unit),
+            unit,
+            &entry,
+            dw::DW_AT_name,
+        );
+        let size = entry
+            .attr_value(dw::DW_AT_byte_size)
+            .ok()?
+            .and_then(|v| v.udata_value());
+        let target = self.type_die(die.unit, &entry);
+        let ty = |name: String, size: u64, shape: Shape| Some(Rc::new(Type { name, size, shape }));
+        match entry.tag() {
+            dw::DW_TAG_typedef => {
+                let under = self.build(target?, depth);
+                // The typedef's own name is what the programmer knows.
+                ty(
+                    name.unwrap_or(&under.name).to_string(),
+                    under.size,
+                    under.shape.clone(),
+                )
+            }
+            dw::DW_TAG_const_type
+            | dw::DW_TAG_volatile_type
+            | dw::DW_TAG_restrict_type
+            | dw::DW_TAG_atomic_type
+            | dw::DW_TAG_immutable_type
+            | dw::DW_TAG_packed_type
+            | dw::DW_TAG_template_alias => match target {
+                Some(target) => Some(self.build(target, depth)),
+                None => ty("void".into(), 0, Shape::Incomplete),
+            },
+            dw::DW_TAG_base_type => {
+                let size = size.unwrap_or(0);
+                let encoding = match entry.attr_value(dw::DW_AT_encoding).ok()? {
+                    Some(AttributeValue::Encoding(encoding)) => encoding,
+                    _ => dw::DW_ATE_unsigned,
+                };
+                let shape = match encoding {
+                    dw::DW_ATE_boolean => Shape::Bool,
+                    dw::DW_ATE_signed => Shape::Int { signed: true },
+                    dw::DW_ATE_unsigned | dw::DW_ATE_address => Shape::Int { signed: false },
+                    dw::DW_ATE_signed_char => Shape::Char { signed: true },
+                    // Rust's u8 is an unsigned_char too; only names with "char" are letters.
+                    dw::DW_ATE_unsigned_char if name.is_some_and(|n| n.contains("char")) => {
+                        Shape::Char { signed: false }
+                    }
+                    dw::DW_ATE_unsigned_char => Shape::Int { signed: false },
+                    dw::DW_ATE_UTF | dw::DW_ATE_ASCII => Shape::Char { signed: false },
+                    dw::DW_ATE_float if size <= 16 => Shape::Float,
+                    _ => Shape::Opaque,
+                };
+                ty(name.unwrap_or("?").to_string(), size, shape)
+            }
+            dw::DW_TAG_unspecified_type => ty(
+                name.unwrap_or("?").to_string(),
+                size.unwrap_or(8),
+                Shape::Opaque,
+            ),
+            dw::DW_TAG_pointer_type
+            | dw::DW_TAG_reference_type
+            | dw::DW_TAG_rvalue_reference_type => {
+                let reference = entry.tag() != dw::DW_TAG_pointer_type;
+                let to = target.filter(|t| !self.is_void(*t, 8));
+                let name = match (name, to) {
+                    (Some(name), _) => name.to_string(),
+                    (None, Some(to)) => {
+                        self.short_name(to, 8) + if reference { " &" } else { " *" }
+                    }
+                    (None, None) => "void *".to_string(),
+                };
+                ty(name, size.unwrap_or(8), Shape::Pointer { to, reference })
+            }
+            dw::DW_TAG_ptr_to_member_type => {
+                ty("pointer to member".into(), size.unwrap_or(8), Shape::Opaque)
+            }
+            dw::DW_TAG_subroutine_type | dw::DW_TAG_subprogram => {
+                ty("function".into(), 0, Shape::Function)
+            }
+            dw::DW_TAG_enumeration_type => {
+                let size = size
+                    .or_else(|| Some(self.build(target?, depth).size))
+                    .unwrap_or(4);
+                let mut values = Vec::new();
+                self.children(die, |child| {
+                    if child.tag() == dw::DW_TAG_enumerator {
+                        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+                        let name = attr_str(dwarf, unit, child, dw::DW_AT_name).unwrap_or("?");
+                        let value = match child.attr_value(dw::DW_AT_const_value)? {
+                            Some(AttributeValue::Udata(v)) => v as i128,
+                            Some(v) => v.sdata_value().unwrap_or(0) as i128,
+                            None => 0,
+                        };
+                        values.push((name.to_string(), value));
+                    }
+                    Ok(())
+                });
+                ty(
+                    name.map_or("enum".into(), |n| format!("enum {n}")),
+                    size,
+                    Shape::Enum {
+                        values: values.into(),
+                    },
+                )
+            }
+            dw::DW_TAG_array_type => self.array(die, &entry, target?, depth),
+            dw::DW_TAG_structure_type
+            | dw::DW_TAG_class_type
+            | dw::DW_TAG_union_type
+            | dw::DW_TAG_interface_type => {
+                let keyword = match entry.tag() {
+                    dw::DW_TAG_union_type => "union",
+                    dw::DW_TAG_class_type => "class",
+                    _ => "struct",
+                };
+                let label = name.map_or(keyword.into(), |n| format!("{keyword} {n}"));
+                if entry.attr_value(dw::DW_AT_declaration).ok()?.is_some() {
+                    // A type unit, or another unit, may hold the definition.
+                    if let Some(signature) = entry.attr_value(dw::DW_AT_signature).ok()?
+                        && let Some(definition) = self.index.reference(die.unit, signature)
+                    {
+                        return Some(self.build(definition, depth));
+                    }
+                    return match name.and_then(|n| self.index.complete_type(n)) {
+                        Some(definition) if definition != die => {
+                            Some(self.build(definition, depth))
+                        }
+                        _ => ty(label, 0, Shape::Incomplete),
+                    };
+                }
+                let members = self.members(die, depth);
+                ty(
+                    label,
+                    size.unwrap_or(0),
+                    Shape::Struct {
+                        members: members.into(),
+                    },
+                )
+            }
+            _ => ty(
+                name.unwrap_or("?").to_string(),
+                size.unwrap_or(0),
+                Shape::Opaque,
+            ),
+        }
+    }
+
+    fn array(&self, die: Die, entry: &Entry, element: Die, depth: usize) -> Option<Rc<Type>> {
+        let element = self.build(element, depth);
+        let vector = entry.attr_value(dw::DW_AT_GNU_vector).ok()?.is_some();
+        let mut bounds = Vec::new();
+        self.children(die, |child| {
+            if child.tag() == dw::DW_TAG_subrange_type || child.tag() == dw::DW_TAG_enumeration_type
+            {
+                let number = |at| {
+                    child
+                        .attr_value(at)
+                        .map(|v| v.and_then(|v| v.udata_value()))
+                };
+                let lower = number(dw::DW_AT_lower_bound)?.unwrap_or(0);
+                bounds.push(
+                    match (number(dw::DW_AT_count)?, number(dw::DW_AT_upper_bound)?) {
+                        (Some(count), _) => Some(count),
+                        // `int a[0]` is written as an upper bound of -1.
+                        (None, Some(upper)) => {
+                            Some(upper.wrapping_add(1).wrapping_sub(lower)).filter(|n| *n < 1 << 60)
+                        }
+                        (None, None) => None,
+                    },
+                );
+            }
+            Ok(())
+        });
+        if bounds.is_empty() {
+            bounds.push(None);
+        }
+        self.deepest.set(self.deepest.get() + bounds.len());
+        if self.deepest.get() > MAX_DEPTH {
+            return None;
+        }
+        // `int a[2][3]` is an array of 2 arrays of 3: built from the inside.
+        let mut ty = element;
+        let mut suffix = String::new();
+        let base = ty.name.clone();
+        for count in bounds.into_iter().rev() {
+            suffix = format!(
+                "[{}]{suffix}",
+                count.map_or(String::new(), |c| c.to_string())
+            );
+            let size = ty.size.checked_mul(count.unwrap_or(0))?;
+            let space = if vector { " vector " } else { " " };
+            ty = Rc::new(Type {
+                name: format!("{base}{space}{suffix}"),
+                size,
+                shape: Shape::Array { element: ty, count },
+            });
+        }
+        Some(ty)
+    }
+
+    fn members(&self, die: Die, depth: usize) -> Vec<Member> {
+        let unit = self.unit(die);
+        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+        let mut members = Vec::new();
+        let mut variants = Vec::new();
+        self.children(die, |child| {
+            let base_class = child.tag() == dw::DW_TAG_inheritance;
+            match child.tag() {
+                // The parts of a Rust enum: each variant is a member called after it.
+                dw::DW_TAG_variant_part => variants.push(Die {
+                    unit: die.unit,
+                    offset: child.offset(),
+                }),
+                dw::DW_TAG_member | dw::DW_TAG_inheritance => {}
+                _ => return Ok(()),
+            }
+            if child.tag() == dw::DW_TAG_variant_part
+                || child.attr_value(dw::DW_AT_external)?.is_some()
+            {
+                return Ok(());
+            }
+            let Some(ty) = self.type_die(die.unit, child) else {
+                return Ok(());
+            };
+            let offset = match child.attr_value(dw::DW_AT_data_member_location)? {
+                Some(AttributeValue::Exprloc(expression)) => {
+                    // DWARF 2 style `plus_uconst N`; virtual bases have no fixed place.
+                    match expression.operations(unit.encoding()).next()? {
+                        Some(gimli::Operation::PlusConstant { value }) => Some(value),
+                        _ => None,
+                    }
+                }
+                Some(value) => value.udata_value(),
+                None => Some(0),
+            };
+            let Some(mut offset) = offset else {
+                return Ok(());
+            };
+            let ty = self.build(ty, depth);
+            let number = |at| {
+                child
+                    .attr_value(at)
+                    .map(|v| v.and_then(|v| v.udata_value()))
+            };
+            let mut bits = None;
+            if let Some(len) = number(dw::DW_AT_bit_size)? {
+                let first = if let Some(first) = number(dw::DW_AT_data_bit_offset)? {
+                    Some(first.saturating_add(offset.saturating_mul(8)))
+                } else if let Some(from_top) = number(dw::DW_AT_bit_offset)? {
+                    // DWARF 2 and 3 count from the most significant bit of the storage unit.
+                    let storage = number(dw::DW_AT_byte_size)?.unwrap_or(ty.size);
+                    storage
+                        .saturating_mul(8)
+                        .checked_sub(from_top.saturating_add(len))
+                        .map(|first| first.saturating_add(offset.saturating_mul(8)))
+                } else {
+                    Some(offset.saturating_mul(8))
+                };
+                if let Some(first) = first {
+                    offset = first / 8;
+                    bits = Some(Bits {
+                        first: first % 8,
+                        len,
+                    });
+                }
+            }
+            let name = match attr_str(dwarf, unit, child, dw::DW_AT_name) {
+                None if base_class => ty
+                    .name
+                    .split_once(' ')
+                    .map(|(_, name)| &*Box::leak(name.to_string().into_boxed_str())),
+                name => name,
+            };
+            members.push(Member {
+                name,
+                offset,
+                ty,
+                bits,
+                base_class,
+            });
+            Ok(())
+        });
+        // Variants may have parts of their own.
+        if depth >= MAX_DEPTH {
+            variants.clear();
+        }
+        for part in variants {
+            let mut inner = Vec::new();
+            self.children(part, |child| {
+                if child.tag() == dw::DW_TAG_variant {
+                    inner.push(Die {
+                        unit: die.unit,
+                        offset: child.offset(),
+                    });
+                }
+                Ok(())
+            });
+            for variant in inner {
+                members.extend(self.members(variant, depth + 1));
+            }
+        }
+        members
+    }
+
+    fn children(&self, die: Die, mut visit: impl FnMut(&Entry) -> gimli::Result<()>) {
+        let mut walk = || -> gimli::Result<()> {
+            let mut tree = self.unit(die).entries_tree(Some(die.offset))?;
+            let mut children = tree.root()?.children();
+            while let Some(child) = children.next()? {
+                visit(child.entry())?;
+            }
+            Ok(())
+        };
+        // A broken entry ends the list; what was read before it is good.
+        let _ = walk();
+    }
+
+    fn is_void(&self, die: Die, hops: u32) -> bool {
+        let Ok(entry) = self.unit(die).entry(die.offset) else {
+            return true;
+        };
+        let qualifier = matches!(
+            entry.tag(),
+            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type
+        );
+        match self.type_die(die.unit, &entry) {
+            Some(inner) => qualifier && hops > 0 && self.is_void(inner, hops - 1),
+            None => qualifier,
+        }
+    }
+
+    /// A pointer's target by name only, without building it.
+    fn short_name(&self, die: Die, hops: u32) -> String {
+        let unit = self.unit(die);
+        let Ok(entry) = unit.entry(die.offset) else {
+            return "?".into();
+        };
+        let dwarf = self.index.dwarf_of(self.dwarf, die.unit);
+        let own = attr_str(dwarf, unit, &entry, dw::DW_AT_name);
+        let keyword = match entry.tag() {
+            dw::DW_TAG_structure_type => "struct ",
+            dw::DW_TAG_union_type => "union ",
+            dw::DW_TAG_class_type => "class ",
+            dw::DW_TAG_enumeration_type => "enum ",
+            _ => "",
+        };
+        match (own, self.type_die(die.unit, &entry)) {
+            (Some(name), _) => format!("{keyword}{name}"),
+            (None, Some(inner)) if hops > 0 => {
+                let inner = self.short_name(inner, hops - 1);
+                match entry.tag() {
+                    dw::DW_TAG_pointer_type => inner + " *",
+                    dw::DW_TAG_const_type => format!("const {inner}"),
+                    dw::DW_TAG_array_type => inner + " []",
+                    dw::DW_TAG_subroutine_type => "function".into(),
+                    _ => inner,
+                }
+            }
+            (None, _) if entry.tag() == dw::DW_TAG_subroutine_type => "function".into(),
+            (None, _) if entry.tag() == dw::DW_TAG_pointer_type => "void *".into(),
+            _ => format!("{keyword}?").trim().to_string(),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! ELF files, opened and checked.
+
+use crate::image::Image;
+use object::elf::{FileHeader64, SHT_STRTAB};
+use object::read::elf::{ElfFile, FileHeader, SectionHeader};
+use object::{LittleEndian, Object, ObjectSection, ReadRef};
+
+pub type Elf = ElfFile<'static, FileHeader64<LittleEndian>, &'static Image>;
+
+/// An image that is one of a 64-bit program; the error says why it is none.
+pub fn parse_elf(image: Image) -> Result<Elf, String> {
+    let mut start = [0; 5];
+    if image.copy(0, &mut start) < start.len() || &start[..4] != b"\x7fELF" {
+        return Err("not an ELF file".into());
+    }
+    if start[4] != 2 {
+        return Err("a 32-bit program; only 64-bit x86 programs can be watched".into());
+    }
+    let image: &'static Image = Box::leak(Box::new(image));
+    let read = || {
+        let header = FileHeader64::<LittleEndian>::parse(image)?;
+        // Names are looked up one by one; their tables are read whole.
+        for section in header.sections(header.endian()?, image)?.iter() {
+            if section.sh_type(LittleEndian) == SHT_STRTAB {
+                let (offset, size) = (
+                    section.sh_offset(LittleEndian),
+                    section.sh_size(LittleEndian),
+                );
+                let _ = image.read_bytes_at(offset, size);
+            }
+        }
+        Elf::parse(image)
+    };
+    read().map_err(|e: object::Error| image.trouble().unwrap_or_else(|| e.to_string()))
+}
+
+/// A section, unpacked if it is compressed.
+pub fn contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
+    let section = elf.section_by_name(name)?;
+    elf.data().unpacked(section.compressed_data().ok()?)
+}
+
+pub fn has_dwarf(elf: &Elf) -> bool {
+    // `only-keep-debug` leaves sections without contents in the stripped file's twin.
+    elf.section_by_name(".debug_info")
+        .is_some_and(|s| s.compressed_data().is_ok_and(|d| !d.data.is_empty()))
+}

@@ -1,0 +1,241 @@
+//! Symbol tables of ELF files.
+
+use crate::demangle::demangle;
+use crate::elf::Elf;
+use crate::meter::Work;
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SymbolSort {
+    Data,
+    Function,
+    ThreadLocal,
+    /// No type in the symbol table (assembler labels, `_end`).
+    Untyped,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ElfSymbol {
+    pub name: &'static str,
+    pub addr: u64,
+    pub len: u64,
+    pub sort: SymbolSort,
+    pub global: bool,
+}
+
+/// The symbol table of one object, by name and by address.
+#[derive(Default)]
+pub struct ElfSymbols {
+    /// By address.
+    all: Vec<ElfSymbol>,
+    /// Where sections lie; a symbol without a length ends with its section at the latest.
+    sections: Vec<(u64, u64)>,
+    by_name: OnceCell<HashMap<Cow<'static, str>, Vec<u32>>>,
+}
+
+impl ElfSymbols {
+    /// Those of an object. A separate debug file repeats the symbol table that was stripped from it.
+    pub fn of(elf: &Elf, separate: Option<&Elf>) -> ElfSymbols {
+        let mut symbols = ElfSymbols::new(elf);
+        symbols.all.extend(plt_symbols(elf));
+        if let Some(file) = separate {
+            symbols.extend(ElfSymbols::new(file));
+        }
+        symbols.finish();
+        symbols
+    }
+
+    fn new(elf: &Elf) -> ElfSymbols {
+        let mut all = Vec::new();
+        let sections = elf
+            .sections()
+            .filter(|s| s.address() > 0)
+            .map(|s| (s.address(), s.address().saturating_add(s.size())));
+        let sections = sections.collect();
+        let tables = [
+            elf.symbols().collect::<Vec<_>>(),
+            elf.dynamic_symbols().collect(),
+        ];
+        for symbol in tables.into_iter().flatten() {
+            let sort = match symbol.kind() {
+                SymbolKind::Text => SymbolSort::Function,
+                SymbolKind::Data => SymbolSort::Data,
+                SymbolKind::Tls => SymbolSort::ThreadLocal,
+                SymbolKind::Label | SymbolKind::Unknown => SymbolSort::Untyped,
+                _ => continue,
+            };
+            let Ok(name) = symbol.name() else { continue };
+            if name.is_empty() || !symbol.is_definition() && symbol.section_index().is_none() {
+                continue;
+            }
+            all.push(ElfSymbol {
+                name,
+                addr: symbol.address(),
+                len: symbol.size(),
+                sort,
+                global: symbol.is_global(),
+            });
+        }
+        ElfSymbols {
+            all,
+            sections,
+            by_name: OnceCell::new(),
+        }
+    }
+
+    fn extend(&mut self, other: ElfSymbols) {
+        self.all.extend(other.all);
+    }
+
+    fn finish(&mut self) {
+        // At one address: sized before sizeless, global before local.
+        self.all.sort_by(|a, b| {
+            (
+                a.addr,
+                a.sort == SymbolSort::Untyped,
+                a.len == 0,
+                !a.global,
+                a.name.len(),
+                a.name,
+            )
+                .cmp(&(
+                    b.addr,
+                    b.sort == SymbolSort::Untyped,
+                    b.len == 0,
+                    !b.global,
+                    b.name.len(),
+                    b.name,
+                ))
+        });
+        self.all
+            .dedup_by(|a, b| a.addr == b.addr && a.name == b.name && a.sort == b.sort);
+    }
+
+    /// Everything of this name, as written in the file or demangled, functions included.
+    pub fn find(&self, name: &str) -> Vec<ElfSymbol> {
+        let index = self.by_name.get_or_init(|| {
+            let _work = Work::through(self.all.len() as u64);
+            let mut map: HashMap<Cow<'static, str>, Vec<u32>> = HashMap::new();
+            for (i, symbol) in self.all.iter().enumerate() {
+                let mut add = |name| map.entry(name).or_default().push(i as u32);
+                add(Cow::Borrowed(symbol.name));
+                let version = symbol.name.split_once('@').filter(|(_, v)| *v != "plt");
+                if let Some((plain, _)) = version {
+                    add(Cow::Borrowed(plain));
+                }
+                if symbol.sort != SymbolSort::Function {
+                    let readable = demangle(symbol.name);
+                    if readable != symbol.name {
+                        add(Cow::Owned(readable));
+                    }
+                }
+            }
+            map
+        });
+        index
+            .get(name)
+            .into_iter()
+            .flatten()
+            .map(|i| self.all[*i as usize])
+            .collect()
+    }
+
+    /// The function that holds `addr`, or the nearest label before it in the same section.
+    pub fn function_at(&self, addr: u64) -> Option<&ElfSymbol> {
+        let end = self.all.partition_point(|s| s.addr <= addr);
+        let mut nearest = None;
+        let section = self
+            .sections
+            .iter()
+            .find(|(from, to)| (*from..*to).contains(&addr));
+        let floor = section.map_or(0, |(from, _)| *from);
+        for symbol in self.all[..end]
+            .iter()
+            .rev()
+            .take(64)
+            .take_while(|s| s.addr >= floor)
+        {
+            match symbol.sort {
+                SymbolSort::Function if symbol.len == 0 || addr - symbol.addr < symbol.len => {
+                    // The first name of that address (see `finish`) is the best one.
+                    let first = self.all.partition_point(|s| s.addr < symbol.addr);
+                    return self.all[first..end]
+                        .iter()
+                        .find(|s| s.sort == SymbolSort::Function);
+                }
+                SymbolSort::Function => return nearest,
+                SymbolSort::Untyped if nearest.is_none() => nearest = Some(symbol),
+                _ => {}
+            }
+        }
+        nearest
+    }
+
+    /// How far it is from a label without a length to the next one or the end of its section.
+    pub fn extent_at(&self, addr: u64) -> u64 {
+        let after = self.all.partition_point(|s| s.addr <= addr);
+        let next = self.all.get(after).map(|s| s.addr);
+        let section = self
+            .sections
+            .iter()
+            .find(|(from, to)| (*from..*to).contains(&addr));
+        let ends = next.into_iter().chain(section.map(|s| s.1));
+        ends.min().unwrap_or(addr) - addr
+    }
+
+    /// The data symbol that begins at `addr`, or holds it.
+    pub fn data_at(&self, addr: u64) -> Option<&ElfSymbol> {
+        let end = self.all.partition_point(|s| s.addr <= addr);
+        self.all[..end]
+            .iter()
+            .rev()
+            .take(64)
+            .find(|s| s.sort == SymbolSort::Data && addr - s.addr < s.len)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &ElfSymbol> {
+        self.all.iter()
+    }
+}
+
+/// Names for the stubs of the procedure linkage table, `puts@plt`, as debuggers show them: stub N
+/// belongs to relocation N of `.rela.plt`. In `.plt` itself, one entry for the linker comes first.
+fn plt_symbols(elf: &Elf) -> Vec<ElfSymbol> {
+    const ENTRY: u64 = 16;
+    let Some(relocations) = elf.section_by_name(".rela.plt").and_then(|s| s.data().ok()) else {
+        return Vec::new();
+    };
+    let (stubs, first) = match (elf.section_by_name(".plt.sec"), elf.section_by_name(".plt")) {
+        (Some(stubs), _) => (stubs, 0),
+        (None, Some(stubs)) => (stubs, 1),
+        (None, None) => return Vec::new(),
+    };
+    let names = elf.elf_dynamic_symbol_table();
+    let symbol = |(i, relocation): (usize, &[u8])| {
+        // Elf64_Rela: offset, info (symbol number in the upper half), addend.
+        let index = u32::from_le_bytes(relocation.get(12..16)?.try_into().ok()?);
+        let symbol = names.symbol(object::SymbolIndex(index as usize)).ok()?;
+        let name = std::str::from_utf8(names.symbol_name(elf.endian(), symbol).ok()?).ok()?;
+        let at = (i as u64 + first) * ENTRY;
+        if name.is_empty() || stubs.size().saturating_sub(at) < ENTRY {
+            return None;
+        }
+        let name: &'static str = Box::leak(format!("{name}@plt").into_boxed_str());
+        let addr = stubs.address().wrapping_add(at);
+        Some(ElfSymbol {
+            name,
+            addr,
+            len: ENTRY,
+            sort: SymbolSort::Function,
+            global: false,
+        })
+    };
+    relocations
+        .chunks_exact(24)
+        .enumerate()
+        .filter_map(symbol)
+        .collect()
+}

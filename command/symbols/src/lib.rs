@@ -1,0 +1,58 @@
+//! Names to addresses, addresses to names, bytes to values.
+//!
+//! ```text
+//! "tab[2].next->x:rw" ── spec ──> Spec ── resolve ──> Watched { address, length, kind, type }
+//!                                            │
+//!                 maps ── Program, Module ───┤ index        variables of the debug information, by name
+//!                        (what is loaded)    ├ dwarf_types  sizes, members, elements
+//!                                            └ object       ELF file: elf_symbols, debug (separate files: source)
+//! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
+//! PC      ── pc ──> Location { function + offset, file:line, object }
+//! bytes   ── value ──> "tab[2].x", "41"
+//! ```
+//!
+//! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
+//! become.
+//!
+//! Nothing here touches the program except through [`Memory`], and nothing here is unsafe.
+#![forbid(unsafe_code)]
+
+mod brackets;
+mod closest;
+mod condition;
+mod debug;
+mod demangle;
+mod dwarf;
+mod dwarf_types;
+mod elf;
+mod elf_symbols;
+mod filter;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod image;
+mod index;
+mod location;
+mod maps;
+mod meter;
+mod object;
+mod pc;
+mod place;
+mod problem;
+mod resolve;
+mod source;
+mod spec;
+mod types;
+mod value;
+
+pub use demangle::demangle;
+pub use location::Location;
+pub use maps::{Module, Program};
+pub use problem::Problem;
+pub use resolve::{Memory, Watched};
+pub use spec::{Scope, Spec};
+pub use value::Part;
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! A place in the source, and how it is written in a line.
+
+use std::fmt;
+use ulpf_host::foreign::text::Text;
+
+/// An instruction address in a programmer's terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    pub pc: u64,
+    /// File name of the executable or library.
+    pub object: Option<String>,
+    /// The function's address as linked plus this is the instruction.
+    pub function: Option<String>,
+    pub offset: u64,
+    /// Function that was inlined here, innermost.
+    pub inlined: Option<String>,
+    /// As the debug information has it, usually absolute.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+impl Location {
+    /// The file's name without folders.
+    pub fn short_file(&self) -> Option<&str> {
+        self.file
+            .as_deref()
+            .map(|f| f.rsplit('/').next().unwrap_or(f))
+    }
+}
+
+/// `fill+0x1f at loop.c:23`, `sqlite3_step+0x5e0 in libsqlite3.so.0.8.6`, `0x7f0012340010`.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(inlined) = &self.inlined {
+            write!(f, "{} inlined in ", Text(&short(inlined)))?;
+        }
+        match &self.function {
+            Some(function) => write!(f, "{}+{:#x}", Text(&short(function)), self.offset)?,
+            None => write!(f, "{:#x}", self.pc)?,
+        }
+        match (self.short_file(), self.line, &self.object) {
+            (Some(file), Some(line), _) => write!(f, " at {}:{line}", Text(file)),
+            (_, _, Some(object)) => write!(f, " in {}", Text(object)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A function's name fit for a line: without arguments and return type, long template arguments
+/// left out.
+fn short(function: &str) -> String {
+    // Where each character stands: inside <>, (), {} or none of them.
+    let (mut depth, mut from, mut to) = (0i32, 0, function.len());
+    let mut before = ' ';
+    for (i, c) in function.char_indices() {
+        let operator = function[from..i]
+            .trim_end_matches(['<', '>', '-', '=', ' '])
+            .ends_with("operator");
+        match c {
+            '<' | '>' if operator => {}
+            '(' if depth == 0
+                && i > from
+                && !function[from..i].ends_with("operator")
+                && !function[i..].starts_with("(anonymous")
+                && before != ':' =>
+            {
+                to = i;
+                break;
+            }
+            '<' | '(' | '{' | '[' => depth += 1,
+            '>' if before == '-' => {}
+            '>' | ')' | '}' | ']' => depth -= 1,
+            ' ' if depth == 0 && !operator => from = i + 1,
+            _ => {}
+        }
+        before = c;
+    }
+    fold_templates(&function[from..to])
+}
+
+/// `vector<basic_string<char, …>>::f` becomes `vector<…>::f`; `vector<int>::f` stays.
+fn fold_templates(name: &str) -> String {
+    const KEEP: usize = 16;
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some(open) = rest.find('<') {
+        let (head, tail) = rest.split_at(open);
+        out.push_str(head);
+        let mut depth = 0;
+        let end = tail.char_indices().find_map(|(i, c)| {
+            depth += match c {
+                '<' => 1,
+                '>' => -1,
+                _ => 0,
+            };
+            (depth == 0).then_some(i + 1)
+        });
+        // Operators are no brackets; Rust's `<T as Trait>::f` begins with what matters.
+        match end {
+            Some(end) if end > KEEP && !head.is_empty() && !out.ends_with("operator") => {
+                out.push_str("<…>");
+                rest = &tail[end..];
+            }
+            _ => {
+                out.push('<');
+                rest = &tail[1..];
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_fit() {
+        for (full, fit) in [
+            ("main", "main"),
+            ("ns::fill(int, char*) const", "ns::fill"),
+            ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
+            (
+                "std::vector<int>::push_back(int&&)",
+                "std::vector<int>::push_back",
+            ),
+            (
+                "std::map<std::string, std::vector<int> >::at(std::string const&)",
+                "std::map<…>::at",
+            ),
+            (
+                "void swap<std::pair<int, std::string> >(std::pair<int, std::string>&)",
+                "swap<…>",
+            ),
+            ("operator<<(std::ostream&, T const&)", "operator<<"),
+            ("Iter<int>::operator->() const", "Iter<int>::operator->"),
+            ("operator new(unsigned long)", "operator new"),
+            ("Flag::operator bool() const", "Flag::operator bool"),
+            ("f(int)::{lambda(char)#1}::operator()(char) const", "f"),
+            (
+                "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
+                "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
+            ),
+            (
+                "core::ptr::drop_in_place<alloc::boxed::Box<dyn core::any::Any>>",
+                "core::ptr::drop_in_place<…>",
+            ),
+            ("app::main::{{closure}}", "app::main::{{closure}}"),
+        ] {
+            assert_eq!(short(full), fit, "{full}");
+        }
+    }
+
+    #[test]
+    fn one_line() {
+        let mut l = Location {
+            pc: 0x10,
+            ..Default::default()
+        };
+        assert_eq!(l.to_string(), "0x10");
+        l.object = Some("libx.so".into());
+        assert_eq!(l.to_string(), "0x10 in libx.so");
+        l.function = Some("ns::fill(int, char*)".into());
+        l.offset = 31;
+        assert_eq!(l.to_string(), "ns::fill+0x1f in libx.so");
+        (l.file, l.line) = (Some("/src/a.c".into()), Some(3));
+        assert_eq!(l.to_string(), "ns::fill+0x1f at a.c:3");
+        l.inlined = Some("(anonymous namespace)::g(int)".into());
+        assert_eq!(
+            l.to_string(),
+            "(anonymous namespace)::g inlined in ns::fill+0x1f at a.c:3"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! What is loaded where: `/proc/PID/maps` turned into modules.
+
+use crate::dwarf_types::Types;
+use crate::location::Location;
+use crate::object::ObjectFile;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use ulpf_host::foreign::files;
+
+/// The objects of a running program: the executable first, then its libraries.
+#[derive(Default)]
+pub struct Program {
+    pub modules: Vec<Rc<Module>>,
+    /// Mapped files that could not be read, and where.
+    unread: Vec<(PathBuf, Ranges)>,
+    /// Who maps them, and names sources.
+    by: Option<files::Process>,
+    /// Addresses that were looked up before: a program hits from few places, often.
+    pub(crate) places: RefCell<HashMap<u64, Rc<Location>>>,
+}
+
+/// One object file, loaded.
+pub struct Module {
+    pub object: Rc<ObjectFile>,
+    pub types: Types,
+    /// Run-time address = address in the file + bias.
+    pub bias: u64,
+    /// Of its executable mappings.
+    pub code: Ranges,
+    pub is_executable: bool,
+}
+
+type Ranges = Vec<(u64, u64)>;
+
+/// Objects that are looked at; the largest programs have some hundred. A program may map each page of its
+/// memory from another file.
+const MOST_MODULES: usize = 4096;
+
+/// One line of the maps file.
+pub struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    offset: u64,
+    executable: bool,
+    pub path: &'a str,
+}
+
+fn parse_line(line: &str) -> Option<Mapping<'_>> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?;
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let path = fields.nth(2).unwrap_or("").trim_start();
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        offset,
+        executable: permissions.as_bytes().get(2) == Some(&b'x'),
+        path: path.strip_suffix(" (deleted)").unwrap_or(path),
+    })
+}
+
+impl Program {
+    /// Reads what process `pid` has loaded.
+    pub fn of_process(pid: i32) -> std::io::Result<Program> {
+        let mut program = Program::default();
+        program.refresh_from_process(pid)?;
+        Ok(program)
+    }
+
+    /// A program on another machine, of which only the file is here: all code counts as its own. Process `by`,
+    /// an `ulpf` that is perhaps somebody else's, names the file.
+    pub fn of_file(path: &Path, bias: u64, by: i32) -> Program {
+        let read = || {
+            let by = files::Process::of(by).ok()?;
+            let object = ObjectFile::mapped(path, by.named(path).ok()?, &by).ok()?;
+            Some((Rc::new(object), by))
+        };
+        let Some((object, by)) = read() else {
+            return Program::default();
+        };
+        let module = Module {
+            types: Types::new(object.clone()),
+            object,
+            bias,
+            code: vec![(0, u64::MAX)],
+            is_executable: true,
+        };
+        Program {
+            modules: vec![Rc::new(module)],
+            by: Some(by),
+            ..Program::default()
+        }
+    }
+
+    /// The same objects, for a process that was forked.
+    pub fn forked(&self) -> Program {
+        Program {
+            modules: self.modules.clone(),
+            by: self.by.clone(),
+            ..Program::default()
+        }
+    }
+
+    /// Adds what was loaded since, drops what is gone. `true` when something changed.
+    pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
+        let by = files::Process::of(pid)?;
+        let maps = by.maps()?;
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let exe = exe.to_str().map_or(exe.clone(), |s| {
+            s.strip_suffix(" (deleted)").unwrap_or(s).into()
+        });
+        let open = |mapping: &Mapping| {
+            let path = Path::new(mapping.path);
+            // Its file may have been replaced.
+            let own = match path == exe {
+                true => by.executable().ok(),
+                false => None,
+            };
+            let file = match own {
+                Some(file) => Ok(file),
+                None => by.mapped(mapping.start, mapping.end, path),
+            };
+            let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+            ObjectFile::mapped(path, file, &by)
+        };
+        let changed = self.refresh(&maps, &exe, open);
+        self.by = Some(by);
+        Ok(changed)
+    }
+
+    /// The text of a source file that the debug information names.
+    pub fn source(&self, file: &str) -> std::io::Result<String> {
+        let path = Path::new(file);
+        let opened = match &self.by {
+            Some(by) => by.named(path),
+            None => files::ours(path),
+        };
+        let text = opened?.read(files::MOST_TEXT)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// As [`Program::refresh_from_process`], from the text of a maps file.
+    pub fn refresh(
+        &mut self,
+        maps: &str,
+        exe: &Path,
+        open: impl Fn(&Mapping) -> Result<ObjectFile, String>,
+    ) -> bool {
+        let mut modules: Vec<Rc<Module>> = Vec::new();
+        let mut unread = Vec::new();
+        let mut changed = false;
+        // Only code: it is never moved, while data pages may be anybody's once they are guarded.
+        let code: Vec<Mapping> = maps
+            .lines()
+            .filter_map(parse_line)
+            .filter(|m| m.executable && m.path.starts_with('/'))
+            .collect();
+        let mut i = 0;
+        while i < code.len() && modules.len() + unread.len() < MOST_MODULES {
+            let path = Path::new(code[i].path);
+            let mut group: Vec<&Mapping> = vec![&code[i]];
+            while let Some(next) = code
+                .get(i + group.len())
+                .filter(|m| Path::new(m.path) == path)
+            {
+                group.push(next);
+            }
+            i += group.len();
+            let ranges: Ranges = group.iter().map(|m| (m.start, m.end)).collect();
+            let before = self
+                .modules
+                .iter()
+                .find(|m| m.object.path == path && m.code == ranges);
+            if let Some(module) = before {
+                modules.push(module.clone());
+                continue;
+            }
+            let failed = self.unread.iter().find(|u| u.0 == path && u.1 == ranges);
+            if let Some(failed) = failed {
+                unread.push(failed.clone());
+                continue;
+            }
+            changed = true;
+            let known = self
+                .modules
+                .iter()
+                .find(|m| m.object.path == path)
+                .map(|m| m.object.clone());
+            let object = match known {
+                Some(object) => Some(object),
+                None => open(group[0]).ok().map(Rc::new),
+            };
+            let placed = object.and_then(|o| Some((bias(&o, group[0])?, o)));
+            let Some((bias, object)) = placed else {
+                unread.push((path.into(), ranges));
+                continue;
+            };
+            modules.push(Rc::new(Module {
+                types: Types::new(object.clone()),
+                object,
+                bias,
+                code: ranges,
+                is_executable: path == exe,
+            }));
+        }
+        changed |= modules.len() != self.modules.len();
+        modules.sort_by_key(|m| !m.is_executable);
+        (self.modules, self.unread) = (modules, unread);
+        if changed {
+            self.places.get_mut().clear();
+        }
+        changed
+    }
+
+    /// The module whose code holds `addr`.
+    pub fn module_at(&self, addr: u64) -> Option<&Rc<Module>> {
+        self.modules.iter().find(|m| {
+            m.code
+                .iter()
+                .any(|(start, end)| (*start..*end).contains(&addr))
+        })
+    }
+
+    /// The module that a data address was linked into.
+    pub fn module_of_data(&self, addr: u64) -> Option<&Rc<Module>> {
+        self.modules.iter().find(|m| {
+            let linked = addr.wrapping_sub(m.bias);
+            m.object.segments.iter().any(|s| s.contains(linked))
+        })
+    }
+
+    /// The program's own file, if it could be read.
+    pub fn executable(&self) -> Option<&Rc<Module>> {
+        self.modules.first().filter(|m| m.is_executable)
+    }
+
+    /// Modules that a user may mean by `name`: file name or path, or a file name without its
+    /// version (`libc`, `libc.so`).
+    pub fn modules_named<'p>(&'p self, name: &'p str) -> impl Iterator<Item = &'p Rc<Module>> {
+        self.modules.iter().filter(move |m| {
+            let file = m.object.name();
+            let shorter = file
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['.', '-']));
+            file == name
+                || shorter
+                || name.contains('/') && m.object.path.ends_with(name.trim_start_matches('/'))
+        })
+    }
+}
+
+fn bias(object: &ObjectFile, mapping: &Mapping) -> Option<u64> {
+    let segment = object.segments.iter().find(|s| {
+        let page = s.offset & !0xfff;
+        s.executable && (page..s.offset.saturating_add(s.file_len.max(1))).contains(&mapping.offset)
+    })?;
+    Some(
+        mapping.start.wrapping_sub(
+            segment
+                .vaddr
+                .wrapping_sub(segment.offset)
+                .wrapping_add(mapping.offset),
+        ),
+    )
+}

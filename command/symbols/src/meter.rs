@@ -1,0 +1,231 @@
+//! Limits for reading what somebody else made: work, time and depth.
+//!
+//! Debug information can be made so that its readers never end, or nest until the stack is used up. All of them
+//! (gimli, addr2line, ours) read it through [`Slice`], so the limits are there: when one is reached, or a signal
+//! tells `ulpf` to end, every further read fails, and whoever reads comes back with what there is so far.
+
+use gimli::{EndianSlice, Error, LittleEndian, Reader, ReaderOffsetId};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::time::Duration;
+use ulpf_host::rights::thread_time;
+use ulpf_host::signals::{Reading, told_to_end};
+
+/// Work between two looks at the clock.
+const PAUSE: u64 = 1 << 16;
+
+/// How much of the stack readers that call themselves may use. Functions that are inlined in one another take
+/// a few hundred bytes each; threads of the runtime have two megabytes.
+const MOST_STACK: usize = 512 << 10;
+
+/// Any work may take this many steps; one is about the reading of one number.
+const SOME_STEPS: u64 = 20_000_000;
+
+thread_local! {
+    /// Steps that are left.
+    static STEPS: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// Processor time of the thread at which the work ends.
+    static UNTIL: Cell<Duration> = const { Cell::new(Duration::MAX) };
+    /// Where the stack was when the outermost work began; 0: none has begun.
+    static STACK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A piece of work with limits of its own. They end when it is dropped; work within work has its own ones.
+pub struct Work {
+    outer: (u64, Duration, usize),
+    _reading: Reading,
+}
+
+impl Work {
+    /// Goes through `bytes` of debug information: everything is read several times at most.
+    pub fn through(bytes: u64) -> Work {
+        Work::begin(16, bytes, Duration::from_secs(60))
+    }
+
+    /// Looks one thing up among `bytes` of debug information.
+    pub fn look_up(bytes: u64) -> Work {
+        Work::begin(2, bytes, Duration::from_secs(10))
+    }
+
+    fn begin(steps_a_byte: u64, bytes: u64, time: Duration) -> Work {
+        let outer = (STEPS.get(), UNTIL.get(), STACK.get());
+        STEPS.set(SOME_STEPS.saturating_add(bytes.saturating_mul(steps_a_byte)));
+        UNTIL.set(thread_time() + time);
+        if outer.2 == 0 {
+            STACK.set(stack_now());
+        }
+        Work {
+            outer,
+            _reading: Reading::begin(),
+        }
+    }
+
+    /// Was a limit reached?
+    pub fn is_over(&self) -> bool {
+        STEPS.get() == 0
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        STEPS.set(self.outer.0);
+        UNTIL.set(self.outer.1);
+        STACK.set(self.outer.2);
+    }
+}
+
+/// So much work is done; `false` once it has been too much.
+#[inline]
+pub fn step(work: u64) -> bool {
+    let before = STEPS.get();
+    let left = before.saturating_sub(work);
+    STEPS.set(left);
+    // Only at the turn of a pause is it worth to ask the clock.
+    if before / PAUSE != left / PAUSE {
+        look_at_the_clock();
+    }
+    left > 0
+}
+
+#[cold]
+fn look_at_the_clock() {
+    if told_to_end() || thread_time() > UNTIL.get() {
+        STEPS.set(0);
+    }
+}
+
+/// An address in the caller's frame, or near it.
+#[inline(always)]
+fn stack_now() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(&here).addr()
+}
+
+/// Is there stack left for readers that call themselves?
+#[inline]
+fn is_shallow() -> bool {
+    let stack = STACK.get();
+    stack == 0 || stack.abs_diff(stack_now()) < MOST_STACK
+}
+
+/// A section of debug information, with the limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice(EndianSlice<'static, LittleEndian>);
+
+impl Slice {
+    pub fn new(data: &'static [u8]) -> Slice {
+        Slice(EndianSlice::new(data, LittleEndian))
+    }
+
+    pub fn bytes(&self) -> &'static [u8] {
+        self.0.slice()
+    }
+
+    fn step(&self, work: usize) -> gimli::Result<()> {
+        match step(work as u64) && is_shallow() {
+            true => Ok(()),
+            false => Err(Error::UnexpectedEof(ReaderOffsetId(0))),
+        }
+    }
+}
+
+impl Reader for Slice {
+    type Endian = LittleEndian;
+    type Offset = usize;
+
+    fn endian(&self) -> LittleEndian {
+        LittleEndian
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn empty(&mut self) {
+        self.0.empty();
+    }
+    fn truncate(&mut self, len: usize) -> gimli::Result<()> {
+        self.0.truncate(len)
+    }
+    fn offset_from(&self, base: &Slice) -> usize {
+        self.0.offset_from(base.0)
+    }
+    fn offset_id(&self) -> ReaderOffsetId {
+        self.0.offset_id()
+    }
+    fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
+        self.0.lookup_offset_id(id)
+    }
+    fn find(&self, byte: u8) -> gimli::Result<usize> {
+        let found = Reader::find(&self.0, byte)?;
+        self.step(1 + found / 32)?;
+        Ok(found)
+    }
+    fn skip(&mut self, len: usize) -> gimli::Result<()> {
+        self.0.skip(len)
+    }
+    fn split(&mut self, len: usize) -> gimli::Result<Slice> {
+        self.step(1)?;
+        self.0.split(len).map(Slice)
+    }
+    fn to_slice(&self) -> gimli::Result<Cow<'_, [u8]>> {
+        self.0.to_slice()
+    }
+    fn to_string(&self) -> gimli::Result<Cow<'_, str>> {
+        Reader::to_string(&self.0)
+    }
+    fn to_string_lossy(&self) -> gimli::Result<Cow<'_, str>> {
+        self.step(1 + self.0.len() / 32)?;
+        Reader::to_string_lossy(&self.0)
+    }
+    fn read_slice(&mut self, to: &mut [u8]) -> gimli::Result<()> {
+        self.step(1)?;
+        Reader::read_slice(&mut self.0, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+    fn reads(work: &Work) -> u64 {
+        let mut count = 0;
+        while Slice::new(&ZEROS).read_u8().is_ok() {
+            count += 1;
+        }
+        assert!(work.is_over());
+        count
+    }
+
+    #[test]
+    fn work_ends() {
+        let outer = Work::through(1 << 20);
+        let inner = Work::look_up(0);
+        assert_eq!(reads(&inner), SOME_STEPS - 1);
+        drop(inner);
+        assert!(!outer.is_over());
+        // A string costs what it is long.
+        let work = Work::look_up(0);
+        let mut count = 0;
+        while Slice::new(&ZEROS).to_string_lossy().is_ok() {
+            count += 1;
+        }
+        assert!(count < SOME_STEPS / 1000, "{count}");
+        drop((work, outer));
+        assert!(Slice::new(&ZEROS).read_u8().is_ok());
+    }
+
+    #[test]
+    fn depth_ends() {
+        fn deeper(depth: u64) -> u64 {
+            let frame = std::hint::black_box([depth; 16]);
+            match Slice::new(&ZEROS).read_u8() {
+                Ok(_) => deeper(depth + 1).max(frame[3]),
+                Err(_) => depth,
+            }
+        }
+        let _work = Work::look_up(0);
+        let depth = deeper(0);
+        assert!((100..10_000).contains(&depth), "{depth}");
+    }
+}

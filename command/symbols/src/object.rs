@@ -1,0 +1,176 @@
+//! One ELF file: segments, symbols, debug information.
+//!
+//! What is read of files is kept until the command ends ([`Image`]): every name, type and line table that is
+//! handed out borrows from it, and a program maps the same few objects all the time.
+//!
+//! Files are other people's. Where they come from is the business of [`Source`]; what reading them may cost, of
+//! [`crate::meter`].
+
+use crate::debug::Debug;
+use crate::elf::{Elf, parse_elf};
+use crate::elf_symbols::ElfSymbols;
+use crate::image::Image;
+use crate::index::Index;
+use crate::meter::Work;
+use crate::source::Source;
+use object::ReadRef;
+use object::elf::{PF_X, PT_LOAD, PT_TLS};
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use ulpf_host::foreign::files::{self, Opened};
+
+pub struct ObjectFile {
+    /// The path that the program knows it by.
+    pub path: PathBuf,
+    source: Source,
+    elf: Elf,
+    pub segments: Vec<Segment>,
+    pub tls: Option<Tls>,
+    /// Position independent: its addresses are relative to where it was loaded.
+    pub relocatable: bool,
+    debug: OnceCell<Debug>,
+    symbols: OnceCell<ElfSymbols>,
+}
+
+/// A PT_LOAD entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub offset: u64,
+    pub vaddr: u64,
+    pub file_len: u64,
+    pub mem_len: u64,
+    pub executable: bool,
+}
+
+impl Segment {
+    /// Does it hold this address (as linked)?
+    pub fn contains(&self, addr: u64) -> bool {
+        addr.checked_sub(self.vaddr)
+            .is_some_and(|offset| offset < self.mem_len)
+    }
+}
+
+/// The PT_TLS entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Tls {
+    pub mem_len: u64,
+    pub align: u64,
+}
+
+impl ObjectFile {
+    /// A file that the user of `ulpf` names.
+    pub fn open(path: &Path) -> Result<ObjectFile, String> {
+        let file = files::ours(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        ObjectFile::of(path, Image::of_file(file), Source::User)
+    }
+
+    /// A file that a program has mapped; `path` is what the program calls it.
+    pub fn mapped(path: &Path, file: Opened, by: &files::Process) -> Result<ObjectFile, String> {
+        ObjectFile::of(path, Image::of_file(file), Source::Process(by.clone()))
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub fn parse(path: &Path, data: Vec<u8>) -> Result<ObjectFile, String> {
+        ObjectFile::of(path, Image::of_bytes(data), Source::User)
+    }
+
+    fn of(path: &Path, image: Image, source: Source) -> Result<ObjectFile, String> {
+        let _work = Work::look_up(0);
+        let elf = parse_elf(image).map_err(|e| format!("{}: {e}", path.display()))?;
+        let endian = elf.endian();
+        let mut segments = Vec::new();
+        let mut tls = None;
+        for header in elf.elf_program_headers() {
+            match header.p_type(endian) {
+                PT_LOAD => segments.push(Segment {
+                    offset: header.p_offset(endian),
+                    vaddr: header.p_vaddr(endian),
+                    file_len: header.p_filesz(endian),
+                    mem_len: header.p_memsz(endian),
+                    executable: header.p_flags(endian) & PF_X != 0,
+                }),
+                PT_TLS => {
+                    tls = Some(Tls {
+                        mem_len: header.p_memsz(endian),
+                        align: header.p_align(endian).max(1),
+                    })
+                }
+                _ => {}
+            }
+        }
+        let relocatable = elf.elf_header().e_type(endian) == object::elf::ET_DYN;
+        Ok(ObjectFile {
+            path: path.into(),
+            source,
+            elf,
+            segments,
+            tls,
+            relocatable,
+            debug: OnceCell::new(),
+            symbols: OnceCell::new(),
+        })
+    }
+
+    /// The file's own name, without its folder.
+    pub fn name(&self) -> &str {
+        self.path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or("?")
+    }
+
+    /// Fills `to` with the code from an address (as linked), as the file has it; how many bytes there are.
+    pub fn code(&self, addr: u64, to: &mut [u8]) -> usize {
+        let holds = |s: &&Segment| s.executable && s.contains(addr);
+        let Some(s) = self.segments.iter().find(holds) else {
+            return 0;
+        };
+        let within = addr - s.vaddr;
+        let len = s.file_len.saturating_sub(within).min(to.len() as u64);
+        let from = s.offset.saturating_add(within);
+        self.elf.data().copy(from, &mut to[..len as usize])
+    }
+
+    /// Why something of the file, or of its debug information, was not read.
+    pub fn trouble(&self) -> Option<String> {
+        let debug = self.debug.get();
+        let separate = debug.and_then(|d| d.file_elf.as_ref());
+        let images = [Some(&self.elf), separate].into_iter().flatten();
+        images.into_iter().find_map(|elf| elf.data().trouble())
+    }
+
+    pub fn debug(&self) -> &Debug {
+        self.debug
+            .get_or_init(|| Debug::find(&self.elf, &self.source, &self.source.real(&self.path)))
+    }
+
+    pub fn index(&self) -> Option<&Index> {
+        let info = self.debug().info.as_ref()?;
+        Some(info.index.get_or_init(|| {
+            let work = Work::through(info.size);
+            let index = Index::build(&info.dwarf);
+            if work.is_over() {
+                let why = || "its debug information takes too long to read".into();
+                self.elf.data().note(why);
+            }
+            index
+        }))
+    }
+
+    pub fn symbols(&self) -> &ElfSymbols {
+        self.symbols.get_or_init(|| {
+            let separate = &self.debug().file_elf;
+            let _work = Work::through(self.elf.data().len().unwrap_or(0));
+            ElfSymbols::of(&self.elf, separate.as_ref())
+        })
+    }
+
+    /// Offset of a thread-local variable from the thread pointer, for the executable itself (x86-64
+    /// psABI, TLS variant II: the executable's block ends at the thread pointer).
+    pub fn tls_offset_of_executable(&self, offset: u64) -> Option<i64> {
+        let tls = self.tls?;
+        let block = tls.mem_len.checked_next_multiple_of(tls.align)?;
+        (offset as i64).checked_sub(block as i64)
+    }
+}

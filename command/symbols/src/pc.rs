@@ -1,0 +1,109 @@
+//! Where in the source an instruction lies.
+
+use crate::demangle::demangle;
+use crate::location::Location;
+use crate::maps::{Module, Program};
+use crate::meter::Work;
+use std::rc::Rc;
+
+impl Program {
+    /// Where an instruction lies; what is nowhere has its address only.
+    pub fn locate(&self, pc: u64) -> Rc<Location> {
+        if let Some(known) = self.places.borrow().get(&pc) {
+            return known.clone();
+        }
+        let location = Rc::new(match self.module_at(pc) {
+            Some(module) => locate_in(module, pc),
+            None => Location {
+                pc,
+                ..Location::default()
+            },
+        });
+        self.places.borrow_mut().insert(pc, location.clone());
+        location
+    }
+
+    /// A return address: the place is that of the call before it.
+    pub fn locate_caller(&self, return_address: u64) -> Location {
+        let call = self.locate(return_address.wrapping_sub(1));
+        let offset = if call.function.is_some() {
+            call.offset + 1
+        } else {
+            0
+        };
+        Location {
+            pc: return_address,
+            offset,
+            ..Location::clone(&call)
+        }
+    }
+
+    /// Run-time address of a function, for breakpoints by name.
+    pub fn function(&self, name: &str) -> Option<u64> {
+        use crate::elf_symbols::SymbolSort::Function;
+        self.modules.iter().find_map(|module| {
+            let symbols = module.object.symbols();
+            let _work = Work::through(symbols.iter().count() as u64);
+            let by_name = symbols.find(name).into_iter().find(|s| s.sort == Function);
+            let symbol = by_name.or_else(|| {
+                // C++ and Rust: without arguments, or the end of the path.
+                let fits = |full: &str| {
+                    full.split('(')
+                        .next()
+                        .is_some_and(|path| path == name || path.ends_with(&format!("::{name}")))
+                };
+                symbols
+                    .iter()
+                    .find(|s| {
+                        s.sort == Function && s.name.starts_with("_") && fits(&demangle(s.name))
+                    })
+                    .copied()
+            })?;
+            Some(symbol.addr.wrapping_add(module.bias))
+        })
+    }
+}
+
+fn locate_in(module: &Module, pc: u64) -> Location {
+    let linked = pc.wrapping_sub(module.bias);
+    let mut location = Location {
+        pc,
+        object: Some(module.object.name().to_string()),
+        ..Location::default()
+    };
+    if let Some(symbol) = module.object.symbols().function_at(linked) {
+        location.function = Some(demangle(symbol.name));
+        location.offset = linked - symbol.addr;
+    }
+    let info = module.object.debug().info.as_ref();
+    let Some((info, lines)) = info.and_then(|info| Some((info, info.lines.as_ref()?))) else {
+        return location;
+    };
+    let _work = Work::look_up(info.size);
+    let Ok(mut frames) = lines.find_frames(linked).skip_all_loads() else {
+        return location;
+    };
+    let (mut innermost, mut outermost) = (None, None);
+    while let Ok(Some(frame)) = frames.next() {
+        let name = frame
+            .function
+            .as_ref()
+            .and_then(|f| f.raw_name().ok().map(|n| demangle(&n)));
+        if innermost.is_none() {
+            if let Some(place) = frame.location {
+                location.file = place.file.map(str::to_string);
+                location.line = place.line.filter(|l| *l > 0);
+            }
+            innermost = Some(name.clone());
+        }
+        outermost = name;
+    }
+    location.inlined = innermost
+        .flatten()
+        .filter(|name| Some(name) != outermost.as_ref());
+    if location.function.is_none() {
+        location.function = outermost;
+        location.offset = 0;
+    }
+    location
+}

@@ -1,0 +1,195 @@
+//! What is said where an expression means nothing.
+
+use super::find::Match;
+use super::{Lvalue, Resolver};
+use crate::closest::{closest, list};
+use crate::elf_symbols::{ElfSymbol, SymbolSort};
+use crate::maps::Module;
+use crate::problem::Problem;
+use crate::spec::Scope;
+use crate::types::{Shape, Type};
+use std::rc::Rc;
+
+pub(super) const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
+
+impl Resolver<'_> {
+    pub(super) fn ambiguous(&self, name: &str, found: &[Match]) -> Problem {
+        let each = found.iter().map(|m| {
+            let file = m.module.object.debug().info.as_ref().and_then(|i| {
+                m.index
+                    .source_files(&i.dwarf, m.variable)
+                    .into_iter()
+                    .next()
+            });
+            let file = file.map_or(String::new(), |f| {
+                format!("{}:", f.rsplit('/').next().unwrap_or(&f))
+            });
+            let path = m.index.path(m.variable);
+            if m.module.is_executable {
+                format!("{file}{path}")
+            } else {
+                format!("{}`{path}", m.module.object.name())
+            }
+        });
+        self.problem(
+            format!("`{name}` names {} variables", found.len()),
+            format!("say which: {}", list(each, 12)),
+        )
+    }
+
+    pub(super) fn unknown(&self, name: &str) -> Problem {
+        let scope = &self.spec.scope;
+        for module in self.program.modules.iter().filter(|m| m.is_executable) {
+            if let Some(local) = module
+                .object
+                .index()
+                .and_then(|i| i.local(name))
+                .filter(|_| scope.is_none())
+            {
+                let place = if local.register {
+                    "in a register or on the stack"
+                } else {
+                    "on the stack"
+                };
+                return self.problem(
+                    format!(
+                        "`{name}` is a local variable of {}(): it lives {place}, and only while the function runs",
+                        local.function
+                    ),
+                    "watch it from a debugger: `ulpf gdb`, break in the function, `watch`",
+                );
+            }
+        }
+        let is_function = |m: &Rc<Module>| {
+            m.object
+                .symbols()
+                .find(name)
+                .iter()
+                .any(|s| s.sort == SymbolSort::Function)
+        };
+        if self.program.modules.iter().any(is_function) {
+            return self.problem(
+                format!("`{name}` is a function"),
+                "name a variable, or set a breakpoint in a debugger",
+            );
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for module in &self.program.modules {
+            if module.is_executable {
+                names.extend(
+                    module
+                        .object
+                        .index()
+                        .into_iter()
+                        .flat_map(|i| i.variables())
+                        .map(|v| v.name.rsplit("::").next().unwrap_or(v.name)),
+                );
+            }
+            let is_data =
+                |s: &&ElfSymbol| s.sort == SymbolSort::Data && (module.is_executable || s.global);
+            names.extend(
+                module
+                    .object
+                    .symbols()
+                    .iter()
+                    .filter(is_data)
+                    .map(|s| s.name),
+            );
+        }
+        let last = name.rsplit("::").next().unwrap_or(name);
+        let mut hint = match closest(last, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "check the spelling, or name the library that it is in (LIB`NAME)".to_string(),
+        };
+        let executable = self.program.executable().map(|m| &m.object);
+        if let Some(object) = executable.filter(|o| o.debug().info.is_none()) {
+            let stripped = if object
+                .symbols()
+                .iter()
+                .all(|s| s.global || s.name.ends_with("@plt"))
+            {
+                "no debug information and no symbol table"
+            } else {
+                "no debug information"
+            };
+            hint = format!(
+                "{hint} ({} has {stripped}: build it with -g, or install its -dbgsym package)",
+                object.name()
+            );
+        } else if let Some(split) = executable
+            .and_then(|o| o.index())
+            .map(|i| i.split_units)
+            .filter(|n| *n > 0)
+        {
+            hint = format!(
+                "{hint} ({split} of its units keep their variables in .dwo files, which are not read: build without -gsplit-dwarf)"
+            );
+        }
+        let troubled = self.program.modules.iter().find_map(|m| {
+            let why = m.object.trouble()?;
+            Some((m.object.name(), why))
+        });
+        if let Some((object, why)) = troubled {
+            hint = format!("{hint} ({object} was not read completely: {why})");
+        }
+        let file = match scope {
+            Some(Scope::File(file)) => format!(" in {file}"),
+            Some(Scope::Object(object)) => format!(" in {object}"),
+            None => String::new(),
+        };
+        Problem {
+            not_yet: scope.is_none(),
+            ..self.problem(format!("there is no variable `{name}`{file}"), hint)
+        }
+    }
+
+    pub(super) fn no_type(&self, value: &Lvalue) -> Problem {
+        self.problem(
+            format!(
+                "the type of `{}` is not known without debug information",
+                value.name
+            ),
+            format!(
+                "{BUILD_WITH_G}, or name bytes: {}+OFFSET:LENGTH",
+                value.name
+            ),
+        )
+    }
+
+    pub(super) fn not_a_pointer(&self, value: &Lvalue) -> Problem {
+        let ty = value
+            .ty
+            .as_ref()
+            .map_or("of unknown type".to_string(), |t| format!("a {}", t.name));
+        self.problem(
+            format!("`{}` is {ty}, no pointer", value.name),
+            "leave the `*` or `->` out",
+        )
+    }
+
+    pub(super) fn no_size(&self, value: &Lvalue) -> Problem {
+        let why = match value.ty.as_deref() {
+            Some(Type {
+                shape: Shape::Function,
+                ..
+            }) => format!("`{}` is a function", value.name),
+            Some(Type {
+                shape: Shape::Incomplete,
+                name,
+                ..
+            }) => format!("how large a {name} is is not known"),
+            Some(Type {
+                shape: Shape::Array { count: None, .. },
+                ..
+            }) => {
+                format!("how many elements `{}` has is not known", value.name)
+            }
+            Some(_) if !value.untyped => format!("`{}` has a size of zero", value.name),
+            _ => format!("how large `{}` is is not known", value.name),
+        };
+        self.problem(
+            why,
+            format!("say how many bytes: {}:LENGTH", self.spec.text),
+        )
+    }
+}

@@ -1,0 +1,521 @@
+//! Resolving against programs that say themselves where their variables are.
+
+use super::*;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use ulpf_lib::WatchKind;
+
+/// A fixture, compiled, started, and waiting after it has printed its oracle.
+pub(super) struct Fixture {
+    child: Child,
+    pub program: Program,
+    /// SPEC, address, length.
+    pub oracle: Vec<(String, u64, u64)>,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(folder());
+    }
+}
+
+impl Memory for Fixture {
+    fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+        std::fs::File::open(format!("/proc/{}/mem", self.child.id()))
+            .is_ok_and(|f| f.read_exact_at(buf, addr).is_ok())
+    }
+    fn thread_pointer(&self) -> Option<u64> {
+        // Where the oracle says that the variable is, computed back; the stub has the register.
+        let object = &self.program.executable()?.object;
+        let named = |name| self.oracle.iter().find(|(spec, ..)| spec == name);
+        let (_, addr, _) = named("&per_thread").or_else(|| named("per_thread"))?;
+        let symbol = object.symbols().find("per_thread")[0];
+        Some(addr.wrapping_add_signed(-object.tls_offset_of_executable(symbol.addr)?))
+    }
+}
+
+thread_local! {
+    /// One for each test.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
+pub(super) fn folder() -> PathBuf {
+    let folder = FOLDER.with(|folder| folder.path().to_owned());
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn sh(command: &str) {
+    let status = Command::new("sh").args(["-ec", command]).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    if !found {
+        eprintln!("skipped: no {tool}");
+    }
+    found
+}
+
+fn source(name: &str) -> String {
+    format!("{}/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+impl Fixture {
+    /// Builds with `compile` (`$SRC`, `$OUT`), then does `after` to `$OUT`.
+    pub fn build(name: &str, compile: &str, after: &str) -> Fixture {
+        let out = folder().join("shapes");
+        sh(&format!(
+            "SRC={} OUT={}; {compile}; {after}",
+            source(name),
+            out.display()
+        ));
+        Fixture::start(&out)
+    }
+
+    fn start(path: &Path) -> Fixture {
+        let mut child = Command::new(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut oracle = Vec::new();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            let Some((rest, len)) = line.rsplit_once(' ') else {
+                break;
+            };
+            let (spec, addr) = rest.rsplit_once(' ').unwrap();
+            let addr = u64::from_str_radix(addr.trim_start_matches("0x"), 16).unwrap();
+            oracle.push((spec.to_string(), addr, len.parse().unwrap()));
+        }
+        let program = Program::of_process(child.id() as i32).unwrap();
+        Fixture {
+            child,
+            program,
+            oracle,
+        }
+    }
+
+    pub fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
+        self.program.resolve(&Spec::parse(spec)?, self)
+    }
+
+    fn agrees(&self) {
+        assert!(self.oracle.len() > 8);
+        for (spec, addr, len) in &self.oracle {
+            let found = self.resolve(spec).unwrap_or_else(|p| panic!("{p}"));
+            assert_eq!((found.addr, found.len), (*addr, *len), "{spec}: {found:x?}");
+        }
+    }
+
+    fn refuses(&self, spec: &str, why: &str) {
+        let problem = self.resolve(spec).unwrap_err().to_string();
+        assert!(problem.contains(why), "{spec}: {problem}");
+    }
+
+    /// The current value, as a hit would show it.
+    fn value(&self, spec: &str) -> String {
+        let watch = self.resolve(spec).unwrap();
+        let mut bytes = vec![0; watch.len as usize];
+        assert!(self.read(watch.addr, &mut bytes));
+        let (name, part) = watch.part(0, watch.len);
+        let mut text = name + "=";
+        part.render(&bytes, watch.len, &mut text);
+        text
+    }
+}
+
+/// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
+#[test]
+fn the_table_of_watches() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        watch: String,
+        bytes: Option<Vec<(String, u64, u64)>>,
+        several: Option<serde_json::Value>,
+        refused: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Table {
+        cases: Vec<Case>,
+    }
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/watches.json");
+    let table: Table = serde_json::from_slice(&std::fs::read(table).unwrap()).unwrap();
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    assert!(table.cases.len() > 20);
+    for case in table.cases {
+        let watch = &case.watch;
+        match (case.bytes, case.several, case.refused) {
+            (Some(bytes), None, None) => {
+                let found = fixture.resolve(watch).unwrap_or_else(|p| panic!("{p}"));
+                let [(object, offset, len)] = &bytes[..] else {
+                    panic!("{watch}: a watch of the command is one stretch of memory")
+                };
+                let start = fixture.resolve(object).unwrap().addr;
+                assert_eq!((found.addr, found.len), (start + offset, *len), "{watch}");
+            }
+            (None, Some(_), None) => fixture.refuses(watch, "not one stretch of memory"),
+            (None, None, Some(why)) => fixture.refuses(watch, &why),
+            _ => panic!("{watch}: bytes, several or refused"),
+        }
+    }
+}
+
+#[test]
+fn c_of_every_debug_format() {
+    for compile in [
+        "gcc -g -gdwarf-5 $SRC -o $OUT",
+        "gcc -g -gdwarf-4 -no-pie $SRC -o $OUT",
+        "gcc -g -gdwarf-4 -fdebug-types-section -static-pie $SRC -o $OUT",
+        "gcc -g -gdwarf-5 -fdebug-types-section -gz $SRC -o $OUT",
+        "gcc -g -O2 -gdwarf-3 $SRC -o $OUT",
+        "clang -g -gdwarf-5 $SRC -o $OUT",
+    ] {
+        if compile.starts_with("gcc") || has("clang") {
+            let fixture = Fixture::build("shapes.c", compile, "");
+            fixture.agrees();
+            assert_eq!(fixture.value("colour"), "colour=GREEN", "{compile}");
+        }
+    }
+}
+
+#[test]
+fn c_with_debug_information_in_a_separate_file() {
+    let split = "objcopy --only-keep-debug $OUT $OUT.debug; objcopy --strip-all --add-gnu-debuglink=$OUT.debug $OUT";
+    Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", split).agrees();
+    let hidden = "cd $(dirname $OUT); mkdir -p .debug; objcopy --only-keep-debug --compress-debug-sections $OUT .debug/x.debug; \
+                  objcopy --strip-all --add-gnu-debuglink=.debug/x.debug $OUT";
+    Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", hidden).agrees();
+    // A debug file of another build is not believed.
+    let wrong = format!("{split}; printf x >> $OUT.debug");
+    Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", &wrong)
+        .refuses("total", "no debug information and no symbol table");
+}
+
+#[test]
+fn c_without_debug_information() {
+    let fixture = Fixture::build("shapes.c", "gcc $SRC -o $OUT", "");
+    for (spec, addr, len) in &fixture.oracle {
+        if spec.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && spec != "calls" {
+            let found = fixture.resolve(spec).unwrap_or_else(|p| panic!("{p}"));
+            assert_eq!((found.addr, found.len), (*addr, *len), "{spec}");
+        }
+    }
+    let (_, addr, _) = fixture
+        .oracle
+        .iter()
+        .find(|(spec, ..)| spec == "counts[3]")
+        .unwrap();
+    assert_eq!(fixture.resolve("counts+12:4").unwrap().addr, *addr);
+    fixture.refuses("counts[3]", "not known without debug information");
+    fixture.refuses("head->x", "not known without debug information");
+}
+
+#[test]
+fn cpp() {
+    for compile in [
+        "g++ -g $SRC -o $OUT",
+        "g++ -std=c++17 -g -gdwarf-4 $SRC -o $OUT",
+        "clang++ -std=c++17 -fstandalone-debug -g $SRC -o $OUT",
+    ] {
+        if compile.starts_with("g++") || has("clang++") {
+            let fixture = Fixture::build("shapes.cc", compile, "");
+            fixture.agrees();
+            assert_eq!(fixture.value("ns::mode"), "ns::mode=On");
+            assert_eq!(fixture.value("atomic"), "atomic=1");
+            assert_eq!(fixture.value("flag"), "flag=true");
+            assert_eq!(fixture.resolve("object").unwrap().part(8, 4).0, "object.id");
+            fixture.refuses("var", "names 2 variables");
+            fixture.refuses("numbers[2]", "no array");
+        }
+    }
+    if has("clang++") {
+        let fixture = Fixture::build("shapes.cc", "clang++ -std=c++17 -g $SRC -o $OUT", "");
+        fixture.refuses("object.id", "class Base is only declared");
+    }
+}
+
+#[test]
+fn cpp_names_without_debug_information() {
+    let fixture = Fixture::build("shapes.cc", "g++ $SRC -o $OUT", "");
+    for spec in ["ns::var", "ns::Class::total", "ns::Pool<double>::live"] {
+        let (_, addr, len) = fixture.oracle.iter().find(|(s, ..)| s == spec).unwrap();
+        let found = fixture.resolve(spec).unwrap_or_else(|p| panic!("{p}"));
+        assert_eq!((found.addr, found.len), (*addr, *len), "{spec}");
+    }
+}
+
+#[test]
+fn rust() {
+    let fixture = Fixture::build("shapes.rs", "rustc --edition 2024 -g $SRC -o $OUT", "");
+    fixture.agrees();
+    assert_eq!(fixture.value("COUNT"), "COUNT=1");
+    assert_eq!(fixture.value("inner::DEEP"), "inner::DEEP=-4");
+    assert_eq!(fixture.resolve("PAIR").unwrap().part(8, 4).0, "PAIR.b.0");
+}
+
+#[test]
+fn values_names_and_refusals() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    for (spec, value) in [
+        ("total", "total=7"),
+        ("text", "text=\"hello\""),
+        ("ratio", "ratio=0.5"),
+        ("wide", "wide=1.0"),
+        ("constant", "constant=3"),
+        ("*text", "*text=104 'h'"),
+        ("head->next->x", "head->next->x=2"),
+        ("per_thread", "per_thread=3"),
+        ("counts[0..3]", "counts[0..3]={0, 0, 0}"),
+        ("nothing", "nothing=0x0"),
+    ] {
+        assert_eq!(fixture.value(spec), value);
+    }
+    for (spec, offset, len, name) in [
+        ("counts", 12, 4, "counts[3]"),
+        ("counts[8..16]", 4, 4, "counts[9]"),
+        ("counts[8..16]", 4, 16, "counts[9..13]"),
+        ("tab", 16, 4, "tab[0].inner[0].x"),
+        ("*head", 8, 4, "head->x"),
+        ("*head", 12, 2, "head->s"),
+        ("grid[1]", 2, 2, "grid[1][1]"),
+        ("counts+8:16", 4, 4, "(counts+8)+4"),
+        ("heap[2..9]", 0, 1, "heap[2]"),
+    ] {
+        assert_eq!(
+            fixture.resolve(spec).unwrap().part(offset, len).0,
+            name,
+            "{spec}"
+        );
+    }
+    let bits = fixture.resolve("flags.b:rw").unwrap();
+    assert_eq!((bits.len, bits.kind), (2, WatchKind::Access));
+    assert!(bits.note.unwrap().contains("bit-field of 7 bits"));
+    assert!(
+        fixture
+            .resolve("per_thread")
+            .unwrap()
+            .note
+            .unwrap()
+            .contains("main thread's copy")
+    );
+    for (spec, why) in [
+        ("totl", "did you mean `total`?"),
+        ("on_stack", "local variable of main()"),
+        ("main", "is a function"),
+        ("head->y", "no field `y`"),
+        ("first.nxt", "did you mean `next`?"),
+        ("total.x", "which has no fields"),
+        ("total[1]", "no array"),
+        ("*total", "no pointer"),
+        ("counts[32]", "use 0 to 31"),
+        ("counts[30..40]", "39 is none of them"),
+        ("*nothing:8", "is null now"),
+        ("*hidden", "struct opaque is is not known"),
+        ("hidden->x", "declared, but defined in no debug information"),
+        ("nosuch`x", "is not loaded"),
+        ("other.c:total", "there is no variable `total` in other.c"),
+        ("0xffffffff81000000:8", "not in the program's half"),
+        ("0x7ffffffffff0:4096", "not in the program's half"),
+    ] {
+        fixture.refuses(spec, why);
+    }
+}
+
+#[test]
+fn libraries() {
+    // A library with a global, and two with statics of the same name.
+    let dir = folder();
+    std::fs::write(
+        dir.join("one.c"),
+        "int shared_value = 1; static int local_value = 2; int *one(void) { return &local_value; }",
+    )
+    .unwrap();
+    std::fs::write(
+        dir.join("two.c"),
+        "static int local_value = 3; static int only_two = 4; int *two(void) { return &local_value + (only_two & 1); }",
+    )
+    .unwrap();
+    let main = "#include <stdio.h>\nextern int shared_value; int *one(void), *two(void);\n\
+        int main(void) { printf(\"shared_value %p 4\\nlibone.so`local_value %p 4\\nlibtwo`local_value %p 4\\ntwo.c:local_value %p 4\\nend\\n\", \
+        (void *)&shared_value, (void *)one(), (void *)two(), (void *)two()); fflush(stdout); return getchar(); }";
+    std::fs::write(dir.join("main.c"), main).unwrap();
+    sh(&format!(
+        "cd {}; for l in one two; do gcc -g -shared -fPIC $l.c -o lib$l.so; done; gcc -g -fPIE -pie main.c -o main -L. -lone -ltwo -Wl,-rpath,$PWD",
+        dir.display()
+    ));
+    let fixture = Fixture::start(&dir.join("main"));
+    for (spec, addr, len) in &fixture.oracle {
+        let found = fixture.resolve(spec).unwrap_or_else(|p| panic!("{p}"));
+        assert_eq!((found.addr, found.len), (*addr, *len), "{spec}");
+    }
+    assert_eq!(fixture.oracle.len(), 4);
+    fixture.refuses("local_value", "names 2 variables");
+    assert_eq!(fixture.value("only_two"), "only_two=4");
+}
+
+#[test]
+fn debugless_library_by_its_symbol_table() {
+    let Ok(path) = std::fs::canonicalize("/usr/lib/x86_64-linux-gnu/libsqlite3.so.0") else {
+        eprintln!("skipped: no libsqlite3");
+        return;
+    };
+    let mut program = Program::default();
+    let object = object::ObjectFile::open(&path).unwrap();
+    let code = object.segments.iter().find(|s| s.executable).unwrap();
+    let maps = format!(
+        "7f0000001000-7f0000100000 r-xp {:08x} 08:01 1    {}\n",
+        code.offset & !0xfff,
+        path.display()
+    );
+    let bias = 0x7f0000001000 - (code.vaddr & !0xfff);
+    let open = |m: &maps::Mapping| object::ObjectFile::open(Path::new(m.path));
+    assert!(program.refresh(&maps, Path::new("/bin/none"), open));
+    struct None_;
+    impl Memory for None_ {
+        fn read(&self, _: u64, _: &mut [u8]) -> bool {
+            false
+        }
+        fn thread_pointer(&self) -> Option<u64> {
+            None
+        }
+    }
+    let found = program.resolve(&Spec::parse("libsqlite3`sqlite3_version").unwrap(), &None_);
+    // In read-only data on Debian 12: found, with the size that the symbol table gives.
+    let found = found.unwrap();
+    assert_eq!(found.len, 7);
+    assert!(found.addr > bias);
+    let step = program.function("sqlite3_step").unwrap();
+    assert_eq!(
+        program.locate(step + 4).to_string(),
+        format!(
+            "sqlite3_step+0x4 in {}",
+            path.file_name().unwrap().to_string_lossy()
+        )
+    );
+    assert!(!program.refresh(&maps, Path::new("/bin/none"), |_| Err("read twice".into())));
+}
+
+#[test]
+fn instructions_have_lines() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    let main = fixture.program.function("main").unwrap();
+    let place = fixture.program.locate(main + 8);
+    assert_eq!(
+        (place.function.as_deref(), place.offset, place.short_file()),
+        (Some("main"), 8, Some("shapes.c"))
+    );
+    let line = std::fs::read_to_string(source("shapes.c"))
+        .unwrap()
+        .lines()
+        .position(|l| l.starts_with("int main("))
+        .unwrap() as u32
+        + 1;
+    assert!((line..line + 3).contains(&place.line.unwrap()), "{place}");
+    let start = std::time::Instant::now();
+    for i in 0..2000 {
+        fixture.program.locate(main + i % 1000);
+    }
+    assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
+    assert_eq!(demangle("f"), "f");
+    assert_eq!(demangle("_Z1fi"), "f(int)");
+    let puts = fixture.program.function("puts").unwrap();
+    assert_ne!(
+        fixture.program.locate(puts).object.as_deref(),
+        Some("shapes")
+    );
+    let plt = fixture.program.function("puts@plt").unwrap();
+    assert_eq!(
+        fixture.program.locate(plt + 6).to_string(),
+        "puts@plt+0x6 in shapes"
+    );
+    assert_eq!(fixture.program.locate(0x10).to_string(), "0x10");
+}
+
+/// Files lie; nothing that they say may end the command.
+#[test]
+fn broken_files_are_no_reason_to_panic() {
+    let out = folder().join("broken");
+    sh(&format!(
+        "gcc -g {} -o {}",
+        source("shapes.c"),
+        out.display()
+    ));
+    let good = std::fs::read(&out).unwrap();
+    let _ = std::fs::remove_dir_all(folder());
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    let specs = [
+        "counts[3]",
+        "head->next->x",
+        "tab[2].inner[1].next->x",
+        "flags.b",
+        "per_thread",
+        "nosuch",
+    ];
+    let specs: Vec<Spec> = specs.iter().map(|s| Spec::parse(s).unwrap()).collect();
+    struct Zeros;
+    impl Memory for Zeros {
+        fn read(&self, _: u64, buf: &mut [u8]) -> bool {
+            buf.fill(0x41);
+            true
+        }
+        fn thread_pointer(&self) -> Option<u64> {
+            Some(0x7000)
+        }
+    }
+    for round in 0..300 {
+        let mut data = good.clone();
+        // Headers, then everything; debug sections are the second half of the file.
+        let (from, len) = [(0, 64), (64, 1024), (good.len() / 2, good.len() / 2)][round % 3];
+        for _ in 0..1 + random(24) {
+            data[from + random(len)] = random(256) as u8;
+        }
+        data.truncate(if round % 7 == 0 {
+            random(data.len())
+        } else {
+            data.len()
+        });
+        let Ok(object) = object::ObjectFile::parse(Path::new("/broken"), data) else {
+            continue;
+        };
+        let Some(code) = object.segments.iter().find(|s| s.executable) else {
+            continue;
+        };
+        let maps = format!(
+            "7f0000001000-7f0000100000 r-xp {:08x} 08:01 1    /broken\n",
+            code.offset & !0xfff
+        );
+        let object = std::cell::Cell::new(Some(object));
+        let mut program = Program::default();
+        program.refresh(&maps, Path::new("/broken"), |_| {
+            object.take().ok_or(String::new())
+        });
+        for spec in &specs {
+            if let Ok(watched) = program.resolve(spec, &Zeros) {
+                let len = watched.len.min(32);
+                let (_, part) = watched.part(watched.len - len, len);
+                part.render(&vec![0xff; len as usize], len, &mut String::new());
+            }
+        }
+        for pc in (0x7f0000001000u64..0x7f0000002000).step_by(64) {
+            let _ = program.locate(pc).to_string();
+        }
+    }
+}

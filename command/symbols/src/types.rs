@@ -1,0 +1,156 @@
+//! Types as far as watching needs them: sizes, members, elements, and how to show a value.
+
+use crate::dwarf::Die;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Type {
+    /// As a programmer would write it: `struct node *`, `int [4]`.
+    pub name: String,
+    /// In bytes; 0 for incomplete types, functions and arrays without a bound.
+    pub size: u64,
+    pub shape: Shape,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    Int {
+        signed: bool,
+    },
+    Char {
+        signed: bool,
+    },
+    Bool,
+    Float,
+    Enum {
+        values: Rc<[(String, i128)]>,
+    },
+    /// `None`: `void *`, or a type that is described nowhere.
+    Pointer {
+        to: Option<Die>,
+        reference: bool,
+    },
+    Array {
+        element: Rc<Type>,
+        count: Option<u64>,
+    },
+    /// Structures, unions, classes; Rust's tuples and enums.
+    Struct {
+        members: Rc<[Member]>,
+    },
+    Function,
+    /// Declared, never defined in what was read.
+    Incomplete,
+    /// Shown as bytes.
+    Opaque,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// `None`: an anonymous struct or union; a base class has the class's name.
+    pub name: Option<&'static str>,
+    pub offset: u64,
+    pub ty: Rc<Type>,
+    pub bits: Option<Bits>,
+    pub base_class: bool,
+}
+
+/// A bit-field: `len` bits from bit `first` of the bytes at the member's offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits {
+    pub first: u64,
+    pub len: u64,
+}
+
+impl Bits {
+    /// How many bytes hold them.
+    pub fn bytes(&self) -> u64 {
+        self.first.saturating_add(self.len).div_ceil(8)
+    }
+}
+
+impl Type {
+    pub fn opaque(size: u64) -> Rc<Type> {
+        Rc::new(Type {
+            name: format!("{size} bytes"),
+            size,
+            shape: Shape::Opaque,
+        })
+    }
+
+    /// Finds a member by name, also inside anonymous members and base classes. The offset returned
+    /// is from the start of this type.
+    pub fn member(&self, name: &str) -> Option<Member> {
+        let mut found = None;
+        self.each_member(&mut |member, offset| {
+            if member.name == Some(name) {
+                let offset = member.offset.wrapping_add(offset);
+                found = Some(Member {
+                    offset,
+                    ..member.clone()
+                });
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    /// A base class that the debug information only declares.
+    pub fn undescribed_base(&self) -> Option<Rc<Type>> {
+        let mut found = None;
+        self.each_member(&mut |member, _| {
+            if member.base_class && matches!(member.ty.shape, Shape::Incomplete) {
+                found = Some(member.ty.clone());
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    pub fn member_names(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        self.each_member(&mut |member, _| {
+            names.extend(member.name);
+            true
+        });
+        names
+    }
+
+    /// Visits the members, then those inside anonymous members and base classes, with the offset of what they
+    /// are in, until `visit` says that it is enough. Each type is gone into once: they may contain one another
+    /// in more ways than anybody could visit.
+    fn each_member(&self, visit: &mut impl FnMut(&Member, u64) -> bool) {
+        let mut gone_into = HashSet::new();
+        let mut waiting = vec![];
+        let mut this: Option<(Rc<[Member]>, u64)> = self.members().map(|m| (m, 0));
+        while let Some((members, offset)) = this {
+            for member in members.iter() {
+                if !visit(member, offset) {
+                    return;
+                }
+            }
+            // The first of them is the next one.
+            for outer in members.iter().rev() {
+                if outer.name.is_none() || outer.base_class {
+                    waiting.push((outer.ty.clone(), outer.offset.wrapping_add(offset)));
+                }
+            }
+            this = None;
+            while this.is_none()
+                && let Some((ty, offset)) = waiting.pop()
+            {
+                if gone_into.insert(Rc::as_ptr(&ty)) {
+                    this = ty.members().map(|m| (m, offset));
+                }
+            }
+        }
+    }
+
+    fn members(&self) -> Option<Rc<[Member]>> {
+        match &self.shape {
+            Shape::Struct { members } => Some(members.clone()),
+            _ => None,
+        }
+    }
+}

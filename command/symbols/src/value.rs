@@ -1,0 +1,386 @@
+//! Bytes of a watched object, by the name and in the form that a programmer expects.
+
+use crate::types::{Bits, Shape, Type};
+use std::fmt::Write;
+use std::rc::Rc;
+use ulpf_host::foreign::text::{Text, is_plain};
+
+/// The smallest named part of an object that holds an access, as text appended to `out`:
+/// `[3].next` for an access to that field, `[4..8]` for one that covers four elements, `+2` for one
+/// inside a scalar. Returns the part's type and how many bytes of it precede the access.
+///
+/// `slice` is the number of the first element when the object is a slice of an array.
+pub fn describe(
+    ty: &Rc<Type>,
+    offset: u64,
+    len: u64,
+    slice: Option<i64>,
+    out: &mut String,
+) -> Part {
+    let (mut ty, mut offset, mut slice, mut named) = (ty.clone(), offset, slice, true);
+    loop {
+        if offset == 0 && len == ty.size && slice.is_none() && named {
+            break;
+        }
+        let first_index = slice.take().unwrap_or(0);
+        named = true;
+        let inner = match &ty.shape {
+            Shape::Array { element, .. } if element.size > 0 => {
+                let size = element.size;
+                let last = offset.saturating_add(len.max(1) - 1);
+                let (from, to) = (offset / size, last / size);
+                if from != to {
+                    let to = to as i64 + 1 + first_index;
+                    let _ = write!(out, "[{}..{to}]", from as i64 + first_index);
+                    let whole = offset % size == 0 && len.is_multiple_of(size);
+                    let element = element.clone();
+                    return Part {
+                        ty: element,
+                        repeat: whole.then_some(len / size),
+                        inside: offset % size,
+                        bits: None,
+                    };
+                }
+                let _ = write!(out, "[{}]", from as i64 + first_index);
+                offset %= size;
+                element.clone()
+            }
+            Shape::Struct { members } => {
+                let fits = |m: &&crate::types::Member| {
+                    let bytes = m.bits.map_or(m.ty.size, |b| b.bytes());
+                    let end = m.offset.saturating_add(bytes);
+                    m.offset <= offset && offset.saturating_add(len) <= end
+                };
+                // In a union the first member that fits speaks for all; of the rest, only one fits.
+                // Bit-fields that share bytes cannot be told apart: the whole is named then.
+                let mut fitting = members.iter().filter(fits);
+                let Some(member) = fitting.next() else { break };
+                if member.bits.is_some() && fitting.next().is_some() {
+                    break;
+                }
+                if let (Some(name), false) = (member.name, member.base_class) {
+                    out.push('.');
+                    out.push_str(
+                        name.strip_prefix("__")
+                            .filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
+                            .unwrap_or(name),
+                    );
+                }
+                named = member.name.is_some() && !member.base_class;
+                offset -= member.offset;
+                if member.bits.is_some() {
+                    return Part {
+                        ty: member.ty.clone(),
+                        repeat: None,
+                        inside: offset,
+                        bits: member.bits,
+                    };
+                }
+                member.ty.clone()
+            }
+            _ => break,
+        };
+        ty = inner;
+    }
+    if offset > 0 {
+        let _ = write!(out, "+{offset}");
+    }
+    Part {
+        ty,
+        repeat: None,
+        inside: offset,
+        bits: None,
+    }
+}
+
+/// What [`describe`] found.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub ty: Rc<Type>,
+    /// The access covers this many whole objects of `ty`.
+    pub repeat: Option<u64>,
+    /// Bytes of the part before the access.
+    pub inside: u64,
+    pub bits: Option<Bits>,
+}
+
+impl Part {
+    /// Writes the accessed bytes. `whole_len` is the length of the access, of which `bytes` may be
+    /// only the beginning.
+    pub fn render(&self, bytes: &[u8], whole_len: u64, out: &mut String) {
+        let truncated = (bytes.len() as u64) < whole_len;
+        if let (Some(count), true) = (self.repeat, self.ty.size > 0) {
+            if matches!(self.ty.shape, Shape::Char { .. }) {
+                return render_text(bytes, truncated, out);
+            }
+            out.push('{');
+            for (i, item) in bytes.chunks_exact(self.ty.size as usize).enumerate() {
+                if i > 0 {
+                    out.push_str(", ");
+                }
+                render_scalar(&self.ty, item, out);
+            }
+            if truncated || bytes.len() as u64 / self.ty.size < count {
+                out.push_str(", …");
+            }
+            return out.push('}');
+        }
+        if let (Some(bits), 1..=8) = (self.bits, bytes.len()) {
+            let value = unsigned(bytes) as u64 >> bits.first & mask(bits.len);
+            let signed = matches!(self.ty.shape, Shape::Int { signed: true });
+            let shift = 64 - bits.len.clamp(1, 64);
+            let _ = if signed {
+                write!(out, "{}", (value << shift) as i64 >> shift)
+            } else {
+                write!(out, "{value}")
+            };
+            return;
+        }
+        if self.inside == 0 && bytes.len() as u64 == self.ty.size && !truncated {
+            return render_scalar(&self.ty, bytes, out);
+        }
+        render_raw(bytes, truncated, out);
+    }
+}
+
+fn mask(bits: u64) -> u64 {
+    u64::MAX >> (64 - bits.clamp(1, 64))
+}
+
+fn unsigned(bytes: &[u8]) -> u128 {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b))
+}
+
+fn signed(bytes: &[u8]) -> i128 {
+    let shift = 128 - 8 * bytes.len().clamp(1, 16) as u32;
+    (unsigned(bytes) << shift) as i128 >> shift
+}
+
+/// Writes one object of type `ty`, whose bytes are all there.
+pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
+    let _ = match (&ty.shape, bytes.len()) {
+        (Shape::Int { signed: true }, 1..=16) => write!(out, "{}", signed(bytes)),
+        (Shape::Int { signed: false }, 1..=16) => write!(out, "{}", unsigned(bytes)),
+        (Shape::Bool, 1) => match bytes[0] {
+            0 => write!(out, "false"),
+            1 => write!(out, "true"),
+            n => write!(out, "{n}"),
+        },
+        (Shape::Char { signed: is_signed }, 1..=4) => {
+            let code = unsigned(bytes) as u32;
+            let _ = if *is_signed {
+                write!(out, "{}", signed(bytes))
+            } else {
+                write!(out, "{code}")
+            };
+            match char::from_u32(code) {
+                Some(c) if is_plain(c) && (bytes.len() > 1 || c.is_ascii()) => {
+                    write!(out, " '{c}'")
+                }
+                _ => Ok(()),
+            }
+        }
+        (Shape::Float, 4) => write!(out, "{:?}", f32::from_bits(unsigned(bytes) as u32)),
+        (Shape::Float, 8) => write!(out, "{:?}", f64::from_bits(unsigned(bytes) as u64)),
+        (Shape::Float, 16) => write!(out, "{:?}", x87(bytes)),
+        (Shape::Enum { values }, 1..=16) => {
+            let (s, u) = (signed(bytes), unsigned(bytes) as i128);
+            match values.iter().find(|(_, v)| *v == s || *v == u) {
+                Some((name, _)) => write!(out, "{}", Text(name)),
+                None => write!(out, "{s}"),
+            }
+        }
+        (Shape::Pointer { .. }, 8) => write!(out, "{:#x}", unsigned(bytes)),
+        (Shape::Array { element, .. }, _)
+            if matches!(element.shape, Shape::Char { .. }) && element.size == 1 =>
+        {
+            render_text(bytes, false, out);
+            Ok(())
+        }
+        (Shape::Array { element, .. }, _) if element.size > 0 => {
+            let all = Part {
+                ty: element.clone(),
+                repeat: Some(bytes.len() as u64 / element.size),
+                inside: 0,
+                bits: None,
+            };
+            all.render(bytes, bytes.len() as u64, out);
+            Ok(())
+        }
+        (Shape::Struct { members }, _) => {
+            // One member that fills the whole (newtypes, Cell, Atomic, std::atomic) is shown as such.
+            match members
+                .iter()
+                .find(|m| m.offset == 0 && m.ty.size == ty.size && m.bits.is_none())
+            {
+                Some(member) if members.iter().filter(|m| m.ty.size > 0).count() == 1 => {
+                    render_scalar(&member.ty, bytes, out)
+                }
+                _ => render_raw(bytes, false, out),
+            }
+            Ok(())
+        }
+        _ => {
+            render_raw(bytes, false, out);
+            Ok(())
+        }
+    };
+}
+
+/// An 80-bit x87 value in its 16-byte home (Intel SDM vol. 1, 4.2.2), to double precision.
+fn x87(bytes: &[u8]) -> f64 {
+    let mantissa = unsigned(&bytes[..8]) as u64;
+    let head = unsigned(&bytes[8..10]) as u32;
+    let (negative, exponent) = (head & 0x8000 != 0, (head & 0x7fff) as i32);
+    let magnitude = match (exponent, mantissa << 1) {
+        (0x7fff, 0) => f64::INFINITY,
+        (0x7fff, _) => f64::NAN,
+        _ => (mantissa as f64) * 2f64.powi((exponent - 16383 - 63).max(-1074)),
+    };
+    if negative { -magnitude } else { magnitude }
+}
+
+/// Characters as text, up to the first NUL.
+fn render_text(bytes: &[u8], truncated: bool, out: &mut String) {
+    let end = bytes.iter().position(|b| *b == 0);
+    let text = &bytes[..end.unwrap_or(bytes.len())];
+    out.push('"');
+    for b in text {
+        match b {
+            b'"' | b'\\' => out.extend(['\\', *b as char]),
+            b' '..=b'~' => out.push(*b as char),
+            b'\n' => out.push_str("\\n"),
+            _ => {
+                let _ = write!(out, "\\x{b:02x}");
+            }
+        }
+    }
+    out.push('"');
+    if truncated && end.is_none() {
+        out.push('…');
+    }
+}
+
+/// No type to go by: a number up to 8 bytes, else bytes in memory order.
+pub fn render_raw(bytes: &[u8], truncated: bool, out: &mut String) {
+    if matches!(bytes.len(), 1 | 2 | 4 | 8) && !truncated {
+        let _ = write!(out, "{:#x}", unsigned(bytes));
+        return;
+    }
+    for (i, b) in bytes.iter().enumerate() {
+        let _ = write!(out, "{}{b:02x}", if i > 0 { " " } else { "" });
+    }
+    if truncated {
+        out.push_str(" …");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Member;
+
+    fn int(size: u64, signed: bool) -> Rc<Type> {
+        Rc::new(Type {
+            name: "int".into(),
+            size,
+            shape: Shape::Int { signed },
+        })
+    }
+    fn array(element: Rc<Type>, count: u64) -> Rc<Type> {
+        Rc::new(Type {
+            name: "a".into(),
+            size: element.size * count,
+            shape: Shape::Array {
+                element,
+                count: Some(count),
+            },
+        })
+    }
+    fn show(ty: &Rc<Type>, offset: u64, bytes: &[u8]) -> String {
+        let mut out = String::from("v");
+        let part = describe(ty, offset, bytes.len() as u64, None, &mut out);
+        out.push('=');
+        part.render(bytes, bytes.len() as u64, &mut out);
+        out
+    }
+
+    #[test]
+    fn parts_and_values() {
+        let i = int(4, true);
+        assert_eq!(show(&i, 0, &(-7i32).to_le_bytes()), "v=-7");
+        assert_eq!(show(&i, 1, &[0x12]), "v+1=0x12");
+        let a = array(i.clone(), 8);
+        assert_eq!(show(&a, 12, &5i32.to_le_bytes()), "v[3]=5");
+        assert_eq!(show(&a, 4, &[1, 0, 0, 0, 2, 0, 0, 0]), "v[1..3]={1, 2}");
+        assert_eq!(show(&a, 6, &[1, 0, 0, 0]), "v[1..3]=0x1");
+        assert_eq!(
+            show(&array(array(i.clone(), 3), 2), 16, &9i32.to_le_bytes()),
+            "v[1][1]=9"
+        );
+    }
+
+    #[test]
+    fn structures_bit_fields_and_newtypes() {
+        let member = |name, offset, ty: &Rc<Type>, bits| Member {
+            name: Some(name),
+            offset,
+            ty: ty.clone(),
+            bits,
+            base_class: false,
+        };
+        let (i, u) = (int(4, true), int(4, false));
+        let members = [
+            member("x", 0, &i, None),
+            member("lo", 4, &u, Some(Bits { first: 0, len: 3 })),
+            member("hi", 5, &i, Some(Bits { first: 2, len: 4 })),
+            member("__0", 8, &i, None),
+        ];
+        let s = Rc::new(Type {
+            name: "s".into(),
+            size: 12,
+            shape: Shape::Struct {
+                members: members.into(),
+            },
+        });
+        assert_eq!(show(&s, 0, &1i32.to_le_bytes()), "v.x=1");
+        assert_eq!(show(&s, 4, &[0b1110]), "v.lo=6");
+        assert_eq!(show(&s, 5, &[0b111_1100]), "v.hi=-1");
+        assert_eq!(show(&s, 8, &3i32.to_le_bytes()), "v.0=3");
+        assert_eq!(show(&s, 0, &[1, 0, 0, 0, 2, 0, 0, 0]), "v=0x200000001");
+        let newtype = Rc::new(Type {
+            name: "n".into(),
+            size: 4,
+            shape: Shape::Struct {
+                members: [member("v", 0, &i, None)].into(),
+            },
+        });
+        assert_eq!(show(&newtype, 0, &4i32.to_le_bytes()), "v=4");
+        let mut out = String::new();
+        render_scalar(&newtype, &4i32.to_le_bytes(), &mut out);
+        assert_eq!(out, "4");
+    }
+
+    #[test]
+    fn floats_text_and_bytes() {
+        let f = |size| {
+            Rc::new(Type {
+                name: "f".into(),
+                size,
+                shape: Shape::Float,
+            })
+        };
+        assert_eq!(show(&f(8), 0, &1.5f64.to_le_bytes()), "v=1.5");
+        assert_eq!(show(&f(4), 0, &0.1f32.to_le_bytes()), "v=0.1");
+        let one = [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f, 0, 0, 0, 0, 0, 0];
+        assert_eq!(show(&f(16), 0, &one), "v=1.0");
+        let c = Rc::new(Type {
+            name: "char".into(),
+            size: 1,
+            shape: Shape::Char { signed: true },
+        });
+        assert_eq!(show(&c, 0, b"A"), "v=65 'A'");
+        assert_eq!(show(&array(c, 8), 0, b"hi\n\"\0zz."), "v=\"hi\\n\\\"\"");
+        assert_eq!(show(&Type::opaque(3), 0, &[1, 2, 255]), "v=01 02 ff");
+    }
+}
