@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn slips_are_recognised() {
-        let names = ["counts", "total", "Counts"];
+        let names = ["counts", "total"];
         let find = |name| closest(name, names.into_iter());
         assert_eq!(find("count"), Some("counts"));
-        assert_eq!(find("cuonts"), Some("counts"));
+        assert_eq!(find("Cuonts"), Some("counts"));
         assert_eq!(find("totl"), Some("total"));
         assert_eq!(find("x"), None);
         assert_eq!(distance("ABC", "abd"), 1);
