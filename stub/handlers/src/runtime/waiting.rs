@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn a_standard_signal_is_pending_once_and_a_real_time_signal_is_queued() {
-        let waiting = Waiting::none();
+        let waiting = &Waiting::none();
         for sender in 1..=2 {
             waiting.push(&signal(5, sender));
             waiting.push(&signal(40, sender));
         }
         assert_eq!(waiting.set(), bit(5) | bit(40));
-        let senders = |of| core::iter::from_fn(|| waiting.take(of)).map(|s| s.data[0]);
+        let senders = |of| core::iter::from_fn(move || waiting.take(of)).map(|s| s.data[0]);
         assert_eq!(senders(bit(5)).collect::<Vec<_>>(), [1]);
         assert_eq!(senders(bit(40)).collect::<Vec<_>>(), [1, 2]);
         assert!(waiting.is_empty());
