@@ -147,6 +147,27 @@ class Attach(unittest.TestCase):
         out, _ = program.communicate(timeout=20 * PATIENCE)
         self.assertEqual((program.returncode, out), (9, b"spin: done\n"))
 
+    def test_threads_that_begin_later(self):
+        """The C library registered the threads that we find for restartable sequences (rseq); new ones must not fail
+        where those did not, and the kernel must not write to an area beside which we guard.
+        """
+        for what in "started", None:
+            with self.subTest(what), tempfile.NamedTemporaryFile() as log:
+                program = subprocess.Popen([example("late_threads")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                self.addCleanup(lambda program=program: (program.kill(), program.communicate()))
+                turns = program.stdout.readline().decode().strip()
+                before = handlers(program.pid)
+                watcher = subprocess.Popen([ULPF, "attach", "-l", log.name, "-w", what or f"{turns}:8", str(program.pid)],
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                self.addCleanup(lambda watcher=watcher: (watcher.kill(), watcher.communicate()))
+                # Then it rests, until its watches are armed.
+                self.assertTrue(wait_until(lambda program=program, before=before: handlers(program.pid) != before, 20))
+                out, _ = program.communicate(b"\n", timeout=20 * PATIENCE)
+                self.assertEqual((program.returncode, out), (0, b"8 threads\n"))
+                _, err = watcher.communicate(timeout=20 * PATIENCE)
+                hits = int(re.search(r"ulpf: ([\d,]+) hits", err.decode()).group(1).replace(",", ""))
+                self.assertGreaterEqual(hits, 8, err)
+
     def test_no_such_process(self):
         status, _, err = ulpf("attach", "-w", "x", "4194304")  # no process can have this number
         self.assertEqual(status, 2)

@@ -31,6 +31,7 @@ mod load;
 pub mod placement;
 mod refuse;
 pub mod remains;
+mod rseq;
 pub mod settings;
 mod threads;
 #[allow(unsafe_code)]

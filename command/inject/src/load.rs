@@ -12,7 +12,8 @@ use crate::error::StartError;
 use crate::gate::Gate;
 use crate::image::{Image, PAGE};
 use crate::remains::Remains;
-use crate::tracee::{Memory, Tracee};
+use crate::rseq;
+use crate::tracee::{Memory, Saved, Tracee};
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -59,7 +60,11 @@ pub fn load(
     let result = Gate::find(pid, &memory, &saved[0])
         .map_err(|e| StartError::step("find a place for system calls in the program", e))
         .and_then(|gate| {
-            let result = start(pid, threads, &memory, image, flags, &gate);
+            let result = without_rseq(threads, &mut saved, &memory, &gate)
+                .map_err(|e| {
+                    StartError::step("take the areas of restartable sequences from the kernel", e)
+                })
+                .and_then(|()| start(pid, threads, &memory, image, flags, &gate));
             gate.close(&memory)
                 .map_err(|e| StartError::step("restore the code of the program", e))?;
             result
@@ -84,6 +89,22 @@ pub fn load(
         }
     }
     Ok(loaded)
+}
+
+fn without_rseq(
+    threads: &mut [Tracee],
+    saved: &mut [Saved],
+    memory: &Memory,
+    gate: &Gate,
+) -> io::Result<()> {
+    for (t, s) in threads.iter_mut().zip(saved) {
+        match rseq::unregister(t, s, memory, gate) {
+            // It was killed meanwhile.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            result => result?,
+        }
+    }
+    Ok(())
 }
 
 fn start(

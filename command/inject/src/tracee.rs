@@ -33,6 +33,15 @@ pub enum Stop {
     Killed(i32),
 }
 
+/// What a thread has told rseq(2).
+pub struct RseqArea {
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What stands before the code at which sequences are aborted.
+    pub signature: u64,
+}
+
 /// Everything a thread needs to go on as if nothing had happened.
 pub struct Saved {
     pub regs: Registers,
@@ -185,6 +194,28 @@ impl Tracee {
             regs as *const Registers as usize,
         )
         .map(drop)
+    }
+
+    /// The area of restartable sequences that the thread has registered; none where the kernel has no such thing, or
+    /// cannot tell (before Linux 5.13).
+    pub fn rseq(&self) -> io::Result<Option<RseqArea>> {
+        // SAFETY: all-zero is a valid ptrace_rseq_configuration.
+        let mut told: libc::ptrace_rseq_configuration = unsafe { std::mem::zeroed() };
+        let len = size_of_val(&told);
+        match ptrace(
+            libc::PTRACE_GET_RSEQ_CONFIGURATION,
+            self.tid,
+            len,
+            &raw mut told as usize,
+        ) {
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => return Ok(None),
+            result => result?,
+        };
+        Ok((told.rseq_abi_pointer != 0).then_some(RseqArea {
+            address: told.rseq_abi_pointer,
+            len: told.rseq_abi_size.into(),
+            signature: told.signature.into(),
+        }))
     }
 
     pub fn save(&self) -> io::Result<Saved> {

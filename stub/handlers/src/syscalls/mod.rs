@@ -20,6 +20,7 @@ mod opened;
 mod ordinary;
 pub mod process;
 mod rest;
+mod rseq;
 pub mod scratch;
 pub mod sites;
 pub mod sites_code;
@@ -170,13 +171,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             }
             Value(result)
         }
-        // The kernel writes to a registered area at any preemption and kills the program when it
-        // lies on a guarded page; glibc does without.
-        k::__NR_rseq => Value(if a[0] != 0 && a[2] & 1 == 0 {
-            ENOSYS
-        } else {
-            raw(nr, a)
-        }),
+        k::__NR_rseq => Value(rseq::restartable_sequences(nr, a)),
         // Its kernel threads would access guarded memory behind our back.
         k::__NR_io_uring_setup => {
             if !IO_URING.swap(true, SeqCst) {

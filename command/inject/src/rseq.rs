@@ -1,0 +1,82 @@
+//! Restartable sequences (rseq(2)) of a program that runs already.
+//!
+//! The kernel writes to the area that a thread has registered whenever the thread was preempted, and kills the
+//! program where that area lies on a guarded page. A program that is started asks, and the stub refuses
+//! (`stub/handlers/src/syscalls/rseq.rs`); the threads of one that is attached to have asked before. So their areas are
+//! unregistered, which leaves "no number of a CPU" there: the C library then asks the kernel for the number, and its
+//! new threads do not register.
+#![forbid(unsafe_code)]
+
+use crate::gate::Gate;
+use crate::tracee::{Memory, Saved, Tracee};
+use std::io;
+
+/// RSEQ_FLAG_UNREGISTER.
+const UNREGISTER: u64 = 1;
+/// Where the area (struct rseq) has the address of the sequence (struct rseq_cs) that the thread is in.
+const CURRENT: u64 = 8;
+
+/// Takes a thread's area from the kernel. `saved` are the registers with which the thread will go on: where it is
+/// in a sequence, it goes on where the sequence is aborted, as after any interruption.
+///
+/// # Errors
+/// The kernel's. A thread without an area is none.
+pub fn unregister(
+    thread: &mut Tracee,
+    saved: &mut Saved,
+    memory: &Memory,
+    gate: &Gate,
+) -> io::Result<()> {
+    let Some(area) = thread.rseq()? else {
+        return Ok(());
+    };
+    let call = [area.address, area.len, UNREGISTER, area.signature, 0, 0];
+    let abort = abort_of(area.address, saved.regs.rip, memory)?;
+    if let Err(errno) = thread.syscall(gate.addr, libc::SYS_rseq, call)? {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    if let Some(at) = abort {
+        saved.regs.rip = at;
+    }
+    Ok(())
+}
+
+/// Where a thread goes on that was interrupted in a sequence: `rseq_ip_fixup` in the kernel's kernel/rseq.c.
+fn abort_of(area: u64, rip: u64, memory: &Memory) -> io::Result<Option<u64>> {
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        memory.read(at, &mut bytes)?;
+        io::Result::Ok(u64::from_le_bytes(bytes))
+    };
+    // struct rseq_cs: version and flags, start, length, abort.
+    match word(area.wrapping_add(CURRENT))? {
+        0 => Ok(None),
+        sequence => {
+            let [start, len, abort] = [8, 16, 24].map(|offset| word(sequence.wrapping_add(offset)));
+            let inside = rip.wrapping_sub(start?) < len?;
+            Ok(inside.then_some(abort?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_is_aborted_where_it_says() {
+        let sequence: [u64; 4] = [0, 0x1000, 0x20, 0x3000];
+        let area: [u64; 2] = [0, sequence.as_ptr() as u64];
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let at = |rip| abort_of(area.as_ptr() as u64, rip, &memory).unwrap();
+        assert_eq!(at(0xfff), None);
+        assert_eq!(at(0x1000), Some(0x3000));
+        assert_eq!(at(0x101f), Some(0x3000));
+        assert_eq!(at(0x1020), None);
+        let none: [u64; 2] = [0, 0];
+        assert_eq!(
+            abort_of(none.as_ptr() as u64, 0x1000, &memory).unwrap(),
+            None
+        );
+    }
+}
