@@ -1,5 +1,7 @@
 //! The `ulpf` command as a library: starting programs with the stub inside ([`inferior`]), serving
 //! debuggers ([`server`]), and the subcommands.
+//!
+#![doc = include_str!("../command/README.md")]
 #![forbid(unsafe_code)]
 
 #[macro_use]

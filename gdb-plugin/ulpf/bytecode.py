@@ -26,7 +26,7 @@ OPCODES = {
     "rot": (0x33, 0),
 }
 
-# What a condition calls a hit's values: their numbers in the stub (ARCHITECTURE.md, "Filters").
+# What a condition calls a hit's values: their numbers in the stub (stub/README.md, "Filters").
 VARIABLES = {"old": 0xff00, "new": 0xff01, "addr": 0xff02, "len": 0xff03, "tid": 0xff04, "pid": 0xff05,
              "kind": 0xff06, "hits": 0xff07}
 

@@ -5,6 +5,8 @@
 //!   seed ─▶ generate ─▶ Program ─┬▶ judge (Unicorn with memory hooks, or single steps) ─▶ Expected ─┐
 //!                                └▶ ulpf server, hit ring ─▶ Actual ────────────────────────────────┴▶ compare
 //! ```
+//!
+#![doc = include_str!("../README.md")]
 
 mod asm;
 mod bench;

@@ -7,6 +7,8 @@
 //!                   ├─ system calls ─▶ os (files, memory, time), device (/dev/ulpf)
 //!                   └─ cycles       ─▶ costs (the thesis's tables), stats
 //! ```
+//!
+#![doc = include_str!("../README.md")]
 
 pub mod bridge;
 pub mod config;

@@ -4,6 +4,8 @@
 //! Two kinds of code are joined here: `handlers`, which run on the program's threads, and `task`, which runs on the
 //! stub's own task and shares only the address space with the program. What is left for the image is how both begin
 //! (`boot`), the heap, and how either ends when it cannot go on.
+//!
+#![doc = include_str!("../README.md")]
 #![no_std]
 extern crate alloc;
 

@@ -1,6 +1,8 @@
 //! The watchlist, the page guards and the user-level page-fault handler of ulpf.
 //!
 //! Freestanding (`no_std`): the stub that lives inside the watched program is built from it.
+//!
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code, missing_docs, clippy::missing_errors_doc)]
 extern crate alloc;

@@ -15,6 +15,8 @@
 //! ```
 //! The C interface, with the thesis's names and Sentry-Watcher's, is `include/ulpf.h`; ulpf(3) says what
 //! both promise.
+//!
+#![doc = include_str!("../README.md")]
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod alloc;

@@ -19,7 +19,7 @@ pub const HELP: &str = "\
 FILTER, any number of these: changed, thread TID|main, skip N, count N, old|new OP N [mask M],
        from|outside RANGES, called from|outside RANGES, if x BYTECODE, unit BYTES
   OP: == != < <= > >= (unsigned); RANGES: 0x1000-0x2000,0x3000-0x3800 or none
-  BYTECODE: a GDB agent expression in hex (ARCHITECTURE.md lists the variables of a hit)
+  BYTECODE: a GDB agent expression in hex (stub/README.md lists the variables of a hit)
 ";
 
 /// The filter of a command, for a watch of `len` bytes (`None`: the heap); `Ok(None)`: every hit matters.
