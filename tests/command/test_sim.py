@@ -9,7 +9,7 @@ import unittest
 
 from lib.env import ROOT, ULPF, ulpf_only
 
-SIM = os.path.join(ROOT, "oracle", "target", "release", "ulpf-sim")
+SIM = os.path.join(ROOT, "target", "release", "ulpf-sim")
 
 
 def run(*words, command=ULPF, path=None):

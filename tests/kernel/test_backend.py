@@ -19,7 +19,7 @@ from lib.cases import Case
 from lib.env import ROOT, example
 from lib.guest import Guest, GuestServer
 
-ORACLE = os.path.join(ROOT, "oracle", "target", "release", "ulpf-oracle")
+ORACLE = os.path.join(ROOT, "target", "release", "ulpf-oracle")
 
 
 def cases():

@@ -12,7 +12,7 @@ import unittest
 
 from .env import PATIENCE, ROOT
 
-SIM = os.path.join(ROOT, "oracle", "target", "release", "ulpf-sim")
+SIM = os.path.join(ROOT, "target", "release", "ulpf-sim")
 
 # A gem5 v24.0 built with EXTRAS=sim-bridge/gem5/ulpf (its README.md).
 GEM5 = os.environ.get("ULPF_GEM5")
