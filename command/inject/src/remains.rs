@@ -152,9 +152,11 @@ fn wait_until_out(threads: &[Tracee], left: &[Range<u64>]) -> io::Result<()> {
 
 fn is_in(thread: &Tracee, left: &[Range<u64>]) -> io::Result<bool> {
     match thread.regs() {
-        Ok(regs) => Ok(left
-            .iter()
-            .any(|r| r.contains(&regs.rip) || r.contains(&regs.rip.wrapping_sub(2)))),
+        Ok(regs) => Ok(left.iter().any(|r| {
+            [regs.rip, regs.rip.wrapping_sub(2), regs.rsp]
+                .iter()
+                .any(|at| r.contains(at))
+        })),
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
         Err(e) => Err(e),
     }
