@@ -112,12 +112,15 @@ const OURS: &[u8] = b"Ulpf";
 /// What a thread hears that is not followed.
 const ALONE: &[u8] = b"vUlpfExec;alone";
 
-fn leave_alone(why: String) -> JoinHandle<Followed<Injected>> {
-    let not = Followed::Not {
+fn not_followed(why: &str) -> Followed<Injected> {
+    Followed::Not {
         program: "another program".into(),
         why: format!("ulpf cannot follow it ({why})."),
-    };
-    tokio::spawn(async { not })
+    }
+}
+
+fn over(how: Followed<Injected>) -> JoinHandle<Followed<Injected>> {
+    tokio::spawn(async { how })
 }
 
 /// The exec under way, if there is one.
@@ -210,7 +213,9 @@ impl Follower {
                 let _ = control.try_write(&rsp::frame(ALONE));
                 if task.is_none() {
                     let why = error.raw_os_error().map(crate::errno_text);
-                    self.task = Some(leave_alone(why.unwrap_or_else(|| error.to_string())));
+                    self.task = Some(over(not_followed(
+                        &why.unwrap_or_else(|| error.to_string()),
+                    )));
                 }
             }
         }
@@ -224,7 +229,10 @@ impl Follower {
             Ok(exec) => tokio::task::spawn_blocking(move || follow::exec(exec)),
             Err(why) => {
                 let _ = io::Write::write(&mut &stub, &rsp::frame(ALONE));
-                leave_alone(why)
+                over(match self.process.has_ended() {
+                    true => Followed::Ended,
+                    false => not_followed(&why),
+                })
             }
         });
     }

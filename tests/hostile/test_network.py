@@ -1,5 +1,6 @@
 """Who connects: web pages, other users, people who say nothing; and what they find."""
 
+import errno
 import json
 import os
 import re
@@ -55,8 +56,10 @@ def say(port, text, half=True):
                 client.shutdown(socket.SHUT_WR)
             while piece := client.recv(65536):
                 heard += piece
-        except ConnectionError:
-            pass
+        # It may have been dropped by now: at the sending, at the end of it (ENOTCONN), or at the hearing.
+        except OSError as error:
+            if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+                raise
     return heard
 
 

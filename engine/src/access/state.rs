@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::cpu::Cpu;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::arch::x86_64::{__cpuid_count, CpuidResult};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Component of XCR0: x87.
@@ -28,12 +28,25 @@ static ALIGNED: AtomicU32 = AtomicU32::new(0);
 static XCR0: AtomicU64 = AtomicU64::new(0);
 static AMD: AtomicBool = AtomicBool::new(false);
 
+/// CPUID, of this leaf and subleaf (0 where the leaf has none; Intel SDM vol. 2A, CPUID).
+#[allow(
+    unused_unsafe,
+    reason = "safe since Rust 1.94, later than rust-version"
+)]
+pub fn cpuid(leaf: u32, subleaf: u32) -> CpuidResult {
+    // SAFETY: every x86-64 processor has CPUID, and it changes nothing but the four registers.
+    unsafe { __cpuid_count(leaf, subleaf) }
+}
+
 /// Reads CPUID and XCR0; called by `Decoder::new`, idempotent.
 pub fn init() {
     // "AuthenticAMD", "HygonGenuine"
-    AMD.store(matches!(__cpuid(0).ecx, 0x444d_4163 | 0x656e_6975), Relaxed);
+    AMD.store(
+        matches!(cpuid(0, 0).ecx, 0x444d_4163 | 0x656e_6975),
+        Relaxed,
+    );
     // OSXSAVE says that the kernel has enabled xgetbv.
-    let osxsave = __cpuid(1).ecx & 1 << 27 != 0;
+    let osxsave = cpuid(1, 0).ecx & 1 << 27 != 0;
     if !osxsave {
         XCR0.store(X87 | SSE, Relaxed);
         return;
@@ -50,7 +63,7 @@ pub fn init() {
         if xcr0 & 1 << i == 0 {
             continue;
         }
-        let leaf = __cpuid_count(0xd, i);
+        let leaf = cpuid(0xd, i);
         if let (Some(o), Some(s)) = (OFFSET.get(i as usize), SIZE.get(i as usize)) {
             o.store(leaf.ebx, Relaxed);
             s.store(leaf.eax, Relaxed);

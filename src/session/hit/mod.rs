@@ -164,7 +164,7 @@ impl fmt::Display for Cell<'_> {
     }
 }
 
-/// A hit as the stub writes it (`monitor ulpf log`, stub/src/control/last.rs), which is what the plugin reads.
+/// A hit as the stub writes it (`monitor ulpf log`, stub/task/src/control/last.rs), which is what the plugin reads.
 pub fn as_the_stub(area: &SharedArea, hit: &ring::Hit) -> Option<Value> {
     let clock = area.clock();
     let since = clock.nanos(hit.time).saturating_sub(clock.base_ns) as f64 / 1e9;

@@ -12,7 +12,7 @@
 //! Without a pad (no vDSO) the image stays in the child, as private memory.
 //!
 //! **After a detach** threads of the program may still be on their way out of our code, which only a tracer
-//! can tell. So the command unmaps what `left` of the stub's task names (`src/inject/remains.rs`).
+//! can tell. So the command unmaps what `left` of the stub's task names (`command/inject/src/remains.rs`).
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 

@@ -17,6 +17,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use linux_raw_sys::general as k;
+use ulpf_engine::access::state::cpuid;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::sys;
 
@@ -135,9 +136,7 @@ pub fn learn(uc: &UContext) {
         word.store(value, SeqCst);
     }
     // All that XSAVE may write, also of what the kernel leaves out of its frames (AMX).
-    let most = core::arch::x86_64::__cpuid_count(0xd, 0)
-        .ebx
-        .max(image as u32);
+    let most = cpuid(0xd, 0).ebx.max(image as u32);
     ROOM.store((most + 4).next_multiple_of(64), SeqCst);
 }
 

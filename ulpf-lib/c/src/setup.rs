@@ -39,7 +39,7 @@ pub fn prepare() -> Result<(), Failure> {
 }
 
 /// What the kernel has given to this program to be random by; `None`: its addresses are not random (as the command
-/// finds out for a stub, `src/inject/process.rs`).
+/// finds out for a stub, `command/host/src/process.rs`).
 fn random_bytes() -> Option<[u8; 16]> {
     const ADDR_NO_RANDOMIZE: i32 = 0x4_0000;
     const ASK: u64 = 0xffff_ffff;

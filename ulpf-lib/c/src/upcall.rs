@@ -6,7 +6,7 @@
 //! (kernel/README.md), or as from a signal where that matters: into a single step, or to a signal that waits for
 //! the program. A thread that has no such stack yet gets a signal, and with it the stack.
 
-use core::arch::{asm, global_asm, x86_64::__cpuid_count};
+use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use ulpf_engine::access::state;
@@ -31,7 +31,7 @@ pub fn prepare() {
     if state::xcr0() & !(state::X87 | state::SSE) == 0 {
         return;
     }
-    XSAVE_LEN.store(__cpuid_count(0xd, 0).ebx.into(), Release);
+    XSAVE_LEN.store(state::cpuid(0xd, 0).ebx.into(), Release);
     let entry = ulpf_upcall_entry as *const () as u64;
     S.upcall.store(entry, Release);
 }

@@ -123,10 +123,9 @@ impl Process {
         is_ours: impl Fn(&Process) -> io::Result<bool>,
     ) -> Result<Process, RelationError> {
         let gone = || RelationError::Gone { number };
-        let unknown = |source: io::Error| match source.raw_os_error() {
-            // There is no such process; or it is a thread; or no process can have such a number.
-            Some(libc::ESRCH | libc::ENOENT | libc::EINVAL) => gone(),
-            _ => RelationError::Unknown {
+        let unknown = |source: io::Error| match has_gone(&source) {
+            true => gone(),
+            false => RelationError::Unknown {
                 pid: number,
                 source,
             },
@@ -155,9 +154,10 @@ impl Process {
         let (parent, pid) = (self.pid, child.pid);
         let of = |process: &Process| {
             let rights = process.ask(process::Rights::of);
-            rights.map_err(|source| RelationError::Unknown {
-                pid: process.pid,
-                source,
+            let pid = process.pid;
+            rights.map_err(|source| match has_gone(&source) {
+                true => RelationError::Gone { number: pid },
+                false => RelationError::Unknown { pid, source },
             })
         };
         match of(self)?.include(&of(child)?) {
@@ -181,7 +181,10 @@ impl Process {
             Ok(process::thread_named(pid, depth, number))
         });
         found
-            .map_err(|source| RelationError::Unknown { pid, source })?
+            .map_err(|source| match has_gone(&source) {
+                true => RelationError::Gone { number: pid },
+                false => RelationError::Unknown { pid, source },
+            })?
             .ok_or(RelationError::NoThread { number, pid })
     }
 
@@ -189,6 +192,14 @@ impl Process {
     pub fn has_thread(&self, tid: i32) -> bool {
         self.ask(|pid| process::Status::of_thread(pid, tid)).is_ok()
     }
+}
+
+/// There is no such process (any more); or it is a thread; or no process can have such a number.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ESRCH | libc::ENOENT | libc::EINVAL)
+    )
 }
 
 /// How much a stub (or another remote port) may say before it is asked again. What it says without being asked

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use ulpf_engine::access::state::cpuid;
 use ulpf_engine::patch::{CLASS_READS, CLASS_WRITES, CLASSES, Tables};
 use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
@@ -49,7 +50,7 @@ impl Classes {
             return true;
         }
         // CPUID 7: EBX bit 8 is BMI2.
-        if core::arch::x86_64::__cpuid_count(7, 0).ebx >> 8 & 1 == 0 {
+        if cpuid(7, 0).ebx >> 8 & 1 == 0 {
             return false;
         }
         let mut sparse = |len: u64| -> Option<u64> {

@@ -1,4 +1,4 @@
-//! After a detach: what of ours is left in the program, for the command to unmap (`src/inject/remains.rs`).
+//! After a detach: what of ours is left in the program, for the command to unmap (`command/inject/src/remains.rs`).
 
 use alloc::vec::Vec;
 

@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::Decoder;
+use ulpf_engine::access::state::cpuid;
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
@@ -53,7 +54,7 @@ impl Sites {
         Sites {
             trampolines: Trampolines::new(),
             // CPUID 7: EBX bit 8.
-            bmi2: core::arch::x86_64::__cpuid_count(7, 0).ebx >> 8 & 1 != 0,
+            bmi2: cpuid(7, 0).ebx >> 8 & 1 != 0,
             refused: 0,
         }
     }

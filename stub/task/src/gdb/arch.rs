@@ -15,10 +15,11 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::arch::x86_64::_xgetbv;
 use core::fmt::Write;
 use core::num::NonZeroUsize;
 use gdbstub::arch::{Arch, RegId, Registers};
+use ulpf_engine::access::state::cpuid;
 
 pub const RBP: usize = 6;
 pub const RSP: usize = 7;
@@ -86,14 +87,14 @@ pub struct Components {
 impl Components {
     pub fn of_this_machine() -> Components {
         const OSXSAVE: u32 = 1 << 27;
-        if __cpuid(1).ecx & OSXSAVE == 0 {
+        if cpuid(1, 0).ecx & OSXSAVE == 0 {
             return Components::default();
         }
         // SAFETY: OSXSAVE says that the system has enabled XGETBV.
         #[allow(unsafe_code)]
         let xcr0 = unsafe { xcr0() };
         let at = |bit: u8| {
-            let leaf = __cpuid_count(0xd, u32::from(bit));
+            let leaf = cpuid(0xd, u32::from(bit));
             (xcr0 >> bit & 1 == 1 && leaf.eax != 0).then_some(leaf.ebx as usize)
         };
         use component::*;

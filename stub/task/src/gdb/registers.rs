@@ -2,6 +2,7 @@
 
 use super::arch::{Layout, Place, RegisterBytes, component};
 use crate::inferior::{Inferior, Tid};
+use ulpf_engine::access::state::cpuid;
 use ulpf_engine::cpu::Gprs;
 
 /// Widest register, in bytes.
@@ -174,7 +175,7 @@ fn enter(area: &mut [u8], bit: u8) -> Option<()> {
         }
         component::SSE => area.get_mut(160..416)?.fill(0),
         _ => {
-            let leaf = core::arch::x86_64::__cpuid_count(0xd, u32::from(bit));
+            let leaf = cpuid(0xd, u32::from(bit));
             let (len, at) = (leaf.eax as usize, leaf.ebx as usize);
             area.get_mut(at..at + len)?.fill(0);
         }
