@@ -190,7 +190,7 @@ fn tactic(
             // Somewhere near, as a room would be.
             let target = Target {
                 at: insn.ip().wrapping_add(1 << 24),
-                calm: 0,
+                idle_count: 0,
                 leaving: 0,
                 tables: Default::default(),
                 hit: 0,

@@ -189,7 +189,7 @@ impl Cover {
         let (start, end) = (watch.addr, watch.addr.saturating_add(watch.len));
         let mut covered: Vec<(u64, u64)> = Vec::new();
         let mut ids = BTreeSet::new();
-        for line in session.shared.roster() {
+        for line in session.shared.watch_table() {
             let what = line.what.load(Ordering::Acquire);
             let from = line.start.load(Ordering::Relaxed);
             let to = from.saturating_add(line.len.load(Ordering::Relaxed));

@@ -1,11 +1,11 @@
 //! Runs one program under ulpf and on its judge, and keeps what differs.
 
-use crate::crew::{Crew, THREADS};
 use crate::generate::{Codes, Plan};
 use crate::hits::{Actual, Difference, Expected, compare};
 use crate::minimise::minimise;
 use crate::program::{Judge, Program};
 use crate::ring::MOST_HITS;
+use crate::threads::{THREADS, ThreadedProgram};
 use crate::ulpf::{How, Patching};
 use crate::{generate, registers, step, ulpf, unicorn};
 use anyhow::{Result, bail};
@@ -33,7 +33,7 @@ pub struct Totals {
     /// Programs that the CPU has judged, in single steps.
     pub stepped: u64,
     /// Programs of several threads.
-    pub crews: u64,
+    pub threaded: u64,
     /// Programs whose watches were in debug registers.
     pub registers: u64,
     /// Patches in place at some time.
@@ -45,7 +45,7 @@ pub struct Totals {
 /// What is run.
 pub enum Subject {
     One(Program),
-    Crew(Crew),
+    Threads(ThreadedProgram),
 }
 
 /// What became of it.
@@ -66,20 +66,20 @@ impl Subject {
     fn elf(&self) -> Vec<u8> {
         match self {
             Subject::One(p) => p.elf(),
-            Subject::Crew(c) => c.elf(),
+            Subject::Threads(c) => c.elf(),
         }
     }
 
     pub fn parts(&self) -> &[Program] {
         match self {
             Subject::One(p) => std::slice::from_ref(p),
-            Subject::Crew(c) => &c.parts,
+            Subject::Threads(c) => &c.parts,
         }
     }
 
     pub fn parse(text: &str) -> Result<Subject> {
-        Ok(match Crew::parse(text)? {
-            Some(c) => Subject::Crew(c),
+        Ok(match ThreadedProgram::parse(text)? {
+            Some(c) => Subject::Threads(c),
             None => Subject::One(Program::parse(text)?),
         })
     }
@@ -87,7 +87,7 @@ impl Subject {
     fn text(&self, comment: &str) -> String {
         match self {
             Subject::One(p) => p.text(comment),
-            Subject::Crew(c) => c.text(comment),
+            Subject::Threads(c) => c.text(comment),
         }
     }
 
@@ -223,7 +223,7 @@ impl Bench {
         for p in plan {
             parts.push(self.member(p)?);
         }
-        Ok(Subject::Crew(Crew { parts }))
+        Ok(Subject::Threads(ThreadedProgram { parts }))
     }
 
     fn member(&self, plan: &mut Plan) -> Result<Program> {
@@ -274,7 +274,7 @@ pub fn listing(p: &Program, pc: Option<u64>) -> String {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     One(Judge),
-    Crew,
+    Threads,
     /// One thread, with its watches in debug registers.
     Registers,
 }
@@ -286,7 +286,7 @@ impl Bench {
         let patching = Patching::of(seed);
         let mut plan = match kind {
             Kind::One(judge) => vec![Plan::new(judge, seed)],
-            Kind::Crew => generate::crew(Judge::Unicorn, seed),
+            Kind::Threads => generate::threads(Judge::Unicorn, seed),
             Kind::Registers => vec![Plan::registers(seed)],
         };
         if debug {
@@ -312,7 +312,7 @@ impl Bench {
             } => {
                 totals.programs += 1;
                 totals.stepped += u64::from(kind == Kind::One(Judge::Step));
-                totals.crews += u64::from(kind == Kind::Crew);
+                totals.threaded += u64::from(kind == Kind::Threads);
                 totals.registers += u64::from(kind == Kind::Registers);
                 totals.instructions += expected.instructions;
                 totals.accesses += expected.accesses;
@@ -350,7 +350,7 @@ impl Bench {
         // What depends on the moment does not show each time.
         let tries = match patching {
             Patching::Moments => 5,
-            _ if kind == Kind::Crew => 3,
+            _ if kind == Kind::Threads => 3,
             _ => 1,
         };
         let small = minimise(plan, &mut |p| {
@@ -388,7 +388,7 @@ impl Bench {
         std::fs::create_dir_all(&folder)?;
         let name = match kind {
             Kind::One(judge) => format!("{judge:?}"),
-            Kind::Crew => "Crew".to_string(),
+            Kind::Threads => "Threads".to_string(),
             Kind::Registers => "Registers".to_string(),
         };
         let path = folder.join(format!("{name}-{seed}.case"));
@@ -433,7 +433,7 @@ impl Totals {
              {} differences; {} patches, {} interruptions ({} programs without a judge; {:.0} s, \
              {:.0} accesses/s)",
             self.programs,
-            self.crews,
+            self.threaded,
             self.registers,
             self.instructions,
             self.accesses,

@@ -26,7 +26,7 @@ pub struct Done {
     pub verdict: Option<Verdict>,
 }
 
-/// Descriptor 100 is a memory file, 101 and 102 are the ends of a pipe; the threads of a crew have
+/// Descriptor 100 is a memory file, 101 and 102 are the ends of a pipe; the threads of such a program have
 /// three each.
 #[derive(Default)]
 pub struct Kernel {

@@ -13,7 +13,6 @@ mod bench;
 #[path = "../../engine/src/corpus.rs"]
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;
-mod crew;
 mod examples;
 mod generate;
 mod hits;
@@ -27,6 +26,7 @@ mod session;
 mod soak;
 mod step;
 mod symbols;
+mod threads;
 mod tracee;
 mod ulpf;
 mod unicorn;
@@ -36,7 +36,7 @@ oracle soak [SECONDS] [--seed N]   random programs until the time is up
 oracle slice                       the fixed cases and a fixed set of programs
 oracle case FILE…                  fixed cases
 oracle examples [NAME]             the programs of examples/ and tests/programs/
-oracle one unicorn|step|crew|registers SEED
+oracle one unicorn|step|threads|registers SEED
                                    one program
 
 --ulpf FILE                        the ulpf to judge (default: target/release/ulpf)

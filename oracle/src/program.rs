@@ -185,7 +185,7 @@ impl Program {
                     let n = rest.parse()?;
                     p.number = Some(n);
                     (p.code_at, p.control_at) =
-                        (crate::crew::code_at(n), crate::crew::control_at(n));
+                        (crate::threads::code_at(n), crate::threads::control_at(n));
                 }
                 "registers" => p.registers = true,
                 "marker" => p.markers.push(number(rest)? as usize),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The kinds take turns.
 fn kind(seed: u64, registers: bool) -> Kind {
     match seed % 8 {
-        2 | 6 => Kind::Crew,
+        2 | 6 => Kind::Threads,
         3 | 7 => Kind::One(Judge::Step),
         5 if registers => Kind::Registers,
         _ => Kind::One(Judge::Unicorn),
@@ -91,7 +91,7 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
             .try_fold(true, |ok, f| Ok(bench.case(Path::new(f))? && ok)),
         ["one", judge, seed] => {
             let kind = match judge {
-                "crew" => Kind::Crew,
+                "threads" => Kind::Threads,
                 "step" => Kind::One(Judge::Step),
                 "registers" => Kind::Registers,
                 _ => Kind::One(Judge::Unicorn),
@@ -111,7 +111,7 @@ pub fn main(mut args: Vec<String>) -> Result<bool> {
 const SLICE: u64 = 60;
 const MOST_UNJUDGED: u64 = 6;
 const LEAST_STEPPED: u64 = 12;
-const LEAST_CREWS: u64 = 12;
+const LEAST_THREADED: u64 = 12;
 const LEAST_PATCHES: u64 = 100;
 const LEAST_MOMENTS: u64 = 30;
 
@@ -151,12 +151,12 @@ fn slice(bench: &Bench) -> Result<bool> {
         ok = false;
     }
     // Neither does one whose programs are never patched.
-    if totals.crews < LEAST_CREWS
+    if totals.threaded < LEAST_THREADED
         || totals.patches < LEAST_PATCHES
         || totals.moments < LEAST_MOMENTS
     {
         println!(
-            "too little was tried: at least {LEAST_CREWS} programs of several threads, {LEAST_PATCHES} patches \
+            "too little was tried: at least {LEAST_THREADED} programs of several threads, {LEAST_PATCHES} patches \
              and {LEAST_MOMENTS} interruptions are expected"
         );
         ok = false;

@@ -110,9 +110,9 @@ impl Target {
     /// The stub's number of a watch that may be changed from here.
     fn ours(&self, number: usize) -> Result<u32, String> {
         let id = number.wrapping_sub(1) as u32;
-        let line = self.shared().roster().get(id as usize);
+        let line = self.shared().watch_table().get(id as usize);
         let what = line.map_or(0, |line| line.what.load(Acquire));
-        let known = self.changed.coming.contains(&id) || what & listed::BULK != 0;
+        let known = self.changed.coming.contains(&id) || what & listed::OUT_OF_BAND != 0;
         if self.changed.leaving.contains(&id) || number == 0 || !known && what == 0 {
             return Err(format!("there is no watch {number}"));
         }
@@ -129,11 +129,11 @@ impl Target {
         let shared = self.shared().clone();
         // Several stretches may be reported as one watch (the heap).
         let mut all: BTreeMap<u32, Entry> = BTreeMap::new();
-        for (id, line) in shared.roster().iter().enumerate() {
+        for (id, line) in shared.watch_table().iter().enumerate() {
             let what = line.what.load(Acquire);
             let as_id = line.reported_as.load(Relaxed);
             let (ended, off) = (what & listed::ENDED != 0, what & listed::OFF != 0);
-            if what & listed::BULK == 0 || ended && !off {
+            if what & listed::OUT_OF_BAND == 0 || ended && !off {
                 continue;
             }
             let alone = as_id == id as u32;

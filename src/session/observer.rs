@@ -205,7 +205,7 @@ impl Observer {
     fn watches(&mut self, rate: &dyn Fn(f64, u64, u64) -> f64) {
         // Several stretches may be reported as one watch (the heap).
         let mut all: BTreeMap<u32, (u64, u64, u32, u64, bool)> = BTreeMap::new();
-        for (id, line) in self.shared.roster().iter().enumerate() {
+        for (id, line) in self.shared.watch_table().iter().enumerate() {
             let what = line.what.load(Acquire);
             if what == 0 {
                 continue;
@@ -292,7 +292,7 @@ impl Observer {
                 false_positives: n[3],
                 false_rate,
                 register: c.placement.load(Relaxed) != 0,
-                debuggers: what & listed::BULK == 0,
+                debuggers: what & listed::OUT_OF_BAND == 0,
                 counts_only: what & listed::LOGGED == 0,
                 last: self.values.get(&id).cloned().unwrap_or_default(),
                 note: match entry {

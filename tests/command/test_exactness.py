@@ -56,11 +56,11 @@ class Exactness(unittest.TestCase):
 
     def test_a_hail_of_signals(self):
         """Hits of patched stores, interrupted anywhere, also by signals that ulpf lives on."""
-        expected = bare(example("hail"), "100000")
+        expected = bare(example("signal_flood"), "100000")
         for options in ["-q"], ["--log", "/dev/null", "--backtrace", "4"], ["-q", "--no-patch"]:
             with self.subTest(options):
                 watches = ["cells[0]", "cells[1]", "cells[2]", "taken", "whole+4096:4096"]
-                status, out, said = run(watches, "hail", "100000", options=[*options, "--placement=guard"], seconds=80)
+                status, out, said = run(watches, "signal_flood", "100000", options=[*options, "--placement=guard"], seconds=80)
                 self.assertEqual((status, out), expected)
                 hits = {name: int(n) for n, name in re.findall(r"(?m)^ +(\d+) .* (\S+)$", said)}
                 self.assertEqual([hits["cells[0]"], hits["cells[1]"]], [100000, 100000], said)

@@ -40,9 +40,9 @@ class Running:
         found = []
         assert wait_until(lambda: found.extend(find()) or found, 20), "the program has not begun"
         self.pid = int(found[0])
-        # The door opens a moment later.
-        door = f"@ulpf/{self.ulpf.pid}\n"
-        assert wait_until(lambda: door in open("/proc/net/unix").read(), 20), "the door stays closed"
+        # The control socket opens a moment later.
+        control = f"@ulpf/{self.ulpf.pid}\n"
+        assert wait_until(lambda: control in open("/proc/net/unix").read(), 20), "the control socket stays closed"
 
     def __enter__(self):
         return self
@@ -401,14 +401,14 @@ class Plain(unittest.TestCase):
                                   stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertRegex(done.stdout, r"of another user is at work; only that user and root may look into it")
-            # Nor does the door open: the socket is there for everybody, its owner answers its own user only,
+            # Nor does the control socket open: the socket is there for everybody, its owner answers its own user only,
             # and others without hearing them.
             ask = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect('\\0ulpf/' + sys.argv[1]); "
                    "print(s.recv(1000).decode())")
             done = subprocess.run(["python3", "-c", ask, str(bank.ulpf.pid)], cwd="/", **nobody, stdout=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual(json.loads(done.stdout), {"refused": "this session belongs to another user"})
 
-    def test_garbage_at_the_door(self):
+    def test_garbage_at_the_control_socket(self):
         ask = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect('\\0ulpf/' + sys.argv[1]); "
                "s.sendall(b'nonsense\\n[]\\n{\"do\":\"delete\",\"pid\":1,\"watch\":7}\\n{\"do\":\"delete\",\"pid\":' + sys.argv[2].encode() + b',\"watch\":7}\\n'); "
                "f = s.makefile(); [print(f.readline(), end='') for _ in range(4)]; s.sendall(b'x' * (1 << 20))")

@@ -53,11 +53,11 @@ class OwnSteps(Case):
             self.assertSays(gdb("continue"), end)
 
     def test_the_store_faults_on_its_second_page(self):
-        gdb = self.start("brink")
+        gdb = self.start("page_edge")
         gdb("handle SIGSEGV nostop noprint pass")
         gdb("watch -l *page")
         self.passed(gdb, f"*{self.instruction(gdb, r'movq +[$]0x5,')}")
-        self.assertExits(gdb, 0, "brink: fault at page + 4096, its last byte is 1")
+        self.assertExits(gdb, 0, "page_edge: fault at page + 4096, its last byte is 1")
 
 
 @ulpf_only

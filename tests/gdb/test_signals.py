@@ -75,10 +75,10 @@ class Delivery(Case):
 
     def test_a_fault_while_a_watched_page_is_written(self):
         """The store begins on the watched page; what the program's handler hears of is the missing one."""
-        gdb = self.session("brink", stop="ready")
+        gdb = self.session("page_edge", stop="ready")
         gdb("handle SIGSEGV nostop noprint pass")
         gdb("watch -l *page")
-        self.assertExits(gdb, 0, bare(example("brink"))[1])
+        self.assertExits(gdb, 0, bare(example("page_edge"))[1])
 
     def test_step_into_a_handler(self):
         gdb = self.session("signals")

@@ -13,9 +13,9 @@ class UnseenStops(Case):
 
     def run_with(self, at_each=lambda rsp, n: None):
         """A stop every 10 ms or so, until there were enough of them."""
-        expected = bare(example("naps"))
-        self.assertEqual(expected, (0, "naps: 0 odd, 0 early, some rounds\n"))
-        server = self.serve("naps", "600")
+        expected = bare(example("timed_waits"))
+        self.assertEqual(expected, (0, "timed_waits: 0 odd, 0 early, some rounds\n"))
+        server = self.serve("timed_waits", "600")
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         rsp.no_ack()
@@ -40,7 +40,7 @@ class UnseenStops(Case):
         return reply
 
     def at(self, variable):
-        symbols = subprocess.run(["nm", example("naps")], stdout=subprocess.PIPE, text=True, check=True).stdout
+        symbols = subprocess.run(["nm", example("timed_waits")], stdout=subprocess.PIPE, text=True, check=True).stdout
         return 0x555555554000 + next(int(line.split()[0], 16) for line in symbols.splitlines() if line.endswith(f" {variable}"))
 
     def test_stops(self):

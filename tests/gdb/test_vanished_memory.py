@@ -60,12 +60,12 @@ class VanishedMemory(Case):
     def test_what_children_get(self):
         """MADV_DONTFORK and MADV_WIPEONFORK, from before the watch and from after it, hold for guarded pages, for
         their children, and for the children's children, watched or not."""
-        expected = bare(example("heirs"))
+        expected = bare(example("fork_zeroed"))
         self.assertSays(expected[1], r"child: 1 - 0 4 -")
         every = [f"*{name}:8" for name in ("plain", "nothing", "zeros", "shared", "shared_nothing")]
         for specs in [every], *[[[spec]] for spec in every]:
             for follow in [], ["--follow"]:
-                status, out, err = run(specs[0], "heirs", options=["--at", "ready", "--quiet", *follow])
+                status, out, err = run(specs[0], "fork_zeroed", options=["--at", "ready", "--quiet", *follow])
                 self.assertEqual((status, out), expected, f"{specs} {follow}: {err}")
 
     def test_robust_locks(self):

@@ -2,7 +2,7 @@
 // hostile neighbour would put there. The layout is that of ulpf-lib/src/ring.rs.
 //
 //   pretender KIND     random | full | moving | truncated | unsealed
-//   pretender doors TEXT...      as full, and a control socket that answers: endless | stars
+//   pretender sockets TEXT...      as full, and a control socket that answers: endless | stars
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -88,16 +88,16 @@ static void fill(char *area, int random) {
     for (unsigned long at = 0; random && at < 1ul << 16; at++) record(area, at, at % 3 ? any() : UINT64_MAX, any() % 60000);
 }
 
-static void *doors(void *text) {
+static void *sockets(void *text) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ulpf/%d", getpid());
-    int door = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (bind(door, (void *)&name, offsetof(struct sockaddr_un, sun_path) + 1 + length) || listen(door, 9)) exit(3);
+    int control = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(control, (void *)&name, offsetof(struct sockaddr_un, sun_path) + 1 + length) || listen(control, 9)) exit(3);
     static char stars[1500000], piece[1 << 16], question[4096];
     memset(stars, '*', sizeof stars);
     memset(piece, 'x', sizeof piece);
     for (;;) {
-        int with = accept(door, 0, 0);
+        int with = accept(control, 0, 0);
         if (read(with, question, sizeof question) <= 0) continue;
         if (!strcmp(text, "endless"))
             while (send(with, piece, sizeof piece, MSG_NOSIGNAL) > 0) {}
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
     if (sealed) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     if (strcmp(kind, "truncated")) fill(area, !strcmp(kind, "random"));
     pthread_t thread;
-    if (!strcmp(kind, "doors")) pthread_create(&thread, 0, doors, argv[2]);
+    if (!strcmp(kind, "sockets")) pthread_create(&thread, 0, sockets, argv[2]);
     printf("ready\n");
     fflush(stdout);
     if (!strcmp(kind, "truncated"))

@@ -60,7 +60,7 @@ class Pretender:
         self.place.__exit__()
 
 
-KINDS = [["random"], ["full"], ["moving"], ["truncated"], ["unsealed"], ["doors", "endless"], ["doors", "stars"]]
+KINDS = [["random"], ["full"], ["moving"], ["truncated"], ["unsealed"], ["sockets", "endless"], ["sockets", "stars"]]
 
 
 @as_root

@@ -110,11 +110,11 @@ class Names(unittest.TestCase):
             self.assertTrue(wait_until(lambda: name in open("/proc/net/unix").read(), 20))
             pid = int(subprocess.run(["pgrep", "-P", str(terminal.process.pid)], stdout=subprocess.PIPE).stdout)
             asked = {"do": "add", "pid": pid, "spec": "nonsense\x1b]0;C\x07"}
-            with socket.socket(socket.AF_UNIX) as door:
-                door.connect(f"\0ulpf/{terminal.process.pid}")
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(f"\0ulpf/{terminal.process.pid}")
                 for spec in ("nonsense\x1b]0;C\x07", "0x10:8\x1b]0;D\x07", "plain if $new > \x1b]0;E\x07"):
-                    door.send(json.dumps({**asked, "spec": spec}).encode() + b"\n")
-                    self.clean(door.recv(1 << 16), b'"refused":', rb"\x1b")
+                    control.send(json.dumps({**asked, "spec": spec}).encode() + b"\n")
+                    self.clean(control.recv(1 << 16), b'"refused":', rb"\x1b")
             terminal.process.send_signal(signal.SIGINT)
             said = terminal.read(30)
         self.clean(said, b" plain\r\n")
@@ -123,8 +123,8 @@ class Names(unittest.TestCase):
         run = subprocess.Popen([ULPF, "run", "-w", "plain", "-w", "plain.colour", "--log", os.devnull, "--", self.program, "stay"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            door = f"@ulpf/{run.pid}\n"
-            self.assertTrue(wait_until(lambda: door in open("/proc/net/unix").read(), 20))
+            control = f"@ulpf/{run.pid}\n"
+            self.assertTrue(wait_until(lambda: control in open("/proc/net/unix").read(), 20))
             time.sleep(1)
             with Terminal(ULPF, "last", "plain", "-n", "5", "--pid", str(run.pid)) as terminal:
                 self.clean(terminal.read(60), rb"\x1b]0;B\x07gram", rb"\x1b]0;AA\x07function")

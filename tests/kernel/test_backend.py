@@ -48,7 +48,7 @@ SESSIONS = {
     "Processes": (test_threads.Processes, None),
 }
 PROGRAMS = ["five", "structs", "locals", "reads", "heap1000", "bigarray", "crossing", "sysread", "barrage", "signals",
-            "threads16", "registers", "spin", "children", "brink", "syscalls", "storm", "allocations", "sweep"]
+            "threads16", "registers", "spin", "children", "page_edge", "syscalls", "storm", "allocations", "sweep"]
 
 
 class InGuest(Case):
@@ -143,7 +143,7 @@ class Own(InGuest):
         self.as_bare(["arena.hot:rw", "arena.alone:rw"], "syscalls")
 
     def test_programs_are_as_bare_with_their_heap_watched(self):
-        for program in "brink", "children", "threads16", "storm", "allocations":
+        for program in "page_edge", "children", "threads16", "storm", "allocations":
             with self.subTest(program):
                 self.as_bare(["heap:rw"], program, 0)
 

@@ -83,35 +83,35 @@ class Stress(Case):
         return deleted
 
     def test_200_threads(self):
-        status, out, hits = counted(["count"], "comers")
-        self.assertEqual((status, out), bare(example("comers")))
+        status, out, hits = counted(["count"], "thread_churn")
+        self.assertEqual((status, out), bare(example("thread_churn")))
         self.assertEqual(hits["count"], 20 * sum(range(1, 11)))
 
     def test_200_threads_under_gdb(self):
-        gdb = self.session("comers")
+        gdb = self.session("thread_churn")
         gdb("watch count if count > 300")
         for _ in range(3):
             out = gdb("continue", 90)
             self.assertGreater(int(re.search(r"New value = (\d+)", out).group(1)), 300, out)
         gdb("delete")
-        self.assertExits(gdb, 0, "comers: 200 threads, count 1100")
+        self.assertExits(gdb, 0, "thread_churn: 200 threads, count 1100")
 
     def test_exec_and_exit_while_others_are_at_it(self):
         """One thread executes or ends the program while four others fault all the time."""
-        for how, last, code in ("exec", "comers: executed", 0), ("exit", "count 1100", 5):
+        for how, last, code in ("exec", "thread_churn: executed", 0), ("exit", "count 1100", 5):
             for watch in "count", "count:rw":
                 with self.subTest(how=how, watch=watch):
-                    status, out, hits = counted([watch], "comers", how)
+                    status, out, hits = counted([watch], "thread_churn", how)
                     self.assertIn(last, out)
                     self.assertEqual(status, code, out)
                     self.assertGreater(hits[watch], 1100)
 
     def test_exit_and_exec_while_parked(self):
         """The program is killed, or made to exit, while all its threads rest."""
-        gdb = self.session("comers", "exec")
+        gdb = self.session("thread_churn", "exec")
         gdb("watch spinning")
         self.assertSays(gdb("continue", 60), r"watchpoint 2: spinning")
-        self.assertSays(gdb("info threads"), r"comers")
+        self.assertSays(gdb("info threads"), r"thread_churn")
         os.kill(gdb.server.program_pid, signal.SIGKILL)
         self.assertSays(gdb("continue", 30), r"Program terminated with signal SIGKILL")
 

@@ -1,7 +1,7 @@
 //! What the stub and the command share, in one memfd: hits, counters, and the list of watches.
 //!
 //! ```text
-//! 0              COUNTERS_OFFSET          ROSTER_OFFSET          AREAS_OFFSET   HEADS_OFFSET       RINGS_OFFSET
+//! 0              COUNTERS_OFFSET          WATCH_TABLE_OFFSET          AREAS_OFFSET   HEADS_OFFSET       RINGS_OFFSET
 //! | SharedHeader | COUNTER_SLOTS×Counters | COUNTER_SLOTS×Listed | AREAS×Area | AREAS×RingHead | rings |
 //!
 //! rings: one for each thread that runs at the same time, by `Thread::index`

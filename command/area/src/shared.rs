@@ -10,8 +10,8 @@ use std::time::Duration;
 use ulpf_host::sys;
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Clock, Counters, Entry,
-    HEADS_OFFSET, Listed, ROSTER_OFFSET, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC,
-    SLOT_WORDS, SharedHeader, ring_place,
+    HEADS_OFFSET, Listed, Ring, RingHead, Rings, SHARED_LEN, SHARED_MAGIC, SLOT_WORDS,
+    SharedHeader, WATCH_TABLE_OFFSET, ring_place,
 };
 
 /// The memory file's name; that of an area for a program on another machine begins with it.
@@ -121,13 +121,13 @@ impl SharedArea {
         SharedArea::map(file, pid, since)
     }
 
-    /// The roster's entry of a watch, which counts as listed from now on.
+    /// The table's entry of a watch, which counts as listed from now on.
     pub fn list(&self, watch: u32) -> Option<&Listed> {
         if u64::from(watch) >= COUNTER_SLOTS {
             return None;
         }
         self.header().listed.fetch_max(watch + 1, Ordering::AcqRel);
-        self.roster().get(watch as usize)
+        self.watch_table().get(watch as usize)
     }
 
     /// Writes a record to a ring that is ours to write.
@@ -210,10 +210,10 @@ impl SharedArea {
     }
 
     /// All watches that there have been, by their numbers.
-    pub fn roster(&self) -> &[Listed] {
+    pub fn watch_table(&self) -> &[Listed] {
         // SAFETY: inside the mapping; the elements are atomics.
         let all = unsafe {
-            let first = self.0.at.add(ROSTER_OFFSET as usize).cast::<Listed>();
+            let first = self.0.at.add(WATCH_TABLE_OFFSET as usize).cast::<Listed>();
             std::slice::from_raw_parts(first.as_ptr(), COUNTER_SLOTS as usize)
         };
         let used = self.header().listed.load(Ordering::Acquire) as usize;

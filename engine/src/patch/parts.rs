@@ -11,9 +11,9 @@ pub const TRAPS: [u8; 15] = [
 
 /// Accesses to pages without guard, in a row, after which a trampoline asks whether its patch is worth its checks;
 /// and what its counter begins with, so that the lower byte overflows then.
-pub const CALM: u32 = 64;
-/// See [`CALM`].
-pub const CALM_START: i32 = 256 - CALM as i32;
+pub const IDLE_ROUND: u32 = 64;
+/// See [`IDLE_ROUND`].
+pub const IDLE_START: i32 = 256 - IDLE_ROUND as i32;
 
 /// Bytes of a near jump.
 pub const JUMP: usize = 5;

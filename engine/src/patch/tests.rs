@@ -31,7 +31,7 @@ fn whole(code: &[u8]) -> Group {
 fn target(at: u64) -> Target {
     Target {
         at,
-        calm: 0x1100,
+        idle_count: 0x1100,
         hit: 0x7ea1_2345_0000,
         step: 192,
         leaving: 0x7ea1_2345_0040,

@@ -7,7 +7,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
-use super::parts::{CALM_START, CLASS_READS, CLASS_WRITES, Mark, Phase};
+use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
 use super::plan::{FS, Group, Part, What};
 use super::registers::{named, registers};
 use crate::access::Insn;
@@ -18,10 +18,10 @@ use crate::exec;
 pub struct Target {
     /// Where it lies.
     pub at: u64,
-    /// Its word of [`Area::calm`]: counts accesses to pages without guard, from [`CALM_START`] on, until there
-    /// is one to a page that has one. When the lower byte overflows, after [`super::CALM`] of them, the patch may not
+    /// Its word of [`Area::idle_count`]: counts accesses to pages without guard, from [`IDLE_START`] on, until there
+    /// is one to a page that has one. When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
     /// be worth its checks any more.
-    pub calm: usize,
+    pub idle_count: usize,
     /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
     /// more for each further part.
     pub hit: u64,
@@ -146,7 +146,7 @@ impl Trampoline {
             w.part = x.part;
             let here = w.asm.here();
             w.asm.aim(x.from, here)?;
-            w.asm.count_in_ecx(target.calm);
+            w.asm.count_in_ecx(target.idle_count);
             w.asm.ecx_from_ch();
             let on = w.asm.jrcxz();
             w.asm.save_constant(
@@ -496,7 +496,7 @@ fn checked(
     asm.indexed(&[0x8b], true, b, 8, distances);
     let not_ours = asm.jrcxz();
     asm.add_rcx(a);
-    asm.set(target.calm, CALM_START);
+    asm.set(target.idle_count, IDLE_START);
     let mut aside = None;
     for (wanted, bits) in [
         (insn.mem.kind.writes(), target.tables.writes),

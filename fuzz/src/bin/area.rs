@@ -1,5 +1,5 @@
 //! A shared area that somebody else made, looked at as `top`, `last` and `export` do: the input says what
-//! stands in its header, counters, roster, rings' heads and rings.
+//! stands in its header, counters, table of watches, rings' heads and rings.
 #![no_main]
 
 use std::cell::RefCell;
@@ -11,7 +11,9 @@ use ulpf::session::listing::Listing;
 use ulpf::session::observer::Observer;
 use ulpf_fuzz::Numbers;
 use ulpf_lib::ring::last::{Asked, last};
-use ulpf_lib::ring::{AREAS_OFFSET, COUNTERS_OFFSET, HEADS_OFFSET, RINGS_OFFSET, ROSTER_OFFSET};
+use ulpf_lib::ring::{
+    AREAS_OFFSET, COUNTERS_OFFSET, HEADS_OFFSET, RINGS_OFFSET, WATCH_TABLE_OFFSET,
+};
 
 struct Area {
     shared: SharedArea,
@@ -59,7 +61,7 @@ fn fill(area: &mut Area, data: &[u8]) {
         let (start, unit) = match place % 6 {
             0 => (36, 4),
             1 => (COUNTERS_OFFSET, 8),
-            2 => (ROSTER_OFFSET, 4),
+            2 => (WATCH_TABLE_OFFSET, 4),
             3 => (HEADS_OFFSET, 8),
             4 => (RINGS_OFFSET, 8),
             _ => (AREAS_OFFSET, 8),

@@ -2,12 +2,12 @@
 //! the epochs.
 
 mod close;
-mod crew;
 mod instruction;
 mod masks;
 mod stack;
 mod strings;
 mod syscalls;
+mod threads;
 
 use crate::asm::*;
 use crate::corpus::{self, Rng};
@@ -17,8 +17,8 @@ use iced_x86::Code;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 
-pub use crew::{Windows, crew};
 pub use instruction::{Codes, codes};
+pub use threads::{Windows, threads};
 
 /// A generated program in parts, so that it can be made smaller.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Plan {
     pub registers: bool,
 }
 
-/// What one thread of a crew has for itself.
+/// What one thread of such a program has for itself.
 #[derive(Clone, Debug)]
 pub struct Member {
     pub number: u64,
@@ -80,7 +80,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 /// Descriptors that each thread has, and one to spare.
 pub const DESCRIPTORS: u64 = 4;
 
-/// What runs before the threads of a crew: it makes the memory and descriptors of `count` of them.
+/// What runs before the threads of such a program: it makes the memory and descriptors of `count` of them.
 pub fn starter(count: u64) -> Asm {
     let codes = Codes::none();
     let mut g = Gen {
@@ -279,7 +279,7 @@ fn watches(rng: &mut Rng) -> Vec<Watch> {
 }
 
 impl Gen<'_> {
-    /// A thread of a crew begins an epoch.
+    /// A thread of such a program begins an epoch.
     fn fresh_thread(&mut self) {
         self.fs = self.segment();
         if let Some(w) = self.windows.clone()
@@ -397,7 +397,7 @@ impl Gen<'_> {
         self.markers.push(self.asm.code.len());
         self.asm.marker();
         if self.windows.is_some() {
-            // Room for a jump, which stands here when the crew runs.
+            // Room for a jump, which stands here when the threads run.
             self.asm.put(&[0x90; 4]);
         }
     }

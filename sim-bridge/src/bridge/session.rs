@@ -2,7 +2,7 @@
 //! Requests to the machine while it rests, and its runs. docs/bridge.md says what each request means.
 
 use crate::debug::Pause;
-use crate::debug::watch::Wish;
+use crate::debug::watch::WatchRequest;
 use crate::machine::{End, Machine};
 use crate::registers;
 use std::collections::BTreeMap;
@@ -257,11 +257,11 @@ impl Session {
         let s = &mut *self.machine.state.borrow_mut();
         let uc = &mut self.machine.uc;
         let one = |w: &ulpf_bridge::WatchSpec| {
-            let wish = Wish {
+            let request = WatchRequest {
                 stop: w.stop,
                 filter: w.filter.clone(),
             };
-            match s.arm(uc, w.addr, w.len, w.kind, wish) {
+            match s.arm(uc, w.addr, w.len, w.kind, request) {
                 Ok(id) => Armed::Id(id),
                 Err(why) => Armed::Refused(Refusal::new("The watch cannot be set", why, "")),
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Watches that a debugger sets while the program rests.
 
-use super::watch::{MAX_WATCHED, Wish};
+use super::watch::{MAX_WATCHED, WatchRequest};
 use crate::state::{State, Uc};
 use ulpf_bridge::Kind;
 
@@ -13,7 +13,7 @@ impl State {
         addr: u64,
         len: u64,
         kind: Kind,
-        wish: Wish,
+        request: WatchRequest,
     ) -> Result<u64, String> {
         if len == 0 || addr.checked_add(len).is_none() {
             return Err(format!("{len} bytes at {addr:#x} are no memory"));
@@ -31,7 +31,7 @@ impl State {
         if self.mmu.cr18 != 0 || self.device.is_ours() {
             return Err("the program has a handler for user-level page faults itself, and the machine has one such handler; use `--backend signal`".into());
         }
-        let (id, changes) = self.debug.add_as(addr, len, kind, wish);
+        let (id, changes) = self.debug.add_as(addr, len, kind, request);
         self.mmu.write_once = false;
         for (page, permission) in changes {
             self.set_permission(uc, page, permission);

@@ -40,7 +40,7 @@ impl<D> Program for AtRest<'_, '_, D> {
 }
 
 fn passes<D>(w: &mut Watch, hit: &Hit, uc: &Unicorn<D>, messages: &mut Vec<String>) -> bool {
-    let Some(filter) = &w.wish.filter else {
+    let Some(filter) = &w.request.filter else {
         return true;
     };
     let candidate = hit.candidate(filter, w.addr, w.len, w.hits);
@@ -174,12 +174,12 @@ impl Debug {
             new: Bytes(new),
             system_call,
         };
-        if w.wish.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
+        if w.request.filter.is_some() && !passes(w, &hit, uc, &mut self.messages) {
             w.filtered += 1;
             return;
         }
         self.sequence += 1;
-        if w.wish.stop && self.paused.is_none() && !(w.kind == Kind::Write && silent) {
+        if w.request.stop && self.paused.is_none() && !(w.kind == Kind::Write && silent) {
             w.stops += 1;
             self.paused = Some(Pause::Watch(hit.clone(), w.kind));
         }

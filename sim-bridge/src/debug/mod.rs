@@ -119,7 +119,7 @@ impl Debug {
 
 #[cfg(test)]
 mod tests {
-    use super::watch::Wish;
+    use super::watch::WatchRequest;
     use super::*;
     use crate::mmu::{NONE, RO, RW};
     use ulpf_bridge::Filter;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn logs_and_filters() {
         let (mut d, mut uc) = (Debug::default(), memory());
-        let logged = Wish {
+        let logged = WatchRequest {
             stop: false,
             filter: None,
         };
@@ -295,11 +295,11 @@ mod tests {
             count: Some(1),
             ..Filter::default()
         };
-        let wish = Wish {
+        let request = WatchRequest {
             stop: true,
             filter: Some(filter),
         };
-        let (filtered, _) = d.add_as(AT + 8, 1, Kind::Write, wish);
+        let (filtered, _) = d.add_as(AT + 8, 1, Kind::Write, request);
         for (value, stops) in [(1, false), (2, true), (3, false), (2, false)] {
             d.goes_on(None);
             assert_eq!(store(&mut d, &mut uc, AT + 8, &[value]), stops, "{value}");

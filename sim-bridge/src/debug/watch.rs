@@ -10,15 +10,15 @@ pub const MAX_WATCHED: u64 = 1 << 30;
 
 /// What is to become of its hits.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct WatchRequest {
     /// Those that pass the filter stop the machine.
     pub stop: bool,
     pub filter: Option<Filter>,
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish {
+impl Default for WatchRequest {
+    fn default() -> WatchRequest {
+        WatchRequest {
             stop: true,
             filter: None,
         }
@@ -35,7 +35,7 @@ pub struct Watch {
     pub silent: u64,
     pub filtered: u64,
     pub stops: u64,
-    pub wish: Wish,
+    pub request: WatchRequest,
     /// Hits that all of the filter but `skip` and `count` has let pass.
     pub(super) passed: u64,
     /// The user knows that its condition cannot be evaluated.

@@ -2,7 +2,7 @@
 //! Which watches there are, and what their pages have to forbid for them.
 
 use super::Debug;
-use super::watch::{Page, Watch, Wish};
+use super::watch::{Page, Watch, WatchRequest};
 use crate::memory::PAGE;
 use crate::mmu::{NONE, RO, RW};
 use std::collections::HashMap;
@@ -11,10 +11,16 @@ use ulpf_bridge::{Filter, Kind};
 impl Debug {
     /// Its number, and the permissions of the pages that are different now.
     pub fn add(&mut self, addr: u64, len: u64, kind: Kind) -> (u64, Vec<(u64, u8)>) {
-        self.add_as(addr, len, kind, Wish::default())
+        self.add_as(addr, len, kind, WatchRequest::default())
     }
 
-    pub fn add_as(&mut self, addr: u64, len: u64, kind: Kind, wish: Wish) -> (u64, Vec<(u64, u8)>) {
+    pub fn add_as(
+        &mut self,
+        addr: u64,
+        len: u64,
+        kind: Kind,
+        request: WatchRequest,
+    ) -> (u64, Vec<(u64, u8)>) {
         self.next += 1;
         let id = self.next;
         let w = Watch {
@@ -25,7 +31,7 @@ impl Debug {
             silent: 0,
             filtered: 0,
             stops: 0,
-            wish,
+            request,
             passed: 0,
             told: false,
         };
@@ -85,7 +91,7 @@ impl Debug {
         let Some(w) = self.watches.get_mut(&id) else {
             return false;
         };
-        (w.wish.filter, w.passed, w.told) = (filter, 0, false);
+        (w.request.filter, w.passed, w.told) = (filter, 0, false);
         true
     }
 

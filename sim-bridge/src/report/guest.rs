@@ -12,7 +12,7 @@ pub const SWEEP_O0: &[u8] = include_bytes!(env!("ULPF_GUEST_SWEEP_O0"));
 pub const HEAP: &[u8] = include_bytes!(env!("ULPF_GUEST_HEAP"));
 const SIGNALS: &[u8] = include_bytes!(env!("ULPF_GUEST_SIGNALS"));
 
-pub struct Told {
+pub struct GuestReport {
     /// Between the program's own two readings of the time-stamp counter.
     pub cycles: u64,
     pub hits: u64,
@@ -22,13 +22,13 @@ pub struct Told {
     pub stats: Stats,
 }
 
-impl Told {
+impl GuestReport {
     pub fn faults(&self) -> u64 {
         self.hits + self.false_positives
     }
 }
 
-pub fn run(program: &[u8], args: &[&str]) -> Result<Told> {
+pub fn run(program: &[u8], args: &[&str]) -> Result<GuestReport> {
     let mut machine = Machine::new(&Config {
         costs: Costs::default(),
         ..Config::default()
@@ -49,7 +49,7 @@ pub fn run(program: &[u8], args: &[&str]) -> Result<Told> {
         at.and_then(|at| words.get(at + 1)?.parse().ok())
             .with_context(|| format!("{} says nothing of {name}: {said}", args.join(" ")))
     };
-    Ok(Told {
+    Ok(GuestReport {
         cycles: number("cycles")?,
         hits: number("hits")?,
         false_positives: number("false_positives")?,

@@ -2,7 +2,7 @@
 //! The thesis's Tables 4.1 to 4.7.
 
 use super::Options;
-use super::guest::{self, HEAP, SWEEP, SWEEP_O0, Told};
+use super::guest::{self, GuestReport, HEAP, SWEEP, SWEEP_O0};
 use super::published::{Row, TABLE_4_3, TABLE_4_4, TABLE_4_5, TABLE_4_6, TABLE_4_7};
 use super::table::{Table, count, ratio};
 use crate::costs::{Costs, DELIVERY, SIGNALS, STEPS, Step};
@@ -14,7 +14,7 @@ use anyhow::Result;
 pub const BASE: u64 = 101;
 
 /// Cycles that one fault costs by the model, and what was counted in a run: they have to be the same.
-fn per_fault(of: &Told, faults: u64, step: Step) -> String {
+fn per_fault(of: &GuestReport, faults: u64, step: Step) -> String {
     let cycles = of.stats.steps[step as usize];
     match faults {
         0 => "–".into(),
@@ -23,7 +23,7 @@ fn per_fault(of: &Told, faults: u64, step: Step) -> String {
     }
 }
 
-fn one_page(handler: &str) -> Result<Told> {
+fn one_page(handler: &str) -> Result<GuestReport> {
     guest::run(SWEEP, &[handler, "1", "first", "1", "1"])
 }
 
@@ -130,7 +130,7 @@ struct Point {
     cycles: f64,
 }
 
-fn point(bare: &Told, run: &Told, stores: u64, pages: u64, base: u64) -> Point {
+fn point(bare: &GuestReport, run: &GuestReport, stores: u64, pages: u64, base: u64) -> Point {
     let added = run.cycles.saturating_sub(bare.cycles) as f64;
     Point {
         pages: pages as f64,
@@ -347,7 +347,7 @@ pub fn heap(o: &Options) -> Result<Table> {
         let (bare, empty, with) = (run("none")?, run("empty")?, run("lookup")?);
         // The program's instructions cost what the thesis's processor took for one, as its loop tells.
         let base = bare.cycles as f64 * CPI;
-        let slowdown = |r: &Told| ratio(1. + (r.cycles - bare.cycles) as f64 / base);
+        let slowdown = |r: &GuestReport| ratio(1. + (r.cycles - bare.cycles) as f64 / base);
         t.row([
             name.to_owned(),
             count(hits),

@@ -4,7 +4,7 @@
 //! Written by the front end's task alone. Times are those at which it has heard of a hit.
 #![forbid(unsafe_code)]
 
-use super::book::Counts;
+use super::watch_table::Counts;
 use crate::inject::{SharedArea, sys};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -20,7 +20,7 @@ pub struct Mirror {
     rings: HashMap<u64, u32>,
 }
 
-/// A watch, for the roster.
+/// A watch, for the table.
 pub struct Line {
     pub number: u32,
     pub addr: u64,
@@ -48,7 +48,7 @@ impl Mirror {
         let flag = |is: bool, bit| if is { bit } else { 0 };
         let what = WatchKind::from(line.kind) as u32
             | flag(line.log, listed::LOGGED)
-            | flag(!line.debuggers, listed::BULK)
+            | flag(!line.debuggers, listed::OUT_OF_BAND)
             | flag(line.ended || line.off, listed::ENDED)
             | flag(line.off, listed::OFF);
         let Some(to) = self.area.list(line.number) else {
@@ -164,7 +164,10 @@ mod tests {
             },
         };
         mirror.write(&line);
-        assert_eq!((mirror.area.roster().len(), mirror.area.hits(3).0), (4, 5));
+        assert_eq!(
+            (mirror.area.watch_table().len(), mirror.area.hits(3).0),
+            (4, 5)
+        );
         let hit = |thread| Hit {
             sequence: 1,
             watch: 9,

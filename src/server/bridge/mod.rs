@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
-mod book;
 pub mod device;
 mod front;
 #[cfg(fuzzing)]
@@ -23,6 +22,7 @@ pub mod proxy;
 mod start;
 #[cfg(test)]
 mod tests;
+mod watch_table;
 
 use super::client::Client;
 use super::common::{self, Outcome, Terminal};

@@ -20,7 +20,7 @@ use crate::cause::Cause;
 use crate::direct_frame::{Frame, is_trap};
 use crate::fault;
 use crate::hits;
-use crate::patches::{self, Calm};
+use crate::patches::{self, Idle};
 use crate::runtime::areas::area;
 use crate::runtime::events::{Events, Request};
 use crate::runtime::frame::UContext;
@@ -37,13 +37,13 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     // SAFETY: a patch is not taken away while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
     if known.leaving {
-        match patches::calm(t, area, known.pc) {
-            Calm::Stays => {}
-            Calm::Gone => area.hit.store(
+        match patches::idle(t, area, known.pc) {
+            Idle::Stays => {}
+            Idle::Removed => area.hit.store(
                 &raw const *known as u64 + size_of::<Known>() as u64,
                 Relaxed,
             ),
-            Calm::ToGo => {
+            Idle::ToRemove => {
                 t.own().cool.set(known.pc);
                 t.attention.store(1, SeqCst);
             }

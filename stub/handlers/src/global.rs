@@ -12,7 +12,7 @@ use ulpf_lib::AliasAddr;
 use ulpf_lib::guard::{Guards, PageMap};
 use ulpf_lib::ring::{
     AREAS, AREAS_OFFSET, Area, COUNTER_SLOTS, COUNTERS_OFFSET, Counters, HEADS_OFFSET, Listed,
-    ROSTER_OFFSET, Ring, RingHead, SLOT_WORDS, SharedHeader, ring_place,
+    Ring, RingHead, SLOT_WORDS, SharedHeader, WATCH_TABLE_OFFSET, ring_place,
 };
 use ulpf_lib::watchlist::Watchlist;
 use ulpf_lib::{TargetAddr, WatchId};
@@ -210,8 +210,8 @@ impl Global {
         self.debugger.load(Relaxed) && self.pass_signals.load(Relaxed) & bit(sig) == 0
     }
     /// Is this watch one that the debugger's own table lacks?
-    pub fn is_bulk(&self, id: WatchId) -> bool {
-        self.attributes(id).bulk
+    pub fn is_out_of_band(&self, id: WatchId) -> bool {
+        self.attributes(id).out_of_band
     }
     pub fn header(&self) -> Option<&'static SharedHeader> {
         // SAFETY: mapped at boot for good.
@@ -225,13 +225,13 @@ impl Global {
             &*((base + COUNTERS_OFFSET + slot * size_of::<Counters>() as u64) as *const Counters)
         })
     }
-    /// The roster's line for a watch; none for the numbers that share a slot.
+    /// The line of a watch in the shared table; none for the numbers that share a slot.
     pub fn listed(&self, id: WatchId) -> Option<&'static Listed> {
         let base = self.shared.load(Relaxed) as u64;
         let slot = u64::from(id.0);
         // SAFETY: within the shared area.
         (base != 0 && slot < COUNTER_SLOTS).then(|| unsafe {
-            &*((base + ROSTER_OFFSET + slot * size_of::<Listed>() as u64) as *const Listed)
+            &*((base + WATCH_TABLE_OFFSET + slot * size_of::<Listed>() as u64) as *const Listed)
         })
     }
     /// The writing ends of all threads' rings.

@@ -1,4 +1,4 @@
-//! A program that watches itself with `libulpf`, while we watch it (`ulpf_lib::door` draws how).
+//! A program that watches itself with `libulpf`, while we watch it (`ulpf_lib::library_abi` draws how).
 //!
 //! - **Its faults** are no signals to the debugger: pages that the library guards are not written to by mistake. They
 //!   go to its handler at once, and a debugger's step goes on behind it.
@@ -9,8 +9,10 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::door::{CONCERNS, COPY, HELLO, Made, RUNS, Run, SHARED, TELL, Told};
 use ulpf_lib::guard::Fault;
+use ulpf_lib::library_abi::{
+    AccessRecord, AccessReport, CONCERNS, COPY, HELLO, RUNS, Run, SHARED, TELL,
+};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::cause::Cause;
@@ -20,7 +22,7 @@ use crate::patches;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Events;
 use crate::runtime::frame::{SigInfo, UContext};
-use crate::runtime::library_link::door;
+use crate::runtime::library_link::abi_table;
 use crate::runtime::library_state::Due;
 use crate::runtime::memory;
 use crate::runtime::park;
@@ -36,7 +38,7 @@ const TRAP_TRACE: i32 = 2;
 
 /// Does the library work for itself on this thread?
 pub fn at_work(t: Current) -> bool {
-    door().is_some_and(|d| {
+    abi_table().is_some_and(|d| {
         let changer = d.changer.load(SeqCst);
         changer != 0 && changer == park::bases(t).0
     })
@@ -54,7 +56,7 @@ pub enum Whose {
 }
 
 pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
-    let Some(door) = door().filter(|_| info.by_kernel()) else {
+    let Some(table) = abi_table().filter(|_| info.by_kernel()) else {
         return Whose::Program;
     };
     match (sig, info.code) {
@@ -65,12 +67,12 @@ pub fn whose(t: Current, uc: &UContext, sig: i32, info: &SigInfo) -> Whose {
                 0 => AccessKind::Read,
                 _ => AccessKind::Write,
             };
-            let verdict = door.pages.fault(TargetAddr(info.addr()), kind);
-            if verdict == Fault::Guarded || door.changer.load(SeqCst) != 0 {
+            let verdict = table.pages.fault(TargetAddr(info.addr()), kind);
+            if verdict == Fault::Guarded || table.changer.load(SeqCst) != 0 {
                 return Whose::Library;
             }
             // It may have been the library's a moment ago. It lets such a one come once more, too.
-            let now = (uc.gprs.rip, info.addr(), door.generation.load(SeqCst));
+            let now = (uc.gprs.rip, info.addr(), table.generation.load(SeqCst));
             let strange = &t.own().library.strange;
             let times = match strange.get() {
                 (pc, addr, generation, times) if (pc, addr, generation) == now => times,
@@ -268,7 +270,7 @@ fn readable(at: u64, len: u64) -> bool {
 }
 
 fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
-    let Some(told) = memory::get::<Told>(at) else {
+    let Some(told) = memory::get::<AccessReport>(at) else {
         return EFAULT;
     };
     let mut gprs = uc.gprs;
@@ -286,8 +288,9 @@ fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
     let mut events = Events::none();
     let mut old = told.old;
     for n in 0..told.count {
-        let Some(made) = memory::get::<Made>(told.made.wrapping_add(n * size_of::<Made>() as u64))
-        else {
+        let Some(made) = memory::get::<AccessRecord>(
+            told.made.wrapping_add(n * size_of::<AccessRecord>() as u64),
+        ) else {
             return EFAULT;
         };
         let before = old;

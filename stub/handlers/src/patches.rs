@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
-use ulpf_engine::patch::{CALM, CALM_START, JUMP, Part, Phase, What};
+use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase, What};
 use ulpf_lib::PAGE_SIZE;
 use ulpf_lib::guard::PAGES;
 use ulpf_lib::place::{self, MEMORY_LEN};
-use ulpf_lib::ring::{Area, CALMS, Unpatched};
+use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
@@ -430,43 +430,43 @@ fn overwrite(at: u64, bytes: &[u8]) -> bool {
     true
 }
 
-/// What becomes of a patch that has met no guard for [`CALM`] times.
-pub enum Calm {
+/// What becomes of a patch that has met no guard for [`IDLE_ROUND`] times.
+pub enum Idle {
     Stays,
-    Gone,
+    Removed,
     /// It is to go, by the stub's task.
-    ToGo,
+    ToRemove,
 }
 
 /// The body has met none at the instruction at `pc`.
-pub fn calm(t: Current, area: &Area, pc: u64) -> Calm {
+pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
     let table = table();
     let Some(p) = table.position(pc).and_then(|n| table.list.get(n)) else {
-        return Calm::Stays;
+        return Idle::Stays;
     };
-    let Some(word) = area.calm.get(p.calm) else {
-        return Calm::Stays;
+    let Some(word) = area.idle_count.get(p.idle_count) else {
+        return Idle::Stays;
     };
     let times = (word.load(Relaxed) >> 32) + 1;
-    if times * u64::from(CALM) < u64::from(p.patience.load(Relaxed)) {
-        word.store(times << 32 | CALM_START as u64, Relaxed);
-        return Calm::Stays;
+    if times * u64::from(IDLE_ROUND) < u64::from(p.patience.load(Relaxed)) {
+        word.store(times << 32 | IDLE_START as u64, Relaxed);
+        return Idle::Stays;
     }
-    word.store(CALM_START as u64, Relaxed);
+    word.store(IDLE_START as u64, Relaxed);
     if !p.is_in_place() {
         p.entries.store(0, Relaxed);
         p.gone_at.store(tsc(), Relaxed);
-        return Calm::Gone;
+        return Idle::Removed;
     }
     match switch(t, pc, false) {
-        true => Calm::Gone,
-        false => Calm::ToGo,
+        true => Idle::Removed,
+        false => Idle::ToRemove,
     }
 }
 
-/// The offset of a word of [`Area::calm`].
-pub fn calm_at(n: usize) -> usize {
-    core::mem::offset_of!(Area, calm) + n % CALMS * size_of::<AtomicU64>()
+/// The offset of a word of [`Area::idle_count`].
+pub fn idle_count_at(n: usize) -> usize {
+    core::mem::offset_of!(Area, idle_count) + n % IDLE_COUNTS * size_of::<AtomicU64>()
 }
 
 pub static LANDINGS: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! What is to be done at a hit, for each watch. Of a million watches most want the same: so equal wishes
+//! What is to be done at a hit, for each watch. Of a million watches most want the same: so equal attributes
 //! are kept once, and a watch has a number of four bytes.
 //!
 //! Written by the stub's task while the world rests, read by handlers without locks.
@@ -14,12 +14,12 @@ use crate::filter::CountedFilter;
 pub struct Attributes {
     /// The debugger set it: stop.
     pub stop: bool,
-    /// Not in the debugger's own table (`control/bulk.rs`).
-    pub bulk: bool,
+    /// Not in the debugger's own table (`control/out_of_band.rs`).
+    pub out_of_band: bool,
     /// Write a record to the ring.
     pub log: bool,
     pub backtrace: u8,
-    pub wish: Wish,
+    pub placement: Placement,
     /// Counted and reported as this watch.
     pub group: Option<WatchId>,
     /// Which hits matter; `None`: all.
@@ -27,27 +27,27 @@ pub struct Attributes {
 }
 
 /// Where the user wants a watch to be.
-pub use ulpf_lib::command::Placement as Wish;
+use ulpf_lib::command::Placement;
 
 impl Attributes {
     pub const NONE: &'static Attributes = &Attributes {
         stop: false,
-        bulk: false,
+        out_of_band: false,
         log: false,
         backtrace: 0,
-        wish: Wish::Auto,
+        placement: Placement::Auto,
         group: None,
         filter: None,
     };
 
     /// All but the filter: that is never shared, each counts for itself.
-    fn plain(&self) -> (bool, bool, bool, u8, Wish, Option<WatchId>) {
+    fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>) {
         (
             self.stop,
-            self.bulk,
+            self.out_of_band,
             self.log,
             self.backtrace,
-            self.wish,
+            self.placement,
             self.group,
         )
     }

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_engine::patch::{CALM, Group, JUMP, Part, Tables, Trampoline, What};
+use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
 use ulpf_lib::AccessKind;
 use ulpf_lib::ring::{SharedHeader, Unpatched};
 
@@ -61,8 +61,8 @@ pub struct Patch {
     /// What a hit of each part is told, and who has met no guard there for a while ([`Known::of`]); the body
     /// has their address.
     pub known: Box<[Known]>,
-    /// Which of [`ulpf_lib::ring::Area::calm`].
-    pub calm: usize,
+    /// Which of [`ulpf_lib::ring::Area::idle_count`].
+    pub idle_count: usize,
     /// Accesses to pages without guard, in a row, after which it goes.
     pub patience: AtomicU32,
     /// TSC when it has gone.
@@ -74,13 +74,13 @@ pub struct Patch {
     pub entries: AtomicU32,
 }
 
-/// Bounds of [`Patch::patience`] are [`CALM`] and this.
+/// Bounds of [`Patch::patience`] are [`IDLE_ROUND`] and this.
 const MOST_PATIENCE: u32 = 1 << 16;
 /// What it begins with.
 pub static PATIENCE: AtomicU32 = AtomicU32::new(1 << 12);
 
 pub fn is_patience(n: u64) -> bool {
-    (CALM.into()..=MOST_PATIENCE.into()).contains(&n)
+    (IDLE_ROUND.into()..=MOST_PATIENCE.into()).contains(&n)
 }
 /// Nanoseconds that it takes to take a patch out and to put it back, about.
 const SWITCH: u64 = 6_000;
@@ -136,7 +136,7 @@ impl Patch {
             patience
         };
         self.patience
-            .store(patience.clamp(CALM, MOST_PATIENCE), Relaxed);
+            .store(patience.clamp(IDLE_ROUND, MOST_PATIENCE), Relaxed);
     }
 }
 
@@ -157,7 +157,7 @@ pub struct Table {
     /// (address of the body, start), by the former.
     pub bodies: Vec<(u64, u64)>,
     /// Stretches where bodies are.
-    pub rooms: Vec<(u64, u64)>,
+    pub caves: Vec<(u64, u64)>,
     /// What bodies look up; all zero: not yet mapped.
     pub tables: Tables,
     /// From pages to their aliases: those of all classes.
@@ -177,7 +177,7 @@ impl Table {
         Table {
             list: Vec::new(),
             bodies: Vec::new(),
-            rooms: Vec::new(),
+            caves: Vec::new(),
             tables: Tables {
                 classes: 0,
                 writes: 0,
@@ -205,7 +205,7 @@ impl Table {
     }
     /// The patch whose body covers `pc`, and where in it.
     pub fn body(&self, pc: u64) -> Option<(&Patch, u16)> {
-        if !self.rooms.iter().any(|r| pc >= r.0 && pc < r.1) {
+        if !self.caves.iter().any(|r| pc >= r.0 && pc < r.1) {
             return None;
         }
         let n = self.bodies.partition_point(|b| b.0 <= pc);
@@ -219,6 +219,6 @@ impl Table {
     pub fn touches(&self, start: u64, end: u64) -> bool {
         let n = self.list.partition_point(|p| p.end() <= start);
         self.list.get(n).is_some_and(|p| p.start() < end)
-            || self.rooms.iter().any(|r| r.0 < end && start < r.1)
+            || self.caves.iter().any(|r| r.0 < end && start < r.1)
     }
 }

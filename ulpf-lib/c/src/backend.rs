@@ -223,7 +223,7 @@ pub fn choose() -> Result<(), Failure> {
     if backend == Backend::Keys {
         keys::take()?;
     }
-    S.door.blind.store(
+    S.table.blind.store(
         u32::from(matches!(backend, Backend::Registers | Backend::Keys)),
         Release,
     );

@@ -13,7 +13,7 @@ use core::ffi::c_int;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
-use ulpf_lib::door::Made;
+use ulpf_lib::library_abi::AccessRecord;
 use ulpf_lib::place;
 use ulpf_lib::sys::{self, Errno, syscall6};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
@@ -64,7 +64,7 @@ fn by_page(piece: Piece, limit: u64) -> impl Iterator<Item = (u64, u64)> {
 /// The first address at which the kernel would be refused because of a guard.
 pub fn first_guarded(piece: Piece, kind: AccessKind) -> Option<u64> {
     by_page(piece, MOST)
-        .find(|(at, _)| S.door.pages.entry(TargetAddr(*at)).guards(kind))
+        .find(|(at, _)| S.table.pages.entry(TargetAddr(*at)).guards(kind))
         .map(|(at, _)| at)
 }
 
@@ -73,7 +73,7 @@ fn carry(_: &Unchanging, pieces: &[Piece], ours: u64, total: u64, kind: AccessKi
     let mut done = 0;
     for piece in pieces {
         for (at, n) in by_page(*piece, total - done) {
-            let entry = S.door.pages.entry(TargetAddr(at));
+            let entry = S.table.pages.entry(TargetAddr(at));
             if entry.moved() && !entry.permits(kind) {
                 return done;
             }
@@ -126,11 +126,11 @@ fn report_to_stub(
 ) {
     let mut done = 0;
     for group in pieces.chunks(32) {
-        let mut made = [Made::default(); 32];
+        let mut made = [AccessRecord::default(); 32];
         let before = done;
         for (to, piece) in made.iter_mut().zip(group) {
             let len = piece.len.min(total as u64 - done);
-            *to = Made {
+            *to = AccessRecord {
                 addr: piece.addr,
                 len,
                 kind: kind as u64,

@@ -47,7 +47,7 @@ pub fn enter(own: OwnBlock) -> Unchanging {
     let mut wait = Wait(0);
     loop {
         own.block().performing.store(1, SeqCst);
-        let changer = S.door.changer.load(SeqCst);
+        let changer = S.table.changer.load(SeqCst);
         if changer == 0 || changer == me {
             // SAFETY: whoever becomes the changer waits for us; who gives the value to `leave` performs no more.
             return unsafe { Unchanging::new() };
@@ -66,7 +66,7 @@ pub fn leave(own: OwnBlock, _: Unchanging) {
 fn begin() -> Option<Changer> {
     let me = thread::pointer();
     let mut wait = Wait(0);
-    while let Err(other) = S.door.changer.compare_exchange(0, me, SeqCst, SeqCst) {
+    while let Err(other) = S.table.changer.compare_exchange(0, me, SeqCst, SeqCst) {
         if other == me {
             return None;
         }
@@ -90,8 +90,8 @@ pub fn join() -> Changer {
 
 pub fn end(own: OwnBlock, changer: Changer) {
     if !changer.joined {
-        S.door.generation.fetch_add(1, SeqCst);
-        S.door.changer.store(0, SeqCst);
+        S.table.generation.fetch_add(1, SeqCst);
+        S.table.changer.store(0, SeqCst);
     }
     own.send_again();
 }

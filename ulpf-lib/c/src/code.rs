@@ -17,14 +17,14 @@ pub fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
     // behind it may not be there.
     let first = (PAGE_SIZE - pc % PAGE_SIZE).min(15) as usize;
     let source = |at: u64| {
-        S.door
+        S.table
             .pages
             .entry(TargetAddr(at))
             .alias(TargetAddr(at))
             .map_or(at, |a| a.0)
     };
     let mut n = 0;
-    if S.door.pages.entry(TargetAddr(pc)).moved() || first == 15 {
+    if S.table.pages.entry(TargetAddr(pc)).moved() || first == 15 {
         // SAFETY: within one page that code has just been fetched from.
         unsafe { core::ptr::copy_nonoverlapping(source(pc) as *const u8, to.as_mut_ptr(), first) };
         n = first;

@@ -3,7 +3,7 @@
 use core::arch::global_asm;
 
 use ulpf_engine::frame::{SigInfo, UContext};
-use ulpf_lib::door;
+use ulpf_lib::library_abi;
 
 use crate::error::Failure;
 use crate::handler;
@@ -15,7 +15,7 @@ unsafe extern "C" {
     fn ulpf_signal_entry();
 }
 
-// Before it lies a `Card`, for a stub in the same process.
+// Before it lies a `AbiHeader`, for a stub in the same process.
 // rdi, rsi, rdx: signal, siginfo, ucontext. On entry rsp is 8 below a multiple of 16.
 global_asm!(
     r#"
@@ -24,7 +24,7 @@ global_asm!(
     .quad 0
     .quad {magic}
     .quad {version}
-    .quad {shared} + {door} - .
+    .quad {shared} + {table} - .
     .hidden ulpf_signal_entry
     .globl ulpf_signal_entry
 ulpf_signal_entry:
@@ -58,9 +58,9 @@ ulpf_signal_entry:
     ret
     .popsection
 "#,
-    magic = const door::MAGIC,
-    version = const door::VERSION,
-    door = const core::mem::offset_of!(crate::shared::Shared, door),
+    magic = const library_abi::MAGIC,
+    version = const library_abi::VERSION,
+    table = const core::mem::offset_of!(crate::shared::Shared, table),
     shared = sym S,
     stacks = const core::mem::offset_of!(crate::shared::Shared, stacks),
     stacks_len = const core::mem::offset_of!(crate::shared::Shared, stacks_len),

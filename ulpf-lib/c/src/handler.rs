@@ -121,7 +121,7 @@ fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigIn
     for repeat in 0..MAX_REPEATS {
         let still = change::enter(own);
         if repeat == 0 {
-            let verdict = S.door.pages.fault(at, kind);
+            let verdict = S.table.pages.fault(at, kind);
             // Pages that we ourselves are changing may be guarded already and not say so yet.
             let ours = verdict == Fault::Stale && S.is_changer();
             if verdict != Fault::Guarded && !ours {
@@ -150,7 +150,7 @@ fn serve(own: OwnBlock, engine: &'static Engine, uc: &mut UContext, info: &SigIn
 /// A fault that no guard explains may have been explained a moment ago: it is the program's own only if
 /// it comes again and nothing has changed meanwhile.
 fn again(own: OwnBlock, pc: u64, addr: u64) -> bool {
-    let now = (pc, addr, S.door.generation.load(SeqCst));
+    let now = (pc, addr, S.table.generation.load(SeqCst));
     let seen = own.foreign.get() == now;
     own.foreign.set(if seen { (0, 0, 0) } else { now });
     !seen
@@ -189,7 +189,7 @@ fn one(
         return Next::Done;
     }
     if repeat > 0 {
-        let Some(guarded) = list.first_guarded(&S.door.pages) else {
+        let Some(guarded) = list.first_guarded(&S.table.pages) else {
             change::leave(own, still);
             return Next::Done; // the rest runs by itself
         };
@@ -208,7 +208,7 @@ fn one(
             change::leave(own, still);
             before_access(own, uc, at.0, pending.watched);
             still = change::enter(own);
-            if list.first_guarded(&S.door.pages).is_none() {
+            if list.first_guarded(&S.table.pages).is_none() {
                 // The handler has opened the page.
                 change::leave(own, still);
                 return Next::Done;

@@ -42,7 +42,7 @@ pub unsafe fn copy_by_kernel(to: u64, from: u64, len: u64) -> u64 {
 /// Copies between mappings that are there; what is guarded is read at its alias.
 pub fn read(_: &Unchanging, addr: u64, to: &mut [u8]) -> bool {
     let n = to.len() as u64;
-    let Some(alias) = S.door.pages.open(TargetAddr(addr), n, false) else {
+    let Some(alias) = S.table.pages.open(TargetAddr(addr), n, false) else {
         // Not guarded: it is in a debug register.
         return read_by_kernel(addr, to) == n;
     };
@@ -60,7 +60,7 @@ pub unsafe fn save(_: &Unchanging, to: u64, from: u64, len: u64) -> bool {
     while done < len {
         let at = TargetAddr(from + done);
         let n = (PAGE_SIZE - at.0 % PAGE_SIZE).min(len - done);
-        match S.door.pages.entry(at).alias(at) {
+        match S.table.pages.entry(at).alias(at) {
             // SAFETY: the alias of memory that stays where it is; room by the caller's promise.
             Some(alias) => unsafe {
                 core::ptr::copy_nonoverlapping(

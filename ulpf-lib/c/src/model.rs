@@ -97,7 +97,7 @@ impl Model {
 
     fn guards(&mut self) -> Result<&mut Guards, Failure> {
         if self.guards.is_none() {
-            let mut guards = Guards::lazy(&S.door.pages);
+            let mut guards = Guards::lazy(&S.table.pages);
             match backend::chosen() {
                 Some(Backend::Keys) => keys::numbers().map_or((), |k| guards.use_keys(k)),
                 // SAFETY: the entry keeps to the rules.

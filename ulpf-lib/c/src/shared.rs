@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use ulpf_engine::access::Decoder;
 use ulpf_engine::exec::{DataArena, Thunks};
 use ulpf_lib::Watchlist;
-use ulpf_lib::door::Door;
+use ulpf_lib::library_abi::AbiTable;
 
 use crate::thread;
 
@@ -51,7 +51,7 @@ pub const SPENT: u32 = 2;
 #[repr(C, align(4096))]
 pub struct Shared {
     /// The page map, who changes it, and whether a stub is there that wants to know.
-    pub door: Door,
+    pub table: AbiTable,
     pub stacks: AtomicU64,
     pub stacks_len: AtomicU64,
     pub slots: AtomicPtr<Slot>,
@@ -163,7 +163,7 @@ pub struct Engine {
 }
 
 pub static S: Shared = Shared {
-    door: Door::new(),
+    table: AbiTable::new(),
     stacks: AtomicU64::new(0),
     stacks_len: AtomicU64::new(0),
     slots: AtomicPtr::new(core::ptr::null_mut()),
@@ -183,7 +183,7 @@ pub static S: Shared = Shared {
 impl Shared {
     /// Is the calling thread the changer?
     pub fn is_changer(&self) -> bool {
-        let changer = self.door.changer.load(Relaxed);
+        let changer = self.table.changer.load(Relaxed);
         changer != 0 && changer == thread::pointer()
     }
 

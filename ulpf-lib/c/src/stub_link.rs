@@ -4,15 +4,15 @@
 //! the program has set: the stub guards what lies beneath them, and faults on them come to us. But what we perform
 //! through an alias, the stub does not see at the program's address: so it is told (`stub_report.rs`). Where an
 //! access has a part that we leave in its place, and the stub guards that, the instruction is stepped instead
-//! ([`Map`]). `ulpf_lib::door` has the whole of it.
+//! ([`Map`]). `ulpf_lib::library_abi` has the whole of it.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_engine::exec::{AliasMap, Open};
-use ulpf_lib::door::{CALL, CONCERNS, COPY, HELLO, RUNS, Run, SHARED, TELL, Told};
 use ulpf_lib::guard::maps::{Snapshot, Vma, VmaKind};
+use ulpf_lib::library_abi::{AccessReport, CALL, CONCERNS, COPY, HELLO, RUNS, Run, SHARED, TELL};
 use ulpf_lib::{AccessKind, TargetAddr, place, sys};
 
 use crate::shared::S;
@@ -20,7 +20,7 @@ use crate::shared::S;
 /// The stub has seen that we are here. (It has, as soon as our handler of SIGSEGV is installed.)
 #[inline]
 pub fn present() -> bool {
-    S.door.stub.load(SeqCst) != 0
+    S.table.stub.load(SeqCst) != 0
 }
 
 fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
@@ -29,7 +29,7 @@ fn call(op: u64, a: u64, b: u64, c: u64) -> Option<u64> {
 }
 
 /// Tells the stub of accesses. `true`: the thread is to stop for them.
-pub fn report(told: &Told) -> bool {
+pub fn report(told: &AccessReport) -> bool {
     call(TELL, core::ptr::from_ref(told) as u64, 0, 0) == Some(1)
 }
 
@@ -72,7 +72,7 @@ pub struct Map;
 
 impl AliasMap for Map {
     fn open(&self, addr: TargetAddr, len: u64, kind: AccessKind) -> Open {
-        match AliasMap::open(&S.door.pages, addr, len, kind) {
+        match AliasMap::open(&S.table.pages, addr, len, kind) {
             Open::Plain if present() && concerns(addr.0, len, kind) => Open::Split,
             other => other,
         }

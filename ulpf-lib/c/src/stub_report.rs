@@ -1,7 +1,7 @@
 //! What a stub in the same process (`stub_link.rs`) is told of the accesses that we have made elsewhere.
 
 use ulpf_engine::access::AccessList;
-use ulpf_lib::door::{Made, Told};
+use ulpf_lib::library_abi::{AccessRecord, AccessReport};
 
 use crate::memory;
 use crate::shared::Unchanging;
@@ -34,10 +34,10 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
     if !present() {
         return false;
     }
-    let mut made = [Made::default(); MOST];
+    let mut made = [AccessRecord::default(); MOST];
     let mut count = 0;
     for (to, a) in made.iter_mut().zip(list.iter()) {
-        *to = Made {
+        *to = AccessRecord {
             addr: a.addr.0,
             len: a.len,
             kind: a.kind as u64,
@@ -48,7 +48,7 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
         true => own.old() as u64,
         false => 0,
     };
-    let told = Told {
+    let told = AccessReport {
         pc,
         context,
         stack: own.bounds(),
@@ -66,11 +66,11 @@ pub fn instruction(own: OwnBlock, pc: u64, context: u64, list: &AccessList, kept
 pub fn system_call(
     own: OwnBlock,
     (nr, pc, args): (u32, u64, [u64; 6]),
-    made: &[Made],
+    made: &[AccessRecord],
     old: u64,
     result: i64,
 ) {
-    let told = Told {
+    let told = AccessReport {
         pc,
         context: 0,
         stack: own.bounds(),

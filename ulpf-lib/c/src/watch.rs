@@ -269,7 +269,7 @@ pub fn stats() -> Stats {
 /// the address itself, if nothing of it is guarded. `None`: its pages lie apart.
 pub fn alias(addr: usize, len: usize) -> Option<usize> {
     if let Some(alias) = S
-        .door
+        .table
         .pages
         .open(TargetAddr(addr as u64), len as u64, false)
     {
@@ -278,7 +278,7 @@ pub fn alias(addr: usize, len: usize) -> Option<usize> {
     let end = addr.checked_add(len)? as u64;
     let mut page = TargetAddr(addr as u64).page();
     while page.0 < end {
-        if S.door.pages.entry(page).guard().is_some() {
+        if S.table.pages.entry(page).guard().is_some() {
             return None;
         }
         page = page.offset(ulpf_lib::PAGE_SIZE);

@@ -13,13 +13,13 @@ pub const COUNTERS_OFFSET: u64 = 4096;
 /// Watches with a number at or above this share the last slot.
 pub const COUNTER_SLOTS: u64 = 1 << 20;
 /// Where the [`Listed`] begin.
-pub const ROSTER_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
+pub const WATCH_TABLE_OFFSET: u64 = COUNTERS_OFFSET + COUNTER_SLOTS * size_of::<Counters>() as u64;
 /// Where the [`Area`]s begin.
-pub const AREAS_OFFSET: u64 = ROSTER_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
+pub const AREAS_OFFSET: u64 = WATCH_TABLE_OFFSET + COUNTER_SLOTS * size_of::<Listed>() as u64;
 /// Watches whose hits trampolines count themselves at the same time, and none as the first.
 pub const TALLIES: usize = 256;
-/// Words of [`Area::calm`].
-pub const CALMS: usize = 512;
+/// Words of [`Area::idle_count`].
+pub const IDLE_COUNTS: usize = 512;
 /// One for each thread that runs at the same time.
 pub const AREAS: u64 = 1 << 15;
 /// Where the [`RingHead`]s begin.
@@ -73,7 +73,7 @@ pub struct SharedHeader {
     pub reader_waits: AtomicU32,
     /// How many rings have been in use.
     pub rings: AtomicU32,
-    /// How many entries of the roster have been in use.
+    /// How many entries of the table of watches have been in use.
     pub listed: AtomicU32,
     unused: [u32; 3],
     // From here on a cache line that all threads write.
@@ -191,7 +191,7 @@ pub mod listed {
     /// It has been taken away.
     pub const ENDED: u32 = 8;
     /// It is not in the debugger's own table (`monitor ulpf watch`).
-    pub const BULK: u32 = 16;
+    pub const OUT_OF_BAND: u32 = 16;
     /// It has been switched off, and can be switched on again.
     pub const OFF: u32 = 32;
 }
@@ -264,7 +264,7 @@ pub struct Area {
     pub silent: [AtomicU64; TALLIES],
     /// For each patch (some share one): its trampoline's counter of accesses in a row to pages without guard, and in
     /// the upper half how often that has come to its end.
-    pub calm: [AtomicU64; CALMS],
+    pub idle_count: [AtomicU64; IDLE_COUNTS],
 }
 
 impl SharedHeader {

@@ -5,8 +5,8 @@
 
 use super::Front;
 use crate::inject::sys;
-use crate::server::bridge::book::{PLACE, Watch};
 use crate::server::bridge::monitor;
+use crate::server::bridge::watch_table::{PLACE, Watch};
 use serde_json::json;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -161,7 +161,7 @@ impl Front {
     fn mistake(&mut self, mistake: Mistake) -> String {
         let (what, why) = match mistake {
             Mistake::Refused(r) => {
-                self.book.why = Some(r.to_string());
+                self.table.why = Some(r.to_string());
                 return line(Reply::Refused(r));
             }
             Mistake::Unknown(word) => (format!("ulpf {word}"), "there is no such command"),
@@ -189,7 +189,7 @@ impl Front {
         for one in asked {
             out += &match one {
                 Err(why) => {
-                    self.book.why = Some(format!("ulpf watch: {why}; {SEE_BACKEND}"));
+                    self.table.why = Some(format!("ulpf watch: {why}; {SEE_BACKEND}"));
                     refused("ulpf watch", why, SEE_BACKEND)
                 }
                 Ok(_) => match armed.next() {
@@ -219,7 +219,7 @@ impl Front {
             Command::Stats => self.stats().await,
             Command::Log(most) => self.log(most).await,
             Command::Last { addr, len, most } => self.last(addr, len, most).await,
-            Command::Stop => match &self.book.stop {
+            Command::Stop => match &self.table.stop {
                 Some(hit) => {
                     let record = told(&format!("\"watch\":{}", hit.watch), hit);
                     format!("{{\"stop\":{record}}}\n")
@@ -236,7 +236,7 @@ impl Front {
             Command::Placement(None) => {
                 "{\"placement\":\"guard\",\"registers\":0,\"used\":0,\"unavailable\":\"watches live where the back end has them\"}\n".into()
             }
-            Command::Why => match &self.book.why {
+            Command::Why => match &self.table.why {
                 Some(why) => format!("{why}\n"),
                 None => "no watch has been refused\n".into(),
             },
@@ -251,7 +251,7 @@ impl Front {
     }
 
     fn is_ours(&self, watch: u32) -> bool {
-        let found = self.book.watches.get(&watch);
+        let found = self.table.watches.get(&watch);
         found.is_some_and(|w| !w.debuggers)
     }
 
@@ -269,7 +269,7 @@ impl Front {
         }
         // What it has counted to the end is in the log of whoever looks.
         let _ = self.look().await;
-        let of = self.book.watches.get(&n).map(|w| (w.addr, w.len));
+        let of = self.table.watches.get(&n).map(|w| (w.addr, w.len));
         match self.disarm(&[n]).await {
             Ok(()) => line(Reply::Unwatched(of)),
             Err(f) => refused("the watch is not taken away", &f.to_string(), "try again"),
@@ -298,7 +298,7 @@ impl Front {
             );
         }
         let filter = matters(filter);
-        let there = self.book.watches.get(&n).and_then(|w| w.there);
+        let there = self.table.watches.get(&n).and_then(|w| w.there);
         if let Some(watch) = there {
             // Where it is sorted here, the back end has to stop for every hit from now on.
             let done = match self.can().has(Feature::Filters) {
@@ -312,7 +312,7 @@ impl Front {
                 return refused("the filter stays as it was", &f.to_string(), "try again");
             }
         }
-        if let Some(w) = self.book.watches.get_mut(&n) {
+        if let Some(w) = self.table.watches.get_mut(&n) {
             (w.filter, w.passed, w.told) = (filter, 0, false);
         }
         if there.is_some()
@@ -341,11 +341,11 @@ impl Front {
             false_positives: t.false_positives,
             slow: t.slow,
             syscalls: t.syscalls,
-            next: self.book.next(),
-            lost: Some(self.book.lost),
+            next: self.table.next(),
+            lost: Some(self.table.lost),
             ..Totals::default()
         };
-        let counted = self.book.watches.iter().map(|(n, w)| counted(*n, w));
+        let counted = self.table.watches.iter().map(|(n, w)| counted(*n, w));
         let watches: Vec<String> = counted.map(|c| c.to_string()).collect();
         let _ = writeln!(out, "{totals}{}]}}", watches.join(","));
         out
@@ -393,7 +393,7 @@ impl Front {
             most: most.min(MOST_LAST) as usize,
         };
         let found = last(&mirror.area, &asked);
-        let there = mirror.area.roster().iter().filter(|l| {
+        let there = mirror.area.watch_table().iter().filter(|l| {
             let (start, size) = (l.start.load(Relaxed), l.len.load(Relaxed));
             let what = l.what.load(Acquire);
             what & listed::LOGGED != 0

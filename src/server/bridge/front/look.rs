@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use super::Front;
-use crate::server::bridge::book::{Counts, Watch};
 use crate::server::bridge::link::Failure;
 use crate::server::bridge::mirror::Line;
+use crate::server::bridge::watch_table::{Counts, Watch};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use ulpf_bridge::{Feature, Hit, Listed, Reply, Request, Totals};
@@ -20,7 +20,7 @@ pub(super) const ALL: usize = 64;
 impl Front {
     /// A watch of ours, as it is now; `ended`: it has been taken away.
     pub(super) fn show(&self, number: u32, ended: bool) {
-        let (Some(mirror), Some(w)) = (&self.mirror, self.book.watches.get(&number)) else {
+        let (Some(mirror), Some(w)) = (&self.mirror, self.table.watches.get(&number)) else {
             return;
         };
         mirror.write(&line(number, w, ended));
@@ -46,11 +46,11 @@ impl Front {
             for hit in self.news(answers).await? {
                 let number = match self.forwards() {
                     true => Some(hit.watch as u32),
-                    false => self.book.number(hit.watch),
+                    false => self.table.number(hit.watch),
                 };
                 if let (Some(number), Some(mirror)) = (number, &mut self.mirror) {
                     let log = self
-                        .book
+                        .table
                         .watches
                         .get(&number)
                         .is_none_or(|w| w.log || w.stop);
@@ -65,19 +65,19 @@ impl Front {
     pub(super) async fn news(&mut self, answers: usize) -> Result<Vec<Hit>, Failure> {
         let mut all = vec![];
         for _ in 0..answers {
-            let since = self.book.seen;
+            let since = self.table.seen;
             let request = Request::Hits { since, most: HITS };
             let Reply::Hits { hits, last, lost } = self.ask_within(request, SOON).await? else {
                 return Ok(all);
             };
-            self.book.lost += lost;
+            self.table.lost += lost;
             let newest = hits.last().map_or(last, |h| h.sequence);
             // A back end that begins anew, or says nothing new for ever.
             if hits.is_empty() || newest <= since {
-                self.book.seen = last;
+                self.table.seen = last;
                 return Ok(all);
             }
-            self.book.seen = newest;
+            self.table.seen = newest;
             all.extend(hits);
             if newest >= last {
                 break;
@@ -91,10 +91,10 @@ impl Front {
             self.counted_by_the_stub(watches);
         } else {
             for listed in &watches {
-                let Some(number) = self.book.number(listed.id) else {
+                let Some(number) = self.table.number(listed.id) else {
                     continue;
                 };
-                if let Some(w) = self.book.watches.get_mut(&number) {
+                if let Some(w) = self.table.watches.get_mut(&number) {
                     // One that was off for a while counts anew there.
                     w.counts = w.before.and(counts(listed));
                 }
@@ -123,7 +123,7 @@ impl Front {
         let gone = self.there_since.keys().copied();
         for number in gone.filter(|n| !now.contains(n)).collect::<Vec<_>>() {
             self.there_since.remove(&number);
-            if let Some(entry) = mirror.area.roster().get(number as usize) {
+            if let Some(entry) = mirror.area.watch_table().get(number as usize) {
                 let ended = ulpf_lib::ring::listed::ENDED;
                 entry
                     .what

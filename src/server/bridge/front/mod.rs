@@ -11,10 +11,10 @@ mod sort;
 mod state;
 
 use super::backend::{BackEnd, Started};
-use super::book::Book;
 use super::link::Failure;
 use super::mirror::Mirror;
 use super::start;
+use super::watch_table::WatchTable;
 use super::{monitor, packets};
 use crate::rsp;
 use crate::server::client::{Client, Input};
@@ -44,7 +44,7 @@ pub struct Front {
     /// The debugger has been told of the program's end.
     ended: bool,
     lazy: LazyWatches,
-    book: Book,
+    table: WatchTable,
     /// What others can read of it; none before the program and after its end.
     mirror: Option<Mirror>,
     totals: Totals,
@@ -116,7 +116,7 @@ impl Front {
             stop: None,
             ended: false,
             lazy: LazyWatches::default(),
-            book: Book::default(),
+            table: WatchTable::default(),
             mirror: None,
             totals: Totals::default(),
             there_since: BTreeMap::new(),
@@ -182,7 +182,7 @@ impl Front {
         }
         (self.stop, self.registers) = (None, None);
         self.lazy = LazyWatches::default();
-        (self.book, self.mirror) = (Book::default(), None);
+        (self.table, self.mirror) = (WatchTable::default(), None);
         self.totals = Totals::default();
         self.there_since.clear();
         self.values.clear();
@@ -221,8 +221,8 @@ impl Front {
     /// What a debugger that has gone has set is not left to the next one.
     async fn forget(&mut self) {
         self.lazy = LazyWatches::default();
-        self.book.understood = false;
-        let theirs: Vec<u32> = self.book.watches.keys().copied().collect();
+        self.table.understood = false;
+        let theirs: Vec<u32> = self.table.watches.keys().copied().collect();
         let remove: Vec<u64> = self
             .soft
             .drain()
@@ -230,7 +230,7 @@ impl Front {
             .map(|b| b.0)
             .collect();
         if !self.has_program() {
-            self.book = Book::default();
+            self.table = WatchTable::default();
             return;
         }
         if !remove.is_empty() {

@@ -3,9 +3,9 @@
 
 use super::Front;
 use crate::rsp;
-use crate::server::bridge::book::{PLACE, Watch};
 use crate::server::bridge::link::Failure;
 use crate::server::bridge::packets;
+use crate::server::bridge::watch_table::{PLACE, Watch};
 use std::collections::HashMap;
 use std::time::Duration;
 use ulpf_bridge::{Armed, Feature, Refusal, Reply, Request, WatchSpec};
@@ -67,7 +67,7 @@ impl Front {
     /// The debugger's own.
     async fn watch(&mut self, spec: WatchSpec) -> Result<(), Failure> {
         if spec.addr == PLACE && !self.forwards() {
-            self.book.understood = true;
+            self.table.understood = true;
             return Ok(());
         }
         let armed = self.arm(vec![Watch::debuggers(&spec)]).await?;
@@ -117,12 +117,12 @@ impl Front {
                             there: Some(id),
                             ..watch.clone()
                         };
-                        let number = self.book.add(watch);
+                        let number = self.table.add(watch);
                         self.show(number, false);
                         Ok(number)
                     }
                     Some(Armed::Refused(why)) => {
-                        self.book.why = Some(why.to_string());
+                        self.table.why = Some(why.to_string());
                         Err(why)
                     }
                     None => Err(Refusal::new(
@@ -140,8 +140,8 @@ impl Front {
         let mut numbers = vec![];
         for spec in keys.iter().filter_map(|key| packets::watch(key)) {
             match spec.addr == PLACE && !self.forwards() {
-                true => self.book.understood = false,
-                false => numbers.extend(self.book.taken(&spec)),
+                true => self.table.understood = false,
+                false => numbers.extend(self.table.taken(&spec)),
             }
         }
         self.disarm(&numbers).await
@@ -153,7 +153,7 @@ impl Front {
         for &number in numbers {
             self.show(number, true);
         }
-        let gone = numbers.iter().filter_map(|&n| self.book.remove(n)?.there);
+        let gone = numbers.iter().filter_map(|&n| self.table.remove(n)?.there);
         let ids: Vec<u64> = gone.collect();
         match ids.is_empty() {
             true => Ok(()),
@@ -179,7 +179,7 @@ impl Front {
     /// Off, with its number and counts; on again.
     pub(super) async fn switch(&mut self, number: u32, on: bool) -> Result<(), Failure> {
         let can = self.can();
-        let Some(watch) = self.book.watches.get(&number) else {
+        let Some(watch) = self.table.watches.get(&number) else {
             return Ok(());
         };
         match (watch.there, on) {
@@ -187,7 +187,7 @@ impl Front {
                 let watches = vec![watch.spec(&can)];
                 match self.ask(Request::Watch { watches }).await? {
                     Reply::Watched { watches } => match watches.into_iter().next() {
-                        Some(Armed::Id(id)) => self.book.is_now(number, Some(id)),
+                        Some(Armed::Id(id)) => self.table.is_now(number, Some(id)),
                         Some(Armed::Refused(why)) => return Err(Failure::Refused(why)),
                         None => {}
                     },
@@ -200,7 +200,7 @@ impl Front {
             }
             (Some(id), false) => {
                 self.look().await?;
-                self.book.is_now(number, None);
+                self.table.is_now(number, None);
                 self.ask(Request::Unwatch { ids: vec![id] }).await?;
             }
             _ => {}

@@ -3,9 +3,9 @@
 
 use super::{Done, Front, error, print, tell};
 use crate::inject::foreground;
-use crate::server::bridge::book::PLACE;
 use crate::server::bridge::link::{Event, Failure, STOPPING};
 use crate::server::bridge::packets;
+use crate::server::bridge::watch_table::PLACE;
 use crate::server::client::{Client, Input};
 use crate::server::common::Terminal;
 use std::time::Duration;
@@ -45,12 +45,12 @@ impl Front {
         self.registers = None;
         let registers = self.registers().await.ok();
         if let Reason::Watch { hit, kind } = &stop.reason {
-            let ours = self.book.number(hit.watch);
+            let ours = self.table.number(hit.watch);
             let debuggers = ours
-                .and_then(|n| self.book.watches.get(&n))
+                .and_then(|n| self.table.watches.get(&n))
                 .is_some_and(|w| w.debuggers);
             // GDB ignores stops by watches that are not its own, unless they are plain traps.
-            let reason = match (debuggers, self.book.understood && ours.is_some()) {
+            let reason = match (debuggers, self.table.understood && ours.is_some()) {
                 (true, _) => Reason::Watch {
                     kind: *kind,
                     hit: hit.clone(),
@@ -80,9 +80,9 @@ impl Front {
         }
         // Unless its watch has been taken away meanwhile.
         while let Some((stop, record)) = self.also.pop_front() {
-            let there = matches!(&stop.reason, Reason::Watch { hit, .. } if self.book.number(hit.watch).is_some());
+            let there = matches!(&stop.reason, Reason::Watch { hit, .. } if self.table.number(hit.watch).is_some());
             if there {
-                self.book.stop = record;
+                self.table.stop = record;
                 let reply = self.stop_reply(&stop).await;
                 self.stop = Some(stop);
                 return Done::Reply(reply);
@@ -105,7 +105,7 @@ impl Front {
             look: Instant::now() + LOOK,
             silent: false,
         };
-        self.book.stop = None;
+        self.table.stop = None;
         loop {
             match self.ask(resume).await {
                 Ok(_) => {}
@@ -257,7 +257,7 @@ impl Front {
             _ => {}
         }
         self.ended = stop.reason.is_end();
-        if self.book.watches.len() <= FEW {
+        if self.table.watches.len() <= FEW {
             // What it has counted can be asked for also when it has ended; else it is learned later.
             let _ = self.look().await;
         }

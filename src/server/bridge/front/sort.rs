@@ -4,8 +4,8 @@
 #![forbid(unsafe_code)]
 
 use super::Front;
-use crate::server::bridge::book::Watch;
 use crate::server::bridge::packets;
+use crate::server::bridge::watch_table::Watch;
 use std::collections::HashMap;
 use ulpf_bridge::filter::Program;
 use ulpf_bridge::{Bytes, Feature, Hit, Kind, Reason, Request, Stop};
@@ -78,7 +78,7 @@ impl Front {
         }
         let mut told = None;
         for mut hit in hits {
-            let Some(number) = self.book.number(hit.watch) else {
+            let Some(number) = self.table.number(hit.watch) else {
                 continue;
             };
             let (log, stays) = match can.has(Feature::Filters) {
@@ -93,24 +93,28 @@ impl Front {
             if !stays {
                 continue;
             }
-            let bulk = self.book.watches.get(&number).is_some_and(|w| !w.debuggers);
+            let out_of_band = self
+                .table
+                .watches
+                .get(&number)
+                .is_some_and(|w| !w.debuggers);
             let here = Stop {
                 reason: Reason::Watch { kind: *kind, hit },
                 ..stop.clone()
             };
             match told {
                 None => {
-                    self.book.stop = bulk.then_some(record);
+                    self.table.stop = out_of_band.then_some(record);
                     told = Some(here);
                 }
                 // Each is told of, one after the other.
-                Some(_) => self.also.push_back((here, bulk.then_some(record))),
+                Some(_) => self.also.push_back((here, out_of_band.then_some(record))),
             }
         }
         match told {
             Some(stop) => Some(stop),
             // A watch that nobody knows any more.
-            None if self.book.number(hit.watch).is_none() => Some(stop),
+            None if self.table.number(hit.watch).is_none() => Some(stop),
             None => None,
         }
     }
@@ -121,7 +125,7 @@ impl Front {
         let now =
             matches!(&stop.reason, Reason::Watch { hit: h, .. } if h.sequence <= hit.sequence);
         let silent = hit.is_silent();
-        let Some(w) = self.book.watches.get(&number) else {
+        let Some(w) = self.table.watches.get(&number) else {
             return (false, false);
         };
         let stays = now && w.stop && !(silent && w.kind == Kind::Write);
@@ -132,18 +136,18 @@ impl Front {
     async fn judged(&mut self, number: u32, hit: &mut Hit) -> (bool, bool) {
         self.learn_values(number, hit).await;
         let silent = hit.is_silent();
-        let Some(w) = self.book.watches.get_mut(&number) else {
+        let Some(w) = self.table.watches.get_mut(&number) else {
             return (false, false);
         };
         w.counts.hits += 1;
         w.counts.silent += u64::from(silent);
         if w.filter.is_some() && !self.passes(number, hit).await {
-            if let Some(w) = self.book.watches.get_mut(&number) {
+            if let Some(w) = self.table.watches.get_mut(&number) {
                 w.counts.filtered += 1;
             }
             return (false, false);
         }
-        let Some(w) = self.book.watches.get_mut(&number) else {
+        let Some(w) = self.table.watches.get_mut(&number) else {
             return (false, false);
         };
         let stays = w.stop && !(silent && w.kind == Kind::Write);
@@ -153,7 +157,7 @@ impl Front {
 
     /// Where the back end tells only an address: what stands there now, and what did when we looked last.
     async fn learn_values(&mut self, number: u32, hit: &mut Hit) {
-        let Some((addr, len)) = self.book.watches.get(&number).map(|w| (w.addr, w.len)) else {
+        let Some((addr, len)) = self.table.watches.get(&number).map(|w| (w.addr, w.len)) else {
             return;
         };
         if !hit.new.0.is_empty() || len > VALUE {
@@ -182,7 +186,7 @@ impl Front {
                 passed,
                 counts,
                 ..
-            }) = self.book.watches.get(&number)
+            }) = self.table.watches.get(&number)
             else {
                 return true;
             };
@@ -194,7 +198,7 @@ impl Front {
             };
             let verdict = filter.passes(&candidate, &mut program, count);
             let Some(missing) = program.missing.take() else {
-                if let Some(w) = self.book.watches.get_mut(&number) {
+                if let Some(w) = self.table.watches.get_mut(&number) {
                     w.passed = passed;
                 }
                 if let Some(why) = verdict.failed {
@@ -213,7 +217,7 @@ impl Front {
     }
 
     fn tell_failure(&mut self, number: u32, hit: &Hit, why: AgentError) {
-        let Some(w) = self.book.watches.get_mut(&number) else {
+        let Some(w) = self.table.watches.get_mut(&number) else {
             return;
         };
         if !std::mem::replace(&mut w.told, true) {

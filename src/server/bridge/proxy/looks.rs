@@ -97,7 +97,7 @@ impl Looks {
     }
 
     fn watches(&self) -> Vec<Listed> {
-        let lines = self.area.roster().iter().enumerate();
+        let lines = self.area.watch_table().iter().enumerate();
         let present = lines.filter_map(|(id, line)| {
             let what = line.what.load(Acquire);
             // Stretches of the heap are reported as one watch, which has no bytes of its own.
@@ -118,7 +118,7 @@ impl Looks {
                 stops: n.stops.load(Relaxed),
                 false_positives: n.false_positives.load(Relaxed),
                 log: what & listed::LOGGED != 0,
-                debuggers: what & listed::BULK == 0,
+                debuggers: what & listed::OUT_OF_BAND == 0,
                 register: n.placement.load(Relaxed) != 0,
             })
         });

@@ -16,7 +16,6 @@ mod exec;
 mod list;
 mod mappings;
 mod masked;
-mod opened;
 mod ordinary;
 pub mod process;
 mod rest;
@@ -27,13 +26,14 @@ pub mod sites_code;
 pub mod sockets;
 mod timed;
 mod timeout;
+mod unguarded;
 mod vectors;
 
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::syscalls::row::Special;
-use ulpf_lib::{door, sys, syscalls};
+use ulpf_lib::{library_abi, sys, syscalls};
 
 use crate::global::g;
 use crate::library;
@@ -194,7 +194,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             }
             Value(ordinary(t, uc, nr, a))
         }
-        k::__NR_prctl if a[0] == door::CALL => Value(library::call(t, uc, a)),
+        k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
         _ => match syscalls::row(nr).and_then(|row| row.special) {
             Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),

@@ -9,7 +9,7 @@ use super::call::{ABANDONED, Args, EFAULT, EINTR, RESTART};
 use super::commands::{self, Memory};
 use super::list::List;
 use super::scratch::Scratch;
-use super::{buffers, opened, rest, sockets, timed, timeout};
+use super::{buffers, rest, sockets, timed, timeout, unguarded};
 use crate::global::g;
 use crate::runtime::debug_registers;
 use crate::runtime::frame::UContext;
@@ -90,8 +90,8 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut 
             continue;
         }
         let memory = commands::memory(nr, a);
-        if opened::needed(memory, a) {
-            return opened::call(t, uc, nr, a, given);
+        if unguarded::needed(memory, a) {
+            return unguarded::call(t, uc, nr, a, given);
         }
         let mut scratch = Scratch::new(t);
         let list = List::of(memory);
@@ -117,7 +117,7 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args, mut 
             && !matches!(memory, Memory::Addresses)
         {
             drop(scratch);
-            return opened::call(t, uc, nr, a, given);
+            return unguarded::call(t, uc, nr, a, given);
         }
         let call = Call {
             nr,

@@ -17,10 +17,11 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 use super::Control;
 use super::parked::{self, Parked};
 use crate::inferior::Refusal;
+use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_tables::attributes::{Attributes, Wish};
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::filter::CountedFilter;
 
 /// One watch on the heap, as the user has set it.
@@ -172,7 +173,7 @@ impl Control {
                 w.kind,
                 Attributes {
                     group: Some(w.id),
-                    wish: Wish::Guard,
+                    placement: Placement::Guard,
                     ..w.attributes.clone()
                 },
             );

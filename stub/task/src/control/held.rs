@@ -5,22 +5,22 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general::{__NR_prlimit64, RLIMIT_NOFILE};
+use ulpf_lib::command::Placement;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers::{self as registers, SLOTS};
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_tables::attributes::Wish;
 
 use super::perf::{self, Ring};
 use super::text;
 
 /// Where watches are (see `placement.rs`).
 #[derive(Default)]
-pub struct Placement {
+pub struct Placer {
     /// Where watches go that do not say it themselves.
-    pub wish: Wish,
+    pub wanted: Placement,
     pub held: [Option<Held>; SLOTS],
     /// Watches that the user wants in a register, there or not.
     pub forced: Vec<WatchId>,
@@ -80,7 +80,7 @@ pub fn live() -> impl Iterator<Item = &'static Thread> {
     g().threads.iter().filter(|t| t.tid() != 0)
 }
 
-impl Placement {
+impl Placer {
     /// Watches that need no guard.
     pub fn placed(&self) -> Vec<WatchId> {
         self.held.iter().flatten().map(|h| h.id).collect()

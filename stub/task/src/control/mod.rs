@@ -6,8 +6,9 @@
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
 mod backend;
-mod bulk;
 mod classes;
+mod code_caves;
+mod disabled;
 mod files;
 mod filters;
 mod follow;
@@ -18,7 +19,7 @@ mod last;
 pub mod left;
 mod monitor;
 pub mod notices;
-mod off;
+mod out_of_band;
 mod parked;
 mod patches;
 mod pause;
@@ -28,16 +29,15 @@ mod places;
 mod reader;
 mod replies;
 mod requests;
-mod rooms;
-mod roster;
 mod seam;
 mod sites;
 mod socket;
 mod stops;
 pub mod text;
 mod trampolines;
+mod unmapped;
 mod unwind;
-mod vanished;
+mod watch_table;
 mod watchdog;
 mod watches;
 mod world;
@@ -55,17 +55,17 @@ use ulpf_lib::sys;
 
 use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
+use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_tables::attributes::Wish;
 
 pub struct Control {
     fd: i32,
     pub(crate) world: world::World,
     staged: StagedWatches,
-    placement: held::Placement,
+    placement: held::Placer,
     /// The debugger has let the program run.
     running: bool,
     interrupt: bool,
@@ -79,14 +79,14 @@ pub struct Control {
     shadows: Vec<(Tid, Gprs, Gprs)>,
     last_refusal: Option<Refusal>,
     notices: notices::Notices,
-    vanished: vanished::Vanished,
+    unmapped: unmapped::Unmapped,
     /// Sites were patched until a system call was to be caught.
     patched_before: bool,
     told_of_io_uring: bool,
     heap: heap::Heap,
     filters: filters::ByRange,
-    bulk: bulk::Bulk,
-    off: off::Off,
+    out_of_band: out_of_band::OutOfBand,
+    disabled: disabled::Disabled,
     /// Since the holder went on alone.
     holding: Option<watchdog::Watchdog>,
     detached: bool,
@@ -113,7 +113,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         fd,
         world: world::World::default(),
         staged: StagedWatches::new(),
-        placement: held::Placement::default(),
+        placement: held::Placer::default(),
         running: true,
         interrupt: true,
         current: pid,
@@ -122,23 +122,23 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         shadows: Vec::new(),
         last_refusal: None,
         notices: Default::default(),
-        vanished: Default::default(),
+        unmapped: Default::default(),
         patched_before: false,
         told_of_io_uring: false,
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
-        bulk: bulk::Bulk::default(),
-        off: off::Off::default(),
+        out_of_band: out_of_band::OutOfBand::default(),
+        disabled: disabled::Disabled::default(),
         holding: None,
         detached: false,
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
         patches: patches::Patches::new(),
     };
-    c.placement.wish = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
-        BOOT_PLACE_GUARD => Wish::Guard,
-        BOOT_PLACE_REGISTER => Wish::Register,
-        _ => Wish::Auto,
+    c.placement.wanted = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
+        BOOT_PLACE_GUARD => Placement::Guard,
+        BOOT_PLACE_REGISTER => Placement::Register,
+        _ => Placement::Auto,
     };
     if flags & BOOT_NO_PATCH != 0 {
         ulpf_stub_handlers::syscalls::sites::ENABLED.store(false, SeqCst);
@@ -272,7 +272,7 @@ impl Control {
                 return;
             }
             if let (Some((t, what)), Some(dog)) = (self.holder, &mut self.holding)
-                && dog.barks()
+                && dog.expired()
             {
                 watchdog::holder_runs(t, what);
             }
@@ -320,7 +320,7 @@ impl Control {
                 robust::exit_all(&text::read);
                 return;
             }
-            pause::nap(); // it is being killed
+            pause::sleep(); // it is being killed
         }
     }
 

@@ -13,9 +13,10 @@ use super::Control;
 use super::filters;
 use super::replies::{refused, tell};
 use crate::inferior::Refusal;
+use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
-use ulpf_stub_tables::attributes::{Attributes, Wish};
+use ulpf_stub_tables::attributes::Attributes;
 use ulpf_stub_tables::patches::PATIENCE;
 
 const HELP: &str = "\
@@ -82,7 +83,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::Switch { id, on } => tell(out, switch(c, id, on)),
         Command::Filter { of, filter, keep } => tell(out, set_filter(c, of, filter, keep)),
         Command::Placement(to) => {
-            c.placement.wish = to.unwrap_or(c.placement.wish);
+            c.placement.wanted = to.unwrap_or(c.placement.wanted);
             let _ = out.write_str(&c.placement_text());
         }
         Command::Backend => super::backend::tell(c.world.rest(), out),
@@ -90,7 +91,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::About => about(out),
         Command::Why => why(c, out),
         Command::Sites => c.sites.list(out),
-        Command::Stop => c.bulk.answer(out),
+        Command::Stop => c.out_of_band.answer(out),
         Command::PatchSyscalls { on, after } => {
             if let Some(n) = after {
                 ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);
@@ -113,7 +114,7 @@ fn about(out: &mut dyn Write) {
     let about = Reply::About {
         session: g().header().map_or(0, |h| h.base_tsc),
         pid: g().pid.load(Relaxed),
-        stops_at: super::bulk::PLACE.0,
+        stops_at: super::out_of_band::PLACE.0,
     };
     tell(out, Ok(about));
 }
@@ -127,10 +128,10 @@ fn help(out: &mut dyn Write) {
 fn attributes(c: &Control, how: How) -> Attributes {
     Attributes {
         stop: how.stop,
-        bulk: true,
+        out_of_band: true,
         log: how.log,
         backtrace: how.backtrace,
-        wish: how.placement.unwrap_or(c.placement.wish),
+        placement: how.placement.unwrap_or(c.placement.wanted),
         ..Attributes::default()
     }
 }
@@ -146,12 +147,12 @@ fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
         Refusal::new("ulpf watch", why, "`monitor ulpf help` lists what there is")
     })?;
     let Some(range) = arm.range else {
-        a.wish = Wish::default();
+        a.placement = Placement::default();
         let (id, bytes) = c.watch_heap(arm.kind, a)?;
         let watch = id.0;
         return Ok(Reply::Heap { watch, bytes });
     };
-    let id = c.watch_bulk(range, arm.kind, &a)?;
+    let id = c.watch_out_of_band(range, arm.kind, &a)?;
     Ok(Reply::Watch(id.0))
 }
 
@@ -181,7 +182,7 @@ fn unwatch(c: &mut Control, id: WatchId) -> Result<Reply, Refusal> {
     if c.unwatch_heap(id) {
         return Ok(Reply::Unwatched(None));
     }
-    match c.off.forget(id).or_else(|| c.staged.remove_id(id)) {
+    match c.disabled.forget(id).or_else(|| c.staged.remove_id(id)) {
         Some((range, _)) => Ok(Reply::Unwatched(Some((range.start.0, range.len)))),
         None => Err(no_watch("there is no watch with that number")),
     }
@@ -206,15 +207,15 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
     let listed = c.staged.coming().iter();
     let single = listed
         .filter(|(id, ..)| id.0 < first_new)
-        .filter(|(id, ..)| g().attributes(*id).group.is_none() && !c.off.has(*id))
-        .chain(c.off.list())
+        .filter(|(id, ..)| g().attributes(*id).group.is_none() && !c.disabled.has(*id))
+        .chain(c.disabled.list())
         .map(|(id, r, kind)| (id, bytes_of(r), kind));
     let heap = CountedBytes::Heap(c.heap.bytes());
     let heap = c.heap.list().map(|(id, kind)| (id, heap, kind));
     let mut comma = "";
     for (id, of, kind) in heap.chain(single).take(MOST_LISTED) {
         let register = c.placement.in_register(id);
-        if let Some(counted) = counted(id, of, kind, register, c.off.has(id)) {
+        if let Some(counted) = counted(id, of, kind, register, c.disabled.has(id)) {
             let _ = write!(out, "{comma}{counted}");
             comma = ",";
         }

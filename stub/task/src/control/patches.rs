@@ -1,6 +1,6 @@
 //! Patching accesses, on the stub's task with the world at rest (see `patches.rs`).
 //!
-//! `classes.rs` is what bodies know of pages, `rooms.rs` where they lie.
+//! `classes.rs` is what bodies know of pages, `code_caves.rs` where they lie.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use ulpf_engine::patch::{Group, Refusal, Target, Trampoline, skipped};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
-use ulpf_lib::ring::{CALMS, Unpatched};
+use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
 
 use super::classes::Classes;
-use super::rooms::Rooms;
+use super::code_caves::CodeCaves;
 use super::text;
 use ulpf_stub_handlers::global::{g, machine};
 use ulpf_stub_handlers::patches::{self, AFTER, ENABLED};
@@ -25,7 +25,7 @@ use ulpf_stub_tables::patches::{KNOWN, Known, PATIENCE, PLACED, Patch, REMOVED};
 const FURTHEST: u64 = 24;
 
 pub struct Patches {
-    rooms: Rooms,
+    caves: CodeCaves,
     pub classes: Classes,
     /// How many bodies there have been.
     made: usize,
@@ -36,7 +36,7 @@ pub struct Patches {
 impl Patches {
     pub fn new() -> Patches {
         Patches {
-            rooms: Rooms::new(),
+            caves: CodeCaves::new(),
             classes: Classes::default(),
             made: 0,
             refused: 0,
@@ -218,10 +218,10 @@ impl Patches {
             .is_some_and(|v| v.prot == PROT_READ | PROT_EXEC);
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
-        let calm = self.made % CALMS;
+        let idle_count = self.made % IDLE_COUNTS;
         let target = |at| Target {
             at,
-            calm: patches::calm_at(calm),
+            idle_count: patches::idle_count_at(idle_count),
             hit,
             leaving: hit + size_of::<Known>() as u64,
             step: KNOWN as u64 * size_of::<Known>() as u64,
@@ -230,7 +230,7 @@ impl Patches {
         // Its length does not depend on where it is.
         let size = Trampoline::new(&group, target(start)).map_or(0, |b| b.code.len() as u64 + 1);
         let made = (size > 1)
-            .then(|| self.rooms.find(rest, &group, size, maps))
+            .then(|| self.caves.find(rest, &group, size, maps))
             .flatten()
             .and_then(|at| Some((at, group.jump(at)?, Trampoline::new(&group, target(at))?)));
         let (at, jump, body) = made.ok_or(Room)?;
@@ -243,7 +243,7 @@ impl Patches {
             self.remove(rest, n);
         }
         self.made += 1;
-        self.rooms.take(at, size, true);
+        self.caves.take(at, size, true);
         for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
             let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
             if let [hit, stays, _] = known {
@@ -253,7 +253,7 @@ impl Patches {
         SOME.store(true, SeqCst);
         let written = text::write_raw(at, &body.code).and_then(|()| text::write_raw(start, &jump));
         if written.is_err() {
-            self.rooms.take(at, size, false);
+            self.caves.take(at, size, false);
             return Err(Code);
         }
         let table = &mut rest.tables_mut().patches;
@@ -268,7 +268,7 @@ impl Patches {
                 at,
                 body,
                 known,
-                calm,
+                idle_count,
                 patience: AtomicU32::new(PATIENCE.load(Relaxed)),
                 gone_at: AtomicU64::new(0),
                 landings: AtomicU32::new(0),
@@ -295,7 +295,7 @@ impl Patches {
             let _ = text::write_raw(p.start(), original);
             REMOVED.fetch_add(1, Relaxed);
         }
-        self.rooms.take(p.at, p.body.code.len() as u64 + 1, false);
+        self.caves.take(p.at, p.body.code.len() as u64 + 1, false);
     }
 
     /// The patch of the instruction at `pc` has not paid: the original code is back, for now or for good.
@@ -353,7 +353,7 @@ impl Patches {
         let refused = &mut rest.tables_mut().patches.refused;
         refused.retain(|at, _| *at < start || *at >= end);
         self.restore(rest, start, end);
-        for room in self.rooms.forget(rest, start, end) {
+        for room in self.caves.forget(rest, start, end) {
             for n in (0..patches::table().list.len()).rev() {
                 if patches::table()
                     .list
@@ -371,7 +371,7 @@ impl Patches {
             self.remove(rest, n);
         }
         self.classes.declassify();
-        self.rooms.forget(rest, 0, u64::MAX);
+        self.caves.forget(rest, 0, u64::MAX);
     }
 
     /// For good, or until somebody asks for it again.
@@ -403,7 +403,7 @@ impl Patches {
             self.refused,
             patches::LANDINGS.load(Relaxed),
             self.classes.pages(),
-            self.rooms.count(),
+            self.caves.count(),
         );
     }
 }

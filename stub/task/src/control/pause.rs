@@ -20,7 +20,7 @@ pub fn wait_a_little(seen: u32) {
 }
 
 /// Sleeps a millisecond.
-pub fn nap() {
+pub fn sleep() {
     let tick = [0u64, 1_000_000];
     // SAFETY: only sleeps.
     let _ = unsafe { sys!(k::__NR_nanosleep, tick.as_ptr(), 0) };

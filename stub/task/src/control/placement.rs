@@ -22,6 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::command::Placement;
 use ulpf_lib::staged::Changes;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
@@ -29,7 +30,6 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::hits::{FIRST_LOOK, page_counters};
 use ulpf_stub_handlers::runtime::debug_registers::SLOTS;
 use ulpf_stub_handlers::runtime::thread::Thread;
-use ulpf_stub_tables::attributes::Wish;
 
 use super::files::read_file;
 use super::held::{Held, Look, fits, hits, live, now};
@@ -227,7 +227,7 @@ impl Control {
         };
         let false_positives = counters.false_positives.load(Relaxed);
         let movable = |w: &(WatchId, WatchRange, WatchKind)| {
-            fits(w.1, w.2) && g().attributes(w.0).wish == Wish::Auto
+            fits(w.1, w.2) && g().attributes(w.0).placement == Placement::Auto
         };
         if self.placement.unavailable.is_some()
             || here.len() > self.placement.free()
@@ -316,15 +316,15 @@ impl Control {
 
     /// For `monitor ulpf placement`.
     pub fn placement_text(&mut self) -> String {
-        let wish = match self.placement.wish {
-            Wish::Auto => "auto",
-            Wish::Guard => "guard",
-            Wish::Register => "debug-register",
+        let placement = match self.placement.wanted {
+            Placement::Auto => "auto",
+            Placement::Guard => "guard",
+            Placement::Register => "debug-register",
         };
         let used = SLOTS - self.placement.free();
         let why = self.placement.unavailable.map(|e| words(e).0);
         format!(
-            "{{\"placement\":\"{wish}\",\"registers\":{SLOTS},\"used\":{used},\"threads\":{},\"moves\":{},\"looks\":{},\"unavailable\":{}}}\n",
+            "{{\"placement\":\"{placement}\",\"registers\":{SLOTS},\"used\":{used},\"threads\":{},\"moves\":{},\"looks\":{},\"unavailable\":{}}}\n",
             self.placement.tasks.len(),
             self.placement.moves,
             self.placement.looks,

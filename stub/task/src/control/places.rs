@@ -61,7 +61,7 @@ impl Control {
             };
             for range in place.ranges() {
                 let done = match range {
-                    Some(range) => self.watch_bulk(range, kind, a),
+                    Some(range) => self.watch_out_of_band(range, kind, a),
                     None => Err(no_range(place)),
                 };
                 match done {
@@ -76,19 +76,19 @@ impl Control {
         told.tell(out);
     }
 
-    /// A watch with these attributes; its place is `a.wish`.
-    pub fn watch_bulk(
+    /// A watch with these attributes; its place is `a.placement`.
+    pub fn watch_out_of_band(
         &mut self,
         range: WatchRange,
         kind: WatchKind,
         a: &Attributes,
     ) -> Result<WatchId, Refusal> {
-        let id = self.stage(range, kind, a.wish)?;
+        let id = self.stage(range, kind, a.placement)?;
         // It may be one that was taken away since the program ran, with what was said about it then.
         let was = ulpf_stub_handlers::global::g().attributes(id);
-        let (wish, group) = (was.wish, was.group);
+        let (placement, group) = (was.placement, was.group);
         let a = Attributes {
-            wish,
+            placement,
             group,
             ..a.clone()
         };

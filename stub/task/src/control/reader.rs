@@ -96,7 +96,7 @@ extern "C" fn work() -> ! {
             let at = written % ROOM;
             let n = free.min(ROOM - at);
             if n == 0 {
-                super::pause::nap(); // until the consumer has made room
+                super::pause::sleep(); // until the consumer has made room
                 continue;
             }
             let got = exclusively(|| {

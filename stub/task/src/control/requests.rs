@@ -136,7 +136,7 @@ impl Control {
                 false
             }
             Request::Rearm => {
-                self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
+                self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                 self.follow_heap(t);
                 self.apply_guards();
                 false
@@ -165,7 +165,7 @@ impl Control {
         match what {
             Request::ReleaseBegin { .. } => {
                 if let Some(t) = t {
-                    self.vanished.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
+                    self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                     self.follow_heap(t);
                 }
                 self.apply_guards();

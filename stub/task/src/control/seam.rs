@@ -18,7 +18,7 @@ use ulpf_stub_handlers::signals::{kernel, leaving};
 use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
-use super::{Control, bulk, files, follow, monitor, pause, reader, text, watches, world};
+use super::{Control, files, follow, monitor, out_of_band, pause, reader, text, watches, world};
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
 
 const TRAP_FLAG: u64 = 0x100;
@@ -30,7 +30,7 @@ impl Control {
         // A thread that leaves a system call while the world rests is between two states for a moment.
         let mut rounds = 0;
         while !t.rests() && rounds < 1000 {
-            pause::nap();
+            pause::sleep();
             rounds += 1;
         }
         Some((t, parked::frame(t, self.world.rest())?))
@@ -205,19 +205,19 @@ impl Inferior for Control {
     }
 
     fn insert_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        if bulk::is_place(range) {
-            self.bulk.understood = true;
+        if out_of_band::is_place(range) {
+            self.out_of_band.understood = true;
             return Ok(());
         }
         self.stage_watch(range, kind)
     }
 
     fn remove_watch(&mut self, range: WatchRange, kind: WatchKind) -> bool {
-        if bulk::is_place(range) {
-            self.bulk.understood = false;
+        if out_of_band::is_place(range) {
+            self.out_of_band.understood = false;
             return true;
         }
-        let own = |id| !g().is_bulk(id);
+        let own = |id| !g().is_out_of_band(id);
         self.staged.remove_one(range, kind, own).is_some()
     }
 
@@ -326,7 +326,7 @@ impl Inferior for Control {
             if reader::program_is_dead() {
                 return;
             }
-            pause::nap();
+            pause::sleep();
         }
         if !self.world.stop(None) {
             return;

@@ -50,7 +50,7 @@ impl Control {
                     StopReason::Breakpoint
                 }
                 Event::Stepped => StopReason::Stepped,
-                Event::Watch { id, kind, addr, .. } => self.bulk.reason(t, id, kind, addr),
+                Event::Watch { id, kind, addr, .. } => self.out_of_band.reason(t, id, kind, addr),
                 Event::Signal(n) => StopReason::Signal(n),
                 Event::Syscall { nr, entry } => StopReason::Syscall { nr, entry },
                 Event::Forked { child } => StopReason::Forked {

@@ -30,7 +30,7 @@ impl Watchdog {
     }
 
     /// Is it time to say what is waited for?
-    pub fn barks(&mut self) -> bool {
+    pub fn expired(&mut self) -> bool {
         let late = !self.told && now().saturating_sub(self.since) > PATIENCE_NS;
         self.told |= late;
         late

@@ -7,12 +7,12 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
-use super::{Control, roster};
+use super::{Control, watch_table};
 use crate::inferior::Refusal;
+use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_tables::attributes::Attributes;
-use ulpf_stub_tables::attributes::Wish;
 
 pub fn refusal(what: String, why: String, what_to_do: String) -> Refusal {
     Refusal {
@@ -33,13 +33,13 @@ pub fn no_numbers() -> Refusal {
 impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        let id = self.stage(range, kind, self.placement.wish)?;
+        let id = self.stage(range, kind, self.placement.wanted)?;
         let was = g().attributes(id).clone();
         self.set_attributes(
             id,
             Attributes {
                 stop: true,
-                bulk: false,
+                out_of_band: false,
                 // For `monitor ulpf last`.
                 log: true,
                 filter: was.filter.or_else(|| self.filters.find(range)),
@@ -54,28 +54,33 @@ impl Control {
         &mut self,
         range: WatchRange,
         kind: WatchKind,
-        wish: Wish,
+        placement: Placement,
     ) -> Result<WatchId, Refusal> {
         // What is switched off waits for whoever has set it.
-        let off = &self.off;
+        let off = &self.disabled;
         if let Some(id) = self.staged.restore_one(range, kind, |id| !off.has(id)) {
             return Ok(id);
         }
-        self.check(range, kind, wish)?;
+        self.check(range, kind, placement)?;
         let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
         let attributes = Attributes {
-            wish,
+            placement,
             ..Attributes::default()
         };
         self.set_attributes(id, attributes);
-        if wish == Wish::Register {
+        if placement == Placement::Register {
             self.force_register(id);
         }
         Ok(id)
     }
 
     /// Can it be armed?
-    pub fn check(&mut self, range: WatchRange, kind: WatchKind, wish: Wish) -> Result<(), Refusal> {
+    pub fn check(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        placement: Placement,
+    ) -> Result<(), Refusal> {
         let possible = if ulpf_stub_handlers::runtime::library_link::is_blind() {
             Err(refusal(
                 alloc::format!("cannot watch {} bytes at {}", range.len, range.start),
@@ -84,7 +89,7 @@ impl Control {
                     .into(),
                 "run it with ULPF_BACKEND=signal, which goes together with ulpf".into(),
             ))
-        } else if wish == Wish::Register {
+        } else if placement == Placement::Register {
             self.check_register(range, kind)
         } else {
             let guards = self.world.rest().guards();
@@ -97,7 +102,7 @@ impl Control {
         self.patches.classes.declassify();
         let watches = &mut self.world.rest().tables_mut().watches;
         watches.attributes.set(id, a);
-        roster::attributes_changed(id);
+        watch_table::attributes_changed(id);
     }
 
     /// Makes the staged set the one in force. Cheap when nothing has changed.
@@ -110,7 +115,7 @@ impl Control {
             return;
         }
         self.world.rest().tables_mut().watches.list = self.staged.list() as *const _;
-        roster::changed(&changes);
+        watch_table::changed(&changes);
         self.place(&changes);
         self.apply_guards();
         self.kick_system_calls();
@@ -137,7 +142,7 @@ impl Control {
         g().moved.store(some, SeqCst);
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
         self.refresh_filter();
-        self.note_vanished();
+        self.note_unmapped();
     }
 
     /// Threads that rest in a system call: the kernel may be writing to memory that is about to be moved or
@@ -153,7 +158,7 @@ impl Control {
             let all = g().threads.iter();
             all.filter(move |t| t.state() == State::InSyscall && !vforks(t))
         };
-        waiting().for_each(super::world::nudge);
+        waiting().for_each(super::world::send_park_signals);
         waiting().for_each(super::world::pull_out);
     }
 
@@ -162,7 +167,7 @@ impl Control {
     pub fn kick_system_calls(&self) {
         for t in g().threads.iter() {
             if t.state() == ulpf_stub_handlers::runtime::thread::State::InSyscall {
-                super::world::nudge(t);
+                super::world::send_park_signals(t);
             }
         }
     }

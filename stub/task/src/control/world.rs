@@ -16,7 +16,7 @@ use ulpf_stub_handlers::runtime::park::futex_wake;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
-pub fn nudge(t: &Thread) {
+pub fn send_park_signals(t: &Thread) {
     let (serial, tid) = (t.serial.load(SeqCst), t.tid());
     // Who is about to execute another program waits for us here (`syscalls::exec`).
     g().nudged.store(tid as u32, SeqCst);
@@ -108,7 +108,7 @@ fn stop(except: Option<&Thread>) -> bool {
             pending = true;
             // Again every 100 ms: a signal is never lost, but a thread may have died.
             if t.tid() != 0 && rounds.is_multiple_of(10) && !(rounds > 0 && died(t)) {
-                nudge(t);
+                send_park_signals(t);
             }
         }
         if !pending {
@@ -117,7 +117,7 @@ fn stop(except: Option<&Thread>) -> bool {
         if g().threads.iter().next().is_none() || super::reader::program_is_dead() {
             return false;
         }
-        if watchdog.barks() {
+        if watchdog.expired() {
             let waiting = g().threads.iter().filter(|t| !skip(t) && !t.rests());
             super::watchdog::threads_run(waiting, except);
         }
@@ -169,7 +169,7 @@ pub fn pull_out(t: &Thread) {
     while t.state() == State::InSyscall {
         let seen = g().event.load(SeqCst);
         if rounds % 10 == 0 {
-            nudge(t);
+            send_park_signals(t);
         }
         if t.state() != State::InSyscall || super::reader::program_is_dead() {
             return;

@@ -7,15 +7,15 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::listed;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
-use super::{Control, roster};
+use super::{Control, watch_table};
 use crate::inferior::Refusal;
+use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_tables::attributes::Wish;
 
 #[derive(Default)]
-pub struct Off(Vec<(WatchId, WatchRange, WatchKind)>);
+pub struct Disabled(Vec<(WatchId, WatchRange, WatchKind)>);
 
-impl Off {
+impl Disabled {
     pub fn list(&self) -> impl Iterator<Item = (WatchId, WatchRange, WatchKind)> + '_ {
         self.0.iter().copied()
     }
@@ -49,7 +49,7 @@ fn refusal(id: WatchId, why: &str, what_to_do: &str) -> Refusal {
 
 impl Control {
     pub fn switch_off(&mut self, id: WatchId) -> Result<(), Refusal> {
-        if self.off.has(id) {
+        if self.disabled.has(id) {
             return Ok(());
         }
         if self.heap.list().any(|(heap, _)| heap == id) {
@@ -64,26 +64,30 @@ impl Control {
         let Some((range, kind)) = self.staged.remove_id(id) else {
             return Err(nobody(id));
         };
-        roster::switched_off(id, range, kind);
-        self.off.0.push((id, range, kind));
+        watch_table::switched_off(id, range, kind);
+        self.disabled.0.push((id, range, kind));
         Ok(())
     }
 
     pub fn switch_on(&mut self, id: WatchId) -> Result<(), Refusal> {
-        let Some((_, range, kind)) = self.off.find(id).and_then(|at| self.off.0.get(at)).copied()
+        let Some((_, range, kind)) = self
+            .disabled
+            .find(id)
+            .and_then(|at| self.disabled.0.get(at))
+            .copied()
         else {
             return match self.staged.holds(id) {
                 true => Ok(()),
                 false => Err(nobody(id)),
             };
         };
-        let wish = g().attributes(id).wish;
-        self.check(range, kind, wish)?;
-        self.off.forget(id);
+        let placement = g().attributes(id).placement;
+        self.check(range, kind, placement)?;
+        self.disabled.forget(id);
         if !self.staged.insert_again(id, range, kind) {
             return Err(nobody(id));
         }
-        if wish == Wish::Register {
+        if placement == Placement::Register {
             self.force_register(id);
         }
         Ok(())
@@ -91,7 +95,7 @@ impl Control {
 
     /// What the debugger has in its own table it takes away and puts back as it likes.
     fn own(&self, id: WatchId) -> Result<(), Refusal> {
-        match self.staged.holds(id) && !g().is_bulk(id) {
+        match self.staged.holds(id) && !g().is_out_of_band(id) {
             true => Err(refusal(
                 id,
                 "it is the debugger's own",

@@ -24,11 +24,11 @@ pub fn control_at(number: u64) -> u64 {
 
 /// Each thread's part, the one of the first thread first.
 #[derive(Clone)]
-pub struct Crew {
+pub struct ThreadedProgram {
     pub parts: Vec<Program>,
 }
 
-impl Crew {
+impl ThreadedProgram {
     pub fn epochs(&self) -> &[Vec<Watch>] {
         &self.parts[0].epochs
     }
@@ -104,7 +104,7 @@ impl Crew {
     }
 
     /// `None`: it has one thread.
-    pub fn parse(text: &str) -> Result<Option<Crew>> {
+    pub fn parse(text: &str) -> Result<Option<ThreadedProgram>> {
         let mut texts: Vec<String> = vec![];
         for line in text.lines() {
             if line.starts_with("part ") {
@@ -118,7 +118,7 @@ impl Crew {
         let parts = texts.iter().map(|t| Program::parse(t));
         let parts = parts.collect::<Result<Vec<_>>>()?;
         ensure!(parts.len() as u64 <= MOST, "too many threads");
-        Ok((!parts.is_empty()).then_some(Crew { parts }))
+        Ok((!parts.is_empty()).then_some(ThreadedProgram { parts }))
     }
 }
 

@@ -17,7 +17,7 @@ use ulpf_stub_handlers::runtime::debug_registers;
 const NAMED: usize = 8;
 
 #[derive(Default)]
-pub struct Vanished {
+pub struct Unmapped {
     gone: BTreeMap<u32, WatchRange>,
     /// The system call that changes the program's mappings now.
     pub call: Option<u64>,
@@ -25,7 +25,7 @@ pub struct Vanished {
 
 impl Control {
     /// After guards were applied: which watches have lost their memory, which have it again?
-    pub fn note_vanished(&mut self) {
+    pub fn note_unmapped(&mut self) {
         let mut gone = BTreeMap::new();
         for (start, end) in g().guards().unmapped() {
             self.staged.list().for_each_overlap(
@@ -45,9 +45,9 @@ impl Control {
                 .filter(|(_, range)| !mapped(range.start))
                 .map(|(id, range)| (id.0, range)),
         );
-        let call = self.vanished.call.take();
-        let was = core::mem::replace(&mut self.vanished.gone, gone);
-        let now = &self.vanished.gone;
+        let call = self.unmapped.call.take();
+        let was = core::mem::replace(&mut self.unmapped.gone, gone);
+        let now = &self.unmapped.gone;
         let mut text = String::new();
         let lost = now.iter().filter(|(id, _)| !was.contains_key(id));
         mark(lost.clone(), 1);

@@ -23,7 +23,7 @@ pub const PLACE: TargetAddr = TargetAddr(0x756c_7066_0000_0000);
 const TAIL: u64 = 512;
 
 #[derive(Default)]
-pub struct Bulk {
+pub struct OutOfBand {
     /// The debugger watches the byte.
     pub understood: bool,
     /// The watch of the last reported stop; its thread's ring and id; the first byte that was hit.
@@ -34,7 +34,7 @@ pub fn is_place(range: WatchRange) -> bool {
     range.start == PLACE
 }
 
-impl Bulk {
+impl OutOfBand {
     /// What the debugger is told of a hit.
     pub fn reason(
         &mut self,
@@ -43,9 +43,9 @@ impl Bulk {
         kind: WatchKind,
         addr: TargetAddr,
     ) -> StopReason {
-        let bulk = g().is_bulk(id);
-        self.last = bulk.then(|| (id, t.index.load(Relaxed), t.tid() as u32, addr));
-        match bulk && self.understood {
+        let out_of_band = g().is_out_of_band(id);
+        self.last = out_of_band.then(|| (id, t.index.load(Relaxed), t.tid() as u32, addr));
+        match out_of_band && self.understood {
             true => StopReason::Watch {
                 kind: WatchKind::Access,
                 addr: PLACE,

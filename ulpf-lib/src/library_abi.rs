@@ -5,11 +5,11 @@
 //! stead, it does elsewhere: at an alias, in thunks. So each side has something to tell the other:
 //! ```text
 //!  library                                          stub
-//!  Card, before the code of its SIGSEGV handler ──▶ reads it when the program installs that handler,
-//!    where the Door is                              or when it comes and finds it installed
-//!  Door::stub ◀──────────────────────────────────── there is one
-//!  Door::pages, changer, generation ──────────────▶ whose fault is this, and whose system call?
-//!  prctl(CALL, …) ────────────────────────────────▶ Told: an access that was made elsewhere; what stands in code
+//!  AbiHeader, before the code of its SIGSEGV handler ──▶ reads it when the program installs that handler,
+//!    where the AbiTable is                              or when it comes and finds it installed
+//!  AbiTable::stub ◀──────────────────────────────────── there is one
+//!  AbiTable::pages, changer, generation ──────────────▶ whose fault is this, and whose system call?
+//!  prctl(CALL, …) ────────────────────────────────▶ AccessReport: an access that was made elsewhere; what stands in code
 //! ```
 //! To a kernel without a stub [`CALL`] is no operation that it knows (EINVAL).
 
@@ -21,7 +21,7 @@ use crate::guard::PageMap;
 pub const CALL: u64 = u32::from_le_bytes(*b"ulpf") as u64;
 /// Nothing but the answer 0.
 pub const HELLO: u64 = 1;
-/// The third is the address of a [`Told`]. 1: the thread is to stop for it, once it is back in the program.
+/// The third is the address of a [`AccessReport`]. 1: the thread is to stop for it, once it is back in the program.
 pub const TELL: u64 = 2;
 /// Copies (to, from, length) of the program's memory, as the program knows it and without a hit: code without
 /// breakpoints and patches, guarded memory. How many bytes.
@@ -35,23 +35,23 @@ pub const RUNS: u64 = 5;
 /// Lies before the first instruction of the library's handler of SIGSEGV.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Card {
+pub struct AbiHeader {
     /// [`MAGIC`].
     pub magic: u64,
     /// [`VERSION`].
     pub version: u64,
-    /// The [`Door`]'s address less that of this word.
-    pub door: i64,
+    /// The [`AbiTable`]'s address less that of this word.
+    pub table: i64,
 }
 
-/// [`Card::magic`].
+/// [`AbiHeader::magic`].
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ulpfdoor");
 /// Of everything in this file, and of [`PageMap`].
 pub const VERSION: u64 = 1;
 
 /// What the library shows.
 #[repr(C)]
-pub struct Door {
+pub struct AbiTable {
     /// Not 0: a stub serves this program. Written by the stub only.
     pub stub: AtomicU32,
     /// Not 0: no page guards, but something that does not see what is performed elsewhere.
@@ -64,10 +64,10 @@ pub struct Door {
     pub pages: PageMap,
 }
 
-impl Door {
+impl AbiTable {
     /// No stub, no guards, no changes.
-    pub const fn new() -> Door {
-        Door {
+    pub const fn new() -> AbiTable {
+        AbiTable {
             stub: AtomicU32::new(0),
             blind: AtomicU32::new(0),
             changer: AtomicU64::new(0),
@@ -77,23 +77,23 @@ impl Door {
     }
 }
 
-impl Default for Door {
-    fn default() -> Door {
-        Door::new()
+impl Default for AbiTable {
+    fn default() -> AbiTable {
+        AbiTable::new()
     }
 }
 
 /// What an instruction, or a system call, has done.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Told {
+pub struct AccessReport {
     /// The instruction, or the function that has made the call.
     pub pc: u64,
     /// The `ucontext_t` that is returned to, with the registers after the instruction; 0: a system call.
     pub context: u64,
     /// The library's stack: a stop waits until the thread has left it, or has returned to `context`.
     pub stack: [u64; 2],
-    /// [`Made`], so many.
+    /// [`AccessRecord`], so many.
     pub made: u64,
     /// How many.
     pub count: u64,
@@ -110,7 +110,7 @@ pub struct Told {
 /// One access.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Made {
+pub struct AccessRecord {
     /// First byte.
     pub addr: u64,
     /// In bytes.

@@ -16,11 +16,11 @@ from lib.tmux import Screen
 
 def ask(by, pid, **words):
     """One request to the ulpf `by`, and its answer."""
-    with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(30)
-        door.connect(f"\0ulpf/{by}")
-        door.sendall(json.dumps({"pid": pid, **words}).encode() + b"\n")
-        return json.loads(door.makefile().readline())
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(30)
+        control.connect(f"\0ulpf/{by}")
+        control.sendall(json.dumps({"pid": pid, **words}).encode() + b"\n")
+        return json.loads(control.makefile().readline())
 
 
 def listed(by, pid):
@@ -29,8 +29,8 @@ def listed(by, pid):
 
 
 @ulpf_only
-class Door(PluginCase):
-    def door(self, gdb, **words):
+class ControlSocket(PluginCase):
+    def control(self, gdb, **words):
         return ask(gdb.server.process.pid, gdb.server.program_pid, **words)
 
     def listed(self, gdb):
@@ -92,14 +92,14 @@ class Door(PluginCase):
         entries = self.listed(gdb)
         self.assertEqual([w["state"] for w in entries.values()], ["armed"] * 3)
         a, b, c = entries
-        self.assertEqual(self.door(gdb, do="off", watch=b), {"watch": b})
+        self.assertEqual(self.control(gdb, do="off", watch=b), {"watch": b})
         self.assertEqual(self.listed(gdb)[b]["state"], "off")
         self.assertEqual(self.row(gdb, 2)["Lives"], "off")
         self.assertStop(gdb("continue"), 3, "c", 30, 31)
         self.assertEqual((self.counted(gdb, 1), self.counted(gdb, 2)), ((1, 1), (0, 0)))
-        self.assertEqual(self.door(gdb, do="delete", watch=c), {"watch": c})
-        self.assertEqual(self.door(gdb, do="off", watch=a), {"watch": a})
-        self.assertEqual(self.door(gdb, do="on", watch=a), {"watch": a})
+        self.assertEqual(self.control(gdb, do="delete", watch=c), {"watch": c})
+        self.assertEqual(self.control(gdb, do="off", watch=a), {"watch": a})
+        self.assertEqual(self.control(gdb, do="on", watch=a), {"watch": a})
         self.assertStop(gdb("continue"), 1, "a", 11, 12)
         self.assertEqual(self.counted(gdb, 1), (2, 2))
         self.assertEqual(self.row(gdb, 3)["Lives"], "taken")
@@ -116,22 +116,22 @@ class Door(PluginCase):
         self.assertChange(gdb("continue"), 2, "b", 20, 21)
         self.assertEqual(self.listed(gdb), {})
         for what in "off", "delete", "on":
-            self.assertIn("watch 1 is the debugger's own: change it there", self.door(gdb, do=what, watch=1)["refused"])
-            self.assertIn("there is no watch 7", self.door(gdb, do=what, watch=7)["refused"])
-            self.assertIn("there is no watch 0", self.door(gdb, do=what, watch=0)["refused"])
-        self.assertIn("there is no variable `nonsense`", self.door(gdb, do="add", spec="nonsense")["refused"])
+            self.assertIn("watch 1 is the debugger's own: change it there", self.control(gdb, do=what, watch=1)["refused"])
+            self.assertIn("there is no watch 7", self.control(gdb, do=what, watch=7)["refused"])
+            self.assertIn("there is no watch 0", self.control(gdb, do=what, watch=0)["refused"])
+        self.assertIn("there is no variable `nonsense`", self.control(gdb, do="add", spec="nonsense")["refused"])
         self.assertIn("is not watched here", ask(gdb.server.process.pid, 1, do="list")["refused"])
         gdb("delete 2")
         self.assertExits(gdb, 0, "five: done")
 
     def test_through_exec(self):
-        """Another program has another stub: nobody's watches, and the door is open."""
+        """Another program has another stub: nobody's watches, and the control socket is open."""
         gdb = self.session("relay", "1")
-        self.assertIn("watch", self.door(gdb, do="add", spec="environ"))
+        self.assertIn("watch", self.control(gdb, do="add", spec="environ"))
         gdb("catch exec")
         self.assertSays(gdb("continue"), r"Catchpoint \d+ \(exec'd ")
         self.assertEqual(self.listed(gdb), {})
-        self.assertIn("watch", self.door(gdb, do="add", spec="environ"))
+        self.assertIn("watch", self.control(gdb, do="add", spec="environ"))
         self.assertEqual([w["spec"] for w in self.listed(gdb).values()], ["environ"])
 
     def test_the_program_is_gone(self):
@@ -152,9 +152,9 @@ class Door(PluginCase):
         def change():
             try:
                 while not done.is_set():
-                    new = self.door(gdb, do="add", spec="bank.transfers")["watch"]
+                    new = self.control(gdb, do="add", spec="bank.transfers")["watch"]
                     for what in "off", "on", "off", "delete":
-                        if self.door(gdb, do=what, watch=new) != {"watch": new}:
+                        if self.control(gdb, do=what, watch=new) != {"watch": new}:
                             wrong.append((what, new))
                     seen[0] += 1
             except Exception as e:
@@ -194,7 +194,7 @@ class Door(PluginCase):
         gdb = self.session("bank", "1000", "0", options=SEEN)
         for _ in range(20):
             self.resume(gdb)
-            thread = threading.Thread(target=lambda: self.door(gdb, do="add", spec="bank.transfers"))
+            thread = threading.Thread(target=lambda: self.control(gdb, do="add", spec="bank.transfers"))
             thread.start()
             os.kill(gdb.server.program_pid, signal.SIGINT)
             self.assertSays(gdb.answer(), r"received signal SIGINT")

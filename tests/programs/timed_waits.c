@@ -39,11 +39,11 @@ static void ended(const char *what, long begun, long least, int right)
 {
 	if (now() - begun < least) {
 		early++;
-		printf("naps: %s was early by %ld ns\n", what, least - (now() - begun));
+		printf("timed_waits: %s was early by %ld ns\n", what, least - (now() - begun));
 	}
 	if (!right) {
 		odd++;
-		printf("naps: %s: %s\n", what, strerror(errno));
+		printf("timed_waits: %s: %s\n", what, strerror(errno));
 	}
 }
 
@@ -73,11 +73,11 @@ static void *write_much(void *unused)
 	while (!done) {
 		if (write(bulk[1], block, sizeof block) != sizeof block) {
 			odd++;
-			puts("naps: a write ended halfway");
+			puts("timed_waits: a write ended halfway");
 		}
 		if (writev(bulk[1], parts, 4) != sizeof block) {
 			odd++;
-			puts("naps: a writev ended halfway");
+			puts("timed_waits: a writev ended halfway");
 		}
 	}
 	close(bulk[1]);
@@ -109,7 +109,7 @@ static void *send_much(void *unused)
 		memcpy(CMSG_DATA(first), &wide[1], sizeof(int));
 		if (sendmsg(wide[1], &message, 0) != sizeof bytes) {
 			odd++;
-			puts("naps: a sendmsg ended halfway");
+			puts("timed_waits: a sendmsg ended halfway");
 		}
 	}
 	shutdown(wide[1], SHUT_WR);
@@ -137,7 +137,7 @@ static void *take_slowly(void *unused)
 		for (long i = 0; i < n; i++, at++)
 			if (part[i] != at % 100000 % 250) {
 				odd++;
-				puts("naps: a sendmsg went on at another byte");
+				puts("timed_waits: a sendmsg went on at another byte");
 				break;
 			}
 		struct cmsghdr *first = CMSG_FIRSTHDR(&message);
@@ -151,7 +151,7 @@ static void *take_slowly(void *unused)
 	}
 	if (descriptors != (long)(at / 100000)) {
 		odd++;
-		printf("naps: %ld descriptors with %lu messages\n", descriptors, at / 100000);
+		printf("timed_waits: %ld descriptors with %lu messages\n", descriptors, at / 100000);
 	}
 	return unused;
 }
@@ -213,7 +213,7 @@ static void *receive_all(void *unused)
 	while ((n = recv(sockets[0], block, sizeof block, MSG_WAITALL)) > 0)
 		if (n != sizeof block && !done) {
 			odd++;
-			printf("naps: a recv ended at %ld\n", n);
+			printf("timed_waits: a recv ended at %ld\n", n);
 		}
 	return unused;
 }
@@ -270,6 +270,6 @@ int main(int argc, char **argv)
 	pthread_join(thread, 0);
 	for (int i = 0; i < 5; i++)
 		pthread_join(more[i], 0);
-	printf("naps: %ld odd, %ld early, %s\n", odd, early, rounds > 1 ? "some rounds" : "hardly a round");
+	printf("timed_waits: %ld odd, %ld early, %s\n", odd, early, rounds > 1 ? "some rounds" : "hardly a round");
 	return odd || early;
 }

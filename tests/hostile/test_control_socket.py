@@ -14,11 +14,11 @@ from lib.users import ALICE, as_root, becomes, no_other_users
 
 
 def ask(by, pid, **words):
-    with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(30 * PATIENCE)
-        door.connect(f"\0ulpf/{by}")
-        door.sendall(json.dumps({"pid": pid, **words}).encode() + b"\n")
-        return json.loads(door.makefile().readline())
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(30 * PATIENCE)
+        control.connect(f"\0ulpf/{by}")
+        control.sendall(json.dumps({"pid": pid, **words}).encode() + b"\n")
+        return json.loads(control.makefile().readline())
 
 
 def descriptors(pid):
@@ -91,7 +91,7 @@ class Watched:
 
 
 @ulpf_only
-class Door(Case):
+class ControlSocket(Case):
     def answers(self, watched):
         try:
             return "watches" in ask(watched.ulpf.pid, watched.pid(), do="list")
@@ -132,11 +132,11 @@ class Door(Case):
         watched = Watched(self)
         self.assertTrue(wait_until(lambda: self.answers(watched), 20))
         for says in b"", b'{"do":':
-            with socket.socket(socket.AF_UNIX) as door:
-                door.settimeout(30 * PATIENCE)
-                door.connect(f"\0ulpf/{watched.ulpf.pid}")
-                door.sendall(says)
-                self.assertEqual(door.recv(100), b"")
+            with socket.socket(socket.AF_UNIX) as control:
+                control.settimeout(30 * PATIENCE)
+                control.connect(f"\0ulpf/{watched.ulpf.pid}")
+                control.sendall(says)
+                self.assertEqual(control.recv(100), b"")
 
     def squat(self, by, backlog, **options):
         squatter = subprocess.Popen([PYTHON, "-c", SQUAT, str(by), str(backlog)], stdin=subprocess.PIPE, cwd="/",

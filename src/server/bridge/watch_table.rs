@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use ulpf_bridge::{Capabilities, Feature, Filter, Kind, WatchSpec};
 use ulpf_lib::ring;
 
-/// Where GDB watches a byte for the plugin's sake (`stub/task/src/control/bulk.rs` has the same place).
+/// Where GDB watches a byte for the plugin's sake (`stub/task/src/control/out_of_band.rs` has the same place).
 pub const PLACE: u64 = 0x756c_7066_0000_0000;
 
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ impl Watch {
 }
 
 #[derive(Default)]
-pub struct Book {
+pub struct WatchTable {
     pub watches: BTreeMap<u32, Watch>,
     by_there: HashMap<u64, u32>,
     /// The debugger's own, by their bytes.
@@ -124,7 +124,7 @@ pub struct Book {
     pub why: Option<String>,
 }
 
-impl Book {
+impl WatchTable {
     pub fn add(&mut self, watch: Watch) -> u32 {
         self.last += 1;
         if let Some(there) = watch.there {
@@ -215,14 +215,14 @@ mod tests {
 
     #[test]
     fn numbers() {
-        let mut book = Book::default();
+        let mut table = WatchTable::default();
         let watch = |there| Watch {
             there: Some(there),
             ..Watch::new(0x1000, 4, Kind::Write)
         };
-        assert_eq!((book.add(watch(7)), book.add(watch(9))), (1, 2));
+        assert_eq!((table.add(watch(7)), table.add(watch(9))), (1, 2));
         assert_eq!(
-            (book.number(7), book.number(9), book.number(1)),
+            (table.number(7), table.number(9), table.number(1)),
             (Some(1), Some(2), None)
         );
         let own = Watch {
@@ -230,14 +230,14 @@ mod tests {
             ..watch(4)
         };
         let spec = WatchSpec::plain(0x1000, 4, Kind::Write);
-        assert_eq!((book.add(own.clone()), book.add(own)), (3, 4));
-        let mut taken = [book.taken(&spec), book.taken(&spec)];
+        assert_eq!((table.add(own.clone()), table.add(own)), (3, 4));
+        let mut taken = [table.taken(&spec), table.taken(&spec)];
         taken.sort();
-        assert_eq!((taken, book.taken(&spec)), ([Some(3), Some(4)], None));
-        book.is_now(2, None);
-        assert_eq!(book.number(9), None);
-        book.is_now(2, Some(7));
-        assert_eq!(book.number(7), Some(2));
-        assert!(book.remove(2).is_some() && book.number(7).is_none() && book.next() == 5);
+        assert_eq!((taken, table.taken(&spec)), ([Some(3), Some(4)], None));
+        table.is_now(2, None);
+        assert_eq!(table.number(9), None);
+        table.is_now(2, Some(7));
+        assert_eq!(table.number(7), Some(2));
+        assert!(table.remove(2).is_some() && table.number(7).is_none() && table.next() == 5);
     }
 }

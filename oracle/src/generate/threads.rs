@@ -4,8 +4,8 @@
 use super::{Member, Plan};
 use crate::asm::Asm;
 use crate::corpus::Rng;
-use crate::crew::{code_at, control_at};
 use crate::program::*;
+use crate::threads::{code_at, control_at};
 use std::rc::Rc;
 
 /// The bytes of one thread: address and length, in order.
@@ -19,7 +19,7 @@ impl Member {
 }
 
 /// The plans of 2 to 4 threads.
-pub fn crew(judge: Judge, seed: u64) -> Vec<Plan> {
+pub fn threads(judge: Judge, seed: u64) -> Vec<Plan> {
     let mut rng = Rng(super::mix(seed, 0xc4e3));
     let count = 2 + rng.below(3);
     let epochs = 1 + rng.below(3) as usize;

@@ -1,7 +1,7 @@
 //! Where the bodies of patches lie: memory within reach of a jump from the program's code, at places
 //! where the jump's bytes come out right (see `engine/src/patch`).
 //!
-//! A room is in nobody's way: where the program break or the stack will grow, the room is taken only if
+//! A cave is in nobody's way: where the program break or the stack will grow, the cave is taken only if
 //! there is no other, as far away as it gets, and given back before the break arrives
 //! (`syscalls::affected`).
 
@@ -19,30 +19,30 @@ use ulpf_lib::{PAGE_SIZE, TargetAddr};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
 
-const ROOM: u64 = 4 << 20;
+const CAVE_SIZE: u64 = 4 << 20;
 const CELL: u64 = 16;
-const ROOMS: usize = 128;
+const MOST_CAVES: usize = 128;
 /// How far a jump reaches, less a little.
 const REACH: u64 = (1 << 31) - (1 << 25);
 /// Lowest address that may be mapped, as a rule.
 const LOWEST: u64 = 0x1_0000;
-/// Distance that a room keeps from what may grow.
+/// Distance that a cave keeps from what may grow.
 const ASIDE: u64 = 64 << 20;
 /// The same, from the program break.
 const FROM_BREAK: u64 = 1 << 30;
 
-pub struct Rooms(Vec<Room>);
+pub struct CodeCaves(Vec<CodeCave>);
 
-struct Room {
+struct CodeCave {
     start: u64,
     len: u64,
     /// A bit for each cell.
     used: Vec<u64>,
 }
 
-impl Rooms {
-    pub fn new() -> Rooms {
-        Rooms(Vec::new())
+impl CodeCaves {
+    pub fn new() -> CodeCaves {
+        CodeCaves(Vec::new())
     }
 
     pub fn count(&self) -> usize {
@@ -58,7 +58,7 @@ impl Rooms {
         maps: &Snapshot,
     ) -> Option<u64> {
         let cells = size.div_ceil(CELL);
-        if let Some(at) = self.0.iter().find_map(|room| room.find(group, cells)) {
+        if let Some(at) = self.0.iter().find_map(|cave| cave.find(group, cells)) {
             return Some(at);
         }
         for free in places(group, maps) {
@@ -69,8 +69,8 @@ impl Rooms {
                 continue;
             };
             let start = free.start.max(to & !(16 * PAGE_SIZE - 1));
-            let len = ROOM.min(free.end - start);
-            if self.0.len() < ROOMS
+            let len = CAVE_SIZE.min(free.end - start);
+            if self.0.len() < MOST_CAVES
                 && self.add(rest, start, len)
                 && let Some(at) = self.0.last().and_then(|r| r.find(group, cells))
             {
@@ -92,9 +92,9 @@ impl Rooms {
             return false;
         }
         rest.guards().exclude(TargetAddr(start), len);
-        let rooms = &mut rest.tables_mut().patches.rooms;
-        rooms.push((start, start + len));
-        self.0.push(Room {
+        let caves = &mut rest.tables_mut().patches.caves;
+        caves.push((start, start + len));
+        self.0.push(CodeCave {
             start,
             len,
             used: alloc::vec![0; (len / CELL).div_ceil(64) as usize],
@@ -102,14 +102,14 @@ impl Rooms {
         true
     }
 
-    /// The bytes `[at, at + size)` of a room are in use, or no longer.
+    /// The bytes `[at, at + size)` of a cave are in use, or no longer.
     pub fn take(&mut self, at: u64, size: u64, take: bool) {
-        let Some(room) = self.0.iter_mut().find(|r| r.range().contains(&at)) else {
+        let Some(cave) = self.0.iter_mut().find(|r| r.range().contains(&at)) else {
             return;
         };
-        let first = (at - room.start) / CELL;
+        let first = (at - cave.start) / CELL;
         for n in first..first + size.div_ceil(CELL) {
-            if let Some(w) = room.used.get_mut(n as usize / 64) {
+            if let Some(w) = cave.used.get_mut(n as usize / 64) {
                 if take {
                     *w |= 1 << (n % 64);
                 } else {
@@ -119,24 +119,24 @@ impl Rooms {
         }
     }
 
-    /// Gives the rooms in `[start, end)` back: which they were.
+    /// Gives the caves in `[start, end)` back: which they were.
     pub fn forget(&mut self, rest: &mut AtRest, start: u64, end: u64) -> Vec<Range<u64>> {
-        let all = self.0.iter().map(Room::range);
+        let all = self.0.iter().map(CodeCave::range);
         let gone: Vec<_> = all.filter(|r| r.start < end && start < r.end).collect();
         self.0.retain(|r| !gone.contains(&r.range()));
-        for room in &gone {
-            let len = room.end - room.start;
+        for cave in &gone {
+            let len = cave.end - cave.start;
             // SAFETY: our own mapping, with the world at rest; nobody is in it.
-            let _ = unsafe { sys!(k::__NR_munmap, room.start, len) };
-            rest.guards().include(TargetAddr(room.start), len);
-            let rooms = &mut rest.tables_mut().patches.rooms;
-            rooms.retain(|r| r.0 != room.start);
+            let _ = unsafe { sys!(k::__NR_munmap, cave.start, len) };
+            rest.guards().include(TargetAddr(cave.start), len);
+            let caves = &mut rest.tables_mut().patches.caves;
+            caves.retain(|r| r.0 != cave.start);
         }
         gone
     }
 }
 
-impl Room {
+impl CodeCave {
     fn range(&self) -> Range<u64> {
         self.start..self.start + self.len
     }
@@ -199,7 +199,7 @@ fn places(group: &Group, maps: &Snapshot) -> Vec<Range<u64>> {
         // The nearest to the code first, of large gaps more than one.
         let from = match start > here {
             true => start,
-            false => end.saturating_sub(ROOM).max(start),
+            false => end.saturating_sub(CAVE_SIZE).max(start),
         };
         all.push((rank, from..end));
         if from != start {

@@ -35,7 +35,12 @@ pub fn changed(changes: &Changes) {
 
 fn bits(a: &Attributes) -> u32 {
     let logged = if a.log { listed::LOGGED } else { 0 };
-    logged | if a.bulk { listed::BULK } else { 0 }
+    logged
+        | if a.out_of_band {
+            listed::OUT_OF_BAND
+        } else {
+            0
+        }
 }
 
 /// A watch takes effect no more and can be switched on again. It may not have been listed yet.

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 
 	arguments = argv;
 	if (argc > 1 && !strcmp(argv[1], "again")) {
-		puts("comers: executed");
+		puts("thread_churn: executed");
 		return 0;
 	}
 	ready();
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 		for (int i = 0; i < THREADS; i++)
 			pthread_join(threads[i], NULL);
 	}
-	printf("comers: %d threads, count %ld\n", ROUNDS * THREADS, count);
+	printf("thread_churn: %d threads, count %ld\n", ROUNDS * THREADS, count);
 	fflush(stdout);
 	if (argc > 1) {
 		pthread_t other;

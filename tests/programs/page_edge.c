@@ -36,7 +36,7 @@ int main(void)
 		if (!sigsetjmp(back, 1))
 			*(volatile long *)(page + 4092) = 5;
 		else
-			printf("brink: fault at page + %td, its last byte is %d\n", at - page, page[4095]);
+			printf("page_edge: fault at page + %td, its last byte is %d\n", at - page, page[4095]);
 	}
 	return 0;
 }

@@ -1,6 +1,6 @@
-/* Stores to watched memory while signals hail down, among them those that ulpf lives on:
+/* Stores to watched memory while signals flood the thread, among them those that ulpf lives on:
  *
- *   hail STORES
+ *   signal_flood STORES
  *
  * Says what it has counted and computed, in general and in vector registers. */
 #define _GNU_SOURCE
@@ -44,7 +44,7 @@ static __attribute__((noinline)) void four(volatile long *page, long i)
 		abort();
 }
 
-static void *hail(void *thread)
+static void *send_signals(void *thread)
 {
 	sigset_t all;
 
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
 		sigaction(signals[n], &action, NULL);
 	ready();
 	setitimer(ITIMER_REAL, &each, NULL);
-	pthread_create(&sender, NULL, hail, (void *)pthread_self());
+	pthread_create(&sender, NULL, send_signals, (void *)pthread_self());
 	for (long i = 0; i < stores; i++) {
 		cells[0] = i;
 		up = up * 1.0000001 + down;
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 	pthread_join(sender, NULL);
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
-	printf("hail: %ld stores, %f %f %lx, %ld of %d queued, %s\n", cells[1], up, down, mixed, queued_taken, QUEUED,
+	printf("signal_flood: %ld stores, %f %f %lx, %ld of %d queued, %s\n", cells[1], up, down, mixed, queued_taken, QUEUED,
 	       cells[2] == taken ? "all taken" : "some lost");
 	return 0;
 }
