@@ -127,6 +127,27 @@ class Leaving(Command):
         self.assertTrue(wait_until(lambda: handlers(program.pid)[-1][1] & ~0x180000000 == 0, 20), handlers(program.pid))
         self.assertIsNone(program.poll())
 
+    def test_alternate_stacks_are_the_programs_again(self):
+        """Of each thread, and of a child that nobody follows; with and without somebody who has come and gone."""
+        said = sorted(f"{who}: its stack" for who in ("first", "second", "third", "main", "child"))
+        for watched, leaves in (False, False), (True, True), (True, False):
+            with self.subTest(watched=watched, leaves=leaves):
+                program = subprocess.Popen([example("alternate")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                           start_new_session=True)
+                for clean in program.stdout.close, program.stdin.close, program.wait, program.kill:
+                    self.addCleanup(clean)
+                self.assertEqual(program.stdout.readline(), "ready\n")
+                if watched:
+                    before = handlers(program.pid)
+                    watcher = self.start("attach", "-w", "count", str(program.pid))
+                    self.wait_for(watcher, "hit", 10)
+                if leaves:
+                    watcher.send_signal(signal.SIGINT)
+                    self.assertEqual(watcher.wait(20 * PATIENCE), 0)
+                    self.assertTrue(wait_until(lambda: handlers(program.pid) == before))
+                out, _ = program.communicate("now\n", timeout=20 * PATIENCE)
+                self.assertEqual((sorted(out.split("\n")[:-1]), program.returncode), (said, 0))
+
     def test_ignored_signals_stay_ignored(self):
         """nohup ulpf attach"""
         program = self.spin()

@@ -63,7 +63,7 @@ extern "C" fn ulpf_unmap_ours() {
 pub fn leave_child(uc: &UContext) {
     let (start, end) = machine().image;
     // SAFETY: the boot stack, the end of the image, which nobody uses after boot.
-    let Some(copy) = (unsafe { copy_frame(uc, end) }) else {
+    let Some(copy) = (unsafe { copy_frame(uc, end, 64 << 10) }) else {
         return;
     };
     let top = (copy as *mut UContext as u64 - 8) & !15;

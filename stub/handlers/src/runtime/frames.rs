@@ -2,11 +2,12 @@
 
 use super::frame::{SigFrame, UContext, fpstate_len};
 
-/// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack.
+/// Copies the handler's frame (context, siginfo, fpstate) to the top of another stack; `None`: it has more than
+/// `room` bytes.
 ///
 /// # Safety
-/// `uc` is a handler's own frame, and nobody uses the uppermost 64 KiB of that stack.
-pub unsafe fn copy_frame<'a>(uc: &UContext, stack_top: u64) -> Option<&'a mut UContext> {
+/// `uc` is a handler's own frame, and nobody uses the uppermost `room` bytes and 512 more of that stack.
+pub unsafe fn copy_frame<'a>(uc: &UContext, stack_top: u64, room: u64) -> Option<&'a mut UContext> {
     let from = (uc as *const UContext as u64) - 8;
     // SAFETY: our own frame.
     let (fp_len, _) = unsafe { fpstate_len(uc.fpstate) };
@@ -16,7 +17,7 @@ pub unsafe fn copy_frame<'a>(uc: &UContext, stack_top: u64) -> Option<&'a mut UC
         uc.fpstate as u64 + fp_len as u64
     };
     let total = end - from;
-    if total > 64 << 10 {
+    if total > room {
         return None;
     }
     // Same position within a cache line, so that the XSAVE image stays aligned to 64.

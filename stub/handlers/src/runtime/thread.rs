@@ -70,6 +70,8 @@ pub struct Thread {
     pub ctx: AtomicPtr<UContext>,
     /// A signal has struck while our own code ran, and may have left something to do.
     pub attention: AtomicU32,
+    /// It gets the program's alternate stack back when its handler returns.
+    pub gives_stack_back: AtomicBool,
     pub kicked: AtomicBool,
     /// The frame of the upcall that is being handled, as long as it lacks the program's signal mask
     /// (`crate::upcall`).
@@ -461,6 +463,7 @@ impl Registry {
         t.go.store(0, Relaxed);
         t.ctx.store(null_mut(), Relaxed);
         t.attention.store(0, Relaxed);
+        t.gives_stack_back.store(false, Relaxed);
         t.kicked.store(false, Relaxed);
         t.unmasked.store(null_mut(), Relaxed);
         t.dirty.store(false, Relaxed);

@@ -1,9 +1,12 @@
 //! The program's alternate stacks (sigaltstack(2)).
 
 use crate::global::machine;
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::runtime::frame::*;
+use crate::runtime::frames::copy_frame;
 use crate::runtime::memory;
-use crate::runtime::thread::Current;
+use crate::runtime::thread::{Current, SCRATCH};
 
 /// sigaltstack(2).
 pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
@@ -56,4 +59,23 @@ pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
 
 pub fn on_alt(alt: &SigStack, rsp: u64) -> bool {
     alt.flags & SS_AUTODISARM == 0 && rsp > alt.sp && rsp - alt.sp <= alt.size
+}
+
+/// When this handler returns, the thread has the program's alternate stack again instead of ours.
+pub fn give_back(t: Current, uc: &mut UContext) {
+    uc.stack = t.own().alternate();
+    t.gives_stack_back.store(true, Relaxed);
+}
+
+/// Where a handler's frame stands that is no longer on the alternate stack: nobody uses the scratch area any more.
+#[unsafe(no_mangle)]
+extern "C" fn ulpf_aside(uc: &mut UContext) -> *const UContext {
+    // SAFETY: handlers run on a thread's block.
+    let t = unsafe { Current::get() };
+    let top = t.scratch() as u64 + SCRATCH as u64;
+    // SAFETY: the handler's own frame, and the thread's own memory below its stack.
+    match unsafe { copy_frame(uc, top, SCRATCH as u64 - 1024) } {
+        Some(copy) => copy,
+        None => uc,
+    }
 }

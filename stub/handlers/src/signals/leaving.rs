@@ -6,6 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::sys;
 
+use super::alternate;
 use super::kernel::{REFRESHING, actions, give_back, raw_sigaction};
 use super::numbers::*;
 use super::waiting;
@@ -43,7 +44,7 @@ pub fn leave(t: Current, uc: &mut UContext) {
         // SAFETY: names the word that the program has named.
         let _ = unsafe { sys!(k::__NR_set_tid_address, i.clear_tid.get()) };
     }
-    uc.stack = i.alternate();
+    alternate::give_back(t, uc);
     uc.sigmask |= i.hidden.get();
     let last = shares_actions(&t) && LEAVING.fetch_sub(1, SeqCst) == 1;
     let park = g().actions.get(PARK_SIGNAL);

@@ -30,7 +30,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::robust;
 use crate::runtime::thread::{Call, Current, State, Thread};
-use crate::signals::kernel;
+use crate::signals::{alternate, kernel};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_SIGHAND: u64 = 0x800;
@@ -186,7 +186,7 @@ fn share(
         _ => (0, 0, 0, 0),
     };
     // SAFETY: the block of a thread that does not run yet.
-    let Some(child_uc) = (unsafe { copy_frame(uc, child.stack_top()) }) else {
+    let Some(child_uc) = (unsafe { copy_frame(uc, child.stack_top(), 64 << 10) }) else {
         child.set_state(State::Dead);
         return Outcome::Value(ENOMEM);
     };
@@ -493,7 +493,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     kernel::take_away(t, clear);
     let i = t.own();
     uc.sigmask |= i.hidden.get();
-    uc.stack = i.alternate();
+    alternate::give_back(t, uc);
     t.stepping.store(false, Relaxed);
     i.deferred_len.set(0);
     i.waiting.clear();
