@@ -16,6 +16,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
+use ulpf_lib::eflags;
 use ulpf_lib::{AccessKind, TargetAddr, WatchKind, WatchRange};
 
 use crate::access::{AccessList, Class, Insn};
@@ -436,7 +437,7 @@ impl<'a, P: Program> Look<'a, P> {
                 };
             }
             Movs | Stos | Lods | Scas | Cmps => {
-                let step = if g.rflags & 0x400 != 0 {
+                let step = if g.rflags & eflags::DF != 0 {
                     insn.string_size().wrapping_neg()
                 } else {
                     insn.string_size()

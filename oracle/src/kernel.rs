@@ -3,6 +3,7 @@
 
 use crate::hits::Access;
 use ulpf_lib::AccessKind;
+use ulpf_lib::sys::failure::{EAGAIN, EBADF, EFAULT};
 
 /// How a run ended.
 pub enum Verdict {
@@ -39,10 +40,6 @@ pub struct Kernel {
 pub const FILE: u64 = 100;
 pub const PIPE_READ: u64 = 101;
 pub const PIPE_WRITE: u64 = 102;
-
-const EBADF: i64 = -9;
-const EAGAIN: i64 = -11;
-const EFAULT: i64 = -14;
 
 impl Kernel {
     /// As the programs have made it before their first marker.

@@ -5,6 +5,7 @@ use crate::hits::Hit;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::without_provenance_mut;
+use ulpf_lib::mapping::mappings;
 use ulpf_lib::ring::{
     AREAS, HEADS_OFFSET, Progress, Reader, RingHead, Rings, SHARED_MAGIC, SLOT_WORDS, SharedHeader,
     Start, hit_flags, ring_place,
@@ -23,15 +24,13 @@ pub struct Ring {
 
 impl Ring {
     pub fn of(pid: i32) -> Result<Ring> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        let line = maps
-            .lines()
-            .find(|l| l.contains("/memfd:ulpf-shared"))
+        let maps = std::fs::read(format!("/proc/{pid}/maps"))?;
+        let area = mappings(&maps)
+            .find(|m| m.path() == b"/memfd:ulpf-shared")
             .context("the program has no ring")?;
-        let base = line.split('-').next().unwrap_or("");
         let ring = Ring {
             pid,
-            base: u64::from_str_radix(base, 16)?,
+            base: area.start,
             reader: Some(Reader::new(Start::First)),
         };
         let magic = ring.word(std::mem::offset_of!(SharedHeader, magic) as u64)?;

@@ -3,10 +3,12 @@
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::Register;
 use std::arch::x86_64::__cpuid_count;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null_mut, without_provenance_mut};
+use ulpf_lib::mapping::mappings;
 
 pub struct Tracee {
     child: Child,
@@ -119,12 +121,10 @@ impl Tracee {
 
     /// Where the file is mapped.
     pub fn base(&self, program: &Path) -> Result<u64> {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid))?;
-        let name = program.canonicalize()?;
-        let name = name.to_string_lossy();
-        let line = maps.lines().find(|l| l.ends_with(&*name));
-        let start = line.and_then(|l| l.split('-').next());
-        Ok(u64::from_str_radix(start.context("not mapped")?, 16)?)
+        let maps = std::fs::read(format!("/proc/{}/maps", self.pid))?;
+        let path = program.canonicalize()?;
+        let mut own = mappings(&maps).filter(|m| m.is_of(path.as_os_str().as_bytes()));
+        Ok(own.next().context("not mapped")?.start)
     }
 
     /// Runs to an address that it has not met yet.

@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 use std::collections::HashMap;
 use std::rc::Rc;
-use ulpf_lib::AccessKind;
+use ulpf_lib::{AccessKind, eflags};
 use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot};
 use unicorn_engine::{RegisterX86 as R, Unicorn, X86Insn};
 
@@ -278,7 +278,7 @@ pub fn judge(p: &Program) -> Result<Expected> {
     .map_err(fail)?;
     uc.add_insn_sys_hook(X86Insn::SYSCALL, 1, 0, syscall)
         .map_err(fail)?;
-    uc.reg_write(R::EFLAGS, 0x202).map_err(fail)?;
+    uc.reg_write(R::EFLAGS, eflags::INITIAL).map_err(fail)?;
     // OSFXSR, OSXMMEXCPT: SSE is usable; the x87 unit too.
     let cr4 = uc.reg_read(R::CR4).map_err(fail)?;
     uc.reg_write(R::CR4, cr4 | 0x600).map_err(fail)?;

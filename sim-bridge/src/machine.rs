@@ -14,6 +14,7 @@ use crate::time;
 use anyhow::{Result, anyhow, ensure};
 use std::cell::RefCell;
 use std::rc::Rc;
+use ulpf_lib::eflags;
 use unicorn_engine::unicorn_const::{Arch, HookType, MemType, Mode, Prot, TlbEntry, TlbType};
 use unicorn_engine::{RegisterX86 as R, Unicorn, X86Insn, uc_error};
 
@@ -36,7 +37,8 @@ impl Machine {
         // OSFXSR, OSXMMEXCPT: SSE is usable.
         let cr4 = uc.reg_read(R::CR4).map_err(uc_failed)?;
         uc.reg_write(R::CR4, cr4 | 0x600).map_err(uc_failed)?;
-        uc.reg_write(R::EFLAGS, 0x202).map_err(uc_failed)?;
+        uc.reg_write(R::EFLAGS, eflags::INITIAL)
+            .map_err(uc_failed)?;
         let context = uc.context_alloc().map_err(uc_failed)?;
         let state = Rc::new(RefCell::new(State::new(config, context)?));
         let mut machine = Machine { uc, state };

@@ -19,26 +19,73 @@ enum Register {
 
 use Register::{Fixed, Number, Wide};
 
+/// r8 to r15, which stand together in every order.
+const NUMBERED: [R; 8] = [R::R8, R::R9, R::R10, R::R11, R::R12, R::R13, R::R14, R::R15];
+
+/// As instructions number them (Intel SDM vol. 2, table 3-1).
+pub const ENCODED: [R; 16] = {
+    let old = [
+        R::RAX,
+        R::RCX,
+        R::RDX,
+        R::RBX,
+        R::RSP,
+        R::RBP,
+        R::RSI,
+        R::RDI,
+    ];
+    join(old, NUMBERED)
+};
+
 /// In gdb's order.
-pub const GENERAL: [R; 17] = [
-    R::RAX,
-    R::RBX,
-    R::RCX,
-    R::RDX,
-    R::RSI,
-    R::RDI,
-    R::RBP,
-    R::RSP,
-    R::R8,
-    R::R9,
-    R::R10,
-    R::R11,
-    R::R12,
-    R::R13,
-    R::R14,
-    R::R15,
-    R::RIP,
-];
+pub const GENERAL: [R; 17] = {
+    let old = [
+        R::RAX,
+        R::RBX,
+        R::RCX,
+        R::RDX,
+        R::RSI,
+        R::RDI,
+        R::RBP,
+        R::RSP,
+    ];
+    join::<16, 1, 17>(join(old, NUMBERED), [R::RIP])
+};
+
+/// As a signal's frame has them (struct sigcontext).
+pub const SIGCONTEXT: [R; 17] = {
+    let old = [
+        R::RDI,
+        R::RSI,
+        R::RBP,
+        R::RBX,
+        R::RDX,
+        R::RAX,
+        R::RCX,
+        R::RSP,
+        R::RIP,
+    ];
+    join(NUMBERED, old)
+};
+
+const fn join<const A: usize, const B: usize, const N: usize>(
+    first: [R; A],
+    then: [R; B],
+) -> [R; N] {
+    assert!(A + B == N);
+    let mut all = [R::INVALID; N];
+    let mut n = 0;
+    while n < N {
+        all[n] = if n < A { first[n] } else { then[n - A] };
+        n += 1;
+    }
+    all
+}
+
+/// Code and stack of user mode, as Linux sets the segment registers (asm/segment.h: __USER_CS, __USER_DS).
+pub const USER_CS: u64 = 0x33;
+pub const USER_DS: u64 = 0x2b;
+
 pub const ST: [R; 8] = [
     R::ST0,
     R::ST1,
@@ -69,7 +116,7 @@ pub const XMM: [R; 16] = [
 ];
 
 fn layout() -> impl Iterator<Item = Register> {
-    let segments = [0x33, 0x2b, 0, 0, 0, 0].map(|v| Fixed(v, 4));
+    let segments = [USER_CS, USER_DS, 0, 0, 0, 0].map(|v| Fixed(v, 4));
     let x87 = [Number(R::FPCW, 4), Number(R::FPSW, 4), Number(R::FPTAG, 4)];
     GENERAL
         .into_iter()
@@ -133,6 +180,26 @@ pub fn write<D>(uc: &mut Unicorn<D>, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use unicorn_engine::unicorn_const::{Arch, Mode};
+
+    #[test]
+    fn every_order_has_all() {
+        let names = |all: &[R]| {
+            all.iter()
+                .map(|r| *r as i32)
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!((names(&ENCODED).len(), names(&GENERAL).len()), (16, 17));
+        assert_eq!(names(&GENERAL), names(&SIGCONTEXT));
+        assert!(names(&ENCODED).is_subset(&names(&GENERAL)) && !ENCODED.contains(&R::RIP));
+        assert_eq!(
+            (ENCODED[4], ENCODED[12], GENERAL[7]),
+            (R::RSP, R::R12, R::RSP)
+        );
+        assert_eq!(
+            (GENERAL[15], SIGCONTEXT[0], SIGCONTEXT[8]),
+            (R::R15, R::R8, R::RDI)
+        );
+    }
 
     #[test]
     fn they_come_back() {

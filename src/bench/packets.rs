@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use ulpf_lib::command::Arm;
+use ulpf_lib::mapping::mappings;
 
 /// `ulpf server` or gdbserver, with a program.
 pub struct Server {
@@ -207,14 +208,10 @@ impl Session {
         let server = Server::start(command.arg("127.0.0.1:0").arg(program).args(arguments))?;
         let mut client = Client::connect(server.port)?;
         let pid = server.program()?;
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        let name = program.to_str().context("not UTF-8")?;
-        let first = maps
-            .lines()
-            .find(|l| l.ends_with(name))
-            .context("it is not mapped")?;
-        let start = first.split('-').next().unwrap_or("");
-        let base = u64::from_str_radix(start, 16)?;
+        let maps = fs::read(format!("/proc/{pid}/maps"))?;
+        let name = program.as_os_str().as_encoded_bytes();
+        let first = mappings(&maps).find(|m| m.path().ends_with(name));
+        let base = first.context("it is not mapped")?.start;
         let ready = base + loops::address_of(program, "ready")?;
         client.many([format!("Z0,{ready:x},1")].into_iter())?;
         client.request("vCont;c")?;

@@ -511,7 +511,7 @@ fn is_alive(pid: i32) -> bool {
 
 /// Is the memory of a stub still there? (It goes with the program, also at exec.)
 fn has_stub(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|m| m.contains("/memfd:ulpf-"))
+    process::mapping(pid, "/memfd:ulpf-").is_ok_and(|m| m.is_some())
 }
 
 fn is_end(error: &io::Error) -> bool {

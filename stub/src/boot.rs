@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general as k;
+use linux_raw_sys::{auxvec, general as k, prctl};
 use ulpf_lib::boot::{BOOT_MAGIC, BOOT_VERSION, BootArgs};
 use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::ring::{SHARED_LEN, SharedHeader};
@@ -13,6 +13,7 @@ use ulpf_lib::sys::Errno;
 
 use ulpf_lib::arena::map_anonymous;
 use ulpf_lib::guard::Guards;
+use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_stub_handlers::global::{self, Machine, g, machine};
 use ulpf_stub_handlers::ours::PAD;
 use ulpf_stub_handlers::rest::AtRest;
@@ -23,8 +24,6 @@ use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
 use ulpf_stub_handlers::{engine, syscalls};
 use ulpf_stub_task::control;
 
-const EINVAL: i64 = -22;
-const ENOMEM: i64 = -12;
 const STUB_STACK: usize = 1 << 20;
 
 static ARGS: AtomicPtr<BootArgs> = AtomicPtr::new(core::ptr::null_mut());
@@ -91,7 +90,6 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     if stack.is_null() {
         return Err(Errno(-ENOMEM as i32));
     }
-    const CLONE_VM: u64 = 0x100;
     // The child inherits the mask: nothing may interrupt the stub's task.
     let all = !0u64;
     let mut old = 0u64;
@@ -99,7 +97,7 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     unsafe {
         sys!(
             k::__NR_rt_sigprocmask,
-            2,
+            k::SIG_SETMASK,
             &all as *const u64,
             &mut old as *mut u64,
             8
@@ -108,14 +106,20 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     STACK.store(stack as u64, Relaxed);
     // Two steps, so that the stub's task is nobody's child: the program must not find it with wait(2).
     // SAFETY: tasks of our own on their own stack; CLONE_VM alone: no shared descriptors, handlers or group.
-    let pid = unsafe { ulpf_spawn(CLONE_VM, stack as u64 + 64 * 1024, first_step) };
+    let pid = unsafe { ulpf_spawn(k::CLONE_VM.into(), stack as u64 + 64 * 1024, first_step) };
     // SAFETY: back to the program's mask, and the first step is reaped (__WALL).
     unsafe {
-        sys!(k::__NR_rt_sigprocmask, 2, &old as *const u64, 0, 8)?;
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_SETMASK,
+            &old as *const u64,
+            0,
+            8
+        )?;
         if pid < 0 {
             return Err(Errno(-pid as i32));
         }
-        let _ = sys!(k::__NR_wait4, pid, 0, 0x4000_0000, 0);
+        let _ = sys!(k::__NR_wait4, pid, 0, k::__WALL, 0);
     }
     while READY.load(SeqCst) == 0 {
         futex_wait(&READY, 0);
@@ -127,8 +131,8 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
     a.stub_pid = g().stub_tid.load(Relaxed);
     // Where yama guards ptrace, the stub's task needs leave to send traps to the program's threads
     // (debug registers). The kernel forgets it when that task ends.
-    // SAFETY: PR_SET_PTRACER; without yama an error that does not matter.
-    let _ = unsafe { sys!(k::__NR_prctl, 0x5961_6d61, a.stub_pid) };
+    // SAFETY: without yama an error that does not matter.
+    let _ = unsafe { sys!(k::__NR_prctl, prctl::PR_SET_PTRACER, a.stub_pid) };
     kernel::take_over();
     adopt_thread()
 }
@@ -136,7 +140,11 @@ unsafe fn boot(args: *mut BootArgs) -> Result<(), Errno> {
 extern "C" fn first_step() -> ! {
     // SAFETY: makes the stub's task and ends.
     unsafe {
-        let r = ulpf_spawn(0x100, STACK.load(Relaxed) + STUB_STACK as u64, stub_task);
+        let r = ulpf_spawn(
+            k::CLONE_VM.into(),
+            STACK.load(Relaxed) + STUB_STACK as u64,
+            stub_task,
+        );
         if r < 0 {
             ready(r as i32);
         }
@@ -164,12 +172,24 @@ fn adopt_thread() -> Result<(), Errno> {
         t.tid.store(sys!(k::__NR_gettid)? as i32, Relaxed);
         t.tgid.store(g().pid.load(Relaxed), Relaxed);
         sys!(k::__NR_sigaltstack, &raw const stack, own.alt.as_ptr())?;
-        sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8)?;
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_BLOCK,
+            0,
+            &mut mask as *mut u64,
+            8
+        )?;
         own.hidden.set(mask & HIDDEN);
         let mut size = 0u64;
         let _ = sys!(k::__NR_get_robust_list, 0, t.robust.as_ptr(), &raw mut size);
         let unblock = HIDDEN;
-        sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8)?;
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_UNBLOCK,
+            &unblock as *const u64,
+            0,
+            8
+        )?;
     }
     sys::check(syscalls::process::enable_dispatch())?;
     t.set_state(State::Running);
@@ -183,7 +203,7 @@ fn auxiliary() -> (u64, u64) {
     unsafe {
         let Ok(fd) = sys!(
             k::__NR_openat,
-            -100i64,
+            k::AT_FDCWD,
             c"/proc/self/auxv".as_ptr(),
             k::O_RDONLY | k::O_CLOEXEC,
             0
@@ -198,7 +218,10 @@ fn auxiliary() -> (u64, u64) {
             .find(|c| c[0] == key)
             .map_or(0, |c| c[1])
     };
-    (find(26), find(51))
+    (
+        find(auxvec::AT_HWCAP2.into()),
+        find(auxvec::AT_MINSIGSTKSZ.into()),
+    )
 }
 
 fn ready(r: i32) {
@@ -233,7 +256,7 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
     // SAFETY: this task's own descriptor table and mappings.
     unsafe {
         g().stub_tid.store(sys!(k::__NR_getpid)? as i32, Relaxed);
-        let _ = sys!(k::__NR_prctl, k_prctl::PR_SET_NAME, c"ulpf-stub".as_ptr());
+        let _ = sys!(k::__NR_prctl, prctl::PR_SET_NAME, c"ulpf-stub".as_ptr());
         // This task's descriptor table is a copy of the program's: keep the two, close the rest.
         let (control, shared) = (a.control_fd as u32, a.shared_fd as u32);
         let (low, high) = (control.min(shared), control.max(shared));
@@ -265,8 +288,4 @@ fn set_up(a: &BootArgs) -> Result<i32, Errno> {
         AtRest::claim().tables_mut().guards = Some(Box::new(guards));
         Ok(control as i32)
     }
-}
-
-mod k_prctl {
-    pub const PR_SET_NAME: u32 = 15;
 }

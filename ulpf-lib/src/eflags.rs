@@ -29,13 +29,25 @@ pub const AC: u64 = 1 << 18;
 /// CPUID is there.
 pub const ID: u64 = 1 << 21;
 
+/// Of no meaning, and always 1.
+pub const ALWAYS: u64 = 1 << 1;
+
 /// What arithmetic sets.
 pub const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
+
+/// What user mode may change: `popf` at privilege level 3 (Intel SDM vol. 2, POPF/POPFD/POPFQ).
+pub const USER: u64 = STATUS | TF | DF | NT | AC | ID;
+
+/// What is clear in a signal's handler (Linux's `handle_signal`).
+pub const CLEAR_IN_HANDLER: u64 = TF | DF | RF;
+
+/// What a program begins with (Linux's `start_thread`).
+pub const INITIAL: u64 = ALWAYS | IF;
 
 /// The bits with the names that GDB has for them, lowest first: name, number. The nameless one is always 1.
 pub const NAMES: [(&str, u32); 17] = [
     ("CF", CF.trailing_zeros()),
-    ("", 1),
+    ("", ALWAYS.trailing_zeros()),
     ("PF", PF.trailing_zeros()),
     ("AF", AF.trailing_zeros()),
     ("ZF", ZF.trailing_zeros()),
@@ -60,7 +72,7 @@ mod tests {
     #[test]
     fn names_are_in_order() {
         assert!(NAMES.is_sorted_by_key(|(_, bit)| bit));
-        assert_eq!(STATUS, 0x8d5);
+        assert_eq!((STATUS, USER, INITIAL), (0x8d5, 0x24_4dd5, 0x202));
         assert_eq!((NAMES[6], NAMES[16]), (("TF", 8), ("ID", 21)));
     }
 }

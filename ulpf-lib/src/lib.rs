@@ -18,6 +18,7 @@ pub mod eflags;
 pub mod filter;
 pub mod guard;
 pub mod library_abi;
+pub mod mapping;
 pub mod number;
 pub mod pages;
 pub mod perf;

@@ -12,7 +12,7 @@ use linux_raw_sys::general::__NR_perf_event_open;
 pub struct Event([u64; 16]);
 
 /// `si_code` of the SIGTRAP that a breakpoint sends.
-pub const TRAP_PERF: i32 = 6;
+pub const TRAP_PERF: i32 = linux_raw_sys::general::TRAP_PERF as i32;
 
 const TYPE_SOFTWARE: u64 = 1;
 const TYPE_BREAKPOINT: u64 = 5;

@@ -1,5 +1,6 @@
 //! What /proc says about a process.
 
+use crate::foreign::files;
 use crate::{rights, sys};
 use std::fs;
 use std::io::{self, Read};
@@ -7,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use ulpf_lib::mapping::{Mapping, mappings};
 
 /// Fields of `/proc/PID/status`.
 pub struct Status(String);
@@ -190,20 +192,11 @@ pub fn shares_memory(pid: i32) -> Option<i32> {
         .find(|&other| other != pid && sys::same_memory(pid, other))
 }
 
-/// The first mapping with that name.
+/// The first mapping whose name begins so.
 pub fn mapping(pid: i32, name: &str) -> io::Result<Option<Range<u64>>> {
-    let maps = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?).into_owned();
-    Ok(maps
-        .lines()
-        .filter(|l| {
-            l.split_whitespace()
-                .nth(5)
-                .is_some_and(|n| n.starts_with(name))
-        })
-        .find_map(|l| {
-            let (start, end) = l.split(' ').next()?.split_once('-')?;
-            Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-        }))
+    let maps = files::maps(pid)?;
+    let named = |m: &Mapping| m.name.starts_with(name.as_bytes());
+    Ok(mappings(&maps).find(named).map(|m| m.start..m.end))
 }
 
 /// The program that a live process runs, if it has no mapping of that name.
@@ -330,6 +323,11 @@ pub fn loses_privileges(pid: i32) -> bool {
     let (Ok(file), Ok(status)) = (fs::metadata(format!("/proc/{pid}/exe")), Status::of(pid)) else {
         return false;
     };
+    changes_identity(&file, &status)
+}
+
+/// Would a process with this status have another user or group by executing this file?
+fn changes_identity(file: &fs::Metadata, status: &Status) -> bool {
     let effective = |field| {
         status
             .field(field)
@@ -349,15 +347,8 @@ pub fn would_gain_privileges(pid: i32, file: &Path) -> bool {
     let (Ok(meta), Ok(status)) = (file.metadata(), Status::of(pid)) else {
         return false;
     };
-    let effective = |field| {
-        status
-            .field(field)
-            .and_then(|ids| ids.split_whitespace().nth(1)?.parse::<u32>().ok())
-    };
-    let setuid = meta.mode() & 0o4000 != 0 && effective("Uid") != Some(meta.uid());
-    let setgid = meta.mode() & 0o2010 == 0o2010 && effective("Gid") != Some(meta.gid());
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    setuid || setgid || sys::has_capabilities(link.as_ref())
+    changes_identity(&meta, &status) || sys::has_capabilities(link.as_ref())
 }
 
 /// The number that we know a thread by, from the one that its process knows it by in containers of that

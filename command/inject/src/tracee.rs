@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use ulpf_host::sys::{self, Backoff};
+use ulpf_lib::eflags;
 
 pub type Registers = libc::user_regs_struct;
 
@@ -335,7 +336,7 @@ impl Tracee {
         regs.rax = 0;
         regs.orig_rax = u64::MAX;
         // Direction flag clear, no trap flag: the ABI at function entry.
-        regs.eflags &= !0x500;
+        regs.eflags &= !(eflags::DF | eflags::TF);
         self.set_regs(&regs)?;
         self.cont(0)?;
         match self.wait_for(|s| s == Stop::Signal(libc::SIGTRAP), |t| t.cont(0))? {

@@ -92,23 +92,15 @@ impl ElfSymbols {
 
     fn finish(&mut self) {
         // At one address: sized before sizeless, global before local.
-        self.all.sort_by(|a, b| {
+        self.all.sort_by_key(|s| {
             (
-                a.addr,
-                a.sort == SymbolSort::Untyped,
-                a.len == 0,
-                !a.global,
-                a.name.len(),
-                a.name,
+                s.addr,
+                s.sort == SymbolSort::Untyped,
+                s.len == 0,
+                !s.global,
+                s.name.len(),
+                s.name,
             )
-                .cmp(&(
-                    b.addr,
-                    b.sort == SymbolSort::Untyped,
-                    b.len == 0,
-                    !b.global,
-                    b.name.len(),
-                    b.name,
-                ))
         });
         self.all
             .dedup_by(|a, b| a.addr == b.addr && a.name == b.name && a.sort == b.sort);

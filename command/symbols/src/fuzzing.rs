@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 
 use crate::dwarf_types::Types;
-use crate::maps::{Mapping, Module, Program};
+use crate::maps::{self, Module, Program};
 use crate::object::ObjectFile;
 use crate::{Memory, Spec, demangle};
 use std::path::Path;
 use std::rc::Rc;
+use ulpf_lib::mapping::Mapping;
 
 /// Memory that holds whatever the address says, and is unreadable here and there.
 struct Odd;
@@ -95,9 +96,9 @@ pub fn everything(file: Vec<u8>) {
 }
 
 /// A text like /proc/PID/maps, whose files are all this one.
-pub fn maps(text: &str, file: &[u8]) {
+pub fn maps(text: &[u8], file: &[u8]) {
     let mut program = Program::default();
-    let open = |m: &Mapping| ObjectFile::parse(Path::new(m.path), file.to_vec());
+    let open = |m: &Mapping| ObjectFile::parse(maps::path(m), file.to_vec());
     program.refresh(text, Path::new("/bin/true"), open);
     program.refresh(text, Path::new("/bin/true"), open);
     for addr in [0, 0x401000, 0x5555_5555_5000, u64::MAX] {

@@ -71,7 +71,7 @@ fn crafted_with(abbreviations: &str, entries: &str) -> Program {
     );
     let object = std::cell::Cell::new(Some(object));
     let mut program = Program::default();
-    program.refresh(&maps, Path::new("/crafted"), |_| {
+    program.refresh(maps.as_bytes(), Path::new("/crafted"), |_| {
         object.take().ok_or(String::new())
     });
     let _ = std::fs::remove_dir_all(folder);

@@ -5,9 +5,13 @@ use crate::location::Location;
 use crate::object::ObjectFile;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use ulpf_host::foreign::files;
+use ulpf_lib::guard::PROT_EXEC;
+use ulpf_lib::mapping::{self, Mapping, mappings};
 
 /// The objects of a running program: the executable first, then its libraries.
 #[derive(Default)]
@@ -38,28 +42,9 @@ type Ranges = Vec<(u64, u64)>;
 /// memory from another file.
 const MOST_MODULES: usize = 4096;
 
-/// One line of the maps file.
-pub struct Mapping<'a> {
-    start: u64,
-    end: u64,
-    offset: u64,
-    executable: bool,
-    pub path: &'a str,
-}
-
-fn parse_line(line: &str) -> Option<Mapping<'_>> {
-    let mut fields = line.splitn(6, ' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let permissions = fields.next()?;
-    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let path = fields.nth(2).unwrap_or("").trim_start();
-    Some(Mapping {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        offset,
-        executable: permissions.as_bytes().get(2) == Some(&b'x'),
-        path: path.strip_suffix(" (deleted)").unwrap_or(path),
-    })
+/// What the maps file calls the mapped file.
+pub(crate) fn path<'a>(mapping: &Mapping<'a>) -> &'a Path {
+    Path::new(OsStr::from_bytes(mapping.path()))
 }
 
 impl Program {
@@ -107,15 +92,14 @@ impl Program {
     /// Adds what was loaded since, drops what is gone. `true` when something changed.
     pub fn refresh_from_process(&mut self, pid: i32) -> std::io::Result<bool> {
         let by = files::Process::of(pid)?;
-        let maps = by.maps()?;
+        let maps = files::maps(pid)?;
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let exe = exe.to_str().map_or(exe.clone(), |s| {
-            s.strip_suffix(" (deleted)").unwrap_or(s).into()
-        });
+        let exe = exe.as_os_str().as_bytes();
+        let exe = Path::new(OsStr::from_bytes(mapping::path_of(exe)));
         let open = |mapping: &Mapping| {
-            let path = Path::new(mapping.path);
+            let path = path(mapping);
             // Its file may have been replaced.
-            let own = match path == exe {
+            let own = match mapping.is_of(exe.as_os_str().as_bytes()) {
                 true => by.executable().ok(),
                 false => None,
             };
@@ -126,7 +110,7 @@ impl Program {
             let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
             ObjectFile::mapped(path, file, &by)
         };
-        let changed = self.refresh(&maps, &exe, open);
+        let changed = self.refresh(&maps, exe, open);
         self.by = Some(by);
         Ok(changed)
     }
@@ -145,7 +129,7 @@ impl Program {
     /// As [`Program::refresh_from_process`], from the text of a maps file.
     pub fn refresh(
         &mut self,
-        maps: &str,
+        maps: &[u8],
         exe: &Path,
         open: impl Fn(&Mapping) -> Result<ObjectFile, String>,
     ) -> bool {
@@ -153,19 +137,14 @@ impl Program {
         let mut unread = Vec::new();
         let mut changed = false;
         // Only code: it is never moved, while data pages may be anybody's once they are guarded.
-        let code: Vec<Mapping> = maps
-            .lines()
-            .filter_map(parse_line)
-            .filter(|m| m.executable && m.path.starts_with('/'))
+        let code: Vec<Mapping> = mappings(maps)
+            .filter(|m| m.prot & PROT_EXEC != 0 && m.name.starts_with(b"/"))
             .collect();
         let mut i = 0;
         while i < code.len() && modules.len() + unread.len() < MOST_MODULES {
-            let path = Path::new(code[i].path);
+            let path = path(&code[i]);
             let mut group: Vec<&Mapping> = vec![&code[i]];
-            while let Some(next) = code
-                .get(i + group.len())
-                .filter(|m| Path::new(m.path) == path)
-            {
+            while let Some(next) = code.get(i + group.len()).filter(|m| self::path(m) == path) {
                 group.push(next);
             }
             i += group.len();
@@ -203,7 +182,7 @@ impl Program {
                 object,
                 bias,
                 code: ranges,
-                is_executable: path == exe,
+                is_executable: group[0].is_of(exe.as_os_str().as_bytes()),
             }));
         }
         changed |= modules.len() != self.modules.len();

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use ulpf_lib::WatchKind;
+use ulpf_lib::mapping::Mapping;
 
 /// A fixture, compiled, started, and waiting after it has printed its oracle.
 pub(super) struct Fixture {
@@ -380,8 +381,8 @@ fn debugless_library_by_its_symbol_table() {
         path.display()
     );
     let bias = 0x7f0000001000 - (code.vaddr & !0xfff);
-    let open = |m: &maps::Mapping| object::ObjectFile::open(Path::new(m.path));
-    assert!(program.refresh(&maps, Path::new("/bin/none"), open));
+    let open = |m: &Mapping| object::ObjectFile::open(maps::path(m));
+    assert!(program.refresh(maps.as_bytes(), Path::new("/bin/none"), open));
     struct None_;
     impl Memory for None_ {
         fn read(&self, _: u64, _: &mut [u8]) -> bool {
@@ -404,7 +405,11 @@ fn debugless_library_by_its_symbol_table() {
             path.file_name().unwrap().to_string_lossy()
         )
     );
-    assert!(!program.refresh(&maps, Path::new("/bin/none"), |_| Err("read twice".into())));
+    assert!(
+        !program.refresh(maps.as_bytes(), Path::new("/bin/none"), |_| Err(
+            "read twice".into()
+        ))
+    );
 }
 
 #[test]
@@ -504,7 +509,7 @@ fn broken_files_are_no_reason_to_panic() {
         );
         let object = std::cell::Cell::new(Some(object));
         let mut program = Program::default();
-        program.refresh(&maps, Path::new("/broken"), |_| {
+        program.refresh(maps.as_bytes(), Path::new("/broken"), |_| {
             object.take().ok_or(String::new())
         });
         for spec in &specs {

@@ -4,6 +4,7 @@
 use crate::cpu::Gprs;
 use crate::frame::{SigInfo, UContext};
 use core::arch::global_asm;
+use ulpf_lib::eflags;
 
 /// What a nested fault said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -318,7 +319,7 @@ pub(super) fn recover(nested: &mut Gprs, thunks: core::ops::Range<u64>, info: Fa
         unsafe { (*frame).fault = info };
         nested.r9 = 1;
         nested.rip = ulpf_engine_bail as *const () as u64;
-        nested.rflags &= !(1 << 10 | 1 << 8);
+        nested.rflags &= !(eflags::DF | eflags::TF);
         return true;
     } else {
         return false;
@@ -331,6 +332,6 @@ pub(super) fn recover(nested: &mut Gprs, thunks: core::ops::Range<u64>, info: Fa
     }
     nested.rsp = nested.rsp.wrapping_add(8);
     // Status flags only; in particular no direction flag and no trap flag into Rust code.
-    nested.rflags &= !(1 << 10 | 1 << 8);
+    nested.rflags &= !(eflags::DF | eflags::TF);
     true
 }

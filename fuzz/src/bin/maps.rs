@@ -1,13 +1,17 @@
 //! /proc/PID/maps, in which paths are the target's, for the command and for the stub.
 #![no_main]
 
+use ulpf_lib::guard::maps::Vma;
+use ulpf_lib::mapping::mappings;
+
 /// Small, and with a code segment.
 const FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));
 
 ulpf_fuzz::target!(|data| {
-    let text = String::from_utf8_lossy(data);
-    ulpf::symbols::fuzzing::maps(&text, FILE);
-    for line in ulpf_fuzz::lines(data) {
-        let _ = ulpf_lib::guard::maps::parse_line(line);
+    ulpf::symbols::fuzzing::maps(data, FILE);
+    for mapping in mappings(data) {
+        assert!(mapping.start < mapping.end);
+        assert!(mapping.is_of(mapping.path()));
+        let _ = Vma::from(mapping);
     }
 });

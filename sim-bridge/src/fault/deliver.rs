@@ -5,14 +5,16 @@ use super::{Abort, Cause};
 use crate::costs::{DELIVERY, Step};
 use crate::instructions::{Instruction, Op};
 use crate::mmu::RO;
+use crate::registers::{ENCODED, USER_CS, USER_DS};
 use crate::signals::{Info, SIGSEGV, deliver as signals};
 use crate::state::{End, State, Uc};
 use std::mem::offset_of;
 use ulpf_lib::device::abi::{self, Frame, Structure};
+use ulpf_lib::eflags;
 use unicorn_engine::RegisterX86 as R;
 
-/// Flags that are clear in a handler: TF, DF, NT, RF, AC.
-const CLEARED: u64 = 1 << 8 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 18;
+/// Flags that are clear in a handler.
+const CLEARED: u64 = eflags::TF | eflags::DF | eflags::NT | eflags::RF | eflags::AC;
 const FRAME: u64 = size_of::<Frame>() as u64;
 /// Where it has the address to go on at.
 const IP: u64 = offset_of!(Frame, ip) as u64;
@@ -22,25 +24,6 @@ const NESTED: usize = 256;
 const STUCK: u32 = 100_000;
 /// A stack pointer so far below a handler's frame is on another stack.
 const FAR: u64 = 1 << 20;
-
-const REGISTERS: [R; 16] = [
-    R::RAX,
-    R::RCX,
-    R::RDX,
-    R::RBX,
-    R::RSP,
-    R::RBP,
-    R::RSI,
-    R::RDI,
-    R::R8,
-    R::R9,
-    R::R10,
-    R::R11,
-    R::R12,
-    R::R13,
-    R::R14,
-    R::R15,
-];
 
 impl State {
     pub(super) fn charge_entry(&mut self) {
@@ -149,10 +132,10 @@ impl State {
             info,
             cookie,
             ip: pc,
-            cs: 0x33,
+            cs: USER_CS,
             flags,
             sp,
-            ss: 0x2b,
+            ss: USER_DS,
         }
         .write_to(&mut bytes);
         let room = self.space.permits(frame, FRAME, 2) && self.walk(uc, frame) == 0;
@@ -232,7 +215,7 @@ impl State {
 
     /// One of ours; or `iretq`, for which Unicorn has no descriptor tables.
     pub(crate) fn execute(&mut self, uc: &mut Uc, pc: u64, i: Instruction) -> Result<(), End> {
-        let register = REGISTERS[i.register];
+        let register = ENCODED[i.register];
         let value = uc.reg_read(register).unwrap_or(0);
         let mut next = pc + i.length;
         match i.op {
@@ -254,8 +237,10 @@ impl State {
                 let word = |n: usize| {
                     u64::from_le_bytes(bytes[n * 8..n * 8 + 8].try_into().unwrap_or_default())
                 };
-                // Of the flags those that a user may set.
-                let _ = uc.reg_write(R::EFLAGS, word(2) & 0x25_4dd5 | 0x202);
+                let _ = uc.reg_write(
+                    R::EFLAGS,
+                    word(2) & (eflags::USER | eflags::RF) | eflags::INITIAL,
+                );
                 let _ = uc.reg_write(R::RSP, word(3));
                 next = word(0);
                 self.mmu.once.returned(next);

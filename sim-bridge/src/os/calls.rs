@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The call that the program makes, by its number.
 
+use super::numbers::*;
 use super::unknown::{no_processes, unknown};
 use super::{OPEN_LINE, REGISTER_ULI, SET_RO, WATCH_LINE};
 use super::{exec, files, memory, sync, time};
@@ -12,6 +13,7 @@ use crate::signals::calls as signals;
 use crate::state::{End, State, Uc};
 use crate::threads::Later;
 use crate::user_memory::write_bytes;
+use ulpf_lib::sys::uapi::arch::{ARCH_SET_FS, ARCH_SET_GS};
 use unicorn_engine::RegisterX86 as R;
 
 pub fn call(uc: &mut Uc, s: &mut State) {
@@ -42,42 +44,42 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
         return result;
     }
     Ok(match number {
-        13 => signals::action(uc, s, a)?,
-        14 => signals::mask(uc, s, a)?,
-        15 => return s.later(Later::SignalReturn),
-        24 => return s.later(Later::Yield),
-        34 | 130 => {
+        SYS_rt_sigaction => signals::action(uc, s, a)?,
+        SYS_rt_sigprocmask => signals::mask(uc, s, a)?,
+        SYS_rt_sigreturn => return s.later(Later::SignalReturn),
+        SYS_sched_yield => return s.later(Later::Yield),
+        SYS_pause | SYS_rt_sigsuspend => {
             if processes::interrupted(s) {
                 return Err(EINTR);
             }
-            let wait = signals::suspend(uc, s, (number == 130).then_some(a[0]))?;
+            let wait = signals::suspend(uc, s, (number == SYS_rt_sigsuspend).then_some(a[0]))?;
             return s.later(wait);
         }
-        35 | 230 => return time::sleep(uc, s, number, a),
-        36..=38 => time::timer(uc, s, number, a)?,
-        39 => processes::id(s),
-        56 | 435 => return sync::clone(uc, s, number, a),
-        57 | 58 => {
-            let kind = if number == 58 {
+        SYS_nanosleep | SYS_clock_nanosleep => return time::sleep(uc, s, number, a),
+        SYS_getitimer | SYS_alarm | SYS_setitimer => time::timer(uc, s, number, a)?,
+        SYS_getpid => processes::id(s),
+        SYS_clone | SYS_clone3 => return sync::clone(uc, s, number, a),
+        SYS_fork | SYS_vfork => {
+            let kind = if number == SYS_vfork {
                 Kind::Shares
             } else {
                 Kind::Copies
             };
             processes::fork(uc, s, kind).map_err(|e| no_processes(s, number, e))?
         }
-        59 => exec::call(uc, s, a)?,
-        60 if s.threads.len() > 1 => return s.later(Later::ExitThread),
-        60 | 231 => {
+        SYS_execve => exec::call(uc, s, a)?,
+        SYS_exit if s.threads.len() > 1 => return s.later(Later::ExitThread),
+        SYS_exit | SYS_exit_group => {
             s.end = Some(End::Exit(a[0] as i32 & 0xff));
             0
         }
-        61 => match processes::wait(uc, s, a)? {
+        SYS_wait4 => match processes::wait(uc, s, a)? {
             Ok(pid) => pid,
             Err(_) if processes::interrupted(s) => return Err(EINTR),
             Err(wait) => return s.later(wait),
         },
-        62 | 200 | 234 => processes::kill(s, number, a)?,
-        63 => {
+        SYS_kill | SYS_tkill | SYS_tgkill => processes::kill(s, number, a)?,
+        SYS_uname => {
             let mut names = vec![0u8; 65 * 6];
             for (n, text) in ["Linux", "ulpf", "5.10.0", "#1", "x86_64"]
                 .iter()
@@ -88,10 +90,12 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
             write_bytes(uc, s, a[0], &names)?;
             0
         }
-        96 | 201 | 228 | 229 => time::clock(uc, s, number, a)?,
-        97 | 302 => time::limits(uc, s, number, a)?,
-        102 | 104 | 107 | 108 => 0,
-        109 if s.forked => {
+        SYS_gettimeofday | SYS_time | SYS_clock_gettime | SYS_clock_getres => {
+            time::clock(uc, s, number, a)?
+        }
+        SYS_getrlimit | SYS_prlimit64 => time::limits(uc, s, number, a)?,
+        SYS_getuid | SYS_getgid | SYS_geteuid | SYS_getegid => 0,
+        SYS_setpgid if s.forked => {
             let pid = if a[0] == u64::from(FIRST) {
                 0
             } else {
@@ -100,15 +104,15 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
             // SAFETY: no memory is involved.
             host(unsafe { libc::setpgid(pid, a[1] as i32) }.into())
         }
-        109 | 112 => 0,
-        110 => processes::parent(s),
-        111 | 121 | 124 => processes::id(s),
-        127 => signals::pending(uc, s, a[0])?,
-        131 => signals::alternate(uc, s, a[0], a[1])?,
-        157 => EINVAL,
-        158 => match a[0] {
-            0x1001 | 0x1002 => {
-                let base = if a[0] == 0x1001 {
+        SYS_setpgid | SYS_setsid => 0,
+        SYS_getppid => processes::parent(s),
+        SYS_getpgrp | SYS_getpgid | SYS_getsid => processes::id(s),
+        SYS_rt_sigpending => signals::pending(uc, s, a[0])?,
+        SYS_sigaltstack => signals::alternate(uc, s, a[0], a[1])?,
+        SYS_prctl => EINVAL,
+        SYS_arch_prctl => match a[0] {
+            ARCH_SET_GS | ARCH_SET_FS => {
+                let base = if a[0] == ARCH_SET_GS {
                     R::GS_BASE
                 } else {
                     R::FS_BASE
@@ -117,31 +121,33 @@ fn dispatch(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64
             }
             _ => EINVAL,
         },
-        186 => s.thread_id().into(),
-        310 | 311 if a[0] as i64 == processes::id(s) => files::own_memory(uc, s, number, a)?,
-        202 => return sync::futex(uc, s, a),
-        203 | 273 => 0,
-        204 => {
+        SYS_gettid => s.thread_id().into(),
+        SYS_process_vm_readv | SYS_process_vm_writev if a[0] as i64 == processes::id(s) => {
+            files::own_memory(uc, s, number, a)?
+        }
+        SYS_futex => return sync::futex(uc, s, a),
+        SYS_sched_setaffinity | SYS_set_robust_list => 0,
+        SYS_sched_getaffinity => {
             write_bytes(uc, s, a[2], &1u64.to_le_bytes())?;
             8
         }
-        218 => {
+        SYS_set_tid_address => {
             s.thread().clear_id = a[0];
             s.thread_id().into()
         }
-        309 => {
+        SYS_getcpu => {
             for at in [a[0], a[1]].into_iter().filter(|&at| at != 0) {
                 write_bytes(uc, s, at, &[0; 4])?;
             }
             0
         }
-        318 => {
+        SYS_getrandom => {
             let bytes: Vec<u8> = (0..a[1].min(256)).map(|_| s.os.random() as u8).collect();
             write_bytes(uc, s, a[0], &bytes)?;
             bytes.len() as i64
         }
         // statx, rseq, membarrier, set_mempolicy: programs do without.
-        324 | 332 | 334 => ENOSYS,
+        SYS_membarrier | SYS_statx | SYS_rseq => ENOSYS,
         REGISTER_ULI => {
             if !s.space.is_mapped(a[0], 1) {
                 return Err(EFAULT);

@@ -2,6 +2,7 @@
 //! Descriptors: those of this process, and the device's.
 
 use super::File;
+use super::numbers::*;
 use crate::device::{calls as device, events};
 use crate::errno::{EACCES, EBADF, EBUSY, EFAULT, EINTR, EINVAL, ENOENT, ENOMEM, ENOTTY};
 use crate::host::{host, memory_file, ready};
@@ -22,36 +23,36 @@ fn fd(s: &State, n: u64) -> Result<i32, i64> {
 
 pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Result<i64, i64>> {
     Some(match number {
-        0 | 17 | 19 => read(uc, s, number, a),
-        1 | 18 | 20 => write(uc, s, number, a),
-        2 => open(uc, s, libc::AT_FDCWD, a[0], a[1], a[2]),
-        257 => open(uc, s, a[0] as i32, a[1], a[2], a[3]),
-        3 => close(s, a[0]),
-        5 | 262 => stat(uc, s, number, a),
-        7 | 271 => poll(uc, s, number, a),
-        8 => fd(s, a[0]).map(|fd| {
+        SYS_read | SYS_pread64 | SYS_readv => read(uc, s, number, a),
+        SYS_write | SYS_pwrite64 | SYS_writev => write(uc, s, number, a),
+        SYS_open => open(uc, s, libc::AT_FDCWD, a[0], a[1], a[2]),
+        SYS_openat => open(uc, s, a[0] as i32, a[1], a[2], a[3]),
+        SYS_close => close(s, a[0]),
+        SYS_fstat | SYS_newfstatat => stat(uc, s, number, a),
+        SYS_poll | SYS_ppoll => poll(uc, s, number, a),
+        SYS_lseek => fd(s, a[0]).map(|fd| {
             // SAFETY: no memory is involved.
             host(unsafe { libc::lseek(fd, a[1] as i64, a[2] as i32) })
         }),
-        16 => match s.os.files.get(&a[0]) {
+        SYS_ioctl => match s.os.files.get(&a[0]) {
             Some(&File::Ulpf(id)) => Ok(device::ioctl(uc, s, id, a[1], a[2])),
             Some(_) => Err(ENOTTY),
             None => Err(EBADF),
         },
-        21 => access(uc, s, libc::AT_FDCWD, a[0], a[1]),
-        269 | 439 => access(uc, s, a[0] as i32, a[1], a[2]),
-        22 | 293 => pipe(uc, s, a[0], if number == 22 { 0 } else { a[1] }),
-        32 | 33 | 292 => duplicate(s, number, a),
-        72 => control(s, a),
-        77 => fd(s, a[0]).map(|fd| {
+        SYS_access => access(uc, s, libc::AT_FDCWD, a[0], a[1]),
+        SYS_faccessat | SYS_faccessat2 => access(uc, s, a[0] as i32, a[1], a[2]),
+        SYS_pipe | SYS_pipe2 => pipe(uc, s, a[0], if number == SYS_pipe { 0 } else { a[1] }),
+        SYS_dup | SYS_dup2 | SYS_dup3 => duplicate(s, number, a),
+        SYS_fcntl => control(s, a),
+        SYS_ftruncate => fd(s, a[0]).map(|fd| {
             // SAFETY: no memory is involved.
             host(unsafe { libc::ftruncate(fd, a[1] as i64) }.into())
         }),
-        285 => fd(s, a[0]).map(|fd| {
+        SYS_fallocate => fd(s, a[0]).map(|fd| {
             // SAFETY: no memory is involved.
             host(unsafe { libc::fallocate(fd, a[1] as i32, a[2] as i64, a[3] as i64) }.into())
         }),
-        319 => string(uc, a[0]).map(|name| {
+        SYS_memfd_create => string(uc, a[0]).map(|name| {
             // Whether it may be executed is the program's to say.
             let known = libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL | libc::MFD_EXEC;
             let flags = libc::MFD_CLOEXEC | a[1] as u32 & known;
@@ -59,16 +60,16 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
             match host(unsafe { libc::memfd_create(name.as_ptr(), flags) }.into()) {
                 fd @ 0.. => {
                     let n = s.os.add(File::Host(fd as i32));
-                    with_flags(s, n, a[1] & 1 != 0) as i64
+                    with_flags(s, n, a[1] as u32 & libc::MFD_CLOEXEC != 0) as i64
                 }
                 error => error,
             }
         }),
-        87 => string(uc, a[0]).map(|path| {
+        SYS_unlink => string(uc, a[0]).map(|path| {
             // SAFETY: a C string of ours.
             host(unsafe { libc::unlink(path.as_ptr()) }.into())
         }),
-        89 | 267 => Err(ENOENT),
+        SYS_readlink | SYS_readlinkat => Err(ENOENT),
         _ => return None,
     })
 }
@@ -103,7 +104,7 @@ fn vector(uc: &Uc, s: &mut State, at: u64, count: u64) -> Result<Vec<(u64, u64)>
 pub fn own_memory(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (local, remote) = (vector(uc, s, a[1], a[2])?, vector(uc, s, a[3], a[4])?);
     let (from, to) = match number {
-        310 => (remote, local),
+        SYS_process_vm_readv => (remote, local),
         _ => (local, remote),
     };
     let mut bytes = vec![];
@@ -131,7 +132,7 @@ fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
         return result;
     }
     let places = match number {
-        19 => vector(uc, s, a[1], a[2])?,
+        SYS_readv => vector(uc, s, a[1], a[2])?,
         _ => vec![(a[1], a[2].min(1 << 20))],
     };
     let total: u64 = places.iter().map(|p| p.1).sum();
@@ -146,7 +147,7 @@ fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
     // SAFETY: the buffer is as large as we say.
     let n = host(unsafe {
         match number {
-            17 => libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), a[3] as i64),
+            SYS_pread64 => libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), a[3] as i64),
             _ => libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()),
         }
     } as i64);
@@ -172,7 +173,7 @@ fn read(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
 
 fn write(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let places = match number {
-        20 => vector(uc, s, a[1], a[2])?,
+        SYS_writev => vector(uc, s, a[1], a[2])?,
         _ => vec![(a[1], a[2].min(1 << 24))],
     };
     if s.os.files.get(&a[0]) == Some(&File::Kept) {
@@ -195,7 +196,7 @@ fn write(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i
     // SAFETY: the slice is valid for its length.
     Ok(host(unsafe {
         match number {
-            18 => libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), a[3] as i64),
+            SYS_pwrite64 => libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), a[3] as i64),
             _ => libc::write(fd, bytes.as_ptr().cast(), bytes.len()),
         }
     } as i64))
@@ -256,12 +257,12 @@ fn copy(file: File) -> Result<File, i64> {
 
 fn duplicate(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let file = *s.os.files.get(&a[0]).ok_or(EBADF)?;
-    if number == 32 {
+    if number == SYS_dup {
         let new = copy(file)?;
         return Ok(s.os.add(new) as i64);
     }
     match (a[0] == a[1], number) {
-        (true, 33) => return Ok(a[1] as i64),
+        (true, SYS_dup2) => return Ok(a[1] as i64),
         (true, _) => return Err(EINVAL),
         _ if a[1] > 1 << 20 => return Err(EBADF),
         _ => {}
@@ -269,7 +270,11 @@ fn duplicate(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let new = copy(file)?;
     let _ = close(s, a[1]);
     s.os.files.insert(a[1], new);
-    with_flags(s, a[1], number == 292 && a[2] as i32 & libc::O_CLOEXEC != 0);
+    with_flags(
+        s,
+        a[1],
+        number == SYS_dup3 && a[2] as i32 & libc::O_CLOEXEC != 0,
+    );
     Ok(a[1] as i64)
 }
 
@@ -283,12 +288,15 @@ fn control(s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
         }
         (_, libc::F_GETFD) => Ok(s.os.closing.contains(&a[0]).into()),
         (_, libc::F_SETFD) => {
-            with_flags(s, a[0], a[2] & 1 != 0);
+            with_flags(s, a[0], a[2] as i32 & libc::FD_CLOEXEC != 0);
             Ok(0)
         }
-        (File::Ulpf(id), libc::F_GETFL) => Ok(2 | (i64::from(s.device.of(id).nonblocking) * 0x800)),
+        (File::Ulpf(id), libc::F_GETFL) => {
+            let nonblocking = i32::from(s.device.of(id).nonblocking) * libc::O_NONBLOCK;
+            Ok((libc::O_RDWR | nonblocking).into())
+        }
         (File::Ulpf(id), libc::F_SETFL) => {
-            s.device.of(id).nonblocking = a[2] & 0x800 != 0;
+            s.device.of(id).nonblocking = a[2] as i32 & libc::O_NONBLOCK != 0;
             Ok(0)
         }
         (File::Host(fd), libc::F_GETFL | libc::F_SETFL) => {
@@ -306,8 +314,8 @@ fn control(s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
 /// poll and ppoll; masks of the latter are left alone, since nothing comes between.
 fn poll(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let span = match number {
-        7 if (a[2] as i32) < 0 => None,
-        7 => Some(a[2] * 1_000_000),
+        SYS_poll if (a[2] as i32) < 0 => None,
+        SYS_poll => Some(a[2] * 1_000_000),
         _ if a[2] == 0 => None,
         _ => Some(super::time::span(uc, s, a[2])?),
     };
@@ -407,7 +415,7 @@ fn open(
 ) -> Result<i64, i64> {
     let path = string(uc, path)?;
     if path.as_bytes() == b"/dev/ulpf" {
-        if flags & 3 != 2 {
+        if flags as i32 & libc::O_ACCMODE != libc::O_RDWR {
             return Err(EACCES);
         }
         // A debugger's watches have the user's tables, and their one handler.
@@ -452,7 +460,7 @@ fn open(
 /// fstat, newfstatat: the structure is the host's.
 fn stat(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (file, path, to, flags) = match number {
-        5 => (a[0], CString::default(), a[1], libc::AT_EMPTY_PATH),
+        SYS_fstat => (a[0], CString::default(), a[1], libc::AT_EMPTY_PATH),
         _ => (a[0], string(uc, a[1])?, a[2], a[3] as i32),
     };
     let fd = match s.os.files.get(&file) {
@@ -464,7 +472,15 @@ fn stat(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i6
     };
     let mut raw = [0u8; size_of::<libc::stat>()];
     // SAFETY: the buffer has the structure's size; the kernel does not ask for its alignment.
-    let result = host(unsafe { libc::syscall(262, fd, path.as_ptr(), raw.as_mut_ptr(), flags) });
+    let result = host(unsafe {
+        libc::syscall(
+            libc::SYS_newfstatat,
+            fd,
+            path.as_ptr(),
+            raw.as_mut_ptr(),
+            flags,
+        )
+    });
     if result == 0 {
         write_bytes(uc, s, to, &raw)?;
     }

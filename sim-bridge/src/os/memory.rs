@@ -2,18 +2,19 @@
 //! Memory: mmap, munmap, mprotect, madvise, brk.
 
 use super::File;
+use super::numbers::*;
 use crate::device::mapping as device;
-use crate::errno::{EACCES, EBADF, EINVAL, ENOMEM};
+use crate::errno::{EACCES, EBADF, EEXIST, EINVAL, ENOMEM};
 use crate::host::host;
 use crate::memory::{Backing, PAGE, USER_END, up};
 use crate::state::{State, Uc};
 
 pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Result<i64, i64>> {
     Some(match number {
-        9 => mmap(uc, s, a),
-        10 => range(a[0], a[1]).and_then(|(at, len)| match s.space.is_mapped(at, len) {
+        SYS_mmap => mmap(uc, s, a),
+        SYS_mprotect => range(a[0], a[1]).and_then(|(at, len)| match s.space.is_mapped(at, len) {
             false => Err(ENOMEM),
-            true if a[2] & 2 != 0
+            true if a[2] as i32 & libc::PROT_WRITE != 0
                 && s.space
                     .parts(at, len)
                     .iter()
@@ -22,24 +23,24 @@ pub fn call(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Option<Res
                 Err(EACCES)
             }
             true => {
-                s.fetches |= a[2] & 4 != 0 && s.space.has_device(at, len);
+                s.fetches |= a[2] as i32 & libc::PROT_EXEC != 0 && s.space.has_device(at, len);
                 let done = s.space.protect(uc, at, len, a[2]);
                 done.map_or(Err(ENOMEM), |()| Ok(0))
             }
         }),
-        11 => range(a[0], a[1]).and_then(|(at, len)| {
+        SYS_munmap => range(a[0], a[1]).and_then(|(at, len)| {
             s.unmapping(uc, at, len);
             s.space.unmap(uc, at, len).map_err(|_| EINVAL)?;
             s.release_device();
             Ok(0)
         }),
-        12 => Ok(s.space.set_brk(uc, a[0]) as i64),
+        SYS_brk => Ok(s.space.set_brk(uc, a[0]) as i64),
         // Permissions belong to addresses. What else is to be moved, its allocator copies.
-        25 if s.space.has_device(a[0], a[1].max(1)) => Err(EINVAL),
-        25 => Err(ENOMEM),
-        28 => range(a[0], a[1]).and_then(|(at, len)| advise(uc, s, at, len, a[2] as i32)),
+        SYS_mremap if s.space.has_device(a[0], a[1].max(1)) => Err(EINVAL),
+        SYS_mremap => Err(ENOMEM),
+        SYS_madvise => range(a[0], a[1]).and_then(|(at, len)| advise(uc, s, at, len, a[2] as i32)),
         // msync, mlock and munlock, their kin for all.
-        26 | 149..=152 | 325 => Ok(0),
+        SYS_msync | SYS_mlock | SYS_munlock | SYS_mlockall | SYS_munlockall | SYS_mlock2 => Ok(0),
         _ => return None,
     })
 }
@@ -98,7 +99,15 @@ fn shared_file(
             return Err(EINVAL);
         }
         let null = std::ptr::null_mut();
-        libc::mmap(null, len as usize, 3, libc::MAP_SHARED, fd, offset as i64)
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(
+            null,
+            len as usize,
+            both,
+            libc::MAP_SHARED,
+            fd,
+            offset as i64,
+        )
     };
     if mapped == libc::MAP_FAILED {
         return Err(host(-1));
@@ -123,7 +132,7 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             .step_by(PAGE as usize)
             .all(|n| !s.space.is_mapped(at.wrapping_add(n), PAGE));
     if flags & libc::MAP_FIXED_NOREPLACE != 0 && !free {
-        return Err(-17);
+        return Err(EEXIST);
     }
     let at = match fixed || (free && s.space.fits(at, len)) {
         true => at,
@@ -153,7 +162,10 @@ fn mmap(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     };
     // SAFETY: no memory is involved.
     let mode = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_ACCMODE;
-    if flags & libc::MAP_SHARED != 0 && mode != libc::O_RDWR && protection & 2 != 0 {
+    if flags & libc::MAP_SHARED != 0
+        && mode != libc::O_RDWR
+        && protection as i32 & libc::PROT_WRITE != 0
+    {
         return Err(EACCES);
     }
     if flags & libc::MAP_SHARED != 0 && mode == libc::O_RDWR {

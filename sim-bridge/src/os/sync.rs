@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! clone and futex.
 
+use super::numbers::*;
 use super::unknown::{no_processes, unknown};
 use crate::errno::{EAGAIN, EDEADLK, EINVAL, EPERM, ESRCH};
 use crate::processes::{Kind, calls as processes};
@@ -9,14 +10,14 @@ use crate::threads::{Later, MOST, Thread, Wait};
 use crate::user_memory::{read_bytes, word, write_bytes};
 use unicorn_engine::RegisterX86 as R;
 
-const VM: u64 = 0x100;
-const VFORK: u64 = 0x4000;
-const THREAD: u64 = 0x10000;
+const VM: u64 = libc::CLONE_VM as u64;
+const VFORK: u64 = libc::CLONE_VFORK as u64;
+const THREAD: u64 = libc::CLONE_THREAD as u64;
 
 /// clone and clone3: a thread, or a process.
 pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (flags, stack, parent, child, tls) = match number {
-        56 => (a[0], a[1], a[2], a[3], a[4]),
+        SYS_clone => (a[0], a[1], a[2], a[3], a[4]),
         _ => {
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
             let c = read_bytes(uc, s, a[0], a[1].clamp(64, 88))?;
@@ -47,14 +48,14 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
         if stack != 0 {
             let _ = uc.reg_write(R::RSP, stack);
         }
-        if flags & 0x1000000 != 0 {
+        if flags & libc::CLONE_CHILD_SETTID as u64 != 0 {
             let own = s.thread_id();
             let _ = uc.mem_write(child, &own.to_le_bytes());
         }
-        if flags & 0x200000 != 0 {
+        if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
             s.thread().clear_id = child;
         }
-    } else if flags & 0x100000 != 0 {
+    } else if flags & libc::CLONE_PARENT_SETTID as u64 != 0 {
         let _ = uc.mem_write(parent, &(pid as u32).to_le_bytes());
     }
     Ok(pid)
@@ -62,12 +63,12 @@ pub fn clone(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
 
 /// What programs and their libraries use. Nobody has a priority that could be inherited.
 pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
-    let (at, op, value) = (a[0], a[1] & 0x7f, a[2] as u32);
+    let (at, op, value) = (a[0], a[1] as i32 & libc::FUTEX_CMD_MASK, a[2] as u32);
     if at % 4 != 0 {
         return Err(EINVAL);
     }
     match op {
-        0 | 9 => {
+        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
             let now = s.now();
             let word = read_bytes(uc, s, at, 4)?;
             if word != value.to_le_bytes() {
@@ -75,10 +76,10 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             }
             let deadline = match (a[3], op) {
                 (0, _) => None,
-                (t, 0) => Some(now + super::time::span(uc, s, t)?),
+                (t, libc::FUTEX_WAIT) => Some(now + super::time::span(uc, s, t)?),
                 // Absolute, on the one clock or the other.
                 (t, _) => {
-                    let day = if a[1] & 256 != 0 {
+                    let day = if a[1] as i32 & libc::FUTEX_CLOCK_REALTIME != 0 {
                         1_000_000_000_000_000_000
                     } else {
                         0
@@ -86,9 +87,13 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
                     Some(super::time::span(uc, s, t)?.saturating_sub(super::time::EPOCH + day))
                 }
             };
-            let bits = if op == 9 { a[5] as u32 } else { u32::MAX };
+            let bits = if op == libc::FUTEX_WAIT_BITSET {
+                a[5] as u32
+            } else {
+                u32::MAX
+            };
             // Another process may wake us, by a wake that we do not hear: the word is looked at again.
-            let shared = s.forked && a[1] & 0x80 == 0;
+            let shared = s.forked && a[1] as i32 & libc::FUTEX_PRIVATE_FLAG == 0;
             let wait = match shared {
                 true => Wait::Sleep {
                     deadline: deadline.unwrap_or(u64::MAX).min(now + 1_000_000),
@@ -101,12 +106,16 @@ pub fn futex(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             };
             s.later(Later::Wait(wait))
         }
-        6 | 8 => lock_pi(uc, s, at, op == 8, a[3]),
-        7 => unlock_pi(uc, s, at),
-        1 => Ok(s.wake(at, value.into(), u32::MAX) as i64),
-        10 => Ok(s.wake(at, value.into(), a[5] as u32) as i64),
-        3 | 4 => {
-            if op == 4 && read_bytes(uc, s, at, 4)? != (a[5] as u32).to_le_bytes() {
+        libc::FUTEX_LOCK_PI | libc::FUTEX_TRYLOCK_PI => {
+            lock_pi(uc, s, at, op == libc::FUTEX_TRYLOCK_PI, a[3])
+        }
+        libc::FUTEX_UNLOCK_PI => unlock_pi(uc, s, at),
+        libc::FUTEX_WAKE => Ok(s.wake(at, value.into(), u32::MAX) as i64),
+        libc::FUTEX_WAKE_BITSET => Ok(s.wake(at, value.into(), a[5] as u32) as i64),
+        libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE => {
+            if op == libc::FUTEX_CMP_REQUEUE
+                && read_bytes(uc, s, at, 4)? != (a[5] as u32).to_le_bytes()
+            {
                 return Err(EAGAIN);
             }
             let woken = s.wake(at, value.into(), u32::MAX);

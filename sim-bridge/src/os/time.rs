@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Clocks, sleep, timers, limits.
 
+use super::numbers::*;
 use crate::errno::EINVAL;
 use crate::host::host;
 use crate::state::{State, Uc};
@@ -20,8 +21,8 @@ pub fn span(uc: &Uc, s: &mut State, at: u64) -> Result<u64, i64> {
 /// nanosleep, clock_nanosleep: of the machine's time; real time only where other processes are.
 pub fn sleep(uc: &Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (at, absolute) = match number {
-        35 => (a[0], false),
-        _ => (a[2], a[1] & 1 != 0),
+        SYS_nanosleep => (a[0], false),
+        _ => (a[2], a[1] as i32 & libc::TIMER_ABSTIME != 0),
     };
     let deadline = match (absolute, span(uc, s, at)?) {
         (true, ns) => ns.saturating_sub(EPOCH),
@@ -39,20 +40,22 @@ pub fn timer(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
         s.fail("timers (alarm, setitimer): this machine has one process".into());
         return Err(EINVAL);
     }
-    s.timers |= number != 36;
-    if number == 37 {
+    s.timers |= number != SYS_getitimer;
+    if number == SYS_alarm {
         // SAFETY: no memory is involved.
         return Ok(unsafe { libc::alarm(a[0] as u32) }.into());
     }
     let new = match number {
-        38 => read_bytes(uc, s, a[1], 32)?,
+        SYS_setitimer => read_bytes(uc, s, a[1], 32)?,
         _ => vec![0; 32],
     };
-    let (mut old, to) = ([0u8; 32], if number == 38 { a[2] } else { a[1] });
+    let (mut old, to) = ([0u8; 32], if number == SYS_setitimer { a[2] } else { a[1] });
     // SAFETY: two structures of 32 bytes.
     let result = host(unsafe {
         match number {
-            38 => libc::syscall(libc::SYS_setitimer, a[0], new.as_ptr(), old.as_mut_ptr()),
+            SYS_setitimer => {
+                libc::syscall(libc::SYS_setitimer, a[0], new.as_ptr(), old.as_mut_ptr())
+            }
             _ => libc::syscall(libc::SYS_getitimer, a[0], old.as_mut_ptr()),
         }
     });
@@ -65,13 +68,13 @@ pub fn timer(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i6
 /// getrlimit, prlimit64: a stack of 8 MiB, else nothing is limited; nothing can be changed.
 pub fn limits(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (which, to) = match number {
-        97 => (a[0], a[1]),
+        SYS_getrlimit => (a[0], a[1]),
         _ => (a[1], a[3]),
     };
     if to != 0 {
-        let soft = match which {
-            3 => crate::memory::STACK,
-            7 => 1024,
+        let soft = match which as u32 {
+            libc::RLIMIT_STACK => crate::memory::STACK,
+            libc::RLIMIT_NOFILE => 1024,
             _ => u64::MAX,
         };
         let bytes = [soft, u64::MAX].map(u64::to_le_bytes).concat();
@@ -84,15 +87,15 @@ pub fn limits(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i
 pub fn clock(uc: &mut Uc, s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let ns = s.now() + EPOCH;
     // The day's time begins in 2001, that of CLOCK_MONOTONIC at the machine's start.
-    let day = match number == 228 && a[0] != 0 {
+    let day = match number == SYS_clock_gettime && a[0] as i32 != libc::CLOCK_REALTIME {
         true => 0,
         false => 1_000_000_000,
     };
     let (seconds, rest) = (day + ns / 1_000_000_000, ns % 1_000_000_000);
     let (to, part) = match number {
-        229 => (a[1], 1),
-        96 => (a[0], rest / 1000),
-        228 => (a[1], rest),
+        SYS_clock_getres => (a[1], 1),
+        SYS_gettimeofday => (a[0], rest / 1000),
+        SYS_clock_gettime => (a[1], rest),
         _ => {
             if a[0] != 0 {
                 write_bytes(uc, s, a[0], &seconds.to_le_bytes())?;

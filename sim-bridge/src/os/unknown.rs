@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Calls that the machine does not know: they end the run, by name.
 
+use super::numbers::*;
 use crate::errno::EPERM;
 use crate::state::State;
 
 /// Names of calls that programs make and that the machine does not know.
 const UNKNOWN: [(u64, &str); 19] = [
-    (29, "shmget"),
-    (41, "socket"),
-    (42, "connect"),
-    (49, "bind"),
-    (53, "socketpair"),
-    (56, "clone"),
-    (101, "ptrace"),
-    (117, "setresuid"),
-    (176, "delete_module"),
-    (213, "epoll_create"),
-    (232, "epoll_wait"),
-    (282, "signalfd"),
-    (291, "epoll_create1"),
-    (298, "perf_event_open"),
-    (310, "process_vm_readv of another process"),
-    (311, "process_vm_writev of another process"),
-    (322, "execveat"),
-    (425, "io_uring_setup"),
-    (435, "clone3"),
+    (SYS_shmget, "shmget"),
+    (SYS_socket, "socket"),
+    (SYS_connect, "connect"),
+    (SYS_bind, "bind"),
+    (SYS_socketpair, "socketpair"),
+    (SYS_clone, "clone"),
+    (SYS_ptrace, "ptrace"),
+    (SYS_setresuid, "setresuid"),
+    (SYS_delete_module, "delete_module"),
+    (SYS_epoll_create, "epoll_create"),
+    (SYS_epoll_wait, "epoll_wait"),
+    (SYS_signalfd, "signalfd"),
+    (SYS_epoll_create1, "epoll_create1"),
+    (SYS_perf_event_open, "perf_event_open"),
+    (SYS_process_vm_readv, "process_vm_readv of another process"),
+    (
+        SYS_process_vm_writev,
+        "process_vm_writev of another process",
+    ),
+    (SYS_execveat, "execveat"),
+    (SYS_io_uring_setup, "io_uring_setup"),
+    (SYS_clone3, "clone3"),
 ];
 
 /// Ends the run: the machine does not know what the program asks for.

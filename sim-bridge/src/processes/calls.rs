@@ -5,6 +5,7 @@ use super::{FIRST, Kind, Loan};
 use crate::errno::{ECHILD, EINTR, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::host::host;
 use crate::memory::{Backing, PAGE, USER_END};
+use crate::os::numbers;
 use crate::signals::{Info, deliver as signals};
 use crate::state::{End, State, Uc};
 use crate::threads::{Later, Wait};
@@ -185,7 +186,7 @@ pub fn wait(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<Result<i64, Late
     match pid {
         0 if a[2] as i32 & libc::WNOHANG == 0 => return Ok(Err(Later::Again(Wait::Outside))),
         0 => return Ok(Ok(0)),
-        ..0 => return Err(if pid == -10 { ECHILD } else { pid }),
+        ..0 => return Err(if pid == ECHILD { ECHILD } else { pid }),
         _ => {}
     }
     s.family
@@ -203,19 +204,23 @@ pub fn wait(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<Result<i64, Late
 /// kill, tkill and tgkill. Only the program's own processes are in reach.
 pub fn kill(s: &mut State, number: u64, a: &[u64; 6]) -> Result<i64, i64> {
     let (who, signal) = match number {
-        234 => (a[1] as i32, a[2]),
+        numbers::SYS_tgkill => (a[1] as i32, a[2]),
         _ => (a[0] as i32, a[1]),
     };
     if signal > 64 {
         return Err(EINVAL);
     }
     let info = Info {
-        code: if number == 62 { 0 } else { -6 },
+        code: if number == numbers::SYS_kill {
+            libc::SI_USER
+        } else {
+            libc::SI_TKILL
+        },
         value: id(s) as u64,
         ..Info::default()
     };
     let thread = s.threads.iter().position(|t| t.id == who as u32);
-    if number != 62 && thread.is_some() {
+    if number != numbers::SYS_kill && thread.is_some() {
         if signal != 0 {
             signals::send(s, thread, signal as u32, info);
         }

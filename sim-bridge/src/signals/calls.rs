@@ -12,7 +12,8 @@ use unicorn_engine::RegisterX86 as R;
 /// rt_sigaction.
 pub fn action(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let (signal, new, old) = (a[0] as u32, a[1], a[2]);
-    if !(1..=64).contains(&signal) || a[3] != 8 || (new != 0 && matches!(signal, 9 | 19)) {
+    if !(1..=64).contains(&signal) || a[3] != 8 || (new != 0 && matches!(signal, SIGKILL | SIGSTOP))
+    {
         return Err(EINVAL);
     }
     let was = s.signals.actions[signal as usize];
@@ -28,7 +29,7 @@ pub fn action(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
             handler: word(0),
             flags: word(1),
             restorer: word(2),
-            mask: word(3) & !(bit(SIGKILL) | bit(19)),
+            mask: word(3) & !(bit(SIGKILL) | bit(SIGSTOP)),
         };
         mirror(s, signal);
         // A handler of faults has to find the state before the instruction.
@@ -45,10 +46,10 @@ pub fn mask(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
     let was = s.thread().mask;
     if a[1] != 0 {
         let set = set_at(uc, s, a[1])?;
-        s.thread().mask = match a[0] {
-            0 => was | set,
-            1 => was & !set,
-            2 => set,
+        s.thread().mask = match a[0] as i32 {
+            libc::SIG_BLOCK => was | set,
+            libc::SIG_UNBLOCK => was & !set,
+            libc::SIG_SETMASK => set,
             _ => return Err(EINVAL),
         };
         mirror_mask(s);
@@ -63,7 +64,7 @@ pub fn mask(uc: &mut Uc, s: &mut State, a: &[u64; 6]) -> Result<i64, i64> {
 fn set_at(uc: &Uc, s: &mut State, at: u64) -> Result<u64, i64> {
     let bytes = read_bytes(uc, s, at, 8)?;
     let set = u64::from_le_bytes(bytes.try_into().map_err(|_| EFAULT)?);
-    Ok(set & !(bit(SIGKILL) | bit(19)))
+    Ok(set & !(bit(SIGKILL) | bit(SIGSTOP)))
 }
 
 /// rt_sigsuspend, and pause (which keeps the mask).

@@ -3,10 +3,11 @@
 
 use super::*;
 use crate::errno::EINTR;
-use crate::registers::{ST, XMM};
+use crate::registers::{SIGCONTEXT, ST, USER_CS, USER_DS, XMM};
 use crate::state::{End, State, Uc};
 use crate::threads::Wait;
 use crate::user_memory::write_bytes;
+use ulpf_lib::eflags;
 use unicorn_engine::RegisterX86 as R;
 
 /// What the process has received becomes pending.
@@ -133,25 +134,6 @@ pub(crate) fn raise(
     enter(uc, s, signal, info)
 }
 
-const GENERAL: [R; 17] = [
-    R::R8,
-    R::R9,
-    R::R10,
-    R::R11,
-    R::R12,
-    R::R13,
-    R::R14,
-    R::R15,
-    R::RDI,
-    R::RSI,
-    R::RBP,
-    R::RBX,
-    R::RDX,
-    R::RAX,
-    R::RCX,
-    R::RSP,
-    R::RIP,
-];
 fn fpstate(uc: &Uc) -> Vec<u8> {
     let mut image = vec![0; 512];
     let get = |r| uc.reg_read(r).unwrap_or(0);
@@ -221,11 +203,11 @@ fn enter(uc: &mut Uc, s: &mut State, signal: u32, info: Info) -> Result<(), End>
     put(24, alternate.0);
     put(32, if alternate.1 == 0 { 2 } else { 0 });
     put(40, alternate.1);
-    for (n, r) in GENERAL.into_iter().enumerate() {
+    for (n, r) in SIGCONTEXT.into_iter().enumerate() {
         put(48 + 8 * n, get(uc, r));
     }
     put(184, get(uc, R::EFLAGS));
-    put(192, 0x33 | 0x2b << 48);
+    put(192, USER_CS | USER_DS << 48);
     put(200, info.error);
     put(208, info.trap);
     put(216, mask);
@@ -243,7 +225,7 @@ fn enter(uc: &mut Uc, s: &mut State, signal: u32, info: Info) -> Result<(), End>
             format!("no room for the frame of signal {signal} at {frame:#x}"),
         ));
     }
-    let flags = get(uc, R::EFLAGS) & !FLAGS_CLEARED;
+    let flags = get(uc, R::EFLAGS) & !eflags::CLEAR_IN_HANDLER;
     for (r, value) in [
         (R::RDI, signal.into()),
         (R::RSI, frame + 312),
@@ -289,14 +271,17 @@ pub(crate) fn returned(uc: &mut Uc, s: &mut State) -> Result<(), End> {
         ));
     };
     let word = |at: usize| u64::from_le_bytes(image[at - 8..at].try_into().unwrap_or_default());
-    for (n, r) in GENERAL.into_iter().enumerate() {
+    for (n, r) in SIGCONTEXT.into_iter().enumerate() {
         let _ = uc.reg_write(r, word(48 + 8 * n));
     }
-    let _ = uc.reg_write(R::EFLAGS, word(184) & FLAGS_USER | 0x202);
+    let _ = uc.reg_write(
+        R::EFLAGS,
+        word(184) & (eflags::USER | eflags::RF) | eflags::INITIAL,
+    );
     if let Ok(fp) = uc.mem_read_as_vec(word(232), 512) {
         restore_fpstate(uc, &fp);
     }
-    s.thread().mask = word(304) & !(bit(SIGKILL) | bit(19));
+    s.thread().mask = word(304) & !(bit(SIGKILL) | bit(SIGSTOP));
     mirror_mask(s);
     s.attention = 0;
     Ok(())

@@ -20,23 +20,20 @@ pub mod deliver;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use unicorn_engine::uc_engine;
 
-pub const SIGILL: u32 = 4;
-pub const SIGTRAP: u32 = 5;
-pub const SIGBUS: u32 = 7;
-pub const SIGFPE: u32 = 8;
-pub const SIGKILL: u32 = 9;
-pub const SIGSEGV: u32 = 11;
-const SIGCHLD: u32 = 17;
+pub const SIGILL: u32 = libc::SIGILL as u32;
+pub const SIGTRAP: u32 = libc::SIGTRAP as u32;
+pub const SIGBUS: u32 = libc::SIGBUS as u32;
+pub const SIGFPE: u32 = libc::SIGFPE as u32;
+pub const SIGKILL: u32 = libc::SIGKILL as u32;
+pub const SIGSEGV: u32 = libc::SIGSEGV as u32;
+const SIGSTOP: u32 = libc::SIGSTOP as u32;
+const SIGCHLD: u32 = libc::SIGCHLD as u32;
 
 const SA_SIGINFO_RESTORER: u64 = 0x0400_0000;
-const SA_ONSTACK: u64 = 0x0800_0000;
-const SA_RESTART: u64 = 0x1000_0000;
-const SA_NODEFER: u64 = 0x4000_0000;
-const SA_RESETHAND: u64 = 0x8000_0000;
-
-const FLAGS_CLEARED: u64 = 0x100 | 0x400 | 0x1_0000;
-/// Of the flags those that a user may set.
-const FLAGS_USER: u64 = 0x25_4dd5;
+const SA_ONSTACK: u64 = libc::SA_ONSTACK as u64;
+const SA_RESTART: u64 = libc::SA_RESTART as u64;
+const SA_NODEFER: u64 = libc::SA_NODEFER as u64;
+const SA_RESETHAND: u64 = libc::SA_RESETHAND as u32 as u64;
 
 #[derive(Clone, Copy, Default)]
 pub struct Action {

@@ -5,11 +5,12 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_engine::cpu::Gprs;
+use ulpf_lib::eflags::{AC, DF};
 use ulpf_lib::ring::Area;
 use ulpf_stub_tables::patches::Known;
 
 use crate::runtime::areas::area;
-use crate::runtime::asm::{gprs_asm, load_gprs};
+use crate::runtime::asm::{gprs_asm, load_gprs, store_gprs};
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::{BLOCK, Current, Thread};
 
@@ -27,9 +28,6 @@ pub fn frame(t: Current) -> u64 {
     t.stack_top() - FRAME as u64
 }
 
-const AC: u64 = 1 << 18;
-const DF: u64 = 1 << 10;
-
 gprs_asm!(
     ".text",
     ".globl ulpf_direct",
@@ -37,18 +35,7 @@ gprs_asm!(
     "mov byte ptr gs:[{direct}], 1",
     "mov gs:[{area_rsp}], rsp",
     "mov rsp, gs:[{stack}]",
-    "mov [rsp+{gprs}+{r8}], r8",
-    "mov [rsp+{gprs}+{r9}], r9",
-    "mov [rsp+{gprs}+{r10}], r10",
-    "mov [rsp+{gprs}+{r11}], r11",
-    "mov [rsp+{gprs}+{r12}], r12",
-    "mov [rsp+{gprs}+{r13}], r13",
-    "mov [rsp+{gprs}+{r14}], r14",
-    "mov [rsp+{gprs}+{r15}], r15",
-    "mov [rsp+{gprs}+{rdi}], rdi",
-    "mov [rsp+{gprs}+{rsi}], rsi",
-    "mov [rsp+{gprs}+{rbp}], rbp",
-    "mov [rsp+{gprs}+{rbx}], rbx",
+    store_gprs!(),
     "mov [rsp+{gprs}+{rdx}], rdx",
     "mov [rsp+{gprs}+{rax}], rax",
     "mov [rsp+{gprs}+{rcx}], rcx",

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::cpu::Cpu;
 use ulpf_engine::exec::{FaultInfo, Outcome, Site};
+use ulpf_lib::eflags;
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
@@ -185,16 +186,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         site.faults.fetch_add(1, Relaxed);
         count_fault(patches::why_not(pc));
     }
-    let (fs_base, gs_base) = park::bases(t);
-    // SAFETY: the frame's own image.
-    let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
-    let mut cpu = Cpu {
-        gprs: &mut uc.gprs,
-        fs_base,
-        gs_base,
-        xsave: uc.fpstate,
-        xsave_len,
-    };
+    let mut cpu = cpu(t, uc);
     let mut list = AccessList::new();
     site.insn.accesses(&cpu, &mut list);
     if list.overflowed() || !site.insn.accesses_known() {
@@ -218,7 +210,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
     if t.stepping.load(Relaxed) {
         // The debugger's trap flag is not the program's: `pushf` must not store it.
-        cpu.gprs.rflags &= !0x100;
+        cpu.gprs.rflags &= !eflags::TF;
     }
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {
@@ -259,21 +251,26 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
 }
 
-/// An instruction that nobody can decode, or one more than we have room to remember.
-fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
-    let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
-        return slow(t, uc, None, fault_at, None);
-    };
+/// The thread as it was when the signal came.
+fn cpu(t: Current, uc: &mut UContext) -> Cpu<'_> {
     let (fs_base, gs_base) = park::bases(t);
     // SAFETY: the frame's own image.
     let (_, xsave_len) = unsafe { fpstate_len(uc.fpstate) };
-    let cpu = Cpu {
+    Cpu {
         gprs: &mut uc.gprs,
         fs_base,
         gs_base,
         xsave: uc.fpstate,
         xsave_len,
+    }
+}
+
+/// An instruction that nobody can decode, or one more than we have room to remember.
+fn without_site(t: Current, uc: &mut UContext, code: &[u8], fault_at: TargetAddr) -> Step {
+    let Some(insn) = engine::decode(uc.gprs.rip, code).filter(|i| i.accesses_known()) else {
+        return slow(t, uc, None, fault_at, None);
     };
+    let cpu = cpu(t, uc);
     let mut list = AccessList::new();
     insn.accesses(&cpu, &mut list);
     let probe = insn.probe(&cpu);

@@ -13,6 +13,7 @@ use ulpf_lib::guard::Fault;
 use ulpf_lib::library_abi::{
     AccessRecord, AccessReport, CONCERNS, COPY, HELLO, RUNS, Run, SHARED, TELL,
 };
+use ulpf_lib::sys::failure::{EFAULT, EINVAL};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::cause::Cause;
@@ -30,9 +31,6 @@ use crate::runtime::thread::{Call, Current};
 use crate::signals::numbers::{SIGSEGV, SIGTRAP};
 use crate::signals::{delivery, kernel};
 use crate::syscalls::call::Args;
-
-const EINVAL: i64 = -22;
-const EFAULT: i64 = -14;
 const SEGV_ACCERR: i32 = 2;
 const TRAP_TRACE: i32 = 2;
 

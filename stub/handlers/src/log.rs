@@ -125,6 +125,6 @@ fn wake(h: &SharedHeader) {
     if h.reader_waits.swap(0, SeqCst) != 0 {
         h.wake.fetch_add(1, SeqCst);
         // SAFETY: a word that the command waits on (shared between processes).
-        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, 1, 1) };
+        let _ = unsafe { sys!(k::__NR_futex, &h.wake as *const _, k::FUTEX_WAKE, 1) };
     }
 }

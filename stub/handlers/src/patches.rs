@@ -11,10 +11,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
+use linux_raw_sys::errno::ENOMEM;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase, What};
 use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::eflags;
 use ulpf_lib::guard::PAGES;
 use ulpf_lib::place::{self, MEMORY_LEN};
 use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
@@ -318,9 +320,8 @@ pub fn landed(t: Current, uc: &mut UContext) -> Option<Landing> {
 /// The last that a handler does: a thread that goes on behind a patched instruction need not land, and one that
 /// goes round in a small loop ([`visit`]) may do so in the body.
 pub fn skip(t: Current, uc: &mut UContext) {
-    const TRAP_FLAG: u64 = 0x100;
     let visited = t.own().visit.take();
-    if uc.gprs.rflags & TRAP_FLAG != 0 {
+    if uc.gprs.rflags & eflags::TF != 0 {
         return;
     }
     if visited != 0
@@ -411,6 +412,7 @@ static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Writes code that this thread does not run at present, and nobody else. It is [`Patch::plain_code`].
 fn overwrite(at: u64, bytes: &[u8]) -> bool {
+    const READ_EXEC: u32 = k::PROT_READ | k::PROT_EXEC;
     let page = at & !(PAGE_SIZE - 1);
     let len = (at + bytes.len() as u64 - page).next_multiple_of(PAGE_SIZE);
     if FORBIDDEN.load(Relaxed) {
@@ -419,13 +421,13 @@ fn overwrite(at: u64, bytes: &[u8]) -> bool {
     // SAFETY: private file pages that may be read and executed (`control::patches` has made sure, and is told
     // of every change), and are again. A system that forbids the first change leaves all as it is.
     unsafe {
-        if let Err(why) = sys!(k::__NR_mprotect, page, len, 7) {
-            // ENOMEM: too many mappings, for now.
-            FORBIDDEN.store(why != Errno(12), Relaxed);
+        if let Err(why) = sys!(k::__NR_mprotect, page, len, READ_EXEC | k::PROT_WRITE) {
+            // Too many mappings, for now.
+            FORBIDDEN.store(why != Errno(ENOMEM as i32), Relaxed);
             return false;
         }
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
-        let _ = sys!(k::__NR_mprotect, page, len, 5);
+        let _ = sys!(k::__NR_mprotect, page, len, READ_EXEC);
     }
     true
 }

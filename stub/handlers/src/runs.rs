@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use ulpf_engine::access::{Class, Insn};
 use ulpf_engine::cpu::Cpu;
+use ulpf_lib::eflags::DF;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 
 use crate::global::g;
@@ -16,7 +17,6 @@ use crate::runtime::memory;
 use crate::runtime::thread::Current;
 
 /// Direction flag.
-const DF: u64 = 1 << 10;
 /// Fewer are no gain.
 const LEAST: u64 = 4;
 const MOST: usize = PAGE_SIZE as usize;

@@ -17,7 +17,7 @@ pub fn fatal(why: &str) -> ! {
     unsafe {
         let pid = g().pid.load(Relaxed);
         if pid > 0 {
-            let _ = sys!(k::__NR_kill, pid, 9);
+            let _ = sys!(k::__NR_kill, pid, k::SIGKILL);
         }
         let _ = sys!(k::__NR_exit_group, 125);
     }
@@ -59,7 +59,7 @@ pub fn write_stderr(s: &str) {
         return;
     }
     // SAFETY: writes a string.
-    let _ = unsafe { sys!(k::__NR_write, 2, s.as_ptr(), s.len()) };
+    let _ = unsafe { sys!(k::__NR_write, k::STDERR_FILENO, s.as_ptr(), s.len()) };
 }
 
 /// As [`fatal`], with the place and the address of a fault in our own code.

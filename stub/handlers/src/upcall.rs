@@ -21,7 +21,7 @@ use ulpf_engine::access::state::cpuid;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::sys;
 
-use crate::runtime::asm::gprs_asm;
+use crate::runtime::asm::{gprs_asm, store_gprs};
 use crate::runtime::frame::{FP_XSTATE_MAGIC1, UContext, fpstate_len};
 use crate::runtime::thread::{BLOCK, Current, Thread};
 
@@ -68,18 +68,7 @@ gprs_asm!(
     "mov rdx, rsp",
     "sub rsp, {context}",
     "mov [rsp+{fpstate}], rdx",
-    "mov [rsp+{gprs}+{r8}], r8",
-    "mov [rsp+{gprs}+{r9}], r9",
-    "mov [rsp+{gprs}+{r10}], r10",
-    "mov [rsp+{gprs}+{r11}], r11",
-    "mov [rsp+{gprs}+{r12}], r12",
-    "mov [rsp+{gprs}+{r13}], r13",
-    "mov [rsp+{gprs}+{r14}], r14",
-    "mov [rsp+{gprs}+{r15}], r15",
-    "mov [rsp+{gprs}+{rdi}], rdi",
-    "mov [rsp+{gprs}+{rsi}], rsi",
-    "mov [rsp+{gprs}+{rbp}], rbp",
-    "mov [rsp+{gprs}+{rbx}], rbx",
+    store_gprs!(),
     "mov rax, [rcx-8]",
     "mov [rsp+{gprs}+{rax}], rax",
     "mov rax, [rcx-16]",
@@ -177,7 +166,15 @@ pub(crate) fn within_ourselves(t: Current, uc: &mut UContext, before: *mut UCont
     let noted = (uc.link & UNMASKED == 0).then_some(uc.sigmask);
     let mut mask = 0u64;
     // SAFETY: reads the mask.
-    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 0, 0, &mut mask as *mut u64, 8) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_BLOCK,
+            0,
+            &mut mask as *mut u64,
+            8
+        )
+    };
     mask_known(t, uc, mask);
     // SAFETY: the frame of the upcall that has been interrupted, further up on this stack.
     match (noted, unsafe { before.as_mut() }) {

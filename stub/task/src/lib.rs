@@ -5,5 +5,6 @@
 extern crate alloc;
 
 pub mod control;
+mod files;
 pub mod gdb;
 pub mod inferior;

@@ -209,8 +209,17 @@ pub fn through(
     // Behind it there is room for what the call overwrites.
     let room = 2 * total;
     // SAFETY: a fresh mapping.
-    let buffer =
-        unsafe { ulpf_lib::sys!(k::__NR_mmap, place::hint(room), room, 3, flags, -1i64, 0) }?;
+    let buffer = unsafe {
+        ulpf_lib::sys!(
+            k::__NR_mmap,
+            place::hint(room),
+            room,
+            k::PROT_READ | k::PROT_WRITE,
+            flags,
+            -1i64,
+            0
+        )
+    }?;
     let mut ready = total;
     if !kind.writes() {
         apart(own, who, |still, _| {

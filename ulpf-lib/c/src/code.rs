@@ -1,6 +1,7 @@
 //! The instruction at an address of the program, and what of the processor's state it needs beside the registers.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::sys::uapi::arch::ARCH_GET_GS;
 use ulpf_lib::{PAGE_SIZE, TargetAddr, sys};
 
 use crate::shared::S;
@@ -64,7 +65,6 @@ pub fn code_at(pc: u64, to: &mut [u8; 15]) -> usize {
 /// Only an instruction with a gs prefix needs it.
 pub fn gs_base(code: &[u8]) -> u64 {
     const PREFIX: u8 = 0x65;
-    const ARCH_GET_GS: u64 = 0x1004;
     let mut gs = 0u64;
     if code.contains(&PREFIX) {
         // SAFETY: one word.

@@ -101,7 +101,7 @@ extern "C" fn in_child() {
             let text = b"libulpf: no memory for a forked child's copy of watched memory\n";
             // SAFETY: writes a constant, then ends the process.
             unsafe {
-                let _ = sys!(k::__NR_write, 2, text.as_ptr(), text.len());
+                let _ = sys!(k::__NR_write, k::STDERR_FILENO, text.as_ptr(), text.len());
                 let _ = sys!(k::__NR_exit_group, 127);
             }
         }

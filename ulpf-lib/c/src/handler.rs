@@ -37,8 +37,8 @@ use crate::stub_report;
 use crate::thread;
 
 /// `si_code` of a fault that a protection has caused.
-const SEGV_ACCERR: i32 = 2;
-const SEGV_MAPERR: i32 = 1;
+const SEGV_ACCERR: i32 = k::SEGV_ACCERR as i32;
+const SEGV_MAPERR: i32 = k::SEGV_MAPERR as i32;
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
 
@@ -95,7 +95,7 @@ fn overrun() -> ! {
         link with libulpf.so instead of libulpf.a\n";
     // SAFETY: writes a constant, then ends the process.
     unsafe {
-        let _ = sys!(k::__NR_write, 2, text.as_ptr(), text.len());
+        let _ = sys!(k::__NR_write, k::STDERR_FILENO, text.as_ptr(), text.len());
         let _ = kill_self();
     }
     loop {
@@ -106,7 +106,7 @@ fn overrun() -> ! {
 /// # Safety
 /// Ends the process.
 unsafe fn kill_self() -> Result<u64, sys::Errno> {
-    const SIGABRT: i32 = 6;
+    const SIGABRT: i32 = k::SIGABRT as i32;
     let default = signals::Action::default();
     let _ = signals::kernel_action(SIGABRT, Some(&default));
     mask::set(0);

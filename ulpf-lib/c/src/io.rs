@@ -111,11 +111,11 @@ unsafe fn message(
 
 /// Functions of the C library with one buffer, or with vectors, as second and third argument.
 macro_rules! functions {
-    ($($how:ident $name:ident = $nr:ident, $kind:ident, ($a:ident, $b:ident, $c:ident $(, $more:ident: $type:ty)*);)*) => {$(
+    ($($how:ident $name:ident = $nr:ident, $kind:ident, ($a:ident, $b:ident, $c:ident: $count:ty $(, $more:ident: $type:ty)*);)*) => {$(
         /// # Safety
         /// As the C library's function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($a: c_int, $b: *const c_void, $c: usize $(, $more: $type)*) -> isize {
+        pub unsafe extern "C-unwind" fn $name($a: c_int, $b: *const c_void, $c: $count $(, $more: $type)*) -> isize {
             let mut args = [$a as u64, $b as u64, $c as u64, 0, 0, 0];
             let more: &[u64] = &[$($more as u64),*];
             args[3..3 + more.len()].copy_from_slice(more);
@@ -127,42 +127,18 @@ macro_rules! functions {
 }
 
 functions! {
-    plain read = __NR_read, Write, (fd, buffer, len);
-    plain write = __NR_write, Read, (fd, buffer, len);
-    plain pread = __NR_pread64, Write, (fd, buffer, len, offset: i64);
-    plain pread64 = __NR_pread64, Write, (fd, buffer, len, offset: i64);
-    plain pwrite = __NR_pwrite64, Read, (fd, buffer, len, offset: i64);
-    plain pwrite64 = __NR_pwrite64, Read, (fd, buffer, len, offset: i64);
-    plain recvfrom = __NR_recvfrom, Write, (fd, buffer, len, flags: c_int, from: *mut c_void, from_len: *mut u32);
-    plain sendto = __NR_sendto, Read, (fd, buffer, len, flags: c_int, to: *const c_void, to_len: u32);
-    plain recv = __NR_recvfrom, Write, (fd, buffer, len, flags: c_int);
-    plain send = __NR_sendto, Read, (fd, buffer, len, flags: c_int);
-}
-
-/// # Safety
-/// As readv(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn readv(fd: c_int, vectors: *const c_void, count: c_int) -> isize {
-    let who = Caller {
-        nr: k::__NR_readv,
-        pc: readv as *const () as u64,
-        args: [fd as u64, vectors as u64, count as u64, 0, 0, 0],
-    };
-    // SAFETY: the caller's promise.
-    unsafe { vectored(who, Write) }
-}
-
-/// # Safety
-/// As writev(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn writev(fd: c_int, vectors: *const c_void, count: c_int) -> isize {
-    let who = Caller {
-        nr: k::__NR_writev,
-        pc: writev as *const () as u64,
-        args: [fd as u64, vectors as u64, count as u64, 0, 0, 0],
-    };
-    // SAFETY: the caller's promise.
-    unsafe { vectored(who, Read) }
+    plain read = __NR_read, Write, (fd, buffer, len: usize);
+    plain write = __NR_write, Read, (fd, buffer, len: usize);
+    plain pread = __NR_pread64, Write, (fd, buffer, len: usize, offset: i64);
+    plain pread64 = __NR_pread64, Write, (fd, buffer, len: usize, offset: i64);
+    plain pwrite = __NR_pwrite64, Read, (fd, buffer, len: usize, offset: i64);
+    plain pwrite64 = __NR_pwrite64, Read, (fd, buffer, len: usize, offset: i64);
+    plain recvfrom = __NR_recvfrom, Write, (fd, buffer, len: usize, flags: c_int, from: *mut c_void, from_len: *mut u32);
+    plain sendto = __NR_sendto, Read, (fd, buffer, len: usize, flags: c_int, to: *const c_void, to_len: u32);
+    plain recv = __NR_recvfrom, Write, (fd, buffer, len: usize, flags: c_int);
+    plain send = __NR_sendto, Read, (fd, buffer, len: usize, flags: c_int);
+    vectored readv = __NR_readv, Write, (fd, vectors, count: c_int);
+    vectored writev = __NR_writev, Read, (fd, vectors, count: c_int);
 }
 
 /// # Safety

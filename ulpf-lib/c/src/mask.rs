@@ -3,11 +3,11 @@
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-pub const SIGILL: i32 = 4;
-pub const SIGTRAP: i32 = 5;
-pub const SIGBUS: i32 = 7;
-pub const SIGFPE: i32 = 8;
-pub const SIGSEGV: i32 = 11;
+pub const SIGILL: i32 = k::SIGILL as i32;
+pub const SIGTRAP: i32 = k::SIGTRAP as i32;
+pub const SIGBUS: i32 = k::SIGBUS as i32;
+pub const SIGFPE: i32 = k::SIGFPE as i32;
+pub const SIGSEGV: i32 = k::SIGSEGV as i32;
 /// What an instruction can raise, and we handle.
 pub const OURS: [i32; 5] = [SIGSEGV, SIGBUS, SIGTRAP, SIGFPE, SIGILL];
 

@@ -41,13 +41,12 @@ pub fn prepare() -> Result<(), Failure> {
 /// What the kernel has given to this program to be random by; `None`: its addresses are not random (as the command
 /// finds out for a stub, `command/host/src/process.rs`).
 fn random_bytes() -> Option<[u8; 16]> {
-    const ADDR_NO_RANDOMIZE: i32 = 0x4_0000;
     const ASK: u64 = 0xffff_ffff;
     // SAFETY: only asks.
     let persona = unsafe { libc::personality(ASK) };
     let switched_off =
         || std::fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|t| t == b"0\n");
-    if persona & ADDR_NO_RANDOMIZE != 0 || switched_off() {
+    if persona & libc::ADDR_NO_RANDOMIZE != 0 || switched_off() {
         return None;
     }
     // SAFETY: the kernel's 16 bytes, which stay where they are.

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use linux_raw_sys::general as k;
 use ulpf_engine::frame::{SigInfo, UContext};
 use ulpf_lib::sys;
+use ulpf_lib::sys::uapi::{SIG_DFL, SIG_IGN};
 
 use crate::error::Failure;
 use crate::mask::{self, INSIDE, OURS, SIGSEGV, SYNCHRONOUS, bit};
@@ -34,9 +35,7 @@ ulpf_signal_return:
 "#
 );
 
-const SIG_DFL: u64 = 0;
-const SIG_IGN: u64 = 1;
-const RESTORER: u64 = 0x0400_0000;
+const RESTORER: u64 = k::SA_RESTORER as u64;
 
 /// As the kernel takes it (`struct kernel_sigaction`).
 #[repr(C)]

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::frame::UContext;
 use ulpf_lib::TargetAddr;
+use ulpf_lib::eflags::TF;
 
 use crate::callbacks::after_access;
 use crate::change;
@@ -21,7 +22,6 @@ use crate::shared::{Changer, S, Unchanging};
 use crate::stacks::{OwnBlock, Step};
 
 /// Trap flag.
-const TF: u64 = 1 << 8;
 
 /// Opens the pages and lets the instruction run; called between `enter` and `leave`, and leaves.
 pub fn begin(

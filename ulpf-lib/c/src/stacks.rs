@@ -118,7 +118,17 @@ pub fn prepare() -> Result<(), Failure> {
         let len = (count + 1) * STACK;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
         // SAFETY: a fresh mapping.
-        match unsafe { sys!(k::__NR_mmap, place::hint(len), len, 0, flags, -1i64, 0) } {
+        match unsafe {
+            sys!(
+                k::__NR_mmap,
+                place::hint(len),
+                len,
+                k::PROT_NONE,
+                flags,
+                -1i64,
+                0
+            )
+        } {
             Ok(at) => {
                 COUNT.store(count, Release);
                 S.stacks_len.store(count * STACK, Release);
@@ -183,7 +193,15 @@ impl OwnBlock {
         for index in known..count {
             let base = S.stacks.load(Acquire) + index as u64 * STACK;
             // SAFETY: within the reservation.
-            unsafe { sys!(k::__NR_mprotect, base + GUARD, STACK - GUARD, 3) }.ok()?;
+            unsafe {
+                sys!(
+                    k::__NR_mprotect,
+                    base + GUARD,
+                    STACK - GUARD,
+                    k::PROT_READ | k::PROT_WRITE
+                )
+            }
+            .ok()?;
             let block = OwnBlock::take(index, 0, me);
             HIGH.fetch_max(index + 1, SeqCst);
             if block.is_some() {

@@ -9,10 +9,12 @@
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
+use linux_raw_sys::general as k;
 use ulpf_engine::access::state;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::frame::{FP_XSTATE_MAGIC1, SigInfo, SigStack, UContext};
 use ulpf_lib::device::{Frame, INFO_FETCH, INFO_WRITE};
+use ulpf_lib::eflags::TF;
 
 use crate::handler;
 use crate::mask::{self, SIGSEGV, SYNCHRONOUS};
@@ -121,14 +123,12 @@ const WRITE: u64 = 2;
 const FETCH: u64 = 16;
 const PAGE_FAULT: u64 = 14;
 /// `si_code` of a fault that a protection has caused.
-const SEGV_ACCERR: i32 = 2;
+const SEGV_ACCERR: i32 = k::SEGV_ACCERR as i32;
 /// Bytes of the legacy area that are the software's: where the kernel says how long the image is.
 const SOFTWARE: usize = 464;
 
 /// `uc_flags` as the kernel sets them: extended state, ss is valid.
 const UC_FLAGS: u64 = 7;
-/// Trap flag.
-const TF: u64 = 1 << 8;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 const RT_SIGRETURN: u64 = 15;
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::os::{self, File, InChild};
-use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use crate::mapping::Mapping;
 use crate::place;
 use crate::sys::Errno;
 
@@ -83,7 +83,9 @@ impl Snapshot {
     pub fn read() -> Result<Snapshot, Errno> {
         let file = File::open(c"/proc/self/maps")?;
         let mut vmas = Vec::new();
-        lines(&file, |line| vmas.extend(parse_line(line)))?;
+        lines(&file, |line| {
+            vmas.extend(Mapping::parse(line).map(Vma::from))
+        })?;
         Ok(Snapshot { vmas })
     }
 
@@ -106,8 +108,8 @@ impl Snapshot {
                         // What is ours is never watched, and much of it no child gets.
                         advised |= vma.in_child != InChild::Copy && !place::has(vma.start);
                     }
-                } else if let Some(vma) = parse_line(line) {
-                    at = vma.start;
+                } else if let Some(mapping) = Mapping::parse(line) {
+                    at = mapping.start;
                 }
             })
         });
@@ -167,70 +169,46 @@ pub fn lines(file: &File, mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
     }
 }
 
-/// `55d0…000-55d0…000 rw-p 00001000 fe:01 1234   /usr/bin/cat`
-pub fn parse_line(line: &[u8]) -> Option<Vma> {
-    let mut rest = line;
-    let start = take_hex(&mut rest, b'-')?;
-    let end = take_hex(&mut rest, b' ')?;
-    let flags = rest.get(..4)?;
-    let shared = flags[3] == b's';
-    let bit = |letter, prot| if flags.contains(&letter) { prot } else { 0 };
-    let prot = bit(b'r', PROT_READ) | bit(b'w', PROT_WRITE) | bit(b'x', PROT_EXEC);
-    rest = rest.get(5..)?;
-    take_hex(&mut rest, b' ')?; // offset
-    let major = take_hex(&mut rest, b':')?;
-    let minor = take_hex(&mut rest, b' ')?;
-    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-    let inode = rest[..digits].iter().fold(0u64, |n, b| {
-        n.wrapping_mul(10).wrapping_add((b - b'0') as u64)
-    });
-    let name = rest[digits..].trim_ascii();
-    let kind = match name {
-        b"" | b"[heap]" => VmaKind::Anonymous,
-        b"[stack]" => VmaKind::Stack,
-        b"[vsyscall]" => VmaKind::Vsyscall,
-        // prctl(PR_SET_VMA_ANON_NAME); the shared sort has an inode.
-        _ if name.starts_with(b"[anon:") => VmaKind::Anonymous,
-        _ if name.starts_with(b"[anon_shmem:") => VmaKind::File,
-        _ if name.starts_with(b"[") && inode == 0 => VmaKind::Kernel,
-        _ if name.starts_with(b"/dev/zero") || name.starts_with(b"/dev/shm/") => VmaKind::File,
-        // Huge pages show up under these names; so do harmless memfds and System V segments.
-        _ if name.starts_with(b"/anon_hugepage")
-            || name.starts_with(b"/memfd:")
-            || name.starts_with(b"/SYSV") =>
-        {
-            VmaKind::Odd
+impl From<Mapping<'_>> for Vma {
+    fn from(m: Mapping<'_>) -> Vma {
+        let kind = match m.name {
+            b"" | b"[heap]" => VmaKind::Anonymous,
+            b"[stack]" => VmaKind::Stack,
+            b"[vsyscall]" => VmaKind::Vsyscall,
+            // prctl(PR_SET_VMA_ANON_NAME); the shared sort has an inode.
+            name if name.starts_with(b"[anon:") => VmaKind::Anonymous,
+            name if name.starts_with(b"[anon_shmem:") => VmaKind::File,
+            name if name.starts_with(b"[") && m.inode == 0 => VmaKind::Kernel,
+            name if name.starts_with(b"/dev/zero") || name.starts_with(b"/dev/shm/") => {
+                VmaKind::File
+            }
+            // Huge pages show up under these names; so do harmless memfds and System V segments.
+            name if name.starts_with(b"/anon_hugepage")
+                || name.starts_with(b"/memfd:")
+                || name.starts_with(b"/SYSV") =>
+            {
+                VmaKind::Odd
+            }
+            name if name.starts_with(b"/dev/")
+                || name.starts_with(b"anon_inode:")
+                || name.starts_with(b"socket:") =>
+            {
+                VmaKind::Odd
+            }
+            _ if m.device.0 == 0 => VmaKind::OddFile,
+            _ => VmaKind::File,
+        };
+        Vma {
+            start: m.start,
+            end: m.end,
+            prot: m.prot,
+            shared: m.shared,
+            kind,
+            dev: u64::from(m.device.0) << 32 | u64::from(m.device.1),
+            inode: m.inode,
+            in_child: InChild::Copy,
         }
-        _ if name.starts_with(b"/dev/")
-            || name.starts_with(b"anon_inode:")
-            || name.starts_with(b"socket:") =>
-        {
-            VmaKind::Odd
-        }
-        _ if major == 0 => VmaKind::OddFile,
-        _ => VmaKind::File,
-    };
-    Some(Vma {
-        start,
-        end,
-        prot,
-        shared,
-        kind,
-        dev: major << 32 | minor,
-        inode,
-        in_child: InChild::Copy,
-    })
-}
-
-/// Hexadecimal digits up to `stop`, which is taken as well.
-fn take_hex(rest: &mut &[u8], stop: u8) -> Option<u64> {
-    let n = rest.iter().position(|&b| b == stop)?;
-    let mut value = 0u64;
-    for &b in &rest[..n] {
-        value = value.checked_mul(16)? | (b as char).to_digit(16)? as u64;
     }
-    *rest = &rest[n + 1..];
-    (n > 0).then_some(value)
 }
 
 fn in_child_by_flags(codes: &[u8]) -> InChild {
@@ -265,12 +243,14 @@ pub fn read_number(path: &core::ffi::CStr) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page_map::{PROT_READ, PROT_WRITE};
     use super::*;
 
     #[test]
-    fn lines_of_proc_maps_are_understood() {
-        let vma = parse_line(b"55d0c0a01000-55d0c0a02000 rw-p 00001000 fe:01 1234                       /usr/bin/a b")
-            .unwrap();
+    fn kinds() {
+        let line =
+            "55d0c0a01000-55d0c0a02000 rw-p 00001000 fe:01 1234                       /usr/bin/a b";
+        let vma = Vma::from(Mapping::parse(line.as_bytes()).unwrap());
         assert_eq!(
             (vma.start, vma.end, vma.prot),
             (0x55d0c0a01000, 0x55d0c0a02000, PROT_READ | PROT_WRITE)
@@ -279,7 +259,7 @@ mod tests {
             (vma.shared, vma.kind, vma.dev, vma.inode),
             (false, VmaKind::File, 0xfe << 32 | 1, 1234)
         );
-        let kind = |l: &str| parse_line(l.as_bytes()).unwrap().kind;
+        let kind = |l: &str| Vma::from(Mapping::parse(l.as_bytes()).unwrap()).kind;
         assert_eq!(
             kind("7ffc0-7ffc1 rw-p 00000000 00:00 0 "),
             VmaKind::Anonymous
@@ -308,11 +288,12 @@ mod tests {
             kind("7ffc0-7ffc1 rw-s 00000000 00:0f 77     /anon_hugepage (deleted)"),
             VmaKind::Odd
         );
-        let last = parse_line(
-            b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]",
-        )
-        .unwrap();
-        assert_eq!(last.kind, VmaKind::Vsyscall);
+        assert_eq!(
+            kind(
+                "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]"
+            ),
+            VmaKind::Vsyscall
+        );
     }
 
     #[test]
@@ -323,23 +304,6 @@ mod tests {
             InChild::Nothing
         );
         assert_eq!(in_child_by_flags(b" rd wr mr mw me ac wf"), InChild::Zeros);
-    }
-
-    #[test]
-    fn broken_lines_are_passed_over() {
-        for line in [
-            "",
-            "-",
-            "1-",
-            "1-2",
-            "1-2 r",
-            "g-2 rw-p 0 0:0 0",
-            "1-2 rw-p 0 0",
-            "Size:   4 kB",
-            "11111111111111111-2 rw-p 00000000 00:00 0",
-        ] {
-            assert_eq!(parse_line(line.as_bytes()), None, "{line}");
-        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::addr::{AliasAddr, PAGE_SIZE, TargetAddr};
 use crate::pages::Guard;
 use crate::sys::Errno;
 use crate::watch::AccessKind;
+use linux_raw_sys::general as k;
 
 const ROOT_BITS: u32 = 17;
 const LEAF_BITS: u32 = 18;
@@ -39,11 +40,11 @@ type Root = [AtomicPtr<Leaf>; 1 << ROOT_BITS];
 pub(super) const WINDOW_OVERLAP: u64 = 4 * PAGE_SIZE;
 
 /// Protection bits as in [`PageEntry`] (shifted by [`PROT_SHIFT`]) and as mmap(2) numbers them.
-pub const PROT_READ: u8 = 1;
+pub const PROT_READ: u8 = k::PROT_READ as u8;
 /// PROT_WRITE of mmap(2).
-pub const PROT_WRITE: u8 = 2;
+pub const PROT_WRITE: u8 = k::PROT_WRITE as u8;
 /// PROT_EXEC of mmap(2).
-pub const PROT_EXEC: u8 = 4;
+pub const PROT_EXEC: u8 = k::PROT_EXEC as u8;
 
 const MOVED: u64 = 1;
 const GUARD_WRITE: u64 = 2;

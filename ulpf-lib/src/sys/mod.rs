@@ -1,6 +1,9 @@
 //! Raw system calls: no libc, no errno variable, usable inside the fault handler.
 #![allow(unsafe_code)]
 
+pub mod failure;
+pub mod uapi;
+
 use core::arch::asm;
 
 /// An errno value (positive), as the kernel names it.

@@ -160,14 +160,6 @@ impl Process {
         Ok(Process { pid, rights, root })
     }
 
-    /// What the process has mapped, as its maps file says.
-    pub fn maps(&self) -> io::Result<String> {
-        let file = File::open(format!("/proc/{}/maps", self.pid))?;
-        let mut text = Vec::new();
-        file.take(MOST_MAPS).read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
     /// The program that the process runs.
     pub fn executable(&self) -> io::Result<Opened> {
         let link = format!("/proc/{}/exe", self.pid);
@@ -256,6 +248,18 @@ impl Process {
         let rights = self.rights.clone();
         apart(move || work(rights.assume()?))
     }
+}
+
+/// What a process has mapped: the text of its maps file, for [`ulpf_lib::mapping`]. The names in it are whatever the
+/// process has made them.
+///
+/// # Errors
+/// /proc cannot be read, because the process has ended as a rule.
+pub fn maps(pid: i32) -> io::Result<Vec<u8>> {
+    let file = File::open(format!("/proc/{pid}/maps"))?;
+    let mut text = Vec::new();
+    file.take(MOST_MAPS).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// A file that the user of `ulpf` named, or what the system has: opened with our own rights.

@@ -6,6 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_engine::patch::CLASS_WRITES;
 use ulpf_lib::ring::Area;
 use ulpf_lib::sys;
+use ulpf_lib::sys::uapi::arch::*;
 
 use super::thread::Current;
 use crate::global::{g, machine, tables};
@@ -34,7 +35,7 @@ pub fn set_gs(base: u64) {
         if machine().fsgsbase {
             core::arch::asm!("wrgsbase {}", in(reg) base, options(nomem, nostack, preserves_flags));
         } else {
-            let _ = sys!(k::__NR_arch_prctl, 0x1001, base);
+            let _ = sys!(k::__NR_arch_prctl, ARCH_SET_GS, base);
         }
     }
 }
@@ -46,7 +47,7 @@ pub fn gs() -> u64 {
         if machine().fsgsbase {
             core::arch::asm!("rdgsbase {}", out(reg) base, options(nomem, nostack, preserves_flags));
         } else {
-            let _ = sys!(k::__NR_arch_prctl, 0x1004, &mut base as *mut u64);
+            let _ = sys!(k::__NR_arch_prctl, ARCH_GET_GS, &mut base as *mut u64);
         }
     }
     base

@@ -60,7 +60,42 @@ macro_rules! load_gprs {
     };
 }
 
-pub(crate) use {gprs_asm, load_gprs};
+/// All but rax, rcx, rdx and rsp, to the `Gprs` at `gprs` of the stack.
+macro_rules! store_gprs {
+    () => {
+        concat!(
+            "mov [rsp+{gprs}+{r8}], r8\n",
+            "mov [rsp+{gprs}+{r9}], r9\n",
+            "mov [rsp+{gprs}+{r10}], r10\n",
+            "mov [rsp+{gprs}+{r11}], r11\n",
+            "mov [rsp+{gprs}+{r12}], r12\n",
+            "mov [rsp+{gprs}+{r13}], r13\n",
+            "mov [rsp+{gprs}+{r14}], r14\n",
+            "mov [rsp+{gprs}+{r15}], r15\n",
+            "mov [rsp+{gprs}+{rdi}], rdi\n",
+            "mov [rsp+{gprs}+{rsi}], rsi\n",
+            "mov [rsp+{gprs}+{rbp}], rbp\n",
+            "mov [rsp+{gprs}+{rbx}], rbx\n",
+        )
+    };
+}
+
+/// Number and arguments of a system call, from the seven words at rbx.
+macro_rules! load_call {
+    () => {
+        concat!(
+            "mov rax, [rbx]\n",
+            "mov rdi, [rbx+8]\n",
+            "mov rsi, [rbx+16]\n",
+            "mov rdx, [rbx+24]\n",
+            "mov r10, [rbx+32]\n",
+            "mov r8, [rbx+40]\n",
+            "mov r9, [rbx+48]\n",
+        )
+    };
+}
+
+pub(crate) use {gprs_asm, load_gprs, store_gprs};
 
 // Return from a handler; rsp points to its ucontext. rt_sigreturn(2) costs a quarter of a whole
 // fault, and all that it does that user mode could not is to set the mask. So a handler that left the
@@ -171,13 +206,7 @@ global_asm!(
     "mov r10d, 8",
     "syscall",
     "1:",
-    "mov rax, [rbx]",
-    "mov rdi, [rbx+8]",
-    "mov rsi, [rbx+16]",
-    "mov rdx, [rbx+24]",
-    "mov r10, [rbx+32]",
-    "mov r8, [rbx+40]",
-    "mov r9, [rbx+48]",
+    load_call!(),
     ".globl ulpf_blocking_insn",
     "ulpf_blocking_insn:",
     "syscall",
@@ -198,13 +227,7 @@ global_asm!(
     "push r12",
     "mov rbx, rdi",
     "mov r12, rsi",
-    "mov rax, [rbx]",
-    "mov rdi, [rbx+8]",
-    "mov rsi, [rbx+16]",
-    "mov rdx, [rbx+24]",
-    "mov r10, [rbx+32]",
-    "mov r8, [rbx+40]",
-    "mov r9, [rbx+48]",
+    load_call!(),
     "syscall",
     "test rax, rax",
     "jz 2f",

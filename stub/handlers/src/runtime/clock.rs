@@ -7,6 +7,6 @@ use ulpf_lib::sys;
 pub fn now() -> u64 {
     let mut t = [0u64; 2];
     // SAFETY: fills `t`.
-    let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
+    let _ = unsafe { sys!(k::__NR_clock_gettime, k::CLOCK_MONOTONIC, t.as_mut_ptr()) };
     t[0] * 1_000_000_000 + t[1]
 }

@@ -19,8 +19,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 /// What x86 has.
 pub const SLOTS: usize = 4;
-/// si_code of a trap that a perf event has sent.
-pub const TRAP_PERF: i32 = 6;
+pub use ulpf_lib::perf::TRAP_PERF;
 /// `perf_event_attr.sig_data` of our events: the program may have perf events of its own.
 pub const COOKIE: u64 = u64::from_le_bytes(*b"ulpftrap");
 /// One debug register. Written by the stub's task while all threads rest, but for `last` and `hits`.

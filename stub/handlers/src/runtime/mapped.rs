@@ -25,8 +25,9 @@ impl Mapped {
         match nr as u32 {
             k::__NR_mmap => {
                 let new = span(result, a[1]);
+                const SHARING: u64 = k::MAP_SHARED as u64 | k::MAP_PRIVATE as u64;
                 let kind = k::MAP_PRIVATE as u64 | k::MAP_ANONYMOUS as u64;
-                let heap = a[3] & 0x23 == kind
+                let heap = a[3] & (SHARING | k::MAP_ANONYMOUS as u64) == kind
                     && a[3] & (STACK | k::MAP_HUGETLB as u64) == 0
                     && a[2] & EXEC == 0
                     && new.1 - new.0 < LARGEST_HEAP;

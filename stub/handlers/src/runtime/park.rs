@@ -3,7 +3,9 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use ulpf_lib::eflags;
 use ulpf_lib::sys;
+use ulpf_lib::sys::uapi::arch::*;
 
 use super::areas;
 use super::events::{Event, Request};
@@ -13,18 +15,30 @@ use crate::global::{g, machine};
 use crate::runtime::events::Resume;
 use crate::signals::{delivery, kernel, leaving, masks};
 
-const FUTEX_WAIT: u32 = 128;
-const FUTEX_WAKE: u32 = 1 | 128;
-
 /// FUTEX_PRIVATE keys are per address space, which the stub's task shares.
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32) {
     // SAFETY: a live word.
-    let _ = unsafe { sys!(k::__NR_futex, word as *const _, FUTEX_WAIT, seen, 0) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_futex,
+            word as *const _,
+            k::FUTEX_WAIT_PRIVATE,
+            seen,
+            0
+        )
+    };
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     // SAFETY: a live word.
-    let _ = unsafe { sys!(k::__NR_futex, word as *const _, FUTEX_WAKE, i32::MAX) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_futex,
+            word as *const _,
+            k::FUTEX_WAKE_PRIVATE,
+            i32::MAX
+        )
+    };
 }
 
 /// Tells the stub's task that something has happened.
@@ -41,8 +55,8 @@ fn read_bases(t: Current) {
             core::arch::asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack));
             core::arch::asm!("rdgsbase {}", out(reg) gs, options(nomem, nostack));
         } else {
-            let _ = sys!(k::__NR_arch_prctl, 0x1003, &mut fs as *mut u64);
-            let _ = sys!(k::__NR_arch_prctl, 0x1004, &mut gs as *mut u64);
+            let _ = sys!(k::__NR_arch_prctl, ARCH_GET_FS, &mut fs as *mut u64);
+            let _ = sys!(k::__NR_arch_prctl, ARCH_GET_GS, &mut gs as *mut u64);
         }
     }
     let gs = areas::program_gs(t, gs);
@@ -59,8 +73,8 @@ fn write_bases(t: Current) {
         t.bases_dirty.store(false, Relaxed);
         // SAFETY: the debugger set them for this thread.
         unsafe {
-            let _ = sys!(k::__NR_arch_prctl, 0x1002, t.fs_base.load(Relaxed));
-            let _ = sys!(k::__NR_arch_prctl, 0x1001, t.gs_base.load(Relaxed));
+            let _ = sys!(k::__NR_arch_prctl, ARCH_SET_FS, t.fs_base.load(Relaxed));
+            let _ = sys!(k::__NR_arch_prctl, ARCH_SET_GS, t.gs_base.load(Relaxed));
         }
     }
 }
@@ -140,7 +154,7 @@ pub fn steps_itself(t: Current, uc: &UContext) -> bool {
     let i = t.own();
     match i.own_step.get() {
         Some(step) => step.tf,
-        None => !t.stepping.load(Relaxed) && uc.gprs.rflags & 0x100 != 0,
+        None => !t.stepping.load(Relaxed) && uc.gprs.rflags & eflags::TF != 0,
     }
 }
 
@@ -153,9 +167,9 @@ pub fn end_step(t: Current, uc: &mut UContext) {
 
 pub fn set_tf(uc: &mut UContext, on: bool) {
     if on {
-        uc.gprs.rflags |= 0x100;
+        uc.gprs.rflags |= eflags::TF;
     } else {
-        uc.gprs.rflags &= !0x100;
+        uc.gprs.rflags &= !eflags::TF;
     }
 }
 

@@ -102,7 +102,7 @@ fn died(at: u64, tid: u32, pi: bool, pending: bool, read: Read) {
     let word = unsafe { &*(place as *const AtomicU32) };
     let wake = || {
         // SAFETY: wakes one who waits for the word, in whatever process.
-        let _ = unsafe { sys!(k::__NR_futex, place, 1, 1) };
+        let _ = unsafe { sys!(k::__NR_futex, place, k::FUTEX_WAKE, 1) };
     };
     let mut value = word.load(SeqCst);
     if pending && !pi && value == 0 {

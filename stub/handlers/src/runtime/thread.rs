@@ -22,6 +22,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*,
 };
 
+use linux_raw_sys::errno::ESRCH;
 use linux_raw_sys::general as k;
 use ulpf_engine::exec::Site;
 pub use ulpf_lib::ring::SystemCall as Call;
@@ -175,7 +176,7 @@ pub struct Own {
 impl Own {
     /// The program's own alternate stack, as rt_sigreturn(2) takes it.
     pub fn alternate(&self) -> SigStack {
-        const SS_DISABLE: i32 = 2;
+        const SS_DISABLE: i32 = k::SS_DISABLE as i32;
         let alt = self.alt.get();
         match alt.size {
             0 => SigStack {
@@ -534,5 +535,6 @@ impl Registry {
 /// Has the kernel finished with a thread whose record says Dead? (It runs on the block until then.)
 fn gone(t: &Thread) -> bool {
     // SAFETY: signal 0 only asks. (A task that was never made has no number.)
-    t.tid() == 0 || unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), 0) == Err(sys::Errno(3)) }
+    t.tid() == 0
+        || unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), 0) == Err(sys::Errno(ESRCH as i32)) }
 }

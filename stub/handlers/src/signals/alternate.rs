@@ -1,19 +1,16 @@
 //! The program's alternate stacks (sigaltstack(2)).
 
-use crate::global::machine;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::global::machine;
 use crate::runtime::frame::*;
 use crate::runtime::frames::copy_frame;
 use crate::runtime::memory;
 use crate::runtime::thread::{Current, SCRATCH};
+use ulpf_lib::sys::failure::{EFAULT, EINVAL, ENOMEM, EPERM};
 
 /// sigaltstack(2).
 pub fn sigaltstack(t: Current, uc: &UContext, new: u64, old: u64) -> i64 {
-    const EFAULT: i64 = -14;
-    const EINVAL: i64 = -22;
-    const ENOMEM: i64 = -12;
-    const EPERM: i64 = -1;
     let i = t.own();
     let on = on_alt(&i.alt.get(), uc.gprs.rsp);
     let previous = SigStack {

@@ -1,6 +1,7 @@
 //! A signal reaches the program: its handler, on a frame that we build, or the default action.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::eflags;
 use ulpf_lib::sys;
 
 use super::actions::KernelAction;
@@ -130,8 +131,7 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     uc.gprs.rax = 0;
     uc.gprs.rsi = frame_at + core::mem::offset_of!(SigFrame, info) as u64;
     uc.gprs.rdx = frame_at + core::mem::offset_of!(SigFrame, uc) as u64;
-    // Direction, trap and resume flags are clear in a handler (signal.c, handle_signal).
-    uc.gprs.rflags &= !(0x400 | 0x100 | 0x1_0000);
+    uc.gprs.rflags &= !eflags::CLEAR_IN_HANDLER;
     let mut next = mask | a.mask;
     if a.flags & SA_NODEFER == 0 {
         next |= bit(sig);
@@ -162,6 +162,12 @@ fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     // SAFETY: the thread raises the signal against itself; the process ends here.
     unsafe {
         let _ = sys!(k::__NR_tgkill, t.tgid(), t.tid(), sig);
-        let _ = sys!(k::__NR_rt_sigprocmask, 1, &unblock as *const u64, 0, 8);
+        let _ = sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_UNBLOCK,
+            &unblock as *const u64,
+            0,
+            8
+        );
     }
 }

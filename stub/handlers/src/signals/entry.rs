@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::device::{self, Frame};
 
@@ -226,8 +227,8 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
 }
 
-const TRAP_TRACE: i32 = 2;
-const SI_KERNEL: i32 = 0x80;
+const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
+const SI_KERNEL: i32 = k::SI_KERNEL as i32;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
@@ -370,7 +371,7 @@ fn matched(t: Current, uc: &mut UContext) -> bool {
     true
 }
 
-const SYS_USER_DISPATCH: i32 = 2;
+const SYS_USER_DISPATCH: i32 = k::SYS_USER_DISPATCH as i32;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
@@ -403,7 +404,7 @@ extern "C" fn ulpf_upcall_made(uc: &mut UContext, frame: &Frame, before: *mut UC
     // UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
     const FLAGS: u64 = 1 | 2 | 4;
     const PAGE_FAULT: u64 = 14;
-    const SEGV_ACCERR: i32 = 2;
+    const SEGV_ACCERR: i32 = k::SEGV_ACCERR as i32;
     // SAFETY: handlers run on a thread's block.
     let t = unsafe { Current::get() };
     uc.flags = FLAGS;

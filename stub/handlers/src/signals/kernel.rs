@@ -6,6 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
+use ulpf_lib::sys::failure::{EFAULT, EINVAL};
 
 use super::actions::{ActionTable, KernelAction};
 use super::numbers::*;
@@ -156,8 +157,6 @@ pub fn give_back(t: Current, alone: bool) {
 
 /// rt_sigaction(2).
 pub fn sigaction(t: Current, sig: i32, new: u64, old: u64, size: u64) -> i64 {
-    const EFAULT: i64 = -14;
-    const EINVAL: i64 = -22;
     if size != 8 || !(1..=64).contains(&sig) || (new != 0 && (sig == SIGKILL || sig == SIGSTOP)) {
         return EINVAL;
     }

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use linux_raw_sys::general as k;
+use linux_raw_sys::prctl::{PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF};
 use ulpf_lib::boot::PARK_SIGNAL;
 use ulpf_lib::sys;
 
@@ -36,7 +37,16 @@ pub fn leave(t: Current, uc: &mut UContext) {
     drop_park_signals(t);
     let i = t.own();
     // SAFETY: switches this thread's dispatch off; the rest of the way out makes only our own calls.
-    let _ = unsafe { sys!(k::__NR_prctl, 59, 0, 0, 0, 0) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_prctl,
+            PR_SET_SYSCALL_USER_DISPATCH,
+            PR_SYS_DISPATCH_OFF,
+            0,
+            0,
+            0
+        )
+    };
     waiting::hand_over(t);
     areas::disable();
     if i.clear_tid.get() != 0 {
@@ -109,8 +119,7 @@ fn drop_park_signals(t: Current) {
 
 /// Is this the stub's park signal, or the command's, and not one of the program's own of that number?
 pub fn park_is_ours(t: Current, info: &SigInfo) -> bool {
-    const SI_TKILL: i32 = -6;
     // From another namespace the sender has no number.
-    info.code == SI_TKILL && [g().stub_tid.load(Relaxed), 0].contains(&info.sender())
+    info.code == k::SI_TKILL && [g().stub_tid.load(Relaxed), 0].contains(&info.sender())
         || t.own().booting.take()
 }

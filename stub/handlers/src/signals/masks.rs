@@ -2,6 +2,7 @@
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
+use ulpf_lib::sys::failure::{EFAULT, EINVAL};
 
 use super::numbers::*;
 use crate::runtime::frame::UContext;
@@ -22,8 +23,6 @@ pub fn set_virtual_mask(t: Current, uc: &mut UContext, mask: u64) {
 
 /// rt_sigprocmask(2): takes effect when our handler returns.
 pub fn sigprocmask(t: Current, uc: &mut UContext, how: u64, set: u64, old: u64, size: u64) -> i64 {
-    const EFAULT: i64 = -14;
-    const EINVAL: i64 = -22;
     if size != 8 {
         return EINVAL;
     }
@@ -81,5 +80,13 @@ pub fn block(t: Current, uc: &mut UContext) {
 /// As [`block`], and unblocks the rest: after a call that was made under another mask.
 pub fn only_ours() {
     // SAFETY: the mask of our handlers.
-    let _ = unsafe { sys!(k::__NR_rt_sigprocmask, 2, &HANDLER_MASK as *const u64, 0, 8) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_SETMASK,
+            &HANDLER_MASK as *const u64,
+            0,
+            8
+        )
+    };
 }

@@ -12,8 +12,9 @@ use crate::runtime::events::Event;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, DEFERRED, State};
+use linux_raw_sys::general as k;
 
-const TRAP_TRACE: i32 = 2;
+const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
 
 /// As [`ulpf_late`], in a handler that has blocked signals.
 pub fn late(t: Current, uc: &mut UContext) {

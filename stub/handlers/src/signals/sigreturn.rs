@@ -6,13 +6,15 @@ use super::raise::raise;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use linux_raw_sys::general::SI_KERNEL;
+use ulpf_lib::eflags;
 
 /// rt_sigreturn(2): the program's frame becomes the context that we return to.
 pub fn sigreturn(t: Current, uc: &mut UContext) {
     let Some(theirs) = memory::get::<UContext>(uc.gprs.rsp) else {
         let info = SigInfo {
             signo: SIGSEGV,
-            code: 0x80,
+            code: SI_KERNEL as i32,
             ..SigInfo::zeroed()
         };
         raise(t, uc, SIGSEGV, &info);
@@ -20,8 +22,8 @@ pub fn sigreturn(t: Current, uc: &mut UContext) {
     };
     uc.gprs = theirs.gprs;
     // Only user-changeable flags, as the kernel does (FIX_EFLAGS), and interrupts stay on.
-    const FIX: u64 = 0x4_4dd5 | 0x100;
-    uc.gprs.rflags = (theirs.gprs.rflags & FIX) | 0x202;
+    const FIX: u64 = eflags::USER & !eflags::ID;
+    uc.gprs.rflags = (theirs.gprs.rflags & FIX) | eflags::INITIAL;
     set_virtual_mask(t, uc, theirs.sigmask);
     let i = t.own();
     if theirs.stack.flags & SS_DISABLE != 0 || theirs.stack.size == 0 {

@@ -38,7 +38,13 @@ pub fn hand_over(t: Current) {
     }
     // SAFETY: masks of the calling thread, and signals to it.
     unsafe {
-        let _ = sys!(k::__NR_rt_sigprocmask, 0, i.hidden.as_ptr(), 0, 8);
+        let _ = sys!(
+            k::__NR_rt_sigprocmask,
+            k::SIG_BLOCK,
+            i.hidden.as_ptr(),
+            0,
+            8
+        );
         while let Some(info) = i.waiting.take(HIDDEN) {
             let _ = sys!(
                 k::__NR_rt_tgsigqueueinfo,

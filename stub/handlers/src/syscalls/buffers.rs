@@ -3,6 +3,7 @@
 //! alias, so the call's row tells what was touched).
 
 use linux_raw_sys::general as k;
+use ulpf_lib::sys::failure::EINPROGRESS;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{Dir, Left, Len, TIME_SIZE};
 use ulpf_lib::{AccessKind, TargetAddr};
@@ -18,7 +19,6 @@ use crate::runtime::thread::{Call, Current};
 use crate::{hits, library};
 
 const PATH_MAX: usize = 4096;
-const EINPROGRESS: i64 = -115;
 
 /// The length of a buffer before the call.
 pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
@@ -36,17 +36,44 @@ pub fn length(a: &Args, addr: u64, len: Len) -> u64 {
     }
 }
 
+/// What futex(2) is to do, without what says how.
+fn futex_operation(a: &Args) -> u32 {
+    a[1] as u32 & k::FUTEX_CMD_MASK as u32
+}
+
+fn futex_has_two_words(operation: u32) -> bool {
+    matches!(
+        operation,
+        k::FUTEX_REQUEUE
+            | k::FUTEX_CMP_REQUEUE
+            | k::FUTEX_WAKE_OP
+            | k::FUTEX_WAIT_REQUEUE_PI
+            | k::FUTEX_CMP_REQUEUE_PI
+    )
+}
+
+fn futex_may_have_timeout(operation: u32) -> bool {
+    matches!(
+        operation,
+        k::FUTEX_WAIT
+            | k::FUTEX_LOCK_PI
+            | k::FUTEX_WAIT_BITSET
+            | k::FUTEX_WAIT_REQUEUE_PI
+            | k::FUTEX_LOCK_PI2
+    )
+}
+
 /// Rewrites pointer arguments that lead to guarded memory. `a`: what the program has passed; `to`: what
 /// the kernel will get; `ours` marks arguments that already point to our memory.
 pub fn redirect(nr: u64, list: &List, a: &Args, to: &mut Args, ours: u32, s: &mut Scratch) {
     if nr == k::__NR_futex as u64 {
         // Waiters and wakers must agree: both words move as soon as their pages have moved.
-        for n in [0usize, 4] {
-            if n == 0 || matches!(a[1] & 127, 3..=5 | 11 | 12) {
-                to[n] = word(a[n]);
-            }
+        let operation = futex_operation(a);
+        to[0] = word(a[0]);
+        if futex_has_two_words(operation) {
+            to[4] = word(a[4]);
         }
-        if ours & 8 == 0 && a[3] > 4095 && matches!(a[1] & 127, 0 | 6 | 9 | 11 | 13) {
+        if ours & 8 == 0 && a[3] > 4095 && futex_may_have_timeout(operation) {
             to[3] = s.place(a[3], 16, AccessKind::Read, false);
         }
         return;
@@ -101,10 +128,15 @@ pub fn spans(
         return after_an_error(nr, a, r, f);
     }
     if nr == k::__NR_futex as u64 {
-        match a[1] & 127 {
-            0 | 4 | 9 | 11 => f(a[0], 4, Read),
-            5 => f(a[4], 4, ReadWrite),
-            6..=8 | 13 => f(a[0], 4, ReadWrite),
+        match futex_operation(a) {
+            k::FUTEX_WAIT
+            | k::FUTEX_CMP_REQUEUE
+            | k::FUTEX_WAIT_BITSET
+            | k::FUTEX_WAIT_REQUEUE_PI => f(a[0], 4, Read),
+            k::FUTEX_WAKE_OP => f(a[4], 4, ReadWrite),
+            k::FUTEX_LOCK_PI | k::FUTEX_UNLOCK_PI | k::FUTEX_TRYLOCK_PI | k::FUTEX_LOCK_PI2 => {
+                f(a[0], 4, ReadWrite)
+            }
             _ => {}
         }
         return;

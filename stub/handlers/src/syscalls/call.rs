@@ -4,10 +4,7 @@ use ulpf_lib::sys;
 
 use crate::runtime::frame::UContext;
 
-pub const EINTR: i64 = -4;
-pub const ENOSYS: i64 = -38;
-pub const EPERM: i64 = -1;
-pub const EFAULT: i64 = -14;
+pub use ulpf_lib::sys::failure::{EFAULT, EINTR, ENOSYS, EPERM};
 /// The call has not happened and is to be made again (after a signal handler, if one is due).
 pub const RESTART: i64 = -512;
 /// The debugger has sent the thread elsewhere: leave the context alone.

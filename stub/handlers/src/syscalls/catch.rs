@@ -7,8 +7,7 @@ use crate::runtime::events::Event;
 use crate::runtime::frame::UContext;
 use crate::runtime::park::park;
 use crate::runtime::thread::Current;
-
-const ENOSYS: i64 = -38;
+use ulpf_lib::sys::failure::ENOSYS;
 const NUMBERS: usize = 512;
 
 /// Some call is to be caught.

@@ -21,20 +21,18 @@ use crate::unwind;
 /// Calls that change mappings. What is ours in the range goes back to plain memory first, with all
 /// other threads at rest, and is guarded again afterwards as far as it is still there.
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    // DONTFORK, WIPEONFORK; a droppable mapping is wiped, too.
-    if nr as u32 == k::__NR_madvise && matches!(a[2], 10 | 18)
-        || nr as u32 == k::__NR_mmap && a[3] & 15 == 8
+    // A droppable mapping is wiped, too.
+    if nr as u32 == k::__NR_madvise && matches!(a[2] as u32, k::MADV_DONTFORK | k::MADV_WIPEONFORK)
+        || nr as u32 == k::__NR_mmap && a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE
     {
         ulpf_lib::guard::maps::fork_advice_follows();
     }
     let result = match affected(nr, a) {
         Some((start, end)) => {
             // What is replaced, or discarded, changes under its watches without any store.
-            const MREMAP_FIXED: u64 = 2;
             let replaced = match nr as u32 {
                 k::__NR_mmap => Some((start, end)),
-                // DONTNEED, REMOVE, DONTNEED_LOCKED
-                k::__NR_madvise if matches!(a[2], 4 | 9 | 24) => Some((start, end)),
+                k::__NR_madvise if discards(a[2] as u32) => Some((start, end)),
                 k::__NR_mremap if a[3] & MREMAP_FIXED != 0 => {
                     Some((a[4], a[4].saturating_add(a[2])))
                 }
@@ -87,9 +85,35 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     result
 }
 
+const MREMAP_FIXED: u64 = k::MREMAP_FIXED as u64;
+
+/// Advice of madvise(2) that discards content at once.
+fn discards(advice: u32) -> bool {
+    matches!(
+        advice,
+        k::MADV_DONTNEED | k::MADV_REMOVE | k::MADV_DONTNEED_LOCKED
+    )
+}
+
+/// Advice that changes content or inheritance, or that says what may be accessed; the rest is about speed.
+fn changes(advice: u32) -> bool {
+    let content = discards(advice) || advice == k::MADV_FREE;
+    let inheritance = matches!(
+        advice,
+        k::MADV_DONTFORK | k::MADV_DOFORK | k::MADV_WIPEONFORK | k::MADV_KEEPONFORK
+    );
+    let access = matches!(
+        advice,
+        k::MADV_POPULATE_READ
+            | k::MADV_POPULATE_WRITE
+            | k::MADV_GUARD_INSTALL
+            | k::MADV_GUARD_REMOVE
+    );
+    content || inheritance || access
+}
+
 /// The memory whose mapping a call is about to change, if it is any of ours.
 pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
-    const MREMAP_FIXED: u64 = 2;
     let span = |start: u64, len: u64| {
         (
             start & !4095,
@@ -108,12 +132,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
         k::__NR_munmap | k::__NR_mprotect | k::__NR_pkey_mprotect | k::__NR_remap_file_pages => {
             span(a[0], a[1])
         }
-        // Advice that changes content or inheritance (DONTNEED, FREE, REMOVE, DONTFORK, WIPEONFORK,
-        // KEEPONFORK, DOFORK, DONTNEED_LOCKED), or that says what may be accessed (POPULATE_READ,
-        // POPULATE_WRITE, GUARD_INSTALL, GUARD_REMOVE); the rest is about speed.
-        k::__NR_madvise if matches!(a[2], 4 | 8..=11 | 18 | 19 | 22..=24 | 102 | 103) => {
-            span(a[0], a[1])
-        }
+        k::__NR_madvise if changes(a[2] as u32) => span(a[0], a[1]),
         k::__NR_mremap => {
             let old = span(a[0], a[1].max(a[2]).max(1));
             let new = span(a[4], a[2]);

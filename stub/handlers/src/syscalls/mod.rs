@@ -32,6 +32,8 @@ mod vectors;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use linux_raw_sys::prctl::PR_SET_SYSCALL_USER_DISPATCH;
+use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
 
@@ -49,12 +51,6 @@ use mappings::memory_call;
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
 use scratch::Scratch;
-
-/// arch_prctl(2) codes.
-const SET_GS: u64 = 0x1001;
-const GET_GS: u64 = 0x1004;
-const REQ_XCOMP_PERM: u64 = 0x1023;
-const SHSTK_ENABLE: u64 = 0x5001;
 
 /// The program has asked for io_uring, and got ENOSYS.
 pub static IO_URING: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
@@ -135,8 +131,8 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             }
             Value(result)
         }
-        k::__NR_arch_prctl if matches!(a[0], SET_GS | GET_GS) => {
-            if a[0] == SET_GS && a[1] != 0 {
+        k::__NR_arch_prctl if matches!(a[0], ARCH_SET_GS | ARCH_GET_GS) => {
+            if a[0] == ARCH_SET_GS && a[1] != 0 {
                 areas::GS_TAKEN.store(true, SeqCst);
                 park::request(t, uc, Request::NoPatches);
             }
@@ -144,7 +140,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Value(ordinary(t, uc, nr, a))
         }
         // More vector state than our own frames have room for, or return addresses that they lack.
-        k::__NR_arch_prctl if matches!(a[0], REQ_XCOMP_PERM | SHSTK_ENABLE) => {
+        k::__NR_arch_prctl if matches!(a[0], ARCH_REQ_XCOMP_PERM | ARCH_SHSTK_ENABLE) => {
             park::request(t, uc, Request::NoUpcalls);
             Value(ordinary(t, uc, nr, a))
         }
@@ -195,7 +191,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Value(ordinary(t, uc, nr, a))
         }
         k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),
-        k::__NR_prctl if a[0] == 59 => Value(EPERM), // PR_SET_SYSCALL_USER_DISPATCH
+        k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => Value(EPERM),
         _ => match syscalls::row(nr).and_then(|row| row.special) {
             Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
             Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),

@@ -9,6 +9,8 @@
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use linux_raw_sys::prctl::{PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON};
+use ulpf_lib::sys::failure::{E2BIG, EFAULT, EINVAL, ENOMEM};
 use ulpf_lib::{AccessKind, sys};
 
 use super::buffers;
@@ -32,20 +34,16 @@ use crate::runtime::robust;
 use crate::runtime::thread::{Call, Current, State, Thread};
 use crate::signals::{alternate, kernel};
 
-const CLONE_VM: u64 = 0x100;
-const CLONE_SIGHAND: u64 = 0x800;
-const CLONE_VFORK: u64 = 0x4000;
-const CLONE_THREAD: u64 = 0x1_0000;
-const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
-const CLONE_CHILD_SETTID: u64 = 0x100_0000;
-const CLONE_PIDFD: u64 = 0x1000;
-const CLONE_PARENT_SETTID: u64 = 0x10_0000;
+const CLONE_VM: u64 = k::CLONE_VM as u64;
+const CLONE_SIGHAND: u64 = k::CLONE_SIGHAND as u64;
+const CLONE_VFORK: u64 = k::CLONE_VFORK as u64;
+const CLONE_THREAD: u64 = k::CLONE_THREAD as u64;
+const CLONE_CHILD_CLEARTID: u64 = k::CLONE_CHILD_CLEARTID as u64;
+const CLONE_CHILD_SETTID: u64 = k::CLONE_CHILD_SETTID as u64;
+const CLONE_PIDFD: u64 = k::CLONE_PIDFD as u64;
+const CLONE_PARENT_SETTID: u64 = k::CLONE_PARENT_SETTID as u64;
 /// clone3 only: the child begins without handlers, the program's and ours.
-const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
-const E2BIG: i64 = -7;
-const EFAULT: i64 = -14;
-const EINVAL: i64 = -22;
-const ENOMEM: i64 = -12;
+const CLONE_CLEAR_SIGHAND: u64 = k::CLONE_CLEAR_SIGHAND;
 
 /// `struct clone_args`, as far as any kernel knows it (CLONE_ARGS_SIZE_VER2).
 #[repr(C)]
@@ -336,8 +334,12 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
 /// Sends all system calls of the calling thread here, except our own.
 pub fn enable_dispatch() -> i64 {
     let (base, end) = machine().image;
-    // SAFETY: PR_SET_SYSCALL_USER_DISPATCH (59), PR_SYS_DISPATCH_ON (1), no selector byte.
-    unsafe { sys::syscall6(k::__NR_prctl as u64, 59, 1, base, end - base, 0, 0) }
+    let (what, on) = (
+        PR_SET_SYSCALL_USER_DISPATCH.into(),
+        PR_SYS_DISPATCH_ON.into(),
+    );
+    // SAFETY: there is no selector byte.
+    unsafe { sys::syscall6(k::__NR_prctl as u64, what, on, base, end - base, 0, 0) }
 }
 
 fn fork(
@@ -406,7 +408,7 @@ fn fork(
         }
         done.store(1, SeqCst);
         // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
-        let _ = unsafe { sys!(k::__NR_futex, done as *const _, 1, i32::MAX) };
+        let _ = unsafe { sys!(k::__NR_futex, done as *const _, k::FUTEX_WAKE, i32::MAX) };
         if followed {
             wait_to_be_taken(parent);
         }
@@ -424,19 +426,20 @@ fn fork(
             while done.load(SeqCst) == 0 {
                 let tick = [0u64, 20_000_000];
                 // SAFETY: a live word; waits at most 20 ms.
-                let _ = unsafe { sys!(k::__NR_futex, done as *const _, 0, 0, tick.as_ptr()) };
-                let mut info = [0u64; 16];
-                // SAFETY: only looks (WNOHANG | WNOWAIT | WEXITED | __WALL).
-                let dead = unsafe {
+                let _ = unsafe {
                     sys!(
-                        k::__NR_waitid,
-                        1,
-                        result,
-                        info.as_mut_ptr(),
-                        1 | 0x0100_0000 | 4 | 0x4000_0000,
-                        0
+                        k::__NR_futex,
+                        done as *const _,
+                        k::FUTEX_WAIT,
+                        0,
+                        tick.as_ptr()
                     )
                 };
+                let mut info = [0u64; 16];
+                let look = k::WNOHANG | k::WNOWAIT | k::WEXITED | k::__WALL;
+                // SAFETY: only looks.
+                let dead =
+                    unsafe { sys!(k::__NR_waitid, k::P_PID, result, info.as_mut_ptr(), look, 0) };
                 // Not our child, but our sibling, if made with CLONE_PARENT.
                 let gone = dead.is_err() && {
                     // SAFETY: signal 0 only asks.
@@ -470,7 +473,15 @@ fn wait_to_be_taken(parent: u64) {
         }
         let tick = [0u64, 200_000_000];
         // SAFETY: a live word in shared memory; waits at most 200 ms.
-        let _ = unsafe { sys!(k::__NR_futex, go as *const _, 0, seen, tick.as_ptr()) };
+        let _ = unsafe {
+            sys!(
+                k::__NR_futex,
+                go as *const _,
+                k::FUTEX_WAIT,
+                seen,
+                tick.as_ptr()
+            )
+        };
     }
 }
 

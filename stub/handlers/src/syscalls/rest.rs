@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 
+use linux_raw_sys::net::MSG_WAITALL;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::{Dir, Len, Row, Whole};
 
@@ -54,10 +55,9 @@ fn advance(row: &Row, args: &mut Args, done: u64) {
 /// The rest of a call that ends early only when something is wrong, or when it is interrupted, and whose
 /// buffer is in one piece.
 pub fn of_one_piece(nr: u64, a: &Args, done: i64) -> Option<Args> {
-    const MSG_WAITALL: u64 = 0x100;
     let row = syscalls::row(nr)?;
     if let Whole::IfWaitAll(flags) = row.whole?
-        && a.get(flags as usize)? & MSG_WAITALL == 0
+        && a.get(flags as usize)? & u64::from(MSG_WAITALL) == 0
     {
         return None;
     }

@@ -3,12 +3,12 @@
 
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
+use ulpf_lib::sys::failure::EFAULT;
 
 use super::call::{Args, ENOSYS, raw};
 use crate::runtime::memory;
 
 const UNREGISTER: u64 = 1;
-const EFAULT: i64 = -(linux_raw_sys::errno::EFAULT as i64);
 
 /// cpu_id_start 0, cpu_id -1: no number of a CPU is known.
 const NO_CPU: [u8; 8] = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];

@@ -1,6 +1,7 @@
 //! What one system call needs beside the program's own memory: copies of structures with pointers in
 //! them, copies of buffers that are not in one piece, old values of watched bytes.
 
+use linux_raw_sys::errno::EFAULT;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
@@ -243,8 +244,7 @@ impl Scratch {
 /// May the program write to this page, which is none of ours? The kernel tries, with a futex operation
 /// that adds zero to the page's first word and compares it with what it is not.
 pub fn writable(page: u64) -> bool {
-    const WAKE_OP_PRIVATE: u64 = 5 | 128;
-    const ADD: u64 = 1 << 28;
+    const ADD: u64 = (k::FUTEX_OP_ADD as u64) << 28;
     let nobody = 0u32;
     let other = u64::from(memory::get::<u32>(page) == Some(0));
     // SAFETY: the word keeps its value, and nobody waits on `nobody`.
@@ -252,12 +252,12 @@ pub fn writable(page: u64) -> bool {
         sys!(
             k::__NR_futex,
             &raw const nobody,
-            WAKE_OP_PRIVATE,
+            k::FUTEX_WAKE_OP_PRIVATE,
             0,
             0,
             page,
             ADD | other
         )
     };
-    result != Err(sys::Errno(14))
+    result != Err(sys::Errno(EFAULT as i32))
 }

@@ -14,6 +14,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
+use ulpf_lib::eflags;
+use ulpf_lib::sys::failure::EINTR;
 use ulpf_lib::syscalls::NUMBERS;
 
 use super::sites_code::{self, Code, Mark, Phase, Reg, SLOT, SLOTS};
@@ -24,8 +26,6 @@ use crate::runtime::areas;
 use crate::runtime::asm::ulpf_slots;
 use crate::runtime::clock;
 use crate::runtime::frame::UContext;
-
-const EINTR: i64 = -4;
 /// Pages with trampolines.
 pub const NEAR_PAGES: usize = 64;
 /// Bytes of the slow way of one site whose own `syscall` is gone.
@@ -398,8 +398,7 @@ pub fn step(uc: &mut UContext) -> Stepped {
     match site.mov {
         Some(nr) => {
             if site.xor() {
-                // CF, SF, OF, AF clear; ZF, PF set.
-                uc.gprs.rflags = (uc.gprs.rflags & !0x891) | 0x44;
+                uc.gprs.rflags = uc.gprs.rflags & !eflags::STATUS | eflags::ZF | eflags::PF;
             }
             uc.gprs.rax = nr as u64;
             uc.gprs.rip = site.insn;

@@ -7,8 +7,10 @@
 
 use core::sync::atomic::Ordering::*;
 
-use linux_raw_sys::general as k;
+use linux_raw_sys::{general as k, net};
 use ulpf_lib::sys;
+pub use ulpf_lib::sys::failure::EAGAIN;
+use ulpf_lib::sys::failure::EINPROGRESS;
 
 use super::attempt::{blocking, interrupted_by_us};
 use super::call::{Args, EINTR, RESTART};
@@ -17,17 +19,18 @@ use crate::runtime::clock::now;
 use crate::runtime::frame::UContext;
 use crate::runtime::thread::Current;
 
-pub const EAGAIN: i64 = -11;
-const EINPROGRESS: i64 = -115;
-const SOL_SOCKET: u32 = 1;
-const POLLIN: u64 = 1;
-const POLLOUT: u64 = 4;
-const MSG_DONTWAIT: u64 = 0x40;
-const MSG_WAITALL: u64 = 0x100;
+const POLLIN: u64 = k::POLLIN as u64;
+const POLLOUT: u64 = k::POLLOUT as u64;
+const MSG_DONTWAIT: u64 = net::MSG_DONTWAIT as u64;
+const MSG_WAITALL: u64 = net::MSG_WAITALL as u64;
 
 /// Does this setsockopt(2) limit a wait? (The last two: 64-bit times of 32-bit programs.)
 pub fn limits(a: &Args) -> bool {
-    a[1] as u32 == SOL_SOCKET && matches!(a[2] as u32, 20 | 21 | 66 | 67)
+    let time = matches!(
+        a[2] as u32,
+        net::SO_RCVTIMEO_OLD | net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_NEW | net::SO_SNDTIMEO_NEW
+    );
+    a[1] as u32 == net::SOL_SOCKET && time
 }
 
 /// How a call goes on that we have interrupted.
@@ -52,7 +55,7 @@ pub fn wait(t: Current, uc: &mut UContext, nr: u64, a: &Args, begun: u64) -> Aga
         sys!(
             k::__NR_getsockopt,
             a[0],
-            SOL_SOCKET,
+            net::SOL_SOCKET,
             option,
             limit.as_mut_ptr(),
             &mut len as *mut u32

@@ -2,13 +2,14 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
+use linux_raw_sys::net;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::Socket;
 
 use crate::runtime::clock::now;
 
-pub const SO_RCVTIMEO: u64 = 20;
-const SO_SNDTIMEO: u64 = 21;
+pub const SO_RCVTIMEO: u64 = net::SO_RCVTIMEO as u64;
+const SO_SNDTIMEO: u64 = net::SO_SNDTIMEO as u64;
 
 /// The program has set such an option.
 pub static TIMED: AtomicBool = AtomicBool::new(false);

@@ -57,10 +57,9 @@ impl Classes {
             let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_NORESERVE;
             let prot = k::PROT_READ | k::PROT_WRITE;
             let at = place::map(len, prot, flags, -1, AfterFork::Both).ok()?;
-            // SAFETY: advice about our own mapping: no huge pages, not in core dumps.
-            unsafe {
-                let _ = sys!(k::__NR_madvise, at, len, 15);
-                let _ = sys!(k::__NR_madvise, at, len, 16);
+            for advice in [k::MADV_NOHUGEPAGE, k::MADV_DONTDUMP] {
+                // SAFETY: advice about our own mapping.
+                let _ = unsafe { sys!(k::__NR_madvise, at, len, advice) };
             }
             rest.guards().exclude(TargetAddr(at), len);
             Some(at)

@@ -81,9 +81,10 @@ impl CodeCaves {
     }
 
     fn add(&mut self, rest: &mut AtRest, start: u64, len: u64) -> bool {
+        let prot = k::PROT_READ | k::PROT_EXEC;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE | k::MAP_NORESERVE;
         // SAFETY: a place where nothing is.
-        let Ok(got) = (unsafe { sys!(k::__NR_mmap, start, len, 5, flags, -1i64, 0) }) else {
+        let Ok(got) = (unsafe { sys!(k::__NR_mmap, start, len, prot, flags, -1i64, 0) }) else {
             return false;
         };
         if got != start {

@@ -106,7 +106,14 @@ pub fn release_everybody() {
 
 fn wake_children() {
     // SAFETY: a live word in shared memory (hence not FUTEX_PRIVATE).
-    let _ = unsafe { sys!(k::__NR_futex, g().fork_go() as *const _, 1, i32::MAX) };
+    let _ = unsafe {
+        sys!(
+            k::__NR_futex,
+            g().fork_go() as *const _,
+            k::FUTEX_WAKE,
+            i32::MAX
+        )
+    };
 }
 
 impl Control {

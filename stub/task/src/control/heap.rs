@@ -208,7 +208,7 @@ impl Control {
 /// Where the kernel lets the program break begin (proc_pid_stat(5), field 47). The stub's task shares
 /// the program's memory, so its own entry says it.
 fn start_brk() -> Option<u64> {
-    let stat = super::files::read_file("/proc/self/stat\0")?;
+    let stat = crate::files::read_file("/proc/self/stat\0")?;
     let text = core::str::from_utf8(&stat).ok()?;
     let start: u64 = text
         .rsplit_once(") ")?

@@ -9,7 +9,6 @@ mod backend;
 mod classes;
 mod code_caves;
 mod disabled;
-mod files;
 mod filters;
 mod follow;
 mod functions;
@@ -50,9 +49,11 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
+use ulpf_lib::mapping::mappings;
 use ulpf_lib::staged::StagedWatches;
 use ulpf_lib::sys;
 
+use crate::files;
 use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
 use ulpf_lib::command::Placement;
@@ -287,7 +288,15 @@ impl Control {
                     core::ptr::null()
                 };
                 // SAFETY: waits for the next event.
-                let _ = unsafe { sys!(k::__NR_futex, &g().event as *const _, 128, seen, timeout) };
+                let _ = unsafe {
+                    sys!(
+                        k::__NR_futex,
+                        &g().event as *const _,
+                        k::FUTEX_WAIT_PRIVATE,
+                        seen,
+                        timeout
+                    )
+                };
             }
         }
     }
@@ -346,9 +355,7 @@ impl Control {
         let Some(maps) = files::read_file(&path) else {
             return false;
         };
-        let mut needle = String::new();
-        let _ = write!(needle, "{:x}-", machine().image.0);
-        !maps.is_empty() && !maps.windows(needle.len()).any(|w| w == needle.as_bytes())
+        !maps.is_empty() && !mappings(&maps).any(|m| m.start == machine().image.0)
     }
 
     fn thread(&self, tid: Tid) -> Option<&'static Thread> {

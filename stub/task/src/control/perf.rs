@@ -9,9 +9,9 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{WatchKind, WatchRange};
 
+use ulpf_lib::sys::uapi::PERF_EVENT_IOC_SET_OUTPUT;
 use ulpf_stub_handlers::runtime::debug_registers::COOKIE;
 
-const SET_OUTPUT: u64 = 0x2405;
 /// A page that describes the ring, and one of records.
 const RING_LEN: u64 = 2 << 12;
 
@@ -32,7 +32,7 @@ pub fn breakpoint(
         .open(tid)?;
     if let Some(ring) = ring {
         // SAFETY: both descriptors are ours.
-        let joined = unsafe { sys!(k::__NR_ioctl, fd, SET_OUTPUT, ring.fd) };
+        let joined = unsafe { sys!(k::__NR_ioctl, fd, PERF_EVENT_IOC_SET_OUTPUT, ring.fd) };
         joined.inspect_err(|_| close(fd))?;
     }
     Ok(fd)

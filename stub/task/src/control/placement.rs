@@ -31,11 +31,11 @@ use ulpf_stub_handlers::hits::{FIRST_LOOK, page_counters};
 use ulpf_stub_handlers::runtime::debug_registers::SLOTS;
 use ulpf_stub_handlers::runtime::thread::Thread;
 
-use super::files::read_file;
 use super::held::{Held, Look, fits, hits, live, now};
 use super::perf::{self, Ring};
 use super::watches::refusal;
 use super::{Control, text};
+use crate::files::read_file;
 use crate::inferior::Refusal;
 
 /// Cycles that an access to a guarded page costs, and a hit in a debug register (BENCHMARKS.md). Only

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
+use linux_raw_sys::errno::ENOMEM;
+use linux_raw_sys::net::MSG_DONTWAIT;
 use ulpf_stub_handlers::runtime::asm::ulpf_spawn;
 use ulpf_stub_handlers::runtime::park::{self, futex_wait, futex_wake};
 
@@ -56,12 +58,17 @@ pub fn start(control: i32, pidfd: i32) -> Result<(), sys::Errno> {
     PIDFD.store(pidfd, SeqCst);
     let stack = ulpf_lib::arena::map_anonymous(STACK);
     if stack.is_null() {
-        return Err(sys::Errno(12));
+        return Err(sys::Errno(ENOMEM as i32));
     }
-    // CLONE_VM | FS | FILES | SIGHAND | THREAD | SYSVSEM: a thread of the stub's task.
-    const FLAGS: u64 = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
+    // A thread of the stub's task.
+    const FLAGS: u32 = k::CLONE_VM
+        | k::CLONE_FS
+        | k::CLONE_FILES
+        | k::CLONE_SIGHAND
+        | k::CLONE_THREAD
+        | k::CLONE_SYSVSEM;
     // SAFETY: a fresh stack and an entry that never returns.
-    let r = unsafe { ulpf_spawn(FLAGS, stack as u64 + STACK as u64, work) };
+    let r = unsafe { ulpf_spawn(FLAGS.into(), stack as u64 + STACK as u64, work) };
     sys::check(r).map(|_| ())
 }
 
@@ -128,7 +135,6 @@ extern "C" fn work() -> ! {
 
 const EAGAIN: sys::Errno = sys::Errno(11);
 const EINTR: sys::Errno = sys::Errno(4);
-const MSG_DONTWAIT: u32 = 0x40;
 
 /// # Safety
 /// `to` has room for `len` bytes.

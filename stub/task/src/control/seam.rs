@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
+use ulpf_lib::eflags;
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
@@ -18,10 +19,9 @@ use ulpf_stub_handlers::signals::{kernel, leaving};
 use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
-use super::{Control, files, follow, monitor, out_of_band, pause, reader, text, watches, world};
+use super::{Control, follow, monitor, out_of_band, pause, reader, text, watches, world};
+use crate::files;
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
-
-const TRAP_FLAG: u64 = 0x100;
 
 impl Control {
     /// The frame of a thread, which rests.
@@ -85,7 +85,7 @@ impl Inferior for Control {
         let (t, c) = self.frame(tid)?;
         let mut now = c.gprs;
         if t.untrap.load(SeqCst) {
-            now.rflags &= !TRAP_FLAG;
+            now.rflags &= !eflags::TF;
         }
         if t.orig_rax.load(Relaxed) < 0 {
             return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
@@ -357,7 +357,7 @@ impl Inferior for Control {
 
     fn kill(&mut self) {
         // SAFETY: ends the program.
-        let _ = unsafe { sys!(k::__NR_kill, self.pid(), 9) };
+        let _ = unsafe { sys!(k::__NR_kill, self.pid(), k::SIGKILL) };
     }
 
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {

@@ -143,9 +143,10 @@ impl Trampolines {
     fn new_page(&mut self, rest: &mut AtRest, page: u64) -> Option<usize> {
         let table = rest.sites();
         let n = table.near.iter().position(|p| *p == 0)?;
+        let prot = k::PROT_READ | k::PROT_EXEC;
         let flags = k::MAP_PRIVATE | k::MAP_ANONYMOUS | k::MAP_FIXED_NOREPLACE;
         // SAFETY: a page where nothing is.
-        let got = unsafe { sys!(k::__NR_mmap, page, PAGE, 5, flags, -1i64, 0) }.ok()?;
+        let got = unsafe { sys!(k::__NR_mmap, page, PAGE, prot, flags, -1i64, 0) }.ok()?;
         if got != page {
             // SAFETY: just mapped, by a kernel that does not know the flag.
             let _ = unsafe { sys!(k::__NR_munmap, got, PAGE) };

@@ -7,8 +7,8 @@ use core::fmt::Write;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use super::files::read_file;
 use super::parked::Parked;
+use crate::files::read_file;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
@@ -40,7 +40,7 @@ impl Watchdog {
 fn now() -> u64 {
     let mut t = [0u64; 2];
     // SAFETY: fills `t`.
-    let _ = unsafe { sys!(k::__NR_clock_gettime, 1, t.as_mut_ptr()) };
+    let _ = unsafe { sys!(k::__NR_clock_gettime, k::CLOCK_MONOTONIC, t.as_mut_ptr()) };
     t[0] * 1_000_000_000 + t[1]
 }
 

@@ -39,7 +39,7 @@ pub fn died(t: &Thread) -> bool {
     }
     let mut path = alloc::string::String::new();
     let _ = write!(path, "/proc/{}/task/{}/stat\0", t.tgid(), t.tid());
-    let stat = super::files::read_file(&path).unwrap_or_default();
+    let stat = crate::files::read_file(&path).unwrap_or_default();
     let state = stat
         .iter()
         .rposition(|b| *b == b')')

@@ -34,6 +34,7 @@ use gdbstub::conn::Connection;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{GdbStubBuilder, MultiThreadStopReason};
 use gdbstub::target::ext::breakpoints::WatchKind as StubWatchKind;
+use linux_raw_sys::general as k;
 use packet::{ClientFeatures, FrameReader, Incoming};
 use target::Debuggee;
 use ulpf_lib::WatchKind;
@@ -288,8 +289,8 @@ impl GdbSession {
             tid,
             signal: Signal(signals::to_gdb(linux)),
         };
-        const SIGTRAP: i32 = 5;
-        const SIGINT: i32 = 2;
+        const SIGTRAP: i32 = k::SIGTRAP as i32;
+        const SIGINT: i32 = k::SIGINT as i32;
         Some(match stop.reason {
             StopReason::Breakpoint if self.client.features.swbreak => {
                 MultiThreadStopReason::SwBreak(tid)

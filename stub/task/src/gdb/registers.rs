@@ -4,6 +4,7 @@ use super::arch::{Layout, Place, RegisterBytes, component};
 use crate::inferior::{Inferior, Tid};
 use ulpf_engine::access::state::cpuid;
 use ulpf_engine::cpu::Gprs;
+use ulpf_lib::eflags;
 
 /// Widest register, in bytes.
 pub const WIDEST: usize = 32;
@@ -59,8 +60,8 @@ pub fn write(inf: &mut dyn Inferior, tid: Tid, place: Place, bytes: &[u8]) -> Op
     match place {
         Place::Gpr(i) => *gpr(inf.gprs(tid)?, i)? = value,
         Place::Eflags => {
-            // CF PF AF ZF SF DF OF NT? AC ID: what user code may set; TF and the rest are ours.
-            const USER: u64 = 0x24_4cd5;
+            // TF is ours.
+            const USER: u64 = eflags::USER & !eflags::TF;
             let flags = &mut inf.gprs(tid)?.rflags;
             *flags = *flags & !USER | value & USER;
         }

@@ -26,12 +26,13 @@ use gdbstub::target::ext::extended_mode::{
 };
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
+use linux_raw_sys::errno;
 use ulpf_lib::TargetAddr;
 
-const EFAULT: u8 = 14;
-const EINVAL: u8 = 22;
-const ENOSYS: u8 = 38;
-const ESRCH: u8 = 3;
+const EFAULT: u8 = errno::EFAULT as u8;
+const EINVAL: u8 = errno::EINVAL as u8;
+const ENOSYS: u8 = errno::ENOSYS as u8;
+const ESRCH: u8 = errno::ESRCH as u8;
 
 /// What lives as long as the session, plus the program for the time of one call.
 pub struct Debuggee {

@@ -177,7 +177,7 @@ pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
     const DT_DEBUG: u64 = 21;
     const PHDR_SIZE: u64 = 56;
 
-    let auxv = procfs::read(pid, "auxv").ok()?;
+    let auxv = procfs::read(pid, "auxv")?;
     let entry = |kind: u64| {
         auxv.chunks_exact(16).find_map(|e| {
             let (k, v) = e.split_at(8);

@@ -5,6 +5,8 @@ use crate::gdb::{GdbSession, packet, procfs};
 use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
+use ulpf_lib::guard::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use ulpf_lib::mapping::{Mapping, mappings};
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 /// Marks the client as LLDB at its first own packet.
@@ -60,13 +62,10 @@ fn process_info(pid: i32) -> Vec<u8> {
 /// The mapping that holds the address, or the hole around it, with the program's own permissions.
 fn memory_region(inf: &mut dyn Inferior, addr: &[u8]) -> Option<Vec<u8>> {
     let addr = packet::hex_u64(addr)?;
-    let maps = procfs::read(inf.pid(), "maps").ok()?;
+    let maps = procfs::read(inf.pid(), "maps")?;
     let mut hole = 0;
     let mut reply = Vec::new();
-    for line in maps.split(|b| *b == b'\n') {
-        let Some(map) = procfs::Mapping::parse(line) else {
-            continue;
-        };
+    for map in mappings(&maps) {
         if addr < map.start {
             region(&mut reply, hole, map.start);
             return Some(reply);
@@ -83,13 +82,10 @@ fn memory_region(inf: &mut dyn Inferior, addr: &[u8]) -> Option<Vec<u8>> {
 
 /// Guarded memory has the name of our memory file and the permissions of its guards in the kernel's
 /// table; what the debugger should see differs page by page.
-fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &procfs::Mapping<'_>) {
-    const RWX: [(u8, u8); 3] = [(1, b'r'), (2, b'w'), (4, b'x')];
+fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &Mapping<'_>) {
     let Some(own) = inf.page_protection(TargetAddr(addr)) else {
         region(reply, map.start, map.end);
-        reply.extend_from_slice(b"permissions:");
-        reply.extend(map.permissions.iter().filter(|b| b"rwx".contains(b)));
-        reply.push(b';');
+        permissions(reply, map.prot);
         if !map.name.is_empty() {
             reply.extend_from_slice(b"name:");
             packet::push_hex(reply, map.name);
@@ -107,10 +103,16 @@ fn mapped(inf: &mut dyn Inferior, reply: &mut Vec<u8>, addr: u64, map: &procfs::
         end += PAGE_SIZE;
     }
     region(reply, start, end);
+    permissions(reply, own);
+}
+
+/// `permissions:rw;`
+fn permissions(reply: &mut Vec<u8>, prot: u8) {
+    const RWX: [(u8, u8); 3] = [(PROT_READ, b'r'), (PROT_WRITE, b'w'), (PROT_EXEC, b'x')];
     reply.extend_from_slice(b"permissions:");
     reply.extend(
         RWX.iter()
-            .filter(|(bit, _)| own & bit != 0)
+            .filter(|(bit, _)| prot & bit != 0)
             .map(|(_, letter)| letter),
     );
     reply.push(b';');

@@ -5,6 +5,7 @@ use crate::gdb::packet::{self, Id, ThreadId};
 use crate::gdb::{Client, Event, GdbSession, amend, signals};
 use crate::inferior::{Inferior, StopReason, Tid};
 use alloc::vec::Vec;
+use linux_raw_sys::general as k;
 
 /// What a client may send before the stop that it waits for.
 pub fn allowed_while_running(payload: &[u8]) -> bool {
@@ -152,8 +153,8 @@ fn last_stop(session: &GdbSession) -> Vec<u8> {
     if !session.last_stop.is_empty() {
         return session.last_stop.clone();
     }
-    const SIGINT: i32 = 2;
-    const SIGTRAP: i32 = 5;
+    const SIGINT: i32 = k::SIGINT as i32;
+    const SIGTRAP: i32 = k::SIGTRAP as i32;
     let signal = match session.last_reason.map(|stop| stop.reason) {
         Some(StopReason::Signal(n)) => n,
         Some(StopReason::Interrupted) => SIGINT,

@@ -6,6 +6,7 @@ use crate::gdb::packet::{self, Xfer, XferBody};
 use crate::gdb::{GdbSession, amend, procfs};
 use crate::inferior::{Inferior, StopReason};
 use alloc::vec::Vec;
+use linux_raw_sys::general as k;
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
     let Some(request) = packet::xfer(payload) else {
@@ -41,7 +42,7 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
         }
         b"features" => Object::Failed,
         b"threads" => Object::Data(threads(session, inf)),
-        b"auxv" => or_failed(procfs::read(pid, "auxv").ok()),
+        b"auxv" => or_failed(procfs::read(pid, "auxv")),
         b"exec-file" => or_failed(procfs::exe(pid).ok()),
         b"siginfo" => or_failed(siginfo(session, inf)),
         b"libraries-svr4" => Object::Data(libraries::list(inf, pid, request.annex)),
@@ -51,11 +52,11 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
 
 /// The thread's own signal, or what the kernel would have sent a tracer for a stop of ours.
 fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
-    const SIGINT: i32 = 2;
-    const SIGTRAP: i32 = 5;
-    const TRAP_TRACE: i32 = 2;
-    const TRAP_HWBKPT: i32 = 4;
-    const SI_KERNEL: i32 = 0x80;
+    const SIGINT: i32 = k::SIGINT as i32;
+    const SIGTRAP: i32 = k::SIGTRAP as i32;
+    const TRAP_TRACE: i32 = k::TRAP_TRACE as i32;
+    const TRAP_HWBKPT: i32 = k::TRAP_HWBKPT as i32;
+    const SI_KERNEL: i32 = k::SI_KERNEL as i32;
     let mut info = *inf.siginfo(session.thread)?;
     let ours = match session.last_reason {
         Some(stop) if stop.tid == session.thread => match stop.reason {

@@ -1,0 +1,13 @@
+//! What a system call returns that has failed: minus the errno (`asm-generic/errno-base.h`, `asm-generic/errno.h`).
+#![allow(missing_docs)]
+
+use linux_raw_sys::errno;
+
+macro_rules! failures {
+    ($($name:ident)*) => { $(pub const $name: i64 = -(errno::$name as i64);)* };
+}
+
+failures! {
+    E2BIG EACCES EAGAIN EBADF EBUSY ECHILD EDEADLK EEXIST EFAULT EINPROGRESS EINTR EINVAL ENOENT ENOEXEC ENOMEM ENOSYS ENOTTY
+    ENXIO EOPNOTSUPP EPERM EPROTONOSUPPORT ESRCH
+}
