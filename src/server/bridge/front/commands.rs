@@ -37,11 +37,11 @@ fn refusal(r: &Refusal) -> String {
         "" => ("ulpf watch", r.what.as_str()),
         why => (r.what.as_str(), why),
     };
-    let todo = match r.todo.as_str() {
+    let what_to_do = match r.what_to_do.as_str() {
         "" => "see `monitor ulpf backend`",
-        todo => todo,
+        what_to_do => what_to_do,
     };
-    refused(what, why, todo)
+    refused(what, why, what_to_do)
 }
 
 /// Why a back end cannot have such a watch.

@@ -22,20 +22,13 @@ struct Fields {
     session: Option<String>,
     pid: Option<i32>,
     stops_at: Option<String>,
-    refused: Option<Refused>,
+    refused: Option<Refusal>,
 }
 
 #[derive(Deserialize)]
 struct Unwatched {
     start: Option<u64>,
     len: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Refused {
-    what: String,
-    why: String,
-    what_to_do: String,
 }
 
 impl<'de> Deserialize<'de> for Reply {
@@ -48,8 +41,8 @@ impl<'de> Deserialize<'de> for Reply {
 
 impl Fields {
     fn reply(self) -> Option<Reply> {
-        if let Some(r) = self.refused {
-            return Some(Reply::Refused(Refusal::new(r.what, r.why, r.what_to_do)));
+        if let Some(refusal) = self.refused {
+            return Some(Reply::Refused(refusal));
         }
         if let Some(watch) = self.watch {
             return Some(match (self.heap, self.on) {
