@@ -8,7 +8,7 @@ Data breakpoints are watches like those of `ulpf watch`, and stand in the same l
 
 import json
 
-from . import door, history, places, session, stops
+from . import door, history, places, replies, session, stops
 from .errors import UlpfError
 from .registry import watches
 from .spec import Spec, parse
@@ -220,9 +220,10 @@ def lines(records):
             _know(watch)
     said = []
     for record in records:
-        watch, place = _known.get(record["watch"], (None, None))
+        record = replies.record(record)
+        watch, place = _known.get(record.watch, (None, None))
         hit = stops.Hit(watch, place, record)
-        text = history.line(hit, f"{float(record['time']):11.6f}")
+        text = history.line(hit, f"{hit.time:11.6f}")
         said.append({"text": "\n".join([text, *history.frames(hit)]), "file": door.file_at(hit.pc)})
     return {"lines": said}
 
