@@ -107,9 +107,9 @@ def load():
     commands.register()
     session.register()
     advice.register()
+    ide.register()
     # `python ulpf.watch(…)` needs no import.
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert ide.answer is not None  # `ulpf dap` asks there
     assert door.gdb is not None

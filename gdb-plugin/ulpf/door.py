@@ -18,9 +18,9 @@ except (ImportError, AttributeError):  # a folder of that name is none
     gdb = None
 
 if gdb:
-    Command, Parameter, Breakpoint = gdb.Command, gdb.Parameter, gdb.Breakpoint
+    Command, Parameter, Breakpoint, MICommand = gdb.Command, gdb.Parameter, gdb.Breakpoint, gdb.MICommand
 else:
-    Command = Parameter = Breakpoint = object
+    Command = Parameter = Breakpoint = MICommand = object
 
 NO_PROGRAM = "start the program (run, or ulpf run), or attach to it (ulpf attach PID)"
 NO_ULPF = ("start GDB as `ulpf gdb PROGRAM`, or use ulpf run, ulpf attach PID, or ulpf connect HOST:PORT to a "
@@ -53,6 +53,18 @@ def error_text(error):
 def gdb_error(error):
     """Is this GDB's own complaint (and not a defect of ours)?"""
     return gdb is not None and isinstance(error, (gdb.error, gdb.GdbError))
+
+
+def mi_result(value):
+    """A result of MI: tuples, lists and texts. Yes is 1, no 0; what is None is left out of its tuple."""
+    if isinstance(value, dict):
+        return {name: mi_result(of) for name, of in value.items() if of is not None}
+    if isinstance(value, (list, tuple)):
+        return [mi_result(of) for of in value]
+    if isinstance(value, bool):
+        return str(int(value))
+    # A C string has no zero in it, and UTF-8 no half pairs.
+    return str(value).replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def user_error(text):

@@ -6,9 +6,3 @@ class UlpfError(Exception):
     def __init__(self, what, why, what_to_do):
         super().__init__(f"{what}: {why}; {what_to_do}.")
         self.what, self.why, self.what_to_do = what, why, what_to_do
-
-
-def refused(answer):
-    """The error that the stub's `{"refused": …}` stands for."""
-    r = answer["refused"]
-    return UlpfError(r["what"], r["why"], r["what_to_do"].rstrip("."))

@@ -4,7 +4,7 @@
 import csv
 import json
 
-from . import door, foreign, places, wire
+from . import door, foreign, places, replies, wire
 from .stops import Hit, hit_of
 
 # What the stub gives at once.
@@ -16,9 +16,8 @@ def hits(most, numbers=()):
     """The last hits of watches that log or stop, the oldest first; and since when nothing is missing."""
     door.need_program()
     # Of some watches only: others may have filled the end.
-    answers = wire.lines(f"log {MOST if numbers else min(most, MOST)}")
-    since = answers[0].get("reaches_back") if answers else None
-    found = [hit_of(record) for record in answers[1:]]
+    since, records = wire.log(MOST if numbers else min(most, MOST))
+    found = [hit_of(record) for record in records]
     if numbers:
         found = [hit for hit in found if hit.watch is not None and hit.watch.number in numbers][-most:]
     return found, since
@@ -30,11 +29,11 @@ def last(expression, most):
     found = places.find(expression)
     hits, answers = [], []
     for place in found:
-        answer = wire.ask(f"last {place.address:#x} {place.length} {most}")
+        answer = wire.ask(f"last {place.address:#x} {place.length} {most}", replies.last)
         answers.append(answer)
-        for record in answer["last"]:
+        for record in answer.last:
             hits.append(Hit(None, place, record))
-    hits.sort(key=lambda hit: float(hit.ago))
+    hits.sort(key=lambda hit: hit.ago)
     return found, hits[:most], answers
 
 
@@ -86,4 +85,4 @@ def save(found, file):
             writer.writerows(rows)
         else:
             for hit in found:
-                out.write("\n".join([line(hit, f"{float(hit.time):11.6f}"), *frames(hit)]) + "\n")
+                out.write("\n".join([line(hit, f"{hit.time:11.6f}"), *frames(hit)]) + "\n")

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What a debug adapter (`ulpf dap`) asks of ulpf, as JSON.
+"""What a debug adapter (`ulpf dap`) asks of ulpf: MI commands.
 
-    python ulpf.ide.answer("FILE")      FILE: {"do": NAME, …}      printed: ulpf-ide:{…} on a line
+    12-ulpf-remove "{\\"numbers\\": [3]}"      arguments by their names, as JSON
+    12^done,removed=["3"]                     a tuple of MI (`door.mi_result`); src/dap/plugin.rs reads it
 
 Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
 """
 
 import json
 
-from . import door, history, places, session, stops
+from . import door, history, places, replies, session, stops
 from .errors import UlpfError
-from .registry import watches
+from .registry import COUNTED, watches
 from .spec import Spec, parse
 
 _ACCESS = {"read": "r", "write": "w", "readWrite": "rw"}
@@ -22,15 +23,24 @@ _known = {}
 _ended = set()
 
 
-def answer(file):
-    """Does what the file asks for and prints the answer."""
-    with open(file, encoding="utf-8") as text:
-        asked = json.load(text)
-    try:
-        said = _VERBS[asked.pop("do")](**asked)
-    except Exception as e:
-        said = {"error": _why(e)}
-    door.say("ulpf-ide:" + json.dumps(said))
+class _Command(door.MICommand):
+    """`-ulpf-NAME [ARGUMENTS]`, for one of the functions below."""
+
+    def __init__(self, verb):
+        self._verb = verb
+        super().__init__("-ulpf-" + verb.__name__.replace("_", "-"))
+
+    def invoke(self, argv):
+        try:
+            asked = json.loads(argv[0]) if argv else {}
+            return door.mi_result(self._verb(**asked))
+        except Exception as e:
+            raise door.user_error(_why(e)) from None
+
+
+def register():
+    for verb in _VERBS:
+        _Command(verb)
 
 
 def _why(error):
@@ -214,16 +224,18 @@ def _hit(hit):
 
 
 def lines(records):
-    """Hits out of the rings, each in one line as `ulpf log show` has it."""
+    """Hits out of the rings, as the stub would tell of them, each in one line as `ulpf log show` has it."""
     for watch in watches.all.values():
         if watch.spec.log:
             _know(watch)
     said = []
-    for record in records:
-        watch, place = _known.get(record["watch"], (None, None))
+    for line in records:
+        record = replies.record(json.loads(line))
+        watch, place = _known.get(record.watch, (None, None))
         hit = stops.Hit(watch, place, record)
-        text = history.line(hit, f"{float(record['time']):11.6f}")
-        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": door.file_at(hit.pc)})
+        text = history.line(hit, f"{hit.time:11.6f}")
+        file, number = door.file_at(hit.pc) or (None, None)
+        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number})
     return {"lines": said}
 
 
@@ -245,7 +257,7 @@ def listed(running=False):
         _know(w)
         said.append({"number": w.number, "text": spec.text, "name": w.name, "kind": spec.kind, "log": spec.log,
                      "condition": spec.condition, "bytes": w.bytes, "places": len(w.places), "ids": w.ids(),
-                     "enabled": w.enabled, "ended": w.ended, "before": w.before})
+                     "enabled": w.enabled, "ended": w.ended, "before": {name: w.before.get(name, 0) for name in COUNTED}})
         if w.places and not w.heap:
             said[-1]["address"] = f"{w.places[0].address:#x}"
     return {"watches": said, "pid": watches.pid}
@@ -272,4 +284,4 @@ def disassemble(address, before, count):
     return {"instructions": door.instructions(address, before, count)}
 
 
-_VERBS = {verb.__name__: verb for verb in (info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble)}
+_VERBS = info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble

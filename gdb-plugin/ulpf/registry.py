@@ -8,8 +8,8 @@ Ids go with the stub: another program, or the same after exec, has none of them.
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from . import bytecode, door, filters, places, scope, stops, wire
-from .errors import UlpfError, refused
+from . import bytecode, door, filters, places, replies, scope, stops, wire
+from .errors import UlpfError
 from .spec import Spec
 
 # Watches whose addresses are told one by one in messages.
@@ -112,13 +112,13 @@ class Watches:
     def renew(self):
         """Is it still the same stub? Else nothing is armed any more."""
         about = wire.ask("about")
-        if about["session"] != self.session:
+        if about.session != self.session:
             if self.elsewhere():
-                raise Elsewhere("no ulpf watch here", f"they are those of process {self.pid}, which has forked this one ({about['pid']})",
+                raise Elsewhere("no ulpf watch here", f"they are those of process {self.pid}, which has forked this one ({about.pid})",
                                 "select it: info inferiors, inferior 1")
             if self.session is not None:
                 self.forget("the program has executed another, or was started again")
-            self.session, self.pid = about["session"], about["pid"]
+            self.session, self.pid = about.session, about.pid
         return about
 
     def elsewhere(self):
@@ -139,7 +139,7 @@ class Watches:
         """Another program: what can be found in it is armed. Returns what cannot, each with a reason."""
         self.forget("the program was started again")
         about = wire.ask("about")
-        self.session, self.pid = about["session"], about["pid"]
+        self.session, self.pid = about.session, about.pid
         enabled = [w for w in self.all.values() if w.enabled]
         return [(watch, why) for watch in enabled if (why := self.retry(watch))]
 
@@ -189,11 +189,11 @@ class Watches:
         """What the stub has said to these places; the refused ones with their reasons."""
         failed = []
         for place, answer in zip(wanted, answers):
-            if "refused" in answer:
+            if isinstance(answer, replies.Refused):
                 place.id = None
-                failed.append((place, refused(answer)))
+                failed.append((place, answer.error()))
             else:
-                place.id = answer["watch"]
+                place.id = answer.id
                 self.by_id[place.id] = (watch, place)
         return failed
 
@@ -244,12 +244,12 @@ class Watches:
     def _by_server(self, watch):
         """A condition that GDB cannot compile: the server does, if it knows the variable by its name."""
         try:
-            answer = wire.text(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
+            answer = wire.change_by_name(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
         except UlpfError as e:
             answer = str(e)
-        if '"filtered":[' not in answer or not set(watch.ids()) <= set(_numbers(answer)):
+        if not isinstance(answer, replies.Filtered) or not set(watch.ids()) <= set(answer.ids):
             self._disarm(watch)
-            raise UlpfError(f"the condition {watch.spec.condition} cannot be used", answer.strip().rstrip("."),
+            raise UlpfError(f"the condition {watch.spec.condition} cannot be used", _words(answer),
                             "use integers and pointers, or a global variable with its own name")
 
     def refilter(self, watch, spec):
@@ -259,8 +259,8 @@ class Watches:
             words, by_server = _filter(watch)
             answers = wire.many(f"filter {p.id}{_of_place(p)} {words}" for p in watch.places if p.id is not None)
             for answer in answers:
-                if "refused" in answer:
-                    raise refused(answer)
+                if isinstance(answer, replies.Refused):
+                    raise answer.error()
             watch.words = words
             if by_server and watch.ids():
                 self._by_server(watch)
@@ -306,9 +306,11 @@ class Watches:
         self._arm(watch)
 
 
-def _numbers(answer):
-    inside = answer.split("[", 1)[1].split("]", 1)[0]
-    return [int(n) for n in inside.split(",") if n.strip()]
+def _words(answer):
+    """Why a filter was not set, as the server says it."""
+    if isinstance(answer, replies.Refused):
+        answer = answer.error()
+    return str(answer).strip().rstrip(".")
 
 
 def _locate(watch, found=None):
@@ -377,22 +379,22 @@ def counts(watches):
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
     if wanted and door.pid() and not _registry.elsewhere():
-        stats = wire.ask("stats")
-        for line in stats["watches"]:
-            number = wanted.pop(line["id"], None)
+        stats = wire.ask("stats", replies.statistics)
+        for counted in stats.watches:
+            number = wanted.pop(counted.id, None)
             if number is None:
                 continue
             sums = found[number]
             for name in COUNTED:
-                sums[name] += line[name]
-            sums["gone"] += bool(line.get("gone"))
-            if line.get("off"):
+                sums[name] += getattr(counted, name)
+            sums["gone"] += counted.gone
+            if counted.off:
                 sums["off"] += 1
             else:
-                sums["placements"].add(line["placement"])
+                sums["placements"].add(counted.placement)
         for id, number in wanted.items():
             # Others take effect when the program goes on.
-            found[number]["taken"] += id < stats.get("next", 0)
+            found[number]["taken"] += id < stats.next
     return found
 
 

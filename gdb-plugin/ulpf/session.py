@@ -28,7 +28,7 @@ class _Begin(door.Breakpoint):
 def _begun(at_last):
     if not watches.all or watches.elsewhere():
         return
-    if wire.ask("about")["session"] != watches.session:
+    if wire.ask("about").session != watches.session:
         _lost[:] = watches.again()
     else:
         _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch))]

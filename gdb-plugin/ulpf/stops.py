@@ -8,7 +8,7 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-from . import door, foreign, places, wire
+from . import door, foreign, places, replies, wire
 from .errors import UlpfError
 
 _marker = None
@@ -23,16 +23,11 @@ class Hit:
 
     def __init__(self, watch, place, record):
         self.watch, self.place = watch, place
-        self.access = record.get("access", "access")
-        self.address = int(record["addr"], 16)
-        self.length = record.get("len", 1)
-        self.tid = record.get("tid", 0)
-        self.pc = int(record["pc"], 16) if "pc" in record else None
-        self.callers = [int(c, 16) for c in record.get("callers", [])]
-        self.call = record.get("call")
-        self.silent = record.get("silent", False)
-        self.time, self.ago = record.get("time"), record.get("ago")
-        self._old, self._new = (record.get(k) for k in ("old_bytes", "new_bytes"))
+        self.access, self.length = record.access or "access", record.length or 1
+        self.address, self.tid, self.pc, self.callers = record.address, record.tid, record.pc, record.callers
+        self.call, self.silent = record.call, record.silent
+        self.time, self.ago = record.time, record.ago
+        self._old, self._new = record.old, record.new
         self._part = None
 
     @property
@@ -135,7 +130,7 @@ def prepare():
         if not _marker.enabled:
             _marker.enabled = True
         return
-    at = int(wire.ask("about")["stops_at"], 16)
+    at = wire.ask("about").stops_at
     _marker = _Marker(f"*(unsigned char *) {at:#x}", **door.access_watch())
     _marker.silent = True
 
@@ -150,16 +145,14 @@ def rest():
 
 def _what():
     """The hit behind the present stop."""
-    record = wire.ask("stop")["stop"]
-    if record is None:
-        return None
-    return hit_of(record)
+    record = wire.ask("stop", replies.stop)
+    return None if record is None else hit_of(record)
 
 
 def hit_of(record):
     from .registry import watches
 
-    watch, place = watches.by_id.get(record["watch"], (None, None))
+    watch, place = watches.by_id.get(record.watch, (None, None))
     return Hit(watch, place, record)
 
 

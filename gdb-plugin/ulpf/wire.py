@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Words with the stub: `monitor ulpf …` out, JSON lines back."""
+"""Words with the stub: `monitor ulpf …` out, JSON lines back, which `replies` reads."""
 
-import json
-
-from . import door
-from .errors import UlpfError, refused
+from . import door, replies
+from .errors import UlpfError
 
 
-def ask(command):
-    """The one JSON object that answers a command; a refusal is an error."""
+def ask(command, kind=replies.change):
+    """The one answer to a command, as the function of `replies` reads it; a refusal is an error."""
     answers = _objects(door.monitor(f"ulpf {command}"), command)
     if not answers:
         raise _garbled(command)
-    # (Elsewhere a number has that name.)
-    if isinstance(answers[0].get("refused"), dict):
-        raise refused(answers[0])
-    return answers[0]
+    return _read(answers[0], kind, command)
 
 
-def lines(command):
-    """All JSON lines that answer a command."""
-    return _objects(door.monitor(f"ulpf {command}"), command)
+def log(most):
+    """The last records of all watches, the oldest first, behind since when nothing is missing (or None)."""
+    command = f"log {most}"
+    answers = _objects(door.monitor(f"ulpf {command}"), command)
+    head = _read(answers[0], replies.log_head, command) if answers else None
+    return head and head.reaches_back, [_read(answer, replies.record, command) for answer in answers[1:]]
 
 
 def text(command):
@@ -28,8 +26,18 @@ def text(command):
     return door.monitor(f"ulpf {command}").rstrip("\n")
 
 
+def change_by_name(command):
+    """What the server answers to a command that names a variable: a change, or words."""
+    answer = text(command)
+    try:
+        found = replies.objects(answer)
+        return replies.change(found[0]) if found else answer
+    except ValueError:
+        return answer
+
+
 def many(commands):
-    """An answer to each of these, in order. As many commands as fit go in one packet."""
+    """What has become of each of these, in order. As many commands as fit go in one packet."""
     answers, batch, length = [], [], 0
     for command in commands:
         command = f"ulpf {command}"
@@ -45,18 +53,27 @@ def _batch(commands):
     answers = _objects(door.monitor(";".join(commands)), commands[0])
     if len(answers) != len(commands):
         raise _garbled(commands[0])
-    return answers
+    try:
+        return [replies.change(answer) for answer in answers]
+    except ValueError:
+        raise _garbled(commands[0]) from None
+
+
+def _read(object, kind, command):
+    try:
+        # (Elsewhere a number has that name.)
+        if isinstance(object.get("refused"), dict):
+            raise replies.change(object).error()
+        return kind(object)
+    except ValueError:
+        raise _garbled(command) from None
 
 
 def _objects(answer, command):
-    found = []
-    for line in answer.splitlines():
-        if not line.startswith("{"):
-            continue  # what else the server had to say meanwhile
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            raise _garbled(command) from None
+    try:
+        found = replies.objects(answer)
+    except ValueError:
+        raise _garbled(command) from None
     if not found and answer.strip() and "nknown" in answer:
         raise UlpfError(f"ulpf {command.split()[0]}", "the server does not know this command",
                         "the plugin and the server are of different versions: use the same ulpf for both")

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use ulpf_lib::command::Reply;
 use ulpf_rsp::{Decoder, Event, expand_runs, frame, from_hex, to_hex, unescape};
 
 /// A program of the generator's runs for a second or so between two markers.
@@ -214,8 +215,10 @@ impl Session {
 
 /// The number of a watch just set.
 fn number(line: &str) -> Option<u32> {
-    let id = line.strip_prefix("{\"watch\":")?.strip_suffix('}')?;
-    id.parse().ok()
+    match serde_json::from_str(line) {
+        Ok(Reply::Watch(id)) => Some(id),
+        _ => None,
+    }
 }
 
 fn unhex(s: &str) -> String {

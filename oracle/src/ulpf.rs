@@ -6,10 +6,11 @@ use crate::hits::Actual;
 use crate::program::{ARENA_LEN, ARENAS, Watch};
 use crate::ring::{Ring, read_memory};
 use crate::session::Session;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use ulpf_lib::command::reply;
 
 /// When hot instructions are patched. The hits are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,9 +242,9 @@ impl Runner<'_> {
 
     pub fn placed(&mut self) -> Result<u64> {
         let lines = self.session.monitor(&["ulpf patch".to_string()])?;
-        let (_, rest) = lines[0]
-            .split_once("\"placed\":")
-            .context("nothing about patches")?;
-        Ok(rest.split(',').next().unwrap_or("").parse()?)
+        match serde_json::from_str(&lines[0])? {
+            reply::Patching::Counts(counts) => Ok(counts.placed),
+            reply::Patching::Nowhere(why) => bail!("nothing is patched: {why}"),
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use ulpf_lib::command::Arm;
+use ulpf_lib::command::{Arm, Reply};
 use ulpf_lib::mapping::mappings;
 
 /// `ulpf server` or gdbserver, with a program.
@@ -173,18 +173,21 @@ impl Client {
     /// A `monitor` command that sets watches.
     pub fn monitor(&mut self, command: &str) -> Result<()> {
         self.send(&format!("qRcmd,{}", rsp::to_hex(command.as_bytes())))?;
+        let mut said = Vec::new();
         loop {
             let reply = self.receive()?;
             match reply.as_slice() {
-                b"OK" => return Ok(()),
-                [b'O', hex @ ..] => {
-                    let text = rsp::from_hex(hex).unwrap_or_default();
-                    let text = String::from_utf8_lossy(&text);
-                    ensure!(!text.contains("refused"), "a watch was refused: {text}");
-                }
+                b"OK" => break,
+                [b'O', hex @ ..] => said.extend(rsp::from_hex(hex).unwrap_or_default()),
                 other => bail!("the answer was {}", String::from_utf8_lossy(other)),
             }
         }
+        for line in String::from_utf8_lossy(&said).lines() {
+            if let Ok(Reply::Refused(refusal)) = serde_json::from_str(line) {
+                bail!("a watch was refused: {refusal}");
+            }
+        }
+        Ok(())
     }
 
     /// Sets watches as `ulpf run` does.

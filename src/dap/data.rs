@@ -2,10 +2,11 @@
 //! breakpoints has none of them, so that ten thousand cost nothing at a stop.
 
 use super::mi::parse::quote;
+use super::plugin::{self, Info, Stop};
 use super::protocol::{DataBreakpoint, DataBreakpointInfo, SetOf};
 use super::session::{Answer, Session};
 use super::state::breakpoints::{hit_condition, some};
-use super::state::data::{Placed, WAITING, id_of, numbers};
+use super::state::data::{Placed, WAITING, id_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -38,7 +39,8 @@ impl Session {
         }
         Ok(match self.ask("info", wanted).await {
             Ok(said) => {
-                json!({"dataId": said["id"], "description": said["name"], "canPersist": said["persist"],
+                let info = Info::of(&said);
+                json!({"dataId": info.id, "description": info.name, "canPersist": info.persists,
                                "accessTypes": ["read", "write", "readWrite"]})
             }
             // Why it cannot be watched is for the user.
@@ -142,11 +144,11 @@ impl Session {
             return Ok(());
         }
         let answer = self.ask("add", json!({"breakpoints": asked})).await?;
-        let empty = Vec::new();
-        let answers = answer["breakpoints"].as_array().unwrap_or(&empty);
-        for (breakpoint, said) in whose.into_iter().zip(answers) {
-            let why = said["error"].as_str().map(String::from);
-            self.put(breakpoint, said["number"].as_i64(), why);
+        for (breakpoint, armed) in whose.into_iter().zip(plugin::added(&answer)) {
+            match armed {
+                Ok(number) => self.put(breakpoint, Some(number), None),
+                Err(why) => self.put(breakpoint, None, Some(why)),
+            }
         }
         Ok(())
     }
@@ -200,11 +202,8 @@ impl Session {
             return None;
         }
         let said = self.ask("stop", json!({})).await.ok()?;
-        for ended in said["ended"].as_array().into_iter().flatten() {
-            let Some(number) = ended["number"].as_i64() else {
-                continue;
-            };
-            let why = ended["why"].as_str().unwrap_or_default();
+        let said = Stop::of(&said);
+        for (number, why) in said.ended {
             let message = format!("It has ended: {why}.");
             let id = self.id_of_watch(number);
             if let Some(b) = self.data.by_number.get(&number)
@@ -215,28 +214,23 @@ impl Session {
                 self.client.event("breakpoint", body).await;
             }
         }
-        let hit = &said["hit"];
-        if !hit.is_object() {
-            return None;
-        }
-        let text = |name: &str| hit[name].as_str().unwrap_or_default().to_string();
-        let (name, old, new) = (text("name"), text("old"), text("new"));
-        let what = match (hit["access"].as_str(), hit["silent"] == true) {
-            (Some("read"), _) => format!("{name} was read: {new}"),
+        let hit = said.hit?;
+        let (name, old, new) = (&hit.name, &hit.old, &hit.new);
+        let what = match (hit.access.as_str(), hit.silent) {
+            ("read", _) => format!("{name} was read: {new}"),
             (_, true) => format!("{name}: {new} (written again)"),
             _ => format!("{name}: {old} → {new}"),
         };
         let mut more = String::new();
-        if let Some(call) = hit["call"].as_str() {
+        if let Some(call) = &hit.call {
             more += &format!(", by {call}");
         }
-        let ids: Vec<u32> = numbers(&hit["ids"]);
-        if let Some(hits) = self.hits_of(&ids) {
+        if let Some(hits) = self.hits_of(&hit.ids) {
             more += &format!(" (hit {hits})");
         }
-        let id = hit["watch"].as_i64().map(|n| self.id_of_watch(n));
+        let id = hit.watch.map(|n| self.id_of_watch(n));
         let mut told = json!({"description": what, "text": format!("{what}{more}"),
-                              "ulpf": {"name": name, "old": old, "new": new, "access": hit["access"]}});
+                              "ulpf": {"name": name, "old": old, "new": new, "access": hit.access}});
         if let Some(id) = id {
             told["hitBreakpointIds"] = json!([id]);
         }

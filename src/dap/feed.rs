@@ -1,8 +1,8 @@
 //! What watches count and log, read from the area that the program's threads write to: nobody is asked, and
 //! the program need not rest. Names and values of a logged hit come from the plugin, as in `ulpf log show`.
 
+use super::plugin::{self, Listed, Logging};
 use super::session::{Answer, Session, State};
-use super::state::data::numbers;
 use super::state::sources::source;
 use crate::foreign::text::Text;
 use crate::session::hit::as_the_stub;
@@ -17,10 +17,11 @@ impl Session {
         let Ok(said) = self.ask("logging", json!({})).await else {
             return;
         };
-        self.feed.stands_for = pid_of(&said);
-        self.feed.logging = numbers(&said["ids"]).into_iter().collect();
+        let said = Logging::of(&said);
+        self.feed.stands_for = said.pid;
+        self.feed.logging = said.ids.into_iter().collect();
         self.feed.silent.clear();
-        self.feed.active = said["any"] == true;
+        self.feed.active = said.any;
         if self.feed.active {
             let pid = self.program.pid;
             self.feed.area(pid);
@@ -45,23 +46,20 @@ impl Session {
             lost += (hits.len() - LINES) as u64;
             hits.truncate(LINES);
         }
-        let records: Vec<Value> = match &self.feed.area {
-            Some((_, area)) => hits
-                .iter()
-                .filter_map(|hit| as_the_stub(area, hit))
-                .collect(),
-            None => return,
+        let Some((_, area)) = &self.feed.area else {
+            return;
         };
+        // (The plugin reads these as it reads the stub's.)
+        let records = hits.iter().map(|hit| as_the_stub(area, hit).to_string());
+        let records: Vec<String> = records.collect();
         match self.ask("lines", json!({"records": records})).await {
             Ok(said) => {
-                for line in said["lines"].as_array().into_iter().flatten() {
-                    let text = format!("{}\n", Text(line["text"].as_str().unwrap_or_default()));
+                for line in plugin::lines(&said) {
+                    let text = format!("{}\n", Text(&line.text));
                     let mut body = json!({"category": "console", "output": text});
-                    if let (Some(path), Some(number)) =
-                        (line["file"][0].as_str(), line["file"][1].as_i64())
-                    {
+                    if let Some((path, number)) = &line.place {
                         body["source"] = source(path);
-                        body["line"] = number.into();
+                        body["line"] = (*number).into();
                     }
                     self.client.event("output", body).await;
                 }
@@ -101,23 +99,19 @@ impl Session {
             return Ok(json!({"watches": []}));
         }
         let running = self.state == State::Running;
-        let mut said = self.ask("listed", json!({"running": running})).await?;
-        self.feed.stands_for = pid_of(&said);
+        let said = self.ask("listed", json!({"running": running})).await?;
+        let said = Listed::of(&said);
+        self.feed.stands_for = said.pid;
         let pid = self.program.pid;
-        let mut list = said["watches"].take();
-        for watch in list.as_array_mut().into_iter().flatten() {
-            let ids = numbers(&watch["ids"]);
-            if let Some(watch) = watch.as_object_mut() {
-                watch.remove("ids");
-            }
-            let before = watch["before"].take();
-            let was = |name: &str| before[name].as_u64().unwrap_or(0);
+        let mut list = Vec::with_capacity(said.watches.len());
+        for of in said.watches {
+            let (ids, before, mut watch) = (of.ids, of.before, of.told);
             let mut sums = [
-                was("hits"),
-                was("silent"),
-                was("filtered"),
-                was("stops"),
-                was("false_positives"),
+                before.hits,
+                before.silent,
+                before.filtered,
+                before.stops,
+                before.false_positives,
             ];
             let (mut gone, mut registers) = (0, 0);
             if let Some(area) = self.feed.area(pid) {
@@ -151,8 +145,8 @@ impl Session {
                 _ => "page/register".into(),
             };
             watch["gone"] = gone.into();
-            let number = watch["number"].as_i64().unwrap_or(0);
-            watch["breakpointId"] = self.id_of_watch(number).into();
+            watch["breakpointId"] = self.id_of_watch(of.number).into();
+            list.push(watch);
         }
         Ok(json!({"watches": list}))
     }
@@ -170,7 +164,7 @@ impl Session {
         self.data.others = true;
         self.look_for_logs().await;
         self.go_on(was_running).await?;
-        let number = result?["number"].as_i64().unwrap_or(0);
+        let number = result?.number("number").unwrap_or(0);
         Ok(json!({"number": number, "breakpointId": self.id_of_watch(number)}))
     }
 
@@ -184,16 +178,11 @@ impl Session {
         self.forget_watch(number);
         self.look_for_logs().await;
         self.go_on(was_running).await?;
-        if numbers(&result?["removed"]).is_empty() {
+        if plugin::removed(&result?).is_empty() {
             return Err(format!("There is no watch {number}."));
         }
         let body = json!({"reason": "removed", "breakpoint": {"id": id, "verified": false}});
         self.client.event("breakpoint", body).await;
         Ok(Value::Null)
     }
-}
-
-fn pid_of(said: &Value) -> Option<i32> {
-    let pid = said["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
-    pid.filter(|n| *n > 0)
 }

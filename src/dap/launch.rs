@@ -145,6 +145,8 @@ impl Session {
             "set pagination off".to_string(),
             "set confirm off".into(),
             format!("set sysroot {sysroot}"),
+            // Ours, whatever the locale: Python's texts come in it.
+            "set host-charset UTF-8".into(),
             format!("source {}", plugin.display()),
         ] {
             args.extend(["-iex".into(), setting.into()]);

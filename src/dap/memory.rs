@@ -1,5 +1,6 @@
 //! Memory and machine code.
 
+use super::plugin;
 use super::protocol::Memory;
 use super::session::{Answer, Session};
 use base64::Engine;
@@ -112,30 +113,24 @@ impl Session {
                 json!({"address": at, "before": before, "count": count}),
             )
             .await?;
-        let found = answer["instructions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let found = plugin::instructions(&answer);
         let none = |address: u64| json!({"address": format!("{address:#x}"), "instruction": "??", "presentationHint": "invalid"});
-        let ahead = found
-            .iter()
-            .filter(|i| i["address"].as_u64().is_some_and(|a| a < at))
-            .count() as i64;
+        let ahead = found.iter().filter(|i| i.address < at).count() as i64;
         let mut told: Vec<Value> = Vec::new();
         // As many as are missing at the beginning.
         for n in 0..(before - ahead).clamp(0, count) {
-            let first = found.first().and_then(|i| i["address"].as_u64());
+            let first = found.first().map(|i| i.address);
             let down = (before - ahead - n) as u64;
             told.push(none(first.unwrap_or(at).saturating_sub(down)));
         }
-        for one in &found {
-            let mut instruction = json!({"address": format!("{:#x}", one["address"].as_u64().unwrap_or(0)),
-                                         "instruction": one["text"], "instructionBytes": one["bytes"]});
-            if one["symbol"].is_string() {
-                instruction["symbol"] = one["symbol"].clone();
+        for one in found {
+            let mut instruction = json!({"address": format!("{:#x}", one.address),
+                                         "instruction": one.text, "instructionBytes": one.bytes});
+            if let Some(symbol) = one.symbol {
+                instruction["symbol"] = symbol.into();
             }
-            if let (Some(path), Some(line)) = (one["file"].as_str(), one["line"].as_i64()) {
-                instruction["location"] = self.variables.sources.describe(path, None);
+            if let Some((path, line)) = one.place {
+                instruction["location"] = self.variables.sources.describe(&path, None);
                 instruction["line"] = line.into();
             }
             told.push(instruction);

@@ -16,6 +16,7 @@ mod info;
 mod launch;
 mod memory;
 mod mi;
+mod plugin;
 mod program;
 mod protocol;
 mod requests;

@@ -13,6 +13,7 @@
 use super::client::{Client, Input};
 use super::mi::parse::{Fields, Record};
 use super::mi::{self, Gdb};
+use super::plugin;
 use super::program::Program;
 use super::protocol::{Initialize, Request, Start};
 use super::state::breakpoints::Breakpoints;
@@ -222,34 +223,21 @@ impl Session {
         }
     }
 
-    /// Asks the plugin (gdb-plugin/ulpf/ide.py).
-    pub async fn ask(&mut self, what: &str, mut arguments: Value) -> Result<Value, String> {
-        arguments["do"] = what.into();
-        let file = self.program.file("asked.json")?;
-        std::fs::write(&file, arguments.to_string())
-            .map_err(|e| format!("{} cannot be written: {e}.", file.display()))?;
-        let said = self
-            .console(&format!(
-                "python ulpf.ide.answer({:?})",
-                file.display().to_string()
-            ))
-            .await?;
-        let mut answer = None;
-        for line in said.lines() {
-            match line.strip_prefix("ulpf-ide:") {
-                Some(text) => answer = serde_json::from_str::<Value>(text).ok(),
-                // Meant for the user.
-                None if line.starts_with("ulpf") => {
-                    self.client.output("important", &format!("{line}\n")).await;
-                }
-                None => {}
+    /// Asks the plugin by one of its MI commands ([`plugin`]).
+    pub async fn ask(&mut self, verb: &str, arguments: Value) -> Result<Fields, String> {
+        let command = plugin::line(verb, &arguments);
+        self.trace(&command).await;
+        let (answer, said) = self.gdb()?.command_and_text(&command).await;
+        // Meant for the user.
+        for line in said.lines().filter(|line| line.starts_with("ulpf")) {
+            self.client.output("important", &format!("{line}\n")).await;
+        }
+        answer.map_err(|e| match e {
+            mi::Error::Refused(why) if why.starts_with("Undefined MI command") => {
+                "gdb has not loaded ulpf's plugin; see the debug console.".into()
             }
-        }
-        let answer = answer.ok_or("gdb's plugin has not answered; see the debug console.")?;
-        match answer["error"].as_str() {
-            Some(error) => Err(error.to_string()),
-            None => Ok(answer),
-        }
+            e => e.to_string(),
+        })
     }
 
     /// Makes the program rest; was it running, so that [`Session::go_on`] lets it go on? A stop that has a

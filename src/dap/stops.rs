@@ -1,6 +1,7 @@
 //! Stops: why the program rests, told in the protocol's words; and what makes it run.
 
 use super::mi::parse::Fields;
+use super::plugin;
 use super::protocol::{GotoTargets, Resume};
 use super::session::{Answer, NOT_STOPPED, Session, State};
 use super::state::breakpoints::{Kind, Verdict};
@@ -254,11 +255,10 @@ impl Session {
         }
         let file = asked.source.path.unwrap_or_default();
         let answer = self
-            .ask("lines_of", json!({"file": file, "line": asked.line}))
+            .ask("lines-of", json!({"file": file, "line": asked.line}))
             .await?;
         let mut targets = Vec::new();
-        for address in answer["addresses"].as_array().into_iter().flatten() {
-            let address = address.as_u64().unwrap_or(0);
+        for address in plugin::addresses(&answer) {
             let id = self.frames.target(address);
             targets.push(json!({"id": id, "label": format!("line {} at {address:#x}", asked.line), "line": asked.line,
                                 "instructionPointerReference": format!("{address:#x}")}));

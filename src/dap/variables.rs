@@ -1,6 +1,7 @@
 //! Variables are GDB's variable objects: made when a client looks at them, thrown away when the program runs.
 
 use super::mi::parse::{Fields, quote};
+use super::plugin;
 use super::protocol::{SetVariable, Variables as Asked};
 use super::session::{Answer, Session};
 use super::state::variables::{Container, Kind};
@@ -70,9 +71,9 @@ impl Session {
             self.mi(&format!("-thread-select {thread}")).await?;
             self.mi(&format!("-stack-select-frame {level}")).await?;
             if let Ok(said) = self.ask("summary", json!({"expression": expression})).await
-                && let Some(text) = said["text"].as_str()
+                && let Some(text) = plugin::summary(&said)
             {
-                answer.set("value", text);
+                answer.set("value", &text);
             }
         }
         Ok(answer)
@@ -228,10 +229,7 @@ impl Session {
                 self.mi(&format!("-thread-select {}", frame.0)).await?;
                 self.mi(&format!("-stack-select-frame {}", frame.1)).await?;
                 let said = self.ask("globals", json!({})).await?;
-                let names = said["names"].as_array().into_iter().flatten();
-                names
-                    .filter_map(|n| n.as_str().map(|n| plain(n.to_string())))
-                    .collect()
+                plugin::names(&said).into_iter().map(plain).collect()
             }
             Kind::Registers => {
                 let answer = self.mi("-data-list-register-names").await?;

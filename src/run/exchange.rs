@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use ulpf_lib::command::{Arm, Command};
+use ulpf_lib::command::reply::Backend;
+use ulpf_lib::command::{Arm, Command, Reply};
 
 /// Commands in one `monitor` request: bytes before they are written in hex.
 const BATCH: usize = 16 << 10;
@@ -138,14 +139,13 @@ impl Control {
     /// How watches are served, and why so, in a sentence.
     pub async fn backend(&mut self) -> Result<String> {
         let answer = self.ask(&Command::Backend.to_string()).await?;
-        let told: serde_json::Value = serde_json::from_str(answer.trim())
+        let answer = answer.trim();
+        if let Ok(Reply::Refused(refused)) = serde_json::from_str(answer) {
+            return Ok(format!("{}: {}", refused.what, refused.why));
+        }
+        let told: Backend = serde_json::from_str(answer)
             .with_context(|| format!("the stub answered `{answer}`"))?;
-        let text = |v: &serde_json::Value| v.as_str().unwrap_or_default().to_string();
-        let refused = &told["refused"];
-        Ok(match refused.is_null() {
-            true => format!("backend {}: {}", text(&told["backend"]), text(&told["why"])),
-            false => format!("{}: {}", text(&refused["what"]), text(&refused["why"])),
-        })
+        Ok(format!("backend {}: {}", told.backend, told.why))
     }
 
     async fn ask(&mut self, command: &str) -> Result<String> {

@@ -29,7 +29,7 @@ pub fn outcomes(line: &str, wanted: usize, armed: &mut Vec<Armed>) -> Result<()>
             let ids = ids.ok_or_else(|| anyhow!("{count} watches instead of {wanted}"))?;
             armed.extend(ids.map(Armed::Yes));
         }
-        Reply::Refused(r) => armed.push(Armed::No(Problem::new(r.what, r.why, r.what_to_do))),
+        Reply::Refused(refusal) => armed.push(Armed::No(refusal.into())),
         other => bail!("this says nothing of a watch: {other}"),
     }
     Ok(())

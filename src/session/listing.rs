@@ -3,8 +3,10 @@
 
 use super::snapshot::{State, Watch};
 use crate::foreign::text::cut;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use ulpf_lib::command::reply::PatchSite;
 
 /// Of a text in an answer so many bytes are taken, of a list so many entries.
 const LONGEST_TEXT: usize = 4096;
@@ -140,13 +142,30 @@ impl Entry {
 /// The answer to what instructions have touched guarded pages (`Ask::Sites`): `lines` is what the stub has said.
 pub fn sites(lines: &str) -> String {
     let sites = lines.lines().filter_map(|l| serde_json::from_str(l).ok());
-    let sites: Vec<Value> = sites.filter(Value::is_object).collect();
-    json!({"sites": sites}).to_string()
+    let sites: Vec<String> = sites.map(|site: PatchSite| site.to_string()).collect();
+    format!("{{\"sites\":[{}]}}", sites.join(","))
+}
+
+/// What [`sites`] has written, as far as it is understood.
+pub fn sites_of(value: &Value) -> impl Iterator<Item = PatchSite> + '_ {
+    let sites = value["sites"].as_array().into_iter().flatten();
+    sites.filter_map(|site| PatchSite::deserialize(site).ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_stub_says_of_sites() {
+        let line = r#"{"pc":"0x401000","faults":7,"beside":5,"why":"a \"b\"","bytes":"8807"}"#;
+        let told = sites(&format!("ulpf: no JSON\n{line}\n{{}}\n{line}\n"));
+        assert_eq!(told, format!("{{\"sites\":[{line},{line}]}}"));
+        let value = serde_json::from_str(&told).unwrap();
+        let read: Vec<PatchSite> = sites_of(&value).collect();
+        assert_eq!((read.len(), read[1].pc, read[1].faults), (2, 0x401000, 7));
+        assert_eq!(sites_of(&json!({"sites": 3})).count(), 0);
+    }
 
     #[test]
     fn there_and_back() {

@@ -3,7 +3,7 @@
 //! of the rings only the youngest records are read.
 
 use super::hit::Line;
-use super::listing::{Entry, Listing};
+use super::listing::{Entry, Listing, sites_of};
 use super::names::Names;
 use super::snapshot::{HISTORY, Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
 use super::words::{kind_of, verb};
@@ -428,26 +428,20 @@ impl Observer {
     /// What the stub knows of instructions: faults, how many of them beside every watch, and why they
     /// are not patched.
     pub fn know_sites(&mut self, value: &serde_json::Value) {
-        for site in value["sites"].as_array().into_iter().flatten() {
-            let hex = site["pc"].as_str().and_then(|s| s.strip_prefix("0x"));
-            let Some(pc) = hex.and_then(|h| u64::from_str_radix(h, 16).ok()) else {
-                continue;
-            };
-            if self.sites.len() >= PAGES && !self.sites.contains_key(&pc) {
+        for site in sites_of(value) {
+            if self.sites.len() >= PAGES && !self.sites.contains_key(&site.pc) {
                 continue;
             }
-            let known = self.sites.entry(pc).or_default();
-            let number = |key: &str| site[key].as_u64().unwrap_or(0);
-            known.traps = Some((number("faults"), number("beside")));
-            let why = site["why"].as_str().unwrap_or_default();
+            let known = self.sites.entry(site.pc).or_default();
+            known.traps = Some((site.faults, site.beside));
             let patched = [Unpatched::Page, Unpatched::Beneath]
                 .iter()
-                .any(|w| w.why() == why);
+                .any(|w| w.why() == site.why);
             known.patched = patched;
             known.why = if patched {
                 String::new()
             } else {
-                why.to_string()
+                site.why.into_owned()
             };
         }
     }

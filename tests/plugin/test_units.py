@@ -1,6 +1,8 @@
 """What of the plugin needs no gdb."""
 
+import dataclasses
 import glob
+import json
 import os
 import re
 import sys
@@ -11,7 +13,7 @@ from lib.env import ROOT
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "gdb-plugin"))
 
-from ulpf import bytecode, table  # noqa: E402
+from ulpf import bytecode, door, replies, table  # noqa: E402
 from ulpf.errors import UlpfError  # noqa: E402
 from ulpf.spec import parse  # noqa: E402
 
@@ -73,6 +75,45 @@ class Tables(unittest.TestCase):
     def test_columns(self):
         rows = [["Num", "Hits", "What"], ["1", "12345", "a"], ["10", "3", "bb"]]
         self.assertEqual(list(table.lines(rows, right={1})), ["Num   Hits  What", "1    12345  a", "10       3  bb"])
+
+
+class Replies(unittest.TestCase):
+    """The table of replies (tests/replies.json); ulpf-lib's unit tests read it, too."""
+
+    READ = {"change": replies.change, "stop": replies.stop, "last": replies.last, "log head": replies.log_head,
+            "record": replies.record, "statistics": replies.statistics, "patching": replies.patching,
+            "placement": replies.placement, "backend": replies.backend}
+
+    def setUp(self):
+        with open(os.path.join(ROOT, "tests", "replies.json")) as file:
+            self.table = json.load(file)
+
+    def test_what_is_read(self):
+        for case in self.table["cases"]:
+            if case["of"] not in self.READ:
+                continue
+            with self.subTest(case["line"]):
+                [object] = replies.objects(f"the server says\n{case['line']}\n")
+                said, wanted = self.READ[case["of"]](object), case["is"]
+                if case["of"] == "change":
+                    self.assertEqual(type(said).__name__, wanted.pop("type"))
+                self.assertEqual(said and dataclasses.asdict(said), wanted)
+
+    def test_what_is_no_reply(self):
+        for of, lines in self.table["bad"].items():
+            for line in lines:
+                if of in self.READ:
+                    with self.subTest(line), self.assertRaises(ValueError):
+                        self.READ[of](json.loads(line))
+
+    def test_a_refusal_is_an_error(self):
+        self.assertEqual(str(replies.Refused("a", "b", "c.").error()), "a: b; c.")
+
+
+class Machine(unittest.TestCase):
+    def test_results(self):
+        said = door.mi_result({"a": True, "b": None, "c": [1, {"d": "x\0", "e": ()}], "f": "\udc80 →"})
+        self.assertEqual(said, {"a": "1", "c": ["1", {"d": "x\\x00", "e": []}], "f": "\\udc80 →"})
 
 
 class Versions(unittest.TestCase):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes gem5's command line and answers at its remote port as gem5 v24.0 with sim-bridge/gem5 does: acknowledged
 packets, the core's registers only, no Z2, monitor commands answered by the configuration script, no W at the end.
-Its program makes one store to 0x2000 and exits with 3."""
+Its program changes 0x2002 once, as `add` does, and exits with 3."""
 
 import socket
 import sys
@@ -70,7 +70,7 @@ while data := peer.recv(4096):
             if runs > 1 or not watches:
                 time.sleep(0.1)
                 sys.exit(3)
-            stop(b"watch:2002;")
+            stop(b"watch:2002;ulpf-access:rw;")
         elif name == b"k":
             sys.exit(0)
         else:

@@ -89,6 +89,16 @@ class Gem5(Case):
         self.assertRegex(rsp("vCont;c"), rb"^T05thread:1;.*10:0410000000000000;watch:2000;$")
         self.assertEqual(rsp("vCont;c"), b"W03")
 
+    def test_what_was_done_to_a_watch(self):
+        server = self.serve("/bin/true", options=self.options())
+        rsp = Rsp(server.target)
+        self.addCleanup(rsp.close)
+        rsp.no_ack()
+        self.assertIn('{"watch":', rsp.monitor("ulpf watch 0x2000 4 rw stop"))
+        self.assertRegex(rsp("vCont;c"), rb"^T05thread:1;")
+        # The write has read, too.
+        self.assertIn('"access":"update"', rsp.monitor("ulpf stop"))
+
     def test_a_step_and_an_end(self):
         server = self.serve("/bin/true", options=self.options())
         rsp = Rsp(server.target)

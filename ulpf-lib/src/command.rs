@@ -22,8 +22,10 @@ use crate::ring::MAX_FRAMES;
 use crate::watch::{WatchKind, WatchRange};
 
 mod parse;
+mod placement;
 pub mod reply;
 
+pub use placement::Placement;
 pub use reply::Reply;
 
 /// Watches in one place: an answer has a line for each that is refused.
@@ -134,30 +136,6 @@ pub struct How {
     pub placement: Option<Placement>,
 }
 
-/// Where a watch is to live.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum Placement {
-    /// Where it costs least.
-    #[default]
-    Auto,
-    /// The page is guarded.
-    Guard,
-    /// A debug register.
-    Register,
-}
-
-impl Placement {
-    /// As commands say it.
-    pub fn parse(word: &str) -> Option<Placement> {
-        Some(match word {
-            "auto" => Placement::Auto,
-            "guard" => Placement::Guard,
-            "debug-register" => Placement::Register,
-            _ => return None,
-        })
-    }
-}
-
 /// Whose filter it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilterOf {
@@ -206,16 +184,6 @@ pub fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split([';', '\n'])
         .map(str::trim)
         .filter(|line| !line.is_empty())
-}
-
-impl fmt::Display for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(match self {
-            Placement::Auto => "auto",
-            Placement::Guard => "guard",
-            Placement::Register => "debug-register",
-        })
-    }
 }
 
 /// Each part has a blank before it.

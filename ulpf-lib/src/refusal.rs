@@ -1,10 +1,13 @@
-//! A request that cannot be met, said in three sentences.
+//! A request that cannot be met, said in three sentences: the one type for that. What else a layer has to say of a
+//! refusal is around it: `symbols::Problem` (names of others' making, that may still come), the bridge's `Refusal` (its
+//! names on the wire, parts that may be missing).
 
 use alloc::string::String;
 use core::fmt;
 
 /// What was asked for, why it cannot be, and what the user can do about it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct Refusal {
     /// What was asked for, as the beginning of a sentence: "cannot set a write watch on 0x1000 (4 bytes)".
     pub what: String,
@@ -29,8 +32,23 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// As `Display` writes it, each part shown in some way.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn write<'a, S: fmt::Display>(
+        &'a self,
+        f: &mut fmt::Formatter<'_>,
+        shown: impl Fn(&'a str) -> S,
+    ) -> fmt::Result {
+        let (what, why) = (shown(&self.what), shown(&self.why));
+        write!(f, "{what}: {why}; {}", shown(&self.what_to_do))
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.what, self.why, self.what_to_do)
+        self.write(f, |part| part)
     }
 }

@@ -2,38 +2,49 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::ops::Deref;
 use ulpf_host::foreign::text::Text;
+use ulpf_lib::Refusal;
 
-/// What cannot be had, why, and what to do: three sentences.
+/// A refusal that names what others have written (symbols, files, a stub's words): people read it as plain text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub what: String,
-    pub why: String,
-    pub what_to_do: String,
+    pub refusal: Refusal,
     /// The name may appear when the program loads further libraries.
     pub not_yet: bool,
 }
 
 impl Problem {
-    /// Three parts of one sentence.
+    /// As [`Refusal::new`].
     pub fn new(
         what: impl Into<String>,
         why: impl Into<String>,
         what_to_do: impl Into<String>,
     ) -> Problem {
+        Refusal::new(what, why, what_to_do).into()
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
         Problem {
-            what: what.into(),
-            why: why.into(),
-            what_to_do: what_to_do.into(),
+            refusal,
             not_yet: false,
         }
     }
 }
 
+impl Deref for Problem {
+    type Target = Refusal;
+
+    fn deref(&self) -> &Refusal {
+        &self.refusal
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [what, why, what_to_do] = [&self.what, &self.why, &self.what_to_do].map(|t| Text(t));
-        write!(f, "{what}: {why}; {what_to_do}")
+        self.refusal.write(f, Text)
     }
 }
 

@@ -2,7 +2,7 @@
 //! replies, which `ulpf` reads.
 #![no_main]
 
-use ulpf_lib::command::{self, Command, MOST_IN_PLACE, Reply};
+use ulpf_lib::command::{self, Command, MOST_IN_PLACE, Reply, reply};
 use ulpf_lib::filter::Filter;
 
 ulpf_fuzz::target!(|data| {
@@ -23,8 +23,16 @@ ulpf_fuzz::target!(|data| {
     for ranges in [&filter.pc, &filter.caller].into_iter().flatten() {
         assert!(ranges.list().windows(2).all(|w| w[0].1 < w[1].0));
     }
-    if let Ok(reply) = serde_json::from_str::<Reply>(&text) {
-        let again = serde_json::from_str::<Reply>(&reply.to_string());
-        assert_eq!(again.ok(), Some(reply));
+    macro_rules! there_and_back {
+        ($($kind:ty)*) => { $(
+            if let Ok(reply) = serde_json::from_str::<$kind>(&text) {
+                let again = serde_json::from_str::<$kind>(&reply.to_string());
+                assert_eq!(again.ok(), Some(reply));
+            }
+        )* };
+    }
+    there_and_back! {
+        Reply reply::Statistics reply::Last reply::LogHead reply::Record reply::Stop reply::Patching
+        reply::PatchSite reply::PlacementState reply::Backend
     }
 });

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-from .. import door, session, table, wire
+from .. import door, replies, session, table, wire
 from ..registry import counts, watches
 from . import UlpfCommand, number_words, numbers, plain_class
 
@@ -73,15 +73,15 @@ class Stats(UlpfCommand):
 
     def run(self, argument):
         door.need_program()
-        s = wire.ask("stats")
-        lists = s["watches"]
-        hits = sum(w["hits"] for w in lists)
-        rows = [("watches", len(lists)), ("hits", hits), ("silent stores among them", sum(w["silent"] for w in lists)),
-                ("rejected by filters", sum(w["filtered"] for w in lists)), ("stops", sum(w["stops"] for w in lists)),
-                ("false positives", s["false_positives"]), ("faults", s["faults"]),
-                ("accesses the slow way", s["slow"]), ("guarded and neighbouring pages", s["moved_pages"]),
-                ("memory of the watchlist, bytes", s["watch_bytes"]),
-                ("system calls by signal", s["syscalls"]), ("system-call sites patched", s["sites"])]
+        s = wire.ask("stats", replies.statistics)
+        lists = s.watches
+        hits = sum(w.hits for w in lists)
+        rows = [("watches", len(lists)), ("hits", hits), ("silent stores among them", sum(w.silent for w in lists)),
+                ("rejected by filters", sum(w.filtered for w in lists)), ("stops", sum(w.stops for w in lists)),
+                ("false positives", s.false_positives), ("faults", s.faults),
+                ("accesses the slow way", s.slow), ("guarded and neighbouring pages", s.moved_pages),
+                ("memory of the watchlist, bytes", s.watch_bytes),
+                ("system calls by signal", s.syscalls), ("system-call sites patched", s.sites)]
         for line in table.lines([[name, str(value)] for name, value in rows], right={1}):
             door.say(line)
 
@@ -94,28 +94,28 @@ class Backend(UlpfCommand):
 
     def run(self, argument):
         door.need_program()
-        lists = wire.ask("stats")["watches"]
-        on = {name: sum(1 for w in lists if w["placement"] == name) for name in ("guard", "debug-register")}
-        served = wire.ask("backend")
-        if served["backend"] not in ("kernel", "signal"):
+        lists = wire.ask("stats", replies.statistics).watches
+        on = {name: sum(1 for w in lists if w.placement == name) for name in ("guard", "debug-register")}
+        served = wire.ask("backend", replies.backend)
+        if served.backend not in ("kernel", "signal"):
             # The program is on another machine: simulated, or behind the bridge.
-            door.say(f"{served['backend']:<17}{served['name']}: {len(lists)} watches")
-            door.say(f"{'':<17}{served['why']}")
+            door.say(f"{served.backend:<17}{served.name}: {len(lists)} watches")
+            door.say(f"{'':<17}{served.why}")
             return
-        patches, registers = wire.ask("patch"), wire.ask("placement")
+        patches, registers = wire.ask("patch", replies.patching), wire.ask("placement", replies.placement)
         name = {"kernel": "kernel module   ", "signal": "signal          "}
-        door.say(f"{name[served['backend']]} page guards and a fault handler inside the program: {on['guard']} watches")
-        if served["backend"] == "signal" and "what_to_do" in served:
-            door.say(f"kernel module    not used: {served['why']}; {served['what_to_do']}")
-        if patches["enabled"]:
-            door.say(f"patch            after {patches['after']} accesses an instruction checks for itself: {patches['patches']} are patched now")
+        door.say(f"{name[served.backend]} page guards and a fault handler inside the program: {on['guard']} watches")
+        if served.backend == "signal" and served.what_to_do is not None:
+            door.say(f"kernel module    not used: {served.why}; {served.what_to_do}")
+        if patches.enabled:
+            door.say(f"patch            after {patches.after} accesses an instruction checks for itself: {patches.patches} are patched now")
         else:
             door.say("patch            off (monitor ulpf patch on)")
-        if registers["unavailable"]:
-            door.say(f"debug registers  none: {registers['unavailable']}")
+        if registers.unavailable:
+            door.say(f"debug registers  none: {registers.unavailable}")
         else:
-            door.say(f"debug registers  {registers['used']} of {registers['registers']} in use, by {on['debug-register']} watches; "
-                     f"new watches go: {registers['placement']}")
+            door.say(f"debug registers  {registers.used} of {registers.registers} in use, by {on['debug-register']} watches; "
+                     f"new watches go: {registers.placement}")
         door.say("`ulpf doctor` says what this machine can do.")
 
 

@@ -23,10 +23,10 @@ All watches' hits that logged or stopped, GDB's own among them; 20 unless COUNT 
         if not found:
             door.say("No hits yet.")
         for hit in found:
-            door.say(history.line(hit, f"{float(hit.time):11.6f}"))
+            door.say(history.line(hit, f"{hit.time:11.6f}"))
             for line in history.frames(hit):
                 door.say(line)
-        if since is not None and found and float(found[0].time) <= float(since):
+        if since is not None and found and found[0].time <= since:
             door.say(f"Some hits before {since} s have been overwritten by later ones.")
 
 
@@ -82,9 +82,9 @@ EXPR is any expression whose bytes are watched, also by GDB's own watch, or a pa
         if not count.strip().isdigit() or int(count) == 0:
             raise UlpfError("ulpf last", f"{count} is no number of writes", "say: ulpf last total -n 5")
         found, hits, answers = history.last(expression, int(count))
-        since = max((float(a["watched_since"]) for a in answers if a["watched_since"] is not None), default=None)
+        since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
         for hit in hits:
-            door.say(history.line(hit, f"{float(hit.ago):12.6f} s ago"))
+            door.say(history.line(hit, f"{hit.ago:12.6f} s ago"))
             for line in history.frames(hit):
                 door.say(line)
         if since is None:
@@ -93,6 +93,6 @@ EXPR is any expression whose bytes are watched, also by GDB's own watch, or a pa
                             f"say: ulpf watch {expression} log, and ask again after a while")
         if not hits:
             door.say(f"{expression} has not been written since it is watched ({since:.3f} s).")
-        back = [float(a["reaches_back"]) for a in answers if a["reaches_back"] is not None]
+        back = [a.reaches_back for a in answers if a.reaches_back is not None]
         if back and len(hits) < int(count):
             door.say(f"What happened more than {min(back):.3f} s ago has been overwritten by later hits.")

@@ -223,14 +223,14 @@ UserTLB::check(const RequestPtr &req, ThreadContext *tc, BaseMMU::Mode mode)
         }
     }
     if (watches.guard(first, last, store))
-        serve(tc, first, last, store, verdict.delay);
+        serve(tc, first, last, store, mode != BaseMMU::Write, verdict.delay);
     return verdict;
 }
 
 // A debugger's watches are served by a handler that is part of the model.
 void
 UserTLB::serve(ThreadContext *tc, Addr first, Addr last, bool store,
-               Cycles &delay)
+               bool load, Cycles &delay)
 {
     const Tick count = tc->getCurrentInstCount();
     const MicroPC upc = tc->pcState().microPC();
@@ -241,7 +241,7 @@ UserTLB::serve(ThreadContext *tc, Addr first, Addr last, bool store,
     if (served.count == count && served.tick != curTick() && upc <= served.upc)
         settle(tc);
     SETranslatingPortProxy memory(tc);
-    const bool hit = watches.touch(memory, first, last, store);
+    const bool hit = watches.touch(memory, first, last, store, load);
     if (hit)
         settleLater(tc);
     if (rest || same) {
@@ -327,7 +327,7 @@ UserTLB::translateFunctional(const RequestPtr &req, ThreadContext *tc,
             // What is there is read as a debugger reads it.
             inCall = false;
             SETranslatingPortProxy memory(tc);
-            watches.touch(memory, first, last, store);
+            watches.touch(memory, first, last, store, !store);
             inCall = true;
         }
     }

@@ -122,7 +122,7 @@ class UserTLB : public X86ISA::TLB
     bool refused(const RequestPtr &req, ThreadContext *tc, Addr addr,
                  bool store, Entry &entry);
     void serve(ThreadContext *tc, Addr first, Addr last, bool store,
-               Cycles &delay);
+               bool load, Cycles &delay);
     void handlerLeft(ThreadContext *tc);
 
     Entry *find(Addr page);

@@ -27,17 +27,13 @@ kindOf(const std::string &word, Kind &kind)
 
 } // anonymous namespace
 
-const char *
-Hit::name() const
+std::string
+Hit::reason() const
 {
-    switch (kind) {
-      case Kind::Write:
-        return "watch";
-      case Kind::Read:
-        return "rwatch";
-      default:
-        return "awatch";
-    }
+    const char *name = kind == Kind::Write ? "watch"
+        : kind == Kind::Read ? "rwatch" : "awatch";
+    const char *access = !write ? "r" : read ? "rw" : "w";
+    return csprintf("%s:%x;ulpf-access:%s", name, addr, access);
 }
 
 bool
@@ -117,11 +113,12 @@ Watches::concerns(Addr first, Addr last) const
 }
 
 bool
-Watches::touch(PortProxy &memory, Addr first, Addr last, bool store)
+Watches::touch(PortProxy &memory, Addr first, Addr last, bool store,
+               bool load)
 {
     if (!concerns(first, last))
         return false;
-    Piece piece{first, store, std::vector<uint8_t>(last - first + 1)};
+    Piece piece{first, store, load, std::vector<uint8_t>(last - first + 1)};
     if (!memory.tryReadBlob(first, piece.old.data(), piece.old.size()))
         return false;
     pieces.push_back(std::move(piece));
@@ -135,9 +132,9 @@ Watches::settle(PortProxy &memory)
     done.swap(pieces);
     // What was accessed of each watch, and whether any of it is different now. The first piece of a
     // byte has seen it as it was.
-    std::map<Watch, std::pair<Addr, bool>> hits;
+    std::map<Watch, Span> hits;
     for (const Piece &piece : done) {
-        const Addr last = piece.first + piece.old.size() - 1;
+        const Addr last = piece.last();
         std::vector<uint8_t> now(piece.old.size());
         memory.tryReadBlob(piece.first, now.data(), now.size());
         const Addr from = piece.first < longest ? 0 : piece.first - longest;
@@ -145,7 +142,7 @@ Watches::settle(PortProxy &memory)
              at != all.end() && at->first.first <= last; ++at) {
             const Watch &watch = at->first;
             const bool wanted = watch.kind == Kind::Access ||
-                (watch.kind == Kind::Write) == piece.store;
+                (watch.kind == Kind::Write ? piece.store : piece.load);
             if (watch.last < piece.first || !wanted)
                 continue;
             const Addr begin = std::max(watch.first, piece.first);
@@ -154,17 +151,26 @@ Watches::settle(PortProxy &memory)
                 now.begin() + (begin - piece.first),
                 now.begin() + (end - piece.first) + 1,
                 piece.old.begin() + (begin - piece.first));
-            auto &hit = hits.emplace(watch, std::make_pair(begin, false))
-                            .first->second;
-            hit.first = std::min(hit.first, begin);
-            hit.second = hit.second || !same;
+            Span &hit =
+                hits.emplace(watch, Span{begin, end, false}).first->second;
+            hit.begin = std::min(hit.begin, begin);
+            hit.end = std::max(hit.end, end);
+            hit.changed = hit.changed || !same;
         }
     }
     unsigned silent = 0;
     for (const auto &[watch, hit] : hits) {
-        silent += !hit.second;
-        if (!stop && (watch.kind != Kind::Write || hit.second))
-            stop = Hit{watch.kind, hit.first};
+        silent += !hit.changed;
+        if (stop || (watch.kind == Kind::Write && !hit.changed))
+            continue;
+        // An instruction that changes an operand has read it first.
+        stop = Hit{watch.kind, hit.begin, false, false};
+        for (const Piece &piece : done) {
+            if (piece.first <= hit.end && hit.begin <= piece.last()) {
+                stop->write = stop->write || piece.store;
+                stop->read = stop->read || piece.load;
+            }
+        }
     }
     return silent;
 }

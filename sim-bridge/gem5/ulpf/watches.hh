@@ -28,9 +28,11 @@ struct Hit
     Kind kind;
     // The first watched byte of what was accessed.
     Addr addr;
+    // What was done to it; both, if the instruction changes its operand.
+    bool write, read;
 
-    // As in a stop reply.
-    const char *name() const;
+    // As in a stop reply; debuggers ignore the field that only the bridge knows.
+    std::string reason() const;
 };
 
 class Watches
@@ -42,8 +44,9 @@ class Watches
 
     // Is a page of these bytes closed for such an access?
     bool guard(Addr first, Addr last, bool store) const;
-    // An access to closed pages is about to be made; false: it concerns no watch.
-    bool touch(PortProxy &memory, Addr first, Addr last, bool store);
+    // An access to closed pages is about to be made; false: it concerns no watch. The load of a
+    // read-modify-write is both.
+    bool touch(PortProxy &memory, Addr first, Addr last, bool store, bool load);
     // What was touched is done: old and new are compared. How many writes were silent, of those that
     // a watch is for.
     unsigned settle(PortProxy &memory);
@@ -62,8 +65,17 @@ class Watches
     struct Piece
     {
         Addr first;
-        bool store;
+        bool store, load;
         std::vector<uint8_t> old;
+
+        Addr last() const { return first + old.size() - 1; }
+    };
+
+    // What was accessed of a watch, and whether it may be different now.
+    struct Span
+    {
+        Addr begin, end;
+        bool changed;
     };
 
     // How many watches of each page close it for stores, and for loads as well.

@@ -40,7 +40,7 @@ Workload::tell(ThreadContext *tc, const Hit &hit)
 {
     if (gdb && gdb->isAttached()) {
         gdb->scheduleTrapEvent(tc->contextId(), GDBSignal::TRAP, 0,
-                               csprintf("%s:%x", hit.name(), hit.addr));
+                               hit.reason());
     }
 }
 
@@ -48,8 +48,7 @@ void
 Workload::tellNow(ThreadContext *tc, const Hit &hit)
 {
     if (gdb && gdb->isAttached()) {
-        gdb->trap(tc->contextId(), GDBSignal::TRAP,
-                  csprintf("%s:%x", hit.name(), hit.addr));
+        gdb->trap(tc->contextId(), GDBSignal::TRAP, hit.reason());
     }
 }
 

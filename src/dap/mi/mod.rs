@@ -129,10 +129,15 @@ impl Gdb {
 
     /// A command of GDB's command line; what it prints.
     pub async fn console(&mut self, command: &str) -> Result<String, Error> {
+        let command = format!("-interpreter-exec console {}", quote(command));
+        let (result, text) = self.command_and_text(&command).await;
+        result.map(|_| text)
+    }
+
+    /// An MI command: its answer, and what was printed meanwhile.
+    pub async fn command_and_text(&mut self, command: &str) -> (Result<Fields, Error>, String) {
         let before = self.waiting.len();
-        let result = self
-            .command(&format!("-interpreter-exec console {}", quote(command)))
-            .await;
+        let result = self.command(command).await;
         let mut text = String::new();
         let mut kept = VecDeque::with_capacity(before);
         for (n, record) in self.waiting.drain(..).enumerate() {
@@ -148,7 +153,7 @@ impl Gdb {
             }
         }
         self.waiting = kept;
-        result.map(|_| text)
+        (result, text)
     }
 
     /// What GDB says without being asked; `None`: it has ended. Safe to cancel.

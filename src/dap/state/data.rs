@@ -53,9 +53,3 @@ impl Data {
 pub fn id_of(number: i64) -> i64 {
     FIRST + number
 }
-
-/// The stub's numbers in an answer of the plugin's.
-pub fn numbers(list: &Value) -> Vec<u32> {
-    let list = list.as_array().into_iter().flatten();
-    list.filter_map(|n| n.as_u64().map(|n| n as u32)).collect()
-}

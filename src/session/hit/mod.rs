@@ -9,9 +9,9 @@ use crate::foreign::text::shown;
 use crate::inject::SharedArea;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use std::fmt::{self, Write};
 use std::rc::Rc;
+use ulpf_lib::command::reply::{Micros, Record, Which};
 use ulpf_lib::ring::{self, SystemCall, hit_flags};
 use ulpf_lib::syscalls;
 
@@ -164,13 +164,10 @@ impl fmt::Display for Cell<'_> {
     }
 }
 
-/// A hit as the stub writes it (`monitor ulpf log`, stub/task/src/control/last.rs), which is what the plugin reads.
-pub fn as_the_stub(area: &SharedArea, hit: &ring::Hit) -> Option<Value> {
+/// A hit as the stub tells of it (`monitor ulpf log`, stub/task/src/control/last.rs), which is what the plugin reads.
+pub fn as_the_stub(area: &SharedArea, hit: &ring::Hit) -> Record {
     let clock = area.clock();
-    let since = clock.nanos(hit.time).saturating_sub(clock.base_ns) as f64 / 1e9;
-    let mut text = json!({"time": since, "watch": hit.watch}).to_string();
-    // (It begins with a comma and ends the object.)
-    text.pop();
-    hit.write_json(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    let since = clock.nanos(hit.time).saturating_sub(clock.base_ns);
+    let (time, watch) = (Micros::of_nanos(since), hit.watch);
+    Record::of(Which::Logged { time, watch }, hit)
 }

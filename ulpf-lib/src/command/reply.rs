@@ -1,15 +1,27 @@
 //! What is answered to a command: lines of JSON, printed here for the stub and the bridge's front end, and read
 //! here by whoever has asked (feature `serde`). A command that changes something is answered with one line
-//! ([`Reply`]); `ulpf watches` with one for each stretch of numbers.
+//! ([`Reply`]); `ulpf watches` with one for each stretch of numbers. Questions have answers of their own: counters
+//! ([`Statistics`]), hits ([`Last`], [`LogHead`], [`Stop`]), and how watches are served ([`Patching`], [`PatchSite`],
+//! [`PlacementState`], [`Backend`]).
+//!
+//! GDB's plugin reads the same lines in `gdb-plugin/ulpf/replies.py`; tests/replies.json holds both to one table.
 
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use core::fmt;
 
 use crate::refusal::Refusal;
-use crate::watch::WatchKind;
 
+mod counts;
+mod hits;
+mod json;
 #[cfg(feature = "serde")]
 mod read;
+mod serving;
+
+pub use counts::{Counted, CountedBytes, Statistics, Totals, WatchState};
+pub use hits::{Access, Last, LogHead, Micros, Record, Stop, Values, Which};
+pub use json::Quoted;
+pub use serving::{Backend, PatchCounts, PatchSite, Patching, PlacementState, RegisterCounts};
 
 /// One line of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,26 +63,10 @@ pub enum Reply {
         /// The address at which stops of these watches are told.
         stops_at: u64,
     },
+    /// `{"patch_syscalls":true}`
+    PatchSyscalls(bool),
     /// `{"refused":{"what":"…","why":"…","what_to_do":"…"}}`
     Refused(Refusal),
-}
-
-/// A string of JSON.
-pub struct Quoted<'a>(pub &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_char('"')?;
-        for ch in self.0.chars() {
-            match ch {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                c if (c as u32) < 32 => write!(f, "\\u{:04x}", c as u32)?,
-                c => f.write_char(c)?,
-            }
-        }
-        f.write_char('"')
-    }
 }
 
 /// Without the end of the line.
@@ -100,6 +96,7 @@ impl fmt::Display for Reply {
                 f,
                 "{{\"session\":\"{session:#x}\",\"pid\":{pid},\"stops_at\":\"{stops_at:#x}\"}}"
             ),
+            Reply::PatchSyscalls(on) => write!(f, "{{\"patch_syscalls\":{on}}}"),
             Reply::Refused(r) => write!(
                 f,
                 "{{\"refused\":{{\"what\":{},\"why\":{},\"what_to_do\":{}}}}}",
@@ -108,135 +105,5 @@ impl fmt::Display for Reply {
                 Quoted(&r.what_to_do)
             ),
         }
-    }
-}
-
-/// The beginning of what `ulpf stats` answers: all watches together. Lines of watches follow, with commas
-/// between them, and `]}`.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Totals {
-    /// Faults on guarded pages, all causes.
-    pub faults: u64,
-    /// Accesses to guarded pages that overlap no watch.
-    pub false_positives: u64,
-    /// Accesses that needed the slow path.
-    pub slow: u64,
-    /// System calls of the program that went through the stub.
-    pub syscalls: u64,
-    /// System-call instructions that are patched.
-    pub sites: u64,
-    /// Those that cannot be.
-    pub sites_refused: u64,
-    /// Pages that have been moved.
-    pub moved_pages: u64,
-    /// Memory of the watchlist.
-    pub watch_bytes: u64,
-    /// The number that the next watch gets.
-    pub next: u32,
-    /// Hits that nobody can tell any more; only the bridge's front end says so.
-    pub lost: Option<u64>,
-}
-
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(
-            f,
-            "{{\"faults\":{},\"false_positives\":{},\"slow\":{},\"syscalls\":{},\"sites\":{},\"sites_refused\":{},\"moved_pages\":{},\"watch_bytes\":{},\"next\":{}",
-            self.faults,
-            self.false_positives,
-            self.slow,
-            self.syscalls,
-            self.sites,
-            self.sites_refused,
-            self.moved_pages,
-            self.watch_bytes,
-            self.next,
-        )?;
-        if let Some(lost) = self.lost {
-            write!(f, ",\"lost\":{lost}")?;
-        }
-        f.write_str(",\"watches\":[")
-    }
-}
-
-/// One watch in what `ulpf stats` answers.
-#[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// The number of the watch.
-    pub id: u32,
-    /// What is watched.
-    pub of: CountedBytes,
-    /// Which accesses.
-    pub kind: WatchKind,
-    /// All hits.
-    pub hits: u64,
-    /// Those that left the value as it was.
-    pub silent: u64,
-    /// Those that the filter has rejected.
-    pub filtered: u64,
-    /// Accesses to its pages that met no watch.
-    pub false_positives: u64,
-    /// How often it has stopped the program.
-    pub stops: u64,
-    /// It lives in a debug register.
-    pub register: bool,
-    /// How often the debug register has trapped.
-    pub traps: u64,
-    /// Is it in force?
-    pub state: WatchState,
-}
-
-/// Which bytes a watch has.
-#[derive(Clone, Copy, Debug)]
-pub enum CountedBytes {
-    /// These bytes.
-    Range {
-        /// The first one.
-        start: u64,
-        /// How many.
-        len: u64,
-    },
-    /// All of the heap: so many bytes.
-    Heap(u64),
-}
-
-/// Is a watch in force?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WatchState {
-    /// It is.
-    On,
-    /// It was switched off.
-    Off,
-    /// Its memory is.
-    Gone,
-}
-
-impl fmt::Display for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{{\"id\":{},", self.id)?;
-        match self.of {
-            CountedBytes::Range { start, len } => write!(f, "\"start\":{start},\"len\":{len}")?,
-            CountedBytes::Heap(bytes) => write!(f, "\"heap\":{bytes}")?,
-        }
-        write!(
-            f,
-            ",\"kind\":\"{}\",\"hits\":{},\"silent\":{},\"filtered\":{},\"false_positives\":{},\"stops\":{},\"placement\":\"{}\",\"traps\":{}{}}}",
-            self.kind.word(),
-            self.hits,
-            self.silent,
-            self.filtered,
-            self.false_positives,
-            self.stops,
-            match self.register {
-                true => "debug-register",
-                false => "guard",
-            },
-            self.traps,
-            match self.state {
-                WatchState::On => "",
-                WatchState::Off => ",\"off\":true",
-                WatchState::Gone => ",\"gone\":true",
-            },
-        )
     }
 }

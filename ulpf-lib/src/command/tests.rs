@@ -1,4 +1,9 @@
 use super::*;
+#[cfg(feature = "serde")]
+use crate::{
+    AccessKind,
+    ring::{Hit, MAX_VALUE, hit_flags},
+};
 use alloc::string::ToString;
 
 /// What is printed is what was meant, and what users type is understood.
@@ -135,59 +140,115 @@ fn lines_of_a_text() {
     assert_eq!(all, ["ulpf stats", "ulpf why"]);
 }
 
+/// The table of replies, tests/replies.json.
 #[cfg(feature = "serde")]
-#[test]
-fn replies_are_read_as_they_were_said() {
-    for reply in [
-        Reply::Watch(7),
-        Reply::Heap {
-            watch: 3,
-            bytes: 1 << 40,
-        },
-        Reply::Watches { first: 9, count: 2 },
-        Reply::Switched {
-            watch: 3,
-            on: false,
-        },
-        Reply::Filtered(vec![]),
-        Reply::Filtered(vec![1, 2]),
-        Reply::Unwatched(Some((0x4040, 8))),
-        Reply::Unwatched(None),
-        Reply::About {
-            session: 0x51,
-            pid: 42,
-            stops_at: 0x756c_7066_0000_0000,
-        },
-        Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
-    ] {
-        let text = reply.to_string();
-        assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), reply);
-    }
-    for bad in ["{}", "OK", "{\"watches\":[1]}", "{\"watch\":-1}"] {
-        assert!(serde_json::from_str::<Reply>(bad).is_err(), "{bad}");
-    }
-}
+mod replies {
+    use super::*;
+    use reply::*;
 
-#[test]
-fn statistics_are_json() {
-    let watch = reply::Counted {
-        id: 1,
-        of: reply::CountedBytes::Heap(5),
-        kind: WatchKind::Access,
-        hits: 1,
-        silent: 2,
-        filtered: 3,
-        false_positives: 4,
-        stops: 5,
-        register: true,
-        traps: 6,
-        state: reply::WatchState::Gone,
-    };
-    let text = format!("{}{watch},{watch}]}}", reply::Totals::default());
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(json["watches"][1]["placement"], "debug-register");
-    assert_eq!(
-        (&json["watches"][0]["heap"], &json["watches"][0]["gone"]),
-        (&5.into(), &true.into())
-    );
+    /// What is read of a line, written again.
+    fn again(of: &str, line: &str) -> Result<String, serde_json::Error> {
+        fn read<T: serde::de::DeserializeOwned + ToString>(
+            line: &str,
+        ) -> Result<String, serde_json::Error> {
+            serde_json::from_str::<T>(line).map(|reply| reply.to_string())
+        }
+        match of {
+            "change" => read::<Reply>(line),
+            "stop" => read::<Stop>(line),
+            "last" => read::<Last>(line),
+            "log head" => read::<LogHead>(line),
+            "record" => read::<Record>(line),
+            "statistics" => read::<Statistics>(line),
+            "patching" => read::<Patching>(line),
+            "patch site" => read::<PatchSite>(line),
+            "placement" => read::<PlacementState>(line),
+            "backend" => read::<Backend>(line),
+            other => panic!("no reply is a {other}"),
+        }
+    }
+
+    #[test]
+    fn are_written_as_they_were_read() {
+        let text = include_str!("../../../tests/replies.json");
+        let table: serde_json::Value = serde_json::from_str(text).unwrap();
+        for case in table["cases"].as_array().unwrap() {
+            let (of, line) = (case["of"].as_str().unwrap(), case["line"].as_str().unwrap());
+            assert_eq!(
+                again(of, line).unwrap_or_else(|e| panic!("{line}: {e}")),
+                line
+            );
+        }
+        for (of, lines) in table["bad"].as_object().unwrap() {
+            for line in lines.as_array().unwrap() {
+                let line = line.as_str().unwrap();
+                assert!(again(of, line).is_err(), "{of}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn changes_are_read_as_they_were_meant() {
+        for reply in [
+            Reply::Watch(7),
+            Reply::Heap {
+                watch: 3,
+                bytes: 1 << 40,
+            },
+            Reply::Watches { first: 9, count: 2 },
+            Reply::Switched {
+                watch: 3,
+                on: false,
+            },
+            Reply::Filtered(vec![]),
+            Reply::Filtered(vec![1, 2]),
+            Reply::Unwatched(Some((0x4040, 8))),
+            Reply::Unwatched(None),
+            Reply::About {
+                session: 0x51,
+                pid: 42,
+                stops_at: 0x756c_7066_0000_0000,
+            },
+            Reply::PatchSyscalls(true),
+            Reply::Refused(Refusal::new("a \"b\"", "c\\\nd", "é")),
+        ] {
+            let text = reply.to_string();
+            assert_eq!(serde_json::from_str::<Reply>(&text).unwrap(), reply);
+        }
+    }
+
+    /// A ring's record as the stub tells of it.
+    #[test]
+    fn hits_are_read_as_they_were_meant() {
+        let hit = Hit {
+            tid: 7,
+            addr: 0x4040,
+            len: 2,
+            kind: 3,
+            flags: hit_flags::SILENT,
+            old: [5; MAX_VALUE],
+            new: [5; MAX_VALUE],
+            pc: 0x1000,
+            frames: vec![0x2000],
+            ..Hit::default()
+        };
+        let time = Micros::of_nanos(1_000_001_999);
+        let record = Record::of(Which::Logged { time, watch: 3 }, &hit);
+        let access = record.access.clone().unwrap();
+        assert_eq!(access.kind, AccessKind::ReadWrite);
+        assert_eq!(access.values.unwrap().old, [5, 5]);
+        let text = record.to_string();
+        assert!(text.starts_with(r#"{"time":1.000001,"watch":3,"tid":7,"access":"update","addr":"0x4040","len":2,"old_bytes":"0505","#));
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        let unknown = Hit {
+            flags: hit_flags::UNKNOWN,
+            kind: 1,
+            ..hit
+        };
+        let record = Record::of(Which::Ago(time), &unknown);
+        assert_eq!(record.access.clone().unwrap().values, None);
+        let (stop, last) = (Stop(None), record.to_string());
+        assert_eq!(serde_json::from_str::<Record>(&last).unwrap(), record);
+        assert_eq!(stop.to_string(), r#"{"stop":null}"#);
+    }
 }

@@ -16,11 +16,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::layout::{MAX_FRAMES, MAX_VALUE, RingHead, SLOT_WORDS, hit_flags};
-use crate::syscalls;
 
 pub(super) const VALUE_WORDS: usize = MAX_VALUE / 8;
 const CALL_WORDS: usize = 8;
@@ -100,46 +98,6 @@ impl Hit {
     /// Bytes of the values that are meant.
     pub fn used(&self) -> usize {
         used(self.len)
-    }
-
-    /// The fields of a JSON object behind those that the caller has begun with (at least one), and its
-    /// closing brace.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn write_json(&self, out: &mut dyn Write) -> core::fmt::Result {
-        let access = match self.kind {
-            1 => "read",
-            2 => "write",
-            _ => "update",
-        };
-        write!(
-            out,
-            ",\"tid\":{},\"access\":\"{access}\",\"addr\":\"{:#x}\",\"len\":{}",
-            self.tid, self.addr, self.len
-        )?;
-        if self.flags & hit_flags::UNKNOWN == 0 {
-            for (name, bytes) in [("old_bytes", &self.old), ("new_bytes", &self.new)] {
-                write!(out, ",\"{name}\":\"")?;
-                for byte in bytes.iter().take(self.used()) {
-                    write!(out, "{byte:02x}")?;
-                }
-                out.write_str("\"")?;
-            }
-            let silent = self.flags & hit_flags::SILENT != 0;
-            write!(out, ",\"silent\":{silent}")?;
-        }
-        if let Some(c) = &self.call {
-            out.write_str(",\"call\":\"")?;
-            syscalls::write_call(out, c.nr, &c.args, c.result)?;
-            out.write_str("\"")?;
-        }
-        write!(out, ",\"pc\":\"{:#x}\",\"callers\":[", self.pc)?;
-        for (n, frame) in self.frames.iter().enumerate() {
-            let comma = if n > 0 { "," } else { "" };
-            write!(out, "{comma}\"{frame:#x}\"")?;
-        }
-        out.write_str("]}")
     }
 }
 

@@ -319,7 +319,7 @@ impl Names for Resolver<'_> {
             .variable(name)
             .map_err(|p| match p.what_to_do.as_str() {
                 hint if hint.starts_with("did you mean") => format!("{}; {hint}", p.why),
-                _ => p.why,
+                _ => p.refusal.why,
             })?;
         let pointer = self.memory.thread_pointer().filter(|_| found.thread_local);
         Ok(Found {

@@ -7,15 +7,17 @@ use super::Front;
 use crate::inject::sys;
 use crate::server::bridge::monitor;
 use crate::server::bridge::watch_table::{PLACE, Watch};
-use serde_json::json;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_bridge::filter::{Filter, Thread};
 use ulpf_bridge::{Feature, Refusal, Request};
-use ulpf_lib::command::reply::{Counted, CountedBytes, Totals, WatchState};
+use ulpf_lib::command::reply::{
+    self, Counted, CountedBytes, Last, LogHead, Micros, Patching, PlacementState, Record,
+    Statistics, Totals, WatchState, Which,
+};
 use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply};
 use ulpf_lib::ring::last::{Asked, all, last};
-use ulpf_lib::ring::{Hit, listed};
+use ulpf_lib::ring::listed;
 
 const MOST_LAST: u64 = 1000;
 /// Some megabytes of text.
@@ -27,7 +29,7 @@ fn refused(what: &str, why: &str, what_to_do: &str) -> String {
     )))
 }
 
-fn line(reply: Reply) -> String {
+fn line(reply: impl std::fmt::Display) -> String {
     format!("{reply}\n")
 }
 
@@ -37,11 +39,11 @@ fn refusal(r: &Refusal) -> String {
         "" => ("ulpf watch", r.what.as_str()),
         why => (r.what.as_str(), why),
     };
-    let todo = match r.todo.as_str() {
+    let what_to_do = match r.what_to_do.as_str() {
         "" => "see `monitor ulpf backend`",
-        todo => todo,
+        what_to_do => what_to_do,
     };
-    refused(what, why, todo)
+    refused(what, why, what_to_do)
 }
 
 /// Why a back end cannot have such a watch.
@@ -91,19 +93,6 @@ fn wanted(arm: Arm) -> Result<Watch, &'static str> {
 }
 
 const SEE_BACKEND: &str = "see `monitor ulpf backend` for what there is";
-
-/// Nanoseconds, as seconds.
-fn seconds(ns: u64) -> String {
-    format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
-}
-
-/// A hit, behind fields of its own.
-fn told(fields: &str, hit: &Hit) -> String {
-    let mut text = format!("{{{fields}");
-    // A string takes everything.
-    let _ = hit.write_json(&mut text);
-    text
-}
 
 /// As `ulpf stats` tells of it.
 fn counted(id: u32, w: &Watch) -> Counted {
@@ -219,23 +208,28 @@ impl Front {
             Command::Stats => self.stats().await,
             Command::Log(most) => self.log(most).await,
             Command::Last { addr, len, most } => self.last(addr, len, most).await,
-            Command::Stop => match &self.table.stop {
-                Some(hit) => {
-                    let record = told(&format!("\"watch\":{}", hit.watch), hit);
-                    format!("{{\"stop\":{record}}}\n")
-                }
-                None => "{\"stop\":null}\n".into(),
-            },
+            Command::Stop => {
+                line(reply::Stop(self.table.stop.as_ref().map(|hit| {
+                    Record::of(Which::Stop { watch: hit.watch }, hit)
+                })))
+            }
             Command::About => self.about(),
             Command::Backend => self.backend(),
             // For people and plugins alike: none of it, and why.
-            Command::Patch { on: None, after: None, patience: None } => {
-                "{\"enabled\":false,\"patches\":0,\"why\":\"the program's code is not changed over the bridge\"}\n"
-                    .into()
-            }
-            Command::Placement(None) => {
-                "{\"placement\":\"guard\",\"registers\":0,\"used\":0,\"unavailable\":\"watches live where the back end has them\"}\n".into()
-            }
+            Command::Patch {
+                on: None,
+                after: None,
+                patience: None,
+            } => line(Patching::Nowhere(
+                "the program's code is not changed over the bridge".into(),
+            )),
+            Command::Placement(None) => line(PlacementState {
+                placement: Placement::Guard,
+                registers: 0,
+                used: 0,
+                counts: None,
+                unavailable: Some("watches live where the back end has them".into()),
+            }),
             Command::Why => match &self.table.why {
                 Some(why) => format!("{why}\n"),
                 None => "no watch has been refused\n".into(),
@@ -345,10 +339,9 @@ impl Front {
             lost: Some(self.table.lost),
             ..Totals::default()
         };
-        let counted = self.table.watches.iter().map(|(n, w)| counted(*n, w));
-        let watches: Vec<String> = counted.map(|c| c.to_string()).collect();
-        let _ = writeln!(out, "{totals}{}]}}", watches.join(","));
-        out
+        let watches = self.table.watches.iter();
+        let watches = watches.map(|(n, w)| counted(*n, w)).collect();
+        out + &line(Statistics { totals, watches })
     }
 
     async fn log(&mut self, most: u64) -> String {
@@ -364,14 +357,12 @@ impl Front {
         };
         let found = all(&mirror.area, &asked);
         let clock = mirror.area.clock();
-        let since = |tsc: u64| seconds(clock.nanos(tsc).saturating_sub(clock.base_ns));
-        let mut out = match found.reaches_back {
-            Some(from) => format!("{{\"reaches_back\":{}}}\n", since(from)),
-            None => "{\"reaches_back\":null}\n".into(),
-        };
+        let since = |tsc: u64| Micros::of_nanos(clock.nanos(tsc).saturating_sub(clock.base_ns));
+        let reaches_back = found.reaches_back.map(since);
+        let mut out = line(LogHead { reaches_back });
         for hit in found.hits.iter().rev() {
-            let fields = format!("\"time\":{},\"watch\":{}", since(hit.time), hit.watch);
-            let _ = writeln!(out, "{}", told(&fields, hit));
+            let (time, watch) = (since(hit.time), hit.watch);
+            out += &line(Record::of(Which::Logged { time, watch }, hit));
         }
         if let Some(why) = late {
             let _ = writeln!(out, "(The youngest hits are missing: {why})");
@@ -385,7 +376,8 @@ impl Front {
             return String::new();
         };
         let (clock, now) = (mirror.area.clock(), sys::tsc());
-        let ago = |tsc: u64| seconds(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
+        let ago =
+            |tsc: u64| Micros::of_nanos(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
         let asked = Asked {
             addr,
             len,
@@ -401,17 +393,15 @@ impl Front {
                 && start < addr.saturating_add(len)
                 && addr < start.saturating_add(size)
         });
-        let or_null = |tsc: Option<u64>| tsc.map_or("null".into(), &ago);
-        let hits = found
-            .hits
-            .iter()
-            .map(|hit| told(&format!("\"ago\":{}", ago(hit.time)), hit));
-        format!(
-            "{{\"addr\":\"{addr:#x}\",\"len\":{len},\"watched_since\":{},\"reaches_back\":{},\"last\":[{}]}}\n",
-            or_null(there.map(|l| l.since.load(Relaxed)).max()),
-            or_null(found.reaches_back),
-            hits.collect::<Vec<_>>().join(",")
-        )
+        let records = found.hits.iter();
+        let records = records.map(|hit| Record::of(Which::Ago(ago(hit.time)), hit));
+        line(Last {
+            addr,
+            len,
+            watched_since: there.map(|l| l.since.load(Relaxed)).max().map(ago),
+            reaches_back: found.reaches_back.map(ago),
+            last: records.collect(),
+        })
     }
 
     /// `area`: whose number stands for the program where hits and counts are kept.
@@ -436,10 +426,13 @@ impl Front {
             true => "conditions are evaluated by the back end",
             false => "conditions are evaluated here, at a stop for every hit",
         };
-        let told = json!({
-            "backend": started.link.backend, "name": started.link.name, "why": sorted,
+        let told = line(reply::Backend {
+            backend: started.link.backend.clone().into(),
+            name: Some(started.link.name.clone()),
+            why: sorted.into(),
+            ..Default::default()
         });
-        format!("{}{sorted}\n{told}\n", monitor::backend(&started.link))
+        format!("{}{sorted}\n{told}", monitor::backend(&started.link))
     }
 }
 

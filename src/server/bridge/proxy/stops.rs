@@ -79,7 +79,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
             .into_iter()
             .find_map(|n| Some((n, hex(field(n)?)?)));
         self.stop.reason = match watch {
-            Some((name, addr)) => self.hit(name, addr),
+            Some((name, addr)) => self.hit(name, addr, field("ulpf-access")),
             None if field("swbreak").is_some() || field("hwbreak").is_some() => Reason::Breakpoint,
             None => match linux {
                 2 => Reason::Interrupted,
@@ -94,8 +94,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         };
     }
 
-    /// What the port says of a hit is the address.
-    fn hit(&mut self, name: &str, addr: u64) -> Reason {
+    /// What the port says of a hit is the address; gem5 says what was done there, too.
+    fn hit(&mut self, name: &str, addr: u64, access: Option<&str>) -> Reason {
         let kind = match name {
             "watch" => Kind::Write,
             "rwatch" => Kind::Read,
@@ -103,6 +103,12 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
         };
         let of = |w: &WatchSpec| w.kind == kind && addr.wrapping_sub(w.addr) < w.len;
         let watch = self.watches.iter().find(|w| of(w.1)).map_or(0, |w| *w.0);
+        let (write, read) = match access {
+            Some("w") => (true, false),
+            Some("rw") => (true, true),
+            Some("r") => (false, false),
+            _ => (kind == Kind::Write, false),
+        };
         self.hits += 1;
         Reason::Watch {
             kind,
@@ -111,8 +117,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Proxy<R, W> {
                 watch,
                 pc: self.stop.pc,
                 thread: self.stop.thread,
-                write: kind == Kind::Write,
-                read: false,
+                write,
+                read,
                 addr,
                 len: 1,
                 old: Bytes::default(),

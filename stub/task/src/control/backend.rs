@@ -3,7 +3,7 @@
 use core::fmt::Write;
 
 use ulpf_lib::boot::{BOOT_BACKEND_KERNEL, BOOT_BACKEND_SIGNAL};
-use ulpf_lib::command::reply::Quoted;
+use ulpf_lib::command::reply::Backend;
 use ulpf_lib::device;
 use ulpf_lib::guard::{DeviceUse, Machine};
 
@@ -56,12 +56,16 @@ pub fn tell(rest: &mut AtRest, out: &mut dyn Write) {
         Machine::Signals(Some(why)) => ("signal", why.why(), None),
         _ => ("signal", "it was asked for", None),
     };
-    let _ = write!(out, "{{\"backend\":\"{name}\",\"why\":{}", Quoted(why));
-    if let Machine::Signals(Some(why)) = guards.machine() {
-        let _ = write!(out, ",\"what_to_do\":{}", Quoted(why.what_to_do()));
-    }
-    if let Some(n) = upcalls {
-        let _ = write!(out, ",\"upcalls\":{n}");
-    }
-    let _ = out.write_str("}\n");
+    let unused = match guards.machine() {
+        Machine::Signals(Some(why)) => Some(why.what_to_do().into()),
+        _ => None,
+    };
+    let answer = Backend {
+        backend: name.into(),
+        name: None,
+        why: why.into(),
+        what_to_do: unused,
+        upcalls,
+    };
+    let _ = writeln!(out, "{answer}");
 }

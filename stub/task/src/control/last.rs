@@ -4,6 +4,7 @@
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::command::reply::{Last, LogHead, Micros, Record, Which};
 use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Rings, SLOT_WORDS, SharedHeader, listed, ring_place};
 
@@ -47,7 +48,7 @@ pub fn answer(addr: u64, len: u64, most: u64, out: &mut dyn Write) {
     let Some(h) = g().header() else { return };
     // SAFETY: reads the time-stamp counter.
     let now = unsafe { core::arch::x86_64::_rdtsc() };
-    let ago = |tsc: u64| Seconds(h.nanos(now).saturating_sub(h.nanos(tsc.min(now))));
+    let ago = |tsc: u64| Micros::of_nanos(h.nanos(now).saturating_sub(h.nanos(tsc.min(now))));
     let asked = Asked {
         addr,
         len,
@@ -55,26 +56,17 @@ pub fn answer(addr: u64, len: u64, most: u64, out: &mut dyn Write) {
         most: most.min(MOST) as usize,
     };
     let found = last(&Ours(h), &asked);
-    let _ = write!(out, "{{\"addr\":\"{addr:#x}\",\"len\":{len}");
-    match watched_since(h, addr, len) {
-        Some(since) => {
-            let _ = write!(out, ",\"watched_since\":{}", ago(since));
-        }
-        None => {
-            let _ = out.write_str(",\"watched_since\":null");
-        }
-    }
-    let _ = match found.reaches_back {
-        Some(from) => write!(out, ",\"reaches_back\":{}", ago(from)),
-        None => out.write_str(",\"reaches_back\":null"),
+    let records = found.hits.iter();
+    let answer = Last {
+        addr,
+        len,
+        watched_since: watched_since(h, addr, len).map(ago),
+        reaches_back: found.reaches_back.map(ago),
+        last: records
+            .map(|hit| Record::of(Which::Ago(ago(hit.time)), hit))
+            .collect(),
     };
-    let _ = out.write_str(",\"last\":[");
-    for (n, hit) in found.hits.iter().enumerate() {
-        let _ = out.write_str(if n > 0 { "," } else { "" });
-        let _ = write!(out, "{{\"ago\":{}", ago(hit.time));
-        let _ = hit.write_json(out);
-    }
-    let _ = out.write_str("]}\n");
+    let _ = writeln!(out, "{answer}");
 }
 
 /// `monitor ulpf log [N]`: all threads' records, each on a line, the oldest first. `watch` is its number.
@@ -88,20 +80,12 @@ pub fn log(most: u64, out: &mut dyn Write) {
     };
     let found = all(&Ours(h), &asked);
     let begun = h.nanos(h.base_tsc);
-    let since = |tsc: u64| Seconds(h.nanos(tsc).saturating_sub(begun));
-    let _ = match found.reaches_back {
-        Some(from) => writeln!(out, "{{\"reaches_back\":{}}}", since(from)),
-        None => writeln!(out, "{{\"reaches_back\":null}}"),
-    };
+    let since = |tsc: u64| Micros::of_nanos(h.nanos(tsc).saturating_sub(begun));
+    let reaches_back = found.reaches_back.map(since);
+    let _ = writeln!(out, "{}", LogHead { reaches_back });
     for hit in found.hits.iter().rev() {
-        let _ = write!(
-            out,
-            "{{\"time\":{},\"watch\":{}",
-            since(hit.time),
-            hit.watch
-        );
-        let _ = hit.write_json(out);
-        let _ = out.write_str("\n");
+        let (time, watch) = (since(hit.time), hit.watch);
+        let _ = writeln!(out, "{}", Record::of(Which::Logged { time, watch }, hit));
     }
 }
 
@@ -117,18 +101,4 @@ fn watched_since(h: &SharedHeader, addr: u64, len: u64) -> Option<u64> {
             && addr < start + size
     });
     there.map(|l| l.since.load(Relaxed)).max()
-}
-
-/// Nanoseconds, as seconds.
-struct Seconds(u64);
-
-impl core::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "{}.{:06}",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000 / 1000
-        )
-    }
 }

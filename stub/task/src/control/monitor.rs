@@ -4,7 +4,7 @@
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::command::reply::{Counted, CountedBytes, Totals, WatchState};
+use ulpf_lib::command::reply::{Counted, CountedBytes, Statistics, Totals, WatchState};
 use ulpf_lib::command::{self, Arm, Command, FilterOf, How, Mistake, Reply};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
@@ -84,7 +84,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::Filter { of, filter, keep } => tell(out, set_filter(c, of, filter, keep)),
         Command::Placement(to) => {
             c.placement.wanted = to.unwrap_or(c.placement.wanted);
-            let _ = out.write_str(&c.placement_text());
+            let _ = writeln!(out, "{}", c.placement_state());
         }
         Command::Backend => super::backend::tell(c.world.rest(), out),
         Command::Stats => stats(c, out),
@@ -97,7 +97,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
                 ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);
             }
             c.enable_sites(on);
-            let _ = writeln!(out, "{{\"patch_syscalls\":{on}}}");
+            tell(out, Ok(Reply::PatchSyscalls(on)));
         }
         Command::Patch {
             on,
@@ -203,7 +203,6 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         next: first_new,
         lost: None,
     };
-    let _ = write!(out, "{totals}");
     let listed = c.staged.coming().iter();
     let single = listed
         .filter(|(id, ..)| id.0 < first_new)
@@ -212,15 +211,13 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         .map(|(id, r, kind)| (id, bytes_of(r), kind));
     let heap = CountedBytes::Heap(c.heap.bytes());
     let heap = c.heap.list().map(|(id, kind)| (id, heap, kind));
-    let mut comma = "";
-    for (id, of, kind) in heap.chain(single).take(MOST_LISTED) {
+    let all = heap.chain(single).take(MOST_LISTED);
+    let watches = all.filter_map(|(id, of, kind)| {
         let register = c.placement.in_register(id);
-        if let Some(counted) = counted(id, of, kind, register, c.disabled.has(id)) {
-            let _ = write!(out, "{comma}{counted}");
-            comma = ",";
-        }
-    }
-    let _ = out.write_str("]}\n");
+        counted(id, of, kind, register, c.disabled.has(id))
+    });
+    let _ = Statistics::write(out, &totals, watches);
+    let _ = out.write_str("\n");
 }
 
 fn bytes_of(range: WatchRange) -> CountedBytes {

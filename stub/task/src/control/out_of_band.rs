@@ -7,6 +7,7 @@
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::command::reply::{Record, Stop, Which};
 use ulpf_lib::ring::{Hit, Reader, Start};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
@@ -56,24 +57,23 @@ impl OutOfBand {
 
     /// The hit behind the last stop, with the values from its thread's ring.
     pub fn answer(&self, out: &mut dyn Write) {
-        let Some((id, ring, tid, addr)) = self.last else {
-            let _ = out.write_str("{\"stop\":null}\n");
-            return;
-        };
-        let _ = write!(out, "{{\"stop\":{{\"watch\":{}", id.0);
-        let hit = g()
-            .header()
-            .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
-        let _ = match hit {
-            Some(hit) => hit.write_json(out),
-            // A watch that writes no records.
-            None => write!(
-                out,
-                ",\"tid\":{tid},\"addr\":\"{addr:#x}\"}}",
-                addr = addr.0
-            ),
-        };
-        let _ = out.write_str("}\n");
+        let told = self.last.map(|(id, ring, tid, addr)| {
+            let which = Which::Stop { watch: id.0 };
+            let hit = g()
+                .header()
+                .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
+            match hit {
+                Some(hit) => Record::of(which, &hit),
+                // A watch that writes no records.
+                None => Record {
+                    which,
+                    tid,
+                    addr: addr.0,
+                    access: None,
+                },
+            }
+        });
+        let _ = writeln!(out, "{}", Stop(told));
     }
 }
 

@@ -8,6 +8,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use ulpf_engine::patch::{Group, Refusal, Target, Trampoline, skipped};
+use ulpf_lib::command::reply::{PatchCounts, PatchSite, Patching};
 use ulpf_lib::guard::maps::Snapshot;
 use ulpf_lib::guard::{PROT_EXEC, PROT_READ};
 use ulpf_lib::ring::{IDLE_COUNTS, Unpatched};
@@ -390,21 +391,20 @@ impl Patches {
         let short = there().filter(|p| p.group.is_relocated());
         // What stands before the access has moved.
         let preceded = there().filter(|p| !p.group.checks(p.start()));
-        let _ = writeln!(
-            out,
-            "{{\"enabled\":{},\"after\":{},\"patches\":{},\"relocated\":{},\"preceded\":{},\"placed\":{},\"removed\":{},\"refused\":{},\"landings\":{},\"pages\":{},\"rooms\":{}}}",
-            ENABLED.load(Relaxed),
-            AFTER.load(Relaxed),
-            there().count(),
-            short.count(),
-            preceded.count(),
-            PLACED.load(Relaxed),
-            REMOVED.load(Relaxed),
-            self.refused,
-            patches::LANDINGS.load(Relaxed),
-            self.classes.pages(),
-            self.caves.count(),
-        );
+        let answer = Patching::Counts(PatchCounts {
+            enabled: ENABLED.load(Relaxed),
+            after: AFTER.load(Relaxed),
+            patches: there().count() as u64,
+            relocated: short.count() as u64,
+            preceded: preceded.count() as u64,
+            placed: PLACED.load(Relaxed),
+            removed: REMOVED.load(Relaxed),
+            refused: self.refused,
+            landings: patches::LANDINGS.load(Relaxed),
+            pages: self.classes.pages() as u64,
+            rooms: self.caves.count() as u64,
+        });
+        let _ = writeln!(out, "{answer}");
     }
 }
 
@@ -413,17 +413,13 @@ pub fn sites(most: usize, out: &mut dyn Write) {
     let mut all: Vec<_> = ulpf_stub_handlers::engine::sites().collect();
     all.sort_by_key(|s| core::cmp::Reverse(s.faults.load(Relaxed)));
     for site in all.into_iter().take(most) {
-        let _ = write!(
-            out,
-            "{{\"pc\":\"{:#x}\",\"faults\":{},\"beside\":{},\"why\":\"{}\",\"bytes\":\"",
-            site.insn.pc,
-            site.faults.load(Relaxed),
-            site.beside.load(Relaxed),
-            patches::why_not(site.insn.pc).why(),
-        );
-        for byte in site.insn.code() {
-            let _ = write!(out, "{byte:02x}");
-        }
-        let _ = out.write_str("\"}\n");
+        let site = PatchSite {
+            pc: site.insn.pc,
+            faults: site.faults.load(Relaxed).into(),
+            beside: site.beside.load(Relaxed).into(),
+            why: patches::why_not(site.insn.pc).why().into(),
+            bytes: site.insn.code().into(),
+        };
+        let _ = writeln!(out, "{site}");
     }
 }

@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::command::Placement;
+use ulpf_lib::command::reply::{PlacementState, RegisterCounts};
 use ulpf_lib::staged::Changes;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
@@ -315,21 +316,19 @@ impl Control {
     }
 
     /// For `monitor ulpf placement`.
-    pub fn placement_text(&mut self) -> String {
-        let placement = match self.placement.wanted {
-            Placement::Auto => "auto",
-            Placement::Guard => "guard",
-            Placement::Register => "debug-register",
-        };
-        let used = SLOTS - self.placement.free();
-        let why = self.placement.unavailable.map(|e| words(e).0);
-        format!(
-            "{{\"placement\":\"{placement}\",\"registers\":{SLOTS},\"used\":{used},\"threads\":{},\"moves\":{},\"looks\":{},\"unavailable\":{}}}\n",
-            self.placement.tasks.len(),
-            self.placement.moves,
-            self.placement.looks,
-            why.map_or("null".into(), |w| format!("\"{w}\"")),
-        )
+    pub fn placement_state(&self) -> PlacementState {
+        let p = &self.placement;
+        PlacementState {
+            placement: p.wanted,
+            registers: SLOTS as u64,
+            used: (SLOTS - p.free()) as u64,
+            counts: Some(RegisterCounts {
+                threads: p.tasks.len() as u64,
+                moves: p.moves,
+                looks: p.looks,
+            }),
+            unavailable: p.unavailable.map(|e| words(e).0),
+        }
     }
 }
 
