@@ -6,7 +6,7 @@ const FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));
 
 ulpf_fuzz::target!(|data| {
     let text = String::from_utf8_lossy(data);
-    ulpf::symbols::fuzzing::maps(&text, FILE);
+    ulpf_symbols::fuzzing::maps(&text, FILE);
     for line in ulpf_fuzz::lines(data) {
         let _ = ulpf_lib::guard::maps::parse_line(line);
     }
