@@ -6,19 +6,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use crate::inject::sys;
-use crate::listen::{Listener, Protocol, Reader, Rules, Writer};
-use crate::programs::locate;
-use crate::server::device::Device;
-use crate::server::options::{Options, Target};
-use crate::server::proxy::{Flavour, Proxy};
-use crate::server::{BackEnd, Bound, Terminal};
-use crate::signals::Incoming;
-use crate::socket_dir::SocketDir;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::Path;
 use tokio::net::{TcpStream, UnixStream};
+use ulpf_host::programs::locate;
+use ulpf_host::signals::Incoming;
+use ulpf_host::sys;
+use ulpf_listen::socket_dir::SocketDir;
+use ulpf_listen::{Listener, Protocol, Reader, Rules, Writer};
+use ulpf_say::message;
+use ulpf_server::options::{Options, Target};
+use ulpf_server::{BackEnd, Bound, Device, Flavour, Proxy, Terminal};
 
 const EXAMPLES: &str = "\
 In a guest, with the kernel module, for a debugger outside:

@@ -1,10 +1,10 @@
 //! The command line of `ulpf`.
 #![forbid(unsafe_code)]
 
-use crate::server::options::{self, Parsed};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::future::Future;
+use ulpf_server::options::{self, Parsed};
 
 /// Unlimited, exact data watchpoints for stock GDB and LLDB
 #[derive(Debug, Parser)]
@@ -27,19 +27,19 @@ enum Command {
     /// Open GDB on a program, connected, with unlimited watchpoints
     Gdb(GdbArgs),
     /// Serve an IDE: a debug adapter (DAP) that drives GDB, with data breakpoints of any size and number
-    Dap(crate::dap::DapArgs),
+    Dap(ulpf_dap::DapArgs),
     /// Write GDB's ulpf commands to a folder, for a GDB that `ulpf gdb` does not start
-    GdbPlugin(crate::plugin::PluginArgs),
+    GdbPlugin(ulpf_plugin::PluginArgs),
     /// Watch without a debugger: start a program and log every hit
-    Run(crate::run::RunArgs),
+    Run(ulpf_run::RunArgs),
     /// Watch a running program without a debugger
-    Attach(crate::run::AttachArgs),
+    Attach(ulpf_run::AttachArgs),
     /// Say who wrote a variable or an address last, while it is being watched
     Last(crate::last::LastArgs),
     /// Show live what is watched: hits, sites, pages, threads
-    Top(crate::top::TopArgs),
+    Top(ulpf_top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
-    Export(crate::export::ExportArgs),
+    Export(ulpf_export::ExportArgs),
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
@@ -48,7 +48,7 @@ enum Command {
     /// Say what this machine offers, and what to do about what is missing
     Doctor,
     /// Measure what watching costs here, beside gdb, gdbserver, valgrind and published figures
-    Bench(crate::bench::BenchArgs),
+    Bench(ulpf_bench::BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -85,16 +85,16 @@ pub fn main() -> i32 {
         Command::Server(Words { words }) => server(words),
         Command::Sim(Words { words }) => crate::sim::sim(words),
         Command::Gdb(GdbArgs { words }) => run(crate::gdb::gdb(words)),
-        Command::Dap(args) => run(crate::dap::dap(args)),
-        Command::GdbPlugin(args) => crate::plugin::main(&args),
-        Command::Run(args) => crate::run::run(&args),
-        Command::Attach(args) => crate::run::attach(&args),
+        Command::Dap(args) => run(ulpf_dap::dap(args)),
+        Command::GdbPlugin(args) => ulpf_plugin::main(&args),
+        Command::Run(args) => ulpf_run::run(&args),
+        Command::Attach(args) => ulpf_run::attach(&args),
         Command::Last(args) => crate::last::main(&args),
-        Command::Top(args) => crate::top::main(&args),
-        Command::Export(args) => crate::export::main(&args),
+        Command::Top(args) => ulpf_top::main(&args),
+        Command::Export(args) => ulpf_export::main(&args),
         Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor => crate::doctor::doctor(),
-        Command::Bench(args) => crate::bench::bench(&args),
+        Command::Bench(args) => ulpf_bench::bench(&args),
     }
 }
 
@@ -113,7 +113,7 @@ fn server(words: Vec<OsString>) -> i32 {
                 eprintln!("{why}");
                 return 1;
             }
-            run(crate::server::serve(*options))
+            run(ulpf_server::serve(*options))
         }
     }
 }

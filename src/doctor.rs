@@ -8,10 +8,10 @@
 //! Exit status 0: a program can be watched. 1: something that is needed is missing.
 #![forbid(unsafe_code)]
 
-use crate::foreign::text::{Text, lines};
-use crate::inject::{process, sys};
 use std::fs;
 use std::process::{Command, Stdio};
+use ulpf_host::foreign::text::{Text, lines};
+use ulpf_host::{process, sys};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -115,7 +115,7 @@ pub fn doctor() -> i32 {
     let failed = findings.iter().filter(|f| f.level == Level::Fail).count();
     println!();
     if failed == 0 {
-        match crate::backend::usable() {
+        match ulpf_inject::backend::usable() {
             Ok(()) => println!(
                 "Watchpoints work on this machine, through page guards and the kernel module (backend `kernel`)."
             ),
@@ -188,7 +188,7 @@ fn system_call(what: &'static str, result: std::io::Result<()>, advice: &str) ->
             Level::Fail,
             what,
             e.raw_os_error()
-                .map_or_else(|| e.to_string(), crate::errno_text),
+                .map_or_else(|| e.to_string(), ulpf_host::errno::errno_text),
             advice,
         ),
     }
@@ -253,7 +253,7 @@ fn address_space() -> Finding {
 }
 
 fn stub() -> Finding {
-    match crate::inject::stub_image() {
+    match ulpf_inject::stub_image() {
         Ok(image) => ok("stub", format!("{} KiB", image.len / 1024)),
         Err(e) => lacks(Level::Fail, "stub", "unusable", e.to_string()),
     }
@@ -297,7 +297,10 @@ fn debug_registers() -> Finding {
             "all are in use".into(),
             "Another debugger or perf has them.",
         ),
-        Some(n) => no(crate::errno_text(n), "Some virtual machines have none."),
+        Some(n) => no(
+            ulpf_host::errno::errno_text(n),
+            "Some virtual machines have none.",
+        ),
         None => no(e.to_string(), ""),
     }
 }
@@ -315,7 +318,7 @@ fn protection_keys() -> Finding {
 }
 
 fn device() -> Finding {
-    match crate::backend::usable() {
+    match ulpf_inject::backend::usable() {
         Ok(()) => ok("/dev/ulpf", "there, and it may be used"),
         Err(why) => lacks(
             Level::Note,

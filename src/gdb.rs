@@ -5,18 +5,18 @@
 //! Ctrl-C reaches the program, and the stop reaches GDB.
 #![forbid(unsafe_code)]
 
-use crate::foreign::text::lines;
-use crate::inject::{foreground, sys};
-use crate::plugin;
-use crate::programs::{find, locate};
-use crate::server::{self, BackEnd, Terminal, options::Options};
-use crate::socket_dir::SocketDir;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::pin::Pin;
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
+use ulpf_host::foreign::text::lines;
+use ulpf_host::programs::{find, locate};
+use ulpf_host::{foreground, sys};
+use ulpf_listen::socket_dir::SocketDir;
+use ulpf_server::options::Options;
+use ulpf_server::{BackEnd, Terminal};
 
 /// Options of GDB that take the next word as their value.
 const WITH_VALUE: &[&str] = &[
@@ -126,11 +126,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let no_connection = |e| format!("The connection to GDB cannot be set up: {e}");
     let server: Pin<Box<dyn Future<Output = ()>>> = match backend {
         None => {
-            let bound = server::Bound::new(options, Terminal::Shared).await;
+            let bound = ulpf_server::Bound::new(options, Terminal::Shared).await;
             Box::pin(bound.map_err(no_connection)?.serve())
         }
         Some(backend) => {
-            let bound = server::BridgeBound::new(options, backend, Terminal::Shared).await;
+            let bound = ulpf_server::BridgeBound::new(options, backend, Terminal::Shared).await;
             Box::pin(bound.map_err(no_connection)?.serve())
         }
     };
@@ -139,7 +139,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     // The program's files are this machine's: no need to fetch them through the protocol.
     command.args(["-iex", "set sysroot /"]);
     // Removed with the socket.
-    let plugin = plugin::write(&dir.file("plugin"))
+    let plugin = ulpf_plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));
     command.args([

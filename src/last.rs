@@ -1,19 +1,9 @@
 //! `ulpf last`: who has written this, as the rings of a running session remember it.
 //!
-//! Nothing is asked of the session: its shared area is mapped for reading (`inject::sessions`), the
+//! Nothing is asked of the session: its shared area is mapped for reading (`ulpf_area::sessions`), the
 //! program's symbols are looked up here. The answer says how far it reaches: since when the bytes have
 //! been watched, and from when on each thread's ring has everything.
 
-use crate::foreign::text::Text;
-use crate::inject::sessions::{Watched as Session, Whose};
-use crate::inject::sys;
-use crate::say::say_json;
-use crate::session::find::{choose, name};
-use crate::session::hit::log::{Formatter, Look, Record, When};
-use crate::session::json::{self, Address};
-use crate::session::memory::LazyMemory;
-use crate::session::words::{self, count};
-use crate::symbols::{Problem, Program, Spec, Watched};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Serialize;
@@ -22,9 +12,19 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use ulpf_area::sessions::{Watched as Session, Whose};
+use ulpf_host::foreign::text::Text;
+use ulpf_host::sys;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::last::{Asked, Found, last};
 use ulpf_lib::ring::listed;
+use ulpf_say::json::{self, Address};
+use ulpf_say::{say, say_json};
+use ulpf_session::find::{choose, name};
+use ulpf_session::hit::log::{Formatter, Look, Record, When};
+use ulpf_session::memory::LazyMemory;
+use ulpf_session::words::{self, count};
+use ulpf_symbols::{Problem, Program, Spec, Watched};
 
 const EXAMPLES: &str = "\
 WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:

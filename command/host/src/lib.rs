@@ -3,7 +3,7 @@
 //! ```text
 //!   foreign/     files, numbers and texts of others: looked at before they are used
 //!   process      what /proc says of a process         foreground   whose the terminal is
-//!   signals      numbers, names; those that we get
+//!   signals      numbers, names; those that we get    programs     of this machine, as a shell finds them
 //!   rights       those of one thread of ours          sys          system calls, each behind a safe function
 //! ```
 //! What needs unsafe code is in [`sys`] and [`rights`].
@@ -13,6 +13,7 @@ pub mod errno;
 pub mod foreground;
 pub mod foreign;
 pub mod process;
+pub mod programs;
 #[allow(unsafe_code)]
 pub mod rights;
 pub mod signals;

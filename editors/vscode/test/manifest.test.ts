@@ -23,7 +23,7 @@ test('every command is there, and every menu names one', () => {
 
 test('every field of a configuration is one that the adapter takes', () => {
   const documentation = readFileSync(path.join(ROOT, 'docs/dap.md'), 'utf8');
-  const adapter = readFileSync(path.join(ROOT, 'src/dap/protocol.rs'), 'utf8');
+  const adapter = readFileSync(path.join(ROOT, 'command/dap/src/protocol.rs'), 'utf8');
   const [debuggers] = contributes.debuggers;
   for (const request of ['launch', 'attach']) {
     for (const name of Object.keys(debuggers.configurationAttributes[request].properties)) {

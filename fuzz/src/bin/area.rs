@@ -5,15 +5,15 @@
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use ulpf::inject::SharedArea;
-use ulpf::inject::sessions::{Elsewhere, Watched};
-use ulpf::session::listing::Listing;
-use ulpf::session::observer::Observer;
+use ulpf_area::SharedArea;
+use ulpf_area::sessions::{Elsewhere, Watched};
 use ulpf_fuzz::Numbers;
 use ulpf_lib::ring::last::{Asked, last};
 use ulpf_lib::ring::{
     AREAS_OFFSET, COUNTERS_OFFSET, HEADS_OFFSET, RINGS_OFFSET, WATCH_TABLE_OFFSET,
 };
+use ulpf_session::listing::Listing;
+use ulpf_session::observer::Observer;
 
 struct Area {
     shared: SharedArea,

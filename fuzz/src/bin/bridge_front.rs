@@ -7,5 +7,5 @@ ulpf_fuzz::target!(|data| {
     let end = lines.iter().position(|l| l.is_empty());
     let (packets, answers) = lines.split_at(end.unwrap_or(lines.len()));
     let answers = answers.get(1..).unwrap_or(&[]);
-    ulpf::server::fuzzing::debugger_and_back_end(packets, answers);
+    ulpf_server::fuzzing::debugger_and_back_end(packets, answers);
 });

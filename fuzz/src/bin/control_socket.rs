@@ -1,8 +1,8 @@
 //! The control socket: what is asked, and what is answered (by somebody who took the name, perhaps).
 #![no_main]
 
-use ulpf::session::control_socket::Ask;
-use ulpf::session::listing::Listing;
+use ulpf_session::control_socket::Ask;
+use ulpf_session::listing::Listing;
 
 ulpf_fuzz::target!(|data| {
     let text = String::from_utf8_lossy(data);

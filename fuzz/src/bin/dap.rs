@@ -2,12 +2,12 @@
 #![no_main]
 
 ulpf_fuzz::target!(|data| {
-    ulpf::dap::fuzzing::messages(data);
+    ulpf_dap::fuzzing::messages(data);
     // The same message without its frame.
     let framed = [
         format!("Content-Length: {}\r\n\r\n", data.len()).as_bytes(),
         data,
     ]
     .concat();
-    ulpf::dap::fuzzing::messages(&framed);
+    ulpf_dap::fuzzing::messages(&framed);
 });

@@ -2,5 +2,5 @@
 #![no_main]
 
 ulpf_fuzz::target!(|data| {
-    ulpf::symbols::fuzzing::everything(data.to_vec());
+    ulpf_symbols::fuzzing::everything(data.to_vec());
 });

@@ -8,7 +8,7 @@ use ulpf_lib::mapping::mappings;
 const FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));
 
 ulpf_fuzz::target!(|data| {
-    ulpf::symbols::fuzzing::maps(data, FILE);
+    ulpf_symbols::fuzzing::maps(data, FILE);
     for mapping in mappings(data) {
         assert!(mapping.start < mapping.end);
         assert!(mapping.is_of(mapping.path()));

@@ -4,7 +4,7 @@
 ulpf_fuzz::target!(|data| {
     let lines = ulpf_fuzz::lines(data);
     for line in &lines {
-        ulpf::dap::fuzzing::mi_line(line);
+        ulpf_dap::fuzzing::mi_line(line);
     }
-    ulpf::dap::fuzzing::text(&lines);
+    ulpf_dap::fuzzing::text(&lines);
 });

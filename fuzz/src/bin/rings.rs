@@ -3,10 +3,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
-use ulpf::session::merge::{Flow, Source, read};
 use ulpf_fuzz::Numbers;
 use ulpf_lib::ring::last::{Asked, all, last};
 use ulpf_lib::ring::{Progress, Reader, Rings, SLOT_WORDS, Start};
+use ulpf_session::merge::{Flow, Source, read};
 
 const RINGS: usize = 3;
 const SLOTS: u64 = 64;

@@ -2,9 +2,8 @@
 //! (which is the target's to forge) say.
 #![no_main]
 
-use ulpf::rsp::{self, Decoder, Event};
-use ulpf::run::stops;
-use ulpf::session::armed::outcomes;
+use ulpf_rsp::{Decoder, Event};
+use ulpf_session::armed::outcomes;
 
 fn events(pieces: &[&[u8]]) -> Vec<Event> {
     let mut decoder = Decoder::new(1 << 12);
@@ -30,18 +29,20 @@ ulpf_fuzz::target!(|data| {
 });
 
 fn payload(packet: &[u8]) {
-    let plain = rsp::expand_runs(packet).unwrap_or_else(|| packet.to_vec());
+    let plain = ulpf_rsp::expand_runs(packet).unwrap_or_else(|| packet.to_vec());
     assert!(plain.len() <= 126 * packet.len().max(1));
-    assert_eq!(rsp::unescape(&rsp::escape(&plain)), plain);
-    let _ = rsp::from_hex(&plain);
-    let _ = rsp::hex_number(&plain);
-    let _ = stops::stop_of(&plain);
+    assert_eq!(ulpf_rsp::unescape(&ulpf_rsp::escape(&plain)), plain);
+    let _ = ulpf_rsp::from_hex(&plain);
+    let _ = ulpf_rsp::hex_number(&plain);
     let mut armed = Vec::new();
-    for line in stops::console(&plain).unwrap_or_default().lines() {
+    for line in ulpf_run::fuzzing::packet(&plain)
+        .unwrap_or_default()
+        .lines()
+    {
         let _ = outcomes(line, 1000, &mut armed);
     }
     let _ = outcomes(&String::from_utf8_lossy(&plain), 1000, &mut armed);
     for parent in [1, 0x20] {
-        ulpf::server::fuzzing::vfork_names(&plain, parent);
+        ulpf_server::fuzzing::vfork_names(&plain, parent);
     }
 }

@@ -2,5 +2,5 @@
 #![no_main]
 
 ulpf_fuzz::target!(|data| {
-    ulpf::server::fuzzing::debugger(&ulpf_fuzz::lines(data));
+    ulpf_server::fuzzing::debugger(&ulpf_fuzz::lines(data));
 });

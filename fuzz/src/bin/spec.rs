@@ -3,14 +3,14 @@
 #![no_main]
 
 use std::sync::LazyLock;
-use ulpf::symbols::Spec;
+use ulpf_symbols::Spec;
 
 /// Static variables of many types.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/conditions"));
 
 thread_local! {
-    static LOADED: LazyLock<ulpf::symbols::Program> = LazyLock::new(|| {
-        ulpf::symbols::fuzzing::program(PROGRAM.to_vec()).expect("a program")
+    static LOADED: LazyLock<ulpf_symbols::Program> = LazyLock::new(|| {
+        ulpf_symbols::fuzzing::program(PROGRAM.to_vec()).expect("a program")
     });
 }
 
@@ -21,6 +21,6 @@ ulpf_fuzz::target!(|data| {
             let again = Spec::parse(&spec.text);
             assert_eq!(again.as_ref(), Ok(&spec));
         }
-        LOADED.with(|program| ulpf::symbols::fuzzing::watch(program, line));
+        LOADED.with(|program| ulpf_symbols::fuzzing::watch(program, line));
     }
 });

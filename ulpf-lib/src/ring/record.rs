@@ -164,7 +164,7 @@ impl<'a> Ring<'a> {
     }
 
     /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
-    /// taken knows that the record will be younger (see `src/session/merge.rs`).
+    /// taken knows that the record will be younger (see `command/session/src/merge.rs`).
     #[inline]
     pub fn write(&self, e: &Entry, now: impl FnOnce() -> u64) {
         let more = more_words(e.len);

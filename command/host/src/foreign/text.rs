@@ -9,7 +9,7 @@
 //!   lines of ours on their way out  lines(text)    the same, but newlines and tabs are ours
 //!   one cell of the screen          is_plain(c)
 //! ```
-//! What goes to other programs (JSON, CSV, Prometheus) is quoted as those want it; `session::json`
+//! What goes to other programs (JSON, CSV, Prometheus) is quoted as those want it; `ulpf_say::json`
 //! leaves nothing to the terminal either. The program's own output is the program's.
 
 use std::borrow::Cow;

@@ -1,0 +1,80 @@
+//! Counters and rings of the program's area, and which of its watches log.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::time::Duration;
+use ulpf_area::{SharedArea, sessions};
+use ulpf_lib::ring::{Hit, Reader, Rings, Start};
+
+const PERIOD: Duration = Duration::from_millis(100);
+/// Records that one look reads; the others are read the next time.
+const RECORDS: usize = 50_000;
+/// Of each ring at least so many.
+const LEAST: usize = 16;
+
+#[derive(Default)]
+pub struct Feed {
+    pub area: Option<(i32, SharedArea)>,
+    reader: Option<Reader>,
+    /// The stub's numbers of watches that log, and of all others that have been seen.
+    pub logging: HashSet<u32>,
+    pub silent: HashSet<u32>,
+    pub active: bool,
+    /// Whose number the area of a program on another machine goes by; the plugin knows.
+    pub stands_for: Option<i32>,
+}
+
+impl Feed {
+    /// Another program, another area.
+    pub fn forget(&mut self) {
+        let active = self.active;
+        *self = Feed::default();
+        self.active = active;
+    }
+
+    /// When it is time to look again. Safe to cancel.
+    pub async fn due(&self) {
+        if !self.active || self.area.is_none() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+
+    pub fn area(&mut self, pid: Option<i32>) -> Option<&SharedArea> {
+        let pid = self.stands_for.or(pid)?;
+        if self.area.as_ref().is_none_or(|(of, _)| *of != pid) {
+            // After exec there is another one; the watches' names are gone with the old program anyway.
+            self.area = sessions::area_of(pid).map(|area| (pid, area));
+            self.reader = None;
+        }
+        self.area.as_ref().map(|(_, area)| area)
+    }
+
+    /// The hits of watches that log, since the last time, in the order of their times; how many were left
+    /// out; and is there one of a watch that nobody knows?
+    pub fn news(&mut self) -> (Vec<Hit>, u64, bool) {
+        let Some((_, area)) = &self.area else {
+            return (Vec::new(), 0, false);
+        };
+        let reader = self.reader.get_or_insert_with(|| Reader::new(Start::First));
+        let (mut hits, mut lost) = (Vec::new(), 0);
+        let (logging, silent) = (&self.logging, &self.silent);
+        let mut unknown = false;
+        let mut left = RECORDS;
+        for ring in 0..area.rings() {
+            let mut read = 0;
+            // Every ring gets a few, however busy those before it are.
+            reader.read(area, ring, left.max(LEAST), |hit| {
+                read += 1;
+                lost += hit.lost;
+                if !silent.contains(&hit.watch) {
+                    unknown |= !logging.contains(&hit.watch);
+                    hits.push(hit);
+                }
+            });
+            left = left.saturating_sub(read);
+        }
+        hits.sort_by_key(|hit| hit.time);
+        (hits, lost, unknown)
+    }
+}

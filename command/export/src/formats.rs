@@ -1,0 +1,330 @@
+//! Hits and counters for other tools: JSON lines, CSV, a trace that ui.perfetto.dev and chrome://tracing
+//! open, figures for Prometheus. Hits are read from the rings, in order of time, while the program runs;
+//! what came faster than it was written is counted.
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use ulpf_say::json::{self, Address};
+use ulpf_session::hit::{CSV_HEAD, Line};
+use ulpf_session::snapshot::Snapshot;
+
+/// A form of hits, for other tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// One object a line
+    Jsonl,
+    /// A line of names, then a line for each hit
+    Csv,
+    /// Chrome's trace format, for ui.perfetto.dev
+    Trace,
+}
+
+impl Format {
+    /// By the end of the file's name.
+    pub fn of(path: &Path) -> Result<Format> {
+        let name = path.to_string_lossy();
+        match () {
+            _ if name.ends_with(".jsonl") || name.ends_with(".ndjson") => Ok(Format::Jsonl),
+            _ if name.ends_with(".csv") => Ok(Format::Csv),
+            _ if name.ends_with(".json") => Ok(Format::Trace),
+            _ => bail!(
+                "cannot tell the format of {name}: call it .jsonl, .csv or .trace.json (or say --format)"
+            ),
+        }
+    }
+}
+
+/// Writes hits, and at the end the counters.
+pub struct Export<W: Write> {
+    to: W,
+    format: Format,
+    text: String,
+    /// Written so far.
+    pub hits: u64,
+}
+
+impl Export<BufWriter<File>> {
+    /// Into a new file.
+    pub fn create(path: &Path, format: Format) -> Result<Self> {
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Export::new(BufWriter::new(file), format)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl<W: Write> Export<W> {
+    /// Into anything that takes bytes.
+    pub fn new(to: W, format: Format) -> Result<Self> {
+        let mut export = Export {
+            to,
+            format,
+            text: String::new(),
+            hits: 0,
+        };
+        export.text += match format {
+            Format::Jsonl => "",
+            Format::Csv => CSV_HEAD,
+            Format::Trace => "[\n",
+        };
+        export.put()?;
+        Ok(export)
+    }
+
+    fn put(&mut self) -> Result<()> {
+        self.to.write_all(self.text.as_bytes())?;
+        self.text.clear();
+        Ok(())
+    }
+
+    /// What stands before the hits.
+    pub fn begin(&mut self, s: &Snapshot) -> Result<()> {
+        match self.format {
+            Format::Jsonl => self.line(&Begun {
+                r#type: "session",
+                pid: s.pid,
+                program: &s.program,
+            }),
+            Format::Csv => {}
+            Format::Trace => {
+                self.event(&Meta::of("process_name", s.pid, s.pid, &s.program));
+                for t in s.threads.iter().filter(|t| !t.name.is_empty()) {
+                    self.event(&Meta::of("thread_name", s.pid, t.tid, &t.name));
+                }
+            }
+        }
+        self.put()
+    }
+
+    /// One hit of process `pid`.
+    pub fn hit(&mut self, pid: i32, line: &Line) -> Result<()> {
+        self.hits += 1;
+        match self.format {
+            Format::Jsonl => self.line(&line.json(pid)),
+            Format::Csv => line.csv(&mut self.text),
+            Format::Trace => self.event(&line.trace(pid)),
+        }
+        self.put()
+    }
+
+    /// Some were overwritten before they were read.
+    pub fn lost(&mut self, n: u64) -> Result<()> {
+        if n > 0 && self.format == Format::Jsonl {
+            self.line(&Lost {
+                r#type: "lost",
+                count: n,
+            });
+        }
+        self.put()
+    }
+
+    /// The counters, and the end of the file.
+    pub fn end(mut self, s: &Snapshot) -> Result<u64> {
+        for w in &s.watches {
+            match self.format {
+                Format::Jsonl => self.line(&Counters {
+                    r#type: "counters",
+                    pid: s.pid,
+                    watch: &w.name,
+                    kind: w.kind,
+                    addr: Address(w.addr),
+                    len: w.len,
+                    hits: w.hits,
+                    silent: w.silent,
+                    filtered: w.filtered,
+                    false_positives: w.false_positives,
+                }),
+                Format::Csv => {}
+                Format::Trace => self.event(&CounterEvent {
+                    ph: "C",
+                    name: &w.name,
+                    ts: json::number(format_args!("{:.0}", s.seconds * 1e6)),
+                    pid: s.pid,
+                    args: Counted {
+                        hits: w.hits,
+                        silent: w.silent,
+                    },
+                }),
+            }
+        }
+        if self.format == Format::Trace {
+            // The last one, without a comma behind it.
+            json::append(&mut self.text, &Meta::end(s.pid));
+            self.text += "]\n";
+        }
+        self.put()?;
+        self.to.flush()?;
+        Ok(self.hits)
+    }
+
+    fn line(&mut self, value: &impl Serialize) {
+        json::append(&mut self.text, value);
+    }
+
+    /// One of a trace's list, with others behind it.
+    fn event(&mut self, value: &impl Serialize) {
+        json::put(&mut self.text, value);
+        self.text += ",\n";
+    }
+}
+
+#[derive(Serialize)]
+struct Begun<'a> {
+    r#type: &'static str,
+    pid: i32,
+    program: &'a str,
+}
+
+#[derive(Serialize)]
+struct Lost {
+    r#type: &'static str,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Counters<'a> {
+    r#type: &'static str,
+    pid: i32,
+    watch: &'a str,
+    kind: &'static str,
+    addr: Address,
+    len: u64,
+    hits: u64,
+    silent: u64,
+    filtered: u64,
+    false_positives: u64,
+}
+
+/// What a trace says of a process or a thread.
+#[derive(Serialize)]
+struct Meta<'a> {
+    ph: &'static str,
+    name: &'static str,
+    pid: i32,
+    tid: i32,
+    args: Named<'a>,
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+impl<'a> Meta<'a> {
+    fn of(what: &'static str, pid: i32, tid: i32, name: &'a str) -> Meta<'a> {
+        Meta {
+            ph: "M",
+            name: what,
+            pid,
+            tid,
+            args: Named { name: Some(name) },
+        }
+    }
+
+    fn end(pid: i32) -> Meta<'a> {
+        Meta {
+            args: Named { name: None },
+            ..Meta::of("end", pid, pid, "")
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct CounterEvent<'a> {
+    ph: &'static str,
+    name: &'a str,
+    ts: Option<Box<RawValue>>,
+    pid: i32,
+    args: Counted,
+}
+
+#[derive(Serialize)]
+struct Counted {
+    hits: u64,
+    silent: u64,
+}
+
+/// What is on the screen: the hits that the feed holds, and the counters.
+pub fn snapshot(path: &Path, s: &Snapshot) -> Result<u64> {
+    let mut export = Export::create(path, Format::of(path)?)?;
+    let written = (|| {
+        export.begin(s)?;
+        for line in &s.feed {
+            export.hit(s.pid, line)?;
+        }
+        export.lost(s.unseen)?;
+        export.end(s)
+    })();
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ulpf_lib::ring::Hit;
+
+    fn written(format: Format) -> String {
+        let mut out = Vec::new();
+        let mut export = Export::new(&mut out, format).unwrap();
+        let session = Snapshot {
+            pid: 7,
+            program: "a \"b\"".into(),
+            ..Snapshot::default()
+        };
+        export.begin(&session).unwrap();
+        let line = Line {
+            nanos: 1_002_003_004,
+            tid: 8,
+            verb: "write",
+            name: "t[1,2]".into(),
+            change: "1 → 2".into(),
+            place: "f+0x1 at a.c:3".into(),
+            hit: Hit {
+                addr: 0x4040,
+                len: 1,
+                ..Hit::default()
+            },
+            ..Line::default()
+        };
+        export.hit(7, &line).unwrap();
+        export.lost(3).unwrap();
+        assert_eq!(export.end(&session).unwrap(), 1);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn formats() {
+        let lines: Vec<serde_json::Value> = written(Format::Jsonl)
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        assert_eq!(
+            (lines.len(), &lines[1]["name"], &lines[2]["count"]),
+            (3, &"t[1,2]".into(), &3.into())
+        );
+        let trace: serde_json::Value = serde_json::from_str(&written(Format::Trace)).unwrap();
+        assert_eq!(trace[1]["ts"], 1_002_003.004);
+        let csv = written(Format::Csv);
+        assert_eq!(
+            csv.lines().nth(1),
+            Some("1.002003,8,write,\"t[1,2]\",0x4040,1,00,00,false,0x0,f+0x1 at a.c:3")
+        );
+    }
+
+    #[test]
+    fn names_of_files() {
+        for (name, format) in [
+            ("a.jsonl", Format::Jsonl),
+            ("a.csv", Format::Csv),
+            ("a.trace.json", Format::Trace),
+        ] {
+            assert_eq!(Format::of(Path::new(name)).unwrap(), format);
+        }
+        assert!(Format::of(Path::new("a.txt")).is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! A program with the stub inside, from the asynchronous side.
+//!
+//! Ownership: one task (made here) waits for the program's end and is the only one that reaps it;
+//! everybody else learns of it through [`Exit`]. The control stream belongs to whoever took the
+//! session: the server relays it, `ulpf run` speaks it.
+#![forbid(unsafe_code)]
+
+pub mod follow;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use ulpf_area::SharedArea;
+use ulpf_host::foreign::numbers::Process;
+use ulpf_host::{process, sys};
+use ulpf_inject::remains::Remains;
+use ulpf_inject::settings::Settings;
+use ulpf_inject::{Injected, Launch, StartError};
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Exited(i32),
+    /// Linux signal number.
+    Killed(i32),
+    /// It is gone, but only its parent was told how (attached programs on Linux before 6.15).
+    Unknown,
+}
+
+impl Ending {
+    fn from_wait(status: i32) -> Ending {
+        match status & 0x7f {
+            0 => Ending::Exited((status >> 8) & 0xff),
+            signal => Ending::Killed(signal),
+        }
+    }
+}
+
+/// Tells when and how the program ended. Clones wait for the same program.
+#[derive(Clone, Debug)]
+pub struct Exit(watch::Receiver<Option<Ending>>);
+
+impl Exit {
+    /// Completes when the program has ended (at once if it has already).
+    pub async fn wait(&mut self) -> Ending {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(ending) => ending.unwrap_or(Ending::Unknown),
+            Err(_) => Ending::Unknown,
+        }
+    }
+    /// How it has ended, if it has.
+    pub fn now(&self) -> Option<Ending> {
+        *self.0.borrow()
+    }
+}
+
+/// A running session.
+#[derive(Debug)]
+pub struct Inferior {
+    /// The program.
+    pub pid: i32,
+    /// The stub's own task.
+    pub stub_pid: i32,
+    /// Started by us rather than attached to.
+    pub launched: bool,
+    /// What the user has decided for it.
+    pub settings: Settings,
+    /// The remote serial protocol in no-ack mode; [`ulpf_inject::client::Client`] speaks it.
+    pub control: UnixStream,
+    /// What it shares with the stub.
+    pub shared: SharedArea,
+    /// Its end.
+    pub exit: Exit,
+    /// For the user; full sentences.
+    pub warnings: Vec<String>,
+    /// What is to be taken away after a detach ([`leave_nothing`]).
+    pub remains: Remains,
+    process: Process,
+}
+
+/// Starts a program; it rests before its first instruction.
+pub async fn start(spec: Launch) -> Result<Inferior, StartError> {
+    blocking(move || ulpf_inject::launch(&spec)).await
+}
+
+/// Attaches to a running program; all its threads rest where they were.
+pub async fn attach(pid: i32, settings: Settings) -> Result<Inferior, StartError> {
+    blocking(move || ulpf_inject::attach(pid, settings)).await
+}
+
+/// Takes hold of a forked child that waits for it; it rests where it returns from fork.
+pub async fn take_child(child: ulpf_inject::follow::Child) -> Result<Inferior, StartError> {
+    blocking(move || ulpf_inject::follow::child(child)).await
+}
+
+/// After a detach: takes the last of ours out of the program. `control` is our end of the channel to the stub.
+/// What could not be done, as a full sentence.
+pub async fn leave_nothing(
+    process: &Process,
+    remains: Remains,
+    control: &UnixStream,
+) -> Option<String> {
+    let stub = control.as_fd().try_clone_to_owned();
+    let of = process.clone();
+    let work = move || stub.and_then(|stub| remains.take_away(&of, &stub));
+    let done = tokio::task::spawn_blocking(work).await;
+    let error = done.map_err(io::Error::other).and_then(|r| r).err()?;
+    (!process.has_ended()).then(|| {
+        format!(
+            "some memory of ulpf stays in process {}, which does not use it: {error}.",
+            process.pid
+        )
+    })
+}
+
+async fn blocking(
+    work: impl FnOnce() -> Result<Injected, StartError> + Send + 'static,
+) -> Result<Inferior, StartError> {
+    let injected = tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| StartError::step("start the program", io::Error::other(e)))??;
+    Inferior::new(injected).map_err(|e| StartError::step("follow the program", e))
+}
+
+impl Exit {
+    /// Waits for the end of a process.
+    pub fn of(process: &Process, launched: bool) -> io::Result<Exit> {
+        let (tell, exit) = watch::channel(None);
+        let poll = sys::watch_readable(process.pidfd().try_clone_to_owned()?)?;
+        let pid = process.pid;
+        tokio::spawn(async move {
+            let ended = poll.readable().await;
+            drop(ended);
+            let _ = tell.send(Some(ending(pid, launched, poll.get_ref()).await));
+        });
+        Ok(Exit(exit))
+    }
+}
+
+impl Inferior {
+    /// A program that has just got its stub.
+    pub fn new(injected: Injected) -> io::Result<Inferior> {
+        let Injected {
+            process,
+            stub_pid,
+            control,
+            shared,
+            launched,
+            settings,
+            warnings,
+            remains,
+        } = injected;
+        control.set_nonblocking(true)?;
+        let exit = Exit::of(&process, launched)?;
+        Ok(Inferior {
+            pid: process.pid,
+            stub_pid,
+            launched,
+            settings,
+            control: UnixStream::from_std(control)?,
+            shared,
+            exit,
+            warnings,
+            remains,
+            process,
+        })
+    }
+
+    /// What `exit` waits for has become another program.
+    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Inferior> {
+        injected.control.set_nonblocking(true)?;
+        Ok(Inferior {
+            pid: injected.process.pid,
+            stub_pid: injected.stub_pid,
+            launched: injected.launched,
+            settings: injected.settings,
+            control: UnixStream::from_std(injected.control)?,
+            shared: injected.shared,
+            exit,
+            warnings: injected.warnings,
+            remains: injected.remains,
+            process: injected.process,
+        })
+    }
+
+    /// The program, as it is found again whatever becomes of its number.
+    pub fn process(&self) -> Process {
+        self.process.clone()
+    }
+}
+
+async fn ending(pid: i32, launched: bool, pidfd: &OwnedFd) -> Ending {
+    if launched {
+        for _ in 0..200 {
+            match sys::try_reap(pid) {
+                Ok(Some(status)) => return Ending::from_wait(status),
+                // Readable a moment before it can be reaped.
+                Ok(None) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(_) => break,
+            }
+        }
+        return Ending::Unknown;
+    }
+    // It may be neither a zombie any more nor recorded yet.
+    for _ in 0..50 {
+        let zombie = process::zombie_status(pid);
+        if let Some(status) = zombie.or_else(|| sys::pidfd_exit_status(pidfd.as_fd())) {
+            return Ending::from_wait(status);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ending::Unknown
+}

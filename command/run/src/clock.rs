@@ -1,0 +1,75 @@
+//! Times of hits: the processor's time-stamp counter, turned into time since the start.
+
+use std::time::{Duration, Instant};
+use ulpf_host::sys;
+
+/// Two readings of both clocks this far apart tell the counter's rate to better than 0.1 per mille.
+const BASELINE: Duration = Duration::from_millis(10);
+
+/// The first reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    at: Instant,
+    tsc: u64,
+}
+
+/// Knows the counter's rate; from here on times only grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    tsc: u64,
+    /// Nanoseconds per count, times 2^32.
+    rate: u64,
+}
+
+impl Start {
+    pub fn now() -> Start {
+        Start {
+            at: Instant::now(),
+            tsc: sys::tsc(),
+        }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// Takes the second reading, as soon as it is worth something.
+    pub fn clock(&self) -> Clock {
+        std::thread::sleep(BASELINE.saturating_sub(self.elapsed()));
+        let (nanos, counts) = (self.elapsed().as_nanos(), sys::tsc().wrapping_sub(self.tsc));
+        Clock {
+            tsc: self.tsc,
+            rate: ((nanos << 32) / u128::from(counts.max(1))) as u64,
+        }
+    }
+}
+
+impl Clock {
+    /// Nanoseconds from the start to a reading of the counter.
+    pub fn nanos(&self, tsc: u64) -> u64 {
+        // Readings before the start do not happen; a slightly skewed core could make one.
+        let counts = tsc.wrapping_sub(self.tsc) as i64;
+        ((counts.max(0) as u128 * u128::from(self.rate)) >> 32) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_system() {
+        let start = Start::now();
+        let clock = start.clock();
+        std::thread::sleep(Duration::from_millis(30));
+        let (system, counter) = (
+            start.elapsed().as_nanos() as i64,
+            clock.nanos(sys::tsc()) as i64,
+        );
+        assert!(
+            (system - counter).abs() < system / 100,
+            "{system} {counter}"
+        );
+        assert_eq!(clock.nanos(start.tsc - 5), 0);
+    }
+}

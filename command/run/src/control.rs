@@ -1,0 +1,525 @@
+//! The program's run, over the remote serial protocol: to its entry, arming, and on to its end.
+//!
+//! Every signal that the stub reports is handed back to it for the program; nothing else stops it
+//! (watches only log).
+
+use super::events::{Event, OnSignal};
+use super::stops::{INTERRUPT, Stop, TRAP, console, pass_on, stop_of};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use ulpf_host::foreign::numbers::Process;
+use ulpf_host::process;
+use ulpf_host::signals::Incoming;
+use ulpf_inferior::follow::{Follower, Note, forged};
+use ulpf_inferior::{Ending, Exit, Inferior};
+use ulpf_inject::client::{Client, Received};
+use ulpf_inject::follow::Followed;
+use ulpf_inject::remains::Remains;
+use ulpf_say::say;
+use ulpf_session::control_socket::serve::{self, Asked, Requests};
+use ulpf_session::memory::{Auxv, ProcessMemory};
+
+pub struct Control {
+    pub(super) client: Client,
+    pub pid: i32,
+    pub(super) exit: Exit,
+    pub(super) remains: Remains,
+    pub(super) process: Process,
+    pub(super) signals: Incoming,
+    launched: bool,
+    pub(super) on_signal: OnSignal,
+    /// We were told to leave, and have asked for a stop to do it at.
+    pub(super) leaving: bool,
+    /// What the process executed when we came.
+    executable: Option<PathBuf>,
+    pub(super) follower: Follower,
+    /// What it executes, or is about to, without being followed; why.
+    unfollowed: Option<(String, String)>,
+    /// Children are watched, too.
+    pub follows_forks: bool,
+    pub(super) is_child: bool,
+    /// Its number in the log.
+    pub(super) life: usize,
+    /// What others ask of us, and what of it waits for the program to rest.
+    requests: Option<Requests>,
+    pub(super) waiting: Vec<Asked>,
+    /// Bytes of its notices that are still shown.
+    notices: usize,
+}
+
+/// A stub that has not answered for so long when we are told to leave is left as it is.
+pub(super) const STUB_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Nobody reads more notices of one process than that.
+const NOTICES: usize = 1 << 20;
+
+/// The stub's end is the program's, or exec's; if the program is still there so much later, it is not.
+const STUB_GONE: Duration = Duration::from_secs(2);
+
+pub(super) static FIRST_HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Where a program was brought to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    There,
+    /// It has ended before.
+    Ended,
+    /// We were told to leave, and have let go of it.
+    Left,
+}
+
+/// Signals that are the program's, or tell us to leave. To be heard before the program is touched: who dies
+/// half-way in would leave it broken.
+pub fn signals() -> Incoming {
+    Incoming::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])
+}
+
+/// The next request; none comes where the control socket cannot be served.
+async fn next_request(requests: &mut Option<Requests>) -> Asked {
+    if let Some(open) = requests
+        && let Some(asked) = open.recv().await
+    {
+        return asked;
+    }
+    std::future::pending().await
+}
+
+impl Control {
+    pub fn new(inferior: Inferior, signals: Incoming) -> Result<Control> {
+        let process = inferior.process();
+        let follower = Control::follower(&inferior);
+        Ok(Control {
+            client: Client::new(inferior.control),
+            pid: inferior.pid,
+            exit: inferior.exit,
+            remains: inferior.remains,
+            process,
+            signals,
+            launched: inferior.launched,
+            on_signal: match inferior.launched {
+                true => OnSignal::Forward,
+                false => OnSignal::Leave,
+            },
+            leaving: false,
+            follower,
+            unfollowed: None,
+            follows_forks: false,
+            is_child: false,
+            life: 0,
+            requests: None,
+            waiting: Vec::new(),
+            notices: NOTICES,
+            executable: executable(inferior.pid),
+        })
+    }
+
+    /// What a packet says, if it is a stop. An error: it speaks of what it was not asked for.
+    fn stop_of(&self, packet: &[u8]) -> Result<Option<Stop>> {
+        let stop = stop_of(packet);
+        if let Some(Stop::Forked { vfork, .. }) = stop {
+            let offered = self.follower.offered.children(vfork);
+            ensure!(offered, forged(self.pid, "it has forked a child"));
+        }
+        Ok(stop)
+    }
+
+    /// What the stub tells the user, who reads only so much of it.
+    fn notice(&mut self, text: String, events: &Sender<Event>) {
+        if self.notices == 0 {
+            return;
+        }
+        self.notices = self.notices.saturating_sub(text.len() + 1);
+        let _ = events.send(Event::Notice(text));
+        if self.notices == 0 {
+            let more = format!("process {} says more, which is not shown", self.pid);
+            let _ = events.send(Event::Notice(more));
+        }
+    }
+
+    /// Runs to a breakpoint at `addr`.
+    pub async fn run_to(&mut self, addr: u64) -> Result<Reached> {
+        self.breakpoint(b'Z', addr)
+            .await
+            .with_context(|| format!("cannot stop the program at {addr:#x}"))?;
+        let mut resume = String::from("vCont;c");
+        loop {
+            self.resume(&resume).await?;
+            match self.stopped().await? {
+                Stop::Gone => return Ok(Reached::Ended),
+                Stop::GivenUp => return Ok(Reached::Left),
+                Stop::Forked { .. } => resume = "vCont;c".into(),
+                Stop::Signal { signal: TRAP, .. } if self.register(16).await? == Some(addr) => {
+                    break;
+                }
+                Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => break,
+                Stop::Signal { signal, thread } => resume = pass_on(signal, &thread),
+            }
+        }
+        self.breakpoint(b'z', addr).await?;
+        if self.leaving {
+            self.let_go().await;
+            return Ok(Reached::Left);
+        }
+        Ok(Reached::There)
+    }
+
+    /// Lets the program go on; to the next stop only, if we are leaving.
+    async fn resume(&mut self, packet: &str) -> Result<()> {
+        self.answer(async |stub: &mut Client| stub.send(packet.as_bytes()).await)
+            .await?;
+        if self.leaving {
+            self.client.interrupt()?;
+        }
+        Ok(())
+    }
+
+    /// Lets the program run to its end (or, attached, to Ctrl-C), passing everything on. With
+    /// `libraries`, the log is asked what to arm whenever the program has loaded some.
+    pub async fn run(mut self, events: Sender<Event>, libraries: bool) -> Result<Ending> {
+        self.requests = Some(serve::open(self.pid));
+        let result = self.follow(&events, libraries).await;
+        self.requests = None;
+        self.waiting.clear();
+        let result = match result {
+            Ok(Some(ending)) => Ok(ending),
+            Ok(None) => Ok(self.ended().await),
+            Err(error) if self.has_ended(&error).await => Ok(self.ended().await),
+            Err(error) => Err(error),
+        };
+        if !self.is_child {
+            FIRST_HAS_ENDED.store(true, Ordering::Relaxed);
+        }
+        let _ = events.send(Event::Ended(self.life));
+        result
+    }
+
+    /// An error came of the program's end, which may come at any time: it was killed at a stop.
+    pub async fn has_ended(&mut self, error: &anyhow::Error) -> bool {
+        let of_end = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<io::Error>().is_some_and(is_end)
+        };
+        error.chain().any(of_end)
+            || tokio::time::timeout(Duration::from_millis(200), self.exit.wait())
+                .await
+                .is_ok()
+    }
+
+    async fn ended(&mut self) -> Ending {
+        // The control channel ends a moment before the process does; or the program has become
+        // another one, and the stub went with the memory it lived in.
+        let pid = self.pid;
+        let unfollowed = self.unfollowed.take();
+        match self.another_program() {
+            _ if self.follower.has_failed() => {}
+            Some(program) if !self.is_child => say!(
+                "the program has executed {program}; its watches ended there. To watch that one, run it directly."
+            ),
+            Some(_) => {}
+            None => {
+                if let Some((program, why)) = unfollowed {
+                    say!("process {pid} has executed {program} and runs on unwatched: {why}");
+                }
+            }
+        }
+        let mut doubt = pin!(tokio::time::sleep(STUB_GONE));
+        let mut told = false;
+        loop {
+            tokio::select! {
+                ending = self.exit.wait() => return ending,
+                () = &mut doubt, if !told => {
+                    // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
+                    if process::dumps_core(pid) {
+                        doubt.as_mut().reset(tokio::time::Instant::now() + STUB_GONE);
+                        continue;
+                    }
+                    told = true;
+                    if has_stub(pid) {
+                        say!(
+                            "the watchpoint stub in process {pid} has ended unexpectedly, and the program cannot go on without it{}; please report this as a bug of ulpf.",
+                            if self.launched { ": it is killed" } else { ". Kill it and start it again" }
+                        );
+                        if !self.launched {
+                            return Ending::Unknown;
+                        }
+                        self.kill();
+                    }
+                }
+                number = self.signals.next() => match self.on_signal {
+                    OnSignal::Forward => forward(&self.process, number),
+                    OnSignal::Leave => return Ending::Unknown,
+                    OnSignal::Nothing => {}
+                },
+            }
+        }
+    }
+
+    /// What the process executes now, if that is no longer what was watched.
+    fn another_program(&self) -> Option<String> {
+        let exe = executable(self.pid)?;
+        (is_alive(self.pid) && self.executable.as_ref() != Some(&exe))
+            .then(|| exe.display().to_string())
+    }
+
+    /// `None`: the program is gone.
+    async fn follow(&mut self, events: &Sender<Event>, libraries: bool) -> Result<Option<Ending>> {
+        let mut library_event = None;
+        if libraries {
+            let memory = ProcessMemory::of(self.pid, None)?;
+            library_event = Auxv::of(self.pid)?.library_event(&memory);
+            if let Some((addr, _)) = library_event {
+                self.breakpoint(b'Z', addr)
+                    .await
+                    .context("cannot follow the libraries that are loaded")?;
+            }
+        }
+        let mut resume = String::from("vCont;c");
+        let mut eof = false;
+        self.offer().await?;
+        'run: loop {
+            self.resume(&resume).await?;
+            let stop = loop {
+                tokio::select! {
+                    // What the stub said before the program's end comes first; but one that never ceases
+                    // must not keep us from hearing who tells us to leave.
+                    biased;
+                    number = self.signals.next() => if !self.heard(number)? {
+                        break Stop::GivenUp;
+                    },
+                    received = self.client.next(), if !eof => match received {
+                        Ok(Received::Packet(packet)) => {
+                            if let Some(stop) = self.stop_of(&packet)? {
+                                break stop;
+                            }
+                            if let Some(text) = console(&packet) {
+                                self.notice(text, events);
+                            }
+                        }
+                        Ok(Received::Notification(text)) => {
+                            let note = self.follower.notified(&text, self.client.stream());
+                            if let Note::Forged(why) = note {
+                                bail!(why);
+                            }
+                        }
+                        Err(e) if is_end(&e) && self.follower.is_busy() => eof = true,
+                        Err(e) if is_end(&e) => return Ok(None),
+                        Err(e) => return Err(e.into()),
+                    },
+                    done = self.follower.done(), if self.follower.is_busy() => match done.how {
+                        _ if done.child.is_some() => self.spawned(done, events),
+                        Followed::Into(inferior) => {
+                            self.unfollowed = None;
+                            if self.again(*inferior, events).await? == Reached::Left {
+                                return Ok(Some(Ending::Unknown));
+                            }
+                            (eof, library_event) = (false, None);
+                            resume = "vCont;c".into();
+                            continue 'run;
+                        }
+                        Followed::Failed if !eof => self.unfollowed = None,
+                        Followed::Other if !eof => {}
+                        Followed::Not { program, why } => {
+                            self.unfollowed = Some((program, why));
+                            if eof {
+                                return Ok(None);
+                            }
+                        }
+                        Followed::Lost { program, why } => {
+                            self.unfollowed = Some((program, why));
+                            return Ok(None);
+                        }
+                        Followed::Failed | Followed::Other | Followed::Ended => return Ok(None),
+                    },
+                    _ = self.exit.wait() => return Ok(None),
+                    asked = next_request(&mut self.requests), if !eof => {
+                        self.asked(asked, events).await?;
+                    }
+                }
+            };
+            let (signal, thread) = match stop {
+                Stop::Signal { signal, thread } => (signal, thread),
+                Stop::Forked { child, .. } => {
+                    if !self.forked(child, events).await? {
+                        return Ok(Some(Ending::Unknown));
+                    }
+                    resume = "vCont;c".into();
+                    continue;
+                }
+                Stop::Gone => return Ok(None),
+                Stop::GivenUp => return Ok(Some(Ending::Unknown)),
+            };
+            let pc = if signal == TRAP {
+                self.register(16).await?
+            } else {
+                None
+            };
+            let library_event = library_event.filter(|(addr, _)| pc == Some(*addr));
+            if self.leaving && (signal <= INTERRUPT || library_event.is_some()) {
+                self.let_go().await;
+                return Ok(Some(Ending::Unknown));
+            }
+            self.serve(events).await?;
+            resume = match library_event {
+                // The program's own interrupts do not stop it, so this is what we have asked for.
+                None if signal == INTERRUPT => "vCont;c".into(),
+                Some((addr, state)) => {
+                    self.libraries_changed(events, state).await?;
+                    match self.step_over(addr, &thread).await? {
+                        Some(resume) => resume,
+                        None => return Ok(Some(Ending::Unknown)),
+                    }
+                }
+                None => pass_on(signal, &thread),
+            };
+        }
+    }
+
+    async fn libraries_changed(&mut self, events: &Sender<Event>, state: u64) -> Result<()> {
+        // RT_CONSISTENT; before that the list is being changed.
+        let memory = ProcessMemory::of(self.pid, None)?;
+        if memory.read_u64(state).unwrap_or(0) & 0xffff_ffff != 0 {
+            return Ok(());
+        }
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        events
+            .send(Event::Libraries(self.life, reply))
+            .map_err(|_| anyhow!("the log has ended"))?;
+        let changes = answer.await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(self.life, number, armed));
+        }
+        Ok(())
+    }
+
+    /// Executes the instruction under a breakpoint; the resume packet to go on with. `None`: we leave.
+    async fn step_over(&mut self, addr: u64, thread: &str) -> Result<Option<String>> {
+        self.breakpoint(b'z', addr).await?;
+        self.resume(&format!("vCont;s:{thread}")).await?;
+        let resume = match self.stopped().await? {
+            Stop::GivenUp => return Ok(None),
+            Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => "vCont;c".into(),
+            Stop::Signal { signal, thread } if signal != TRAP => pass_on(signal, &thread),
+            Stop::Signal { .. } | Stop::Forked { .. } | Stop::Gone => "vCont;c".into(),
+        };
+        self.breakpoint(b'Z', addr).await?;
+        Ok(Some(resume))
+    }
+
+    /// A signal to ourselves. False: we were told to leave once more, and the program does not come to
+    /// rest.
+    pub(super) fn heard(&mut self, number: i32) -> Result<bool> {
+        match self.on_signal {
+            OnSignal::Forward => forward(&self.process, number),
+            OnSignal::Nothing if !FIRST_HAS_ENDED.load(Ordering::Relaxed) => {}
+            OnSignal::Leave | OnSignal::Nothing if self.leaving => {
+                say!(
+                    "process {} does not come to rest, so it is left as it is; its watches end as soon as it does.",
+                    self.pid
+                );
+                return Ok(false);
+            }
+            OnSignal::Leave | OnSignal::Nothing => {
+                self.leaving = true;
+                self.client.interrupt()?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn kill(&self) {
+        let _ = self.process.signal(libc::SIGKILL);
+    }
+
+    /// The program goes on without us; it rests now. (A stub that does not answer lets go of it when
+    /// we have gone.)
+    pub(super) async fn let_go(&mut self) {
+        // The signal that tells us to leave may have come while nobody listened (debug information was read).
+        let mut unheard = !std::mem::replace(&mut self.leaving, true);
+        let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
+        let detached = {
+            let mut reply = pin!(self.client.request(b"D"));
+            loop {
+                tokio::select! {
+                    reply = &mut reply => break reply.is_ok_and(|r| r == b"OK"),
+                    _ = self.signals.next() => if !std::mem::take(&mut unheard) {
+                        break false;
+                    },
+                    () = &mut enough => break false,
+                }
+            }
+        };
+        if detached
+            && let Some(text) =
+                ulpf_inferior::leave_nothing(&self.process, self.remains, self.client.stream())
+                    .await
+        {
+            say!("{text}");
+        }
+    }
+
+    /// Waits for the stop that follows a resume.
+    async fn stopped(&mut self) -> Result<Stop> {
+        loop {
+            tokio::select! {
+                packet = self.client.recv() => match packet {
+                    Ok(packet) => if let Some(stop) = self.stop_of(&packet)? { return Ok(stop) },
+                    Err(e) if is_end(&e) => return Ok(Stop::Gone),
+                    Err(e) => return Err(e.into()),
+                },
+                _ = self.exit.wait() => return Ok(Stop::Gone),
+                number = self.signals.next() => if !self.heard(number)? {
+                    return Ok(Stop::GivenUp);
+                },
+            }
+        }
+    }
+
+    /// After a failure: a program that we started is ended, one that we attached to goes on.
+    pub async fn give_up(mut self) {
+        if self.launched {
+            self.kill();
+            self.exit.wait().await;
+        } else {
+            self.let_go().await;
+        }
+    }
+
+    /// How the program ended, once it has.
+    pub async fn ending(mut self) -> Ending {
+        self.ended().await
+    }
+}
+
+/// The program gets a signal of ours, unless the terminal has given it to both of us.
+pub(super) fn forward(to: &Process, number: i32) {
+    ulpf_host::signals::passed_on();
+    let typed = matches!(number, libc::SIGINT | libc::SIGQUIT);
+    if !(typed && process::gets_keys_with_us(to.pid)) {
+        let _ = to.signal(number);
+    }
+}
+
+fn executable(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Reading maps tells a living process from a dead one, whose memory is gone already.
+fn is_alive(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
+}
+
+/// Is the memory of a stub still there? (It goes with the program, also at exec.)
+fn has_stub(pid: i32) -> bool {
+    process::mapping(pid, "/memfd:ulpf-").is_ok_and(|m| m.is_some())
+}
+
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
+}

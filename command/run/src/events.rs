@@ -1,0 +1,82 @@
+//! What the tasks that run processes tell the log, and what they ask of it: the log owns symbols and watches.
+
+use super::watches::Changes;
+use tokio::sync::oneshot;
+use ulpf_area::SharedArea;
+use ulpf_inferior::Inferior;
+use ulpf_session::armed::Armed;
+use ulpf_session::control_socket::Ask;
+use ulpf_session::memory::ProcessMemory;
+use ulpf_session::merge::Batch;
+
+/// What reaches the log. Numbers are those of lives.
+pub enum Event {
+    Hits(usize, Batch),
+    /// The ring has been read to its end.
+    NoMoreHits,
+    /// The process is stopped after its list of libraries has changed. Answer what to arm.
+    Libraries(usize, oneshot::Sender<Changes>),
+    /// Lines that the stub has for the user.
+    Notice(String),
+    /// Somebody wants to know which watches there are.
+    List(usize, oneshot::Sender<String>),
+    /// Somebody wants other watches, and the process rests.
+    Change(usize, Ask, oneshot::Sender<Planned>),
+    /// Outcome of arming the watch of that number.
+    Armed(usize, usize, Armed),
+    Forked(Box<Forked>),
+    Spawned(Box<Spawned>),
+    Entered(Entered),
+    Reexecuted(Reexecuted),
+    Ready(Ready),
+    /// The process has ended, or was detached from; or has executed itself again.
+    Ended(usize),
+}
+
+/// What is to be done for a request, or why not.
+pub type Planned = Result<(usize, Changes), String>;
+
+/// A forked child, at rest where it returns from fork.
+pub struct Forked {
+    /// Number of its parent in the log.
+    pub parent: usize,
+    pub inferior: Inferior,
+    pub on_signal: OnSignal,
+}
+
+/// A vfork child has executed the program again, and rests at its first instruction.
+pub type Spawned = Forked;
+
+/// It has come to its entry.
+pub struct Entered {
+    pub life: usize,
+    /// Where it is to run before its watches are resolved.
+    pub reply: oneshot::Sender<Option<u64>>,
+}
+
+/// The program has executed itself again, and rests at its entry.
+pub struct Reexecuted {
+    /// Its number in the log up to now.
+    pub before: usize,
+    pub shared: SharedArea,
+    /// Its new number, and where it is to run before its watches are resolved.
+    pub reply: oneshot::Sender<(usize, Option<u64>)>,
+}
+
+/// It has come there.
+pub struct Ready {
+    pub life: usize,
+    pub memory: ProcessMemory,
+    pub reply: oneshot::Sender<Changes>,
+}
+
+/// What a signal to ourselves means for a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnSignal {
+    /// The program gets it, too.
+    Forward,
+    /// We let go of the process.
+    Leave,
+    /// It is its parent's business, until the first process has ended: then as `Leave`.
+    Nothing,
+}

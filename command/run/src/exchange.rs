@@ -1,0 +1,186 @@
+//! What the stub is asked and told while its program rests: packets and their answers, monitor commands.
+
+use super::control::{Control, FIRST_HAS_ENDED, STUB_TIMEOUT, forward};
+use super::events::OnSignal;
+use super::watches::Changes;
+use anyhow::{Context, Result, bail, ensure};
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use ulpf_inject::client::Client;
+use ulpf_lib::command::reply::Backend;
+use ulpf_lib::command::{Arm, Command, Reply};
+use ulpf_session::arm;
+use ulpf_session::armed::{Armed, outcomes};
+use ulpf_session::memory::ProcessMemory;
+
+/// Commands in one `monitor` request: bytes before they are written in hex.
+const BATCH: usize = 16 << 10;
+
+impl Control {
+    /// First words: what we understand, and which signals need not be reported.
+    pub async fn greet(&mut self) -> Result<()> {
+        self.request(b"qSupported:swbreak+;hwbreak+;vContSupported+;error-message+")
+            .await?;
+        self.request(b"?").await?;
+        // All of them: none is ours.
+        let all: Vec<String> = (1..=0x97).map(|n| format!("{n:x}")).collect();
+        self.request(format!("QPassSignals:{}", all.join(";")).as_bytes())
+            .await?;
+        Ok(())
+    }
+
+    /// What the stub answers to a packet.
+    pub(super) async fn request(&mut self, packet: &[u8]) -> Result<Vec<u8>> {
+        self.follower.offered.note(packet);
+        self.answer(async |stub: &mut Client| stub.request(packet).await)
+            .await
+    }
+
+    /// What the stub answers to a monitor command.
+    pub(super) async fn command(&mut self, command: &Command) -> Result<String> {
+        self.text(&command.to_string()).await
+    }
+
+    /// What the stub answers to the text of some commands.
+    async fn text(&mut self, text: &str) -> Result<String> {
+        self.answer(async |stub: &mut Client| stub.monitor(text).await)
+            .await
+    }
+
+    /// An exchange with the stub, which may be nobody's stub at all and never answer: the program's end and
+    /// signals to us are heeded meanwhile.
+    pub(super) async fn answer<T>(
+        &mut self,
+        exchange: impl AsyncFnOnce(&mut Client) -> io::Result<T>,
+    ) -> Result<T> {
+        let mut enough = pin!(tokio::time::sleep(STUB_TIMEOUT));
+        let (pid, forwards) = (self.pid, self.on_signal == OnSignal::Forward);
+        // The signals of a program that we have started are its own; who sends a second one wants to leave.
+        let mut told = 0;
+        let mut exchange = pin!(exchange(&mut self.client));
+        loop {
+            tokio::select! {
+                biased;
+                number = self.signals.next() => {
+                    let heeded = match self.on_signal {
+                        OnSignal::Forward => {
+                            forward(&self.process, number);
+                            true
+                        }
+                        OnSignal::Leave => true,
+                        OnSignal::Nothing => FIRST_HAS_ENDED.load(Ordering::Relaxed),
+                    };
+                    if heeded {
+                        told += 1;
+                        self.leaving |= !forwards;
+                        enough.as_mut().reset(tokio::time::Instant::now() + STUB_TIMEOUT);
+                    }
+                }
+                answer = &mut exchange => return Ok(answer?),
+                _ = self.exit.wait() => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                () = &mut enough, if self.leaving || told > 1 => bail!(
+                    "the stub of process {pid} does not answer, so it is left as it is; its watches end as soon as it does"
+                ),
+            }
+        }
+    }
+
+    pub(super) async fn breakpoint(&mut self, what: u8, addr: u64) -> Result<()> {
+        let reply = self
+            .request(format!("{}0,{addr:x},1", what as char).as_bytes())
+            .await?;
+        match reply.as_slice() {
+            b"OK" => Ok(()),
+            [b'E', b'.', why @ ..] => bail!("{}", String::from_utf8_lossy(why)),
+            other => bail!("the stub answered `{}`", String::from_utf8_lossy(other)),
+        }
+    }
+
+    /// A register of the selected thread, by GDB's number.
+    pub(super) async fn register(&mut self, number: u32) -> Result<Option<u64>> {
+        let reply = self.request(format!("p{number:x}").as_bytes()).await?;
+        let bytes = ulpf_rsp::from_hex(&reply).and_then(|b| <[u8; 8]>::try_from(b).ok());
+        Ok(bytes.map(u64::from_le_bytes))
+    }
+
+    pub async fn memory(&mut self) -> Result<ProcessMemory> {
+        // fs_base is 58 in the stub's target description.
+        let thread_pointer = self.register(58).await?.filter(|p| *p != 0);
+        Ok(ProcessMemory::of(self.pid, thread_pointer)?)
+    }
+
+    /// Disarms and arms; the outcome for each watch that was to be armed.
+    pub async fn change(&mut self, changes: &Changes) -> Result<Vec<(usize, Armed)>> {
+        let disarm = changes.disarm.iter().map(|id| Command::Unwatch(*id));
+        let disarm: Vec<Command> = disarm.collect();
+        self.monitor(&disarm).await?;
+        self.monitor(&changes.filter).await?;
+        let arms: Vec<&Arm> = changes.arm.iter().map(|(_, arm)| arm).collect();
+        let mut armed = Vec::with_capacity(arms.len());
+        for (command, count) in arm::commands(&arms) {
+            let answer = self.ask(&command).await?;
+            let before = armed.len();
+            for line in answer.lines().filter(|l| !l.trim().is_empty()) {
+                outcomes(line, before + count, &mut armed)
+                    .with_context(|| format!("the stub answered `{line}`"))?;
+            }
+            let told = armed.len() - before;
+            ensure!(
+                told == count,
+                "the stub answered {told} of {count} watches: {answer}"
+            );
+        }
+        let numbers = changes.arm.iter().map(|(number, _)| *number);
+        Ok(numbers.zip(armed).collect())
+    }
+
+    /// How watches are served, and why so, in a sentence.
+    pub async fn backend(&mut self) -> Result<String> {
+        let answer = self.ask(&Command::Backend.to_string()).await?;
+        let answer = answer.trim();
+        if let Ok(Reply::Refused(refused)) = serde_json::from_str(answer) {
+            return Ok(format!("{}: {}", refused.what, refused.why));
+        }
+        let told: Backend = serde_json::from_str(answer)
+            .with_context(|| format!("the stub answered `{answer}`"))?;
+        Ok(format!("backend {}: {}", told.backend, told.why))
+    }
+
+    async fn ask(&mut self, command: &str) -> Result<String> {
+        let answer = self.text(command).await;
+        answer.context("cannot set the watches")
+    }
+
+    /// Sends commands, many at a time; one line of answer for each, in order.
+    async fn monitor(&mut self, commands: &[Command]) -> Result<Vec<String>> {
+        let mut lines = Vec::with_capacity(commands.len());
+        let commands: Vec<String> = commands.iter().map(Command::to_string).collect();
+        let mut rest = &commands[..];
+        while !rest.is_empty() {
+            let mut batch = String::new();
+            let mut taken = 0;
+            while taken < rest.len() && (taken == 0 || batch.len() + rest[taken].len() < BATCH) {
+                batch.push_str(&rest[taken]);
+                batch.push(';');
+                taken += 1;
+            }
+            rest = &rest[taken..];
+            let answer = self.ask(&batch).await?;
+            let before = lines.len();
+            lines.extend(
+                answer
+                    .lines()
+                    .filter(|l| !l.trim().is_empty())
+                    .map(str::to_string),
+            );
+            if lines.len() - before != taken {
+                bail!(
+                    "the stub answered {} of {taken} watches: {answer}",
+                    lines.len() - before
+                );
+            }
+        }
+        Ok(lines)
+    }
+}

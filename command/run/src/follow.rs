@@ -1,0 +1,236 @@
+//! Children of the program, and its own next lives: `ulpf run --follow`, and exec.
+//!
+//! A forked child gets a stub of its own and its parent's watches. Its hits come through a ring of its
+//! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
+//! something else in another one. A vfork child (posix_spawn) is first heard of when it executes it.
+
+use super::control::{Control, Reached, signals};
+use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
+use super::watches::Changes;
+use anyhow::{Context, Result, anyhow};
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::mpsc::Sender;
+use tokio::runtime::Handle;
+use ulpf_inferior::Inferior;
+use ulpf_inferior::follow::{Done, Follower};
+use ulpf_inject::StartError;
+use ulpf_inject::client::Client;
+use ulpf_inject::follow::{Child, Followed};
+use ulpf_say::say;
+use ulpf_session::memory::Auxv;
+
+/// Runs a child by a task of its own; see `log::RunChild`.
+pub fn run_child(
+    runtime: &Handle,
+    child: Forked,
+    life: usize,
+    inherited: Option<Changes>,
+    events: Sender<Event>,
+) {
+    let pid = child.inferior.pid;
+    let _entered = runtime.enter();
+    match Control::of_child(child, life) {
+        Ok(control) => drop(runtime.spawn(async move {
+            let ran = match inherited {
+                Some(changes) => control.run_child(changes, events.clone()).await,
+                None => control.run_spawned(events.clone()).await,
+            };
+            if let Err(error) = ran {
+                say!("child {pid}: {error:#}");
+                let _ = events.send(Event::Ended(life));
+            }
+        })),
+        Err(error) => {
+            say!("child {pid}: {error:#}");
+            let _ = events.send(Event::Ended(life));
+        }
+    }
+}
+
+impl Control {
+    /// The controller of a child.
+    fn of_child(forked: Forked, life: usize) -> Result<Control> {
+        let mut control = Control::new(forked.inferior, signals())?;
+        control.on_signal = forked.on_signal;
+        control.follows_forks = true;
+        control.is_child = true;
+        control.life = life;
+        Ok(control)
+    }
+
+    /// Arms what a child inherits, and lets it run.
+    async fn run_child(mut self, changes: Changes, events: Sender<Event>) -> Result<()> {
+        self.greet().await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(self.life, number, armed));
+        }
+        self.run(events, false).await.map(drop)
+    }
+
+    /// Tells the stub what we follow.
+    pub(super) async fn offer(&mut self) -> Result<()> {
+        let children: &[&str] = match self.follows_forks {
+            true => &["fork", "spawn"],
+            false => &[],
+        };
+        let offer = ulpf_inferior::follow::offer(children);
+        self.request(&offer).await?;
+        Ok(())
+    }
+
+    /// The thread that has just stopped has made child `number`, as it says. False: we were told to leave.
+    pub(super) async fn forked(&mut self, number: i32, events: &Sender<Event>) -> Result<bool> {
+        let taken = match self.child(number) {
+            Ok(child) => {
+                let mut taken = pin!(ulpf_inferior::take_child(child));
+                loop {
+                    tokio::select! {
+                        taken = &mut taken => break taken,
+                        signal = self.signals.next() => if !self.heard(signal)? {
+                            return Ok(false);
+                        },
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(inferior) => {
+                let forked = self.child_with(inferior);
+                let _ = events.send(Event::Forked(Box::new(forked)));
+            }
+            Err(error) => {
+                say!("child {number} is not watched: {error}");
+                let go = format!("vUlpfFork;{number:x}");
+                self.request(go.as_bytes()).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// What there is to take hold of, if the kernel knows it for a child.
+    fn child(&self, number: i32) -> Result<Child, StartError> {
+        let step = |e| StartError::step("take hold of the forked child", e);
+        let process = self.process.child(number);
+        let stub = self.client.stream().as_fd().try_clone_to_owned();
+        Ok(Child {
+            process: process.map_err(|stranger| step(io::Error::other(stranger)))?,
+            number,
+            parent: self.process.clone(),
+            stub: stub.map_err(step)?.into(),
+            settings: self.follower.settings,
+        })
+    }
+
+    /// A vfork child has executed something, or tried to.
+    pub(super) fn spawned(&mut self, done: Done, events: &Sender<Event>) {
+        if let Some(word) = done.last_word() {
+            // The stub waits for nothing else, so there is room.
+            let _ = self.client.stream().try_write(&word);
+        }
+        match done.how {
+            Followed::Into(inferior) => {
+                let child = self.child_with(*inferior);
+                let _ = events.send(Event::Spawned(Box::new(child)));
+            }
+            Followed::Not { program, why } | Followed::Lost { program, why } => {
+                say!("a child executes {program} and runs on unwatched: {why}");
+            }
+            Followed::Failed | Followed::Other | Followed::Ended => {}
+        }
+    }
+
+    fn child_with(&self, inferior: Inferior) -> Forked {
+        Forked {
+            parent: self.life,
+            inferior,
+            on_signal: match self.on_signal {
+                OnSignal::Leave => OnSignal::Leave,
+                _ => OnSignal::Nothing,
+            },
+        }
+    }
+
+    /// Brings a program that a child has executed to where its watches are set, and lets it run.
+    async fn run_spawned(mut self, events: Sender<Event>) -> Result<()> {
+        self.greet().await?;
+        let entry = Auxv::of(self.pid)?
+            .entry()
+            .context("the kernel did not say where the program starts")?;
+        let reached = self.run_to(entry).await?;
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let life = self.life;
+        let entered = Entered { life, reply };
+        events
+            .send(Event::Entered(entered))
+            .map_err(|_| anyhow!("the log has ended"))?;
+        let at = answer.await?;
+        if self.set_watches(reached, at, &events).await? != Reached::There {
+            let _ = events.send(Event::Ended(life));
+            return Ok(());
+        }
+        self.run(events, false).await.map(drop)
+    }
+
+    /// The same program again, from its beginning: its watches are resolved anew.
+    pub(super) async fn again(
+        &mut self,
+        inferior: Inferior,
+        events: &Sender<Event>,
+    ) -> Result<Reached> {
+        let gone = || anyhow!("the log has ended");
+        self.client = Client::new(inferior.control);
+        self.remains = inferior.remains;
+        self.greet().await?;
+        let entry = Auxv::of(self.pid)?
+            .entry()
+            .context("the kernel did not say where the program starts")?;
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let again = Reexecuted {
+            before: self.life,
+            shared: inferior.shared,
+            reply,
+        };
+        let reached = self.run_to(entry).await?;
+        events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
+        let (life, at) = answer.await?;
+        self.life = life;
+        self.set_watches(reached, at, events).await
+    }
+
+    /// From the entry on to where watches are set; there they are resolved and armed.
+    async fn set_watches(
+        &mut self,
+        mut reached: Reached,
+        at: Option<u64>,
+        events: &Sender<Event>,
+    ) -> Result<Reached> {
+        let gone = || anyhow!("the log has ended");
+        let life = self.life;
+        if let (Some(at), Reached::There) = (at, reached) {
+            reached = self.run_to(at).await?;
+        }
+        if reached != Reached::There {
+            return Ok(reached);
+        }
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let ready = Ready {
+            life,
+            memory: self.memory().await?,
+            reply,
+        };
+        events.send(Event::Ready(ready)).map_err(|_| gone())?;
+        let changes = answer.await?;
+        for (number, armed) in self.change(&changes).await? {
+            let _ = events.send(Event::Armed(life, number, armed));
+        }
+        self.offer().await?;
+        Ok(Reached::There)
+    }
+
+    pub(super) fn follower(inferior: &Inferior) -> Follower {
+        Follower::of(inferior).into_itself_only()
+    }
+}

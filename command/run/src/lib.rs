@@ -1,0 +1,310 @@
+//! `ulpf run` and `ulpf attach`: watches without a debugger.
+//!
+//! ```text
+//!   options ─▶ specs ──▶ Control: run to the entry ─▶ symbols resolve ─▶ Control: arm
+//!                                                                           │
+//!   this thread:  Log::follow (ring → lines)  ◀──Event──  task: Control::run (signals, libraries)
+//!                                                                           │
+//!   Summary ◀───────────────────────────── the program's end ◀──────────────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod changes;
+mod clock;
+mod control;
+mod events;
+mod exchange;
+mod follow;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod life;
+mod log;
+mod options;
+mod output;
+mod requests;
+mod stops;
+mod summary;
+mod watches;
+
+pub use options::{AttachArgs, RunArgs};
+
+use anyhow::{Context, Result, bail};
+use control::{Control, Reached};
+use log::Log;
+use options::WatchArgs;
+use output::Output;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write, stderr};
+use std::path::PathBuf;
+use summary::Summary;
+use ulpf_inferior::{Ending, Inferior};
+use ulpf_inject::{Launch, StartError};
+use ulpf_say::{say, told};
+use ulpf_session::armed::Armed;
+use ulpf_session::hit::log::Look;
+use ulpf_session::memory::Auxv;
+use ulpf_session::words::count;
+use ulpf_symbols::{Program, Spec};
+use watches::{Changes, Watch};
+
+/// The exit status when watches are refused, or nothing could be started.
+const REFUSED: i32 = 2;
+
+/// `ulpf run`: the exit status. Does not return when the program died by a signal: neither do we.
+pub fn run(args: &RunArgs) -> i32 {
+    let (program, rest) = args
+        .command
+        .split_first()
+        .map_or((Default::default(), &[][..]), |(p, r)| (p.clone(), r));
+    let mut launch = Launch::new(program, rest.iter().cloned());
+    launch.shell = false;
+    launch.own_group = false;
+    launch.disable_randomization = !args.aslr;
+    main(&args.watching, Target::Launch(launch))
+}
+
+/// `ulpf attach`: the exit status.
+pub fn attach(args: &AttachArgs) -> i32 {
+    main(&args.watching, Target::Attach(args.pid))
+}
+
+enum Target {
+    Launch(Launch),
+    Attach(i32),
+}
+
+fn main(options: &WatchArgs, target: Target) -> i32 {
+    if let Err(why) = options.backend.check() {
+        say!("{why}");
+        return REFUSED;
+    }
+    let launched = matches!(target, Target::Launch(_));
+    match watch(options, target) {
+        Ok(Ending::Exited(status)) => status,
+        Ok(Ending::Killed(signal)) if launched => ulpf_host::sys::die_by(signal),
+        Ok(_) => 0,
+        Err(error) => {
+            // Already told in detail when there is nothing to say.
+            let text = format!("{error:#}");
+            if !text.is_empty() {
+                say!("{text}");
+            }
+            REFUSED
+        }
+    }
+}
+
+/// The status that shells and env(1) use for programs that cannot be run.
+fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => 127,
+        std::io::ErrorKind::PermissionDenied => 126,
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => 126,
+        _ => otherwise,
+    }
+}
+
+/// The path of a program that is a script.
+fn script(program: &OsStr) -> Option<String> {
+    let path = std::env::var_os("PATH").filter(|_| !program.as_encoded_bytes().contains(&b'/'));
+    let folders = path.iter().flat_map(std::env::split_paths);
+    let found = std::iter::once(PathBuf::new())
+        .chain(folders)
+        .map(|f| f.join(program))
+        .find(|f| f.is_file())?;
+    let mut start = [0; 2];
+    File::open(&found)
+        .and_then(|mut file| file.read_exact(&mut start))
+        .ok()?;
+    (&start == b"#!").then(|| found.display().to_string())
+}
+
+fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
+    output::speak_as(options);
+    let specs = watches::specs(options)?;
+    let mut output = Output::open(options)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let launched = matches!(target, Target::Launch(_));
+    let script = match &target {
+        Target::Launch(launch) => script(&launch.program),
+        Target::Attach(_) => None,
+    };
+    let settings = options.settings();
+    let (inferior, signals) = runtime.block_on(async {
+        let signals = control::signals();
+        let inferior = match target {
+            Target::Launch(launch) => ulpf_inferior::start(Launch { settings, ..launch }).await,
+            Target::Attach(pid) => ulpf_inferior::attach(pid, settings).await,
+        };
+        (inferior, signals)
+    });
+    let inferior: Inferior = match inferior {
+        Ok(inferior) => inferior,
+        Err(StartError::ExitedEarly {
+            code,
+            exec_error: Some(error),
+        }) => {
+            let why = error
+                .source
+                .raw_os_error()
+                .map_or_else(|| error.source.to_string(), ulpf_host::errno::errno_text);
+            say!("cannot run {}: {why}", error.program);
+            return Ok(Ending::Exited(exec_status(&error.source, code)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let started = clock::Start::now();
+    for warning in &inferior.warnings {
+        say!("{warning}");
+    }
+    let shared = inferior.shared.clone();
+    let mut control = runtime.block_on(async { Control::new(inferior, signals) })?;
+    let pid = control.pid;
+    let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
+    let (program, mut watches, changes) = match prepared {
+        Ok(Ok(ready)) => ready,
+        Ok(Err(Reached::Left)) => return Ok(Ending::Unknown),
+        Ok(Err(_)) => return Ok(runtime.block_on(ended_early(control))),
+        Err(error) => return runtime.block_on(not_begun(control, error)),
+    };
+    match runtime.block_on(control.change(&changes)) {
+        Ok(outcomes) => outcomes
+            .into_iter()
+            .for_each(|(number, armed)| watches[number].armed = armed),
+        Err(error) => return runtime.block_on(not_begun(control, error)),
+    }
+    if options.verbose {
+        say!("{}", runtime.block_on(control.backend())?);
+    }
+    output.start(&watches, pid, options);
+    let refused = watches
+        .iter()
+        .filter(|w| matches!(w.armed, Armed::No(_)))
+        .count();
+    if let (1.., Some(script)) = (refused, &script) {
+        let interpreter = program
+            .executable()
+            .map_or("its interpreter", |m| m.object.name());
+        say!(
+            "{script} is a script: names are looked up in {interpreter}, which runs it; name the program itself"
+        );
+    }
+    if refused > 0 && !options.keep_going {
+        say!(
+            "{} refused; nothing was run (--keep-going runs with the others)",
+            count(refused as u64, "watch")
+        );
+        runtime.block_on(control.give_up());
+        return Err(told());
+    }
+    let pending = watches.iter().any(Watch::follows_libraries);
+    let plan = log::Plan {
+        specs: watches.iter().map(|w| w.spec.clone()).collect(),
+        how: watches::how(options),
+        at: options.at.clone(),
+        follow: options.follow,
+    };
+    let handle = runtime.handle().clone();
+    let run_child = Box::new(move |child, life, inherited, events| {
+        follow::run_child(&handle, child, life, inherited, events);
+    });
+    let mut log = Log::new(started.clock(), plan, output, run_child);
+    control.follows_forks = options.follow;
+    log.begin(pid, shared, program, watches);
+    if options.held {
+        ulpf_host::sys::stop_here();
+    }
+    let task = runtime.spawn(control.run(log.sender(), pending));
+    log.follow();
+    let control = runtime.block_on(task);
+    let seconds = started.elapsed().as_secs_f64();
+    let several = options.follow || log.lives.len() > 1;
+    let summaries: Vec<Summary> = log
+        .lives
+        .iter()
+        .map(|life| Summary {
+            process: several.then_some((life.pid, life.parent)),
+            after_exec: life.after_exec,
+            ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
+        })
+        .collect();
+    if let Look::Json = log.output.look {
+        for summary in &summaries {
+            log.output.write(&mut summary.json());
+        }
+    }
+    if let Some(error) = log.output.broken() {
+        say!("the log is incomplete: {error}");
+    }
+    if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
+        for summary in &summaries {
+            let _ = stderr().write_all(summary.text(options.summary).as_bytes());
+        }
+    }
+    match control {
+        Ok(Ok(ending)) => Ok(ending),
+        Ok(Err(error)) => Err(error.context("the program could not be followed to its end")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn ended_early(control: Control) -> Ending {
+    say!("the program ended before the watches could be set");
+    control.ending().await
+}
+
+/// The watches could not be set; perhaps because the program has ended meanwhile.
+async fn not_begun(mut control: Control, error: anyhow::Error) -> Result<Ending> {
+    if control.has_ended(&error).await {
+        return Ok(ended_early(control).await);
+    }
+    control.give_up().await;
+    Err(error)
+}
+
+type Ready = (Program, Vec<Watch>, Changes);
+
+/// Brings the program to where watches are set, and resolves them; or it does not come there.
+async fn prepare(
+    control: &mut Control,
+    options: &WatchArgs,
+    specs: Vec<Spec>,
+    launched: bool,
+) -> Result<Result<Ready, Reached>> {
+    control.greet().await?;
+    let pid = control.pid;
+    if launched {
+        let entry = Auxv::of(pid)?
+            .entry()
+            .context("the kernel did not say where the program starts")?;
+        match control.run_to(entry).await? {
+            Reached::There => {}
+            before => return Ok(Err(before)),
+        }
+    }
+    let mut program = Program::of_process(pid)?;
+    if let Some(name) = &options.at {
+        let addr = program.function(name).with_context(|| {
+            format!("--at: there is no function `{name}` in the program or its libraries")
+        })?;
+        match control.run_to(addr).await? {
+            Reached::There => {}
+            before => return Ok(Err(before)),
+        }
+        program.refresh_from_process(pid)?;
+    }
+    let memory = control.memory().await?;
+    let (watches, changes) = watches::resolve_all(specs, &program, &memory, watches::how(options));
+    if ulpf_host::signals::told_to_end() {
+        if !launched {
+            control.let_go().await;
+            return Ok(Err(Reached::Left));
+        }
+        bail!("told to end while debug information was being read; nothing was run");
+    }
+    Ok(Ok((program, watches, changes)))
+}

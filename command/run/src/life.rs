@@ -1,0 +1,79 @@
+//! A process as the log knows it: its rings, symbols and watches.
+
+use super::watches::Watch;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use ulpf_area::SharedArea;
+use ulpf_session::armed::Armed;
+use ulpf_session::hit::log::{Formatter, Look};
+use ulpf_session::merge::Flow;
+use ulpf_symbols::Program;
+
+/// A process from its start, its fork or its last exec to its end.
+pub struct Life {
+    pub pid: i32,
+    /// The process that it was forked from.
+    pub parent: Option<i32>,
+    /// It has executed itself.
+    pub after_exec: bool,
+    pub shared: SharedArea,
+    pub program: Program,
+    /// All watches, in the order given.
+    pub watches: Vec<Watch>,
+    pub formatter: Formatter,
+    pub by_id: HashMap<u32, usize>,
+    pub lost: u64,
+    /// The user knows that its rings hold what no writer of ours has written.
+    pub damaged: bool,
+    pub last_refresh: Option<Instant>,
+    pub flow: Flow,
+}
+
+impl Life {
+    pub fn new(
+        pid: i32,
+        shared: SharedArea,
+        program: Program,
+        watches: Vec<Watch>,
+        look: Look,
+    ) -> Life {
+        let mut life = Life {
+            pid,
+            parent: None,
+            after_exec: false,
+            shared,
+            program,
+            watches,
+            formatter: Formatter::new(look),
+            by_id: HashMap::new(),
+            lost: 0,
+            damaged: false,
+            last_refresh: None,
+            flow: Flow::default(),
+        };
+        for number in 0..life.watches.len() {
+            life.know(number);
+        }
+        life
+    }
+
+    pub fn know(&mut self, number: usize) {
+        if let Armed::Yes(id) = self.watches[number].armed {
+            self.by_id.entry(id).or_insert(number);
+        }
+    }
+
+    /// Its ring is read to the end.
+    pub fn finish(&self) {
+        self.flow.finish.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
+    pub fn refresh(&mut self) {
+        if matches!(self.program.refresh_from_process(self.pid), Ok(true)) {
+            self.formatter.forget_places();
+        }
+        self.last_refresh = Some(Instant::now());
+    }
+}

@@ -1,0 +1,371 @@
+//! Writes the log.
+//!
+//! ```text
+//!   ring::read (thread) ──Hits──┐
+//!   Control::run (task) ──Event─┴──▶ Log::follow (the main thread) ──▶ stderr, FILE
+//! ```
+//!
+//! With `--follow` there are several processes, and exec begins a new life of one: each life has a
+//! ring, symbols and watches of its own.
+//!
+//! Hits that the ring lost are counted, shown where they happened, and repeated in the summary. The
+//! main thread owns the symbols, which is why libraries that appear later are resolved here. What
+//! the control task sends before it resumes the program arrives before the hits that follow.
+
+use super::changes;
+use super::clock::Clock;
+use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
+use super::life::Life;
+use super::output::Output;
+use super::watches::{self, Changes, Watch};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::Duration;
+use ulpf_area::SharedArea;
+use ulpf_host::foreign::text::Text;
+use ulpf_host::process;
+use ulpf_lib::command::How;
+use ulpf_lib::ring::{Hit, hit_flags};
+use ulpf_say::{json, say};
+use ulpf_session::armed::Armed;
+use ulpf_session::hit::log::{Look, Record, When};
+use ulpf_session::merge;
+use ulpf_session::words::count;
+use ulpf_symbols::{Program, Spec};
+
+/// What the log needs to begin with a process, and to know about the others.
+pub struct Plan {
+    pub specs: Vec<Spec>,
+    /// `watches::how`.
+    pub how: How,
+    /// `--at`
+    pub at: Option<String>,
+    /// Children are watched as well: lines name the process.
+    pub follow: bool,
+}
+
+/// Lines are handed to the system in pieces of about this size.
+const CHUNK: usize = 64 << 10;
+
+/// Lets a child run that has a life of this number, with what it inherits; `None`: it has executed the program
+/// again, and its watches are resolved anew.
+pub type RunChild = Box<dyn Fn(Forked, usize, Option<Changes>, Sender<Event>)>;
+
+pub struct Log {
+    clock: Clock,
+    plan: Plan,
+    pub lives: Vec<Life>,
+    pub output: Output,
+    run_child: RunChild,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Log {
+    pub fn new(clock: Clock, plan: Plan, output: Output, run_child: RunChild) -> Log {
+        let (sender, events) = std::sync::mpsc::channel();
+        Log {
+            clock,
+            plan,
+            lives: Vec::new(),
+            output,
+            run_child,
+            sender,
+            events,
+            readers: Vec::new(),
+        }
+    }
+
+    /// For whoever has something to tell.
+    pub fn sender(&self) -> Sender<Event> {
+        self.sender.clone()
+    }
+
+    /// Begins with a process; its number.
+    pub fn begin(
+        &mut self,
+        pid: i32,
+        shared: SharedArea,
+        program: Program,
+        watches: Vec<Watch>,
+    ) -> usize {
+        let life = Life::new(pid, shared, program, watches, self.output.look);
+        let (number, sender) = (self.lives.len(), self.sender.clone());
+        let (source, flow) = (life.shared.clone(), life.flow.clone());
+        self.lives.push(life);
+        self.readers.push(std::thread::spawn(move || {
+            merge::read(&source, &flow, |batch| {
+                sender.send(Event::Hits(number, batch)).is_ok()
+            });
+            let _ = sender.send(Event::NoMoreHits);
+        }));
+        number
+    }
+
+    /// Writes hits until all processes have ended and their rings are empty.
+    pub fn follow(&mut self) {
+        let mut text = String::with_capacity(2 * CHUNK);
+        let mut done = 0;
+        while done < self.lives.len() {
+            let event = match self.events.try_recv() {
+                Ok(event) => event,
+                Err(TryRecvError::Empty) => {
+                    // Nothing to do: let people see what there is.
+                    self.output.write(&mut text);
+                    match self.events.recv() {
+                        Ok(event) => event,
+                        Err(_) => break,
+                    }
+                }
+                Err(TryRecvError::Disconnected) => break,
+            };
+            match event {
+                Event::Hits(life, batch) => {
+                    for hit in &batch.hits {
+                        self.lose(life, hit.lost, &mut text);
+                        self.hit(life, hit, &mut text);
+                        if text.len() >= CHUNK {
+                            self.output.write(&mut text);
+                        }
+                    }
+                    self.lose(life, batch.lost, &mut text);
+                    self.damaged(life, batch.damaged, &mut text);
+                }
+                Event::NoMoreHits => done += 1,
+                Event::Libraries(life, reply) => {
+                    let how = self.plan.how;
+                    let life = &mut self.lives[life];
+                    life.refresh();
+                    let (program, watches) = (&life.program, &mut life.watches);
+                    let changes = watches::follow_libraries(watches, program, life.pid, how);
+                    let _ = reply.send(changes);
+                }
+                Event::Notice(lines) => self.notice(&lines, &mut text),
+                Event::List(life, reply) => drop(reply.send(changes::list(&self.lives[life]))),
+                Event::Change(life, ask, reply) => {
+                    let life = &mut self.lives[life];
+                    life.refresh();
+                    let _ = reply.send(changes::plan(life, &ask, self.plan.how));
+                }
+                Event::Armed(life, number, armed) => {
+                    let life = &mut self.lives[life];
+                    life.watches[number].armed = armed;
+                    life.know(number);
+                }
+                Event::Forked(forked) => self.forked(*forked, &mut text),
+                Event::Spawned(spawned) => self.spawned(*spawned, &mut text),
+                Event::Entered(entered) => self.entered(entered),
+                Event::Reexecuted(again) => self.again(again, &mut text),
+                Event::Ready(ready) => self.ready(ready),
+                Event::Ended(life) => {
+                    self.lives[life].finish();
+                }
+            }
+        }
+        self.output.write(&mut text);
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+    }
+
+    /// A child begins with its parent's watches.
+    fn forked(&mut self, forked: Forked, text: &mut String) {
+        let parent = &self.lives[forked.parent];
+        let (program, from) = (parent.program.forked(), parent.pid);
+        let (watches, changes) = watches::inherit(&parent.watches, self.plan.how);
+        let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
+        let life = self.begin(pid, shared, program, watches);
+        self.lives[life].parent = Some(from);
+        // Numbers are the parent's until its own stub has given others.
+        self.lives[life].by_id.clear();
+        self.tell_of_fork(pid, from, text);
+        (self.run_child)(forked, life, Some(changes), self.sender());
+    }
+
+    /// A child that begins with a program of its own, the same as its parent's.
+    fn spawned(&mut self, spawned: Spawned, text: &mut String) {
+        let from = self.lives[spawned.parent].pid;
+        let (pid, shared) = (spawned.inferior.pid, spawned.inferior.shared.clone());
+        let life = self.begin(pid, shared, Program::default(), Vec::new());
+        (self.lives[life].parent, self.lives[life].after_exec) = (Some(from), true);
+        self.tell_of_fork(pid, from, text);
+        self.tell_of_exec(pid, text);
+        (self.run_child)(spawned, life, None, self.sender());
+    }
+
+    fn entered(&mut self, entered: Entered) {
+        let life = &mut self.lives[entered.life];
+        life.program = Program::of_process(life.pid).unwrap_or_default();
+        let at = self.plan.at.as_ref();
+        let _ = entered
+            .reply
+            .send(at.and_then(|name| life.program.function(name)));
+    }
+
+    fn tell_of_fork(&self, pid: i32, parent: i32, text: &mut String) {
+        if self.output.look == Look::Json {
+            let fork = Remark {
+                pid: Some(pid),
+                parent: Some(parent),
+                ..Remark::of("fork")
+            };
+            json::append(text, &fork);
+        }
+    }
+
+    fn tell_of_exec(&self, pid: i32, text: &mut String) {
+        if self.output.look == Look::Json {
+            let exec = Remark {
+                pid: Some(pid),
+                ..Remark::of("exec")
+            };
+            json::append(text, &exec);
+        }
+    }
+
+    /// The same program from its beginning.
+    fn again(&mut self, again: Reexecuted, text: &mut String) {
+        let before = &self.lives[again.before];
+        let (pid, parent) = (before.pid, before.parent);
+        let program = Program::of_process(pid).unwrap_or_default();
+        let at = self
+            .plan
+            .at
+            .as_ref()
+            .and_then(|name| program.function(name));
+        let life = self.begin(pid, again.shared, program, Vec::new());
+        (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
+        self.tell_of_exec(pid, text);
+        self.lives[again.before].finish();
+        let _ = again.reply.send((life, at));
+    }
+
+    fn ready(&mut self, ready: Ready) {
+        let life = &mut self.lives[ready.life];
+        life.refresh();
+        let specs = self.plan.specs.clone();
+        let (watches, changes) =
+            watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
+        // In one that was killed meanwhile nothing can be found, and nothing needs to.
+        let alive = process::is_alive(life.pid);
+        let news = |w: &&Watch| alive && w.spec.problem().is_none();
+        for watch in watches.iter().filter(news) {
+            if let Armed::No(problem) = &watch.armed
+                && !changes
+                    .arm
+                    .iter()
+                    .any(|(n, _)| watches[*n].spec.text == watch.spec.text)
+            {
+                say!("after exec: {problem}");
+            }
+        }
+        life.watches = watches;
+        let _ = ready.reply.send(changes);
+    }
+
+    fn hit(&mut self, life: usize, hit: &Hit, text: &mut String) {
+        if self.output.quiet || self.output.changes_only && hit.flags & hit_flags::SILENT != 0 {
+            return;
+        }
+        let life = &mut self.lives[life];
+        // Watches of somebody else (a debugger) share the ring.
+        let Some(&number) = life.by_id.get(&hit.watch) else {
+            return;
+        };
+        if life.program.module_at(hit.pc).is_none()
+            && life
+                .last_refresh
+                .is_none_or(|t| t.elapsed() > Duration::from_millis(200))
+        {
+            life.refresh();
+        }
+        let when = When::Since(self.clock.nanos(hit.time));
+        let pid = self.plan.follow.then_some(life.pid);
+        if let Some(watched) = &life.watches[number].watched {
+            let record = Record {
+                hit,
+                pid,
+                when,
+                number,
+                watch: watched,
+            };
+            life.formatter.hit(text, &record, &life.program);
+        }
+    }
+
+    fn notice(&mut self, lines: &str, text: &mut String) {
+        for line in lines.lines() {
+            if self.output.look == Look::Json {
+                let notice = Remark {
+                    text: Some(line),
+                    ..Remark::of("notice")
+                };
+                json::append(text, &notice);
+            } else {
+                let _ = writeln!(text, "            ({})", Text(line));
+            }
+        }
+    }
+
+    /// Said once: there may be any number of them.
+    fn damaged(&mut self, life: usize, n: u64, text: &mut String) {
+        let life = &mut self.lives[life];
+        if n == 0 || std::mem::replace(&mut life.damaged, true) || self.output.quiet {
+            return;
+        }
+        let said = format!(
+            "process {} has written over the memory in which its hits are kept: here is one from the future, and none of its hits from now on can be relied on",
+            life.pid
+        );
+        self.notice(&said, text);
+    }
+
+    fn lose(&mut self, life: usize, n: u64, text: &mut String) {
+        let lost = &mut self.lives[life].lost;
+        *lost = lost.saturating_add(n);
+        if n == 0 || self.output.quiet {
+            return;
+        }
+        if self.output.look == Look::Json {
+            let lost = Remark {
+                count: Some(n),
+                ..Remark::of("lost")
+            };
+            json::append(text, &lost);
+        } else {
+            let _ = writeln!(
+                text,
+                "            ({} lost here: they came faster than this log is written)",
+                count(n, "hit")
+            );
+        }
+    }
+}
+
+/// What stands between hits in a log of JSON (docs/json.md).
+#[derive(Serialize)]
+struct Remark<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+}
+
+impl Remark<'_> {
+    fn of(what: &'static str) -> Self {
+        Remark {
+            r#type: what,
+            pid: None,
+            parent: None,
+            text: None,
+            count: None,
+        }
+    }
+}

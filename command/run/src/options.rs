@@ -1,0 +1,148 @@
+//! The command lines of `ulpf run` and `ulpf attach`.
+
+use clap::Args;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use ulpf_inject::backend::Backend;
+use ulpf_inject::placement::Placement;
+use ulpf_inject::settings::Settings;
+
+const SPECS: &str = "\
+WATCHES (SPEC)
+  counter                 a variable: global, static, class member, ns::var, crate::module::STATIC
+  node.next  p->x  *p     fields and pointers; pointers are followed once, when the watches are set
+  tab[3]  tab[0..16]      an element; elements 0 to 15 (0..=15 is the same, [..] is all)
+  grid[1][2].x            all of it combined
+  file.c:name             the static `name` of that source file
+  libfoo`name             the `name` of that library; watched as soon as it is loaded
+  0x7fffe000:64           64 bytes at an address
+  *buf:256  buf+16:8      256 bytes from where buf points; 8 bytes, 16 bytes into buf
+  heap                    all that the program allocates, now and later ([heap] where a variable has that name)
+  …:r  …:w  …:rw          reads, writes (default), both
+
+WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
+  total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
+                          $tid $pid $addr $len $hits $pc $reads $writes, registers ($rax)
+  total changed           only accesses that leave another value
+  total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
+  total outside libfoo    by any other
+  buf called from parse   by a function that parse has called: memcpy, a system call's wrapper
+                          (called outside: by others)
+  total thread main       by this thread (or a number)
+  total skip 10 count 5   of the hits that are left: from the 11th on, five of them
+
+Variables are found through debug information (-g), else in the symbol table. With --json each line
+is one object; docs/json.md describes them.
+
+The exit status is the program's (a fatal signal is ours, too); 2: nothing was watched: a watch was
+refused or the start failed; 126, 127: it cannot be executed, was not found. `attach`: 0 after Ctrl-C,
+or if it was killed.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SPECS)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub watching: WatchArgs,
+
+    /// Keep address space randomization on; otherwise addresses are the same in every run, as under
+    /// a debugger
+    #[arg(long)]
+    pub aslr: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SPECS)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub watching: WatchArgs,
+
+    /// Process to watch; Ctrl-C ends the watching and leaves the program running
+    pub pid: i32,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct WatchArgs {
+    /// Watch this; may be repeated
+    #[arg(short, long = "watch", value_name = "SPEC")]
+    pub watch: Vec<String>,
+
+    /// Watch what this file lists, one SPEC a line; # starts a comment
+    #[arg(long, value_name = "FILE")]
+    pub watch_file: Vec<PathBuf>,
+
+    /// Write the hits to FILE instead of standard error; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// JSON lines instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Log up to N callers with each hit (by unwind tables; in code without them, by frame pointers)
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub backtrace: Option<u8>,
+
+    /// Leave out writes that store the value that was there (they are still counted)
+    #[arg(long)]
+    pub changes_only: bool,
+
+    /// Set the watches when this function is first reached, instead of at the program's entry
+    #[arg(long, value_name = "FUNCTION")]
+    pub at: Option<String>,
+
+    /// Where the watches live
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
+    pub placement: Placement,
+
+    /// How accesses to watched pages come to us
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub backend: Backend,
+
+    /// Leave the program's code as it is: hot instructions are not patched, and cost a signal each time
+    #[arg(long)]
+    pub no_patch: bool,
+
+    /// Watch the children that the program forks, too, and those that execute it again (posix_spawn),
+    /// until the last one has ended
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Go on with the other watches when some are refused
+    #[arg(long)]
+    pub keep_going: bool,
+
+    /// Count only: no line per hit
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Say how the watches are served (backend), and why so
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// List every watch in the summary at the end, also those without hits
+    #[arg(long, overrides_with = "no_summary")]
+    pub summary: bool,
+
+    /// Stop ourselves when the watches are set, and let the program run when we are continued; nothing
+    /// to watch is not an error (`ulpf top` adds watches)
+    #[arg(long, hide = true)]
+    pub held: bool,
+
+    /// No summary at the end
+    #[arg(long)]
+    pub no_summary: bool,
+}
+impl WatchArgs {
+    /// What goes with the program.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            placement: self.placement,
+            backend: self.backend,
+            no_patch: self.no_patch,
+        }
+    }
+}

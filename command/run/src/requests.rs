@@ -1,0 +1,64 @@
+//! What others ask of us while the program runs over the control socket: `ulpf top` adds watches, switches them off and
+//! on, takes them away.
+//!
+//! ```text
+//!   socket ──Asked──▶ Control: interrupt, at rest ──Event::Change──▶ Log: resolve ──Changes──▶ Control: arm
+//! ```
+//! The program rests for as long as that takes. A list needs no rest: the log knows.
+
+use super::control::Control;
+use super::events::Event;
+use anyhow::{Result, anyhow};
+use serde_json::json;
+use std::sync::mpsc::Sender;
+use tokio::sync::oneshot;
+use ulpf_lib::command::Command;
+use ulpf_session::armed::Armed;
+use ulpf_session::control_socket::serve::Asked;
+use ulpf_session::control_socket::{Ask, refusal};
+use ulpf_session::listing::{MOST_SITES, sites};
+
+impl Control {
+    /// Somebody asks something.
+    pub(super) async fn asked(&mut self, asked: Asked, events: &Sender<Event>) -> Result<()> {
+        if asked.ask == Ask::List {
+            let _ = events.send(Event::List(self.life, asked.reply));
+            return Ok(());
+        }
+        self.waiting.push(asked);
+        self.client.interrupt()?;
+        Ok(())
+    }
+
+    /// The program rests: now what was asked for can be done.
+    pub(super) async fn serve(&mut self, events: &Sender<Event>) -> Result<()> {
+        for asked in std::mem::take(&mut self.waiting) {
+            if asked.ask == Ask::Sites {
+                let lines = self.command(&Command::PatchSites(MOST_SITES)).await?;
+                let _ = asked.reply.send(sites(&lines));
+                continue;
+            }
+            let (reply, answer) = oneshot::channel();
+            let change = Event::Change(self.life, asked.ask, reply);
+            events
+                .send(change)
+                .map_err(|_| anyhow!("the log has ended"))?;
+            let (number, changes) = match answer.await? {
+                Ok(planned) => planned,
+                Err(why) => {
+                    let _ = asked.reply.send(refusal(why));
+                    continue;
+                }
+            };
+            let mut answer = json!({"watch": number + 1}).to_string();
+            for (number, armed) in self.change(&changes).await? {
+                if let Armed::No(problem) = &armed {
+                    answer = refusal(problem);
+                }
+                let _ = events.send(Event::Armed(self.life, number, armed));
+            }
+            let _ = asked.reply.send(answer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! What the stub's packets say, and those that resume.
+
+use ulpf_inferior::follow::child_in;
+
+/// GDB's number for SIGTRAP, and for the interrupt that we ask for ourselves.
+pub const TRAP: u8 = 5;
+pub const INTERRUPT: u8 = 2;
+
+/// Why the stub says that the program has stopped.
+pub enum Stop {
+    /// GDB signal number, thread as the protocol writes it.
+    Signal { signal: u8, thread: String },
+    /// The thread has made this child, which waits.
+    Forked { child: i32, vfork: bool },
+    /// It has ended.
+    Gone,
+    /// It does not come to rest, and the user wants to leave all the same.
+    GivenUp,
+}
+
+/// Resumes everything, with `signal` for the thread that it stopped.
+pub fn pass_on(signal: u8, thread: &str) -> String {
+    match (signal, thread) {
+        (0, _) => "vCont;c".into(),
+        (_, "") => format!("vCont;C{signal:02x}"),
+        _ => format!("vCont;C{signal:02x}:{thread};c"),
+    }
+}
+
+/// What the stub has to say to the user.
+pub fn console(packet: &[u8]) -> Option<String> {
+    let text = ulpf_rsp::from_hex(packet.strip_prefix(b"O")?)?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Reads a stop reply; `None` for packets that are none (console output).
+pub fn stop_of(packet: &[u8]) -> Option<Stop> {
+    match packet {
+        [kind @ (b'T' | b'S'), high, low, rest @ ..] => {
+            let signal = ulpf_rsp::hex_digit(*high)? << 4 | ulpf_rsp::hex_digit(*low)?;
+            if let Some((child, vfork)) = child_in(packet) {
+                return Some(Stop::Forked { child, vfork });
+            }
+            let fields = std::str::from_utf8(rest).unwrap_or("");
+            let thread = fields
+                .split(';')
+                .find_map(|f| f.strip_prefix("thread:"))
+                .filter(|_| *kind == b'T');
+            Some(Stop::Signal {
+                signal,
+                thread: thread.unwrap_or("").to_string(),
+            })
+        }
+        [b'W' | b'X', ..] => Some(Stop::Gone),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_replies() {
+        match stop_of(b"T0bthread:p12.34;core:1;").unwrap() {
+            Stop::Signal { signal, thread } => {
+                assert_eq!((signal, thread.as_str()), (11, "p12.34"));
+                assert_eq!(pass_on(signal, &thread), "vCont;C0b:p12.34;c");
+            }
+            _ => panic!(),
+        }
+        assert!(matches!(
+            stop_of(b"S05"),
+            Some(Stop::Signal { signal: 5, .. })
+        ));
+        assert!(matches!(stop_of(b"W00"), Some(Stop::Gone)));
+        assert!(stop_of(b"O48").is_none());
+        assert!(stop_of(b"Tzz").is_none());
+        assert_eq!(pass_on(0, "1"), "vCont;c");
+    }
+}

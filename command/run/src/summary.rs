@@ -1,0 +1,421 @@
+//! What is said at the end: counts per watch, totals, losses.
+
+use super::watches::Watch;
+use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde_json::value::RawValue;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+use ulpf_area::SharedArea;
+use ulpf_host::foreign::text::Text;
+use ulpf_lib::ring::{SharedHeader, Unpatched};
+use ulpf_say::json::{self, Address};
+use ulpf_session::armed::Armed;
+use ulpf_session::words::count;
+
+/// Watches without a hit are listed one by one only up to this many.
+const LIST_IDLE: usize = 24;
+
+/// Why there were faults is told from here on.
+const MANY_FAULTS: u64 = 10_000;
+
+/// The counters of one watch, read once.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub number: usize,
+    pub name: String,
+    pub addr: u64,
+    pub len: u64,
+    pub kind: &'static str,
+    pub hits: u64,
+    pub silent: u64,
+    /// Hits that its filter has rejected.
+    pub filtered: u64,
+    pub false_positives: u64,
+    /// In a debug register at the end.
+    pub register: bool,
+    /// Hits that a debug register has reported.
+    pub traps: u64,
+    /// Why it was not watched.
+    pub refused: Option<String>,
+    /// Its memory was gone at the end.
+    pub gone: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub rows: Vec<Row>,
+    pub lost: u64,
+    pub faults: u64,
+    pub false_positives: u64,
+    pub slow: u64,
+    /// Of the faults: by why a patch has not spared them.
+    pub unpatched: Vec<(&'static str, u64)>,
+    pub syscalls: u64,
+    pub seconds: f64,
+    /// Where there are several: the process, and the one that it was forked from.
+    pub process: Option<(i32, Option<i32>)>,
+    pub after_exec: bool,
+}
+
+impl Summary {
+    pub fn read(watches: &[Watch], shared: &SharedArea, lost: u64, seconds: f64) -> Summary {
+        let header = shared.header();
+        let shown = |(_, w): &(usize, &Watch)| !w.deleted || !w.past.is_empty();
+        let rows = watches.iter().enumerate().filter(shown);
+        let rows = rows.map(|(number, watch)| {
+            let mut row = Row {
+                number: number + 1,
+                name: watch.spec.text.clone(),
+                ..Row::default()
+            };
+            if let Some(watched) = &watch.watched {
+                (row.addr, row.len) = (watched.addr, watched.len);
+            }
+            row.kind = watch.spec.kind.word();
+            let ids = watch.past.iter().chain(match &watch.armed {
+                Armed::Yes(id) => Some(id),
+                _ => None,
+            });
+            for id in ids {
+                let counters = shared.counters(*id);
+                let (hits, silent) = shared.hits(*id);
+                // The program may have written anything there.
+                let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+                add(&mut row.hits, hits);
+                add(&mut row.silent, silent);
+                add(&mut row.filtered, counters.filtered.load(Relaxed));
+                add(
+                    &mut row.false_positives,
+                    counters.false_positives.load(Relaxed),
+                );
+                row.gone = counters.gone.load(Relaxed) != 0;
+                add(&mut row.traps, counters.traps.load(Relaxed));
+                row.register = counters.placement.load(Relaxed) != 0;
+            }
+            row.refused = match &watch.armed {
+                Armed::No(problem) => Some(problem.to_string()),
+                Armed::Pending(_) if watch.past.is_empty() => {
+                    Some("its library was never loaded".into())
+                }
+                _ => None,
+            };
+            row
+        });
+        let unpatched = |header: &SharedHeader| {
+            let counted = header.unpatched.iter().map(|n| n.load(Relaxed));
+            let named = Unpatched::ALL.iter().map(|why| why.why()).zip(counted);
+            let mut some: Vec<_> = named.filter(|(_, n)| *n > 0).collect();
+            some.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+            some
+        };
+        Summary {
+            rows: rows.collect(),
+            lost,
+            faults: header.faults.load(Relaxed),
+            false_positives: header.all_false_positives(shared.areas()),
+            slow: header.slow.load(Relaxed),
+            unpatched: unpatched(header),
+            syscalls: header.syscalls.load(Relaxed),
+            seconds,
+            process: None,
+            after_exec: false,
+        }
+    }
+
+    /// For people. `all`: also every watch without a hit.
+    pub fn text(&self, all: bool) -> String {
+        let mut out = String::new();
+        let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
+        let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
+        let filtered = sum(|r| r.filtered);
+        let _ = writeln!(
+            out,
+            "ulpf: {}{} on {}, {}, {}{} in {:.3} s",
+            match self.process {
+                None => String::new(),
+                Some((pid, _)) if self.after_exec => format!("process {pid} after exec: "),
+                Some((pid, None)) => format!("process {pid}: "),
+                Some((pid, Some(parent))) => format!("process {pid}, forked by {parent}: "),
+            },
+            count(hits, "hit"),
+            count(self.rows.len() as u64, "watch"),
+            count(silent, "silent store"),
+            match filtered {
+                0 => String::new(),
+                n => format!("{n} filtered out, "),
+            },
+            count(self.false_positives, "false positive"),
+            self.seconds
+        );
+        let idle = self
+            .rows
+            .iter()
+            .filter(|r| r.hits == 0 && r.refused.is_none())
+            .count();
+        let shown =
+            |row: &&Row| row.refused.is_none() && (all || row.hits > 0 || idle <= LIST_IDLE);
+        let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
+        // Only where there is something to show.
+        let column = |text: &str| match filtered {
+            0 => String::new(),
+            _ => format!("{text:>10} "),
+        };
+        if !rows.is_empty() {
+            let width = rows
+                .iter()
+                .map(|r| r.len.to_string().len())
+                .max()
+                .unwrap_or(0)
+                .max(6);
+            let _ = writeln!(
+                out,
+                "{:>12} {:>10} {}{:>10}  kind  {:<8}  {:<14} {:>width$}  watch",
+                "hits",
+                "silent",
+                column("filtered"),
+                "false",
+                "place",
+                "address",
+                "length"
+            );
+            for r in rows {
+                let _ = writeln!(
+                    out,
+                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
+                    r.hits,
+                    r.silent,
+                    column(&r.filtered.to_string()),
+                    r.false_positives,
+                    r.kind,
+                    if r.register { "register" } else { "guard" },
+                    if r.len == 0 {
+                        "-".into()
+                    } else {
+                        format!("{:#x}", r.addr)
+                    },
+                    if r.len == 0 {
+                        "-".into()
+                    } else {
+                        r.len.to_string()
+                    },
+                    Text(&r.name)
+                );
+            }
+        }
+        if !all && idle > LIST_IDLE {
+            let idle = count(idle as u64, "watch");
+            let _ = writeln!(
+                out,
+                "{:>12} {idle} without a hit (--summary lists them)",
+                ""
+            );
+        }
+        for (row, why) in self
+            .rows
+            .iter()
+            .filter_map(|r| Some((r, r.refused.as_ref()?)))
+        {
+            let name = Text(&row.name);
+            let _ = writeln!(out, "ulpf: `{name}` was not watched: {why}");
+        }
+        for row in self.rows.iter().filter(|r| r.gone) {
+            let _ = writeln!(
+                out,
+                "ulpf: the memory of `{}` was gone at the end",
+                Text(&row.name)
+            );
+        }
+        if self.lost > 0 {
+            let _ = writeln!(
+                out,
+                "ulpf: {} missing from the log, which was written slower than they came; the counts above are exact",
+                count(self.lost, "hit")
+            );
+        }
+        let _ = writeln!(
+            out,
+            "ulpf: {}, {} the slow way, {}",
+            count(self.faults, "fault"),
+            self.slow,
+            count(self.syscalls, "system call")
+        );
+        if self.faults >= MANY_FAULTS && !self.unpatched.is_empty() {
+            let _ = writeln!(out, "ulpf: why instructions still fault:");
+            for (why, n) in &self.unpatched {
+                let _ = writeln!(out, "{n:>12} {why}");
+            }
+        }
+        out
+    }
+
+    /// One JSON line.
+    pub fn json(&self) -> String {
+        let watch = |r: &Row| WatchJson {
+            watch: r.number,
+            spec: r.name.clone(),
+            kind: r.kind,
+            addr: Address(r.addr),
+            len: r.len,
+            hits: r.hits,
+            silent: r.silent,
+            filtered: r.filtered,
+            false_positives: r.false_positives,
+            placement: match r.register {
+                true => "debug-register",
+                false => "guard",
+            },
+            traps: r.traps,
+            gone: r.gone.then_some(true),
+            refused: r.refused.clone(),
+        };
+        json::line(&SummaryJson {
+            r#type: "summary",
+            pid: self.process.map(|(pid, _)| pid),
+            seconds: json::number(format_args!("{:.6}", self.seconds)),
+            lost: self.lost,
+            faults: self.faults,
+            false_positives: self.false_positives,
+            slow: self.slow,
+            syscalls: self.syscalls,
+            unpatched: Causes(&self.unpatched),
+            watches: self.rows.iter().map(watch).collect(),
+        })
+    }
+}
+
+/// docs/json.md describes it.
+#[derive(Serialize)]
+struct SummaryJson<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    seconds: Option<Box<RawValue>>,
+    lost: u64,
+    faults: u64,
+    false_positives: u64,
+    slow: u64,
+    syscalls: u64,
+    unpatched: Causes<'a>,
+    watches: Vec<WatchJson>,
+}
+
+#[derive(Serialize)]
+struct WatchJson {
+    watch: usize,
+    spec: String,
+    kind: &'static str,
+    addr: Address,
+    len: u64,
+    hits: u64,
+    silent: u64,
+    filtered: u64,
+    false_positives: u64,
+    placement: &'static str,
+    traps: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+}
+
+/// An object, in the order of the figures.
+struct Causes<'a>(&'a [(&'static str, u64)]);
+
+impl Serialize for Causes<'_> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (why, n) in self.0 {
+            map.serialize_entry(why, n)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(n: usize) -> Vec<Row> {
+        let row = |i: usize| Row {
+            number: i + 1,
+            name: format!("v[{i}]"),
+            addr: 0x404040 + 4 * i as u64,
+            len: 4,
+            kind: "w",
+            hits: if i == 1 { 3 } else { 0 },
+            silent: if i == 1 { 1 } else { 0 },
+            ..Row::default()
+        };
+        (0..n).map(row).collect()
+    }
+
+    #[test]
+    fn few_watches() {
+        let mut s = Summary {
+            rows: rows(2),
+            faults: 5,
+            false_positives: 2,
+            syscalls: 9,
+            seconds: 0.25,
+            ..Default::default()
+        };
+        assert_eq!(
+            s.text(false),
+            "ulpf: 3 hits on 2 watches, 1 silent store, 2 false positives in 0.250 s\n\
+             \x20       hits     silent      false  kind  place     address        length  watch\n\
+             \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
+             \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
+             ulpf: 5 faults, 0 the slow way, 9 system calls\n"
+        );
+        s.rows[1].filtered = 2;
+        let text = s.text(false);
+        let (head, rest) = text.split_once('\n').unwrap();
+        assert!(
+            head.contains("1 silent store, 2 filtered out, 2 false"),
+            "{head}"
+        );
+        assert!(
+            rest.starts_with("        hits     silent   filtered      false  kind"),
+            "{rest}"
+        );
+        assert!(
+            rest.contains("\n           3          1          2          0  w "),
+            "{rest}"
+        );
+        s.faults = 30_000;
+        s.unpatched = vec![("not hot yet", 10), ("patching is off", 7)];
+        let text = s.text(false);
+        assert!(text.contains("still fault"), "{text}");
+        assert!(
+            text.contains("\n          10 not hot yet\n           7 patching is off\n"),
+            "{text}"
+        );
+        s.lost = 1;
+        s.rows[0].refused = Some("because".into());
+        let text = s.text(false);
+        assert!(
+            text.contains("ulpf: `v[0]` was not watched: because\n"),
+            "{text}"
+        );
+        assert!(text.contains("1 hit missing from the log"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&s.json()).unwrap();
+        assert_eq!(
+            (&json["watches"][1]["hits"], &json["lost"]),
+            (&3.into(), &1.into())
+        );
+        assert_eq!(json["watches"][0]["refused"], "because");
+        assert_eq!(json["unpatched"]["not hot yet"], 10);
+    }
+
+    #[test]
+    fn many_idle_watches_are_folded() {
+        let s = Summary {
+            rows: rows(1000),
+            ..Default::default()
+        };
+        assert!(s.text(false).contains(" 999 watches without a hit"));
+        assert_eq!(s.text(false).lines().count(), 5);
+        assert_eq!(s.text(true).lines().count(), 1003);
+    }
+}

@@ -1,0 +1,208 @@
+//! The watches of one run: from the command line, through resolving and arming, to the summary.
+
+use super::options::WatchArgs;
+use anyhow::{Context, Result};
+use ulpf_lib::command::{Arm, Command, FilterOf, How};
+use ulpf_say::{say, told};
+use ulpf_session::arm;
+use ulpf_session::armed::Armed;
+use ulpf_session::memory::ProcessMemory;
+use ulpf_symbols::{Memory, Problem, Program, Scope, Spec, Watched};
+
+/// A watch from the command line to the summary.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    pub spec: Spec,
+    pub watched: Option<Watched>,
+    pub armed: Armed,
+    /// Numbers that it had while its library was loaded before.
+    pub past: Vec<u32>,
+    /// Nobody wants to hear of it any more.
+    pub deleted: bool,
+}
+
+impl Watch {
+    /// Does it depend on libraries that come or go while the program runs?
+    pub fn follows_libraries(&self) -> bool {
+        matches!(self.armed, Armed::Pending(_)) || self.spec.filter.names_code()
+    }
+}
+
+/// What to tell the stub.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Number of the watch (in the order given), and how it is armed.
+    pub arm: Vec<(usize, Arm)>,
+    pub disarm: Vec<u32>,
+    /// Commands that give armed watches another filter.
+    pub filter: Vec<Command>,
+}
+
+/// What is to be done at a hit.
+pub fn how(options: &WatchArgs) -> How {
+    How {
+        // Counting needs no records.
+        log: !options.quiet,
+        backtrace: options.backtrace.unwrap_or(0),
+        ..How::default()
+    }
+}
+
+/// Resolves all watches where the program is now.
+pub fn resolve_all(
+    specs: Vec<Spec>,
+    program: &Program,
+    memory: &dyn Memory,
+    how: How,
+) -> (Vec<Watch>, Changes) {
+    let mut watches = Vec::with_capacity(specs.len());
+    let mut changes = Changes::default();
+    for spec in specs {
+        let mut watch = Watch {
+            spec,
+            watched: None,
+            armed: Armed::No(Problem::new("", "", "")),
+            past: Vec::new(),
+            deleted: false,
+        };
+        if let Some(arm) = resolve(program, &mut watch, memory, how) {
+            changes.arm.push((watches.len(), arm));
+        }
+        watches.push(watch);
+    }
+    (watches, changes)
+}
+
+/// The watches of a process that has been forked from one with these; `armed` are settled later.
+pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
+    let mut inherited = watches.to_vec();
+    let mut changes = Changes::default();
+    for (number, watch) in inherited.iter_mut().enumerate() {
+        watch.past.clear();
+        if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched)
+            && let Ok(arm) = arm::of(watched, how)
+        {
+            changes.arm.push((number, arm));
+        }
+    }
+    (inherited, changes)
+}
+
+/// Resolves one watch; how it is armed.
+pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Option<Arm> {
+    let found = program.resolve(&watch.spec, memory);
+    match found.and_then(|watched| Ok((arm::of(&watched, how)?, watched))) {
+        Ok((arm, watched)) => {
+            watch.watched = Some(watched);
+            Some(arm)
+        }
+        Err(problem) => {
+            // Only a named library is worth waiting for: a misspelt name would wait for ever.
+            let waits = problem.not_yet && matches!(watch.spec.scope, Some(Scope::Object(_)));
+            watch.armed = if waits {
+                Armed::Pending(problem)
+            } else {
+                Armed::No(problem)
+            };
+            None
+        }
+    }
+}
+
+/// After libraries were loaded or unloaded: resolves what waited for one, lets go of what is gone.
+pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how: How) -> Changes {
+    let mut changes = Changes::default();
+    let Ok(memory) = ProcessMemory::of(pid, None) else {
+        return changes;
+    };
+    for (number, watch) in watches.iter_mut().enumerate() {
+        // Code that its filter names may have come or gone.
+        if let (Armed::Yes(id), true) = (&watch.armed, watch.spec.filter.names_code()) {
+            let again = program.resolve(&watch.spec, &memory);
+            if let (Ok(again), Some(watched)) = (again, &mut watch.watched)
+                && again.filter != watched.filter
+            {
+                changes.filter.push(Command::Filter {
+                    of: FilterOf::Watch(*id),
+                    filter: again.filter.clone(),
+                    keep: true,
+                });
+                watched.filter = again.filter;
+            }
+        }
+        let Some(Scope::Object(library)) = &watch.spec.scope else {
+            continue;
+        };
+        let loaded = program.modules_named(library).next().is_some();
+        match (&watch.armed, loaded) {
+            (Armed::Yes(id), false) => {
+                let id = *id;
+                changes.disarm.push(id);
+                watch.past.push(id);
+                let why = format!("`{library}` was unloaded");
+                watch.armed = Armed::Pending(Problem::new(
+                    format!("cannot watch `{}`", watch.spec),
+                    why,
+                    "load it again",
+                ));
+            }
+            (Armed::Pending(_), true) => {
+                if let Some(arm) = resolve(program, watch, &memory, how) {
+                    changes.arm.push((number, arm));
+                } else if let Armed::No(problem) = &watch.armed {
+                    say!("{problem}");
+                }
+            }
+            _ => {}
+        }
+    }
+    changes
+}
+
+/// All watches that the user named, in the order given.
+pub fn specs(options: &WatchArgs) -> Result<Vec<Spec>> {
+    let mut texts = options.watch.clone();
+    for file in &options.watch_file {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        texts.extend(spec_lines(&text).map(str::to_string));
+    }
+    if texts.is_empty() && options.held {
+        return Ok(Vec::new());
+    }
+    if texts.is_empty() {
+        anyhow::bail!(
+            "nothing to watch: name it with --watch SPEC (for example --watch counter, --watch 'tab[0..16]:rw')"
+        );
+    }
+    let specs: Vec<Spec> = texts
+        .iter()
+        .map(|text| Spec::parse(text).unwrap_or_else(|problem| Spec::malformed(text, problem)))
+        .collect();
+    // With --keep-going they are told when the others are armed, like all that are refused.
+    let malformed: Vec<&Problem> = specs.iter().filter_map(Spec::problem).collect();
+    let none = malformed.len() == specs.len();
+    if none || !malformed.is_empty() && !options.keep_going {
+        malformed.iter().for_each(|problem| say!("{problem}"));
+        return Err(told());
+    }
+    Ok(specs)
+}
+
+/// One a line; `#` starts a comment.
+fn spec_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or("").trim())
+        .filter(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch_files_have_comments() {
+        let lines: Vec<_> = spec_lines("# all\ncounter\n\n  tab[0..4]:rw  # four\n").collect();
+        assert_eq!(lines, ["counter", "tab[0..4]:rw"]);
+    }
+}

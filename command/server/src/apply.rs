@@ -1,0 +1,175 @@
+//! Makes the changes that others have asked for ([`super::changes`]), while their program rests, and lists its
+//! watches.
+#![forbid(unsafe_code)]
+
+use super::changes::{Change, What};
+use super::state::Server;
+use super::target::Target;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use ulpf_lib::command::Command;
+use ulpf_lib::ring::listed;
+use ulpf_session::armed::{Armed, outcomes};
+use ulpf_session::control_socket::{Ask, refusal};
+use ulpf_session::listing::{Entry, Listing, MOST_SITES, sites};
+use ulpf_session::snapshot::State;
+use ulpf_session::words::kind_of;
+
+const SOON: &str = "from when the program goes on";
+
+impl Server {
+    /// A change is asked for while `interrupting` (a stop is on its way to the debugger) or not.
+    pub async fn asked(&mut self, change: Change, interrupting: bool) {
+        self.changes.waiting.push(change);
+        self.make_changes(interrupting).await;
+    }
+
+    /// Makes the changes that can be made, and asks running programs for a rest, where they have none.
+    pub async fn make_changes(&mut self, interrupting: bool) {
+        for change in std::mem::take(&mut self.changes.waiting) {
+            let Some(target) = self.targets.iter_mut().find(|t| t.pid == change.pid) else {
+                let why = format!("process {} has ended, or is left alone", change.pid);
+                let _ = change.reply.send(refusal(why));
+                continue;
+            };
+            if let Some(why) = &target.lost {
+                let _ = change.reply.send(refusal(why.trim_start_matches("E.")));
+            } else if matches!(change.what, What::Ask(Ask::List)) {
+                let _ = change.reply.send(target.list());
+            } else if target.running {
+                if !interrupting {
+                    target.halt().await;
+                }
+                self.changes.waiting.push(change);
+            } else {
+                let answer = target.change(change.what).await;
+                let _ = change.reply.send(answer.unwrap_or_else(refusal));
+            }
+        }
+    }
+}
+
+impl Target {
+    /// The error is a sentence for the user.
+    async fn change(&mut self, what: What) -> Result<String, String> {
+        let (command, number) = match &what {
+            What::Arm(_, command) => (command.clone(), 0),
+            What::Ask(Ask::Sites) => {
+                let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
+                return Ok(sites(&said));
+            }
+            What::Ask(Ask::Off(n)) => (self.switched(*n, false)?, *n),
+            What::Ask(Ask::On(n)) => (self.switched(*n, true)?, *n),
+            What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),
+            What::Ask(Ask::List | Ask::Add(_)) => return Err("a list changes nothing".into()),
+        };
+        let said = self.told(&command).await?;
+        let line = said.lines().rfind(|l| l.starts_with('{'));
+        let line = line.ok_or_else(|| format!("the stub's answer is not understood: {said}"))?;
+        let mut told = Vec::new();
+        // (`unwatch` says what it has taken away.)
+        let _ = outcomes(line, 1, &mut told);
+        let id = match told.pop() {
+            Some(Armed::Yes(id)) => id,
+            Some(Armed::No(problem)) => return Err(problem.to_string()),
+            _ => (number as u32).saturating_sub(1),
+        };
+        match what {
+            What::Arm(spec, _) => {
+                self.changed.specs.insert(id, spec);
+                // A number may come back that was given up since the program ran.
+                self.changed.leaving.remove(&id);
+                self.changed.coming.insert(id);
+            }
+            What::Ask(Ask::On(_)) => drop(self.changed.coming.insert(id)),
+            What::Ask(Ask::Off(_)) => drop(self.changed.coming.remove(&id)),
+            _ => {
+                self.changed.coming.remove(&id);
+                self.changed.leaving.insert(id);
+            }
+        }
+        Ok(json!({"watch": id + 1}).to_string())
+    }
+
+    fn switched(&self, number: usize, on: bool) -> Result<Command, String> {
+        let id = self.ours(number)?;
+        Ok(Command::Switch { id, on })
+    }
+
+    async fn told(&mut self, command: &Command) -> Result<String, String> {
+        match self.monitor(&command.to_string()).await {
+            Some(said) => Ok(said),
+            None if self.exit.now().is_some() => Err("the program has ended".into()),
+            None => {
+                Err("the program's stub does not answer; nothing is known to have changed".into())
+            }
+        }
+    }
+
+    /// The stub's number of a watch that may be changed from here.
+    fn ours(&self, number: usize) -> Result<u32, String> {
+        let id = number.wrapping_sub(1) as u32;
+        let line = self.shared().watch_table().get(id as usize);
+        let what = line.map_or(0, |line| line.what.load(Acquire));
+        let known = self.changed.coming.contains(&id) || what & listed::OUT_OF_BAND != 0;
+        if self.changed.leaving.contains(&id) || number == 0 || !known && what == 0 {
+            return Err(format!("there is no watch {number}"));
+        }
+        if !known {
+            return Err(format!(
+                "watch {number} is the debugger's own: change it there (GDB: info watchpoints, delete, disable)"
+            ));
+        }
+        Ok(id)
+    }
+
+    /// The watches that may be changed from here.
+    fn list(&mut self) -> String {
+        let shared = self.shared().clone();
+        // Several stretches may be reported as one watch (the heap).
+        let mut all: BTreeMap<u32, Entry> = BTreeMap::new();
+        for (id, line) in shared.watch_table().iter().enumerate() {
+            let what = line.what.load(Acquire);
+            let as_id = line.reported_as.load(Relaxed);
+            let (ended, off) = (what & listed::ENDED != 0, what & listed::OFF != 0);
+            if what & listed::OUT_OF_BAND == 0 || ended && !off {
+                continue;
+            }
+            let alone = as_id == id as u32;
+            all.insert(
+                as_id,
+                Entry {
+                    kind: kind_of(what).word().into(),
+                    addr: if alone { line.start.load(Relaxed) } else { 0 },
+                    len: if alone { line.len.load(Relaxed) } else { 0 },
+                    state: if off { State::Off } else { State::Armed },
+                    id: (!ended).then_some(as_id),
+                    past: if ended { vec![as_id] } else { Vec::new() },
+                    ..Entry::default()
+                },
+            );
+        }
+        let changed = &mut self.changed;
+        let in_force = |id: &u32| all.get(id).is_some_and(|e| e.state == State::Armed);
+        changed.coming.retain(|id| !in_force(id));
+        changed.leaving.retain(|id| all.contains_key(id));
+        for id in &changed.coming {
+            let entry = all.entry(*id).or_default();
+            (entry.state, entry.why) = (State::Waiting, SOON.into());
+            (entry.id, entry.past) = (Some(*id), vec![*id]);
+        }
+        for id in &changed.leaving {
+            if let Some(entry) = all.get_mut(id) {
+                let why = format!("taken away {SOON}");
+                (entry.state, entry.why) = (State::Off, why);
+            }
+        }
+        let entries = all.into_iter().map(|(id, entry)| Entry {
+            number: id as usize + 1,
+            spec: changed.specs.get(&id).cloned().unwrap_or_default(),
+            ..entry
+        });
+        Listing::of(entries.collect()).to_json()
+    }
+}

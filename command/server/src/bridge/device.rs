@@ -1,0 +1,96 @@
+//! A character device as a way to the front end: a port of virtio-serial (/dev/virtio-ports/…, /dev/hvc1) or
+//! a serial line. There are no connections on it: a port of virtio-serial says whether somebody is at its
+//! other end, a serial line says nothing.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ulpf_host::sys;
+
+/// How often we look whether somebody has come.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A character device, as a connection.
+#[derive(Clone)]
+pub struct Device(Arc<AsyncFd<File>>);
+
+impl Device {
+    /// Is that what has this name?
+    pub fn is_one(path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
+    }
+
+    /// The error is for the user.
+    pub fn open(path: &Path) -> Result<Device, String> {
+        let told = |e: io::Error| format!("{} cannot be used: {e}", path.display());
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(told)?;
+        sys::make_raw(&file);
+        let device = sys::ready_or_not(file).map_err(told)?;
+        Ok(Device(Arc::new(device)))
+    }
+
+    /// Until somebody is there. Safe to cancel.
+    pub async fn accept(&self) -> (Device, Device) {
+        while sys::is_hung_up(self.0.get_ref()) {
+            tokio::time::sleep(LOOK).await;
+        }
+        (self.clone(), self.clone())
+    }
+}
+
+impl AsyncRead for Device {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context,
+        to: &mut ReadBuf,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.0.poll_read_ready(context))?;
+            let room = to.initialize_unfilled();
+            match ready.try_io(|device| device.get_ref().read(room)) {
+                Ok(Ok(n)) => {
+                    to.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(e)) => return Poll::Ready(Err(e)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Device {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.0.poll_write_ready(context))?;
+            if let Ok(done) = ready.try_io(|device| device.get_ref().write(bytes)) {
+                return Poll::Ready(done);
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,479 @@
+//! `monitor ulpf …` for programs that another machine has: the commands that the plugin and the debug adapter
+//! speak, with the words and the answers of our own stub (`ulpf_lib::command`), so that they need not know which
+//! of the two it is. What cannot be had here is refused with the reason.
+#![forbid(unsafe_code)]
+
+use super::Front;
+use crate::bridge::monitor;
+use crate::bridge::watch_table::{PLACE, Watch};
+use std::fmt::Write;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use ulpf_bridge::filter::{Filter, Thread};
+use ulpf_bridge::{Feature, Refusal, Request};
+use ulpf_host::sys;
+use ulpf_lib::command::reply::{
+    self, Counted, CountedBytes, Last, LogHead, Micros, Patching, PlacementState, Record,
+    Statistics, Totals, WatchState, Which,
+};
+use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply};
+use ulpf_lib::ring::last::{Asked, all, last};
+use ulpf_lib::ring::listed;
+
+const MOST_LAST: u64 = 1000;
+/// Some megabytes of text.
+const MOST_LOGGED: u64 = 20_000;
+
+fn refused(what: &str, why: &str, what_to_do: &str) -> String {
+    line(Reply::Refused(ulpf_lib::Refusal::new(
+        what, why, what_to_do,
+    )))
+}
+
+fn line(reply: impl std::fmt::Display) -> String {
+    format!("{reply}\n")
+}
+
+/// What the back end has refused.
+fn refusal(r: &Refusal) -> String {
+    let (what, why) = match r.why.as_str() {
+        "" => ("ulpf watch", r.what.as_str()),
+        why => (r.what.as_str(), why),
+    };
+    let what_to_do = match r.what_to_do.as_str() {
+        "" => "see `monitor ulpf backend`",
+        what_to_do => what_to_do,
+    };
+    refused(what, why, what_to_do)
+}
+
+/// Why a back end cannot have such a watch.
+fn lacks(arm: &Arm) -> Option<&'static str> {
+    if arm.range.is_none() {
+        return Some(
+            "the heap as a whole is followed by our own stub only; this back end does not see it grow",
+        );
+    }
+    if arm.how.placement == Some(Placement::Register) {
+        return Some("this back end has no debug registers for watches");
+    }
+    if arm.how.backtrace > 0 {
+        return Some("this back end does not know a hit's callers (bt)");
+    }
+    unknown_to_it(&arm.filter)
+}
+
+/// Why a back end cannot have such a filter.
+fn unknown_to_it(filter: &Filter) -> Option<&'static str> {
+    if filter.caller.is_some() {
+        return Some(
+            "this back end does not know who called; from and outside ask where the instruction is",
+        );
+    }
+    if filter.thread == Some(Thread::Main) {
+        return Some("over the bridge, thread takes the number of a thread");
+    }
+    None
+}
+
+fn matters(filter: Filter) -> Option<Filter> {
+    (filter != Filter::default()).then_some(filter)
+}
+
+/// The watch that is asked for.
+fn wanted(arm: Arm) -> Result<Watch, &'static str> {
+    match (lacks(&arm), arm.range) {
+        (None, Some(range)) => Ok(Watch {
+            stop: arm.how.stop,
+            log: arm.how.log,
+            filter: matters(arm.filter),
+            ..Watch::new(range.start.0, range.len, arm.kind.into())
+        }),
+        (why, _) => Err(why.unwrap_or_default()),
+    }
+}
+
+const SEE_BACKEND: &str = "see `monitor ulpf backend` for what there is";
+
+/// As `ulpf stats` tells of it.
+fn counted(id: u32, w: &Watch) -> Counted {
+    let c = &w.counts;
+    Counted {
+        id,
+        of: CountedBytes::Range {
+            start: w.addr,
+            len: w.len,
+        },
+        kind: w.kind.into(),
+        hits: c.hits,
+        silent: c.silent,
+        filtered: c.filtered,
+        false_positives: c.false_positives,
+        stops: c.stops,
+        register: c.register,
+        traps: 0,
+        state: match w.there {
+            Some(_) => WatchState::On,
+            None => WatchState::Off,
+        },
+    }
+}
+
+impl Front {
+    /// Is it one that is answered here, not by a stub behind a proxy and not by the back end?
+    pub(super) fn is_command(&self, text: &str) -> bool {
+        let first = command::lines(text).next().unwrap_or("");
+        let known = match Command::parse(first) {
+            Ok(command) => command != Command::Help,
+            Err(mistake) => matches!(mistake, Mistake::Refused(_)),
+        };
+        known && !self.forwards() && text != "ulpf stats json"
+    }
+
+    /// Several commands are separated by `;`. Watches that follow each other are set in one go.
+    pub(super) async fn commands(&mut self, text: &str) -> String {
+        let (mut out, mut pending) = (String::new(), vec![]);
+        for text in command::lines(text) {
+            match Command::parse(text) {
+                Ok(Command::Watch(arm)) => pending.push(arm),
+                parsed => {
+                    out += &self.arm_all(std::mem::take(&mut pending)).await;
+                    out += &match parsed {
+                        Ok(command) => self.command(command).await,
+                        Err(mistake) => self.mistake(mistake),
+                    };
+                }
+            }
+        }
+        out + &self.arm_all(pending).await
+    }
+
+    fn mistake(&mut self, mistake: Mistake) -> String {
+        let (what, why) = match mistake {
+            Mistake::Refused(r) => {
+                self.table.why = Some(r.to_string());
+                return line(Reply::Refused(r));
+            }
+            Mistake::Unknown(word) => (format!("ulpf {word}"), "there is no such command"),
+            Mistake::Foreign => ("monitor".into(), "only ulpf's own commands can stand here"),
+        };
+        refused(&what, why, "see `monitor ulpf help`")
+    }
+
+    async fn arm_all(&mut self, arms: Vec<Arm>) -> String {
+        let asked: Vec<Result<Watch, &str>> = arms.into_iter().map(wanted).collect();
+        let good: Vec<Watch> = asked.iter().flatten().cloned().collect();
+        let armed = match good.is_empty() {
+            true => Ok(vec![]),
+            false => self.arm(good).await,
+        };
+        let mut armed = match armed {
+            Ok(armed) => armed.into_iter(),
+            Err(f) => {
+                let why = f.to_string();
+                let say = refused("the watch is not set", &why, "try again");
+                return say.repeat(asked.len());
+            }
+        };
+        let mut out = String::new();
+        for one in asked {
+            out += &match one {
+                Err(why) => {
+                    self.table.why = Some(format!("ulpf watch: {why}; {SEE_BACKEND}"));
+                    refused("ulpf watch", why, SEE_BACKEND)
+                }
+                Ok(_) => match armed.next() {
+                    Some(Ok(number)) => line(Reply::Watch(number)),
+                    Some(Err(why)) => refusal(&why),
+                    None => refused("ulpf watch", "the back end says nothing of it", SEE_BACKEND),
+                },
+            };
+        }
+        out
+    }
+
+    async fn command(&mut self, command: Command) -> String {
+        match command {
+            Command::Unwatch(id) => self.unwatch_one(id).await,
+            Command::Switch { id, on } => self.switch_one(id, on).await,
+            Command::Filter {
+                of: FilterOf::Watch(id),
+                filter,
+                keep: false,
+            } => self.filter(id, filter).await,
+            Command::Filter { .. } => refused(
+                "ulpf filter",
+                "over the bridge it takes the number of one of ulpf's own watches",
+                "say: ulpf filter ID [FILTER], for example ulpf filter 1 changed skip 10; set the watch with `ulpf watch`",
+            ),
+            Command::Stats => self.stats().await,
+            Command::Log(most) => self.log(most).await,
+            Command::Last { addr, len, most } => self.last(addr, len, most).await,
+            Command::Stop => {
+                line(reply::Stop(self.table.stop.as_ref().map(|hit| {
+                    Record::of(Which::Stop { watch: hit.watch }, hit)
+                })))
+            }
+            Command::About => self.about(),
+            Command::Backend => self.backend(),
+            // For people and plugins alike: none of it, and why.
+            Command::Patch {
+                on: None,
+                after: None,
+                patience: None,
+            } => line(Patching::Nowhere(
+                "the program's code is not changed over the bridge".into(),
+            )),
+            Command::Placement(None) => line(PlacementState {
+                placement: Placement::Guard,
+                registers: 0,
+                used: 0,
+                counts: None,
+                unavailable: Some("watches live where the back end has them".into()),
+            }),
+            Command::Why => match &self.table.why {
+                Some(why) => format!("{why}\n"),
+                None => "no watch has been refused\n".into(),
+            },
+            Command::Help => monitor::HELP.into(),
+            Command::Watch(arm) => self.arm_all(vec![arm]).await,
+            other => refused(
+                &other.to_string(),
+                "this is not to be had over the bridge",
+                "see `monitor ulpf help`, and `monitor ulpf backend` for what there is",
+            ),
+        }
+    }
+
+    fn is_ours(&self, watch: u32) -> bool {
+        let found = self.table.watches.get(&watch);
+        found.is_some_and(|w| !w.debuggers)
+    }
+
+    fn unknown(&mut self) -> String {
+        refused(
+            "ulpf watch",
+            "there is no such watch (or it is the debugger's own)",
+            "`monitor ulpf stats` lists them",
+        )
+    }
+
+    async fn unwatch_one(&mut self, n: u32) -> String {
+        if !self.is_ours(n) {
+            return self.unknown();
+        }
+        // What it has counted to the end is in the log of whoever looks.
+        let _ = self.look().await;
+        let of = self.table.watches.get(&n).map(|w| (w.addr, w.len));
+        match self.disarm(&[n]).await {
+            Ok(()) => line(Reply::Unwatched(of)),
+            Err(f) => refused("the watch is not taken away", &f.to_string(), "try again"),
+        }
+    }
+
+    async fn switch_one(&mut self, watch: u32, on: bool) -> String {
+        if !self.is_ours(watch) {
+            return self.unknown();
+        }
+        match self.switch(watch, on).await {
+            Ok(()) => line(Reply::Switched { watch, on }),
+            Err(f) => refused("the watch stays as it was", &f.to_string(), "try again"),
+        }
+    }
+
+    async fn filter(&mut self, n: u32, filter: Filter) -> String {
+        if !self.is_ours(n) {
+            return self.unknown();
+        }
+        if let Some(why) = unknown_to_it(&filter) {
+            return refused(
+                "ulpf filter",
+                why,
+                "`monitor ulpf help` lists what there is",
+            );
+        }
+        let filter = matters(filter);
+        let there = self.table.watches.get(&n).and_then(|w| w.there);
+        if let Some(watch) = there {
+            // Where it is sorted here, the back end has to stop for every hit from now on.
+            let done = match self.can().has(Feature::Filters) {
+                true => {
+                    let filter = filter.clone();
+                    self.ask(Request::Filter { watch, filter }).await.map(drop)
+                }
+                false => self.switch(n, false).await,
+            };
+            if let Err(f) = done {
+                return refused("the filter stays as it was", &f.to_string(), "try again");
+            }
+        }
+        if let Some(w) = self.table.watches.get_mut(&n) {
+            (w.filter, w.passed, w.told) = (filter, 0, false);
+        }
+        if there.is_some()
+            && !self.can().has(Feature::Filters)
+            && let Err(f) = self.switch(n, true).await
+        {
+            return refused("the watch is off now", &f.to_string(), "switch it on again");
+        }
+        line(Reply::Filtered(vec![n]))
+    }
+
+    /// First for people, then as the stub has it.
+    async fn stats(&mut self) -> String {
+        let mut out = String::new();
+        if self.can().has(Feature::Statistics)
+            && let Some(started) = &mut self.started
+        {
+            out += &monitor::answer(&mut started.link, "ulpf stats").await;
+        }
+        if let Err(f) = self.look().await {
+            let _ = writeln!(out, "(The counts are those of the last look: {f})");
+        }
+        let t = &self.totals;
+        let totals = Totals {
+            faults: t.faults,
+            false_positives: t.false_positives,
+            slow: t.slow,
+            syscalls: t.syscalls,
+            next: self.table.next(),
+            lost: Some(self.table.lost),
+            ..Totals::default()
+        };
+        let watches = self.table.watches.iter();
+        let watches = watches.map(|(n, w)| counted(*n, w)).collect();
+        out + &line(Statistics { totals, watches })
+    }
+
+    async fn log(&mut self, most: u64) -> String {
+        let late = self.look().await.err();
+        let Some(mirror) = &self.mirror else {
+            return String::new();
+        };
+        let asked = Asked {
+            addr: 0,
+            len: u64::MAX,
+            reads: true,
+            most: most.min(MOST_LOGGED) as usize,
+        };
+        let found = all(&mirror.area, &asked);
+        let clock = mirror.area.clock();
+        let since = |tsc: u64| Micros::of_nanos(clock.nanos(tsc).saturating_sub(clock.base_ns));
+        let reaches_back = found.reaches_back.map(since);
+        let mut out = line(LogHead { reaches_back });
+        for hit in found.hits.iter().rev() {
+            let (time, watch) = (since(hit.time), hit.watch);
+            out += &line(Record::of(Which::Logged { time, watch }, hit));
+        }
+        if let Some(why) = late {
+            let _ = writeln!(out, "(The youngest hits are missing: {why})");
+        }
+        out
+    }
+
+    async fn last(&mut self, addr: u64, len: u64, most: u64) -> String {
+        let _ = self.look().await;
+        let Some(mirror) = &self.mirror else {
+            return String::new();
+        };
+        let (clock, now) = (mirror.area.clock(), sys::tsc());
+        let ago =
+            |tsc: u64| Micros::of_nanos(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
+        let asked = Asked {
+            addr,
+            len,
+            reads: false,
+            most: most.min(MOST_LAST) as usize,
+        };
+        let found = last(&mirror.area, &asked);
+        let there = mirror.area.watch_table().iter().filter(|l| {
+            let (start, size) = (l.start.load(Relaxed), l.len.load(Relaxed));
+            let what = l.what.load(Acquire);
+            what & listed::LOGGED != 0
+                && what & listed::ENDED == 0
+                && start < addr.saturating_add(len)
+                && addr < start.saturating_add(size)
+        });
+        let records = found.hits.iter();
+        let records = records.map(|hit| Record::of(Which::Ago(ago(hit.time)), hit));
+        line(Last {
+            addr,
+            len,
+            watched_since: there.map(|l| l.since.load(Relaxed)).max().map(ago),
+            reaches_back: found.reaches_back.map(ago),
+            last: records.collect(),
+        })
+    }
+
+    /// `area`: whose number stands for the program where hits and counts are kept.
+    fn about(&self) -> String {
+        let Some(mirror) = &self.mirror else {
+            return refused("there is no program", "it has ended", "`run` starts one");
+        };
+        line(Reply::About {
+            session: mirror.area.clock().base_tsc,
+            pid: mirror.area.header().pid.load(Relaxed) as i32,
+            stops_at: PLACE,
+        })
+    }
+
+    /// For people; the last line is for the plugin.
+    fn backend(&self) -> String {
+        let Some(started) = &self.started else {
+            return String::new();
+        };
+        let can = self.can();
+        let sorted = match can.has(Feature::Filters) {
+            true => "conditions are evaluated by the back end",
+            false => "conditions are evaluated here, at a stop for every hit",
+        };
+        let told = line(reply::Backend {
+            backend: started.link.backend.clone().into(),
+            name: Some(started.link.name.clone()),
+            why: sorted.into(),
+            ..Default::default()
+        });
+        format!("{}{sorted}\n{told}", monitor::backend(&started.link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use ulpf_bridge::Kind;
+
+    fn of(text: &str) -> Result<Watch, &'static str> {
+        match Command::parse(&format!("ulpf watch {text}")) {
+            Ok(Command::Watch(arm)) => wanted(arm),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn watches_as_the_stub_takes_them() {
+        let w = of("0x1000 8 rw stop log guard changed skip 3").unwrap();
+        assert_eq!((w.addr, w.len, w.kind), (0x1000, 8, Kind::Access));
+        assert!(w.stop && w.log && !w.debuggers);
+        let filter = w.filter.unwrap();
+        assert!(filter.changed && filter.skip == 3);
+        assert!(of("4096 4 w").unwrap().filter.is_none());
+        for (bad, why) in [
+            ("heap w", "the heap"),
+            ("16 4 w debug-register", "debug registers"),
+            ("16 4 w bt 3", "callers"),
+            ("16 4 w called from 1-2", "who called"),
+            ("16 4 w thread main", "the number of a thread"),
+        ] {
+            let said = of(bad).unwrap_err();
+            assert!(said.contains(why), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_what_the_plugin_takes() {
+        let said = refusal(&Refusal::new("The watch cannot be set", "a \"b\"", ""));
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["refused"]["what"], "The watch cannot be set");
+        assert_eq!(said["refused"]["why"], "a \"b\"");
+    }
+}

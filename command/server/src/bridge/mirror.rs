@@ -1,0 +1,200 @@
+//! What watches on another machine count and log, in an area as our own stub shares it (`ulpf_lib::ring`): so
+//! `ulpf top`, `last`, `export`, the debug adapter and the plugin's log read it as ever.
+//!
+//! Written by the front end's task alone. Times are those at which it has heard of a hit.
+#![forbid(unsafe_code)]
+
+use super::watch_table::Counts;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use ulpf_area::SharedArea;
+use ulpf_bridge::{Hit, Kind, Totals};
+use ulpf_host::sys;
+use ulpf_lib::WatchKind;
+use ulpf_lib::ring::{self, Entry, MAX_VALUE, hit_flags, listed};
+
+/// Threads with a ring of their own; others share the last one.
+const RINGS: u32 = 64;
+
+pub struct Mirror {
+    pub area: SharedArea,
+    rings: HashMap<u64, u32>,
+}
+
+/// A watch, for the table.
+pub struct Line {
+    pub number: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub kind: Kind,
+    pub log: bool,
+    pub debuggers: bool,
+    pub off: bool,
+    pub ended: bool,
+    pub since: u64,
+    pub counts: Counts,
+}
+
+impl Mirror {
+    /// `pid` stands for the program, whose file is this, `bias` further than that says. The error is for the
+    /// user.
+    pub fn new(pid: i32, bias: u64, program: &str) -> Result<Mirror, String> {
+        let area = SharedArea::elsewhere(pid, bias, program)
+            .map_err(|e| format!("There is no memory to keep hits in: {e}."))?;
+        let rings = HashMap::new();
+        Ok(Mirror { area, rings })
+    }
+
+    pub fn write(&self, line: &Line) {
+        let flag = |is: bool, bit| if is { bit } else { 0 };
+        let what = WatchKind::from(line.kind) as u32
+            | flag(line.log, listed::LOGGED)
+            | flag(!line.debuggers, listed::OUT_OF_BAND)
+            | flag(line.ended || line.off, listed::ENDED)
+            | flag(line.off, listed::OFF);
+        let Some(to) = self.area.list(line.number) else {
+            return;
+        };
+        to.start.store(line.addr, Relaxed);
+        to.len.store(line.len, Relaxed);
+        to.reported_as.store(line.number, Relaxed);
+        to.since.store(line.since, Relaxed);
+        to.what.store(what, Release);
+        let (n, c) = (self.area.counters(line.number), &line.counts);
+        n.hits.store(c.hits, Relaxed);
+        n.silent.store(c.silent, Relaxed);
+        n.filtered.store(c.filtered, Relaxed);
+        n.stops.store(c.stops, Relaxed);
+        n.false_positives.store(c.false_positives, Relaxed);
+        n.placement.store(c.register.into(), Relaxed);
+    }
+
+    pub fn totals(&self, t: &Totals) {
+        let h = self.area.header();
+        h.faults.store(t.faults, Relaxed);
+        h.false_positives.store(t.false_positives, Relaxed);
+        h.slow.store(t.slow, Relaxed);
+        h.syscalls.store(t.syscalls, Relaxed);
+    }
+
+    /// The hit as it stands in its thread's ring, if it is to be logged.
+    pub fn hit(&mut self, number: u32, hit: &Hit, log: bool) -> ring::Hit {
+        let next = (self.rings.len() as u32).min(RINGS - 1);
+        let ring = *self.rings.entry(hit.thread).or_insert(next);
+        let word = |of: &[u8]| {
+            let mut bytes = [0; MAX_VALUE];
+            let n = of.len().min(MAX_VALUE);
+            bytes[..n].copy_from_slice(&of[..n]);
+            bytes
+        };
+        let (old, new) = (word(&hit.old.0), word(&hit.new.0));
+        let known = !hit.old.0.is_empty();
+        let flag = |is: bool, bit| if is { bit } else { 0 };
+        let flags = flag(hit.is_silent(), hit_flags::SILENT)
+            | flag(hit.len as usize > MAX_VALUE, hit_flags::TRUNCATED)
+            | flag(!known, hit_flags::UNKNOWN);
+        let words = |bytes: [u8; MAX_VALUE]| {
+            let mut words = [0; MAX_VALUE / 8];
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+            }
+            words
+        };
+        let told = ring::Hit {
+            time: sys::tsc(),
+            pc: hit.pc,
+            addr: hit.addr,
+            len: hit.len as u32,
+            watch: number,
+            tid: hit.thread as u32,
+            kind: hit.access() as u8,
+            flags,
+            old,
+            new,
+            ..ring::Hit::default()
+        };
+        if log {
+            let entry = Entry {
+                pc: told.pc,
+                addr: told.addr,
+                len: told.len,
+                watch: number,
+                tid: told.tid,
+                kind: told.kind,
+                flags,
+                old: &words(old),
+                new: &words(new),
+                call: None,
+                frames: &[],
+            };
+            self.area.record(ring, &entry, told.time);
+        }
+        told
+    }
+}
+
+/// Who looks at it learns that the program is gone.
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.area.header().pid.store(0, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ulpf_bridge::Bytes;
+    use ulpf_lib::ring::last::{Asked, all};
+
+    #[test]
+    fn a_hit_is_read_as_it_was_told() {
+        let mut mirror = Mirror::new(1, 0, "/bin/program").unwrap();
+        let line = Line {
+            number: 3,
+            addr: 0x1000,
+            len: 4,
+            kind: Kind::Write,
+            log: true,
+            debuggers: false,
+            off: false,
+            ended: false,
+            since: 1,
+            counts: Counts {
+                hits: 5,
+                ..Counts::default()
+            },
+        };
+        mirror.write(&line);
+        assert_eq!(
+            (mirror.area.watch_table().len(), mirror.area.hits(3).0),
+            (4, 5)
+        );
+        let hit = |thread| Hit {
+            sequence: 1,
+            watch: 9,
+            pc: 0x400000,
+            thread,
+            write: true,
+            read: false,
+            addr: 0x1000,
+            len: 4,
+            old: Bytes(vec![1, 0, 0, 0]),
+            new: Bytes(vec![2, 0, 0, 0]),
+            system_call: false,
+        };
+        let told = [mirror.hit(3, &hit(7), true), mirror.hit(3, &hit(8), true)];
+        mirror.hit(3, &hit(7), false);
+        let asked = Asked {
+            addr: 0,
+            len: u64::MAX,
+            reads: true,
+            most: 10,
+        };
+        let found = all(&mirror.area, &asked).hits;
+        assert_eq!(found.len(), 2);
+        for hit in &found {
+            let was = told.iter().find(|t| t.tid == hit.tid).unwrap();
+            assert_eq!((hit.watch, hit.old, hit.new), (3, was.old, was.new));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `ulpf server` for programs that other machines have: a debugger on one side, on the other a back end
+//! that speaks the bridge (docs/bridge.md).
+//!
+//! ```text
+//!   debugger ⇄ Client (framing, acks) ⇄ Front (packets) ⇄ Link (requests, events) ⇄ back end
+//! ```
+//! As in the server for programs of this machine, one task does everything, and a packet is served to
+//! its end before the next one is looked at.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod device;
+mod front;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod gem5;
+pub mod link;
+mod mirror;
+mod monitor;
+mod packets;
+pub mod proxy;
+mod start;
+#[cfg(test)]
+mod tests;
+mod watch_table;
+
+use super::client::Client;
+use super::common::{self, Outcome, Terminal};
+use super::options::{Options, Target as Wanted};
+use backend::BackEnd;
+use front::Front;
+use ulpf_host::foreground;
+use ulpf_host::signals::Incoming;
+use ulpf_listen::Listener;
+use ulpf_say::message;
+
+/// A server that has its address but has not begun.
+pub struct Bound {
+    listener: Listener,
+    front: Front,
+    once: bool,
+    multi: bool,
+    terminal: Terminal,
+}
+
+/// `ulpf server --backend …`: serves until it is over; the exit status.
+pub async fn serve(options: Options, backend: BackEnd) -> i32 {
+    let mut bound = match Bound::new(options, backend, Terminal::Program).await {
+        Ok(bound) => bound,
+        Err(why) => {
+            message!("{why}\nExiting");
+            return 1;
+        }
+    };
+    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    let outcome = tokio::select! {
+        outcome = bound.run() => outcome,
+        signal = signals.next() => Outcome::Signalled(signal),
+    };
+    bound.front.end().await;
+    foreground::take_back();
+    outcome.status()
+}
+
+impl Bound {
+    /// The error is text for the user.
+    pub async fn new(
+        options: Options,
+        backend: BackEnd,
+        terminal: Terminal,
+    ) -> Result<Bound, String> {
+        let listener = common::bind(&options).await?;
+        let files = common::serves_files(&options, &listener);
+        let program = match options.target {
+            Wanted::Program { program, args } => Some((program, args)),
+            Wanted::None => None,
+            Wanted::Attach(_) => {
+                return Err(
+                    "--attach goes with the programs of this machine (--backend signal).".into(),
+                );
+            }
+        };
+        let mut front = Front::new(backend, program, terminal, files, options.remote_debug);
+        front.output = options.output;
+        let (once, multi) = (options.once, options.multi);
+        Ok(Bound {
+            listener,
+            front,
+            once,
+            multi,
+            terminal,
+        })
+    }
+
+    /// Serves until it is over.
+    pub async fn serve(mut self) {
+        self.run().await;
+        self.front.end().await;
+    }
+
+    fn say(&self, text: &str) {
+        if self.terminal == Terminal::Program {
+            message!("{text}");
+        }
+    }
+
+    async fn run(&mut self) -> Outcome {
+        // Without a program, a back end of our own comes with `run`.
+        if self.front.can_start()
+            && let Err(why) = self.front.start().await
+        {
+            message!("ulpf server: {why}\nExiting");
+            return Outcome::Quit(1);
+        }
+        let stdio = self.listener.is_stdio();
+        loop {
+            if let Some(text) = self.listener.announcement() {
+                self.say(&text);
+            }
+            let connection = match self.listener.accept().await {
+                Ok(connection) => connection,
+                Err(e) => {
+                    message!("Cannot accept a connection: {e}");
+                    return Outcome::Quit(1);
+                }
+            };
+            self.say(&format!("Remote debugging {}", connection.from));
+            let mut client = Client::new(connection, self.front.debug);
+            if let Some(status) = self.front.connection(&mut client).await {
+                return Outcome::Quit(status);
+            }
+            drop(client);
+            foreground::to_debugger();
+            if self.once
+                || stdio
+                || !(self.front.extended && self.multi || self.front.has_program())
+            {
+                return Outcome::Quit(0);
+            }
+            self.say(
+                "Remote side has terminated connection.  ulpf server will reopen the connection.",
+            );
+        }
+    }
+}

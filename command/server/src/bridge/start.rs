@@ -1,0 +1,137 @@
+//! Back ends that we start ourselves: which program it is, how it is found, and what to do where it is
+//! not there.
+#![forbid(unsafe_code)]
+
+use super::backend::{BackEnd, Started};
+use super::gem5;
+use super::link::{Event, Link, Place, STOPPING};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tokio::process::Command;
+use tokio::time::{Instant, timeout_at};
+use ulpf_bridge::{Feature, Reply, Request, Stop};
+use ulpf_host::foreign::files;
+use ulpf_host::programs::locate;
+use ulpf_listen::socket_dir::SocketDir;
+use ulpf_say::message;
+
+fn simulator() -> Result<PathBuf, String> {
+    ulpf_host::programs::simulator().ok_or_else(|| "The backend \"sim\" needs ulpf-sim, the simulated hardware, which is not here: neither beside `ulpf` nor in PATH. It is a program of its own (GPL-2.0-or-later, it links the Unicorn Engine): `make sim` in ulpf's source tree builds it.".into())
+}
+
+/// The error is for the user.
+pub async fn start(
+    backend: &BackEnd,
+    program: Option<&(OsString, Vec<OsString>)>,
+    own_group: bool,
+    output: Option<[i32; 2]>,
+) -> Result<Started, String> {
+    match backend {
+        BackEnd::At(place) => {
+            if program.is_some() {
+                return Err(format!(
+                    "The back end at {place} has its program already; leave out the program's name."
+                ));
+            }
+            let link = Link::open(place.clone(), || Ok(())).await?;
+            Ok(Started {
+                link,
+                child: None,
+                ours: false,
+                _dir: None,
+            })
+        }
+        BackEnd::Sim => {
+            let simulator = simulator()?;
+            let (program, args) = program.ok_or("No program is named.")?;
+            let path = locate(program)?;
+            let dir = SocketDir::new()?;
+            let socket = dir.file("sim");
+            let mut command = Command::new(&simulator);
+            command
+                .arg("--bridge")
+                .arg(&socket)
+                .arg("--")
+                .arg(&path)
+                .args(args);
+            command.kill_on_drop(true);
+            if let Some([out, err]) = output {
+                command.stdin(std::process::Stdio::null());
+                command.stdout(copy(out)?).stderr(copy(err)?);
+            }
+            if own_group {
+                command.process_group(0);
+            }
+            let mut child = command
+                .spawn()
+                .map_err(|e| format!("{} cannot be started: {e}.", simulator.display()))?;
+            let alive = || match child.try_wait() {
+                Ok(Some(status)) => Err(format!(
+                    "{} has ended ({status}) before it could be asked anything.",
+                    simulator.display()
+                )),
+                _ => Ok(()),
+            };
+            let link = Link::open(Place::Unix(socket), alive).await?;
+            Ok(Started {
+                link,
+                child: Some(child),
+                ours: true,
+                _dir: Some(dir),
+            })
+        }
+        BackEnd::Gem5(gem5) => gem5::start(gem5.as_deref(), program).await,
+    }
+}
+
+/// Of a descriptor of ours that is written to.
+fn copy(fd: i32) -> Result<File, String> {
+    let file = File::options()
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"));
+    file.map_err(|e| format!("The program's output has no place: {e}."))
+}
+
+/// How far the program lies from where its file says: as the auxiliary vector and the file have its entry.
+pub async fn bias(link: &mut Link) -> u64 {
+    const AT_ENTRY: u64 = 9;
+    if !link.capabilities.has(Feature::Auxv) {
+        return 0;
+    }
+    let Ok(Reply::Data { data }) = link.request(Request::Auxv).await else {
+        return 0;
+    };
+    let words = data.0.chunks_exact(8).map(|b| {
+        let word = b.try_into().unwrap_or_default();
+        u64::from_le_bytes(word)
+    });
+    let words: Vec<u64> = words.collect();
+    let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
+    // In an ELF file's head.
+    let mut head = [0; 32];
+    let read = files::ours(Path::new(&link.program)).and_then(|f| f.read_at(0, &mut head));
+    match (entry, read) {
+        (Some(pair), Ok(())) => {
+            let there = head[24..32].try_into().unwrap_or_default();
+            pair[1].wrapping_sub(u64::from_le_bytes(there))
+        }
+        _ => 0,
+    }
+}
+
+/// A program that runs when the front end comes is stopped first.
+pub async fn halt(link: &mut Link) -> Result<Stop, String> {
+    link.request(Request::Interrupt)
+        .await
+        .map_err(|f| f.to_string())?;
+    let end = Instant::now() + STOPPING;
+    loop {
+        match timeout_at(end, link.event()).await {
+            Ok(Event::Stopped(stop)) => return Ok(stop),
+            Ok(Event::Message(text)) => message!("{text}"),
+            Ok(Event::Lost(why)) => return Err(why),
+            Err(_) => return Err("The back end's program runs and cannot be stopped.".into()),
+        }
+    }
+}

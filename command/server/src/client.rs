@@ -1,0 +1,249 @@
+//! The connected debugger: framing, acknowledgements, and nothing about what packets mean.
+#![forbid(unsafe_code)]
+
+use super::packets::{PACKET_LIMIT, TOO_LONG};
+use std::collections::VecDeque;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ulpf_host::foreign::text::lines;
+use ulpf_listen::{Connection, Reader, Writer};
+use ulpf_rsp::{Decoder, Event};
+use ulpf_say::message;
+
+/// What the debugger wants.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    Packet(Vec<u8>),
+    Interrupt,
+    /// End of file or a broken connection.
+    Gone,
+}
+
+/// Bytes of packets that may wait while one is being served.
+const QUEUE_LIMIT: usize = 1 << 20;
+
+/// What a packet takes in the queue.
+fn weight(packet: &[u8]) -> usize {
+    packet.len() + size_of::<Input>()
+}
+
+pub struct Client {
+    reader: Reader,
+    writer: Writer,
+    decoder: Decoder,
+    queue: VecDeque<Input>,
+    /// How many in the queue are no packets, and what those weigh that are.
+    urgent: usize,
+    queued: usize,
+    /// The debugger has asked to do without acknowledgements.
+    no_ack: bool,
+    /// The last packet that we sent, until it is acknowledged.
+    unacked: Option<Vec<u8>>,
+    debug: bool,
+}
+
+impl Client {
+    pub fn new(connection: Connection, debug: bool) -> Client {
+        Client {
+            reader: connection.reader,
+            writer: connection.writer,
+            decoder: Decoder::new(PACKET_LIMIT),
+            queue: VecDeque::new(),
+            urgent: 0,
+            queued: 0,
+            no_ack: false,
+            unacked: None,
+            debug,
+        }
+    }
+
+    pub fn stop_acks(&mut self) {
+        self.no_ack = true;
+        self.unacked = None;
+    }
+
+    /// The next thing from the debugger. Safe to cancel.
+    pub async fn next(&mut self) -> Input {
+        loop {
+            if let Some(input) = self.queue.pop_front() {
+                return self.taken(input);
+            }
+            if !self.fill().await {
+                return Input::Gone;
+            }
+        }
+    }
+
+    /// The next interrupt request or the end; packets stay in line for [`Client::next`]. For use while
+    /// a request is being served. Safe to cancel.
+    pub async fn next_urgent(&mut self) -> Input {
+        loop {
+            if self.urgent > 0
+                && let Some(at) = self
+                    .queue
+                    .iter()
+                    .position(|i| !matches!(i, Input::Packet(_)))
+                && let Some(input) = self.queue.remove(at)
+            {
+                return self.taken(input);
+            }
+            if self.queued > QUEUE_LIMIT {
+                // The peer sends faster than it is served: let its socket fill up.
+                return std::future::pending().await;
+            }
+            if !self.fill().await {
+                return Input::Gone;
+            }
+        }
+    }
+
+    fn taken(&mut self, input: Input) -> Input {
+        match &input {
+            Input::Packet(p) => self.queued -= weight(p),
+            _ => self.urgent -= 1,
+        }
+        input
+    }
+
+    /// Reads once and decodes. False: the connection has ended.
+    async fn fill(&mut self) -> bool {
+        let mut buf = [0; 8192];
+        let n = match self.reader.read(&mut buf).await {
+            Ok(0) | Err(_) => return false,
+            Ok(n) => n,
+        };
+        if self.debug {
+            message!(
+                "ulpf server: received {}",
+                String::from_utf8_lossy(&buf[..n])
+            );
+        }
+        let mut events = Vec::new();
+        self.decoder.feed(&buf[..n], |e| events.push(e));
+        for event in events {
+            let done = match event {
+                Event::Packet(p) => {
+                    self.unacked = None;
+                    let done = self.raw(b"+").await;
+                    self.queued += weight(&p);
+                    self.queue.push_back(Input::Packet(p));
+                    done
+                }
+                Event::Interrupt => {
+                    // Two in a row ask for the same.
+                    if self.queue.back() != Some(&Input::Interrupt) {
+                        self.urgent += 1;
+                        self.queue.push_back(Input::Interrupt);
+                    }
+                    Ok(())
+                }
+                Event::BadChecksum { sent, computed } => {
+                    message!(
+                        "Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}",
+                        if self.no_ack {
+                            " [no-ack-mode, Bad medium?]"
+                        } else {
+                            ""
+                        }
+                    );
+                    self.raw(b"-").await
+                }
+                Event::Oversize => match self.raw(b"+").await {
+                    Ok(()) => self.send(TOO_LONG).await,
+                    e => e,
+                },
+                Event::Ack => {
+                    self.unacked = None;
+                    Ok(())
+                }
+                Event::Nak => match self.unacked.take() {
+                    Some(frame) => {
+                        let done = self.write(&frame).await;
+                        self.unacked = Some(frame);
+                        done
+                    }
+                    None => Ok(()),
+                },
+                Event::Notification(_) => Ok(()),
+            };
+            if done.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// An acknowledgement, if they are used.
+    async fn raw(&mut self, ack: &[u8]) -> io::Result<()> {
+        if self.no_ack {
+            Ok(())
+        } else {
+            self.write(ack).await
+        }
+    }
+
+    /// Sends a packet. An error means the debugger has gone; the next read will say so as well.
+    pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        let frame = match payload.strip_prefix(b"E.") {
+            // The debugger prints it as it is.
+            Some(why) => {
+                ulpf_rsp::frame(format!("E.{}", lines(&String::from_utf8_lossy(why))).as_bytes())
+            }
+            None => ulpf_rsp::frame(payload),
+        };
+        let done = self.write(&frame).await;
+        if !self.no_ack {
+            self.unacked = Some(frame);
+        }
+        done
+    }
+
+    pub async fn notify(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.write(&ulpf_rsp::notification(payload)).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.debug && bytes.len() > 1 {
+            message!("ulpf server: sent {}", String::from_utf8_lossy(bytes));
+        }
+        self.writer.write_all(bytes).await?;
+        self.writer.flush().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Packets that nobody has time for wait in the debugger's socket, empty ones as well.
+    #[tokio::test]
+    async fn what_waits_is_bounded() {
+        for flood in [&b"$#00"[..], b"\x03", b"$#00\x03"] {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (reader, writer) = tokio::io::split(theirs);
+            let connection = Connection {
+                reader: Box::new(reader),
+                writer: Box::new(writer),
+                from: String::new(),
+            };
+            let mut client = Client::new(connection, false);
+            client.stop_acks();
+            let flood = flood.repeat(1 << 14);
+            let debugger = tokio::spawn(async move {
+                let mut ours = ours;
+                while ours.write_all(&flood).await.is_ok() {}
+            });
+            let serving = async {
+                for _ in 0..100_000 {
+                    client.next_urgent().await;
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_millis(500), serving).await;
+            let most = QUEUE_LIMIT / size_of::<Input>() + 8192;
+            assert!(client.queue.len() <= most, "{}", client.queue.len());
+            drop(client);
+            debugger.await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What fuzz/ needs of the server; compiled only there.
+#![forbid(unsafe_code)]
+
+use super::bridge;
+use super::client::Client;
+use super::options::Options;
+use super::{Bound, Terminal, vfork};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use ulpf_listen::Connection;
+
+pub use bridge::fuzzing::debugger_and_back_end;
+
+/// Packets that reach for the machine that fuzzes: they start and end programs, and change files.
+const LEFT_OUT: [&str; 7] = [
+    "vRun",
+    "vAttach",
+    "vKill",
+    "vFile:open",
+    "vFile:unlink",
+    "vFile:pwrite",
+    "R",
+];
+
+/// The packets of a debugger, framed as they should be (the framing has a target of its own).
+pub fn framed<'a>(packets: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let harmless = |p: &&[u8]| !LEFT_OUT.iter().any(|start| p.starts_with(start.as_bytes()));
+    let clean = |p: &[u8]| -> Vec<u8> {
+        let framing = |b: &u8| !matches!(b, b'$' | b'#');
+        p.iter().copied().filter(framing).collect()
+    };
+    packets
+        .map(clean)
+        .filter(|p| harmless(&&p[..]))
+        .flat_map(|p| ulpf_rsp::frame(&p))
+        .collect()
+}
+
+/// A conversation with a server that has no program; it has to end when the debugger goes.
+pub fn debugger(packets: &[&[u8]]) {
+    let bytes = framed(packets.iter().copied());
+    talk(&bytes, async |mut client| {
+        let options = Options {
+            comm: "-".into(),
+            multi: true,
+            ..Options::default()
+        };
+        let bound = Bound::new(options, Terminal::Shared).await;
+        let mut bound = bound.expect("standard input is always there");
+        bound.server.connection(&mut client).await;
+    });
+}
+
+/// Runs one side of a conversation whose other side says these bytes and goes.
+pub(super) fn talk(bytes: &[u8], serve: impl AsyncFnOnce(Client)) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let (mut ours, theirs): (DuplexStream, _) = tokio::io::duplex(1 << 22);
+        let (reader, writer) = tokio::io::split(theirs);
+        let connection = Connection {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            from: String::new(),
+        };
+        let client = Client::new(connection, false);
+        let _ = ours.write_all(bytes).await;
+        let _ = ours.shutdown().await;
+        let mut heard = Vec::new();
+        let both = async { tokio::join!(serve(client), ours.read_to_end(&mut heard)) };
+        // The clock stands still while there is something to do: this is a wait for nothing.
+        let ended = tokio::time::timeout(Duration::from_secs(3600), both).await;
+        assert!(ended.is_ok(), "the conversation hangs");
+    });
+}
+
+/// Packets and replies in which vfork children are named.
+pub fn vfork_names(packet: &[u8], parent: i32) {
+    let _ = vfork::actions(packet, parent, &[]);
+    let _ = vfork::to_stub(packet, parent, &[]);
+    let _ = vfork::to_debugger(packet.to_vec(), parent, &[]);
+}

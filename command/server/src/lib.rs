@@ -1,0 +1,315 @@
+//! `ulpf server`: takes gdbserver's place.
+//!
+//! ```text
+//!   debugger ⇄ Client (framing, acks) ⇄ Server (this module) ⇄ Target (control channel) ⇄ stub
+//! ```
+//! One task does everything, so nothing here is shared or locked. A packet is served to its end before
+//! the next one is looked at; only interrupt requests and the loss of the connection overtake. What
+//! the stub can answer goes to the stub ([`relay`], [`running`]); the rest (starting, killing, files, having no
+//! program) is answered in [`requests`]. [`state`] is what all of them share.
+#![forbid(unsafe_code)]
+
+mod apply;
+mod bridge;
+mod changes;
+mod client;
+mod common;
+mod filters;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod host_io;
+pub mod options;
+mod packets;
+mod processes;
+mod relay;
+mod requests;
+mod running;
+mod state;
+mod target;
+mod vfork;
+mod vfork_children;
+mod watchdog;
+mod watches;
+
+pub use bridge::Bound as BridgeBound;
+pub use bridge::backend::BackEnd;
+pub use bridge::device::Device;
+pub use bridge::proxy::{Flavour, Proxy};
+pub use common::Terminal;
+
+use client::{Client, Input};
+use common::{Outcome, bind, report};
+use options::{Options, Target as Wanted};
+use state::Server;
+use std::time::Duration;
+use target::Target;
+use ulpf_host::signals::Incoming;
+use ulpf_host::{foreground, process};
+use ulpf_inject::{Launch, StartError, Stdio};
+use ulpf_listen::{Connection, Listener};
+use ulpf_say::message;
+
+/// A server that has its address but has not begun.
+pub struct Bound {
+    listener: Listener,
+    server: Server,
+}
+
+/// `ulpf server`: serves until it is over; the exit status.
+pub async fn serve(options: Options) -> i32 {
+    if let Some(backend) = options.backend.clone() {
+        return bridge::serve(options, backend).await;
+    }
+    // They end us, but not while the stub is only half-way in a program.
+    let mut signals = Incoming::new(&[libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    let mut bound = match Bound::new(options, Terminal::Program).await {
+        Ok(bound) => bound,
+        Err(why) => {
+            message!("{why}\nExiting");
+            return 1;
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = bound.run() => outcome,
+        signal = signals.next() => Outcome::Signalled(signal),
+    };
+    bound.end().await;
+    foreground::take_back();
+    outcome.status()
+}
+
+impl Bound {
+    /// The error is text for the user.
+    pub async fn new(options: Options, terminal: Terminal) -> Result<Bound, String> {
+        let listener = bind(&options).await?;
+        let server = Server::new(options, &listener, terminal);
+        Ok(Bound { listener, server })
+    }
+
+    /// Serves until it is over.
+    pub async fn serve(mut self) {
+        self.run().await;
+        self.end().await;
+    }
+
+    /// Serves until it is over; [`Bound::end`] is to follow.
+    pub async fn run(&mut self) -> Outcome {
+        let server = &mut self.server;
+        let started = match server.options.target {
+            Wanted::None => Ok(()),
+            Wanted::Program { .. } => server.start().await,
+            Wanted::Attach(pid) => server.attach(pid).await,
+        };
+        if let Err(error) = started {
+            report(&error, "");
+            message!("Exiting");
+            return Outcome::Quit(1);
+        }
+        server.accept_loop(&mut self.listener).await
+    }
+
+    /// What was started is killed, what was attached to goes on.
+    pub async fn end(self) {
+        drop(self.listener);
+        let mut server = self.server;
+        server.leave().await;
+    }
+}
+
+impl Server {
+    async fn accept_loop(&mut self, listener: &mut Listener) -> Outcome {
+        loop {
+            if let Some(text) = listener.announcement() {
+                self.say(&text);
+            }
+            let Some(connection) = self.accept(listener).await else {
+                return Outcome::Quit(1);
+            };
+            self.say(&format!("Remote debugging {}", connection.from));
+            let mut client = Client::new(connection, self.options.remote_debug);
+            self.host_io.close_all();
+            self.multiprocess = false;
+            (self.exec_events, self.fork_events, self.vfork_events) = (false, false, false);
+            let outcome = self.connection(&mut client).await;
+            drop(client);
+            match outcome {
+                Outcome::Closed => {}
+                quit => return quit,
+            }
+            // A program that runs without anybody to hear of its stops would hang at the first one.
+            for at in 0..self.targets.len() {
+                let target = &mut self.targets[at];
+                target.stop().await;
+                if let Some(stop) = target.pending.take() {
+                    let parent = target.number;
+                    self.note_child(parent, &stop);
+                }
+            }
+            self.release_children().await;
+            self.take_terminal();
+            if self.options.once || self.stdio || (!self.extended && self.targets.is_empty()) {
+                return Outcome::Quit(0);
+            }
+            self.say(
+                "Remote side has terminated connection.  ulpf server will reopen the connection.",
+            );
+        }
+    }
+
+    /// The next client. A lack of descriptors, say, may pass; a program that we have is worth the wait.
+    async fn accept(&mut self, listener: &mut Listener) -> Option<Connection> {
+        let mut told = None;
+        loop {
+            let accepted = listener.accept();
+            tokio::pin!(accepted);
+            let accepted = loop {
+                tokio::select! {
+                    biased;
+                    accepted = &mut accepted => break accepted,
+                    change = self.changes.next() => self.asked(change, false).await,
+                }
+            };
+            let error = match accepted {
+                Ok(client) => return Some(client),
+                Err(e) => e.to_string(),
+            };
+            if told.as_ref() != Some(&error) {
+                message!("Cannot accept a connection: {error}");
+            }
+            if self.targets.is_empty() && !self.options.multi {
+                return None;
+            }
+            told = Some(error);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn connection(&mut self, client: &mut Client) -> Outcome {
+        loop {
+            // What has waited for this rest.
+            self.make_changes(false).await;
+            let input = {
+                let next = client.next();
+                tokio::pin!(next);
+                loop {
+                    tokio::select! {
+                        biased;
+                        input = &mut next => break input,
+                        change = self.changes.next() => self.asked(change, false).await,
+                    }
+                }
+            };
+            match input {
+                Input::Gone => return Outcome::Closed,
+                // The program has stopped meanwhile; what that means is for the stub to say.
+                Input::Interrupt => {
+                    if let Some(target) = self.targets.first_mut() {
+                        let _ = target.interrupt().await;
+                    }
+                }
+                Input::Packet(packet) => {
+                    if let Some(outcome) = self.serve_packet(client, &packet).await {
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts the program of `self.program`, with the debugger's settings.
+    async fn start(&mut self) -> Result<(), StartError> {
+        let Some((program, args)) = self.program.clone() else {
+            return Err(StartError::Step {
+                step: "start a program",
+                source: std::io::Error::other("no program has been named"),
+            });
+        };
+        let spec = Launch {
+            program: program.clone(),
+            args,
+            env: self
+                .env
+                .iter()
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
+            cwd: self.cwd.clone(),
+            wrapper: self.options.wrapper.clone(),
+            shell: self.shell,
+            disable_randomization: self.disable_randomization,
+            own_group: true,
+            foreground: self.terminal == Terminal::Program,
+            stdio: match self.options.output {
+                Some([stdout, stderr]) => Stdio::Given { stdout, stderr },
+                None if self.stdio => Stdio::Redirect,
+                None => Stdio::Inherit,
+            },
+            settings: self.options.settings,
+        };
+        if self.stdio {
+            message!("stdin/stdout redirected");
+        }
+        let inferior = ulpf_inferior::start(spec).await?;
+        self.say(&format!(
+            "Process {} created; pid = {}",
+            program.to_string_lossy(),
+            inferior.pid
+        ));
+        self.adopt(inferior).await;
+        Ok(())
+    }
+
+    async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
+        let inferior = ulpf_inferior::attach(pid, self.options.settings).await?;
+        self.say(&format!("Attached; pid = {pid}"));
+        // `R` starts the same program again.
+        self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));
+        self.adopt(inferior).await;
+        Ok(())
+    }
+
+    /// Makes the session ours, and tells its stub what the debugger has said so far.
+    async fn adopt(&mut self, inferior: ulpf_inferior::Inferior) {
+        for warning in &inferior.warnings {
+            message!("{warning}");
+        }
+        let mut target = Target::new(inferior);
+        for packet in self.greeting() {
+            let _ = target.request(&packet).await;
+        }
+        self.enlist(target);
+    }
+
+    /// One more process; others may ask about it.
+    fn enlist(&mut self, target: Target) {
+        self.changes.accept(target.pid);
+        self.targets.push(target);
+    }
+
+    /// The end of the server: what was started is killed, what was attached to goes on.
+    async fn leave(&mut self) {
+        self.take_terminal();
+        // Stubs that do not answer let go when we have gone.
+        let _ = tokio::time::timeout(watchdog::STOP_TIMEOUT, self.release_children()).await;
+        while let Some(mut target) = self.take_front() {
+            if target.exit.now().is_some() {
+                continue;
+            }
+            if target.launched {
+                self.say(&format!("Killing process(es): {}", target.pid));
+                target.kill().await;
+                continue;
+            }
+            self.say(&format!("Detaching process(es): {}", target.pid));
+            let detached = tokio::time::timeout(watchdog::STOP_TIMEOUT, target.detach()).await;
+            if !detached.unwrap_or(false) {
+                message!(
+                    "ulpf server: process {} could not be detached cleanly.",
+                    target.pid
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What packets look like, whoever is asked: how long they may be, which processes they name, stop replies. No
+//! I/O.
+#![forbid(unsafe_code)]
+
+use super::options::Disabled;
+
+/// The size that we announce while there is no program; the stub announces its own.
+pub const PACKET_SIZE: usize = 0x10000;
+/// Longer packets are refused whatever the stub may announce.
+pub const PACKET_LIMIT: usize = 0x40000;
+
+/// For a longer packet. Sending it again would not help, so this is no NAK.
+pub const TOO_LONG: &[u8] = b"E.The packet is longer than the PacketSize that was announced.";
+
+/// `O` and hex digits: text to print, more replies follow. (`OK` is not.)
+pub fn is_output(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'O')
+        && reply.len() % 2 == 1
+        && reply[1..].iter().all(u8::is_ascii_hexdigit)
+}
+
+/// The process that `pPID.TID` names; negative: all.
+pub fn process_of(thread: &[u8]) -> Option<i64> {
+    let text = thread.strip_prefix(b"p")?;
+    let pid = text.split(|&b| b == b'.').next()?;
+    if pid == b"-1" {
+        return Some(-1);
+    }
+    ulpf_rsp::hex_number(pid).map(|n| n as i64)
+}
+
+/// Does this action of `vCont` concern process `number`?
+pub fn concerns(action: &[u8], number: i32) -> bool {
+    let Some(at) = action.iter().position(|&b| b == b':') else {
+        return true;
+    };
+    match process_of(&action[at + 1..]) {
+        Some(process) => process <= 0 || process == i64::from(number),
+        None => true,
+    }
+}
+
+/// The actions of `vCont` that concern process `number`; `None`: none does.
+pub fn actions_for(packet: &[u8], number: i32) -> Option<Vec<u8>> {
+    let Some(actions) = packet.strip_prefix(b"vCont;") else {
+        return Some(packet.into());
+    };
+    let mine = actions.split(|&b| b == b';');
+    let mine: Vec<&[u8]> = mine.filter(|action| concerns(action, number)).collect();
+    (!mine.is_empty()).then(|| [b"vCont;", &mine.join(&b';')[..]].concat())
+}
+
+/// The same once more, for a program that was halted in the middle of it: signals have been delivered.
+/// `None`: it cannot be said again (a step may have been made).
+pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
+    if let [b'c' | b'C', ..] = packet {
+        return Some(b"c".into());
+    }
+    let actions = packet.strip_prefix(b"vCont;")?.split(|&b| b == b';');
+    let mut again = b"vCont".to_vec();
+    for action in actions {
+        let at = action.iter().position(|&b| b == b':');
+        let (verb, thread) = action.split_at(at.unwrap_or(action.len()));
+        if !matches!(verb, [b'c'] | [b'C', ..]) {
+            return None;
+        }
+        again.extend_from_slice(b";c");
+        again.extend_from_slice(thread);
+    }
+    Some(again)
+}
+
+/// `T05…` of a program that has just been executed, with the reason.
+pub fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
+    let (head, rest) = reply.split_at(reply.len().min(3));
+    let reason = format!("exec:{};", ulpf_rsp::to_hex(program.as_bytes()));
+    [head, reason.as_bytes(), rest].concat()
+}
+
+/// GDB takes an error with a text only where it cannot be mistaken for data in hex.
+pub fn error_for<'a>(packet: &[u8], text: &'a [u8]) -> &'a [u8] {
+    match packet.first() {
+        Some(b'g' | b'm' | b'p' | b'x') => b"E01",
+        _ => text,
+    }
+}
+
+/// Stop replies for debuggers that were told to do with less (`--disable-packet`).
+pub fn shape_stop(reply: Vec<u8>, disabled: &Disabled) -> Vec<u8> {
+    if reply.first() != Some(&b'T') || !(disabled.stop_thread || disabled.stop_t) {
+        return reply;
+    }
+    if disabled.stop_t {
+        return [b"S", &reply[1..reply.len().min(3)]].concat();
+    }
+    let text = String::from_utf8_lossy(&reply).into_owned();
+    text.split_inclusive(';')
+        .filter(|f| {
+            !f.starts_with("thread:") && !f.get(3..).is_some_and(|f| f.starts_with("thread:"))
+        })
+        .collect::<String>()
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_threads() {
+        assert_eq!(process_of(b"p10.-1"), Some(16));
+        assert_eq!(process_of(b"p-1.-1"), Some(-1));
+        assert_eq!(process_of(b"-1"), None);
+    }
+
+    #[test]
+    fn what_can_be_said_again() {
+        let again = |p: &str| resume_again(p.as_bytes()).map(|p| String::from_utf8(p).unwrap());
+        assert_eq!(again("c"), Some("c".into()));
+        assert_eq!(again("C0b;4010"), Some("c".into()));
+        assert_eq!(again("s"), None);
+        assert_eq!(again("vCont;c"), Some("vCont;c".into()));
+        assert_eq!(
+            again("vCont;C0a:p1.2;c:p1.-1"),
+            Some("vCont;c:p1.2;c:p1.-1".into())
+        );
+        assert_eq!(again("vCont;s:p1.2;c"), None);
+        assert_eq!(again("vCont;r1,2:p1.2"), None);
+        assert_eq!(again("?"), None);
+    }
+
+    #[test]
+    fn actions_go_to_whom_they_name() {
+        let of = |packet: &[u8], number| {
+            actions_for(packet, number).map(|p| String::from_utf8(p).unwrap())
+        };
+        assert_eq!(of(b"vCont;c:p10.-1", 16).unwrap(), "vCont;c:p10.-1");
+        assert_eq!(of(b"vCont;c:p10.-1", 17), None);
+        assert_eq!(
+            of(b"vCont;s:p10.11;c:p11.-1;c", 16).unwrap(),
+            "vCont;s:p10.11;c"
+        );
+        assert_eq!(of(b"vCont;c:p-1.-1", 16).unwrap(), "vCont;c:p-1.-1");
+        assert_eq!(of(b"c", 16).unwrap(), "c");
+    }
+}

@@ -1,0 +1,95 @@
+//! Packets that the stub answers, while the program rests.
+#![forbid(unsafe_code)]
+
+use super::client::{Client, Input};
+use super::common::Outcome;
+use super::packets::{error_for, is_output};
+use super::state::Server;
+use super::target::Event;
+use super::watchdog;
+use ulpf_say::message;
+
+impl Server {
+    /// Sends a packet to the stub in front and its replies to the debugger, to the last one. The
+    /// program does not run meanwhile.
+    pub async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        let Some(target) = self.targets.first_mut() else {
+            let _ = client.send(b"E01").await;
+            return None;
+        };
+        if let Some(why) = target.lost.clone() {
+            let reply = match target.exit.now() {
+                Some(ending) if packet == b"?" => self.ended(ending),
+                _ => why,
+            };
+            let _ = client.send(error_for(packet, reply.as_bytes())).await;
+            return None;
+        }
+        if let Some(why) = target.still_hangs(watchdog::HUNG_TIMEOUT).await {
+            // Registers are there, but nobody knows them.
+            let unknown = "x".repeat(target.registers_len);
+            let reply = match packet {
+                b"g" if !unknown.is_empty() => unknown.as_bytes(),
+                _ => error_for(packet, why.as_bytes()),
+            };
+            let _ = client.send(reply).await;
+            return None;
+        }
+        // The program may have been killed while it was stopped.
+        if target.exit.now().is_none() {
+            // An error shows as end of file below.
+            let _ = target.send(packet).await;
+        }
+        let limit = watchdog::timeout_of(packet);
+        let late = tokio::time::sleep(limit);
+        tokio::pin!(late);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut late => {
+                    let why = target.hangs(limit);
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    let _ = client.send(error_for(packet, why.as_bytes())).await;
+                    return None;
+                }
+                event = target.event() => match event {
+                    Event::Reply(reply) => {
+                        if packet == b"g" && let Some(all) = ulpf_rsp::expand_runs(&reply) {
+                            target.registers_len = all.len();
+                        }
+                        if reply == b"OK" {
+                            target.watches.accepted(packet);
+                        }
+                        let _ = client.send(&reply).await;
+                        if !is_output(&reply) {
+                            return None;
+                        }
+                    }
+                    Event::Notification(text) => { let _ = client.notify(&text).await; }
+                    Event::Ended(ending) => {
+                        if packet == b"?" {
+                            let _ = client.send(self.ended(ending).as_bytes()).await;
+                        } else {
+                            // The next resume will tell.
+                            let _ = client.send(error_for(packet, b"E.The program has ended.")).await;
+                        }
+                        return None;
+                    }
+                    event @ (Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
+                        target.later.push_back(event);
+                    }
+                    Event::Executed(_) | Event::Replaced | Event::StubLost => {
+                        let why = target.lost.clone().unwrap_or_default();
+                        message!("ulpf server: {}", why.trim_start_matches("E."));
+                        let _ = client.send(error_for(packet, why.as_bytes())).await;
+                        return None;
+                    }
+                },
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => { let _ = target.interrupt().await; }
+                    _ => return Some(Outcome::Closed),
+                },
+            }
+        }
+    }
+}

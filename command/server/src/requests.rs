@@ -1,0 +1,494 @@
+//! What each packet means to the server.
+#![forbid(unsafe_code)]
+
+use super::client::Client;
+use super::common::{Outcome, report};
+use super::filters;
+use super::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG, shape_stop};
+use super::processes::Addressed;
+use super::state::Server;
+use super::target::Target;
+use super::watches;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use tokio::task::spawn_blocking;
+use ulpf_host::foreign::text::lines;
+
+/// Abilities of the server itself, added to the stub's answer to qSupported.
+const OWN_FEATURES: &[&str] = &[
+    "QStartNoAckMode+",
+    "QStartupWithShell+",
+    "QEnvironmentHexEncoded+",
+    "QEnvironmentReset+",
+    "QEnvironmentUnset+",
+    "QSetWorkingDir+",
+    "QDisableRandomization+",
+    "multiprocess+",
+    "exec-events+",
+    "fork-events+",
+    "vfork-events+",
+];
+
+/// What a stub will be able to do, for a debugger that connects before there is one. It asks once per
+/// connection, so this must be what the stub says itself (`test_the_same_abilities_without_a_program`).
+const STUB_FEATURES: &[&str] = &[
+    "swbreak+",
+    "hwbreak+",
+    "vContSupported+",
+    "QPassSignals+",
+    "QCatchSyscalls+",
+    "QProgramSignals+",
+    "ConditionalBreakpoints+",
+    "augmented-libraries-svr4-read+",
+    "qXfer:features:read+",
+    "qXfer:auxv:read+",
+    "qXfer:exec-file:read+",
+    "qXfer:libraries-svr4:read+",
+    "qXfer:siginfo:read+",
+    "qXfer:siginfo:write+",
+    "qXfer:threads:read+",
+];
+
+/// Settings that a debugger makes once and expects to hold for the programs that it starts later.
+const STICKY: &[&str] = &[
+    "QPassSignals:",
+    "QProgramSignals:",
+    "QThreadEvents:",
+    "QCatchSyscalls:",
+];
+
+const HELP: &str = "\
+The following monitor commands are supported:
+  help
+    Print this message
+  exit
+    End the server and a program that it started; one that was attached to
+    goes on
+";
+
+impl Server {
+    /// Serves one packet. `Some`: the connection is over.
+    pub(super) async fn serve_packet(
+        &mut self,
+        client: &mut Client,
+        packet: &[u8],
+    ) -> Option<Outcome> {
+        if packet.len() > self.packet_size {
+            let _ = client.send(TOO_LONG).await;
+            return None;
+        }
+        match self.address(client, packet).await {
+            Addressed::Serve => {}
+            Addressed::Reply(reply) => {
+                let _ = client.send(&reply).await;
+                return None;
+            }
+            Addressed::Done(outcome) => return outcome,
+        }
+        if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
+            // A forked child comes without the watches that the debugger takes away from it.
+            let came_without = target.inherits && watches::removes(packet);
+            if target.watches.settles(packet) || came_without {
+                let _ = client.send(b"OK").await;
+                return None;
+            }
+            if watches::needs_them(packet) {
+                // If it hangs, whoever sends the packet on says so.
+                let _ = target.settle_watches().await;
+            }
+        }
+        let starts = |p: &str| packet.starts_with(p.as_bytes());
+        let reply: Vec<u8> = match packet {
+            b"QStartNoAckMode" => {
+                let _ = client.send(b"OK").await;
+                client.stop_acks();
+                return None;
+            }
+            b"!" => {
+                self.extended = true;
+                b"OK".into()
+            }
+            _ if starts("qSupported") => self.supported(packet).await,
+            _ if starts("vFile:") => self.host_io.answer(&packet[b"vFile:".len()..]),
+            _ if starts("qAttached") => self.attached(packet),
+            _ if starts("QDisableRandomization:") => flag(packet, &mut self.disable_randomization),
+            _ if starts("QStartupWithShell:") => flag(packet, &mut self.shell),
+            b"QEnvironmentReset" => {
+                self.env = std::env::vars_os().collect();
+                b"OK".into()
+            }
+            _ if starts("QEnvironmentHexEncoded:") => self.set_variable(packet),
+            _ if starts("QEnvironmentUnset:") => self.unset_variable(packet),
+            _ if starts("QSetWorkingDir:") => match argument(packet) {
+                Some(dir) => {
+                    self.cwd = (!dir.is_empty()).then(|| PathBuf::from(OsString::from_vec(dir)));
+                    b"OK".into()
+                }
+                None => b"E01".into(),
+            },
+            _ if starts("qRcmd,") => return self.monitor(client, packet).await,
+            _ if starts("vRun;") => self.run(packet).await,
+            _ if starts("vAttach;") => self.attach_request(packet).await,
+            _ if starts("vKill;") => self.kill_request(packet).await,
+            b"k" => return self.kill_all(client).await,
+            b"D" => return self.detach(client, packet).await,
+            _ if starts("D;") => return self.detach(client, packet).await,
+            b"R" | [b'R', ..] if self.extended => {
+                self.restart().await;
+                return None;
+            }
+            _ if self.is_disabled(packet) => Vec::new(),
+            _ if !self.targets.is_empty() => {
+                if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
+                    return self.resume(client, packet).await;
+                }
+                let outcome = self.relay(client, packet).await;
+                if STICKY.iter().any(|s| starts(s)) {
+                    self.remember(packet);
+                    for target in self.targets.iter_mut().skip(1) {
+                        let _ = target.request(packet).await;
+                    }
+                }
+                return outcome;
+            }
+            _ => self.without_program(packet),
+        };
+        let _ = client.send(&reply).await;
+        None
+    }
+
+    fn is_disabled(&self, packet: &[u8]) -> bool {
+        let d = &self.options.disabled;
+        (d.vcont && packet.starts_with(b"vCont"))
+            || (d.qc && packet == b"qC")
+            || (d.thread_info && (packet == b"qfThreadInfo" || packet == b"qsThreadInfo"))
+    }
+
+    fn remember(&mut self, packet: &[u8]) {
+        let key = packet
+            .iter()
+            .position(|&b| b == b':')
+            .map_or(packet, |at| &packet[..at]);
+        self.sticky.insert(key.into(), packet.into());
+    }
+
+    async fn supported(&mut self, packet: &[u8]) -> Vec<u8> {
+        let can = |feature: &[u8]| {
+            packet
+                .split(|&b| b == b':' || b == b';')
+                .any(|f| f == feature)
+        };
+        self.multiprocess = can(b"multiprocess+");
+        self.exec_events = can(b"exec-events+");
+        // Which process a packet is for can only be said with their numbers.
+        self.fork_events = self.multiprocess && can(b"fork-events+");
+        self.vfork_events = self.multiprocess && can(b"vfork-events+");
+        self.supported = Some(packet.into());
+        let offer = self.offer();
+        for target in &mut self.targets {
+            let _ = target.request(&offer).await;
+        }
+        let stub = match self.targets.first_mut() {
+            Some(target) => target
+                .request(packet)
+                .await
+                .map(|r| String::from_utf8_lossy(&r).into_owned()),
+            None => Some(format!(
+                "PacketSize={PACKET_SIZE:x};{}",
+                STUB_FEATURES.join(";")
+            )),
+        }
+        .unwrap_or_default();
+        let announced = stub.split(';').find_map(|f| f.strip_prefix("PacketSize="));
+        self.packet_size = announced
+            .and_then(|n| usize::from_str_radix(n, 16).ok())
+            .unwrap_or(PACKET_SIZE)
+            .min(PACKET_LIMIT);
+        // Ours replace what the stub may say of the same features.
+        let name = |f: &str| f.trim_end_matches(['+', '-']).to_string();
+        let own: Vec<String> = OWN_FEATURES.iter().map(|f| name(f)).collect();
+        let features: Vec<&str> = stub
+            .split(';')
+            .filter(|f| !f.is_empty() && !own.contains(&name(f)))
+            .chain(OWN_FEATURES.iter().copied())
+            .collect();
+        features.join(";").into_bytes()
+    }
+
+    /// What we follow for this debugger.
+    pub(super) fn offer(&self) -> Vec<u8> {
+        let all = [(self.fork_events, "fork"), (self.vfork_events, "vfork")];
+        let wanted: Vec<&str> = all.iter().filter(|w| w.0).map(|w| w.1).collect();
+        ulpf_inferior::follow::offer(&wanted)
+    }
+
+    pub(super) fn attached(&self, packet: &[u8]) -> Vec<u8> {
+        let asked = packet.strip_prefix(b"qAttached:").map(ulpf_rsp::hex_number);
+        match (self.targets.first(), asked) {
+            (None, _) | (_, Some(None)) => b"E01".into(),
+            (Some(t), Some(Some(pid))) if pid != t.number as u64 => b"E01".into(),
+            (Some(t), _) => if t.launched { b"0" } else { b"1" }.into(),
+        }
+    }
+
+    fn set_variable(&mut self, packet: &[u8]) -> Vec<u8> {
+        let Some(pair) = argument(packet) else {
+            return b"E01".into();
+        };
+        let Some(at) = pair.iter().position(|&b| b == b'=').filter(|&at| at > 0) else {
+            return b"E01".into();
+        };
+        self.env.insert(
+            OsString::from_vec(pair[..at].into()),
+            OsString::from_vec(pair[at + 1..].into()),
+        );
+        b"OK".into()
+    }
+
+    fn unset_variable(&mut self, packet: &[u8]) -> Vec<u8> {
+        let Some(name) = argument(packet) else {
+            return b"E01".into();
+        };
+        self.env.remove(&OsString::from_vec(name));
+        b"OK".into()
+    }
+
+    /// Replies as gdbserver gives them while it has no program.
+    fn without_program(&mut self, packet: &[u8]) -> Vec<u8> {
+        let starts = |p: &str| packet.starts_with(p.as_bytes());
+        match packet {
+            b"?" => b"W00".into(),
+            b"vCont?" => b"vCont;c;C;s;S;t;r".into(),
+            _ if STICKY.iter().any(|s| starts(s)) => {
+                self.remember(packet);
+                b"OK".into()
+            }
+            _ if starts("qSymbol:") => b"OK".into(),
+            b"qC" | b"qfThreadInfo" | b"qsThreadInfo" => b"E01".into(),
+            _ if starts("vCont;") || starts("qXfer:") || starts("qRcmd") => b"E01".into(),
+            [
+                b'H' | b'g' | b'G' | b'm' | b'M' | b'p' | b'P' | b'T' | b'X' | b'x' | b'Z' | b'z'
+                | b'c' | b'C' | b's' | b'S',
+                ..,
+            ] => b"E01".into(),
+            _ => Vec::new(),
+        }
+    }
+
+    async fn monitor(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        let command = ulpf_rsp::from_hex(&packet[b"qRcmd,".len()..]).unwrap_or_default();
+        match command.trim_ascii() {
+            b"exit" => {
+                let _ = client.send(b"OK").await;
+                return Some(Outcome::Quit(0));
+            }
+            b"help" => {
+                let _ = client.send(output(HELP).as_bytes()).await;
+                if !self.targets.is_empty() {
+                    return self.relay(client, packet).await;
+                }
+                let _ = client.send(b"OK").await;
+            }
+            _ if !self.targets.is_empty() => {
+                let Some(spec) = filters::names_a_variable(&command) else {
+                    return self.relay(client, packet).await;
+                };
+                let pid = self.targets[0].pid;
+                let translated = spawn_blocking(move || filters::translate(pid, &spec)).await;
+                match translated.unwrap_or_else(|e| Err(e.to_string())) {
+                    Ok(command) => {
+                        let packet =
+                            format!("qRcmd,{}", ulpf_rsp::to_hex(command.to_string().as_bytes()));
+                        return self.relay(client, packet.as_bytes()).await;
+                    }
+                    Err(why) => {
+                        let _ = client.send(output(&format!("{why}\n")).as_bytes()).await;
+                        let _ = client.send(b"OK").await;
+                    }
+                }
+            }
+            _ => {
+                let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
+                let _ = client.send(b"E01").await;
+            }
+        }
+        None
+    }
+
+    /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
+    async fn run(&mut self, packet: &[u8]) -> Vec<u8> {
+        let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..]
+            .split(|&b| b == b';')
+            .map(ulpf_rsp::from_hex)
+            .collect();
+        let Some(words) = words.filter(|w| w.iter().all(|w| !w.contains(&0))) else {
+            return b"E01".into();
+        };
+        let mut words = words.into_iter().map(OsString::from_vec);
+        let program = words.next().unwrap_or_default();
+        let args: Vec<OsString> = words.collect();
+        if !program.is_empty() {
+            self.program = Some((program, args));
+        } else if let Some((_, old)) = &mut self.program {
+            *old = args;
+        } else {
+            return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
+        }
+        self.kill_everybody().await;
+        match self.start().await {
+            Ok(()) => self.first_stop().await,
+            Err(error) => {
+                report(&error, "ulpf server: ");
+                // GDB shows it to the user.
+                format!("E.{}", one_line(&error.to_string())).into_bytes()
+            }
+        }
+    }
+
+    async fn attach_request(&mut self, packet: &[u8]) -> Vec<u8> {
+        let pid =
+            ulpf_rsp::hex_number(&packet[b"vAttach;".len()..]).and_then(|n| i32::try_from(n).ok());
+        let Some(pid) = pid.filter(|&p| p > 0) else {
+            return b"E01".into();
+        };
+        if !self.targets.is_empty() {
+            return b"E.The server already has a program. Detach from it or kill it first.".into();
+        }
+        match self.attach(pid).await {
+            Ok(()) => self.first_stop().await,
+            Err(error) => {
+                report(&error, "ulpf server: ");
+                format!("E.{}", one_line(&error.to_string())).into_bytes()
+            }
+        }
+    }
+
+    async fn first_stop(&mut self) -> Vec<u8> {
+        let Some(target) = self.targets.first_mut() else {
+            return b"E01".into();
+        };
+        match target.request(b"?").await {
+            Some(reply) => shape_stop(reply, &self.options.disabled),
+            None => b"E.The program ended before its first stop.".into(),
+        }
+    }
+
+    async fn kill_request(&mut self, packet: &[u8]) -> Vec<u8> {
+        let pid = ulpf_rsp::hex_number(&packet[b"vKill;".len()..]);
+        match self.targets.first_mut() {
+            // 42000 is what GDB calls the process while it has not learnt its number.
+            Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
+                target.kill().await;
+                self.take_front();
+                b"OK".into()
+            }
+            _ => b"E01".into(),
+        }
+    }
+
+    async fn kill_everybody(&mut self) {
+        for child in std::mem::take(&mut self.pending_children) {
+            self.let_go(&child, true).await;
+        }
+        let vfork = self.targets.iter().flat_map(Target::vfork_children);
+        for number in vfork.collect::<Vec<_>>() {
+            self.let_go_of_vfork_child(number, true).await;
+        }
+        while let Some(mut target) = self.take_front() {
+            target.kill().await;
+        }
+    }
+
+    /// `k` has no reply.
+    async fn kill_all(&mut self, client: &mut Client) -> Option<Outcome> {
+        match self.targets.is_empty() {
+            false => self.say("Killing all inferiors"),
+            true => self.say("No process to kill"),
+        }
+        self.kill_everybody().await;
+        let _ = client;
+        if self.extended {
+            None
+        } else {
+            Some(Outcome::Quit(0))
+        }
+    }
+
+    /// `R` has no reply; the debugger asks with `?` next.
+    async fn restart(&mut self) {
+        self.say("ulpf server restarting");
+        self.kill_everybody().await;
+        if self.program.is_some()
+            && let Err(error) = self.start().await
+        {
+            report(&error, "ulpf server: ");
+        }
+    }
+
+    async fn detach(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        let pid = packet.strip_prefix(b"D;").map(ulpf_rsp::hex_number);
+        let Some(target) = self
+            .targets
+            .first_mut()
+            .filter(|t| pid.is_none_or(|p| p == Some(t.number as u64)))
+        else {
+            let _ = client.send(b"E01").await;
+            return None;
+        };
+        let text = format!("Detaching from process {}", target.pid);
+        let detached = target.detach().await;
+        let ended = target.exit.now();
+        let (launched, mut exit) = (target.launched, target.exit.clone());
+        self.say(&text);
+        if !detached {
+            if let Some(ending) = ended {
+                self.ended(ending);
+            }
+            let _ = client.send(b"E01").await;
+            return None;
+        }
+        self.take_front();
+        let _ = client.send(b"OK").await;
+        if self.extended || !self.targets.is_empty() {
+            return None;
+        }
+        // As gdbserver: stay until the child is gone, for its terminal and its parent's sake.
+        if launched {
+            exit.wait().await;
+        }
+        Some(Outcome::Quit(0))
+    }
+}
+
+/// The hex argument after the packet's colon.
+fn argument(packet: &[u8]) -> Option<Vec<u8>> {
+    let at = packet.iter().position(|&b| b == b':')?;
+    ulpf_rsp::from_hex(&packet[at + 1..]).filter(|a| !a.contains(&0))
+}
+
+fn flag(packet: &[u8], value: &mut bool) -> Vec<u8> {
+    match packet.last() {
+        Some(b'0') => *value = false,
+        Some(b'1') => *value = true,
+        _ => return b"E01".into(),
+    }
+    b"OK".into()
+}
+
+fn output(text: &str) -> String {
+    format!("O{}", ulpf_rsp::to_hex(lines(text).as_bytes()))
+}
+
+/// Reply texts end at the packet's end and may not contain its special characters.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if matches!(c, '#' | '$' | '}' | '*') || c.is_control() {
+                ' '
+            } else {
+                c
+            }
+        })
+        .collect()
+}

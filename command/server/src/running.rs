@@ -1,0 +1,408 @@
+//! Letting processes run, until one of them has something to report. As a rule there is one; a
+//! debugger that follows children may have several. It is told of one stop at a time, and then all of
+//! them rest; what another one had to report meanwhile waits for the next resume.
+#![forbid(unsafe_code)]
+
+use super::client::{Client, Input};
+use super::common::{Outcome, Terminal};
+use super::packets::{exec_stop, is_output, resume_again, shape_stop};
+use super::state::Server;
+use super::target::{Event, HALTED, Target};
+use super::watchdog;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::task::Poll;
+use tokio::time::Instant;
+use ulpf_host::foreign::text::lines;
+use ulpf_host::{foreground, process};
+use ulpf_inferior::{Ending, Inferior};
+use ulpf_say::message;
+
+/// The next event of any process that runs: the process's number, and what it is.
+async fn event_of(targets: &mut [Target]) -> (i32, Event) {
+    let mut all: Vec<_> = targets
+        .iter_mut()
+        .filter(|t| t.running)
+        .map(|t| {
+            let number = t.number;
+            Box::pin(async move { (number, t.event().await) })
+        })
+        .collect();
+    std::future::poll_fn(|cx| {
+        for one in &mut all {
+            if let Poll::Ready(event) = one.as_mut().poll(cx) {
+                return Poll::Ready(event);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Tells the user something while the debugger waits for a stop.
+async fn tell(client: &mut Client, text: &str) {
+    message!("ulpf server: {text}");
+    print(client, text).await;
+}
+
+async fn print(client: &mut Client, text: &str) {
+    let text = format!(
+        "O{}",
+        ulpf_rsp::to_hex(lines(&format!("{text}\n")).as_bytes())
+    );
+    let _ = client.send(text.as_bytes()).await;
+}
+
+impl Server {
+    /// Serves a packet that lets processes run; the reply is a stop.
+    pub(super) async fn resume(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        self.follow_all_children().await;
+        if let Some(reply) = self.due(packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
+        let mut numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
+        numbers.retain(|&n| {
+            let target = self.targets.iter().find(|t| t.number == n);
+            target.is_some_and(|t| t.actions_for(packet).is_some())
+        });
+        for number in numbers {
+            if let ControlFlow::Break(outcome) = self.settle(client, number).await {
+                return outcome;
+            }
+        }
+        let shared = self.terminal == Terminal::Shared && self.targets.iter().any(|t| t.launched);
+        if shared {
+            // Before it runs: it may read at once.
+            foreground::to_program(
+                self.targets
+                    .iter()
+                    .find(|t| t.launched)
+                    .map_or(0, |t| t.pid),
+            );
+        }
+        if self.tell_later_events(client).await {
+            return None;
+        }
+        let greeting = self.greeting();
+        let several = self.targets.len() > 1;
+        for target in &mut self.targets {
+            let mine = match several || target.has_vfork_children() {
+                true => target.actions_for(packet),
+                false => Some(packet.to_vec()),
+            };
+            let Some(mine) = mine else { continue };
+            target.inherits = false;
+            // It may have been killed while it was stopped.
+            if target.exit.now().is_none() {
+                // An error shows as end of file later.
+                let _ = target.send(&mine).await;
+            }
+            target.running = true;
+            (target.again, target.halted) = (resume_again(&mine), false);
+            target.greeting.clone_from(&greeting);
+        }
+        let outcome = self.run_on(client).await;
+        if shared && outcome.is_none() {
+            foreground::to_debugger();
+        }
+        outcome
+    }
+
+    /// Events that came while the debugger had a stop. True: it has been told of another one.
+    async fn tell_later_events(&mut self, client: &mut Client) -> bool {
+        while let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty()) {
+            let number = target.number;
+            if let Some(event) = target.later.pop_front()
+                && self.child_event(client, number, event).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Process `number` rests because we wanted it to: changes that others have asked for are made, and it goes on. True: the
+    /// debugger has been told of a stop.
+    async fn halted(&mut self, client: &mut Client, number: i32) -> bool {
+        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+            (target.running, target.halted) = (false, false);
+        }
+        self.make_changes(false).await;
+        if self.tell_later_events(client).await {
+            return true;
+        }
+        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+            target.running = true;
+            if let Some(again) = target.again.clone() {
+                // An error shows as end of file later.
+                let _ = target.send(&again).await;
+            }
+        }
+        false
+    }
+
+    /// Until a process stops or ends.
+    async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
+        // When an interrupt that was asked for is overdue.
+        let mut overdue: Option<Instant> = None;
+        // It was asked for while a halt of ours was on its way; the stub has not been told.
+        let mut untold = false;
+        loop {
+            let limit = overdue.unwrap_or_else(|| Instant::now() + watchdog::STOP_TIMEOUT);
+            let (number, event) = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(limit), if overdue.is_some() => {
+                    // What runs on unwatched cannot be stopped, and the user knows.
+                    let asked = self.targets.iter().find(|t| t.running && !t.is_replaced());
+                    match asked.map(|t| t.number) {
+                        Some(number) => return self.no_stop(client, number).await,
+                        None => overdue = None,
+                    }
+                    continue;
+                }
+                event = event_of(&mut self.targets) => event,
+                change = self.changes.next() => {
+                    self.asked(change, overdue.is_some()).await;
+                    continue;
+                }
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => {
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.running) {
+                            match target.halted {
+                                true => untold = true,
+                                false => drop(target.interrupt().await),
+                            }
+                        }
+                        overdue.get_or_insert(limit);
+                        continue;
+                    }
+                    _ => return Some(Outcome::Closed),
+                },
+            };
+            match event {
+                Event::Reply(reply) if is_output(&reply) => {
+                    let _ = client.send(&reply).await;
+                }
+                // It was on its way when a debugger vanished that had asked for it.
+                Event::Reply(reply) if self.is_unwanted(&reply) => {
+                    self.note_child(number, &reply);
+                    self.release_children().await;
+                    if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                        let _ = target.send(b"vCont;c").await;
+                    }
+                }
+                Event::Reply(mut reply) => {
+                    let target = self.targets.iter_mut().find(|t| t.number == number);
+                    if let Some(stop) = reply.strip_suffix(HALTED) {
+                        if overdue.is_none() {
+                            if self.halted(client, number).await {
+                                return None;
+                            }
+                            continue;
+                        }
+                        // The debugger wanted a stop meanwhile: this is it.
+                        reply = stop.to_vec();
+                    } else if let (true, Some(target)) = (untold, target) {
+                        // It comes behind this stop, as it would have without us.
+                        let _ = target.interrupt().await;
+                    }
+                    if let Some((gone, ending)) = self.come_to_rest(number).await {
+                        // First, for a debugger would not understand why nothing works there.
+                        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                            target.pending = Some(reply);
+                        }
+                        self.bring_forward(gone);
+                        let reply = self.ended(ending);
+                        let _ = client.send(reply.as_bytes()).await;
+                        return None;
+                    }
+                    self.note_child(number, &reply);
+                    let _ = client
+                        .send(&shape_stop(reply, &self.options.disabled))
+                        .await;
+                    return None;
+                }
+                Event::Notification(text) => drop(client.notify(&text).await),
+                event @ (Event::ChildExecuted(_)
+                | Event::ChildEnded(..)
+                | Event::ChildRunsOn(_)) => {
+                    if self.child_event(client, number, event).await {
+                        return None;
+                    }
+                }
+                Event::Ended(ending) => {
+                    self.come_to_rest(number).await;
+                    let reply = self.ended(ending);
+                    let _ = client.send(reply.as_bytes()).await;
+                    return None;
+                }
+                Event::Executed(program) => {
+                    let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                        continue;
+                    };
+                    if !self.exec_events {
+                        // As gdbserver: nobody is told, it goes on.
+                        let _ = target.send(b"vCont;c").await;
+                        continue;
+                    }
+                    target.running = false;
+                    let stop = target.request(b"?").await.unwrap_or_default();
+                    self.come_to_rest(number).await;
+                    let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
+                    let _ = client.send(&stop).await;
+                    return None;
+                }
+                Event::Replaced | Event::StubLost => {
+                    let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                        continue;
+                    };
+                    let why = target.lost.clone().unwrap_or_default();
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    if !target.is_replaced() {
+                        self.come_to_rest(number).await;
+                        let _ = client.send(why.as_bytes()).await;
+                        return None;
+                    }
+                    // It goes on, so its end is the reply; until then the user should know.
+                    print(client, why.trim_start_matches("E.")).await;
+                }
+            }
+        }
+    }
+
+    /// An event of a vfork child of process `parent`. True: the debugger has been told of a stop.
+    async fn child_event(&mut self, client: &mut Client, parent: i32, event: Event) -> bool {
+        match event {
+            Event::ChildExecuted(inferior) => self.child_executed(client, *inferior).await,
+            Event::ChildEnded(child, ending) => {
+                if let Some(target) = self.targets.iter_mut().find(|t| t.number == parent) {
+                    target.stop().await; // its stub has nothing to report
+                }
+                self.come_to_rest(parent).await;
+                let reply = self.ending_of(child, ending);
+                let _ = client.send(reply.as_bytes()).await;
+                true
+            }
+            Event::ChildRunsOn(text) => {
+                tell(client, &text).await;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
+    async fn child_executed(&mut self, client: &mut Client, inferior: Inferior) -> bool {
+        let greeting = self.greeting();
+        let mut target = Target::new(inferior);
+        for packet in &greeting {
+            let _ = target.request(packet).await;
+        }
+        target.greeting = greeting;
+        let number = target.number;
+        if !self.exec_events {
+            let _ = target.send(b"vCont;c").await;
+            target.running = true;
+            self.enlist(target);
+            return false;
+        }
+        let program = process::executable(target.pid).unwrap_or_default();
+        let stop = target.request(b"?").await.unwrap_or_default();
+        self.enlist(target);
+        self.come_to_rest(number).await;
+        let stop = exec_stop(&stop, &program.display().to_string());
+        let _ = client.send(&shape_stop(stop, &self.options.disabled)).await;
+        true
+    }
+
+    /// Process `number` is about to run: its stub must have the watches that the debugger believes in.
+    /// One that does not answer is waited for, until the user has enough of it.
+    async fn settle(&mut self, client: &mut Client, number: i32) -> ControlFlow<Option<Outcome>> {
+        let mut told = false;
+        loop {
+            let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+                return ControlFlow::Continue(());
+            };
+            let Some(why) = target.settle_watches().await else {
+                return ControlFlow::Continue(());
+            };
+            if !std::mem::replace(&mut told, true) {
+                tell(client, why.trim_start_matches("E.")).await;
+            }
+            tokio::select! {
+                biased;
+                input = client.next_urgent() => match input {
+                    Input::Interrupt => {
+                        self.pretend_to_stop(client, number).await;
+                        return ControlFlow::Break(None);
+                    }
+                    _ => return ControlFlow::Break(Some(Outcome::Closed)),
+                },
+                () = target.answers() => {}
+            }
+        }
+    }
+
+    /// The interrupt that the debugger has asked for does not come about: it gets its prompt back all the
+    /// same, and knows why nothing else works.
+    async fn no_stop(&mut self, client: &mut Client, number: i32) -> Option<Outcome> {
+        let target = self.targets.iter_mut().find(|t| t.number == number)?;
+        let why = target.hangs(watchdog::STOP_TIMEOUT);
+        target.running = false;
+        tell(client, why.trim_start_matches("E.")).await;
+        self.pretend_to_stop(client, number).await;
+        None
+    }
+
+    async fn pretend_to_stop(&mut self, client: &mut Client, number: i32) {
+        tell(client, watchdog::AFTERWARDS).await;
+        let stop = if self.multiprocess {
+            format!("T02thread:p{number:x}.{number:x};")
+        } else {
+            format!("T02thread:{number:x};")
+        };
+        let _ = client.send(stop.as_bytes()).await;
+        self.come_to_rest(number).await;
+    }
+
+    /// A stop of process `number` is about to be reported: it is in front, and all others rest. `Some`:
+    /// one of them has ended meanwhile.
+    async fn come_to_rest(&mut self, number: i32) -> Option<(i32, Ending)> {
+        let mut ended = None;
+        self.bring_forward(number);
+        for (place, target) in self.targets.iter_mut().enumerate() {
+            if place == 0 {
+                target.running = false;
+            } else if target.running && !target.is_replaced() {
+                let stopped = target.stop().await;
+                // Its stub may have answered in the middle of its end.
+                if !stopped || !process::is_alive(target.pid) {
+                    let end =
+                        tokio::time::timeout(watchdog::HUNG_TIMEOUT, target.exit.wait()).await;
+                    ended = end.ok().map(|ending| (target.number, ending)).or(ended);
+                }
+            }
+        }
+        ended
+    }
+
+    /// What a process that is to be resumed has reported already, or can only report.
+    async fn due(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let concerned = |t: &&mut Target| t.actions_for(packet).is_some();
+        let mut waiting = self.targets.iter_mut().filter(concerned);
+        if let Some(target) = waiting.find(|t| t.pending.is_some()) {
+            let (number, reply) = (target.number, target.pending.take()?);
+            self.bring_forward(number);
+            self.note_child(number, &reply);
+            return Some(shape_stop(reply, &self.options.disabled));
+        }
+        let target = self.targets.first()?;
+        let why = target.lost.clone()?;
+        Some(match target.exit.now() {
+            Some(ending) => self.ended(ending).into_bytes(),
+            None if target.is_replaced() && target.running => return None,
+            None => why.into_bytes(),
+        })
+    }
+}

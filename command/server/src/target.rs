@@ -1,0 +1,581 @@
+//! The program that is served, as the relay sees it: frames to and from the stub, and its end.
+#![forbid(unsafe_code)]
+
+use super::changes::Changed;
+use super::packets::{exec_stop, is_output};
+use super::vfork::{self, VforkChild};
+use super::watchdog;
+use super::watches::{self, LazyWatches};
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+use ulpf_area::SharedArea;
+use ulpf_host::foreign::numbers::{self, Budget, Process};
+use ulpf_host::{process, sys};
+use ulpf_inferior::follow::{Done, Follower, Note, child_in, forged};
+use ulpf_inferior::{Ending, Exit, Inferior};
+use ulpf_inject::follow::Followed;
+use ulpf_inject::remains::Remains;
+use ulpf_rsp::Decoder;
+use ulpf_say::message;
+
+/// Something from the program's side.
+#[derive(Debug)]
+pub enum Event {
+    Reply(Vec<u8>),
+    Notification(Vec<u8>),
+    Ended(Ending),
+    /// The program has executed another one and rests at its first instruction.
+    Executed(String),
+    /// The program has executed another one, and the stub went with its memory.
+    Replaced,
+    /// The stub has gone, the program has not.
+    StubLost,
+    /// A vfork child has executed another program and rests at its first instruction; it is none of ours
+    /// any more.
+    ChildExecuted(Box<Inferior>),
+    /// A vfork child has executed another program and could not be followed; why, for the user.
+    ChildRunsOn(String),
+    ChildEnded(i32, Ending),
+}
+
+/// Reads from the stub before others have their turn.
+const MOST_READS: usize = 16;
+
+/// The end of a stop reply that `vUlpfHalt` alone has led to (stub/task/src/gdb/mod.rs).
+pub const HALTED: &[u8] = b"ulpfhalt:;";
+
+pub struct Target {
+    pub pid: i32,
+    pub process: Process,
+    /// The number that the program has for itself, and the stub reports: another one in a container.
+    pub number: i32,
+    pub stub_pid: i32,
+    pub launched: bool,
+    pub exit: Exit,
+    /// Between a resume request and its stop reply.
+    pub running: bool,
+    /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
+    pub lost: Option<String>,
+    pub watches: LazyWatches,
+    /// What a new stub of this program has to be told first.
+    pub greeting: Vec<Vec<u8>>,
+    /// A stop that was met while another process's was reported.
+    pub pending: Option<Vec<u8>>,
+    /// Events of its children that came while it was stopped.
+    pub later: VecDeque<Event>,
+    /// Vfork children that the debugger follows; they run in its memory (see `vfork`).
+    pub(super) children: Vec<VforkChild>,
+    /// A forked child that has not run yet: the debugger believes that it has its parent's watches.
+    pub inherits: bool,
+    /// What others have changed in its stub.
+    pub changed: Changed,
+    /// How it was resumed, for once more; `None`: it cannot be resumed so again.
+    pub again: Option<Vec<u8>>,
+    /// We have asked for a stop that the debugger is not to hear of.
+    pub halted: bool,
+    /// Kept for whoever looks back at hits (`ulpf last`).
+    shared: SharedArea,
+    remains: Remains,
+    replaced: bool,
+    follower: Follower,
+    /// What the program executes without being followed, and why it is not.
+    unfollowed: Option<(String, String)>,
+    /// The control channel has ended.
+    eof: bool,
+    /// Replies to greetings, which are nobody's business.
+    unread: usize,
+    /// The stub owes answers that nobody waits for any more; why, for the debugger.
+    hung: Option<String>,
+    /// Digits of the last answer to `g`.
+    pub registers_len: usize,
+    /// An interrupt request went to a stub that was about to end.
+    interrupt_due: bool,
+    control: UnixStream,
+    decoder: Decoder,
+    queue: VecDeque<Event>,
+    /// What the stub may still say before it is asked again.
+    budget: Budget,
+}
+
+impl Target {
+    pub fn new(inferior: Inferior) -> Target {
+        let follower = Follower::of(&inferior);
+        Target {
+            pid: inferior.pid,
+            process: inferior.process(),
+            number: process::own_number(inferior.pid).unwrap_or(inferior.pid),
+            stub_pid: inferior.stub_pid,
+            launched: inferior.launched,
+            exit: inferior.exit,
+            running: false,
+            lost: None,
+            watches: LazyWatches::default(),
+            greeting: Vec::new(),
+            pending: None,
+            later: VecDeque::new(),
+            children: Vec::new(),
+            inherits: false,
+            changed: Changed::default(),
+            again: None,
+            halted: false,
+            replaced: false,
+            follower,
+            unfollowed: None,
+            eof: false,
+            unread: 0,
+            hung: None,
+            registers_len: 0,
+            interrupt_due: false,
+            control: inferior.control,
+            shared: inferior.shared,
+            remains: inferior.remains,
+            decoder: Decoder::default(),
+            queue: VecDeque::new(),
+            budget: Budget::default(),
+        }
+    }
+
+    /// Another handle of the control channel, to send by.
+    pub fn channel(&self) -> Option<std::os::unix::net::UnixStream> {
+        Some(self.control.as_fd().try_clone_to_owned().ok()?.into())
+    }
+
+    pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        let renamed = vfork::to_stub(payload, self.number, &self.children);
+        let payload = renamed.as_deref().unwrap_or(payload);
+        self.follower.offered.note(payload);
+        self.write(&ulpf_rsp::frame(payload)).await
+    }
+
+    /// A stub that reads nothing must not hold us up.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.budget.renew();
+        tokio::time::timeout(watchdog::READ_TIMEOUT, self.control.write_all(bytes)).await?
+    }
+
+    pub(super) fn shared(&self) -> &SharedArea {
+        &self.shared
+    }
+
+    /// Asks for a stop that nobody but us hears of, where the program can be resumed as before.
+    pub(super) async fn halt(&mut self) {
+        if !self.halted && self.again.is_some() && !self.follower.is_busy() {
+            self.halted = self.send(b"vUlpfHalt").await.is_ok();
+        }
+    }
+
+    /// Asks for a stop; a stop reply follows if the program runs.
+    pub async fn interrupt(&mut self) -> io::Result<()> {
+        self.interrupt_due = self.follower.is_busy();
+        self.write(&[ulpf_rsp::INTERRUPT]).await
+    }
+
+    /// The next thing that happens. Safe to cancel.
+    pub async fn event(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return event;
+            }
+            tokio::select! {
+                biased;
+                ready = self.control.readable(), if self.lost.is_none() && !self.eof => {
+                    self.eof = ready.is_err() || !self.drain();
+                }
+                done = self.follower.done(), if self.follower.is_busy() => match done {
+                    Done { child: Some(child), .. } => match self.child_done(child, done) {
+                        Some(event) => return event,
+                        None => continue,
+                    },
+                    Done { how, .. } => match how {
+                    Followed::Into(inferior) => return self.begin_again(*inferior).await,
+                    Followed::Failed => self.interrupt_due = false,
+                    Followed::Not { program, why } => self.unfollowed = Some((program, why)),
+                    Followed::Other | Followed::Ended => {}
+                    Followed::Lost { program, why } => {
+                        self.unfollowed = Some((program, why));
+                        return self.replaced();
+                    }
+                    }
+                },
+                (child, ending) = vfork::next_end(&mut self.children),
+                    if !self.children.is_empty() && !self.follower.is_busy() =>
+                {
+                    self.children.retain(|c| c.number != child);
+                    return Event::ChildEnded(child, ending);
+                }
+                // How an exec went is told first.
+                ending = self.exit.wait(), if !self.follower.is_busy() => {
+                    // What the stub said before the end comes first.
+                    self.drain();
+                    if self.unfollowed.is_some() && !self.follower.has_failed() {
+                        let event = self.replaced();
+                        self.queue.push_back(event);
+                    }
+                    self.queue.push_back(Event::Ended(ending));
+                    continue;
+                }
+            };
+            if self.eof && self.lost.is_none() && self.queue.is_empty() && !self.follower.is_busy()
+            {
+                return self.stub_has_gone().await;
+            }
+        }
+    }
+
+    /// A vfork child has executed something, or tried to.
+    fn child_done(&mut self, number: i32, done: Done) -> Option<Event> {
+        if let Some(word) = done.last_word() {
+            // The stub waits for nothing else, so there is room.
+            let _ = self.control.try_write(&word);
+        }
+        let child = self.children.iter_mut().find(|c| c.number == number)?;
+        match done.how {
+            Followed::Into(inferior) => {
+                self.children.retain(|c| c.number != number);
+                Some(Event::ChildExecuted(inferior))
+            }
+            Followed::Not { program, why } | Followed::Lost { program, why } => {
+                child.lost = true;
+                Some(Event::ChildRunsOn(format!(
+                    "Process {} executes {program} and runs on unwatched: {why}",
+                    child.process.pid
+                )))
+            }
+            Followed::Failed | Followed::Other | Followed::Ended => None,
+        }
+    }
+
+    /// The stub goes when the program goes (perhaps a moment before we hear of it), or with the
+    /// program's memory when it executes another program; else it has crashed.
+    async fn stub_has_gone(&mut self) -> Event {
+        let mut left = 300;
+        while left > 0 {
+            // Up to Linux 5.15 a core dump, which may take its time, ends the stub first.
+            left -= i32::from(!process::dumps_core(self.pid));
+            if let Some(program) = process::without_mapping(self.pid, "/memfd:ulpf-shared") {
+                let why = "it could not be followed.".to_string();
+                let program = program.display().to_string();
+                self.unfollowed.get_or_insert((program, why));
+                return self.replaced();
+            }
+            if let Ok(ending) =
+                tokio::time::timeout(Duration::from_millis(10), self.exit.wait()).await
+            {
+                return Event::Ended(ending);
+            }
+        }
+        self.lost = Some(format!(
+            "E.The watchpoint stub in process {} has ended unexpectedly, so the program can neither be inspected nor resumed. Kill it (`kill`) and start it again; please report this as a bug of ulpf.",
+            self.pid
+        ));
+        Event::StubLost
+    }
+
+    fn replaced(&mut self) -> Event {
+        let (program, why) = self.unfollowed.take().unwrap_or_default();
+        self.lost = Some(format!(
+            "E.Process {} has executed {program} and runs on unwatched: {why}",
+            self.pid
+        ));
+        self.replaced = true;
+        Event::Replaced
+    }
+
+    /// The process has become another program, with another stub.
+    async fn begin_again(&mut self, inferior: Inferior) -> Event {
+        for warning in &inferior.warnings {
+            message!("{warning}");
+        }
+        reap_later(std::mem::replace(&mut self.stub_pid, inferior.stub_pid));
+        self.control = inferior.control;
+        self.shared = inferior.shared;
+        self.remains = inferior.remains;
+        self.decoder = Decoder::default();
+        self.watches = LazyWatches::default();
+        self.changed = Changed::default();
+        self.halted = false;
+        self.unfollowed = None;
+        self.eof = false;
+        self.queue.clear();
+        self.unread = self.greeting.len();
+        for packet in self.greeting.clone() {
+            // An error shows as end of file later.
+            let _ = self.write(&ulpf_rsp::frame(&packet)).await;
+        }
+        if std::mem::take(&mut self.interrupt_due) {
+            let _ = self.write(&[ulpf_rsp::INTERRUPT]).await;
+        }
+        let program = process::executable(self.pid).unwrap_or_default();
+        Event::Executed(program.display().to_string())
+    }
+
+    /// Takes what is there, a good deal of it at most. False: end of file.
+    fn drain(&mut self) -> bool {
+        let mut buf = [0; 16384];
+        for _ in 0..MOST_READS {
+            let n = match self.control.try_read(&mut buf) {
+                Ok(0) => return false,
+                Ok(n) => n,
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            };
+            if !self.budget.take(n) {
+                self.distrust(numbers::too_much("the program's stub"));
+            }
+            let mut events = Vec::new();
+            self.decoder.feed(&buf[..n], |e| events.push(e));
+            for event in events {
+                if self.lost.is_some() {
+                    return true;
+                }
+                self.heard(event);
+            }
+        }
+        true
+    }
+
+    fn heard(&mut self, event: ulpf_rsp::Event) {
+        match event {
+            ulpf_rsp::Event::Packet(p) if self.unread > 0 => {
+                self.unread -= usize::from(!is_output(&p))
+            }
+            ulpf_rsp::Event::Packet(p) => match child_in(&p) {
+                Some((_, vfork)) if !self.follower.offered.children(vfork) => {
+                    self.distrust(forged(self.pid, "it has forked a child"));
+                }
+                _ => {
+                    let p = vfork::to_debugger(p, self.number, &self.children);
+                    self.queue.push_back(Event::Reply(p));
+                }
+            },
+            ulpf_rsp::Event::Notification(p) => match self.follower.notified(&p, &self.control) {
+                Note::Taken => {}
+                Note::Theirs => self.queue.push_back(Event::Notification(p)),
+                Note::Forged(why) => self.distrust(why),
+            },
+            _ => {}
+        }
+    }
+
+    /// Nothing that this stub says is believed any more.
+    fn distrust(&mut self, why: impl Display) {
+        let pid = self.pid;
+        self.lost = Some(format!("E.Process {pid} is not served any more: {why}"));
+        self.queue.clear();
+        self.queue.push_back(Event::StubLost);
+    }
+
+    /// One request and its one reply; for our own requests, with nobody else's in flight. `None`: the
+    /// program or its stub has gone, or it does not answer (see [`Target::hangs`]).
+    pub async fn request(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        self.request_with(payload, &mut Vec::new()).await
+    }
+
+    /// What the stub says to a `monitor` command; as [`Target::request`].
+    pub async fn monitor(&mut self, command: &str) -> Option<String> {
+        let packet = format!("qRcmd,{}", ulpf_rsp::to_hex(command.as_bytes()));
+        let mut said = Vec::new();
+        self.request_with(packet.as_bytes(), &mut said).await?;
+        Some(String::from_utf8_lossy(&said).into_owned())
+    }
+
+    async fn request_with(&mut self, payload: &[u8], said: &mut Vec<u8>) -> Option<Vec<u8>> {
+        if self.still_hangs(watchdog::HUNG_TIMEOUT).await.is_some() {
+            return None;
+        }
+        self.send(payload).await.ok()?;
+        let limit = watchdog::timeout_of(payload);
+        match self.reply_by(Instant::now() + limit, said).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                self.hangs(limit);
+                None
+            }
+        }
+    }
+
+    /// The next reply that is no text to print, which is added to `said`. `Ok(None)`: there will be none.
+    async fn reply_by(
+        &mut self,
+        end: Instant,
+        said: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, Elapsed> {
+        loop {
+            match tokio::time::timeout_at(end, self.event()).await? {
+                Event::Reply(reply) if is_output(&reply) => {
+                    said.extend(ulpf_rsp::from_hex(&reply[1..]).unwrap_or_default());
+                }
+                Event::Reply(reply) => return Ok(Some(reply)),
+                Event::Notification(_) => {}
+                event @ (Event::ChildExecuted(_)
+                | Event::ChildEnded(..)
+                | Event::ChildRunsOn(_)) => {
+                    self.later.push_back(event);
+                }
+                Event::Ended(_) | Event::Replaced | Event::StubLost | Event::Executed(_) => {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Tells the stub of the watches that the debugger has taken away for good. `Some`: it does not
+    /// answer; what to say.
+    pub async fn settle_watches(&mut self) -> Option<String> {
+        if let Some(why) = self.still_hangs(watchdog::HUNG_TIMEOUT).await {
+            return Some(why);
+        }
+        loop {
+            let batch = self.watches.overdue(watches::BATCH);
+            if batch.is_empty() {
+                return None;
+            }
+            let frames: Vec<u8> = batch.iter().flat_map(|p| ulpf_rsp::frame(p)).collect();
+            if self.write(&frames).await.is_err() {
+                return None; // its end shows with the next request
+            }
+            let limit = watchdog::timeout_of(&batch[0]);
+            let end = Instant::now() + limit;
+            for answered in 0..batch.len() {
+                match self.reply_by(end, &mut Vec::new()).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(_) => {
+                        self.unread += batch.len() - answered - 1;
+                        return Some(self.hangs(limit));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings a running program to a stop that no debugger hears of. False: it has ended or cannot be
+    /// stopped.
+    pub async fn stop(&mut self) -> bool {
+        if !self.running {
+            return self.lost.is_none() && self.exit.now().is_none();
+        }
+        (self.running, self.halted) = (false, false);
+        if self.send(b"vUlpfHalt").await.is_err() {
+            return false;
+        }
+        let end = Instant::now() + watchdog::STOP_TIMEOUT;
+        loop {
+            match tokio::time::timeout_at(end, self.event()).await {
+                // Console output of the program, not its stop.
+                Ok(Event::Reply(reply)) if is_output(&reply) => {}
+                Ok(Event::Reply(reply)) => {
+                    if !reply.ends_with(HALTED) {
+                        self.pending = Some(reply);
+                    }
+                    return true;
+                }
+                Ok(Event::Notification(_)) => {}
+                Ok(
+                    event @ (Event::ChildExecuted(_)
+                    | Event::ChildEnded(..)
+                    | Event::ChildRunsOn(_)),
+                ) => self.later.push_back(event),
+                Ok(Event::Executed(program)) => {
+                    let stop = self.request(b"?").await.unwrap_or_default();
+                    self.pending = Some(exec_stop(&stop, &program));
+                    return true;
+                }
+                Ok(Event::Ended(_) | Event::Replaced | Event::StubLost) => return false,
+                // It stops when it can; nobody waits for the news of that.
+                Err(_) => {
+                    self.hangs(watchdog::STOP_TIMEOUT);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The stub has not answered for so long: its answer is not waited for any more. What to say.
+    pub fn hangs(&mut self, waited: Duration) -> String {
+        let why = format!("E.{}", watchdog::report(self.pid, self.stub_pid, waited));
+        self.unread += 1;
+        self.hung = Some(why.clone());
+        why
+    }
+
+    /// Gives a stub that owes answers a little time for them. `Some`: it still does not answer.
+    pub async fn still_hangs(&mut self, time: Duration) -> Option<String> {
+        let why = self.hung.clone()?;
+        match tokio::time::timeout(time, self.answers()).await {
+            Ok(()) => None,
+            Err(_) => Some(why),
+        }
+    }
+
+    /// Until the stub has given the answers that it owes, or there is nobody to give them. Safe to
+    /// cancel.
+    pub async fn answers(&mut self) {
+        while self.unread > 0 && self.lost.is_none() && !self.eof {
+            tokio::select! {
+                ready = self.control.readable() => self.eof = ready.is_err() || !self.drain(),
+                _ = self.exit.wait() => break,
+            }
+        }
+        self.hung = None;
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    pub async fn kill(&mut self) {
+        let _ = self.process.signal(libc::SIGKILL);
+        let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
+    }
+
+    /// Lets the program go on without us.
+    pub async fn detach(&mut self) -> bool {
+        if self.replaced {
+            return self.exit.now().is_none();
+        }
+        if !self.stop().await {
+            return false;
+        }
+        match self.request(b"D").await {
+            Some(reply) if reply == b"OK" => {
+                if let Some(text) =
+                    ulpf_inferior::leave_nothing(&self.process, self.remains, &self.control).await
+                {
+                    message!("ulpf server: {text}");
+                }
+                true
+            }
+            Some(_) => false,
+            // It went on and ended before the stub's reply was read.
+            None => self.exit.now().is_some(),
+        }
+    }
+}
+
+impl Drop for Target {
+    /// The stub of a launched program is our grandchild or our child, depending on how it made its
+    /// task; in the second case it is ours to reap.
+    fn drop(&mut self) {
+        reap_later(self.stub_pid);
+    }
+}
+
+fn reap_later(stub: i32) {
+    if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
+        tokio::spawn(async move {
+            for wait in [1, 10, 100, 1000] {
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                if !matches!(sys::try_reap(stub), Ok(None)) {
+                    break;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! vfork children that a program's stub serves: from when the debugger follows one, until nobody does.
+#![forbid(unsafe_code)]
+
+use super::target::Target;
+use super::vfork::{VforkChild, actions};
+use ulpf_host::foreign::numbers::Process;
+use ulpf_inferior::Exit;
+
+impl Target {
+    /// A vfork child counts as a process of its own from now on. False: it is gone.
+    pub async fn follow_vfork_child(&mut self, number: i32, process: Process) -> bool {
+        let Ok(exit) = Exit::of(&process, false) else {
+            return false;
+        };
+        let asked = self
+            .request(format!("vUlpfVfork;{number:x}").as_bytes())
+            .await;
+        if asked.as_deref() != Some(b"OK") {
+            return false;
+        }
+        self.children.push(VforkChild {
+            number,
+            process,
+            exit,
+            lost: false,
+        });
+        true
+    }
+
+    /// Nobody follows it any more; it goes on with its parent.
+    pub async fn release_vfork_child(&mut self, number: i32) -> Option<VforkChild> {
+        let place = self.children.iter().position(|c| c.number == number)?;
+        let _ = self
+            .request(format!("vUlpfVfork;{number:x};0").as_bytes())
+            .await;
+        Some(self.children.remove(place))
+    }
+
+    pub fn vfork_child(&self, number: i32) -> Option<&VforkChild> {
+        self.children.iter().find(|c| c.number == number)
+    }
+
+    pub fn vfork_children(&self) -> Vec<i32> {
+        self.children.iter().map(|c| c.number).collect()
+    }
+
+    pub fn has_vfork_children(&self) -> bool {
+        !self.children.is_empty()
+    }
+
+    /// The actions of `vCont` that concern it, as its stub takes them; `None`: none does.
+    pub fn actions_for(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        actions(packet, self.number, &self.children)
+    }
+}

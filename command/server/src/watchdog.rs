@@ -1,0 +1,72 @@
+//! A stub that does not answer must not take the debugger with it: waits for it end, the debugger gets
+//! an answer that says who holds what, and can kill the program or leave. What the stub says later is
+//! dropped where nobody waits for it any more.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+use ulpf_host::process::Status;
+
+/// For a stop that was asked for.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For the answer to a packet. They come within milliseconds, and GDB itself gives up after six seconds;
+/// but a command of the user's may take its time.
+pub fn timeout_of(packet: &[u8]) -> Duration {
+    let long = packet.starts_with(b"qRcmd") || packet.starts_with(b"D");
+    Duration::from_secs(if long { 60 } else { 5 })
+}
+/// For a stub to read what is sent to it.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Once the stub is known not to answer.
+pub const HUNG_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// GDB keeps what it could not read.
+pub const AFTERWARDS: &str = "Registers are not known until it answers; after that, `maintenance flush register-cache` makes GDB read them again.";
+
+/// Why there is no answer: what the stub's task and the program's threads are doing.
+pub fn report(pid: i32, stub: i32, waited: Duration) -> String {
+    let mut text = format!("Process {pid} has not answered for {} s", waited.as_secs());
+    let mut held = Vec::new();
+    if let Ok(status) = Status::of(stub)
+        && let Some(why) = why(status.state(), stub)
+    {
+        held.push(format!("the stub's task {stub} {why}"));
+    }
+    let mut threads: Vec<i32> = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .filter_map(|t| t.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    threads.sort_unstable();
+    for tid in threads {
+        let Ok(status) = Status::of_thread(pid, tid) else {
+            continue;
+        };
+        if let Some(why) = why(status.state(), pid) {
+            held.push(format!("thread {tid} ({}) {why}", status.name()));
+        }
+    }
+    if held.len() > 8 {
+        let more = held.len() - 8;
+        held.truncate(8);
+        held.push(format!("{more} more threads as well"));
+    }
+    if held.is_empty() {
+        text += ", and no thread of it is stopped or stuck in the kernel";
+    } else {
+        text += ": ";
+        text += &held.join("; ");
+    }
+    text + ". It can be killed (`kill`); what is asked of it again is tried again."
+}
+
+/// What keeps a thread in this state from answering.
+fn why(state: char, pid: i32) -> Option<String> {
+    Some(match state {
+        'T' => format!("is stopped by a signal (T; `kill -CONT {pid}` lets it go on)"),
+        't' => "is held by another debugger (t)".into(),
+        'D' => "is in an uninterruptible wait of the kernel (D)".into(),
+        'Z' | 'X' => "has ended".into(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,179 @@
+//! How the stub is told to watch: what a name has been resolved to, and many watches of which the same is wanted in
+//! few words (`ulpf_lib::command::Command::Watches`). [`crate::armed`] reads what it answers.
+
+use ulpf_lib::command::{Arm, Command, How, Place};
+use ulpf_lib::filter::Filter;
+use ulpf_lib::{TargetAddr, WatchRange};
+use ulpf_symbols::{Problem, Watched};
+
+/// About how long a command may become, in bytes.
+const ENOUGH: usize = 16 << 10;
+
+/// How the stub is told to watch this.
+pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
+    let range = match watched.heap {
+        true => None,
+        false => match WatchRange::new(TargetAddr(watched.addr), watched.len) {
+            Some(range) => Some(range),
+            None => {
+                return Err(Problem::new(
+                    format!("cannot watch `{}`", watched.spec),
+                    "the length is zero or the range wraps around the end of the address space",
+                    "watch fewer bytes",
+                ));
+            }
+        },
+    };
+    Ok(Arm {
+        range,
+        kind: watched.kind,
+        how,
+        filter: watched.filter.clone(),
+    })
+}
+
+/// May it stand in a list with others?
+fn is_plain(arm: &Arm) -> bool {
+    arm.range.is_some() && arm.filter == Filter::default()
+}
+
+/// A text with commands, and how many watches it asks for.
+pub fn commands(arms: &[&Arm]) -> impl Iterator<Item = (String, usize)> {
+    let mut rest = arms;
+    std::iter::from_fn(move || {
+        let (first, others) = rest.split_first()?;
+        let (text, taken) = if !is_plain(first) {
+            let (mut text, mut taken) = (alone(first), 1);
+            for arm in others.iter().take_while(|a| !is_plain(a)) {
+                if text.len() >= ENOUGH {
+                    break;
+                }
+                text += &alone(arm);
+                taken += 1;
+            }
+            (text, taken)
+        } else {
+            let (mut places, mut long, mut taken) = (vec![], 0, 0);
+            while long < ENOUGH
+                && let Some((place, n)) = stretch(&rest[taken..], first)
+            {
+                long += place.to_string().len() + 1;
+                places.push(Ok(place));
+                taken += n;
+            }
+            let (kind, how) = (first.kind, first.how);
+            let command = Command::Watches { kind, how, places };
+            (command.to_string(), taken)
+        };
+        rest = &rest[taken..];
+        Some((text, taken))
+    })
+}
+
+fn alone(arm: &Arm) -> String {
+    format!("{};", Command::Watch(arm.clone()))
+}
+
+/// The place that the first ones make, and how many they are: of the same length, and as far from each other.
+fn stretch(arms: &[&Arm], like: &Arm) -> Option<(Place, usize)> {
+    let of = |n: usize| {
+        let arm = arms.get(n).filter(|a| is_plain(a))?;
+        let same = (arm.kind, arm.how) == (like.kind, like.how);
+        arm.range.filter(|_| same)
+    };
+    let WatchRange { start, len } = of(0)?;
+    let one = Place {
+        start: start.0,
+        len,
+        count: 1,
+        stride: 0,
+    };
+    let second = of(1).and_then(|second| second.start.0.checked_sub(start.0));
+    let Some(stride) = second else {
+        return Some((one, 1));
+    };
+    let fits = |n: &usize| {
+        of(*n).map(|r| (r.start.0.wrapping_sub(start.0), r.len)) == Some((stride * *n as u64, len))
+    };
+    let n = 1 + (1..arms.len()).take_while(fits).count();
+    // Two of them take as many words alone.
+    if n <= 2 {
+        return Some((one, 1));
+    }
+    let count = n as u64;
+    let many = Place {
+        count,
+        stride,
+        ..one
+    };
+    Some((many, n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(addr: u64, len: u64, how: &str) -> Arm {
+        match Command::parse(&format!("ulpf watch {addr:#x} {len} {how}")) {
+            Ok(Command::Watch(arm)) => arm,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn told(arms: &[Arm]) -> Vec<(String, usize)> {
+        commands(&arms.iter().collect::<Vec<_>>()).collect()
+    }
+
+    #[test]
+    fn what_is_alike_goes_together() {
+        let arms = [
+            arm(0x10, 8, "w"),
+            arm(0x20, 8, "w"),
+            arm(0x30, 8, "w"),
+            arm(0x38, 4, "w"),
+            arm(0x40, 8, "w log"),
+            arm(0x30, 8, "w log"),
+        ];
+        let expected = [
+            ("ulpf watches w at 0x10:8*3+16 0x38:4".to_string(), 4),
+            ("ulpf watches w log at 0x40:8 0x30:8".to_string(), 2),
+        ];
+        assert_eq!(told(&arms), expected);
+    }
+
+    #[test]
+    fn what_is_not_goes_alone() {
+        let heap = Arm {
+            range: None,
+            ..arm(0x10, 8, "w")
+        };
+        let filtered = arm(0x10, 8, "w changed");
+        let expected = [
+            (
+                "ulpf watch heap w;ulpf watch 0x10 8 w changed;".to_string(),
+                2,
+            ),
+            ("ulpf watches w at 0x20:1".to_string(), 1),
+        ];
+        assert_eq!(told(&[heap, filtered, arm(0x20, 1, "w")]), expected);
+        assert!(told(&[]).is_empty());
+    }
+
+    #[test]
+    fn commands_have_bounds() {
+        let scattered: Vec<Arm> = (0..5_000u64).map(|n| arm(n * n * 64, 8, "w")).collect();
+        let told = told(&scattered);
+        assert!(told.len() > 1 && told.iter().all(|c| c.0.len() < ENOUGH + 100));
+        assert_eq!(told.iter().map(|c| c.1).sum::<usize>(), scattered.len());
+    }
+
+    /// The same places twice: they stand where they stood, not as a stretch with no stride.
+    #[test]
+    fn doubles() {
+        let arms = [arm(0x10, 8, "w"), arm(0x10, 8, "w"), arm(0x10, 8, "w")];
+        assert_eq!(
+            told(&arms),
+            [("ulpf watches w at 0x10:8*3+0".to_string(), 3)]
+        );
+    }
+}

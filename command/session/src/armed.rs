@@ -1,0 +1,85 @@
+//! What has become of a watch that the stub was told to arm.
+
+use anyhow::{Result, anyhow, bail, ensure};
+use ulpf_host::foreign::numbers;
+use ulpf_lib::command::Reply;
+use ulpf_symbols::Problem;
+
+/// What happened to a watch.
+#[derive(Clone, Debug)]
+pub enum Armed {
+    /// The stub's number for it.
+    Yes(u32),
+    No(Problem),
+    /// Its library is not loaded (yet, or any more).
+    Pending(Problem),
+    /// Taken away at somebody's request.
+    Off,
+}
+
+/// Reads one line of the answer to `ulpf watch` or `ulpf watches`, by which `wanted` watches were to be armed.
+pub fn outcomes(line: &str, wanted: usize, armed: &mut Vec<Armed>) -> Result<()> {
+    ensure!(armed.len() < wanted, "more answers than watches");
+    match serde_json::from_str(line)? {
+        Reply::Watch(id) | Reply::Heap { watch: id, .. } | Reply::Switched { watch: id, .. } => {
+            armed.push(Armed::Yes(id));
+        }
+        Reply::Watches { first, count } => {
+            let ids = numbers::ids(first.into(), count.into(), wanted - armed.len());
+            let ids = ids.ok_or_else(|| anyhow!("{count} watches instead of {wanted}"))?;
+            armed.extend(ids.map(Armed::Yes));
+        }
+        Reply::Refused(refusal) => armed.push(Armed::No(refusal.into())),
+        other => bail!("this says nothing of a watch: {other}"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_watches() {
+        let mut armed = Vec::new();
+        outcomes("{\"watch\":7}", 4, &mut armed).unwrap();
+        outcomes("{\"watches\":[9,2]}", 4, &mut armed).unwrap();
+        outcomes(
+            r#"{"refused":{"what":"a","why":"b","what_to_do":"c"}}"#,
+            4,
+            &mut armed,
+        )
+        .unwrap();
+        match armed.as_slice() {
+            [
+                Armed::Yes(7),
+                Armed::Yes(9),
+                Armed::Yes(10),
+                Armed::No(problem),
+            ] => {
+                assert_eq!(problem.to_string(), "a: b; c")
+            }
+            other => panic!("{other:?}"),
+        }
+        for bad in ["{}", "OK", "{\"watches\":[1]}"] {
+            assert!(outcomes(bad, 5, &mut armed).is_err(), "{bad}");
+        }
+        assert!(outcomes("{\"watch\":7}", 4, &mut armed).is_err());
+    }
+
+    #[test]
+    fn no_more_watches_than_were_asked_for() {
+        for many in [
+            "[0,4294967295]",
+            "[0,3]",
+            "[4294967295,2]",
+            "[18446744073709551615,2]",
+            "[18446744073709551615,18446744073709551615]",
+        ] {
+            let mut armed = Vec::new();
+            let line = format!("{{\"watches\":{many}}}");
+            assert!(outcomes(&line, 2, &mut armed).is_err(), "{many}");
+            assert!(armed.capacity() < 16);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What another process of the same user may ask of a ulpf that watches: which watches there are, by the
+//! words that the user typed, and to add one, switch one off and on, or take it away.
+//!
+//! ```text
+//!   ulpf top ── ask ── @ulpf/PID (abstract socket, JSON lines) ── serve ──▶ who owns the session
+//! ```
+//! An abstract socket leaves nothing behind, and has no rights: every user can connect, and take the name
+//! before us. So both sides look at who is at the other end before anything is said: the one that serves
+//! hears its own user and root only, the one that asks believes only the process that it means.
+
+pub mod ask;
+pub mod serve;
+
+use serde_json::{Value, json};
+
+/// Longer requests are refused.
+pub const LONGEST: usize = 64 << 10;
+
+/// The abstract name of the socket of the ulpf `by`.
+pub fn name(by: i32) -> String {
+    format!("ulpf/{by}")
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    List,
+    /// Instructions that have touched guarded pages, and how they are served.
+    Sites,
+    Add(String),
+    /// By the number of the watch.
+    Off(usize),
+    On(usize),
+    Delete(usize),
+}
+
+impl Ask {
+    /// As a line to send, about process `pid`.
+    pub fn to_json(&self, pid: i32) -> String {
+        let value = match self {
+            Ask::List => json!({"do": "list", "pid": pid}),
+            Ask::Sites => json!({"do": "sites", "pid": pid}),
+            Ask::Add(spec) => json!({"do": "add", "pid": pid, "spec": spec}),
+            Ask::Off(n) => json!({"do": "off", "pid": pid, "watch": n}),
+            Ask::On(n) => json!({"do": "on", "pid": pid, "watch": n}),
+            Ask::Delete(n) => json!({"do": "delete", "pid": pid, "watch": n}),
+        };
+        format!("{value}\n")
+    }
+
+    /// The process that it concerns, and what is asked. The error is for whoever asked.
+    pub fn parse(line: &str) -> Result<(i32, Ask), String> {
+        let value: Value = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
+        let pid = value["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
+        let pid = pid.ok_or("`pid` is missing")?;
+        let watch = || {
+            let n = value["watch"]
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok());
+            n.ok_or("`watch` has to be the number of a watch")
+        };
+        let ask = match value["do"].as_str() {
+            Some("list") => Ask::List,
+            Some("sites") => Ask::Sites,
+            Some("add") => Ask::Add(value["spec"].as_str().ok_or("`spec` is missing")?.into()),
+            Some("off") => Ask::Off(watch()?),
+            Some("on") => Ask::On(watch()?),
+            Some("delete") => Ask::Delete(watch()?),
+            _ => return Err("`do` has to be list, sites, add, off, on or delete".into()),
+        };
+        Ok((pid, ask))
+    }
+}
+
+/// What was asked cannot be had; for the user.
+pub fn refusal(why: impl std::fmt::Display) -> String {
+    json!({"refused": why.to_string()}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        for ask in [
+            Ask::List,
+            Ask::Sites,
+            Ask::Add("tab[0..4]:rw if $new > \"3\"".into()),
+            Ask::Off(3),
+            Ask::On(1),
+            Ask::Delete(7),
+        ] {
+            assert_eq!(Ask::parse(&ask.to_json(4711)), Ok((4711, ask)));
+        }
+    }
+
+    #[test]
+    fn garbage_is_answered() {
+        for bad in [
+            "",
+            "{",
+            "[]",
+            "{\"do\":\"list\"}",
+            "{\"do\":\"off\",\"pid\":1}",
+            "{\"do\":1,\"pid\":2}",
+        ] {
+            assert!(Ask::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

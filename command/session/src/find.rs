@@ -1,0 +1,55 @@
+//! Which session is meant, where the user names a process or none.
+
+use anyhow::{Context, Result, bail};
+use std::os::unix::ffi::OsStrExt;
+use ulpf_area::sessions::{self, Watched, Whose};
+use ulpf_host::foreign::text::Bytes;
+use ulpf_host::{process, sys};
+
+/// The session of this program, or of this `ulpf`; the only one if none is named. The error says why it is not to
+/// be had, and what to do.
+pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
+    let mut sessions = sessions::find(of, whose).context("cannot look at processes")?;
+    match (sessions.list.pop(), sessions.list.len()) {
+        (Some(only), 0) => Ok(only),
+        (Some(last), _) => {
+            sessions.list.push(last);
+            let list = sessions.list.iter();
+            let list = list.map(|s| format!("\n  {} ({})", s.pid, name(s.pid)));
+            bail!(
+                "several programs are watched; choose one with --pid:{}",
+                list.collect::<String>()
+            )
+        }
+        (None, _) => match of {
+            Some(pid) if sessions.forbidden && sys::is_root() => bail!(
+                "process {pid} belongs to another user; --all-users looks into other users' sessions, too"
+            ),
+            Some(pid) if sessions.forbidden => bail!(
+                "process {pid} belongs to somebody else, who alone (and root) may look into what is watched there"
+            ),
+            _ if !sessions.foreign.is_empty() => bail!(
+                "process {} watches with another version of ulpf; use that version's `ulpf last`",
+                sessions.foreign[0]
+            ),
+            Some(pid) if !process::is_alive(pid) => bail!("there is no process {pid}"),
+            _ if sessions.hides_some() => bail!(
+                "no program is watched by a ulpf of yours; ulpf ({}) of another user is at work: --all-users looks into other users' sessions, too",
+                sessions.others[0]
+            ),
+            Some(pid) => bail!(
+                "process {pid} is not watched by any ulpf; start it with `ulpf run`, or watch it with `ulpf attach --watch … {pid}`"
+            ),
+            None => bail!(
+                "no program is watched at present; `ulpf run`, `attach`, `server` or `gdb` has to be at it (a program that has ended cannot be asked any more)"
+            ),
+        },
+    }
+}
+
+/// What process `pid` executes, as a name to show.
+pub fn name(pid: i32) -> String {
+    let path = process::executable(pid).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default();
+    Bytes(name.as_bytes()).to_string()
+}

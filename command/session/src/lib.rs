@@ -1,0 +1,25 @@
+//! What is known of a session, a program that a `ulpf` watches: read from the area that its threads write to
+//! (`ulpf_lib::ring`), and from what its owner says. `ulpf run`, `top`, `last`, `export`, the debug adapter and
+//! the server all read it here; nothing in here draws or serves.
+//!
+//! ```text
+//!   rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace
+//!   rings, counters, table of watches ──▶ observer ──▶ snapshot (watches, sites, pages, threads, hits)
+//!   the owner's control_socket ──▶ listing (the user's words)  ──┘         ▲
+//!   sessions of this machine ──▶ find, watcher (all of them) ───────────────┘
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod arm;
+pub mod armed;
+pub mod control_socket;
+pub mod find;
+pub mod hit;
+pub mod listing;
+pub mod memory;
+pub mod merge;
+pub mod names;
+pub mod observer;
+pub mod snapshot;
+pub mod watcher;
+pub mod words;

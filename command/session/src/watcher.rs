@@ -1,0 +1,288 @@
+//! All sessions that are looked at: finds them, looks at each, and asks their owners. Owners are asked by threads
+//! of their own, since they may be slow to answer.
+
+use super::listing::Listing;
+use super::observer::{Observer, Wanted};
+use super::snapshot::Snapshot;
+use crate::control_socket::Ask;
+use crate::control_socket::ask::{ask, list};
+use serde_json::Value;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use ulpf_area::sessions::{self, Watched, Whose};
+
+const FIND: Duration = Duration::from_secs(2);
+const LIST: Duration = Duration::from_secs(2);
+const SITES: Duration = Duration::from_secs(3);
+
+/// A look is followed by a rest of at least so many times its length: a hundredth of a core at most,
+/// however many watches there are.
+pub const REST: u32 = 100;
+
+/// What a thread that has asked an owner brings back, about a process.
+enum Answer {
+    Listing(i32, Result<Listing, String>),
+    Done(i32, Result<String, String>),
+    Sites(i32, Result<Value, String>),
+}
+
+/// What is wanted of a look.
+pub struct Look<'a> {
+    /// The hits that feeds take.
+    pub feed: Wanted<'a>,
+    /// The feed of this process's session rests.
+    pub paused: Option<i32>,
+    /// How the instructions of this process are served is wanted, too.
+    pub sites: Option<i32>,
+}
+
+impl Look<'_> {
+    /// Figures and all hits.
+    pub fn everything() -> Look<'static> {
+        Look {
+            feed: &|_, _, _| true,
+            paused: None,
+            sites: None,
+        }
+    }
+}
+
+/// One sentence for the user, and whether it is bad news.
+pub type Message = (String, bool);
+
+/// Looks at all sessions that are wanted.
+pub struct Watcher {
+    only: Vec<i32>,
+    whose: Whose,
+    /// There is only the session of the program that we have started ourselves; and until the first look, that.
+    started: bool,
+    first: Option<Observer>,
+    observers: Vec<Observer>,
+    /// When sessions are looked for again.
+    find: Instant,
+    lists: Vec<Listed>,
+    answers: (Sender<Answer>, Receiver<Answer>),
+    sites_next: Instant,
+    sites_under_way: bool,
+    /// How often owners have told of their sites.
+    pub sites_heard: u64,
+    /// Why there is no session.
+    pub nothing: String,
+}
+
+/// When an owner is asked for its list again; not while it has not answered.
+struct Listed {
+    pid: i32,
+    next: Instant,
+    under_way: bool,
+}
+
+impl Watcher {
+    pub fn new(only: Vec<i32>, whose: Whose) -> Watcher {
+        Watcher {
+            only,
+            whose,
+            started: false,
+            first: None,
+            observers: Vec::new(),
+            find: Instant::now(),
+            lists: Vec::new(),
+            answers: channel(),
+            sites_next: Instant::now(),
+            sites_under_way: false,
+            sites_heard: 0,
+            nothing: String::new(),
+        }
+    }
+
+    /// Only this one, from now on: names are found while its program is there.
+    pub fn only(&mut self, session: &Watched) {
+        self.started = true;
+        self.first = Some(Observer::new(session));
+    }
+
+    /// Brings all sessions up to date; `snapshots` are those of the look before, in the same order. What there is
+    /// to tell the user.
+    pub fn look(&mut self, snapshots: &mut Vec<Snapshot>, look: &Look) -> Vec<Message> {
+        let mut messages = Vec::new();
+        if let Some(mut observer) = self.first.take() {
+            snapshots.push(observer.begin());
+            self.observers.push(observer);
+        }
+        if !self.started && Instant::now() >= self.find {
+            let begun = Instant::now();
+            messages.extend(self.find_sessions(snapshots));
+            self.find = Instant::now() + FIND.max(begun.elapsed() * REST * 2);
+        }
+        self.hear(snapshots, &mut messages);
+        self.ask_for_lists();
+        self.ask_for_sites(look.sites);
+        for (observer, snapshot) in self.observers.iter_mut().zip(snapshots) {
+            // A pause stops what is looked at; the others have nothing to hold still.
+            let feed = look.paused != Some(observer.pid);
+            observer.look(snapshot, feed.then_some(look.feed));
+        }
+        messages
+    }
+
+    pub fn observer(&mut self, at: usize) -> Option<&mut Observer> {
+        self.observers.get_mut(at)
+    }
+
+    fn add(&mut self, new: &Watched, snapshots: &mut Vec<Snapshot>) {
+        let mut observer = Observer::new(new);
+        snapshots.push(observer.begin());
+        self.observers.push(observer);
+    }
+
+    fn find_sessions(&mut self, snapshots: &mut Vec<Snapshot>) -> Option<Message> {
+        let found = match sessions::find(None, self.whose) {
+            Ok(found) => found,
+            Err(e) => {
+                self.nothing = format!("cannot look at processes: {e}");
+                return None;
+            }
+        };
+        let message = found.too_many.then(|| {
+            let n = found.list.len();
+            let text = format!("more than {n} programs are watched: the others are not shown");
+            (text, true)
+        });
+        let only = self.only.clone();
+        let named = |w: &Watched| only.contains(&w.pid) || only.contains(&w.by);
+        let wanted = |w: &Watched| only.is_empty() || named(w);
+        for new in found.list.iter().filter(|w| wanted(w)) {
+            let base = new.shared.clock().base_ns;
+            let same = |l: &Observer| (l.pid, l.by) == (new.pid, new.by);
+            match self.observers.iter().position(same) {
+                // It has executed itself anew.
+                Some(at) if self.observers[at].base_ns() != base => {
+                    self.observers[at] = Observer::new(new);
+                    snapshots[at] = self.observers[at].begin();
+                }
+                Some(_) => {}
+                None => self.add(new, snapshots),
+            }
+        }
+        // One that has ended stays while it is the only one; else it makes room.
+        if self.observers.iter().any(|l| !l.ended) && self.observers.iter().any(|l| l.ended) {
+            self.observers.retain(|l| !l.ended);
+            snapshots.retain(|s| s.ended.is_none());
+        }
+        self.nothing = match (found.others.first(), found.foreign.first()) {
+            (Some(_), _) if !self.only.is_empty() && found.hides_some() => format!(
+                "No ulpf of yours watches process {}; --all-users looks into other users' sessions, too.",
+                self.only[0]
+            ),
+            _ if !self.only.is_empty() => format!(
+                "No ulpf watches process {}, as far as you may see.\n\nStart it with `ulpf run`, or watch it with `ulpf attach --watch SPEC {}`.",
+                self.only[0], self.only[0]
+            ),
+            (Some(other), _) if found.hides_some() => format!(
+                "ulpf ({other}) of another user is at work: --all-users shows other users' sessions, too.\n\nOf yours no program is watched."
+            ),
+            (Some(other), _) => format!(
+                "ulpf ({other}) of another user is at work; only that user and root may look into it.\n\nOf yours no program is watched."
+            ),
+            (_, Some(foreign)) => format!(
+                "ulpf ({foreign}) is of another version: use that version's `ulpf top`."
+            ),
+            _ => "No program is watched at present.\n\nStart one in another terminal, it appears here:\n\n  ulpf run -w counter ./program\n\nor quit and let ulpf top start it:\n\n  ulpf top -w counter -- ./program".to_string(),
+        };
+        message
+    }
+
+    /// How sites are served is the stub's knowledge, and it speaks only while the program rests: that is
+    /// asked for where somebody looks at it, and not often.
+    fn ask_for_sites(&mut self, of: Option<i32>) {
+        let Some(observer) = self.observers.iter().find(|o| Some(o.pid) == of) else {
+            return;
+        };
+        if Instant::now() < self.sites_next || self.sites_under_way || observer.ended {
+            return;
+        }
+        (self.sites_under_way, self.sites_next) = (true, Instant::now() + SITES);
+        let (pid, by, to) = (observer.pid, observer.by, self.answers.0.clone());
+        std::thread::spawn(move || drop(to.send(Answer::Sites(pid, ask(by, pid, &Ask::Sites)))));
+    }
+
+    fn ask_for_lists(&mut self) {
+        for observer in self.observers.iter().filter(|l| !l.ended) {
+            let (pid, by) = (observer.pid, observer.by);
+            let at = match self.lists.iter().position(|l| l.pid == pid) {
+                Some(at) => at,
+                None => {
+                    self.lists.push(Listed {
+                        pid,
+                        next: Instant::now(),
+                        under_way: false,
+                    });
+                    self.lists.len() - 1
+                }
+            };
+            let listed = &mut self.lists[at];
+            if listed.under_way || Instant::now() < listed.next {
+                continue;
+            }
+            listed.under_way = true;
+            // A long list is work for both sides.
+            listed.next = Instant::now()
+                + LIST.max(Duration::from_millis(observer.listing.entries.len() as u64));
+            let to = self.answers.0.clone();
+            std::thread::spawn(move || drop(to.send(Answer::Listing(pid, list(by, pid)))));
+        }
+    }
+
+    /// What has come back.
+    fn hear(&mut self, snapshots: &mut [Snapshot], messages: &mut Vec<Message>) {
+        while let Ok(answer) = self.answers.1.try_recv() {
+            let (Answer::Listing(pid, _) | Answer::Done(pid, _) | Answer::Sites(pid, _)) = &answer;
+            let pid = *pid;
+            let listed = self.lists.iter_mut().find(|l| l.pid == pid);
+            let observer = self.observers.iter_mut().find(|o| o.pid == pid);
+            let snapshot = snapshots.iter_mut().find(|s| s.pid == pid);
+            match answer {
+                Answer::Listing(_, result) => {
+                    if let Some(listed) = listed {
+                        listed.under_way = false;
+                    }
+                    let (Some(observer), Some(snapshot)) = (observer, snapshot) else {
+                        continue;
+                    };
+                    match result {
+                        Ok(listing) => {
+                            observer.listing = listing;
+                            snapshot.closed = None;
+                        }
+                        Err(why) => snapshot.closed = Some(why),
+                    }
+                }
+                Answer::Sites(_, result) => {
+                    self.sites_under_way = false;
+                    self.sites_heard += 1;
+                    if let (Ok(value), Some(observer)) = (result, observer) {
+                        observer.know_sites(&value);
+                    }
+                }
+                Answer::Done(_, result) => {
+                    if let Some(listed) = listed {
+                        listed.next = Instant::now();
+                    }
+                    messages.push(match result {
+                        Ok(text) => (text, false),
+                        Err(why) => (why, true),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Asks the owner of a session for a change. The next look tells `done`, or why it was refused.
+    pub fn ask(&self, snapshot: &Snapshot, what: Ask, done: String) {
+        let (pid, by, to) = (snapshot.pid, snapshot.by, self.answers.0.clone());
+        std::thread::spawn(move || {
+            let result = ask(by, pid, &what).map(|_| done);
+            let _ = to.send(Answer::Done(pid, result));
+        });
+    }
+}

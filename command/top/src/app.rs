@@ -1,0 +1,436 @@
+//! What the user has chosen: view, order, selection, filters, what is being typed. Keys and the mouse
+//! change it; what they want of others comes back as an [`Action`].
+
+use super::rows::{self, Column, Row};
+use super::theme::Theme;
+use super::view::{Table, VIEWS, View};
+use ratatui::crossterm::event::{
+    KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
+use ratatui::layout::{Position, Rect};
+use ulpf_session::control_socket::Ask;
+use ulpf_session::hit::Line;
+use ulpf_session::snapshot::{Snapshot, State, Watch};
+
+/// What is being asked for in the last line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// Rows of the table that is shown.
+    Search,
+    /// Lines of the feed.
+    Filter,
+    Add,
+    Export,
+    /// The number of the watch, and its name.
+    Delete(usize, String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Quit,
+    /// To the session's owner.
+    Ask(Ask),
+    Export(String),
+    /// The feed is to be read again with another filter.
+    Refilter,
+}
+
+/// What a place on the screen means to the mouse.
+#[derive(Clone, Copy, Debug)]
+pub enum Spot {
+    Tab(View),
+    Header(usize),
+    /// Key of a row.
+    Row(u64),
+    Session,
+}
+
+/// A hit or a site, looked at closely.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    pub title: String,
+    pub facts: Vec<(&'static str, String)>,
+    pub stack: Vec<String>,
+    /// Instructions; the one in question is marked.
+    pub code: Vec<(bool, String)>,
+    pub source_title: String,
+    pub source: Vec<(bool, String)>,
+}
+
+/// Of what details are wanted.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    Hit(Box<Line>),
+    Site(u64),
+}
+
+pub struct App {
+    pub sessions: Vec<Snapshot>,
+    pub current: usize,
+    pub view: View,
+    pub tables: [Table; 5],
+    pub feed_filter: String,
+    pub paused: bool,
+    pub prompt: Option<(Prompt, String)>,
+    pub help: bool,
+    pub details: Option<Details>,
+    /// Details are shown over everything (narrow terminals), or beside.
+    pub details_open: bool,
+    pub details_scroll: u16,
+    /// One sentence, and whether it is bad news.
+    pub message: Option<(String, bool)>,
+    /// Why there is nothing to show.
+    pub nothing: String,
+    /// What the program that we have started says.
+    pub output: Vec<String>,
+    pub theme: Theme,
+    pub spots: Vec<(Rect, Spot)>,
+    /// Rows that fit, as of the last drawing.
+    pub height: usize,
+}
+
+impl App {
+    pub fn new(theme: Theme) -> App {
+        let mut tables: [Table; 5] = Default::default();
+        // Watches as they were set; the others by what is hottest.
+        tables[View::Sites as usize].sort = 3;
+        tables[View::Pages as usize].sort = 3;
+        App {
+            sessions: Vec::new(),
+            current: 0,
+            view: View::Watches,
+            tables,
+            feed_filter: String::new(),
+            paused: false,
+            prompt: None,
+            help: false,
+            details: None,
+            details_open: false,
+            details_scroll: 0,
+            message: None,
+            nothing: String::new(),
+            output: Vec::new(),
+            theme,
+            spots: Vec::new(),
+            height: 0,
+        }
+    }
+
+    pub fn session(&self) -> Option<&Snapshot> {
+        self.sessions.get(self.current)
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.tables[self.view as usize]
+    }
+
+    fn table_mut(&mut self) -> &mut Table {
+        &mut self.tables[self.view as usize]
+    }
+
+    pub fn columns(&self) -> &'static [Column] {
+        rows::columns(self.view)
+    }
+
+    /// The rows of the present view, searched and sorted.
+    pub fn rows(&self) -> Vec<Row> {
+        let Some(session) = self.session() else {
+            return Vec::new();
+        };
+        let all = rows::rows(session, self.view);
+        rows::arrange(all, self.view, self.table(), &self.feed_filter)
+    }
+
+    pub fn say(&mut self, text: impl Into<String>, bad: bool) {
+        self.message = Some((text.into(), bad));
+    }
+
+    pub fn show(&mut self, view: View) {
+        self.view = view;
+        self.details = None;
+        self.details_open = false;
+    }
+
+    /// What the details are wanted of: the selected hit or site.
+    pub fn subject(&self) -> Option<Subject> {
+        let session = self.session()?;
+        match self.view {
+            View::Hits | View::Watches => {
+                let line = match self.tables[View::Hits as usize].selected {
+                    Some(key) => session.feed.iter().find(|l| l.number == key),
+                    None => session.feed.back(),
+                };
+                Some(Subject::Hit(Box::new(line?.clone())))
+            }
+            View::Sites => {
+                let key = self.table().selected;
+                let rows = self.rows();
+                let chosen = rows.iter().find(|r| Some(r.key) == key);
+                Some(Subject::Site(chosen.or(rows.first())?.key))
+            }
+            _ => None,
+        }
+    }
+
+    fn move_by(&mut self, by: isize) {
+        if self.details_open {
+            self.details_scroll = self.details_scroll.saturating_add_signed(by as i16);
+            return;
+        }
+        let rows = self.rows();
+        let last = rows.len().saturating_sub(1);
+        let feed = self.view == View::Hits;
+        let selected = self.table().selected;
+        let at = selected.and_then(|key| rows.iter().position(|r| r.key == key));
+        // In the feed nothing is selected while it runs: its end is.
+        let at = at.unwrap_or(if feed { last } else { 0 });
+        let to = at.saturating_add_signed(by).min(last);
+        let key = rows.get(to).map(|r| r.key);
+        self.table_mut().selected = match feed && to == last && by > 0 {
+            true => None,
+            false => key,
+        };
+    }
+
+    fn selected_watch(&self) -> Option<Watch> {
+        let session = self.session()?;
+        let rows = self.rows();
+        let key = self.table().selected;
+        let row = rows.iter().find(|r| Some(r.key) == key).or(rows.first())?;
+        session.watches.get(row.at).cloned()
+    }
+
+    pub fn key(&mut self, key: KeyEvent) -> Option<Action> {
+        if key.kind == KeyEventKind::Release {
+            return None;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Some(Action::Quit);
+        }
+        if self.prompt.is_some() {
+            return self.typed(key);
+        }
+        self.message = None;
+        if self.help {
+            self.help = false;
+            return match key.code {
+                KeyCode::Char('q') => Some(Action::Quit),
+                _ => None,
+            };
+        }
+        let page = self.height.saturating_sub(1).max(1) as isize;
+        match key.code {
+            KeyCode::Char('q') => return Some(Action::Quit),
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char(c @ '1'..='5') => self.show(VIEWS[c as usize - '1' as usize]),
+            KeyCode::Tab | KeyCode::Right => self.show(self.beside(1)),
+            KeyCode::BackTab | KeyCode::Left => self.show(self.beside(4)),
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::PageUp => self.move_by(-page),
+            KeyCode::PageDown => self.move_by(page),
+            KeyCode::Home | KeyCode::Char('g') => self.move_by(-(1 << 40)),
+            KeyCode::End | KeyCode::Char('G') => self.move_by(1 << 40),
+            KeyCode::Char('s') => {
+                let columns = self.columns().len();
+                let table = self.table_mut();
+                table.sort = (table.sort + 1) % columns;
+                let sorted = self.columns()[self.table().sort].title;
+                self.say(format!("sorted by {sorted}; r reverses"), false);
+            }
+            KeyCode::Char('r') => self.table_mut().reverse ^= true,
+            KeyCode::Char('/') => {
+                let text = self.table().search.clone();
+                match self.view {
+                    View::Hits => self.prompt = Some((Prompt::Filter, self.feed_filter.clone())),
+                    _ => self.prompt = Some((Prompt::Search, text)),
+                }
+            }
+            KeyCode::Char('f') => {
+                self.prompt = Some((Prompt::Filter, self.feed_filter.clone()));
+            }
+            KeyCode::Char('p' | ' ') => self.paused ^= true,
+            KeyCode::Char('n') if !self.sessions.is_empty() => {
+                self.current = (self.current + 1) % self.sessions.len();
+                self.forget();
+            }
+            KeyCode::Char('a') => self.prompt = Some((Prompt::Add, String::new())),
+            KeyCode::Char('e') => {
+                let pid = self.session().map_or(0, |s| s.pid);
+                self.prompt = Some((Prompt::Export, format!("ulpf-{pid}.jsonl")));
+            }
+            KeyCode::Char('d') => return self.switch(),
+            KeyCode::Char('D') | KeyCode::Delete => self.delete(),
+            KeyCode::Enter => self.enter(),
+            KeyCode::Esc => self.escape(),
+            _ => {}
+        }
+        None
+    }
+
+    fn beside(&self, by: usize) -> View {
+        VIEWS[(self.view as usize + by) % VIEWS.len()]
+    }
+
+    fn forget(&mut self) {
+        self.tables.iter_mut().for_each(|t| t.selected = None);
+        self.details = None;
+        self.details_open = false;
+    }
+
+    fn enter(&mut self) {
+        match self.view {
+            View::Watches => {
+                // The hits of this watch.
+                if let Some(watch) = self.selected_watch() {
+                    self.feed_filter = watch.name.to_string();
+                    self.show(View::Hits);
+                    self.tables[View::Hits as usize].selected = None;
+                }
+            }
+            View::Hits | View::Sites => {
+                self.details_open = true;
+                self.details_scroll = 0;
+                if self.view == View::Hits && self.table().selected.is_none() {
+                    // It stays what it is while others come.
+                    let last = self.rows().last().map(|r| r.key);
+                    self.table_mut().selected = last;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn escape(&mut self) {
+        let table = self.view as usize;
+        match () {
+            _ if self.details_open => self.details_open = false,
+            _ if !self.tables[table].search.is_empty() => self.tables[table].search.clear(),
+            _ if !self.feed_filter.is_empty() => self.feed_filter.clear(),
+            _ => self.tables[table].selected = None,
+        }
+    }
+
+    fn switch(&mut self) -> Option<Action> {
+        if self.view != View::Watches {
+            self.say(
+                "watches are switched off and on in their own view: press 1",
+                true,
+            );
+            return None;
+        }
+        let watch = self.selected_watch()?;
+        match (watch.number, watch.state) {
+            (Some(n), State::Armed | State::Gone) => Some(Action::Ask(Ask::Off(n))),
+            (Some(n), _) => Some(Action::Ask(Ask::On(n))),
+            (None, _) => {
+                self.say_closed(watch.debuggers);
+                None
+            }
+        }
+    }
+
+    fn delete(&mut self) {
+        if self.view != View::Watches {
+            return self.say("watches are deleted in their own view: press 1", true);
+        }
+        match self.selected_watch() {
+            Some(watch) => match watch.number {
+                Some(n) => {
+                    let name = watch.name.to_string();
+                    self.prompt = Some((Prompt::Delete(n, name), String::new()));
+                }
+                None => self.say_closed(watch.debuggers),
+            },
+            None => self.say("there is no watch to delete", true),
+        }
+    }
+
+    fn say_closed(&mut self, debuggers: bool) {
+        let closed = self.session().and_then(|s| s.closed.clone());
+        let why = closed.unwrap_or_else(|| match debuggers {
+            true => "this watch is the debugger's own: change it there (GDB: info watchpoints, delete, disable)".into(),
+            false => "its owner is being asked about this watch: try again in a moment".into(),
+        });
+        self.say(why, true);
+    }
+
+    fn typed(&mut self, key: KeyEvent) -> Option<Action> {
+        let (prompt, mut text) = self.prompt.take()?;
+        if let Prompt::Delete(number, _) = prompt {
+            return match key.code {
+                KeyCode::Char('y' | 'Y') => Some(Action::Ask(Ask::Delete(number))),
+                _ => {
+                    self.say("nothing was deleted", false);
+                    None
+                }
+            };
+        }
+        match key.code {
+            KeyCode::Esc => return None,
+            KeyCode::Enter => return self.entered(prompt, text),
+            KeyCode::Backspace => {
+                text.pop();
+            }
+            KeyCode::Char('u') if key.modifiers.contains(KeyModifiers::CONTROL) => text.clear(),
+            KeyCode::Char(c) if text.len() < 4096 => text.push(c),
+            _ => {}
+        }
+        self.prompt = Some((prompt, text));
+        None
+    }
+
+    fn entered(&mut self, prompt: Prompt, text: String) -> Option<Action> {
+        let trimmed = text.trim();
+        match prompt {
+            Prompt::Search => {
+                let table = self.table_mut();
+                (table.search, table.selected) = (trimmed.to_string(), None);
+                None
+            }
+            Prompt::Filter => {
+                self.feed_filter = trimmed.to_string();
+                self.tables[View::Hits as usize].selected = None;
+                Some(Action::Refilter)
+            }
+            _ if trimmed.is_empty() => None,
+            Prompt::Add => Some(Action::Ask(Ask::Add(trimmed.to_string()))),
+            Prompt::Export => Some(Action::Export(trimmed.to_string())),
+            Prompt::Delete(..) => None,
+        }
+    }
+
+    pub fn mouse(&mut self, event: MouseEvent) -> Option<Action> {
+        match event.kind {
+            MouseEventKind::ScrollUp => self.move_by(-3),
+            MouseEventKind::ScrollDown => self.move_by(3),
+            MouseEventKind::Down(MouseButton::Left) => {
+                let at = Position::new(event.column, event.row);
+                let spot = self.spots.iter().rev().find(|(r, _)| r.contains(at));
+                match spot.map(|(_, spot)| *spot) {
+                    Some(Spot::Tab(view)) => self.show(view),
+                    Some(Spot::Session) => {
+                        return self.key(KeyEvent::from(KeyCode::Char('n')));
+                    }
+                    Some(Spot::Header(column)) => {
+                        let table = self.table_mut();
+                        match table.sort == column {
+                            true => table.reverse ^= true,
+                            false => (table.sort, table.reverse) = (column, false),
+                        }
+                    }
+                    Some(Spot::Row(key)) => {
+                        // A second click opens.
+                        match self.table().selected == Some(key) {
+                            true => self.enter(),
+                            false => self.table_mut().selected = Some(key),
+                        }
+                    }
+                    None => {}
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+}

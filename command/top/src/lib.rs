@@ -1,0 +1,260 @@
+//! `ulpf top`: what running sessions watch, live.
+//!
+//! ```text
+//!  session::watcher (all sessions, what their owners say) ──▶ Snapshots ─┐
+//!                                                                        ├─▶ draw ──▶ terminal
+//!  keys, mouse ──────────────────────────▶ app (what is chosen) ─────────┘   plain ──▶ lines
+//! ```
+//! Nothing here can slow a watched program: it is looked at through memory that it shares anyway, a
+//! fixed number of times a second, at a cost that is bounded whatever it does. One thread does all;
+//! owners are asked by threads of their own, since they may be slow to answer.
+#![forbid(unsafe_code)]
+
+mod app;
+mod details;
+mod draw;
+mod figures;
+mod plain;
+mod rows;
+mod started;
+#[cfg(test)]
+mod tests;
+mod theme;
+mod view;
+mod watcher;
+
+use anyhow::{Context, Result};
+use app::{Action, App};
+use clap::Args;
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use started::Started;
+use std::ffi::OsString;
+use std::io::{IsTerminal, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use theme::Theme;
+use ulpf_area::sessions::Whose;
+use ulpf_say::say;
+use ulpf_session::watcher::REST;
+use watcher::Watcher;
+
+const EXAMPLES: &str = "\
+Shows every session of `ulpf run`, `attach`, `server` and `gdb` of yours, or starts a program itself:
+  ulpf top                                    whatever is watched now
+  ulpf top -w counter -w 'tab[0..16]:rw' -- ./prog args
+  ulpf top --plain                            lines instead of a screen, commands on standard input
+  sudo ulpf top --all-users                   what other users watch, too
+
+? shows the keys. NO_COLOR=1 switches colours off. It only looks: quitting leaves programs as they are,
+but for one that it has started itself, which ends with it.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct TopArgs {
+    /// Only this watched program, or the programs that this ulpf watches; may be repeated
+    #[arg(short, long, value_name = "PID")]
+    pub pid: Vec<i32>,
+
+    /// Watch this in the program that is started (as `ulpf run --watch`); may be repeated
+    #[arg(short, long = "watch", value_name = "SPEC", requires = "command")]
+    pub watch: Vec<String>,
+
+    /// Record up to N callers with each hit of the program that is started
+    #[arg(short, long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub backtrace: Option<u8>,
+
+    /// As root: show other users' sessions, too
+    #[arg(long)]
+    pub all_users: bool,
+
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0.25, value_parser = interval)]
+    pub interval: f64,
+
+    /// Lines of text instead of a screen: for screen readers, pipes and logs
+    #[arg(long)]
+    pub plain: bool,
+
+    /// With --plain: end after so many reports
+    #[arg(long, value_name = "N", requires = "plain")]
+    pub count: Option<u64>,
+
+    /// A program to start, and its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(n) if (0.05..=3600.0).contains(&n) => Ok(n),
+        _ => Err("it takes a number of seconds from 0.05 to 3600".into()),
+    }
+}
+
+/// The exit status.
+pub fn main(args: &TopArgs) -> i32 {
+    match top(args) {
+        Ok(()) => 0,
+        Err(error) => {
+            say!("{error:#}");
+            2
+        }
+    }
+}
+
+fn top(args: &TopArgs) -> Result<()> {
+    let leave = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        signal_hook::flag::register(signal, leave.clone()).context("cannot heed signals")?;
+        ulpf_host::signals::note(signal);
+    }
+    let mut started = None;
+    let mut watcher = Watcher::new(args.pid.clone(), Whose::of(args.all_users));
+    if !args.command.is_empty() {
+        let mut more = Vec::new();
+        if let Some(n) = args.backtrace {
+            more = vec!["-b".into(), n.to_string()];
+        }
+        let (mut program, session) = Started::start(&args.watch, &more, &args.command)?;
+        match session {
+            Some(session) => {
+                watcher.only(&session);
+                program.go()?;
+            }
+            None => {
+                let said = program.said(20).join("\n  ");
+                let status = program.status.and_then(|s| s.code()).unwrap_or(1);
+                program.end();
+                anyhow::bail!("the program was not started (status {status}):\n  {said}");
+            }
+        }
+        started = Some(program);
+    }
+    if args.plain || !stdout().is_terminal() {
+        return plain::run(args, &mut watcher, started, &leave);
+    }
+    let screen = Screen::open()?;
+    let child = started.as_ref().map(Started::pid);
+    let told = leave.clone();
+    std::thread::spawn(move || leave_all_the_same(&told, child));
+    let result = live(args, &mut watcher, started, &leave);
+    drop(screen);
+    result
+}
+
+/// Where the terminal has gone, crossterm waits for its keys for ever, and busily: who was told to leave
+/// and does not come to it leaves from here. The program that we have started ends, too.
+fn leave_all_the_same(told: &AtomicBool, child: Option<i32>) {
+    while !told.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    if let Some(pid) = child {
+        let _ = ulpf_host::sys::kill(pid, libc::SIGTERM);
+    }
+    std::process::exit(1);
+}
+
+/// The terminal as we need it; as it was when dropped.
+struct Screen;
+
+impl Screen {
+    fn open() -> Result<Screen> {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            Screen::close();
+            before(info);
+        }));
+        enable_raw_mode().context("cannot use this terminal (--plain writes lines instead)")?;
+        let screen = Screen;
+        execute!(stdout(), EnterAlternateScreen, EnableMouseCapture)?;
+        Ok(screen)
+    }
+    fn close() {
+        let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        Screen::close();
+    }
+}
+
+fn live(
+    args: &TopArgs,
+    watcher: &mut Watcher,
+    mut started: Option<Started>,
+    leave: &AtomicBool,
+) -> Result<()> {
+    let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    let mut app = App::new(Theme::of_environment());
+    let every = Duration::from_secs_f64(args.interval);
+    let mut next = Instant::now();
+    loop {
+        if leave.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if now >= next {
+            watcher.look(&mut app);
+            if let Some(program) = &mut started {
+                tell_of(program, &mut app);
+            }
+            next = Instant::now() + every.max(now.elapsed() * REST);
+        }
+        watcher.details(&mut app);
+        terminal.draw(|frame| draw::draw(frame, &mut app))?;
+        // A while for the next look, but signals and answers are not kept waiting.
+        let wait = next.saturating_duration_since(Instant::now());
+        if !event::poll(wait.min(Duration::from_millis(250)))? {
+            continue;
+        }
+        while event::poll(Duration::ZERO)? {
+            let action = match event::read()? {
+                Event::Key(key) => app.key(key),
+                Event::Mouse(mouse) => app.mouse(mouse),
+                _ => None,
+            };
+            match action {
+                Some(Action::Quit) => return Ok(()),
+                Some(action) => watcher.act(&mut app, action),
+                None => {}
+            }
+        }
+    }
+}
+
+/// How the program that we have started ended, in the session that shows it.
+fn tell_of(program: &mut Started, app: &mut App) {
+    if !program.ended() {
+        return;
+    }
+    app.output = program.said(20);
+    let how = match program.status {
+        Some(status) => match (
+            status.code(),
+            std::os::unix::process::ExitStatusExt::signal(&status),
+        ) {
+            (Some(0), _) => "the program has ended".to_string(),
+            (Some(n), _) => format!("the program has ended with status {n}"),
+            (_, Some(n)) => format!("the program was killed by signal {n}"),
+            _ => return,
+        },
+        None => return,
+    };
+    if let Some(session) = app.sessions.first_mut()
+        && session.ended.is_some()
+    {
+        session.ended = Some(how);
+    }
+}

@@ -1,0 +1,187 @@
+//! A program that `ulpf top` has started: by `ulpf run`, whose child it is. What the two say is taken as
+//! it comes and kept in memory, the youngest lines only: a terminal that is slow, or a log disk that is
+//! full, is none of the program's business.
+
+use anyhow::{Context, Result, bail};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use ulpf_area::sessions::{self, Watched, Whose};
+use ulpf_host::foreign::text::Bytes;
+use ulpf_host::{process, sys};
+
+const LINES: usize = 200;
+/// For symbols to be read and watches to be set.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub struct Started {
+    child: Child,
+    said: Arc<Mutex<VecDeque<String>>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+    pub status: Option<ExitStatus>,
+}
+
+impl Started {
+    /// Starts it, and returns when its watches are set and before it has run.
+    pub fn start(
+        watches: &[String],
+        more: &[String],
+        command: &[OsString],
+    ) -> Result<(Started, Option<Watched>)> {
+        let ulpf = std::env::current_exe().context("cannot find ulpf itself")?;
+        let mut run = Command::new(ulpf);
+        run.args(["run", "--held", "--log", "/dev/null", "--no-summary"]);
+        for watch in watches {
+            run.args(["--watch", watch]);
+        }
+        run.args(more).arg("--").args(command);
+        run.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = run.spawn().context("cannot start `ulpf run`")?;
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let mut readers = Vec::new();
+        if let Some(out) = child.stdout.take() {
+            readers.push(keep(out, said.clone()));
+        }
+        if let Some(err) = child.stderr.take() {
+            readers.push(keep(err, said.clone()));
+        }
+        let mut started = Started {
+            child,
+            said,
+            readers,
+            status: None,
+        };
+        let session = started.held()?;
+        Ok((started, session))
+    }
+
+    /// Waits until `ulpf run` stops itself; then nothing can be missed.
+    fn held(&mut self) -> Result<Option<Watched>> {
+        let pid = self.child.id() as i32;
+        let late = Instant::now() + TIMEOUT;
+        loop {
+            if self.ended() {
+                return Ok(None);
+            }
+            if process::Status::of(pid).is_ok_and(|s| s.state() == 'T') {
+                let found =
+                    sessions::find(Some(pid), Whose::Own).context("cannot look at processes")?;
+                return Ok(found.list.into_iter().next());
+            }
+            if Instant::now() > late {
+                self.end();
+                bail!(
+                    "the program's watches were not set within {} s",
+                    TIMEOUT.as_secs()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Lets the program run. It may have ended a moment later: who wants to look at it has done so.
+    pub fn go(&self) -> Result<()> {
+        sys::kill(self.pid(), libc::SIGCONT).context("cannot let the program run")
+    }
+
+    /// That of `ulpf run`.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Has `ulpf run` ended, and so the program?
+    pub fn ended(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+            if self.status.is_some() {
+                // All that was said is heard, unless somebody else has inherited the pipe.
+                let late = Instant::now() + Duration::from_millis(200);
+                while self.readers.iter().any(|r| !r.is_finished()) && Instant::now() < late {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        self.status.is_some()
+    }
+
+    /// The last lines.
+    pub fn said(&self, most: usize) -> Vec<String> {
+        let said = self.said.lock();
+        let lines = said.map(|l| l.iter().rev().take(most).cloned().collect::<Vec<_>>());
+        let mut lines = lines.unwrap_or_default();
+        lines.reverse();
+        lines
+    }
+
+    /// The program ends with us.
+    pub fn end(&mut self) {
+        let pid = self.child.id() as i32;
+        for signal in [libc::SIGTERM, libc::SIGKILL] {
+            if self.ended() {
+                return;
+            }
+            if signal == libc::SIGKILL {
+                // A program that does not listen: `ulpf run` cannot tell it any more.
+                for program in children(pid) {
+                    let _ = sys::kill(program, signal);
+                }
+            }
+            let _ = sys::kill(pid, signal);
+            let _ = sys::kill(pid, libc::SIGCONT);
+            let late = Instant::now() + Duration::from_secs(2);
+            while !self.ended() && Instant::now() < late {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn children(parent: i32) -> Vec<i32> {
+    let of = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind = stat.rsplit(')').next().unwrap_or_default();
+        behind
+            .split_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse().ok())
+            == Some(parent)
+    };
+    let all = process::all().unwrap_or_default();
+    all.into_iter().filter(of).collect()
+}
+
+fn keep(
+    from: impl Read + Send + 'static,
+    to: Arc<Mutex<VecDeque<String>>>,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // A program may write without an end of line for ever.
+            match (&mut from).take(4096).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let text = Bytes(line.trim_ascii_end()).to_string();
+            if let Ok(mut to) = to.lock() {
+                if to.len() >= LINES {
+                    to.pop_front();
+                }
+                to.push_back(text);
+            }
+        }
+    })
+}

@@ -1,0 +1,103 @@
+//! What the screen's look at all sessions brings into the [`App`], and what is asked of their owners.
+
+use super::app::{Action, App, Subject};
+use super::details;
+use super::view::{View, passes};
+use ulpf_area::sessions::{Watched, Whose};
+use ulpf_export::formats;
+use ulpf_session::control_socket::Ask;
+use ulpf_session::watcher::{self, Look};
+
+pub struct Watcher {
+    sessions: watcher::Watcher,
+    /// Of what details were last made, and what was known of sites then.
+    detailed: Option<(i32, u64, bool, u64)>,
+}
+
+impl Watcher {
+    pub fn new(only: Vec<i32>, whose: Whose) -> Watcher {
+        Watcher {
+            sessions: watcher::Watcher::new(only, whose),
+            detailed: None,
+        }
+    }
+
+    /// Only this one, from now on: names are found while its program is there.
+    pub fn only(&mut self, session: &Watched) {
+        self.sessions.only(session);
+    }
+
+    /// Brings all sessions up to date.
+    pub fn look(&mut self, app: &mut App) {
+        let shown = app.session().map(|s| (s.pid, s.by));
+        let filter = app.feed_filter.clone();
+        let pid = app.session().map(|s| s.pid);
+        let look = Look {
+            feed: &|name, place, tid| passes(&filter, name, place, tid),
+            paused: pid.filter(|_| app.paused),
+            sites: pid.filter(|_| app.view == View::Sites),
+        };
+        for (text, bad) in self.sessions.look(&mut app.sessions, &look) {
+            app.say(text, bad);
+        }
+        // Those before it may have gone, or it has itself.
+        let same = |at: usize| app.sessions.get(at).map(|s| (s.pid, s.by)) == shown;
+        if !same(app.current) {
+            let all = 0..app.sessions.len();
+            app.current = all.into_iter().find(|at| same(*at)).unwrap_or(0);
+        }
+        app.nothing.clone_from(&self.sessions.nothing);
+    }
+
+    pub fn act(&mut self, app: &mut App, action: Action) {
+        let Some(session) = app.session() else {
+            return app.say("no program is watched", true);
+        };
+        match action {
+            Action::Quit | Action::Refilter => {}
+            Action::Ask(_) if session.ended.is_some() => app.say("the program has ended", true),
+            Action::Ask(what) => {
+                let done = match &what {
+                    Ask::Add(spec) => format!("watching {spec}"),
+                    Ask::Off(n) => format!("watch {n} is off; d switches it on again"),
+                    Ask::On(n) => format!("watch {n} is on"),
+                    Ask::Delete(n) => format!("watch {n} is deleted"),
+                    Ask::List | Ask::Sites => String::new(),
+                };
+                self.sessions.ask(session, what, done);
+            }
+            Action::Export(name) => match formats::snapshot(name.as_ref(), session) {
+                Ok(hits) => app.say(format!("{hits} hits and the counters are in {name}"), false),
+                Err(error) => app.say(format!("{error:#}"), true),
+            },
+        }
+    }
+
+    /// Details of what is selected, where they are shown.
+    pub fn details(&mut self, app: &mut App) {
+        if !app.details_open && !matches!(app.view, View::Hits | View::Sites) {
+            self.detailed = None;
+            return;
+        }
+        let Some(subject) = app.subject() else {
+            app.details = None;
+            return;
+        };
+        let heard = self.sessions.sites_heard;
+        let Some(observer) = self.sessions.observer(app.current) else {
+            return;
+        };
+        let of = match &subject {
+            Subject::Hit(line) => (observer.pid, line.number, true, heard),
+            Subject::Site(pc) => (observer.pid, *pc, false, heard),
+        };
+        if self.detailed != Some(of) || app.details.is_none() {
+            app.details = Some(details::of(
+                &mut observer.names,
+                &app.sessions[app.current],
+                &subject,
+            ));
+            self.detailed = Some(of);
+        }
+    }
+}
