@@ -21,8 +21,6 @@ use crate::model::MODEL;
 use crate::shared::{Changer, S, Unchanging};
 use crate::stacks::{OwnBlock, Step};
 
-/// Trap flag.
-
 /// Opens the pages and lets the instruction run; called between `enter` and `leave`, and leaves.
 pub fn begin(
     own: OwnBlock,
