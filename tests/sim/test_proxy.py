@@ -94,7 +94,7 @@ class Gem5(Case):
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         rsp.no_ack()
-        self.assertIn('{"watch":', rsp.monitor("ulpf watch 0x2000 4 rw stop"))
+        self.assertIn('{"watch":', rsp.monitor("ulpf watch 0x2000 4 w stop"))
         self.assertRegex(rsp("vCont;c"), rb"^T05thread:1;")
         # The write has read, too.
         self.assertIn('"access":"update"', rsp.monitor("ulpf stop"))
