@@ -53,6 +53,7 @@ fn word(state: State) -> &'static str {
 }
 
 impl Listing {
+    /// The answer to `Ask::List`.
     pub fn to_json(&self) -> String {
         let entry = |e: &Entry| {
             json!({
@@ -64,6 +65,7 @@ impl Listing {
         json!({"watches": entries}).to_string()
     }
 
+    /// Reads such an answer; `None` if it is none.
     pub fn parse(value: &Value) -> Option<Listing> {
         let entry = |v: &Value| {
             let text = |key: &str| {
@@ -97,6 +99,7 @@ impl Listing {
         Some(Listing::of(entries.map(entry).collect()))
     }
 
+    /// Of these watches.
     pub fn of(entries: Vec<Entry>) -> Listing {
         let all = || entries.iter().enumerate();
         let by_id = all().filter_map(|(at, e)| Some((e.id?, at))).collect();
