@@ -1,9 +1,11 @@
 //! `ulpf export`: all hits of a session into a file, or its counters to Prometheus.
 #![forbid(unsafe_code)]
 
-pub mod formats;
+mod formats;
 mod http;
 mod metrics;
+
+pub use formats::snapshot;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;

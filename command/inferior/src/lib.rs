@@ -140,8 +140,7 @@ impl Exit {
 }
 
 impl Inferior {
-    /// A program that has just got its stub.
-    pub fn new(injected: Injected) -> io::Result<Inferior> {
+    fn new(injected: Injected) -> io::Result<Inferior> {
         let Injected {
             process,
             stub_pid,
@@ -169,7 +168,7 @@ impl Inferior {
     }
 
     /// What `exit` waits for has become another program.
-    pub fn continued(injected: Injected, exit: Exit) -> io::Result<Inferior> {
+    pub(crate) fn continued(injected: Injected, exit: Exit) -> io::Result<Inferior> {
         injected.control.set_nonblocking(true)?;
         Ok(Inferior {
             pid: injected.process.pid,

@@ -55,6 +55,7 @@ fn word(state: State) -> &'static str {
 }
 
 impl Listing {
+    /// The answer to `Ask::List`.
     pub fn to_json(&self) -> String {
         let entry = |e: &Entry| {
             json!({
@@ -66,6 +67,7 @@ impl Listing {
         json!({"watches": entries}).to_string()
     }
 
+    /// Reads such an answer; `None` if it is none.
     pub fn parse(value: &Value) -> Option<Listing> {
         let entry = |v: &Value| {
             let text = |key: &str| {
@@ -99,6 +101,7 @@ impl Listing {
         Some(Listing::of(entries.map(entry).collect()))
     }
 
+    /// Of these watches.
     pub fn of(entries: Vec<Entry>) -> Listing {
         let all = || entries.iter().enumerate();
         let by_id = all().filter_map(|(at, e)| Some((e.id?, at))).collect();

@@ -40,7 +40,7 @@ pub struct Place {
 
 impl Names {
     /// Of a program of this machine.
-    pub fn of(pid: i32) -> Names {
+    pub(crate) fn of(pid: i32) -> Names {
         Names {
             pid,
             program: Program::of_process(pid).unwrap_or_default(),
@@ -66,7 +66,7 @@ impl Names {
     }
 
     /// Libraries may have come or gone.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if self.pid == 0 {
             return;
         }
@@ -82,7 +82,7 @@ impl Names {
     }
 
     /// The watch with that number, over these bytes. `spec`: what the user typed, if it is known.
-    pub fn watch(
+    pub(crate) fn watch(
         &mut self,
         (id, since): (u32, u64),
         (addr, len): (u64, u64),
@@ -158,7 +158,7 @@ impl Names {
     }
 
     /// Name and value before and after.
-    pub fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<str>, String) {
+    pub(crate) fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<str>, String) {
         let offset = hit.addr.wrapping_sub(watch.addr);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let used = hit.used();
@@ -178,7 +178,7 @@ impl Names {
     }
 
     /// The value after a hit.
-    pub fn value(&mut self, watch: &Watched, hit: &Hit) -> String {
+    pub(crate) fn value(&mut self, watch: &Watched, hit: &Hit) -> String {
         let offset = hit.addr.wrapping_sub(watch.addr);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let mut out = match name.strip_prefix(watch.name.as_str()) {
@@ -191,7 +191,7 @@ impl Names {
     }
 
     /// What stands in memory, where we may look.
-    pub fn memory(&self, watch: &Watched) -> String {
+    pub(crate) fn memory(&self, watch: &Watched) -> String {
         let mut bytes = vec![0; (watch.len as usize).min(32)];
         let mut out = String::new();
         if !watch.heap && !bytes.is_empty() && self.memory.read(watch.addr, &mut bytes) {

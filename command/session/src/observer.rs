@@ -40,15 +40,15 @@ pub struct Observer {
     /// The program.
     pub pid: i32,
     /// The ulpf that watches it.
-    pub by: i32,
+    pub(crate) by: i32,
     /// Nothing more will happen.
-    pub ended: bool,
+    pub(crate) ended: bool,
     /// What is shown; here only while we look.
     snapshot: Snapshot,
     /// The program is on another machine: what /proc says of the number is not about it.
     elsewhere: bool,
     /// Mapped for reading.
-    pub shared: SharedArea,
+    pub(crate) shared: SharedArea,
     /// What its watches and places are called.
     pub names: Names,
     reader: Reader,
@@ -135,7 +135,7 @@ impl Observer {
     }
 
     /// When the session began, in nanoseconds of CLOCK_MONOTONIC.
-    pub fn base_ns(&self) -> u64 {
+    pub(crate) fn base_ns(&self) -> u64 {
         self.shared.clock().base_ns
     }
 

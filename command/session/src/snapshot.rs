@@ -154,7 +154,7 @@ pub struct Site {
     pub why: String,
     /// Accesses that trapped, and how many of them met no watch; `None`: nobody counts them here.
     pub traps: Option<(u64, u64)>,
-    /// Traps each second.
+    /// Hits each second, by the sample.
     pub rate: f64,
 }
 

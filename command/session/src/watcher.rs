@@ -78,6 +78,7 @@ struct Listed {
 }
 
 impl Watcher {
+    /// `only`: of these programs, or of those that these watch; none: all there are.
     pub fn new(only: Vec<i32>, whose: Whose) -> Watcher {
         Watcher {
             only,
@@ -125,6 +126,7 @@ impl Watcher {
         messages
     }
 
+    /// What looks at the session of the snapshot `at`.
     pub fn observer(&mut self, at: usize) -> Option<&mut Observer> {
         self.observers.get_mut(at)
     }

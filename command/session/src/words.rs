@@ -17,7 +17,7 @@ pub fn kind_of(what: u32) -> WatchKind {
 }
 
 /// What a hit of this kind (`Hit::kind`) has done.
-pub fn verb(kind: u8) -> &'static str {
+pub(crate) fn verb(kind: u8) -> &'static str {
     match kind {
         1 => "read",
         2 => "write",

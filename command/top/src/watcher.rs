@@ -4,7 +4,6 @@ use super::app::{Action, App, Subject};
 use super::details;
 use super::view::{View, passes};
 use ulpf_area::sessions::{Watched, Whose};
-use ulpf_export::formats;
 use ulpf_session::control_socket::Ask;
 use ulpf_session::watcher::{self, Look};
 
@@ -66,7 +65,7 @@ impl Watcher {
                 };
                 self.sessions.ask(session, what, done);
             }
-            Action::Export(name) => match formats::snapshot(name.as_ref(), session) {
+            Action::Export(name) => match ulpf_export::snapshot(name.as_ref(), session) {
                 Ok(hits) => app.say(format!("{hits} hits and the counters are in {name}"), false),
                 Err(error) => app.say(format!("{error:#}"), true),
             },

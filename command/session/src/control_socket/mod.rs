@@ -8,16 +8,16 @@
 //! before us. So both sides look at who is at the other end before anything is said: the one that serves
 //! hears its own user and root only, the one that asks believes only the process that it means.
 
-pub mod ask;
+pub(crate) mod ask;
 pub mod serve;
 
 use serde_json::{Value, json};
 
 /// Longer requests are refused.
-pub const LONGEST: usize = 64 << 10;
+const LONGEST: usize = 64 << 10;
 
 /// The abstract name of the socket of the ulpf `by`.
-pub fn name(by: i32) -> String {
+fn name(by: i32) -> String {
     format!("ulpf/{by}")
 }
 
