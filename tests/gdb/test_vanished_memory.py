@@ -40,8 +40,9 @@ class VanishedMemory(Case):
     def test_the_log_is_told(self):
         status, out, err = run(["*number:8"], "vanish", options=["--at", "ready"])
         self.assertEqual((status, out), self.expected())
-        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"2 → 0 .*by mmap\(",
-                        r"3 → 0 .*by madvise\(", r"5 → 6", r"memory of `\*number:8` was gone at the end")
+        # Notices and hits come by different ways, each in its order.
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8` was gone at the end")
+        self.assertSays(err, r"2 → 0 .*by mmap\(", r"3 → 0 .*by madvise\(", r"5 → 6")
         said = Json(["*number:8"], "vanish", options=["--at", "ready"])
         self.assertTrue(said.summary["watches"][0]["gone"])
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
@@ -89,8 +90,8 @@ class VanishedMemory(Case):
         """Shared segments, holes, protection keys, a mapping that is moved over the watched one."""
         status, out, err = run(["*number:8"], "vanish", "others", options=["--at", "ready"])
         self.assertEqual((status, out), (0, "vanish: 4\n"))
-        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(shmat\)", r"0 → 1 ",
-                        r"1 → 0 .*by madvise\(", r"0 → 2 ", r"2 → 3 .*by mremap\(", r"3 → 4 ")
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(shmat\)")
+        self.assertSays(err, r"0 → 1 ", r"1 → 0 .*by madvise\(", r"0 → 2 ", r"2 → 3 .*by mremap\(", r"3 → 4 ")
 
     def test_memory_that_must_be_accessible(self):
         """Locked, faulted in: as without us, also where the watch permits no access at all."""
