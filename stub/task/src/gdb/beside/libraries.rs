@@ -6,8 +6,9 @@
 //!                                                               └ r_next (one per dlmopen namespace)
 //! ```
 
+use super::image::{self, Headers, PT_DYNAMIC, word, words};
 use super::xml::xml_text;
-use crate::gdb::{packet, procfs};
+use crate::gdb::packet;
 use crate::inferior::Inferior;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -98,19 +99,6 @@ const L_NEXT: u64 = 24;
 // struct r_debug_extended
 const R_NEXT: u64 = 40;
 
-fn word(inf: &mut dyn Inferior, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    (inf.read_memory(TargetAddr(at), &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
-}
-
-fn words<const N: usize>(inf: &mut dyn Inferior, at: u64) -> Option<[u64; N]> {
-    let mut all = [0; N];
-    for (i, w) in all.iter_mut().enumerate() {
-        *w = word(inf, at.checked_add(8 * i as u64)?)?;
-    }
-    Some(all)
-}
-
 fn walk(inf: &mut dyn Inferior, from: Link, x: &mut String) {
     let Link {
         mut at,
@@ -169,40 +157,36 @@ fn r_debug(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
 
 /// Where the program's dynamic section keeps the value of DT_DEBUG (LLDB's "shared library info").
 pub fn r_debug_location(inf: &mut dyn Inferior, pid: i32) -> Option<u64> {
-    const AT_PHDR: u64 = 3;
-    const AT_PHNUM: u64 = 5;
-    const PT_DYNAMIC: u32 = 2;
-    const PT_PHDR: u32 = 6;
-    const DT_NULL: u64 = 0;
     const DT_DEBUG: u64 = 21;
-    const PHDR_SIZE: u64 = 56;
+    let headers = Headers::of_program(inf, pid)?;
+    let at = headers.base.wrapping_add(headers.find(PT_DYNAMIC)?.vaddr);
+    image::dynamic(inf, at)
+        .into_iter()
+        .find_map(|(value_at, tag, _)| (tag == DT_DEBUG).then_some(value_at))
+}
 
-    let auxv = procfs::read(pid, "auxv")?;
-    let entry = |kind: u64| {
-        auxv.chunks_exact(16).find_map(|e| {
-            let (k, v) = e.split_at(8);
-            (u64::from_le_bytes(k.try_into().ok()?) == kind)
-                .then_some(u64::from_le_bytes(v.try_into().ok()?))
-        })
+/// A `link_map`: the program itself or a shared object.
+pub struct LinkMap {
+    pub at: u64,
+    /// What to add to its addresses.
+    pub base: u64,
+    /// Its dynamic section.
+    pub dynamic: u64,
+}
+
+/// Those of the first namespace, the program first; none of a static program, or before the dynamic linker has run.
+pub fn link_maps(inf: &mut dyn Inferior, pid: i32) -> Vec<LinkMap> {
+    let mut all = Vec::new();
+    let debug = r_debug(inf, pid).filter(|at| *at != 0);
+    let Some([_, mut at]) = debug.and_then(|debug| words(inf, debug)) else {
+        return all;
     };
-    let (phdr, count) = (entry(AT_PHDR)?, entry(AT_PHNUM)?.min(512));
-    let (mut dynamic, mut base) = (None, None);
-    for i in 0..count {
-        // Elf64_Phdr: p_type and p_flags, p_offset, p_vaddr
-        let [kind, _, vaddr] = words(inf, phdr.checked_add(i * PHDR_SIZE)?)?;
-        match kind as u32 {
-            PT_DYNAMIC => dynamic = Some(vaddr),
-            PT_PHDR => base = Some(phdr.wrapping_sub(vaddr)),
-            _ => {}
-        }
+    while at != 0 && all.len() < MAX_LIBRARIES {
+        let Some([base, _, dynamic, next]) = words(inf, at) else {
+            break;
+        };
+        all.push(LinkMap { at, base, dynamic });
+        at = next;
     }
-    let mut at = dynamic?.wrapping_add(base.unwrap_or(0));
-    for _ in 0..1024 {
-        match word(inf, at)? {
-            DT_NULL => return None,
-            DT_DEBUG => return at.checked_add(8),
-            _ => at = at.checked_add(16)?,
-        }
-    }
-    None
+    all
 }

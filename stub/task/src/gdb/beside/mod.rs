@@ -1,5 +1,6 @@
 //! Packets answered before gdbstub sees them, one file per group.
 
+mod image;
 pub mod large;
 mod libraries;
 mod lldb;
@@ -8,6 +9,7 @@ mod monitor;
 mod points;
 mod queries;
 mod resume;
+mod tls;
 mod xfer;
 mod xml;
 

@@ -1,6 +1,6 @@
 //! Small questions and settings of GDB.
 
-use super::{Served, monitor};
+use super::{Served, monitor, tls};
 use crate::gdb::packet::{self, Id, ThreadId};
 use crate::gdb::{Client, Event, GdbSession, amend, signals};
 use crate::inferior::{Inferior, StopReason, Tid};
@@ -18,7 +18,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     let pid = session.debuggee.pid;
     let multiprocess = session.client.features.multiprocess;
     match payload {
-        b"?" => Served::Reply(last_stop(session)),
+        b"?" => Served::Reply(last_stop(session, inf)),
         [b'H', op @ (b'g' | b'c'), thread @ ..] => {
             select(session, inf, *op, thread).unwrap_or_else(Served::error)
         }
@@ -75,6 +75,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
             }
             None => Served::error(),
         },
+        b"qGetTLSAddr" => thread_local(inf, session.debuggee.pid, rest),
         b"qAttached" => Served::text("1"),
         // The server's, and harmless here. With qSymbol we need no symbols.
         b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::Ok,
@@ -148,8 +149,27 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
     }
 }
 
+/// `qGetTLSAddr:THREAD,OFFSET,LINK_MAP`
+fn thread_local(inf: &mut dyn Inferior, pid: i32, rest: &[u8]) -> Served {
+    let mut fields = rest.split(|b| *b == b',');
+    let tid = fields.next().and_then(|id| named(inf, pid, id));
+    let mut number = || fields.next().and_then(packet::hex_u64);
+    let (Some(tid), Some(offset), Some(map)) = (tid, number(), number()) else {
+        return Served::error();
+    };
+    let mut reply = Vec::new();
+    match tls::address(inf, pid, tid, offset, map) {
+        Ok(at) => packet::push_num(&mut reply, at),
+        Err(none) => {
+            reply.extend_from_slice(b"E.");
+            reply.extend_from_slice(none.why().as_bytes());
+        }
+    }
+    Served::Reply(reply)
+}
+
 /// The last stop reply as it was sent; to a client that was not there, its signal and thread.
-fn last_stop(session: &GdbSession) -> Vec<u8> {
+fn last_stop(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
     if !session.last_stop.is_empty() {
         return session.last_stop.clone();
     }
@@ -160,13 +180,18 @@ fn last_stop(session: &GdbSession) -> Vec<u8> {
         Some(StopReason::Interrupted) => SIGINT,
         _ => SIGTRAP,
     };
+    let stopped = session.last_reason.map_or(session.thread, |stop| stop.tid);
+    let thread = match inf.threads().contains(&stopped) {
+        true => stopped,
+        false => session.thread,
+    };
     let mut reply = b"T".to_vec();
     packet::push_hex(&mut reply, &[signals::to_gdb(signal)]);
     reply.extend_from_slice(b"thread:");
     amend::thread_id(
         &mut reply,
         session.debuggee.pid,
-        session.thread,
+        thread,
         session.client.features.multiprocess,
     );
     reply.push(b';');

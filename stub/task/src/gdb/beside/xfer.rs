@@ -110,6 +110,11 @@ fn threads(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
         }
         x.extend_from_slice(b"\" name=\"");
         x.extend_from_slice(xml_text(&inf.thread_name(tid)).as_bytes());
+        // pthread_self(), as it lies in memory: the thread pointer, with glibc and musl.
+        if let Some((fs, _)) = inf.fs_gs_base(tid).filter(|(fs, _)| *fs != 0) {
+            x.extend_from_slice(b"\" handle=\"");
+            packet::push_hex(&mut x, &fs.to_le_bytes());
+        }
         x.extend_from_slice(b"\"/>\n");
     }
     x.extend_from_slice(b"</threads>\n");
