@@ -35,10 +35,6 @@ class BadRanges(Case):
                                            "watch an address of the program; `info proc mappings` lists them")
 
     @ulpf_only
-    def test_unmapped(self):
-        self.refused("0x10", "no memory is mapped at 0x10; check the address, or set the watch once the program has allocated the memory")
-
-    @ulpf_only
     def test_text(self):
         gdb = self.session("five")
         gdb("watch *(int*)main")

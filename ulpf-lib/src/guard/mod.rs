@@ -278,6 +278,21 @@ impl Guards {
     /// # Errors
     /// Why not, at the first address of the range that cannot be guarded.
     pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
+        match self.check_awaiting(range, kind)? {
+            None => Ok(()),
+            Some(at) => Err(refuse::watch(range, kind, at, Why::Unmapped)),
+        }
+    }
+
+    /// As [`Guards::check`] of a watch that waits for its memory: the first address that is not mapped yet.
+    ///
+    /// # Errors
+    /// Why not, at the first address of the range that can never be guarded.
+    pub fn check_awaiting(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+    ) -> Result<Option<TargetAddr>, Refusal> {
         let refusal = |at: u64, why: Why| refuse::watch(range, kind, TargetAddr(at), why);
         if range.end().0 > USER_END {
             let why = if range.start.page() == VSYSCALL {
@@ -289,20 +304,24 @@ impl Guards {
         }
         let run = PageRun::of(range, kind);
         if self.moved.covers(run.start.0, run.end.0) {
-            return Ok(());
+            return Ok(None);
         }
         self.prepare()?;
         self.read_maps().map_err(refuse::no_maps)?;
         self.resolve_odd(&run);
         let mut at = run.start.0;
+        let mut unmapped = None;
         while at < run.end.0 {
             let (end, piece) = self.piece(at, run.end.0, run.guard);
-            if let Piece::No(why) = piece {
-                return Err(refusal(at.max(range.start.0), why));
+            let first = at.max(range.start.0);
+            match piece {
+                Piece::No(Why::Unmapped) => unmapped = unmapped.or(Some(TargetAddr(first))),
+                Piece::No(why) => return Err(refusal(first, why)),
+                _ => {}
             }
             at = end;
         }
-        Ok(())
+        Ok(unmapped)
     }
 
     /// Is anything of `[addr, addr + len)` ours: moved, or duplicated? Then the system-call layer must

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::ring::listed;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
+use super::watches::Absent;
 use super::{Control, watch_table};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
@@ -82,7 +83,7 @@ impl Control {
             };
         };
         let placement = g().attributes(id).placement;
-        self.check(range, kind, placement)?;
+        self.check(range, kind, placement, Absent::Awaited)?;
         self.disabled.forget(id);
         if !self.staged.insert_again(id, range, kind) {
             return Err(nobody(id));

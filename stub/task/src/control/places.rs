@@ -11,6 +11,7 @@ use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::replies::refused;
+use super::watches::Absent;
 use crate::inferior::Refusal;
 use ulpf_stub_tables::attributes::Attributes;
 
@@ -83,7 +84,7 @@ impl Control {
         kind: WatchKind,
         a: &Attributes,
     ) -> Result<WatchId, Refusal> {
-        let id = self.stage(range, kind, a.placement)?;
+        let id = self.stage(range, kind, a.placement, Absent::Refused)?;
         // It may be one that was taken away since the program ran, with what was said about it then.
         let was = ulpf_stub_handlers::global::g().attributes(id);
         let (placement, group) = (was.placement, was.group);

@@ -23,6 +23,14 @@ pub struct Unmapped {
     pub call: Option<u64>,
 }
 
+impl Unmapped {
+    /// A new watch whose memory is not there yet: nobody has lost anything.
+    pub fn awaits(&mut self, id: WatchId, range: WatchRange) {
+        mark([(&id.0, &range)].into_iter(), 1);
+        self.gone.insert(id.0, range);
+    }
+}
+
 impl Control {
     /// After guards were applied: which watches have lost their memory, which have it again?
     pub fn note_unmapped(&mut self) {

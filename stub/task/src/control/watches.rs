@@ -30,10 +30,19 @@ pub fn no_numbers() -> Refusal {
     )
 }
 
+/// What becomes of a watch where no memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// The address is probably wrong.
+    Refused,
+    /// The watch waits: a pointer that is NULL now, and that the debugger follows.
+    Awaited,
+}
+
 impl Control {
     /// What the debugger asks for with Z2, Z3, Z4.
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        let id = self.stage(range, kind, self.placement.wanted)?;
+        let id = self.stage(range, kind, self.placement.wanted, Absent::Awaited)?;
         let was = g().attributes(id).clone();
         self.set_attributes(
             id,
@@ -55,14 +64,18 @@ impl Control {
         range: WatchRange,
         kind: WatchKind,
         placement: Placement,
+        absent: Absent,
     ) -> Result<WatchId, Refusal> {
         // What is switched off waits for whoever has set it.
         let off = &self.disabled;
         if let Some(id) = self.staged.restore_one(range, kind, |id| !off.has(id)) {
             return Ok(id);
         }
-        self.check(range, kind, placement)?;
+        let waits = self.check(range, kind, placement, absent)?;
         let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
+        if waits {
+            self.unmapped.awaits(id, range);
+        }
         let attributes = Attributes {
             placement,
             ..Attributes::default()
@@ -74,13 +87,14 @@ impl Control {
         Ok(id)
     }
 
-    /// Can it be armed?
+    /// Can it be armed? `true`: once its memory is mapped.
     pub fn check(
         &mut self,
         range: WatchRange,
         kind: WatchKind,
         placement: Placement,
-    ) -> Result<(), Refusal> {
+        absent: Absent,
+    ) -> Result<bool, Refusal> {
         let possible = if ulpf_stub_handlers::runtime::library_link::is_blind() {
             Err(refusal(
                 alloc::format!("cannot watch {} bytes at {}", range.len, range.start),
@@ -90,10 +104,13 @@ impl Control {
                 "run it with ULPF_BACKEND=signal, which goes together with ulpf".into(),
             ))
         } else if placement == Placement::Register {
-            self.check_register(range, kind)
+            self.check_register(range, kind).map(|()| false)
         } else {
             let guards = self.world.rest().guards();
-            guards.check(range, kind)
+            match absent {
+                Absent::Refused => guards.check(range, kind).map(|()| false),
+                Absent::Awaited => guards.check_awaiting(range, kind).map(|at| at.is_some()),
+            }
         };
         possible.inspect_err(|r| self.last_refusal = Some(r.clone()))
     }
