@@ -48,9 +48,12 @@ class OwnSteps(Case):
         for how, name, signal in ("fpe", "idiv", "SIGFPE"), ("ill", "ud2", "SIGILL"), ("trap", "int3", "SIGTRAP"):
             gdb = self.start("crash", how)
             self.passed(gdb, f"*{self.instruction(gdb, name)}")
+            if signal == "SIGTRAP":
+                # A breakpoint on an int3 of the program's own stands for it, also if its condition is false.
+                self.assertExits(gdb, 0, "")
+                continue
             self.assertSays(gdb("continue"), rf"received signal {signal}")
-            end = "exited" if signal == "SIGTRAP" else f"Program terminated with signal {signal}"
-            self.assertSays(gdb("continue"), end)
+            self.assertSays(gdb("continue"), f"Program terminated with signal {signal}")
 
     def test_the_store_faults_on_its_second_page(self):
         gdb = self.start("page_edge")

@@ -30,6 +30,7 @@ use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, OwnStep, OwnStepKind, SCRATCH};
 use crate::signals::{numbers, raise};
+use crate::syscalls::catch;
 
 /// Iterations of a string instruction that one fault may serve, so that signals get their turn.
 const MAX_REPEATS: u32 = 1 << 16;
@@ -339,7 +340,7 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
     for (n, event) in events.iter().enumerate() {
         // After the first stop the debugger may have taken the watch away, or moved the thread.
-        if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(event)) {
+        if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(t, event)) {
             continue;
         }
         park::end_step(t, uc);
@@ -347,9 +348,11 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     }
 }
 
-fn still_wanted(event: Event) -> bool {
-    let Event::Watch { kind, addr, .. } = event else {
-        return true;
+fn still_wanted(t: Current, event: Event) -> bool {
+    let (kind, addr) = match event {
+        Event::Watch { kind, addr, .. } => (kind, addr),
+        Event::Syscall { nr, entry: false } => return catch::wanted(t, nr),
+        _ => return true,
     };
     let mut wanted = false;
     g().watchlist().for_each_overlap(addr, 1, &mut |id, _, k| {

@@ -22,6 +22,16 @@ pub enum Resume {
     },
 }
 
+impl Resume {
+    /// The signal that the debugger sends along.
+    pub fn signal(self) -> Option<i32> {
+        match self {
+            Resume::Continue { signal } | Resume::Step { signal } => signal,
+            Resume::Hold | Resume::RangeStep { .. } => None,
+        }
+    }
+}
+
 /// Why a parked thread wants the debugger's attention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {

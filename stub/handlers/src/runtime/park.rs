@@ -9,8 +9,8 @@ use ulpf_lib::sys::uapi::arch::*;
 
 use super::areas;
 use super::events::{Event, Request};
-use super::frame::UContext;
-use super::thread::{Current, State};
+use super::frame::{SigInfo, UContext};
+use super::thread::{Current, State, Thread};
 use crate::global::{g, machine};
 use crate::runtime::events::Resume;
 use crate::signals::{delivery, kernel, leaving, masks};
@@ -136,17 +136,45 @@ fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
         t.set_range((0, 0));
     }
     t.stepping.store(step, Relaxed);
-    set_tf(uc, step || own);
-    if let Some(n) = signal {
-        let info = i.info.get();
-        let entered = delivery::deliver(t, uc, n, &info);
-        if step && entered {
+    // A handler's frame has the program's own flag, not the debugger's.
+    set_tf(uc, own);
+    if let Some(n) = signal.filter(|_| t.orig_rax.load(Relaxed) != -1) {
+        // In the middle of a system call there is no frame yet to return to.
+        order_signal(&t, n);
+    } else if let Some(n) = signal {
+        let stopped_for = i.info.get();
+        let info = match stopped_for.signo == n {
+            true => stopped_for,
+            false => sent_by_debugger(t, n),
+        };
+        if delivery::deliver(t, uc, n, &info) && step {
             // As ptrace does: a step with a signal ends at the handler's first instruction.
-            end_step(t, uc);
+            t.stepping.store(false, Relaxed);
             return Some(Event::Stepped);
         }
     }
+    if step {
+        set_tf(uc, true);
+    }
     None
+}
+
+/// Sends a signal in the debugger's name to a thread that is in a system call, which it interrupts as any other.
+pub fn order_signal(t: &Thread, signo: i32) {
+    t.ordered_signal.store(signo, SeqCst);
+    // SAFETY: no pointers.
+    let _ = unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), signo) };
+}
+
+/// A signal that the debugger has made up, as kill(2) from within the program would send it (SI_USER).
+pub fn sent_by_debugger(t: Current, signo: i32) -> SigInfo {
+    let mut info = SigInfo {
+        signo,
+        ..SigInfo::zeroed()
+    };
+    // si_pid, and si_uid 0.
+    info.data[0] = t.tgid() as u64;
+    info
 }
 
 /// The trap flag is the program's own.

@@ -71,6 +71,8 @@ pub struct Thread {
     pub ctx: AtomicPtr<UContext>,
     /// A signal has struck while our own code ran, and may have left something to do.
     pub attention: AtomicU32,
+    /// A signal that the debugger sends to the thread, and does not want to be told of; 0: none.
+    pub ordered_signal: AtomicI32,
     /// It gets the program's alternate stack back when its handler returns.
     pub gives_stack_back: AtomicBool,
     pub kicked: AtomicBool,
@@ -464,6 +466,7 @@ impl Registry {
         t.go.store(0, Relaxed);
         t.ctx.store(null_mut(), Relaxed);
         t.attention.store(0, Relaxed);
+        t.ordered_signal.store(0, Relaxed);
         t.gives_stack_back.store(false, Relaxed);
         t.kicked.store(false, Relaxed);
         t.unmasked.store(null_mut(), Relaxed);

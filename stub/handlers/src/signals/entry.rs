@@ -286,9 +286,13 @@ extern "C" fn ulpf_on_trap(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     if info.code == SI_KERNEL {
         let at = uc.gprs.rip.wrapping_sub(1);
-        let own = i.own_step.get().is_some_and(|s| s.pc == at);
-        if own {
-            // Under the breakpoint stands an int3 of the program's own.
+        let own = i.own_step.get().filter(|s| s.pc == at);
+        if own.is_some_and(|s| s.kind == OwnStepKind::OverBreakpoint) {
+            // The breakpoint stands on an int3 of the program's own (a permanent breakpoint), which has done its work
+            // (as gdbserver's linux-low.cc, wait_1).
+            return own_step_made(t, uc);
+        }
+        if own.is_some() {
             fault::cancel_own_step(t, uc);
         } else if let Some(stop) = g().breakpoint_at(at) {
             uc.gprs.rip = at;

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use super::delivery::deliver;
 use super::masks::close;
-use super::numbers::SIGTRAP;
+use super::numbers::{SIGSEGV, SIGTRAP};
 use crate::global::g;
 use crate::library::{self, Whose};
 use crate::patches;
@@ -43,20 +43,35 @@ pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
         Whose::Nobody => return,
     }
     let i = t.own();
-    if g().wants_stop(sig) && t.is_debugged() {
+    // In the middle of a step the debugger wants to know of every signal: it decides whether the step goes on behind
+    // the handler (as gdbserver's linux-low.cc, wait_1).
+    let within_step = t.stepping.load(Relaxed);
+    let ordered = t
+        .ordered_signal
+        .compare_exchange(sig, 0, SeqCst, SeqCst)
+        .is_ok();
+    let made_up = park::sent_by_debugger(t, sig);
+    let info = if ordered { &made_up } else { info };
+    // A breakpoint where nothing can be executed (where a called function returns to, on the stack): GDB knows such a
+    // signal for it, whatever else it wants to hear of.
+    let breakpoint = info.by_kernel()
+        && sig == SIGSEGV
+        && info.addr() == uc.gprs.rip
+        && g().breakpoint_at(uc.gprs.rip).is_some();
+    let wanted = g().wants_stop(sig) || within_step || breakpoint;
+    if wanted && !ordered && t.is_debugged() {
         i.info.set(*info);
         park::end_step(t, uc);
         park(t, uc, Event::Signal(sig));
         return;
     }
-    let stepping = t.stepping.load(Relaxed);
-    if stepping {
+    if within_step {
         park::set_tf(uc, false); // not in the frame that the program returns to
     }
-    if deliver(t, uc, sig, info) && stepping {
+    if deliver(t, uc, sig, info) && within_step {
         t.stepping.store(false, Relaxed);
         park(t, uc, Event::Stepped);
-    } else if stepping {
+    } else if within_step {
         park::set_tf(uc, true);
     }
 }

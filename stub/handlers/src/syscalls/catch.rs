@@ -12,6 +12,10 @@ const NUMBERS: usize = 512;
 
 /// Some call is to be caught.
 static SOME: AtomicBool = AtomicBool::new(false);
+/// All are to be caught, also those beyond the table.
+static ALL: AtomicBool = AtomicBool::new(false);
+/// Numbers beyond the table, which no kernel knows.
+static BEYOND: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static WANTED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
 /// What the debugger wants, with the world at rest: none, all, or some.
@@ -30,6 +34,11 @@ pub fn set(on: bool, numbers: &[u64]) {
         };
         word.store(bits, SeqCst);
     }
+    let mut beyond = numbers.iter().filter(|nr| **nr >= NUMBERS as u64);
+    for slot in &BEYOND {
+        slot.store(beyond.next().copied().unwrap_or(0), SeqCst);
+    }
+    ALL.store(numbers.is_empty(), SeqCst);
     SOME.store(on, SeqCst);
 }
 
@@ -38,10 +47,12 @@ pub fn active() -> bool {
 }
 
 pub fn wanted(t: Current, nr: u64) -> bool {
+    let listed = || match WANTED.get(nr as usize / 64) {
+        Some(w) => w.load(Relaxed) >> (nr % 64) & 1 != 0,
+        None => BEYOND.iter().any(|n| n.load(Relaxed) == nr),
+    };
     SOME.load(Relaxed)
-        && WANTED
-            .get(nr as usize / 64)
-            .is_some_and(|w| w.load(Relaxed) >> (nr % 64) & 1 != 0)
+        && (ALL.load(Relaxed) || listed())
         && g().debugger.load(Relaxed)
         && t.is_debugged()
 }
@@ -69,8 +80,11 @@ pub fn enter(t: Current, uc: &mut UContext, nr: u64) -> bool {
 
 /// After a call, `again`: which will be made once more, without another stop.
 pub fn leave(t: Current, after: u64, nr: u64, again: bool) {
-    if wanted(t, nr) {
-        let i = t.own();
+    let i = t.own();
+    // GDB takes its catchpoints away until it has been told that the vfork child is done: it is asked again then
+    // (`fault::stop_for`).
+    let asked_again = i.pending.get().iter().any(|e| e == Event::VforkDone);
+    if wanted(t, nr) || asked_again {
         if again {
             i.caught.set(after);
         } else {

@@ -12,7 +12,7 @@ use super::parked::Parked;
 use super::watchdog::Watchdog;
 use crate::inferior::Resume;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_handlers::runtime::park::futex_wake;
+use ulpf_stub_handlers::runtime::park::{futex_wake, order_signal};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 /// The park signal, to one thread.
@@ -139,6 +139,9 @@ pub fn release(t: &Thread, how: Resume) {
         }
         // Both step once they come out of what they are in.
         State::InSyscall | State::Requesting => {
+            if let Some(signal) = how.signal() {
+                order_signal(t, signal);
+            }
             let step = matches!(how, Resume::Step { .. } | Resume::RangeStep { .. });
             t.set_range(match how {
                 Resume::RangeStep { start, end } => (start.0, end.0),
