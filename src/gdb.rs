@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -44,6 +45,8 @@ const WITH_VALUE: &[&str] = &[
     "se",
     "c",
     "core",
+    "p",
+    "pid",
     "b",
     "baud",
     "l",
@@ -94,6 +97,64 @@ fn take<'a>(name: &str, options: Vec<&'a OsString>) -> (Option<String>, Vec<&'a 
     (value, rest)
 }
 
+/// What there is to debug.
+#[derive(Debug, PartialEq)]
+enum Subject<'a> {
+    /// The program and its arguments.
+    Program(&'a OsString, &'a [OsString]),
+    /// A process, and the file that it runs, if that is named.
+    Process(i32, Option<&'a OsString>),
+    /// A core file, which GDB looks at alone.
+    Core,
+}
+
+/// Takes the process out of GDB's options (`-p PID`, `--pid=PID`), or finds it behind the program, as GDB does.
+fn subject<'a>(
+    words: &'a [OsString],
+    options: Vec<&'a OsString>,
+    program: &'a [OsString],
+) -> Result<(Subject<'a>, Vec<&'a OsString>), String> {
+    let (mut pid, mut rest) = (None, options);
+    for name in ["-p", "-pid", "--pid"] {
+        let (value, others) = take(name, rest);
+        (pid, rest) = (value.or(pid), others);
+    }
+    let number = |text: &str| {
+        text.parse::<i32>()
+            .ok()
+            .filter(|pid| *pid > 0)
+            .ok_or_else(|| {
+                format!("`{text}` is no number of a process. Write: ulpf gdb --pid=PID.")
+            })
+    };
+    if let Some(pid) = pid {
+        return match program {
+            [] => Ok((Subject::Process(number(&pid)?, None), rest)),
+            [file] => Ok((Subject::Process(number(&pid)?, Some(file)), rest)),
+            _ => Err("A process that runs already gets no arguments. Write: ulpf gdb --pid=PID [PROGRAM].".into()),
+        };
+    }
+    let names_core = |word: &&OsString| {
+        let text = word.to_string_lossy();
+        let name = text.split('=').next().unwrap_or_default();
+        matches!(name, "-c" | "-core" | "--core")
+    };
+    if rest.iter().any(names_core) {
+        return Ok((Subject::Core, rest));
+    }
+    let with_arguments = words.iter().any(|w| w == "--args" || w == "-args");
+    match program {
+        [] => Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS], or ulpf gdb --pid=PID.".into()),
+        [file, second] if !with_arguments && !Path::new(second).exists() => {
+            match second.to_string_lossy().parse::<i32>() {
+                Ok(pid) if pid > 0 => Ok((Subject::Process(pid, Some(file)), rest)),
+                _ => Ok((Subject::Program(file, &program[1..]), rest)),
+            }
+        }
+        [file, args @ ..] => Ok((Subject::Program(file, args), rest)),
+    }
+}
+
 pub async fn gdb(words: Vec<OsString>) -> i32 {
     match open(&words).await {
         Ok(status) => status,
@@ -107,13 +168,30 @@ pub async fn gdb(words: Vec<OsString>) -> i32 {
 async fn open(words: &[OsString]) -> Result<i32, String> {
     let (options, program) = split(words);
     let (placement, rest) = take("--placement", options.iter().collect());
-    let (backend, gdb_options) = take("--backend", rest);
+    let (backend, rest) = take("--backend", rest);
     let (backend, settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
-    let Some((program, args)) = program.split_first() else {
-        return Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS].".into());
-    };
+    let (subject, gdb_options) = subject(words, rest, program)?;
     let gdb = find("gdb").ok_or("There is no gdb in PATH. Install it (Debian, Ubuntu: apt install gdb; Fedora: dnf install gdb).")?;
-    let path = locate(program)?;
+    if subject == Subject::Core {
+        eprintln!(
+            "ulpf gdb: a core file runs no more, so there is nothing to watch: GDB looks at it alone."
+        );
+        let error = Command::new(&gdb).args(gdb_options).args(program).exec();
+        return Err(format!("{} cannot be started: {error}.", gdb.display()));
+    }
+    let path = match subject {
+        Subject::Program(file, _) | Subject::Process(_, Some(file)) => Some(locate(file)?),
+        Subject::Process(_, None) | Subject::Core => None,
+    };
+    if let Subject::Process(pid, _) = subject {
+        // GDB would only say that it has failed.
+        sys::kill(pid, 0).map_err(|e| match e.raw_os_error() {
+            Some(libc::ESRCH) => format!("There is no process {pid}."),
+            _ => format!(
+                "Process {pid} cannot be attached to: {e}. It is somebody else's: try as root."
+            ),
+        })?;
+    }
     let dir = SocketDir::new()?;
     let socket = dir.file("gdb");
     let options = Options {
@@ -146,14 +224,20 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         "-ex",
         &format!("target extended-remote {}", socket.display()),
     ]);
-    command
-        .arg("-ex")
-        .arg(join("set remote exec-file ", path.as_os_str()));
-    command
-        .args(gdb_options)
-        .arg("--args")
-        .arg(&path)
-        .args(args);
+    if let Some(path) = &path {
+        command
+            .arg("-ex")
+            .arg(join("set remote exec-file ", path.as_os_str()));
+    }
+    if let Subject::Process(pid, _) = subject {
+        command.arg("-ex").arg(format!("attach {pid}"));
+    }
+    command.args(gdb_options);
+    match (subject, &path) {
+        (Subject::Program(_, args), Some(path)) => command.arg("--args").arg(path).args(args),
+        (_, Some(path)) => command.arg(path),
+        (_, None) => &mut command,
+    };
 
     let mut child_changed = signal(SignalKind::child()).map_err(|e| e.to_string())?;
     // The terminal sends them to GDB or the program; what reaches us is not for us.
@@ -246,6 +330,52 @@ mod tests {
         assert_eq!(split(&words).1, ["prog"]);
         let words: Vec<OsString> = ["-ex".into()].into();
         assert_eq!(split(&words).1.len(), 0);
+    }
+
+    #[test]
+    fn processes_and_cores() {
+        let all = |line: &str| -> Vec<OsString> { line.split(' ').map(OsString::from).collect() };
+        for (line, process) in [
+            ("-q --pid=12 -batch", Some((12, None))),
+            ("-p 12", Some((12, None))),
+            ("-pid 12 prog", Some((12, Some("prog")))),
+            ("prog 12", Some((12, Some("prog")))),
+            ("--args prog 12", None),
+            ("prog 12 13", None),
+            ("prog twelve", None),
+        ] {
+            let words = all(line);
+            let (options, program) = split(&words);
+            let (subject, rest) = subject(&words, options.iter().collect(), program).unwrap();
+            match (subject, process) {
+                (Subject::Process(pid, file), Some((number, name))) => {
+                    assert_eq!(
+                        (pid, file.and_then(|f| f.to_str())),
+                        (number, name),
+                        "{line}"
+                    );
+                }
+                (Subject::Program(file, _), None) => assert_eq!(file, "prog"),
+                other => panic!("{line}: {other:?}"),
+            }
+            assert!(
+                rest.iter().all(|w| !w.to_string_lossy().contains('p')),
+                "{line}: {rest:?}"
+            );
+        }
+        for line in ["-c core prog", "--core=core", "-q prog -core core"] {
+            let words = all(line);
+            let (options, program) = split(&words);
+            let core = subject(&words, options.iter().collect(), program);
+            assert_eq!(
+                core.is_ok_and(|(s, _)| s == Subject::Core),
+                !line.starts_with("-q"),
+                "{line}"
+            );
+        }
+        let words = all("--pid=0");
+        let (options, program) = split(&words);
+        assert!(subject(&words, options.iter().collect(), program).is_err());
     }
 
     #[test]

@@ -62,6 +62,11 @@ impl Client {
         self.unacked = None;
     }
 
+    /// Says on stderr what passes between both, or no longer.
+    pub fn set_debug(&mut self, on: bool) {
+        self.debug = on;
+    }
+
     /// The next thing from the debugger. Safe to cancel.
     pub async fn next(&mut self) -> Input {
         loop {

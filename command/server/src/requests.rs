@@ -62,6 +62,10 @@ const HELP: &str = "\
 The following monitor commands are supported:
   help
     Print this message
+  set debug <0|1>, set remote-debug <0|1>
+    Print what passes between the debugger and the server, or no longer
+  set debug-format all|none
+    Accepted, without effect
   exit
     End the server and a program that it started; one that was attached to
     goes on
@@ -283,6 +287,15 @@ impl Server {
                 let _ = client.send(b"OK").await;
                 return Some(Outcome::Quit(0));
             }
+            b"" => {
+                let unknown = format!("Unknown monitor command.\n\n{HELP}");
+                let _ = client.send(output(&unknown).as_bytes()).await;
+                let _ = client.send(b"E01").await;
+            }
+            set if let Some(done) = self.set(client, set) => {
+                let _ = client.send(output(&format!("{done}\n")).as_bytes()).await;
+                let _ = client.send(b"OK").await;
+            }
             b"help" => {
                 let _ = client.send(output(HELP).as_bytes()).await;
                 if !self.targets.is_empty() {
@@ -314,6 +327,35 @@ impl Server {
             }
         }
         None
+    }
+
+    /// gdbserver's `monitor set …`: what to tell; `None`: it is nothing of the kind.
+    fn set(&self, client: &mut Client, words: &[u8]) -> Option<String> {
+        let (what, value) = match words
+            .strip_prefix(b"set ")?
+            .split(|b| *b == b' ')
+            .collect::<Vec<_>>()[..]
+        {
+            [what, value] => (what, value),
+            _ => return None,
+        };
+        let what = match (what, value) {
+            (b"debug-format", b"all") => {
+                return Some("All extra debug format options enabled.".into());
+            }
+            (b"debug-format", b"none") => {
+                return Some("All extra debug format options disabled.".into());
+            }
+            (b"debug", b"0" | b"1") => "Debug",
+            (b"remote-debug", b"0" | b"1") => "Protocol debug",
+            _ => return None,
+        };
+        let on = value == b"1";
+        client.set_debug(on);
+        Some(format!(
+            "{what} output {}.",
+            if on { "enabled" } else { "disabled" }
+        ))
     }
 
     /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
