@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What to type instead of a plain `watch` that GDB would serve badly, or not at all."""
 
-from . import door, settings
+from . import facade, settings
 
 
 def _created(breakpoint):
@@ -10,20 +10,20 @@ def _created(breakpoint):
     except Exception:  # advice is never worth an error
         return
     if text:
-        door.say(text)
+        facade.say(text)
 
 
 def _of(breakpoint):
     if not settings.advice() or breakpoint.number < 0 or not breakpoint.expression:
         return None
-    kind = door.is_watchpoint(breakpoint)
+    kind = facade.is_watchpoint(breakpoint)
     if kind is None:
         return None
     expression = breakpoint.expression
     if kind == "software":
         return _software(breakpoint, expression)
-    size = door.evaluate(expression).type.sizeof
-    limit = door.parameter("max-value-size")
+    size = facade.evaluate(expression).type.sizeof
+    limit = facade.parameter("max-value-size")
     if limit and size > limit:
         return (f"ulpf: GDB will never report a hit of this watch: {expression} has {size} bytes, more than its "
                 f"max-value-size ({limit}).\n"
@@ -33,14 +33,14 @@ def _of(breakpoint):
 
 
 def _software(breakpoint, expression):
-    if not door.pid():
+    if not facade.pid():
         return None  # decided when the program runs
     head = "ulpf: GDB will single-step the program for this watch, many thousand times slower: "
-    value = door.evaluate(expression)
-    if door.address_of(value) is None:
+    value = facade.evaluate(expression)
+    if facade.address_of(value) is None:
         return head + f"{expression} is in no memory.\n      Watch the variables that it is made of: ulpf watch VARIABLE if CONDITION"
     return head + f"it takes it for none that the hardware can do.\n      Type: delete {breakpoint.number}\n            ulpf watch {expression}"
 
 
 def register():
-    door.on("breakpoint_created", _created)
+    facade.on("breakpoint_created", _created)

@@ -3,7 +3,7 @@
 
 import re
 
-from . import bytecode, door
+from . import bytecode, facade
 from .errors import UlpfError
 
 _VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits)\b")
@@ -24,7 +24,7 @@ def words(spec, type):
     if spec.changed:
         said.append("changed")
     if spec.thread is not None:
-        lwp = door.lwp_of(spec.thread)
+        lwp = facade.lwp_of(spec.thread)
         if lwp is None:
             raise UlpfError(f"no thread {spec.thread}", "the program has no such thread", "info threads lists them")
         said.append(f"thread {lwp}")
@@ -45,11 +45,11 @@ def condition(text, type):
 
 def _listing(expression, text):
     try:
-        return door.compile_condition(expression)
+        return facade.compile_condition(expression)
     except Exception as e:
-        if not door.gdb_error(e):
+        if not facade.gdb_error(e):
             raise
-        why = door.error_text(e)
+        why = facade.error_text(e)
         if not _MISTAKE.search(why):
             raise NotByGdb(why) from None
         raise UlpfError(f"the condition {text} cannot be used", why,
@@ -66,8 +66,8 @@ def _prepared(text, type):
 
 def _variable(name):
     if name not in _numbers:
-        door.make_variable(f"ulpf_{name}")
-        number = bytecode.variable_number(door.compile_condition(f"$ulpf_{name}"))
+        facade.make_variable(f"ulpf_{name}")
+        number = bytecode.variable_number(facade.compile_condition(f"$ulpf_{name}"))
         if number is None:
             raise NotByGdb("no trace state variables")
         _numbers[name] = number
@@ -78,22 +78,22 @@ def _typed(name, type):
     variable = f"$ulpf_{name}"
     if name not in ("old", "new") or type is None:
         return variable
-    while door.is_array(type):
-        type = door.plain(type.target())
-    if door.is_float(type):
+    while facade.is_array(type):
+        type = facade.plain(type.target())
+    if facade.is_float(type):
         raise NotByGdb("floating-point numbers")
-    if door.is_pointer(type):
+    if facade.is_pointer(type):
         return f"(({type}) {variable})"
     sizes = {1: "char", 2: "short", 4: "int", 8: "long"}
-    if door.is_struct(type) or type.sizeof not in sizes:
+    if facade.is_struct(type) or type.sizeof not in sizes:
         return variable
-    sign = "signed" if door.is_signed(type) else "unsigned"
+    sign = "signed" if facade.is_signed(type) else "unsigned"
     return f"(({sign} {sizes[type.sizeof]}) {variable})"
 
 
 def _local(match):
     """A local means this one, in this frame, wherever the hit is."""
-    found = door.local_address(match.group(1))
+    found = facade.local_address(match.group(1))
     if found is None:
         return match.group(1)
     address, type = found
@@ -105,7 +105,7 @@ def _local(match):
 def _ranges(name):
     if re.fullmatch(r"0x[0-9a-f]+-0x[0-9a-f]+(,0x[0-9a-f]+-0x[0-9a-f]+)*|none", name):
         return name
-    found = door.code_of(name)
+    found = facade.code_of(name)
     if not found:
         raise UlpfError(f"no code is called {name}", "it is neither a function nor a loaded library",
                         "see info functions and info sharedlibrary; a library's name may be a part of its file's name")

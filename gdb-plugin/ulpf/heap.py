@@ -9,7 +9,7 @@ concerns the object stops it).
 import re
 import struct
 
-from . import door
+from . import facade
 from .errors import UlpfError
 from .places import Place
 
@@ -24,10 +24,10 @@ def blocks(type_name):
         chunk       | what malloc returned ...                                    |
     """
     what = f"cannot watch the blocks of {type_name}"
-    type = door.plain(door.lookup_type(type_name))
+    type = facade.plain(facade.lookup_type(type_name))
     wanted = max(32, (type.sizeof + 8 + 15) & ~15)
     start, end = _main_heap(what)
-    heap = door.read_memory(start, end - start)
+    heap = facade.read_memory(start, end - start)
     if heap is None or len(heap) < 32:
         raise UlpfError(what, "the heap cannot be read", "watch objects by their names")
     found, at = [], struct.unpack_from("<Q", heap, 8)[0] & ~7
@@ -46,22 +46,22 @@ def blocks(type_name):
 
 
 def _main_heap(what):
-    for line in door.execute("info proc mappings").splitlines():
+    for line in facade.execute("info proc mappings").splitlines():
         fields = line.split()
         if fields and fields[-1] == "[heap]":
             return int(fields[0], 16), int(fields[1], 16)
     raise UlpfError(what, "the program has no heap of glibc's yet", "watch them after the first malloc")
 
 
-class _Call(door.Breakpoint):
+class _Call(facade.Breakpoint):
     """A call that concerns a watch. GDB asks `stop` whoever's condition at this address has held."""
 
     def stop(self):
         try:
-            if int(door.evaluate(self.condition)):
+            if int(facade.evaluate(self.condition)):
                 self.called()
         except Exception as e:  # GDB would show a traceback
-            door.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) does not go with the heap any more: {e}")
+            facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) does not go with the heap any more: {e}")
         return False
 
 
@@ -80,36 +80,36 @@ class _Ended(_Call):
             watches.pause(watch)
             return
         watches.end(watch, "the object was freed")
-        door.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed{_by()}.")
+        facade.say(f"ulpf: watch {watch.number} ({watch.name}) has ended: the object was freed{_by()}.")
 
 
 def _by():
-    lines = door.execute("backtrace 2").splitlines()
+    lines = facade.execute("backtrace 2").splitlines()
     match = re.search(r"^#1 .*? in (\S+)|^#1 +(\S+)", "\n".join(lines), re.M)
     return f" by {match.group(1) or match.group(2)}" if match else ""
 
 
-if door.gdb:
-    class _Moved(door.gdb.FinishBreakpoint):
+if facade.gdb:
+    class _Moved(facade.gdb.FinishBreakpoint):
         """realloc's end: where the object is now."""
 
         def __init__(self, watch):
-            super().__init__(door.gdb.newest_frame(), internal=True)
+            super().__init__(facade.gdb.newest_frame(), internal=True)
             self.watch = watch
 
         def stop(self):
             from .registry import watches
 
             try:
-                now = int(door.evaluate("(unsigned long) $rax"))
+                now = int(facade.evaluate("(unsigned long) $rax"))
                 base = _following[self.watch.number][0]
                 # NULL: it stays where it was.
                 watches.moved(self.watch, (now or base) - base)
                 if now and now != base:
-                    door.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
+                    facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) follows its object from {base:#x} to {now:#x}.")
                     follow(self.watch, now)
             except Exception as e:
-                door.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
+                facade.say(f"ulpf: watch {self.watch.number} is not followed any more: {e}")
             return False
 
 
@@ -127,7 +127,7 @@ _expecting = {}
 def expect(watch, function):
     """From now on what this function allocates is watched, until it is freed."""
     what = f"cannot watch the blocks of {function}"
-    code = door.code_of(function)
+    code = facade.code_of(function)
     if not code:
         raise UlpfError(what, "no function has that name", "info functions lists them")
     forget(watch)
@@ -135,7 +135,7 @@ def expect(watch, function):
     caller = "*(unsigned long *) $rsp"
     points = []
     for name, size in _SIZES.items():
-        at = int(door.evaluate(f"(unsigned long) &{name}", what))
+        at = int(facade.evaluate(f"(unsigned long) &{name}", what))
         point = _Allocates(f"*{at:#x}", internal=True)
         point.condition = f"{caller} >= {start:#x} && {caller} < {end:#x}"
         point.watch, point.size = watch, size
@@ -153,7 +153,7 @@ def forget(watch):
 class _Allocates(_Call):
     def called(self):
         if self.watch.armed and len(self.watch.places) < _MOST_BLOCKS:
-            _Allocated(self.watch, int(door.evaluate(f"(unsigned long) ({self.size})")))
+            _Allocated(self.watch, int(facade.evaluate(f"(unsigned long) ({self.size})")))
 
 
 class _Freed(_Call):
@@ -165,25 +165,25 @@ class _Freed(_Call):
             watches.shrink(self.watch, self.place)
 
 
-if door.gdb:
-    class _Allocated(door.gdb.FinishBreakpoint):
+if facade.gdb:
+    class _Allocated(facade.gdb.FinishBreakpoint):
         def __init__(self, watch, size):
-            super().__init__(door.gdb.newest_frame(), internal=True)
+            super().__init__(facade.gdb.newest_frame(), internal=True)
             self.watch, self.size = watch, size
 
         def stop(self):
             from .registry import watches
 
             try:
-                at = int(door.evaluate("(unsigned long) $rax"))
+                at = int(facade.evaluate("(unsigned long) $rax"))
                 if at and self.size and self.watch.armed:
                     place = Place(f"block of {self.size} bytes at {at:#x}", at, self.size)
                     watches.extend(self.watch, place)
-                    freed = _Freed(f"*{int(door.evaluate('(unsigned long) &free')):#x}", internal=True)
+                    freed = _Freed(f"*{int(facade.evaluate('(unsigned long) &free')):#x}", internal=True)
                     freed.condition = f"$rdi == {at:#x}"
                     freed.watch, freed.place = self.watch, place
             except Exception as e:
-                door.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
+                facade.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
             return False
 
 
@@ -195,8 +195,8 @@ def _block(watch):
         if not pointer or pointer == watch.name:
             continue
         try:
-            value = door.evaluate(pointer)
-            if door.is_pointer(door.plain(value.type)) and 0 <= at - int(value) < 1 << 40:
+            value = facade.evaluate(pointer)
+            if facade.is_pointer(facade.plain(value.type)) and 0 <= at - int(value) < 1 << 40:
                 return int(value)
         except UlpfError:
             pass
@@ -210,7 +210,7 @@ def follow(watch, base=None):
     made = []
     try:
         for name in "free", "realloc":
-            at = door.evaluate(f"(unsigned long) &{name}")
+            at = facade.evaluate(f"(unsigned long) &{name}")
             point = _Ended(f"*{int(at):#x}", internal=True)
             point.condition = f"$rdi == {base:#x}"
             point.watch, point.moves = watch, name == "realloc"

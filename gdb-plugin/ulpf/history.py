@@ -4,7 +4,7 @@
 import csv
 import json
 
-from . import door, foreign, places, replies, wire
+from . import facade, foreign, places, replies, wire
 from .stops import Hit, hit_of
 
 # What the stub gives at once.
@@ -14,7 +14,7 @@ _VERBS = {"read": "read  ", "write": "write ", "update": "update", "access": "ac
 
 def hits(most, numbers=()):
     """The last hits of watches that log or stop, the oldest first; and since when nothing is missing."""
-    door.need_program()
+    facade.need_program()
     # Of some watches only: others may have filled the end.
     since, records = wire.log(MOST if numbers else min(most, MOST))
     found = [hit_of(record) for record in records]
@@ -25,7 +25,7 @@ def hits(most, numbers=()):
 
 def last(expression, most):
     """The place of an expression, the last writes to it (the youngest first), and the stub's whole answer."""
-    door.need_program()
+    facade.need_program()
     found = places.find(expression)
     hits, answers = [], []
     for place in found:
@@ -51,8 +51,8 @@ def line(hit, when):
 
 
 def at(pc):
-    source = door.line_at(pc)
-    return (door.symbol_at(pc) or f"{pc:#x}") + (f" at {source}" if source else "")
+    source = facade.line_at(pc)
+    return (facade.symbol_at(pc) or f"{pc:#x}") + (f" at {source}" if source else "")
 
 
 def frames(hit):

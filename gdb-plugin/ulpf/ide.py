@@ -2,14 +2,14 @@
 """What a debug adapter (`ulpf dap`) asks of ulpf: MI commands.
 
     12-ulpf-remove "{\\"numbers\\": [3]}"      arguments by their names, as JSON
-    12^done,removed=["3"]                     a tuple of MI (`door.mi_result`); src/dap/plugin.rs reads it
+    12^done,removed=["3"]                     a tuple of MI (`facade.mi_result`); src/dap/plugin.rs reads it
 
 Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
 """
 
 import json
 
-from . import door, history, places, replies, session, stops
+from . import facade, history, places, replies, session, stops
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -23,7 +23,7 @@ _known = {}
 _ended = set()
 
 
-class _Command(door.MICommand):
+class _Command(facade.MICommand):
     """`-ulpf-NAME [ARGUMENTS]`, for one of the functions below."""
 
     def __init__(self, verb):
@@ -33,9 +33,9 @@ class _Command(door.MICommand):
     def invoke(self, argv):
         try:
             asked = json.loads(argv[0]) if argv else {}
-            return door.mi_result(self._verb(**asked))
+            return facade.mi_result(self._verb(**asked))
         except Exception as e:
-            raise door.user_error(_why(e)) from None
+            raise facade.user_error(_why(e)) from None
 
 
 def register():
@@ -46,7 +46,7 @@ def register():
 def _why(error):
     if isinstance(error, UlpfError):
         return str(error)
-    return door.error_text(error) if door.gdb_error(error) else f"{type(error).__name__}: {error}"
+    return facade.error_text(error) if facade.gdb_error(error) else f"{type(error).__name__}: {error}"
 
 
 # ---- data breakpoints ----
@@ -64,7 +64,7 @@ def info(expression=None, address=None, bytes=None):
         found = [_of_length(expression, found, int(bytes))]
         _readable(found[0].address, found[0].length)
     name = expression + (f", {bytes} bytes" if bytes else _size(found))
-    if all(door.is_static(p.address) for p in found[:3]):
+    if all(facade.is_static(p.address) for p in found[:3]):
         return {"id": f"b:{bytes}:{expression}" if bytes else f"e:{expression}", "name": name, "persist": True}
     key = f"p:{len(_places)}:{expression}"
     _places[key] = found
@@ -91,7 +91,7 @@ def _of_length(expression, found, length):
 def _readable(address, length):
     if not 0 < length <= 1 << 40:
         raise UlpfError(f"cannot watch {length} bytes", "that is no size", "say how many bytes")
-    if address < 1 << 47 and not (door.readable(address) and door.readable(address + length - 1)):
+    if address < 1 << 47 and not (facade.readable(address) and facade.readable(address + length - 1)):
         raise UlpfError(f"cannot watch {length} bytes at {address:#x}", "there is no memory at all of them", "look at the address and the size")
 
 
@@ -234,7 +234,7 @@ def lines(records):
         watch, place = _known.get(record.watch, (None, None))
         hit = stops.Hit(watch, place, record)
         text = history.line(hit, f"{hit.time:11.6f}")
-        file, number = door.file_at(hit.pc) or (None, None)
+        file, number = facade.file_at(hit.pc) or (None, None)
         said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number})
     return {"lines": said}
 
@@ -249,7 +249,7 @@ def logging():
 
 def listed(running=False):
     """All watches with the stub's numbers of their places; what they count is read from the shared area."""
-    if door.pid() and not running:
+    if facade.pid() and not running:
         session.check()
     said = []
     for w in watches.all.values():
@@ -267,21 +267,21 @@ def listed(running=False):
 
 def summary(expression):
     """What the pretty-printer of an expression's type says of the whole."""
-    return {"text": door.summary(door.evaluate(expression))}
+    return {"text": facade.summary(facade.evaluate(expression))}
 
 
 def globals():
     """Names of the variables of this frame's file."""
-    return {"names": door.globals_here()}
+    return {"names": facade.globals_here()}
 
 
 def lines_of(file, line):
     """Where code of a source line begins."""
-    return {"addresses": door.code_at(file, line)}
+    return {"addresses": facade.code_at(file, line)}
 
 
 def disassemble(address, before, count):
-    return {"instructions": door.instructions(address, before, count)}
+    return {"instructions": facade.instructions(address, before, count)}
 
 
 _VERBS = info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble

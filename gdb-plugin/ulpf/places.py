@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from . import door, settings
+from . import facade, settings
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
@@ -50,7 +50,7 @@ def find(expression):
     mark = _MARK.search(expression)
     if mark:
         return list(_expand(expression, mark))
-    return [_single(expression, door.evaluate(expression))]
+    return [_single(expression, facade.evaluate(expression))]
 
 
 def _single(name, value):
@@ -62,12 +62,12 @@ def _single(name, value):
 
 def _of(name, value):
     what = f"cannot watch {name}"
-    if door.is_optimized_out(value):
+    if facade.is_optimized_out(value):
         raise UlpfError(what, "it has been optimised out here", "watch it where it has a place in memory, or compile with -Og")
-    type = door.plain(value.type)
-    if door.is_function(type):
+    type = facade.plain(value.type)
+    if facade.is_function(type):
         raise UlpfError(what, "it is code, and only data can be watched", "use break")
-    at = door.address_of(value)
+    at = facade.address_of(value)
     if at is None:
         raise UlpfError(what, "it has no address: it lives in a register, or is a computed value",
                         "watch variables: the parts of the expression, or *(long *)ADDRESS")
@@ -75,7 +75,7 @@ def _of(name, value):
     if not size:
         raise UlpfError(what, "it has no size", "watch one of its elements")
     # (Of the kernel's half the stub says why it cannot be watched.)
-    if at < 1 << 47 and not door.readable(at):
+    if at < 1 << 47 and not facade.readable(at):
         raise UlpfError(what, f"there is no memory at {at:#x}",
                         "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
     element = _element(type)
@@ -84,9 +84,9 @@ def _of(name, value):
 
 def _element(type):
     """Size of an array's elements, if a condition can look at them."""
-    while door.is_array(type):
-        type = door.plain(type.target())
-        if not door.is_array(type):
+    while facade.is_array(type):
+        type = facade.plain(type.target())
+        if not facade.is_array(type):
             return type.sizeof if type.sizeof <= 8 else 0
     return 0
 
@@ -97,7 +97,7 @@ def _bit_field(expression):
     if not match:
         return None
     try:
-        parent = door.evaluate(match.group(1))
+        parent = facade.evaluate(match.group(1))
         if match.group(2) == "->":
             parent = parent.dereference()
         return _bits(expression, parent, match.group(3))
@@ -106,15 +106,15 @@ def _bit_field(expression):
 
 
 def _bits(name, parent, field):
-    type = door.plain(parent.type)
-    if not door.is_struct(type):
+    type = facade.plain(parent.type)
+    if not facade.is_struct(type):
         return None
-    for known, position, size, of in door.members(type):
+    for known, position, size, of in facade.members(type):
         if known == field and size:
             break
     else:
         return None
-    base = door.address_of(parent)
+    base = facade.address_of(parent)
     if base is None:
         return None
     first, last = position // 8, (position + size - 1) // 8
@@ -126,7 +126,7 @@ def _bits(name, parent, field):
 
 def _expand(expression, mark):
     head, tail = expression[:mark.start()], expression[mark.end():]
-    value = door.evaluate(head)
+    value = facade.evaluate(head)
     found = 0
     most = settings.most_elements()
     for place in _walk(head, value, mark, tail):
@@ -156,8 +156,8 @@ _HOW = "write arr[0..16] for the elements 0 to 15, or arr[0..=15]"
 def _bounds(head, value, mark):
     """The first index of a range, and the one behind its last."""
     text = f"{head}{mark.group()}"
-    type = door.plain(value.type)
-    known = door.bounds(type) if door.is_array(type) else None
+    type = facade.plain(value.type)
+    known = facade.bounds(type) if facade.is_array(type) else None
     low, high = (_index(mark.group(part), text) for part in ("low", "high"))
     if high is None and mark.group("range") == "..=":
         raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
@@ -172,7 +172,7 @@ def _bounds(head, value, mark):
     if high <= low:
         why = "it is empty" if high == low else "it ends before it begins"
         raise UlpfError(f"cannot watch {text}", why, _HOW)
-    if not (door.is_array(type) or door.is_pointer(type)):
+    if not (facade.is_array(type) or facade.is_pointer(type)):
         raise UlpfError(f"cannot watch {text}", f"{head} is neither an array nor a pointer",
                         f"for the elements of a container write {head}[*]")
     # Trailing arrays of one or no element are a C idiom for "as many as there are".
@@ -186,7 +186,7 @@ def _index(text, range):
     """None if nothing is there."""
     if not text.strip():
         return None
-    value = door.evaluate(text.strip(), range)
+    value = facade.evaluate(text.strip(), range)
     try:
         return int(value)
     except Exception:  # whatever GDB makes of something that is no number
@@ -200,12 +200,12 @@ def _range(head, value, low, high, tail):
         for i in range(low, high):
             yield from _follow(f"{head}[{i}]", value[i], tail)
         return
-    type = door.plain(value.type)
+    type = facade.plain(value.type)
     # The same offset in each element: no need to ask GDB for all of them.
     place = next(_follow(f"{head}[{low}]", value[low], tail))
-    stride = door.plain(type.target()).sizeof
+    stride = facade.plain(type.target()).sizeof
     last = place.address + (high - 1 - low) * stride
-    if not door.readable(last):
+    if not facade.readable(last):
         raise UlpfError(f"cannot watch {head}[{low}..{high}]", f"there is no memory at {last:#x}", "name fewer elements")
     if stride == place.length and not place.mask:
         length = stride * (high - low)
@@ -218,38 +218,38 @@ def _range(head, value, low, high, tail):
 
 def _chain(head, value, link, tail):
     """Nodes from the one that `head` is or points to, until NULL or a node that has been seen."""
-    type = door.plain(value.type)
-    if door.is_pointer(type):
-        at, type = int(value), door.plain(type.target())
+    type = facade.plain(value.type)
+    if facade.is_pointer(type):
+        at, type = int(value), facade.plain(type.target())
     else:
-        at = door.address_of(value)
+        at = facade.address_of(value)
     if not at:
         return
-    if not door.is_struct(type):
+    if not facade.is_struct(type):
         raise UlpfError(f"cannot follow {head}->*{link}", f"{head} is no structure and points to none", "write list->*next.field")
     seen, number = set(), 0
     while at and at not in seen:
         seen.add(at)
-        if not door.readable(at):
+        if not facade.readable(at):
             raise UlpfError(f"cannot follow {head}->*{link}", f"after {number} nodes it leads to {at:#x}, where no memory is",
                             "the list is broken, or not set up yet")
-        node = door.value_at(at, type)
+        node = facade.value_at(at, type)
         yield from _follow(f"{head}->*{link}[{number}]", node, tail)
         try:
             at = int(node[link])
         except Exception as e:  # no such member, or no pointer
-            raise UlpfError(f"cannot follow {head}->*{link}", f"{link}: {door.error_text(e)}", "ptype shows the members") from None
+            raise UlpfError(f"cannot follow {head}->*{link}", f"{link}: {facade.error_text(e)}", "ptype shows the members") from None
         number += 1
 
 
 def _all(head, value, tail):
-    type = door.plain(value.type)
-    if door.is_array(type):
-        known = door.bounds(type)
+    type = facade.plain(value.type)
+    if facade.is_array(type):
+        known = facade.bounds(type)
         if known:
             yield from _range(head, value, known[0], known[1] + 1, tail)
         return
-    found = door.children(value)
+    found = facade.children(value)
     if found is None:
         raise UlpfError(f"cannot watch {head}[*]", f"GDB knows no elements of {value.type}: it has no pretty-printer for it",
                         "load one (libstdc++ brings its own: info pretty-printer), or name a range: ptr[0..10]")
@@ -257,10 +257,10 @@ def _all(head, value, tail):
     key = None
     for number, (name, child) in enumerate(pairs):
         if hint == "map" and number % 2 == 0:
-            key = door.shown(child) if not isinstance(child, str) else child
+            key = facade.shown(child) if not isinstance(child, str) else child
             continue
         label = f"{head}[{key}]" if hint == "map" else head + (name if name.startswith("[") else f".{name}")
-        if isinstance(child, (str, int)) or door.address_of(child) is None:
+        if isinstance(child, (str, int)) or facade.address_of(child) is None:
             raise UlpfError(f"cannot watch {label}", "its pretty-printer computes it; it has no place in memory",
                             "watch the container itself")
         yield from _follow(label, child, tail)
@@ -282,7 +282,7 @@ def _follow(name, value, tail):
         except UlpfError:
             raise
         except Exception as e:  # GDB's own: no such member, memory that cannot be read
-            raise UlpfError(f"cannot watch {name}{tail}", door.error_text(e), "ptype shows the members") from None
+            raise UlpfError(f"cannot watch {name}{tail}", facade.error_text(e), "ptype shows the members") from None
         at = match.end()
     name += steps
     if mark:
@@ -295,12 +295,12 @@ def _follow(name, value, tail):
 def _step(value, match):
     arrow, member, index = match.groups()
     if index is not None:
-        return value[int(door.evaluate(index))]
-    if arrow == "->" or door.is_pointer(door.plain(value.type)):
+        return value[int(facade.evaluate(index))]
+    if arrow == "->" or facade.is_pointer(facade.plain(value.type)):
         value = value.dereference()
-    if arrow == "->" and door.is_pointer(door.plain(value.type)):
+    if arrow == "->" and facade.is_pointer(facade.plain(value.type)):
         value = value.dereference()
-    if not door.is_struct(door.plain(value.type)):
+    if not facade.is_struct(facade.plain(value.type)):
         raise UlpfError(f"cannot watch .{member}", f"{value.type} has no members", "ptype shows what it is")
     return value[member]
 
@@ -315,7 +315,7 @@ def part(place, address, length):
     if place.mask:
         return name, at, type, place.length
     pointer = _AT.match(name)
-    if pointer and door.is_array(type):
+    if pointer and facade.is_array(type):
         name = pointer.group(1)
     if place.first is not None and type.sizeof:
         index = (address - at) // type.sizeof
@@ -330,18 +330,18 @@ def part(place, address, length):
 
 def _descend(name, at, type, address, length):
     end = address + length
-    if door.is_array(type):
-        element = door.plain(type.target())
-        known = door.bounds(type)
+    if facade.is_array(type):
+        element = facade.plain(type.target())
+        known = facade.bounds(type)
         if known and element.sizeof:
             index = (address - at) // element.sizeof
             start = at + index * element.sizeof
             if end <= start + element.sizeof:
                 return _descend(f"{name}[{known[0] + index}]", start, element, address, length)
-    elif door.is_struct(type):
+    elif facade.is_struct(type):
         # A union's members lie on each other: the first that is wide enough.
-        for field, position, bits, of in door.members(type):
-            of = door.plain(of)
+        for field, position, bits, of in facade.members(type):
+            of = facade.plain(of)
             start = at + position // 8
             if not bits and of.sizeof and start <= address and end <= start + of.sizeof:
                 inner = name if field is None else f"({name}).{field}" if name.startswith("*") else f"{name}.{field}"

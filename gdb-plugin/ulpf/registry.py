@@ -8,7 +8,7 @@ Ids go with the stub: another program, or the same after exec, has none of them.
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from . import bytecode, door, filters, places, replies, scope, stops, wire
+from . import bytecode, facade, filters, places, replies, scope, stops, wire
 from .errors import UlpfError
 from .spec import Spec
 
@@ -73,7 +73,7 @@ class Watches:
 
     def add(self, spec, callback=None):
         """Arms a new watch; raises if nothing of it can be."""
-        door.need_program()
+        facade.need_program()
         self.renew()
         watch = Watch(self._last + 1, spec, callback)
         _locate(watch)
@@ -123,7 +123,7 @@ class Watches:
 
     def elsewhere(self):
         """Does GDB have the program that they are set in beside the one that is selected?"""
-        return self.session is not None and self.pid != door.pid() and self.pid in door.pids()
+        return self.session is not None and self.pid != facade.pid() and self.pid in facade.pids()
 
     def forget(self, why):
         """The stub that had them is gone."""
@@ -200,7 +200,7 @@ class Watches:
     def add_many(self, asked):
         """Arms many watches with few words to the stub: (spec, places or None, callback) for each; a watch for
         each, or the error (of whatever kind) that says why not."""
-        door.need_program()
+        facade.need_program()
         self.renew()
         stops.prepare()
         results, wanted = [], []
@@ -278,11 +278,11 @@ class Watches:
                 place.id = None
         for id in ids:
             self.by_id.pop(id, None)
-        if ids and door.pid():
+        if ids and facade.pid():
             try:
                 wire.many(f"unwatch {id}" for id in ids)
             except UlpfError:
-                if any(watch.ended is None for watch in chosen) and door.pid():
+                if any(watch.ended is None for watch in chosen) and facade.pid():
                     raise
 
     def _keep_counts(self, watch):
@@ -331,7 +331,7 @@ def _locate(watch, found=None):
     else:
         watch.places = places.find(watch.spec.expression)
     watch.type = watch.places[0].type
-    watch.static = all(door.is_static(p.address) for p in watch.places[:_FEW])
+    watch.static = all(facade.is_static(p.address) for p in watch.places[:_FEW])
 
 
 def _commands(watch, wanted):
@@ -378,7 +378,7 @@ def counts(watches):
     found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0}
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
-    if wanted and door.pid() and not _registry.elsewhere():
+    if wanted and facade.pid() and not _registry.elsewhere():
         stats = wire.ask("stats", replies.statistics)
         for counted in stats.watches:
             number = wanted.pop(counted.id, None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Watches through the life of programs: started, started again, executing another, gone."""
 
-from . import door, heap, stops, wire
+from . import facade, heap, stops, wire
 from .errors import UlpfError
 from .registry import Elsewhere, watches
 
@@ -14,14 +14,14 @@ _begins = []
 _lost = []
 
 
-class _Begin(door.Breakpoint):
+class _Begin(facade.Breakpoint):
     """Where a program begins: if it is not the one that the watches were set in, they are set anew."""
 
     def stop(self):
         try:
             _begun(self is _begins[-1])
         except Exception as e:  # GDB would show a traceback
-            door.say(f"ulpf: the watches are not set again: {e}")
+            facade.say(f"ulpf: the watches are not set again: {e}")
         return False
 
 
@@ -34,7 +34,7 @@ def _begun(at_last):
         _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch))]
     if at_last:
         for watch, why in _lost:
-            door.say(f"ulpf: watch {watch.number} ({watch.name}) is not set again: {why}.")
+            facade.say(f"ulpf: watch {watch.number} ({watch.name}) is not set again: {why}.")
         _lost.clear()
 
 
@@ -42,9 +42,9 @@ def expect_another():
     """From the first watch on: programs that begin are noticed."""
     if _begins:
         return
-    places = [name for name in _PLACES if door.is_location(name)]
+    places = [name for name in _PLACES if facade.is_location(name)]
     if not places:  # a stripped program
-        entry = door.entry_point()
+        entry = facade.entry_point()
         places = [f"*{entry:#x}"] if entry else []
     _begins.extend(_Begin(where, internal=True) for where in places)
 
@@ -53,12 +53,12 @@ def _stopped(event):
     try:
         stops.show(event)
     except Exception as e:
-        door.say(f"ulpf: {e}")
+        facade.say(f"ulpf: {e}")
 
 
 def _exited(event):
     gone = getattr(event, "inferior", None)
-    if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in door.pids():
+    if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in facade.pids():
         return  # a forked child
     stops.rest()
     heap.rest()
@@ -66,14 +66,14 @@ def _exited(event):
 
 
 def register():
-    door.on("stop", _stopped)
-    door.on("exited", _exited)
-    door.on("connection_removed", lambda _event: stops.rest())
+    facade.on("stop", _stopped)
+    facade.on("exited", _exited)
+    facade.on("connection_removed", lambda _event: stops.rest())
 
 
 def check():
     """Before watches are listed: are they still there?"""
-    if door.pid():
+    if facade.pid():
         try:
             watches.renew()
         except Elsewhere:

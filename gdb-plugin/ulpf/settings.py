@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """`set ulpf …` and `show ulpf …`."""
 
-from . import door
+from . import facade
 
 
 def _get(name, default):
-    if door.gdb is None:
+    if facade.gdb is None:
         return default
     try:
-        return door.parameter(f"ulpf {name}")
+        return facade.parameter(f"ulpf {name}")
     except RuntimeError:
         return default
 
@@ -26,23 +26,23 @@ def advice():
     return bool(_get("advice", True))
 
 
-class _Prefix(door.Command):
+class _Prefix(facade.Command):
     """Settings of the ulpf commands."""
 
     allow = True
 
     def __init__(self, name):
-        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.COMPLETE_NONE, True)
+        super().__init__(name, facade.gdb.COMMAND_SUPPORT, facade.gdb.COMPLETE_NONE, True)
 
     def invoke(self, _argument, _from_tty):
-        door.run_command("help " + ("set ulpf" if self.name == "set" else "show ulpf"))
+        facade.run_command("help " + ("set ulpf" if self.name == "set" else "show ulpf"))
 
 
-class _Switch(door.Parameter):
+class _Switch(facade.Parameter):
     def __init__(self, name, value, doc, says):
         self.__doc__, self.set_doc, self.show_doc = doc, says, says.replace("Set", "Show", 1)
         self._says = says.split(" ", 1)[1].rstrip(".")
-        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.PARAM_BOOLEAN)
+        super().__init__(name, facade.gdb.COMMAND_SUPPORT, facade.gdb.PARAM_BOOLEAN)
         self.value = value
 
     def get_set_string(self):
@@ -52,11 +52,11 @@ class _Switch(door.Parameter):
         return f"{self._says[0].upper()}{self._says[1:]}: {value}."
 
 
-class _Number(door.Parameter):
+class _Number(facade.Parameter):
     def __init__(self, name, value, doc, says):
         self.__doc__, self.set_doc, self.show_doc = doc, says, says.replace("Set", "Show", 1)
         self._says = says.split(" ", 1)[1].rstrip(".")
-        super().__init__(name, door.gdb.COMMAND_SUPPORT, door.gdb.PARAM_UINTEGER)
+        super().__init__(name, facade.gdb.COMMAND_SUPPORT, facade.gdb.PARAM_UINTEGER)
         self.value = value
 
     def get_set_string(self):

@@ -8,7 +8,7 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-from . import door, foreign, places, replies, wire
+from . import facade, foreign, places, replies, wire
 from .errors import UlpfError
 
 _marker = None
@@ -38,7 +38,7 @@ class Hit:
         """(name, address, type, length) of the smallest part in which the access lies."""
         if self._part is None:
             if self.place is None or self.watch is not None and self.watch.heap:
-                self._part = door.symbol_at(self.address) or f"{self.address:#x}", self.address, None, self.length
+                self._part = facade.symbol_at(self.address) or f"{self.address:#x}", self.address, None, self.length
             else:
                 self._part = places.part(self.place, self.address, self.length)
         return self._part
@@ -75,7 +75,7 @@ class Hit:
             if self.past:
                 return data
             # A part of it was touched; the rest is as it is.
-            whole = door.read_memory(at, length)
+            whole = facade.read_memory(at, length)
             skip = self.address - at
             if whole is None or skip < 0 or skip + len(data) > length:
                 return data
@@ -83,7 +83,7 @@ class Hit:
         if self.place is not None and self.place.mask:
             return (int.from_bytes(data, "little") & self.place.mask) // (self.place.mask & -self.place.mask)
         try:
-            return door.value_of_bytes(data, type)
+            return facade.value_of_bytes(data, type)
         except Exception:  # a type of unusual size
             return data
 
@@ -92,7 +92,7 @@ class Hit:
             return "<unknown>"
         if isinstance(value, bytes):
             return " ".join(f"{b:02x}" for b in value) if len(value) != 8 else f"{int.from_bytes(value, 'little'):#x}"
-        return str(value) if isinstance(value, int) else door.shown(value)
+        return str(value) if isinstance(value, int) else facade.shown(value)
 
     def values(self):
         """The lines below the watch's name."""
@@ -104,7 +104,7 @@ class Hit:
         return [f"Old value = {old}", f"New value = {new}"]
 
 
-class _Marker(door.Breakpoint):
+class _Marker(facade.Breakpoint):
     """The byte that GDB watches for us."""
 
     def stop(self):
@@ -116,7 +116,7 @@ class _Marker(door.Breakpoint):
                 return True
             stay = hit.watch.callback(hit) is not False
         except Exception as e:  # GDB would swallow it, and go on
-            door.say(f"ulpf: {e if isinstance(e, UlpfError) else type(e).__name__ + ': ' + str(e)}")
+            facade.say(f"ulpf: {e if isinstance(e, UlpfError) else type(e).__name__ + ': ' + str(e)}")
             return True
         if not stay:
             _pending = None
@@ -131,7 +131,7 @@ def prepare():
             _marker.enabled = True
         return
     at = wire.ask("about").stops_at
-    _marker = _Marker(f"*(unsigned char *) {at:#x}", **door.access_watch())
+    _marker = _Marker(f"*(unsigned char *) {at:#x}", **facade.access_watch())
     _marker.silent = True
 
 
@@ -164,19 +164,19 @@ def show(event):
     if not any(b is _marker for b in getattr(event, "breakpoints", None) or []):
         return
     if hit is None:
-        door.say("\nUlpf: a watch that is not known any more was hit.")
+        facade.say("\nUlpf: a watch that is not known any more was hit.")
     elif hit.watch is None:
-        door.say(f"\nA watch set by `monitor ulpf watch`: {foreign.shown(hit.name)}")
-        door.say("\n" + "\n".join(hit.values()))
+        facade.say(f"\nA watch set by `monitor ulpf watch`: {foreign.shown(hit.name)}")
+        facade.say("\n" + "\n".join(hit.values()))
     else:
-        number, name, threads = door.thread_of(hit.tid)
+        number, name, threads = facade.thread_of(hit.tid)
         who = f'Thread {number} "{name}" hit ' if threads > 1 and number else ""
         kind = {"r": "read ", "rw": "access "}.get(hit.watch.spec.kind, "")
-        door.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {foreign.shown(hit.name)}")
-        door.say("\n" + "\n".join(hit.values()))
+        facade.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {foreign.shown(hit.name)}")
+        facade.say("\n" + "\n".join(hit.values()))
         if hit.call:
-            door.say(f"{'Read' if hit.reads else 'Written'} by {hit.call}")
+            facade.say(f"{'Read' if hit.reads else 'Written'} by {hit.call}")
     try:
-        door.say(door.frame_line())
+        facade.say(facade.frame_line())
     except Exception as e:  # a frame that cannot be shown is no reason to hide the stop
-        door.say(door.error_text(e))
+        facade.say(facade.error_text(e))

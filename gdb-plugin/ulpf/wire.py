@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Words with the stub: `monitor ulpf …` out, JSON lines back, which `replies` reads."""
 
-from . import door, replies
+from . import facade, replies
 from .errors import UlpfError
 
 
 def ask(command, kind=replies.change):
     """The one answer to a command, as the function of `replies` reads it; a refusal is an error."""
-    answers = _objects(door.monitor(f"ulpf {command}"), command)
+    answers = _objects(facade.monitor(f"ulpf {command}"), command)
     if not answers:
         raise _garbled(command)
     return _read(answers[0], kind, command)
@@ -16,14 +16,14 @@ def ask(command, kind=replies.change):
 def log(most):
     """The last records of all watches, the oldest first, behind since when nothing is missing (or None)."""
     command = f"log {most}"
-    answers = _objects(door.monitor(f"ulpf {command}"), command)
+    answers = _objects(facade.monitor(f"ulpf {command}"), command)
     head = _read(answers[0], replies.log_head, command) if answers else None
     return head and head.reaches_back, [_read(answer, replies.record, command) for answer in answers[1:]]
 
 
 def text(command):
     """An answer in words."""
-    return door.monitor(f"ulpf {command}").rstrip("\n")
+    return facade.monitor(f"ulpf {command}").rstrip("\n")
 
 
 def change_by_name(command):
@@ -41,7 +41,7 @@ def many(commands):
     answers, batch, length = [], [], 0
     for command in commands:
         command = f"ulpf {command}"
-        if batch and length + len(command) > door.packet_room():
+        if batch and length + len(command) > facade.packet_room():
             answers += _batch(batch)
             batch, length = [], 0
         batch.append(command)
@@ -50,7 +50,7 @@ def many(commands):
 
 
 def _batch(commands):
-    answers = _objects(door.monitor(";".join(commands)), commands[0])
+    answers = _objects(facade.monitor(";".join(commands)), commands[0])
     if len(answers) != len(commands):
         raise _garbled(commands[0])
     try:

@@ -13,7 +13,7 @@ from lib.env import ROOT
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "gdb-plugin"))
 
-from ulpf import bytecode, door, replies, table  # noqa: E402
+from ulpf import bytecode, facade, replies, table  # noqa: E402
 from ulpf.errors import UlpfError  # noqa: E402
 from ulpf.spec import parse  # noqa: E402
 
@@ -112,7 +112,7 @@ class Replies(unittest.TestCase):
 
 class Machine(unittest.TestCase):
     def test_results(self):
-        said = door.mi_result({"a": True, "b": None, "c": [1, {"d": "x\0", "e": ()}], "f": "\udc80 →"})
+        said = facade.mi_result({"a": True, "b": None, "c": [1, {"d": "x\0", "e": ()}], "f": "\udc80 →"})
         self.assertEqual(said, {"a": "1", "c": ["1", {"d": "x\\x00", "e": []}], "f": "\\udc80 →"})
 
 

@@ -5,11 +5,11 @@ import importlib
 import pkgutil
 import traceback
 
-from .. import door, settings
+from .. import facade, settings
 from ..errors import UlpfError
 
 
-class UlpfCommand(door.Command):
+class UlpfCommand(facade.Command):
     """A command `ulpf NAME`. Its documentation is its `help`; `run` does it."""
 
     name = ""
@@ -18,23 +18,23 @@ class UlpfCommand(door.Command):
     completes = "COMPLETE_NONE"
 
     def __init__(self):
-        how = getattr(door.gdb, self.completes)
-        super().__init__(f"ulpf {self.name}".strip(), door.gdb.COMMAND_BREAKPOINTS, how, self.prefix)
+        how = getattr(facade.gdb, self.completes)
+        super().__init__(f"ulpf {self.name}".strip(), facade.gdb.COMMAND_BREAKPOINTS, how, self.prefix)
 
     def invoke(self, argument, from_tty):
         self.dont_repeat()
         try:
             self.run(argument.strip())
         except UlpfError as e:
-            raise door.user_error(str(e)) from None
+            raise facade.user_error(str(e)) from None
         except KeyboardInterrupt:
             raise
         except Exception as e:
             if settings.traceback():
-                door.say(traceback.format_exc())
-            if door.gdb_error(e):
-                raise door.user_error(f"ulpf {self.name}: {door.error_text(e)}.") from None
-            raise door.user_error(f"ulpf {self.name}: unexpected {type(e).__name__}: {e}; `set ulpf traceback on` "
+                facade.say(traceback.format_exc())
+            if facade.gdb_error(e):
+                raise facade.user_error(f"ulpf {self.name}: {facade.error_text(e)}.") from None
+            raise facade.user_error(f"ulpf {self.name}: unexpected {type(e).__name__}: {e}; `set ulpf traceback on` "
                                   "and the same again shows where.") from None
 
     def run(self, argument):

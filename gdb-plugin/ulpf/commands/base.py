@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-from .. import door
+from .. import facade
 from . import UlpfCommand, plain_class
 
 
@@ -22,7 +22,7 @@ ulpf run, ulpf attach PID, ulpf connect ADDRESS
             from ..errors import UlpfError
 
             raise UlpfError(f"ulpf {argument.split()[0]}", "there is no such command", "help ulpf lists them")
-        door.run_command("help ulpf")
+        facade.run_command("help ulpf")
 
 
 @plain_class
@@ -32,7 +32,7 @@ class Info(UlpfCommand):
     name, prefix = "info", True
 
     def run(self, argument):
-        door.run_command("ulpf info watches")
+        facade.run_command("ulpf info watches")
 
 
 @plain_class
@@ -42,4 +42,4 @@ class Log(UlpfCommand):
     name, prefix = "log", True
 
     def run(self, argument):
-        door.run_command("ulpf log show")
+        facade.run_command("ulpf log show")

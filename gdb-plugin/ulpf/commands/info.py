@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-from .. import door, replies, session, table, wire
+from .. import facade, replies, session, table, wire
 from ..registry import counts, watches
 from . import UlpfCommand, number_words, numbers, plain_class
 
@@ -24,14 +24,14 @@ Cost      what that took at most, in milliseconds; hits of patched instructions 
         session.check()
         chosen = [watches.get(n) for n in numbers(argument, "info watches")] if argument else list(watches.all.values())
         if not chosen:
-            door.say("No ulpf watches. ulpf watch EXPR sets one; GDB's own are in info watchpoints.")
+            facade.say("No ulpf watches. ulpf watch EXPR sets one; GDB's own are in info watchpoints.")
             return
         counted = counts(chosen)
         rows = [["Num", "Kind", "Hits", "Silent", "Filtered", "Stops", "False", "Lives on", "Cost", "What"]]
         for watch in chosen:
             rows.append(_row(watch, counted[watch.number]))
         for line in table.lines(rows, right={2, 3, 4, 5, 6, 8}):
-            door.say(line)
+            facade.say(line)
 
 
 def _row(watch, n):
@@ -72,7 +72,7 @@ class Stats(UlpfCommand):
     name = "stats"
 
     def run(self, argument):
-        door.need_program()
+        facade.need_program()
         s = wire.ask("stats", replies.statistics)
         lists = s.watches
         hits = sum(w.hits for w in lists)
@@ -83,7 +83,7 @@ class Stats(UlpfCommand):
                 ("memory of the watchlist, bytes", s.watch_bytes),
                 ("system calls by signal", s.syscalls), ("system-call sites patched", s.sites)]
         for line in table.lines([[name, str(value)] for name, value in rows], right={1}):
-            door.say(line)
+            facade.say(line)
 
 
 @plain_class
@@ -93,30 +93,30 @@ class Backend(UlpfCommand):
     name = "backend"
 
     def run(self, argument):
-        door.need_program()
+        facade.need_program()
         lists = wire.ask("stats", replies.statistics).watches
         on = {name: sum(1 for w in lists if w.placement == name) for name in ("guard", "debug-register")}
         served = wire.ask("backend", replies.backend)
         if served.backend not in ("kernel", "signal"):
             # The program is on another machine: simulated, or behind the bridge.
-            door.say(f"{served.backend:<17}{served.name}: {len(lists)} watches")
-            door.say(f"{'':<17}{served.why}")
+            facade.say(f"{served.backend:<17}{served.name}: {len(lists)} watches")
+            facade.say(f"{'':<17}{served.why}")
             return
         patches, registers = wire.ask("patch", replies.patching), wire.ask("placement", replies.placement)
         name = {"kernel": "kernel module   ", "signal": "signal          "}
-        door.say(f"{name[served.backend]} page guards and a fault handler inside the program: {on['guard']} watches")
+        facade.say(f"{name[served.backend]} page guards and a fault handler inside the program: {on['guard']} watches")
         if served.backend == "signal" and served.what_to_do is not None:
-            door.say(f"kernel module    not used: {served.why}; {served.what_to_do}")
+            facade.say(f"kernel module    not used: {served.why}; {served.what_to_do}")
         if patches.enabled:
-            door.say(f"patch            after {patches.after} accesses an instruction checks for itself: {patches.patches} are patched now")
+            facade.say(f"patch            after {patches.after} accesses an instruction checks for itself: {patches.patches} are patched now")
         else:
-            door.say("patch            off (monitor ulpf patch on)")
+            facade.say("patch            off (monitor ulpf patch on)")
         if registers.unavailable:
-            door.say(f"debug registers  none: {registers.unavailable}")
+            facade.say(f"debug registers  none: {registers.unavailable}")
         else:
-            door.say(f"debug registers  {registers.used} of {registers.registers} in use, by {on['debug-register']} watches; "
+            facade.say(f"debug registers  {registers.used} of {registers.registers} in use, by {on['debug-register']} watches; "
                      f"new watches go: {registers.placement}")
-        door.say("`ulpf doctor` says what this machine can do.")
+        facade.say("`ulpf doctor` says what this machine can do.")
 
 
 @plain_class
@@ -126,7 +126,7 @@ class Why(UlpfCommand):
     name = "why"
 
     def __init__(self):
-        door.Command.__init__(self, "ulpf why", door.gdb.COMMAND_BREAKPOINTS)
+        facade.Command.__init__(self, "ulpf why", facade.gdb.COMMAND_BREAKPOINTS)
 
     def complete(self, _text, word):
         return number_words(word)
@@ -134,12 +134,12 @@ class Why(UlpfCommand):
     def run(self, argument):
         session.check()
         if not argument:
-            door.need_program()
-            door.say(wire.text("why"))
+            facade.need_program()
+            facade.say(wire.text("why"))
             return
         for number in numbers(argument, "why"):
             for line in _reasons(watches.get(number)):
-                door.say(line)
+                facade.say(line)
 
 
 def _reasons(watch):

@@ -2,7 +2,7 @@
 import os
 import shlex
 
-from .. import door, history, session
+from .. import facade, history, session
 from ..errors import UlpfError
 from ..registry import watches
 from . import UlpfCommand, numbers, plain_class
@@ -21,13 +21,13 @@ All watches' hits that logged or stopped, GDB's own among them; 20 unless COUNT 
         most, chosen = _asked(argument, "log show", 20)
         found, since = history.hits(most, chosen)
         if not found:
-            door.say("No hits yet.")
+            facade.say("No hits yet.")
         for hit in found:
-            door.say(history.line(hit, f"{hit.time:11.6f}"))
+            facade.say(history.line(hit, f"{hit.time:11.6f}"))
             for line in history.frames(hit):
-                door.say(line)
+                facade.say(line)
         if since is not None and found and found[0].time <= since:
-            door.say(f"Some hits before {since} s have been overwritten by later ones.")
+            facade.say(f"Some hits before {since} s have been overwritten by later ones.")
 
 
 @plain_class
@@ -51,7 +51,7 @@ At most 20,000 hits."""
             history.save(found, file)
         except OSError as e:
             raise UlpfError(f"the hits are not saved in {file}", e.strerror or str(e), "name another file") from None
-        door.say(f"{len(found)} hits saved in {file}.")
+        facade.say(f"{len(found)} hits saved in {file}.")
 
 
 def _asked(argument, what, most):
@@ -84,15 +84,15 @@ EXPR is any expression whose bytes are watched, also by GDB's own watch, or a pa
         found, hits, answers = history.last(expression, int(count))
         since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
         for hit in hits:
-            door.say(history.line(hit, f"{hit.ago:12.6f} s ago"))
+            facade.say(history.line(hit, f"{hit.ago:12.6f} s ago"))
             for line in history.frames(hit):
-                door.say(line)
+                facade.say(line)
         if since is None:
             place = found[0]
             raise UlpfError(f"nothing is known of {expression}", f"no watch looks at the {place.length} bytes at {place.address:#x}",
                             f"say: ulpf watch {expression} log, and ask again after a while")
         if not hits:
-            door.say(f"{expression} has not been written since it is watched ({since:.3f} s).")
+            facade.say(f"{expression} has not been written since it is watched ({since:.3f} s).")
         back = [a.reaches_back for a in answers if a.reaches_back is not None]
         if back and len(hits) < int(count):
-            door.say(f"What happened more than {min(back):.3f} s ago has been overwritten by later hits.")
+            facade.say(f"What happened more than {min(back):.3f} s ago has been overwritten by later hits.")

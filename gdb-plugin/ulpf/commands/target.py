@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import time
 
-from .. import door
+from .. import facade
 from ..errors import UlpfError
 from . import UlpfCommand, plain_class
 
@@ -16,9 +16,9 @@ _started = []
 def _under_ulpf():
     """Is the present target a server of ulpf?"""
     try:
-        text = door.execute("monitor help")
+        text = facade.execute("monitor help")
     except Exception as e:
-        if not door.gdb_error(e):
+        if not facade.gdb_error(e):
             raise
         return False
     return "ulpf" in text
@@ -55,9 +55,9 @@ def _serve(options, program=()):
 
 def _connect(kind, path):
     """The socket is of use only until GDB has connected."""
-    door.execute("set sysroot /")
+    facade.execute("set sysroot /")
     try:
-        door.run_command(f"target {kind} {path}")
+        facade.run_command(f"target {kind} {path}")
     finally:
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
@@ -83,14 +83,14 @@ Where `ulpf gdb` has connected already, this is `run`. The program reads nothing
 
     def run(self, argument):
         if not _under_ulpf():
-            if door.pid():
+            if facade.pid():
                 raise UlpfError("ulpf run", "a program is being debugged already, without ulpf", "kill it first, or: ulpf attach")
-            file = door.gdb.current_progspace().filename
+            file = facade.gdb.current_progspace().filename
             if not file:
                 raise UlpfError("ulpf run", "no program is chosen", "say: file PROGRAM")
             _connect("extended-remote", _serve(["--multi", "--once"]))
-            door.execute(f"set remote exec-file {os.path.abspath(file)}")
-        door.run_command(f"run {argument}".strip())
+            facade.execute(f"set remote exec-file {os.path.abspath(file)}")
+        facade.run_command(f"run {argument}".strip())
 
 
 @plain_class
@@ -104,10 +104,10 @@ class Attach(UlpfCommand):
             raise UlpfError("ulpf attach", "it takes the number of a process", "say: ulpf attach 1234")
         if not os.path.exists(f"/proc/{argument}"):
             raise UlpfError(f"ulpf attach {argument}", "there is no such process", "ps -e lists them")
-        if door.pid():
-            raise UlpfError("ulpf attach", f"process {door.pid()} is being debugged already", "detach from it first")
+        if facade.pid():
+            raise UlpfError("ulpf attach", f"process {facade.pid()} is being debugged already", "detach from it first")
         if _under_ulpf():
-            door.run_command(f"attach {argument}")
+            facade.run_command(f"attach {argument}")
             return
         _connect("remote", _serve(["--once", "--attach", argument]))
 
@@ -121,14 +121,14 @@ class Connect(UlpfCommand):
     def run(self, argument):
         if not argument:
             raise UlpfError("ulpf connect", "it does not say where to", "say: ulpf connect localhost:2345")
-        door.run_command(f"target extended-remote {argument}")
+        facade.run_command(f"target extended-remote {argument}")
         if not _under_ulpf():
             raise UlpfError(f"{argument} is no ulpf server", "it does not know ulpf's commands", "the connection stays; ulpf watch will not work over it")
 
 
-if door.gdb:
-    if hasattr(door.gdb.events, "gdb_exiting"):
-        door.on("gdb_exiting", _end)
+if facade.gdb:
+    if hasattr(facade.gdb.events, "gdb_exiting"):
+        facade.on("gdb_exiting", _end)
     else:
         import atexit
 

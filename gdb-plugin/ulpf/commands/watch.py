@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-from .. import door, heap, session
+from .. import facade, heap, session
 from ..spec import USAGE, parse
 from ..registry import watches
 from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
@@ -40,7 +40,7 @@ These watches cost GDB nothing at a stop, however many there are."""
 
     def __init__(self):
         # Without a completer of GDB's, `complete` is asked.
-        door.Command.__init__(self, "ulpf watch", door.gdb.COMMAND_BREAKPOINTS)
+        facade.Command.__init__(self, "ulpf watch", facade.gdb.COMMAND_BREAKPOINTS)
 
     def complete(self, text, word):
         if word is None:  # GDB asks first how words are told apart
@@ -48,10 +48,10 @@ These watches cost GDB nothing at a stop, however many there are."""
         before = text[:len(text) - len(word)]
         words = before.split()
         if words and words[-1] in ("from", "outside"):
-            return door.functions(word)
+            return facade.functions(word)
         if words and before[-1:].isspace() and words[-1] != "if":
             return [clause for clause in _CLAUSES if clause.startswith(word)] + (["heap"] if not words else [])
-        return door.gdb.COMPLETE_EXPRESSION
+        return facade.gdb.COMPLETE_EXPRESSION
 
     def run(self, argument):
         spec = parse(argument)
@@ -60,7 +60,7 @@ These watches cost GDB nothing at a stop, however many there are."""
         say = f"Ulpf {_kind(spec)}watch {watch.number}: {watch.name}{_size(watch)}"
         if spec.log:
             say += ", logged"
-        door.say(say)
+        facade.say(say)
         if spec.follow:
             heap.follow(watch)
 
@@ -89,7 +89,7 @@ class _ByNumber(UlpfCommand):
 
     def __init__(self):
         # Without a completer of GDB's, `complete` is asked.
-        door.Command.__init__(self, f"ulpf {self.name}", door.gdb.COMMAND_BREAKPOINTS)
+        facade.Command.__init__(self, f"ulpf {self.name}", facade.gdb.COMMAND_BREAKPOINTS)
 
 
 @plain_class

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The one door to GDB's Python module.
+"""The one facade to GDB's Python module.
 
 Everything else of the plugin asks GDB through here, in our own terms, and gets our own errors. Outside of
 GDB this module can be imported, too: then only what needs no debugger works, which is what unit tests use.
