@@ -1,7 +1,7 @@
 //! `ulpf dap`: a debug adapter for IDEs (docs/dap.md).
 //!
 //! It drives the real GDB through MI, with the program under an `ulpf server`; what GDB cannot do (data
-//! breakpoints of any size and number) its plugin does. [`session`] has the picture.
+//! breakpoints of any size and number) its plugin does. `session` has the picture.
 #![forbid(unsafe_code)]
 
 mod breakpoints;

@@ -50,7 +50,7 @@ pub fn message(text: fmt::Arguments<'_>) {
     let _ = stderr().write_all(lines(&text).as_bytes());
 }
 
-/// Decides how [`say`] says it; before anything is said.
+/// Decides how [`say()`] says it; before anything is said.
 pub fn say_json(json: bool) {
     JSON_ON_STDERR.store(json, Ordering::Relaxed);
 }

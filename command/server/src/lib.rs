@@ -5,8 +5,8 @@
 //! ```
 //! One task does everything, so nothing here is shared or locked. A packet is served to its end before
 //! the next one is looked at; only interrupt requests and the loss of the connection overtake. What
-//! the stub can answer goes to the stub ([`relay`], [`running`]); the rest (starting, killing, files, having no
-//! program) is answered in [`requests`]. [`state`] is what all of them share.
+//! the stub can answer goes to the stub (`relay`, `running`); the rest (starting, killing, files, having no
+//! program) is answered in `requests`. `state` is what all of them share.
 #![forbid(unsafe_code)]
 
 mod apply;
