@@ -15,12 +15,14 @@ pub mod greeting;
 mod hit;
 mod line;
 mod message;
+mod refusal;
 
 pub use bytes::Bytes;
 pub use greeting::is_front_end;
 pub use hit::Hit;
 pub use line::{Bad, Lines, MAX_LINE, line};
 pub use message::*;
+pub use refusal::Refusal;
 pub use ulpf_lib::filter::{self, Filter};
 
 /// The newest version of the protocol that this code speaks, and the oldest. In version 2 a hit says that a

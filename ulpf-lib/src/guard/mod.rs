@@ -29,6 +29,7 @@
 //! as anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;
+mod check;
 mod close;
 mod heap;
 mod live;
@@ -55,7 +56,7 @@ use crate::pages::{Guard, PageRun};
 use crate::place;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
-use crate::watch::{AccessKind, WatchKind, WatchRange};
+use crate::watch::AccessKind;
 use maps::{Snapshot, VmaKind};
 use os::InChild;
 use page_map::WINDOW_OVERLAP;
@@ -270,58 +271,6 @@ impl Guards {
     /// no longer true.
     pub fn resumed(&mut self) {
         self.snapshot = None;
-    }
-
-    /// Can this watch be armed? Cheap for many watches in one stop: the mappings are read once (see
-    /// [`Guards::resumed`]).
-    ///
-    /// # Errors
-    /// Why not, at the first address of the range that cannot be guarded.
-    pub fn check(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
-        match self.check_awaiting(range, kind)? {
-            None => Ok(()),
-            Some(at) => Err(refuse::watch(range, kind, at, Why::Unmapped)),
-        }
-    }
-
-    /// As [`Guards::check`] of a watch that waits for its memory: the first address that is not mapped yet.
-    ///
-    /// # Errors
-    /// Why not, at the first address of the range that can never be guarded.
-    pub fn check_awaiting(
-        &mut self,
-        range: WatchRange,
-        kind: WatchKind,
-    ) -> Result<Option<TargetAddr>, Refusal> {
-        let refusal = |at: u64, why: Why| refuse::watch(range, kind, TargetAddr(at), why);
-        if range.end().0 > USER_END {
-            let why = if range.start.page() == VSYSCALL {
-                Why::Vsyscall
-            } else {
-                Why::NotUser
-            };
-            return Err(refusal(range.start.0.max(USER_END), why));
-        }
-        let run = PageRun::of(range, kind);
-        if self.moved.covers(run.start.0, run.end.0) {
-            return Ok(None);
-        }
-        self.prepare()?;
-        self.read_maps().map_err(refuse::no_maps)?;
-        self.resolve_odd(&run);
-        let mut at = run.start.0;
-        let mut unmapped = None;
-        while at < run.end.0 {
-            let (end, piece) = self.piece(at, run.end.0, run.guard);
-            let first = at.max(range.start.0);
-            match piece {
-                Piece::No(Why::Unmapped) => unmapped = unmapped.or(Some(TargetAddr(first))),
-                Piece::No(why) => return Err(refusal(first, why)),
-                _ => {}
-            }
-            at = end;
-        }
-        Ok(unmapped)
     }
 
     /// Is anything of `[addr, addr + len)` ours: moved, or duplicated? Then the system-call layer must

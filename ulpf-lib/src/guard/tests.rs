@@ -2,7 +2,7 @@
 //! neighbours of one test are never memory of another.
 
 use super::*;
-use crate::watch::AccessKind;
+use crate::watch::{WatchKind, WatchRange};
 use crate::{AliasAddr, WatchId, Watchlist};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED};
 
