@@ -156,14 +156,20 @@ class Packets(Case):
         rsp.no_ack()
         refused = ["p", "P0", "Hgffff", "Hg0zz", "T0", "T-5", "Tp1.zz", "vCont;c:ffffff", "vCont;q", "vCont;", "vCont;s:p-5.1",
                    "qThreadExtraInfo,", "qThreadExtraInfo,zz", "qXfer:features:read:../../etc/passwd:0,100", "qXfer:auxv:read::0,",
-                   "qRcmd,zz", "QPassSignals:zz", "D;ffff", "vKill;ffff", "vAttach;zz", "vRun;zz", "QCatchSyscalls:2", "QNonStop:zz", "X"]
-        unknown = ["qXfer:nonsense:read::0,10", "vFile:nonsense", "qCRC:0,ffffffffff", "qSearch:memory:0;ffffffff;aa", "qGetTLSAddr:0,0,0"]
+                   "qRcmd,zz", "QPassSignals:zz", "D;ffff", "vKill;ffff", "vAttach;zz", "vRun;zz", "QCatchSyscalls:2", "QNonStop:zz", "X",
+                   "qGetTLSAddr:0,0,0", "qGetTLSAddr:1", "qGetTLSAddr:"]
+        unknown = ["qXfer:nonsense:read::0,10", "vFile:nonsense", "qCRC:0,ffffffffff", "qSearch:memory:0;ffffffff;aa"]
         # EINVAL and EBADF, as the file protocol says them; the rest of what is there is empty.
         other = {"pffff": b"E16", "Pffff=00": b"E16", "vFile:open:": b"F-1,16", "vFile:pread:63,10,0": b"F-1,9", "vFile:close:-1": b"F-1,16",
-                 "qXfer:features:read:target.xml:ffffffff,10": b"l", "G00": b"OK", "G": b"OK", "qRcmd,": b"OK", "QProgramSignals:": b"OK"}
+                 "qXfer:features:read:target.xml:ffffffff,10": b"l", "G00": b"OK", "G": b"OK", "QProgramSignals:": b"OK"}
         before = rsp("g")
         for packet, reply in {**dict.fromkeys(refused, b"E01"), **dict.fromkeys(unknown, b""), **other}.items():
             self.assertEqual(rsp(packet), reply, packet)
+        self.assertRegex(rsp.monitor(""), r"(?s)^Unknown monitor command\..*set remote-debug.*E01$")
+        self.assertRegex(rsp.monitor("set remote-debug 2"), r"(?i)unknown|E01|no ")
+        for words, said in ("set debug 1", "Debug output enabled."), ("set debug 0", "Debug output disabled."), \
+                ("set debug-format all", "All extra debug format options enabled."):
+            self.assertEqual(rsp.monitor(words), said + "\n")
         # (G takes as many registers as it is given.)
         self.assertEqual(rsp("g")[2:], before[2:])
         self.assertLives(rsp)
