@@ -281,7 +281,10 @@ impl Server {
     }
 
     async fn monitor(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
-        let command = ulpf_rsp::from_hex(&packet[b"qRcmd,".len()..]).unwrap_or_default();
+        let Some(command) = ulpf_rsp::from_hex(&packet[b"qRcmd,".len()..]) else {
+            let _ = client.send(b"E01").await;
+            return None;
+        };
         match command.trim_ascii() {
             b"exit" => {
                 let _ = client.send(b"OK").await;
