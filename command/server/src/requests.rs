@@ -285,6 +285,11 @@ impl Server {
             let _ = client.send(b"E01").await;
             return None;
         };
+        if let Some(done) = Server::set(client, command.trim_ascii()) {
+            let _ = client.send(output(&format!("{done}\n")).as_bytes()).await;
+            let _ = client.send(b"OK").await;
+            return None;
+        }
         match command.trim_ascii() {
             b"exit" => {
                 let _ = client.send(b"OK").await;
@@ -294,10 +299,6 @@ impl Server {
                 let unknown = format!("Unknown monitor command.\n\n{HELP}");
                 let _ = client.send(output(&unknown).as_bytes()).await;
                 let _ = client.send(b"E01").await;
-            }
-            set if let Some(done) = self.set(client, set) => {
-                let _ = client.send(output(&format!("{done}\n")).as_bytes()).await;
-                let _ = client.send(b"OK").await;
             }
             b"help" => {
                 let _ = client.send(output(HELP).as_bytes()).await;
@@ -333,7 +334,7 @@ impl Server {
     }
 
     /// gdbserver's `monitor set …`: what to tell; `None`: it is nothing of the kind.
-    fn set(&self, client: &mut Client, words: &[u8]) -> Option<String> {
+    fn set(client: &mut Client, words: &[u8]) -> Option<String> {
         let (what, value) = match words
             .strip_prefix(b"set ")?
             .split(|b| *b == b' ')
