@@ -13,6 +13,7 @@ use super::frame::{SigInfo, UContext};
 use super::thread::{Current, State, Thread};
 use crate::global::{g, machine};
 use crate::runtime::events::Resume;
+use crate::signals::numbers::{SIG_DFL, SIG_IGN};
 use crate::signals::{delivery, kernel, leaving, masks};
 
 /// FUTEX_PRIVATE keys are per address space, which the stub's task shares.
@@ -161,6 +162,15 @@ fn after_park(t: Current, uc: &mut UContext, own: bool) -> Option<Event> {
 
 /// Sends a signal in the debugger's name to a thread that is in a system call, which it interrupts as any other.
 pub fn order_signal(t: &Thread, signo: i32) {
+    // One that is ignored never arrives, and the next of its number would be taken for it.
+    let ignored = match g().actions.get(signo).handler {
+        SIG_IGN => true,
+        SIG_DFL => kernel::default_is_ignore(signo),
+        _ => false,
+    };
+    if ignored {
+        return;
+    }
     t.ordered_signal.store(signo, SeqCst);
     // SAFETY: no pointers.
     let _ = unsafe { sys!(k::__NR_tgkill, t.tgid(), t.tid(), signo) };
