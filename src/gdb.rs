@@ -146,10 +146,11 @@ fn subject<'a>(
     match program {
         [] => Err("No program is named. Write: ulpf gdb [GDB OPTIONS] PROGRAM [ARGS], or ulpf gdb --pid=PID.".into()),
         [file, second] if !with_arguments && !Path::new(second).exists() => {
-            match second.to_string_lossy().parse::<i32>() {
-                Ok(pid) if pid > 0 => Ok((Subject::Process(pid, Some(file)), rest)),
-                _ => Ok((Subject::Program(file, &program[1..]), rest)),
-            }
+            let subject = match number(&second.to_string_lossy()) {
+                Ok(pid) => Subject::Process(pid, Some(file)),
+                Err(_) => Subject::Program(file, &program[1..]),
+            };
+            Ok((subject, rest))
         }
         [file, args @ ..] => Ok((Subject::Program(file, args), rest)),
     }

@@ -2,7 +2,7 @@
 """What a debug adapter (`ulpf dap`) asks of ulpf: MI commands.
 
     12-ulpf-remove "{\\"numbers\\": [3]}"      arguments by their names, as JSON
-    12^done,removed=["3"]                     a tuple of MI (`facade.mi_result`); src/dap/plugin.rs reads it
+    12^done,removed=["3"]                     a tuple of MI (`facade.mi_result`); command/dap/src/plugin.rs reads it
 
 Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
 """

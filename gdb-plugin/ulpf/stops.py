@@ -2,7 +2,7 @@
 """Stops by ulpf's own watches, shown as clearly as GDB's.
 
 GDB does not know these watches. What it knows is one internal `awatch` of ours on a byte at an address that
-no program has; the stub reports a hit of any of them as an access to it (stub/task/src/control/bulk.rs). So GDB
+no program has; the stub reports a hit of any of them as an access to it (stub/task/src/control/out_of_band.rs). So GDB
 removes and inserts one watch at each stop, however many there are, and asks `stop()` here whether to stop.
 
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said

@@ -53,6 +53,17 @@ pub enum RelationError {
     Unknown { pid: i32, source: io::Error },
 }
 
+impl RelationError {
+    /// What it means that the kernel says this of a process.
+    fn of(pid: i32, source: io::Error) -> RelationError {
+        match source.raw_os_error() {
+            // There is no such process (any more); or it is a thread; or no process can have such a number.
+            Some(libc::ESRCH | libc::ENOENT | libc::EINVAL) => RelationError::Gone { number: pid },
+            _ => RelationError::Unknown { pid, source },
+        }
+    }
+}
+
 /// A process that cannot be mistaken for another one that gets its number later.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -123,13 +134,7 @@ impl Process {
         is_ours: impl Fn(&Process) -> io::Result<bool>,
     ) -> Result<Process, RelationError> {
         let gone = || RelationError::Gone { number };
-        let unknown = |source: io::Error| match has_gone(&source) {
-            true => gone(),
-            false => RelationError::Unknown {
-                pid: number,
-                source,
-            },
-        };
+        let unknown = |source| RelationError::of(number, source);
         let names = process::names_of(self.pid).map_err(unknown)?;
         // In a container it knows its child by another number than we do.
         let pid = match names.len() {
@@ -154,11 +159,7 @@ impl Process {
         let (parent, pid) = (self.pid, child.pid);
         let of = |process: &Process| {
             let rights = process.ask(process::Rights::of);
-            let pid = process.pid;
-            rights.map_err(|source| match has_gone(&source) {
-                true => RelationError::Gone { number: pid },
-                false => RelationError::Unknown { pid, source },
-            })
+            rights.map_err(|source| RelationError::of(process.pid, source))
         };
         match of(self)?.include(&of(child)?) {
             true => Ok(()),
@@ -181,10 +182,7 @@ impl Process {
             Ok(process::thread_named(pid, depth, number))
         });
         found
-            .map_err(|source| match has_gone(&source) {
-                true => RelationError::Gone { number: pid },
-                false => RelationError::Unknown { pid, source },
-            })?
+            .map_err(|source| RelationError::of(pid, source))?
             .ok_or(RelationError::NoThread { number, pid })
     }
 
@@ -192,14 +190,6 @@ impl Process {
     pub fn has_thread(&self, tid: i32) -> bool {
         self.ask(|pid| process::Status::of_thread(pid, tid)).is_ok()
     }
-}
-
-/// There is no such process (any more); or it is a thread; or no process can have such a number.
-fn has_gone(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ESRCH | libc::ENOENT | libc::EINVAL)
-    )
 }
 
 /// How much a stub (or another remote port) may say before it is asked again. What it says without being asked

@@ -1,4 +1,4 @@
-//! Where the bodies of patches lie: memory within reach of a jump from the program's code, at places
+//! Where the trampolines of patches lie: memory within reach of a jump from the program's code, at places
 //! where the jump's bytes come out right (see `engine/src/patch`).
 //!
 //! A cave is in nobody's way: where the program break or the stack will grow, the cave is taken only if
