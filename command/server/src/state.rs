@@ -10,6 +10,7 @@ use super::target::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use ulpf_area::shared::SharedArea;
 use ulpf_host::foreground;
 use ulpf_host::foreign::numbers::{Process, RelationError};
 use ulpf_inferior::Ending;
@@ -50,6 +51,8 @@ pub struct Server {
     pub packet_size: usize,
     /// The first one is the one that packets are for (see [`processes`]).
     pub targets: Vec<Target>,
+    /// Of the last process that there was, until there is another.
+    pub past: Option<SharedArea>,
     /// Forked children that the debugger has heard of and has not decided about.
     pub pending_children: Vec<PendingChild>,
     /// The debugger has selected this one of them.
@@ -81,6 +84,7 @@ impl Server {
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
             targets: Vec::new(),
+            past: None,
             pending_children: Vec::new(),
             selected: None,
             host_io: HostIo::new(serves_files(&options, listener)),
@@ -142,7 +146,9 @@ impl Server {
 
     /// The process that packets are for; another one comes to the front.
     pub fn take_front(&mut self) -> Option<Target> {
-        (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))
+        let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
+        self.past = Some(front.shared().clone());
+        Some(front)
     }
 
     /// What a stub is told before anything else: that we follow its program, and what the debugger has
