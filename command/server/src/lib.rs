@@ -9,6 +9,7 @@
 //! program) is answered in `requests`. `state` is what all of them share.
 #![forbid(unsafe_code)]
 
+mod afterwards;
 mod apply;
 mod bridge;
 mod changes;
@@ -21,6 +22,7 @@ mod host_io;
 pub mod options;
 mod packets;
 mod processes;
+mod refused;
 mod relay;
 mod requests;
 mod running;
@@ -282,6 +284,7 @@ impl Server {
     /// One more process; others may ask about it.
     fn enlist(&mut self, target: Target) {
         self.changes.accept(target.pid);
+        self.past = None;
         self.targets.push(target);
     }
 

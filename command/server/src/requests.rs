@@ -1,6 +1,7 @@
 //! What each packet means to the server.
 #![forbid(unsafe_code)]
 
+use super::afterwards;
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::filters;
@@ -93,7 +94,7 @@ impl Server {
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
             // A forked child comes without the watches that the debugger takes away from it.
             let came_without = target.inherits && watches::removes(packet);
-            if target.watches.settles(packet) || came_without {
+            if target.watches.settles(packet) || target.refused.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
@@ -145,6 +146,10 @@ impl Server {
             _ if self.is_disabled(packet) => Vec::new(),
             _ if !self.targets.is_empty() => {
                 if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
+                    if let Some(stop) = self.holds(client).await {
+                        let _ = client.send(&stop).await;
+                        return None;
+                    }
                     return self.resume(client, packet).await;
                 }
                 let outcome = self.relay(client, packet).await;
@@ -325,9 +330,20 @@ impl Server {
                     }
                 }
             }
-            _ => {
-                let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
-                let _ = client.send(b"E01").await;
+            command => {
+                let past = self.past.as_ref();
+                let text = std::str::from_utf8(command).ok();
+                let answer = past.zip(text).and_then(|(a, t)| afterwards::answer(a, t));
+                let Some(answer) = answer else {
+                    let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
+                    let _ = client.send(b"E01").await;
+                    return None;
+                };
+                // Each packet has to fit, in hex and with its first letter.
+                for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
+                    let _ = client.send(output(part).as_bytes()).await;
+                }
+                let _ = client.send(b"OK").await;
             }
         }
         None
@@ -522,8 +538,21 @@ fn flag(packet: &[u8], value: &mut bool) -> Vec<u8> {
     b"OK".into()
 }
 
-fn output(text: &str) -> String {
+pub(super) fn output(text: &str) -> String {
     format!("O{}", ulpf_rsp::to_hex(lines(text).as_bytes()))
+}
+
+/// A text in parts of at most so many bytes, or of one character.
+fn parts(mut text: &str, most: usize) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (part, rest) = text.split_at(end);
+        text = rest;
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 /// Reply texts end at the packet's end and may not contain its special characters.

@@ -3,6 +3,7 @@
 
 use super::changes::Changed;
 use super::packets::{exec_stop, is_output};
+use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
@@ -64,6 +65,7 @@ pub struct Target {
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
     pub watches: LazyWatches,
+    pub refused: RefusedWatches,
     /// What a new stub of this program has to be told first.
     pub greeting: Vec<Vec<u8>>,
     /// A stop that was met while another process's was reported.
@@ -117,6 +119,7 @@ impl Target {
             running: false,
             lost: None,
             watches: LazyWatches::default(),
+            refused: RefusedWatches::default(),
             greeting: Vec::new(),
             pending: None,
             later: VecDeque::new(),
@@ -299,6 +302,7 @@ impl Target {
         self.remains = inferior.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
+        self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.halted = false;
         self.unfollowed = None;

@@ -122,3 +122,15 @@ pub trait Inferior {
     /// `monitor …`: the text of the command to `out` (what GDB prints). `false`: unknown command.
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool;
 }
+
+/// Of a watch on bytes that are no range.
+pub fn no_range(addr: u64, len: u64) -> Refusal {
+    Refusal {
+        what: alloc::format!("cannot watch {len} bytes at {addr:#x}"),
+        why: match len {
+            0 => "the range is empty".into(),
+            _ => "the range ends above the address space".into(),
+        },
+        what_to_do: "watch an object that has a size and an address".into(),
+    }
+}
