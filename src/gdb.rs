@@ -315,6 +315,7 @@ fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
     if let Some(program) = program {
         script.push(join("\nset remote exec-file ", program.as_os_str()));
     }
+    script.push("\npython ulpf.screen.begin()");
     if greets {
         script.push(format!("\necho {GREETING}\\n"));
     }
@@ -377,7 +378,7 @@ mod tests {
         let script = beginning(Path::new("/tmp/a"), Some(Path::new("/bin/true")), false);
         assert_eq!(
             script,
-            "target extended-remote /tmp/a\nset remote exec-file /bin/true\n"
+            "target extended-remote /tmp/a\nset remote exec-file /bin/true\npython ulpf.screen.begin()\n"
         );
     }
 

@@ -101,7 +101,7 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, refusals, session, settings
+    from . import advice, commands, facade, ide, refusals, screen, session, settings
 
     settings.register()
     commands.register()
@@ -113,4 +113,4 @@ def load():
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert facade.gdb is not None
+    assert facade.gdb is not None and screen.begin

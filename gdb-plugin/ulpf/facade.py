@@ -550,6 +550,29 @@ def on(event, handler):
         registry.connect(guarded)
 
 
+def once(event, call):
+    """At the next event of this kind only."""
+    registry = getattr(gdb.events, event)
+
+    def heard(*_said):
+        registry.disconnect(heard)
+        call()
+    registry.connect(heard)
+
+
+def is_defined(command):
+    """Has the user a command of this name?"""
+    try:
+        execute(f"show user {command}")
+        return True
+    except gdb.error:
+        return False
+
+
+def define(command, line):
+    gdb.execute(f"define {command}\n{line}\nend", False, True)
+
+
 def access_watch():
     """What makes a gdb.Breakpoint an internal `awatch`."""
     return {"type": gdb.BP_WATCHPOINT, "wp_class": gdb.WP_ACCESS, "internal": True}

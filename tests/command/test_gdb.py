@@ -68,8 +68,7 @@ class CommandLine(unittest.TestCase):
 
     def test_the_screen_is_gdbs(self):
         """But for one line of greeting; whatever is typed."""
-        commands = ["break ready", "run", "next", "info breakpoints", "kill", "run", "delete", "continue", "start", "next",
-                    "info inferiors", "quit"]
+        commands = ["break ready", "run", "next", "info breakpoints", "kill", "run", "delete", "continue", "start", "next", "quit"]
         gdb, ulpf = (self.screen(words, commands) for words in (["gdb"], [ULPF, "gdb"]))
         greetings = [line for line in ulpf if "help ulpf" in line]
         self.assertEqual(len(greetings), 1, ulpf)
@@ -87,7 +86,7 @@ class CommandLine(unittest.TestCase):
         if pid == 0:
             # (Colours, and what GDB would fetch.)
             os.environ.update(TERM="dumb", LC_ALL="C.UTF-8", DEBUGINFOD_URLS="")
-            os.execvp(words[0], [*words, "-nx", "-q", "-ex", "set confirm off", example("filters")])
+            os.execvp(words[0], [*words, "-nx", "-q", "-ex", "set confirm off", example("locals_again")])
         said = b""
 
         def heard(until):
