@@ -14,8 +14,10 @@ def _created(breakpoint):
         return
     try:
         refusal = _refusal(breakpoint)
-    except UlpfError:  # no server of ulpf's, or a running program: GDB asks when it is to go on
-        return
+    except Exception as e:  # no server of ulpf's, a running program, no value: GDB asks when it is to go on
+        if isinstance(e, UlpfError) or facade.gdb_error(e):
+            return
+        raise
     if refusal is None:
         return
     facade.say(f"ulpf: {refusal}")
@@ -29,12 +31,18 @@ def _refusal(breakpoint):
     kind = facade.watched_accesses(breakpoint)
     if kind is None or not breakpoint.expression:
         return None
-    value = facade.evaluate(breakpoint.expression.removeprefix("-location "))
+    value = facade.evaluate(_watched(breakpoint.expression))
     at, size = facade.address_of(value), value.type.sizeof
     if at is None or not size:
         return None
     answer, = wire.many([f"check {at:#x} {size} {kind}"])
     return answer.error() if isinstance(answer, replies.Refused) else None
+
+
+def _watched(expression):
+    """Without the option of `watch` that GDB keeps in front of it."""
+    option = "-location "
+    return expression[len(option):] if expression.startswith(option) else expression
 
 
 def register():
