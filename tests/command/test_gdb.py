@@ -62,6 +62,20 @@ class CommandLine(unittest.TestCase):
             self.assertRegex(out, r"a core file runs no more, so there is nothing to watch")
             self.assertIn("$1 = 1", out)
 
+    def test_non_stop(self):
+        """Switched on before GDB has connected, and at its prompt, when it has long been."""
+        for where in ["-iex", "-ex"]:
+            with self.subTest(where):
+                out = self.says(where, "set non-stop on", "-ex", "break ready", "-ex", "run", "-ex", "info inferiors",
+                                "-ex", "show non-stop", "-ex", "watch stored", "-ex", "thread 4", "-ex", "interrupt",
+                                "-ex", "info threads", "-ex", "kill", example("independent"))
+                self.assertIn("extended-remote", out)
+                self.assertRegex(out, r"non-stop mode is on")
+                self.assertRegex(out, r"hit Breakpoint 1, ready|Breakpoint 1, ready")
+                self.assertRegex(out, r"Hardware watchpoint 2: stored")
+                self.assertRegex(out, r"\(running\)")
+                self.assertNotRegex(out, "(?i)error|cannot|unexpected")
+
     def test_nothing(self):
         self.assertRegex(self.says(status=1), r"Write: ulpf gdb \[GDB OPTIONS\] PROGRAM \[ARGS\], or ulpf gdb --pid=PID\.")
 

@@ -18,6 +18,8 @@ mod filters;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host_io;
+mod leaving;
+mod non_stop;
 pub mod options;
 mod packets;
 mod processes;
@@ -25,6 +27,7 @@ mod relay;
 mod requests;
 mod running;
 mod state;
+mod stops;
 mod target;
 mod vfork;
 mod vfork_children;
@@ -40,6 +43,7 @@ pub use common::Terminal;
 use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
+use running::event_of;
 use state::Server;
 use std::time::Duration;
 use target::Target;
@@ -136,6 +140,7 @@ impl Server {
                 Outcome::Closed => {}
                 quit => return quit,
             }
+            self.leave_non_stop().await;
             // A program that runs without anybody to hear of its stops would hang at the first one.
             for at in 0..self.targets.len() {
                 let target = &mut self.targets[at];
@@ -194,9 +199,18 @@ impl Server {
                 loop {
                     tokio::select! {
                         biased;
-                        input = &mut next => break input,
+                        input = &mut next => break Ok(input),
                         change = self.changes.next() => self.asked(change, false).await,
+                        event = event_of(&mut self.targets, |t| t.non_stop) => break Err(event),
                     }
+                }
+            };
+            let input = match input {
+                Ok(input) => input,
+                Err((number, event)) => {
+                    self.happened(client, number, event).await;
+                    self.what_came_meanwhile(client).await;
+                    continue;
                 }
             };
             match input {
@@ -211,6 +225,7 @@ impl Server {
                     if let Some(outcome) = self.serve_packet(client, &packet).await {
                         return outcome;
                     }
+                    self.what_came_meanwhile(client).await;
                 }
             }
         }
@@ -273,9 +288,7 @@ impl Server {
             message!("{warning}");
         }
         let mut target = Target::new(inferior);
-        for packet in self.greeting() {
-            let _ = target.request(&packet).await;
-        }
+        self.greet(&mut target).await;
         self.enlist(target);
     }
 

@@ -39,6 +39,9 @@ const STUB_FEATURES: &[&str] = &[
     "QPassSignals+",
     "QCatchSyscalls+",
     "QProgramSignals+",
+    "QNonStop+",
+    "QThreadEvents+",
+    "no-resumed+",
     "ConditionalBreakpoints+",
     "augmented-libraries-svr4-read+",
     "qXfer:features:read+",
@@ -82,6 +85,10 @@ impl Server {
             let _ = client.send(TOO_LONG).await;
             return None;
         }
+        if let Some(reply) = self.non_stop(client, packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
         match self.address(client, packet).await {
             Addressed::Serve => {}
             Addressed::Reply(reply) => {
@@ -93,7 +100,8 @@ impl Server {
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
             // A forked child comes without the watches that the debugger takes away from it.
             let came_without = target.inherits && watches::removes(packet);
-            if target.watches.settles(packet) || came_without {
+            // In non-stop mode the program may run already.
+            if !target.non_stop && target.watches.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
@@ -402,6 +410,7 @@ impl Server {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {
+            Ok(()) if self.stops.on => self.attached_running().await,
             Ok(()) => self.first_stop().await,
             Err(error) => {
                 report(&error, "ulpf server: ");
@@ -426,7 +435,9 @@ impl Server {
             // 42000 is what GDB calls the process while it has not learnt its number.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
-                self.take_front();
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
                 b"OK".into()
             }
             _ => b"E01".into(),
@@ -443,6 +454,7 @@ impl Server {
         }
         while let Some(mut target) = self.take_front() {
             target.kill().await;
+            self.stops.forget(target.number);
         }
     }
 
@@ -494,7 +506,9 @@ impl Server {
             let _ = client.send(b"E01").await;
             return None;
         }
-        self.take_front();
+        if let Some(gone) = self.take_front() {
+            self.stops.forget(gone.number);
+        }
         let _ = client.send(b"OK").await;
         if self.extended || !self.targets.is_empty() {
             return None;

@@ -6,6 +6,7 @@ use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::packets::PACKET_SIZE;
+use super::stops::Stops;
 use super::target::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ pub struct Server {
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    /// Non-stop mode.
+    pub stops: Stops,
 }
 
 impl Server {
@@ -87,6 +90,7 @@ impl Server {
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            stops: Stops::default(),
             options,
         }
     }
@@ -143,6 +147,15 @@ impl Server {
     /// The process that packets are for; another one comes to the front.
     pub fn take_front(&mut self) -> Option<Target> {
         (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))
+    }
+
+    /// Tells a new stub what it has to know first.
+    pub async fn greet(&self, target: &mut Target) {
+        target.greeting = self.greeting();
+        for packet in target.greeting.clone() {
+            let _ = target.request(&packet).await;
+        }
+        target.non_stop = self.stops.on;
     }
 
     /// What a stub is told before anything else: that we follow its program, and what the debugger has
