@@ -101,12 +101,13 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, session, settings
+    from . import advice, commands, facade, ide, non_stop, session, settings
 
     settings.register()
     commands.register()
     session.register()
     advice.register()
+    non_stop.register()
     ide.register()
     # `python ulpf.watch(…)` needs no import.
     import __main__
