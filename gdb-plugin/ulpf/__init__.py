@@ -101,13 +101,14 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, refusals, screen, session, settings
+    from . import advice, commands, facade, ide, non_stop, refusals, screen, session, settings
 
     settings.register()
     commands.register()
     session.register()
     advice.register()
     refusals.register()
+    non_stop.register()
     ide.register()
     # `python ulpf.watch(…)` needs no import.
     import __main__

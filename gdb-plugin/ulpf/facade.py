@@ -47,6 +47,24 @@ def run_command(command, from_tty=False):
     gdb.execute(command, from_tty)
 
 
+def after(prefix, name, command):
+    """From now on this command follows whenever `PREFIX NAME` has been carried out."""
+    gdb.execute(f"define {prefix} hookpost-{name}\n{command}\nend", False, True)
+
+
+def is_extended_remote():
+    """Is there a server that stays when its program ends?"""
+    connection = gdb.selected_inferior().connection
+    return connection is not None and connection.type == "extended-remote"
+
+
+def packet(text):
+    """The server's answer to a packet."""
+    said = gdb.execute(f"maintenance packet {text}", False, True)
+    match = re.search(r'received: "(.*)"', said)
+    return match.group(1) if match else ""
+
+
 def say(text=""):
     gdb.write(foreign.lines(text) + "\n")
 

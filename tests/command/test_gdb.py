@@ -111,6 +111,20 @@ class CommandLine(unittest.TestCase):
         text = re.sub(r"process \d+", "process N", re.sub(r"0x7ff\w+", "0x7ff", text))
         return [line.strip() for line in text.splitlines() if line.strip()]
 
+    def test_non_stop(self):
+        """Switched on before GDB has connected, and at its prompt, when it has long been."""
+        for where in ["-iex", "-ex"]:
+            with self.subTest(where):
+                out = self.says(where, "set non-stop on", "-ex", "break ready", "-ex", "run", "-ex", "info inferiors",
+                                "-ex", "show non-stop", "-ex", "watch stored", "-ex", "thread 4", "-ex", "interrupt",
+                                "-ex", "info threads", "-ex", "kill", example("independent"))
+                self.assertIn("extended-remote", out)
+                self.assertRegex(out, r"non-stop mode is on")
+                self.assertRegex(out, r"hit Breakpoint 1, ready|Breakpoint 1, ready")
+                self.assertRegex(out, r"Hardware watchpoint 2: stored")
+                self.assertRegex(out, r"\(running\)")
+                self.assertNotRegex(out, "(?i)error|cannot|unexpected")
+
     def test_nothing(self):
         self.assertRegex(self.says(status=1), r"Write: ulpf gdb \[GDB OPTIONS\] PROGRAM \[ARGS\], or ulpf gdb --pid=PID\.")
 

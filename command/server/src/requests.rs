@@ -40,6 +40,9 @@ const STUB_FEATURES: &[&str] = &[
     "QPassSignals+",
     "QCatchSyscalls+",
     "QProgramSignals+",
+    "QNonStop+",
+    "QThreadEvents+",
+    "no-resumed+",
     "ConditionalBreakpoints+",
     "augmented-libraries-svr4-read+",
     "qXfer:features:read+",
@@ -83,6 +86,10 @@ impl Server {
             let _ = client.send(TOO_LONG).await;
             return None;
         }
+        if let Some(reply) = self.non_stop(client, packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
         match self.address(client, packet).await {
             Addressed::Serve => {}
             Addressed::Reply(reply) => {
@@ -94,7 +101,9 @@ impl Server {
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
             // A forked child comes without the watches that the debugger takes away from it.
             let came_without = target.inherits && watches::removes(packet);
-            if target.watches.settles(packet) || target.refused.settles(packet) || came_without {
+            // In non-stop mode the program may run already.
+            let settles = !target.non_stop && target.watches.settles(packet);
+            if settles || target.refused.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
@@ -418,6 +427,7 @@ impl Server {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {
+            Ok(()) if self.stops.on => self.attached_running().await,
             Ok(()) => self.first_stop().await,
             Err(error) => {
                 report(&error, "ulpf server: ");
@@ -442,7 +452,9 @@ impl Server {
             // 42000 is what GDB calls the process while it has not learnt its number.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
-                self.take_front();
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
                 b"OK".into()
             }
             _ => b"E01".into(),
@@ -459,6 +471,7 @@ impl Server {
         }
         while let Some(mut target) = self.take_front() {
             target.kill().await;
+            self.stops.forget(target.number);
         }
     }
 
@@ -510,7 +523,9 @@ impl Server {
             let _ = client.send(b"E01").await;
             return None;
         }
-        self.take_front();
+        if let Some(gone) = self.take_front() {
+            self.stops.forget(gone.number);
+        }
         let _ = client.send(b"OK").await;
         if self.extended || !self.targets.is_empty() {
             return None;

@@ -6,6 +6,7 @@ use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::packets::PACKET_SIZE;
+use super::stops::Stops;
 use super::target::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -61,6 +62,8 @@ pub struct Server {
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    /// Non-stop mode.
+    pub stops: Stops,
 }
 
 impl Server {
@@ -91,6 +94,7 @@ impl Server {
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            stops: Stops::default(),
             options,
         }
     }
@@ -149,6 +153,15 @@ impl Server {
         let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
         self.past = Some(front.shared().clone());
         Some(front)
+    }
+
+    /// Tells a new stub what it has to know first.
+    pub async fn greet(&self, target: &mut Target) {
+        target.greeting = self.greeting();
+        for packet in target.greeting.clone() {
+            let _ = target.request(&packet).await;
+        }
+        target.non_stop = self.stops.on;
     }
 
     /// What a stub is told before anything else: that we follow its program, and what the debugger has
