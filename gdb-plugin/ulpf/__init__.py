@@ -101,7 +101,7 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, session, settings
+    from . import advice, arguments, commands, facade, ide, session, settings
 
     settings.register()
     commands.register()
@@ -112,4 +112,4 @@ def load():
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert facade.gdb is not None
+    assert facade.gdb is not None and arguments.offer

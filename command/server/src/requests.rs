@@ -25,6 +25,7 @@ const OWN_FEATURES: &[&str] = &[
     "QSetWorkingDir+",
     "QDisableRandomization+",
     "multiprocess+",
+    "single-inf-arg+",
     "exec-events+",
     "fork-events+",
     "vfork-events+",
@@ -132,6 +133,7 @@ impl Server {
                 None => b"E01".into(),
             },
             _ if starts("qRcmd,") => return self.monitor(client, packet).await,
+            b"qExecAndArgs" => self.exec_and_args(),
             _ if starts("vRun;") => self.run(packet).await,
             _ if starts("vAttach;") => self.attach_request(packet).await,
             _ if starts("vKill;") => self.kill_request(packet).await,
@@ -188,6 +190,7 @@ impl Server {
         // Which process a packet is for can only be said with their numbers.
         self.fork_events = self.multiprocess && can(b"fork-events+");
         self.vfork_events = self.multiprocess && can(b"vfork-events+");
+        self.one_argument = can(b"single-inf-arg+");
         self.supported = Some(packet.into());
         let offer = self.offer();
         for target in &mut self.targets {
@@ -362,36 +365,6 @@ impl Server {
         ))
     }
 
-    /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
-    async fn run(&mut self, packet: &[u8]) -> Vec<u8> {
-        let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..]
-            .split(|&b| b == b';')
-            .map(ulpf_rsp::from_hex)
-            .collect();
-        let Some(words) = words.filter(|w| w.iter().all(|w| !w.contains(&0))) else {
-            return b"E01".into();
-        };
-        let mut words = words.into_iter().map(OsString::from_vec);
-        let program = words.next().unwrap_or_default();
-        let args: Vec<OsString> = words.collect();
-        if !program.is_empty() {
-            self.program = Some((program, args));
-        } else if let Some((_, old)) = &mut self.program {
-            *old = args;
-        } else {
-            return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
-        }
-        self.kill_everybody().await;
-        match self.start().await {
-            Ok(()) => self.first_stop().await,
-            Err(error) => {
-                report(&error, "ulpf server: ");
-                // GDB shows it to the user.
-                format!("E.{}", one_line(&error.to_string())).into_bytes()
-            }
-        }
-    }
-
     async fn attach_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid =
             ulpf_rsp::hex_number(&packet[b"vAttach;".len()..]).and_then(|n| i32::try_from(n).ok());
@@ -410,7 +383,7 @@ impl Server {
         }
     }
 
-    async fn first_stop(&mut self) -> Vec<u8> {
+    pub(super) async fn first_stop(&mut self) -> Vec<u8> {
         let Some(target) = self.targets.first_mut() else {
             return b"E01".into();
         };
@@ -433,7 +406,7 @@ impl Server {
         }
     }
 
-    async fn kill_everybody(&mut self) {
+    pub(super) async fn kill_everybody(&mut self) {
         for child in std::mem::take(&mut self.pending_children) {
             self.let_go(&child, true).await;
         }
@@ -527,7 +500,7 @@ fn output(text: &str) -> String {
 }
 
 /// Reply texts end at the packet's end and may not contain its special characters.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| {
             if matches!(c, '#' | '$' | '}' | '*') || c.is_control() {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use ulpf_host::foreground;
 use ulpf_host::foreign::numbers::{Process, RelationError};
 use ulpf_inferior::Ending;
+use ulpf_inject::Arguments;
 use ulpf_listen::Listener;
 use ulpf_say::message;
 
@@ -29,7 +30,7 @@ pub struct PendingChild {
 pub struct Server {
     pub options: Options,
     /// What vRun, R and the command line start.
-    pub program: Option<(OsString, Vec<OsString>)>,
+    pub program: Option<(OsString, Arguments)>,
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<PathBuf>,
     pub shell: bool,
@@ -38,6 +39,8 @@ pub struct Server {
     pub extended: bool,
     /// The debugger understands `p1.2`, `;process:`.
     pub multiprocess: bool,
+    /// Its vRun has the text of all arguments in the place of words.
+    pub one_argument: bool,
     /// The debugger wants to hear of exec, fork, vfork.
     pub exec_events: bool,
     pub fork_events: bool,
@@ -65,7 +68,9 @@ impl Server {
     pub fn new(options: Options, listener: &Listener, terminal: Terminal) -> Server {
         Server {
             program: match &options.target {
-                Wanted::Program { program, args } => Some((program.clone(), args.clone())),
+                Wanted::Program { program, args } => {
+                    Some((program.clone(), Arguments::Words(args.clone())))
+                }
                 _ => None,
             },
             env: std::env::vars_os().collect(),
@@ -74,6 +79,7 @@ impl Server {
             disable_randomization: !options.keep_randomization,
             extended: false,
             multiprocess: false,
+            one_argument: false,
             exec_events: false,
             fork_events: false,
             vfork_events: false,
