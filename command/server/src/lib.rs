@@ -19,6 +19,7 @@ mod filters;
 pub mod fuzzing;
 mod host_io;
 pub mod options;
+mod osdata;
 mod packets;
 mod processes;
 mod relay;

@@ -26,6 +26,7 @@ const OWN_FEATURES: &[&str] = &[
     "QDisableRandomization+",
     "multiprocess+",
     "single-inf-arg+",
+    "qXfer:osdata:read+",
     "exec-events+",
     "fork-events+",
     "vfork-events+",
@@ -49,6 +50,8 @@ const STUB_FEATURES: &[&str] = &[
     "qXfer:siginfo:read+",
     "qXfer:siginfo:write+",
     "qXfer:threads:read+",
+    "binary-upload+",
+    "error-message+",
 ];
 
 /// Settings that a debugger makes once and expects to hold for the programs that it starts later.
@@ -116,6 +119,7 @@ impl Server {
             }
             _ if starts("qSupported") => self.supported(packet).await,
             _ if starts("vFile:") => self.host_io.answer(&packet[b"vFile:".len()..]),
+            _ if starts("qXfer:osdata:read:") => self.osdata.answer(packet),
             _ if starts("qAttached") => self.attached(packet),
             _ if starts("QDisableRandomization:") => flag(packet, &mut self.disable_randomization),
             _ if starts("QStartupWithShell:") => flag(packet, &mut self.shell),
@@ -300,8 +304,7 @@ impl Server {
             }
             b"" => {
                 let unknown = format!("Unknown monitor command.\n\n{HELP}");
-                let _ = client.send(output(&unknown).as_bytes()).await;
-                let _ = client.send(b"E01").await;
+                self.refuse_command(client, &unknown).await;
             }
             b"help" => {
                 let _ = client.send(output(HELP).as_bytes()).await;
@@ -329,11 +332,27 @@ impl Server {
                 }
             }
             _ => {
-                let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
-                let _ = client.send(b"E01").await;
+                let why = "There is no program, and the server itself knows only `help`, `set` and `exit`.\n";
+                self.refuse_command(client, why).await;
             }
         }
         None
+    }
+
+    /// Debuggers since GDB 15 show the text of an error; others are told before.
+    async fn refuse_command(&self, client: &mut Client, why: &str) {
+        let understood = b"error-message+";
+        let mut said = self
+            .supported
+            .iter()
+            .flat_map(|p| p.split(|&b| b == b':' || b == b';'));
+        if said.any(|feature| feature == understood) {
+            let error = format!("E.{}", one_line(why.lines().next().unwrap_or_default()));
+            let _ = client.send(error.as_bytes()).await;
+            return;
+        }
+        let _ = client.send(output(why).as_bytes()).await;
+        let _ = client.send(b"E01").await;
     }
 
     /// gdbserver's `monitor set …`: what to tell; `None`: it is nothing of the kind.
@@ -460,14 +479,15 @@ impl Server {
         let ended = target.exit.now();
         let (launched, mut exit) = (target.launched, target.exit.clone());
         self.say(&text);
-        if !detached {
-            if let Some(ending) = ended {
-                self.ended(ending);
+        match ended {
+            // Killed meanwhile: there is nothing left to let go of, and that is no failure.
+            Some(ending) if !detached => drop(self.ended(ending)),
+            _ if !detached => {
+                let _ = client.send(b"E01").await;
+                return None;
             }
-            let _ = client.send(b"E01").await;
-            return None;
+            _ => drop(self.take_front()),
         }
-        self.take_front();
         let _ = client.send(b"OK").await;
         if self.extended || !self.targets.is_empty() {
             return None;

@@ -5,6 +5,7 @@ use super::changes::Changes;
 use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
+use super::osdata::OsData;
 use super::packets::PACKET_SIZE;
 use super::target::Target;
 use std::collections::BTreeMap;
@@ -58,6 +59,7 @@ pub struct Server {
     /// The debugger has selected this one of them.
     pub selected: Option<i32>,
     pub host_io: HostIo,
+    pub osdata: OsData,
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
@@ -90,6 +92,7 @@ impl Server {
             pending_children: Vec::new(),
             selected: None,
             host_io: HostIo::new(serves_files(&options, listener)),
+            osdata: OsData::default(),
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),

@@ -31,7 +31,8 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
             ";QStartNoAckMode+;QPassSignals+;QCatchSyscalls+;QProgramSignals+;ConditionalBreakpoints+",
             ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
             ";qXfer:siginfo:read+;qXfer:siginfo:write+",
-            ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
+            ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+",
+            ";binary-upload+;error-message+"
         )
         .as_bytes(),
     );

@@ -384,6 +384,8 @@ pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
 pub struct ClientFeatures {
     pub multiprocess: bool,
     pub swbreak: bool,
+    /// It can take a description of our registers; others expect those that every x86-64 has.
+    pub descriptions: bool,
 }
 
 impl ClientFeatures {
@@ -402,5 +404,9 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
     ClientFeatures {
         multiprocess: has(b"multiprocess+"),
         swbreak: has(b"swbreak+"),
+        descriptions: list
+            .split(|b| *b == b';')
+            .filter_map(|f| f.strip_prefix(b"xmlRegisters="))
+            .any(|kinds| kinds.split(|b| *b == b',').any(|kind| kind == b"i386")),
     }
 }

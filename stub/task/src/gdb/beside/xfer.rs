@@ -45,7 +45,7 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
         b"auxv" => or_failed(procfs::read(pid, "auxv")),
         b"exec-file" => or_failed(procfs::exe(pid).ok()),
         b"siginfo" => or_failed(siginfo(session, inf)),
-        b"libraries-svr4" => Object::Data(libraries::list(inf, pid, request.annex)),
+        b"libraries-svr4" => or_failed(libraries::list(inf, pid, request.annex)),
         _ => Object::Unknown,
     }
 }
