@@ -619,6 +619,18 @@ def parameter(name):
     return gdb.parameter(name)
 
 
+def arguments():
+    """What `run` or `set args` has been given, as bytes."""
+    inferior = gdb.selected_inferior()
+    if hasattr(inferior, "arguments"):  # GDB 14
+        text = inferior.arguments or ""
+    else:
+        # gdb.parameter("args") knows of `set args` alone.
+        shown = gdb.execute("show args", False, True)
+        text = shown[shown.index('"') + 1:shown.rindex('"')]
+    return text.encode(gdb.host_charset())
+
+
 def frame_line():
     """Where the program is, as GDB shows it at a stop."""
     return re.sub(r"\A#\d+\s+", "", execute("frame").rstrip("\n"))

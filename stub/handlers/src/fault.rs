@@ -338,6 +338,7 @@ fn save_old(t: Current, list: &AccessList) -> usize {
 /// that meets several watches is several stops.
 pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
+    let mut within_call = false;
     for (n, event) in events.iter().enumerate() {
         // After the first stop the debugger may have taken the watch away, or moved the thread.
         if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(t, event)) {
@@ -345,6 +346,11 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         }
         park::end_step(t, uc);
         park(t, uc, event);
+        within_call = matches!(event, Event::Forked { .. } | Event::VforkDone);
+    }
+    // The kernel tells of these within the call, and a step from there ends where the call returns.
+    if within_call && t.stepping.load(Relaxed) && uc.gprs.rip == pc {
+        raise::step_done(t, uc);
     }
 }
 

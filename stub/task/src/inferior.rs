@@ -91,11 +91,13 @@ pub trait Inferior {
     }
 
     /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
-    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
+    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions. A `hardware`
+    /// breakpoint is taken where no memory is, and waits for code.
     fn insert_breakpoint(
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        hardware: bool,
     ) -> Result<(), Refusal>;
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
 

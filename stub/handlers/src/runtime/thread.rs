@@ -106,6 +106,9 @@ pub struct Thread {
     pub leaving: AtomicBool,
     /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
     pub adopted: AtomicBool,
+    /// A process to the kernel, a thread to debuggers: it shares our memory and nobody else's wait (clone(2) with CLONE_VM
+    /// alone, as ptrace tells it: PTRACE_EVENT_CLONE).
+    pub kin: AtomicBool,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
@@ -485,6 +488,7 @@ impl Registry {
             &t.ordered,
             &t.leaving,
             &t.adopted,
+            &t.kin,
         ] {
             flag.store(false, Relaxed);
         }

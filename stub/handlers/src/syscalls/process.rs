@@ -41,6 +41,8 @@ const CLONE_THREAD: u64 = k::CLONE_THREAD as u64;
 const CLONE_CHILD_CLEARTID: u64 = k::CLONE_CHILD_CLEARTID as u64;
 const CLONE_CHILD_SETTID: u64 = k::CLONE_CHILD_SETTID as u64;
 const CLONE_PIDFD: u64 = k::CLONE_PIDFD as u64;
+const CLONE_UNTRACED: u64 = k::CLONE_UNTRACED as u64;
+const CSIGNAL: u64 = k::CSIGNAL as u64;
 const CLONE_PARENT_SETTID: u64 = k::CLONE_PARENT_SETTID as u64;
 /// clone3 only: the child begins without handlers, the program's and ours.
 const CLONE_CLEAR_SIGHAND: u64 = k::CLONE_CLEAR_SIGHAND;
@@ -212,9 +214,17 @@ fn share(
     });
     ci.actions.set(i.actions.get());
     let vforks = flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0;
-    let followed = vforks && g().follows(follows::VFORK) && t.is_programs();
+    let followed = vforks && g().follows(follows::VFORK) && t.is_debugged();
     ci.vfork_parent.set(if followed { t.tid() } else { 0 });
     ci.spawned.set(vforks && t.is_programs());
+    let exit_signal = match nr as u32 {
+        k::__NR_clone3 => v3.exit_signal,
+        _ => flags & CSIGNAL,
+    };
+    // As the kernel chooses between its events fork, vfork, clone and none (kernel_clone).
+    let is_kin = flags & (CLONE_VFORK | CLONE_THREAD | CLONE_UNTRACED) == 0
+        && exit_signal != k::SIGCHLD.into();
+    child.kin.store(is_kin && t.is_debugged(), Relaxed);
     if flags & CLONE_SIGHAND == 0 {
         ci.actions.set(child.own_actions.copy_from(i.actions.get()));
         if clear {

@@ -77,6 +77,8 @@ pub struct Control {
     nobody_told: bool,
     /// Thread that the last stop was about.
     current: Tid,
+    /// Its number in the table: those behind it are asked first for the next one.
+    turn: u32,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
     /// Pages that the holder has asked for since, because its step met another guarded page.
@@ -125,6 +127,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         non_stop: false,
         nobody_told: true,
         current: pid,
+        turn: 0,
         holder: None,
         opened_since: Vec::new(),
         shadows: Vec::new(),
