@@ -7,7 +7,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
-use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
+use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, LOCK, Mark, Phase, SEVERAL};
 use super::plan::{FS, Group, Part, What};
 use super::registers::{named, registers};
 use crate::access::Insn;
@@ -46,6 +46,8 @@ pub struct Tables {
     /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
     pub tallies: u64,
+    /// [`super::LOCKS`] locks, and what follows them.
+    pub locks: u64,
 }
 
 /// Code for one address, and what it means.
@@ -394,6 +396,8 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
         asm.trap();
         asm.aim_short(one_page)?;
     }
+    lock(w, x, target, looks)?;
+    let asm = &mut w.asm;
     for at in (0..x.size).step_by(8) {
         asm.peek(RCX, x.a, at as u8, x.size.min(8));
         asm.save(offset_of!(Area, old) + at as usize, RCX);
@@ -406,11 +410,46 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
     asm.load(RCX, offset_of!(Area, rcx));
     asm.load(x.b, offset_of!(Area, other));
     asm.put(exec::redirected(insn, x.a)?.bytes());
-    w.mark(Phase::Saved);
+    w.mark(Phase::Locked);
     w.asm.load(x.a, offset_of!(Area, address));
     w.asm.jump_through(offset_of!(Area, entry));
     w.mark(Phase::Hit);
     Some(())
+}
+
+/// How often a trampoline tries to get a lock before it leaves the access to its handler, which may wait.
+const ATTEMPTS: usize = 4;
+
+/// Takes the lock of the page, if there is more than one thread. Exchanges change no flag.
+fn lock(w: &mut Writer, x: &Near, target: Target, looks: &mut Vec<u16>) -> Option<()> {
+    let asm = &mut w.asm;
+    asm.constant(x.b, target.tables.locks);
+    asm.peek_byte(x.b, SEVERAL);
+    let alone = asm.jrcxz();
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.ecx_from_cl();
+    const { assert!(super::LOCKS == 256, "the lowest byte of the page's number") };
+    asm.add_scaled_rcx(x.b, LOCK as u8);
+    asm.ecx(1);
+    w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    let mut got = Vec::new();
+    for n in 0..ATTEMPTS {
+        if n > 0 {
+            asm.pause();
+            asm.ecx(1);
+        }
+        asm.exchange_cl(x.b);
+        got.push(asm.jrcxz());
+    }
+    looks.push(asm.here() as u16);
+    asm.trap();
+    for from in got {
+        asm.aim_short(from)?;
+    }
+    w.mark(Phase::Locking);
+    w.asm.aim_short(alone)
 }
 
 /// An instruction as it is.

@@ -20,6 +20,7 @@ use crate::cause::Cause;
 use crate::direct_frame::{Frame, is_trap};
 use crate::fault;
 use crate::hits;
+use crate::locks::{self, Held};
 use crate::patches::{self, Idle};
 use crate::runtime::areas::area;
 use crate::runtime::events::{Events, Request};
@@ -50,12 +51,13 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         }
         return;
     }
+    let alias = area.alias.load(Relaxed);
+    let held = Held::by_body(alias);
     let gprs = &mut frame.gprs;
     gprs.rip = known.after;
-    let alias = area.alias.load(Relaxed);
     let size = (known.size as usize).min(size_of_val(&area.old));
     let Some(addr) = patches::behind_alias(alias) else {
-        return;
+        return held.give_back();
     };
     // SAFETY: the body has put that many bytes there.
     let old = unsafe { core::slice::from_raw_parts((&raw const area.old).cast::<u8>(), size) };
@@ -75,6 +77,10 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let mut events = Events::none();
     if !hits::hits(t, gprs, &cause, &mut events) {
         hits::count_false_positive(t, TargetAddr(addr));
+    }
+    match events.is_empty() {
+        true => held.give_back(),
+        false => locks::keep(t, held),
     }
     let i = t.own();
     if !events.is_empty() || i.reconsider.get() != 0 || i.new_code.get() != 0 {

@@ -21,6 +21,7 @@ use crate::cause::Cause;
 use crate::engine;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
+use crate::locks::{self, Held};
 use crate::patches;
 use crate::runs;
 use crate::runtime::debug_traps;
@@ -76,6 +77,7 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
                 repeats += 1
             }
             Step::Again => break,
+            Step::NotYet => return true,
             Step::Stopped => {
                 own_step_is_over(t, uc, pc, own);
                 return true;
@@ -107,6 +109,7 @@ pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match perform(t, uc, TargetAddr(0), false) {
         Step::Done | Step::Again => {}
+        Step::NotYet => return,
         Step::Stopped => return own_step_is_over(t, uc, pc, own),
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
@@ -167,6 +170,8 @@ enum Step {
     Done,
     /// One iteration of a string instruction; more follow.
     Again,
+    /// Another thread is at it: the instruction is to be begun anew.
+    NotYet,
     /// The thread has rested, or is on its slow way.
     Stopped,
     /// The program's own fault.
@@ -205,8 +210,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let watched = list
         .iter()
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
-    let mut saved = 0;
+    let (mut saved, mut held) = (0, Held::NONE);
     if watched {
+        held = match locks::take(t, &list) {
+            Some(held) => held,
+            None => return Step::NotYet,
+        };
         saved = save_old(t, &list);
     }
     if t.stepping.load(Relaxed) {
@@ -216,10 +225,14 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {
         Outcome::NeedSlow(_) => {
+            held.give_back();
             site.heat.store(-HOPELESS, Relaxed);
             slow(t, uc, Some(&list), fault_at, probe)
         }
-        Outcome::Fault(what) => Step::Fault(what),
+        Outcome::Fault(what) => {
+            held.give_back();
+            Step::Fault(what)
+        }
         done => {
             let mut events = Events::none();
             if !watched {
@@ -232,6 +245,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
+                match events.is_empty() {
+                    true => held.give_back(),
+                    false => locks::keep(t, held),
+                }
                 if events.is_empty()
                     && let Some(at) = guarded(&list, fault_at)
                 {
@@ -346,6 +363,7 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         park::end_step(t, uc);
         park(t, uc, event);
     }
+    locks::give_back_kept(&t);
 }
 
 fn still_wanted(t: Current, event: Event) -> bool {
@@ -482,6 +500,14 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
         }
     } else if fired.any() {
         debug_traps::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
+    }
+    if !events.is_empty() && step.kind == OwnStepKind::Slow {
+        // SAFETY: as above.
+        let list = unsafe { &*(t.scratch() as *const AccessList) };
+        // The others rest still, and hold none but for a stop of theirs.
+        if let Some(held) = locks::take(t, list) {
+            locks::keep(t, held);
+        }
     }
     request(t, uc, Request::End);
     if !events.is_empty() {

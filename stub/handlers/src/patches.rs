@@ -27,6 +27,7 @@ use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 use crate::child;
 use crate::direct_frame;
 use crate::global::{g, tables};
+use crate::locks::Held;
 use crate::rest::AtRest;
 use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, set_gs};
 use crate::runtime::frame::UContext;
@@ -210,7 +211,19 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     );
     match mark.phase {
         Phase::Before => uc.gprs.rip = part.at,
-        Phase::Saved | Phase::Closer | Phase::Counted | Phase::Tallied => {
+        Phase::Saved
+        | Phase::Closer
+        | Phase::Counted
+        | Phase::Tallied
+        | Phase::Locking
+        | Phase::Locked => {
+            let locked = match mark.phase {
+                Phase::Locking => uc.gprs.rcx as u32 == 0,
+                other => other == Phase::Locked,
+            };
+            if locked {
+                Held::by_body(*register(&mut uc.gprs, a)?).give_back();
+            }
             if mark.phase == Phase::Closer {
                 uc.gprs.r11 = area.r11.load(Relaxed);
             }

@@ -13,6 +13,7 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange
 
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
+use crate::locks::{self, Held};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 
@@ -82,7 +83,13 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
         new.chunks_exact_mut(value.len())
             .for_each(|element| element.copy_from_slice(value));
     }
-    if memory::read(dest, old) != len || memory::write(dest, new) != len {
+    let lock = match watch {
+        Some(_) => locks::take_page(dest)?,
+        None => Held::NONE,
+    };
+    let made = memory::read(dest, old) == len && memory::write(dest, new) == len;
+    lock.give_back();
+    if !made {
         return None;
     }
     match watch {

@@ -183,6 +183,7 @@ impl Table {
                 writes: 0,
                 reads: 0,
                 tallies: 0,
+                locks: 0,
             },
             distances: Vec::new(),
             refused: BTreeMap::new(),
