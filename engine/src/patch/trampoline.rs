@@ -64,8 +64,10 @@ pub struct Trampoline {
     pub other: Vec<u8>,
     /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
     pub looks: Vec<u16>,
-    /// Where each part is done, if it is checked, and its registers are back.
+    /// Where each part is done, if it is looked at, and its registers are back.
     pub after: Vec<u16>,
+    /// Where a repeated part is executed as it is.
+    pub native: Vec<u16>,
 }
 
 struct Writer {
@@ -110,6 +112,7 @@ impl Trampoline {
             other: Vec::new(),
             looks: Vec::new(),
             after: Vec::new(),
+            native: Vec::new(),
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
@@ -117,13 +120,18 @@ impl Trampoline {
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
             trampoline.parts.push(w.asm.here() as u16);
-            let (mut a, mut b, mut after) = (0, 0, 0);
+            let (mut a, mut b, mut after, mut native) = (0, 0, 0, 0);
             match &part.what {
                 What::Checked(insn) => {
                     (a, b) = registers(insn)?;
                     let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
                     after = aside.back as u16;
                     asides.push(aside);
+                }
+                What::Repeated(insn) => {
+                    (a, b) = registers(insn)?;
+                    native = repeated(&mut w, group, part, (a, b), target)?;
+                    after = w.asm.here() as u16;
                 }
                 _ => {
                     plain(&mut w, group, part, target)?;
@@ -137,6 +145,7 @@ impl Trampoline {
             trampoline.address.push(a);
             trampoline.other.push(b);
             trampoline.after.push(after);
+            trampoline.native.push(native);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
@@ -487,10 +496,40 @@ fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<(
             w.mark(Phase::Pushed);
             return Some(());
         }
-        What::Checked(_) => return None,
+        What::Checked(_) | What::Repeated(_) => return None,
     }
     w.mark(Phase::Before);
     Some(())
+}
+
+/// A string instruction, made by [`Area::entry`]; behind that it stands as it is, for who finds no guard. The
+/// offset of that.
+fn repeated(
+    w: &mut Writer,
+    group: &Group,
+    part: &Part,
+    (a, b): (u8, u8),
+    target: Target,
+) -> Option<u16> {
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
+    w.asm.save_constant(
+        offset_of!(Area, hit),
+        target.hit + target.step * u64::from(w.part),
+    );
+    restore(w, a, b);
+    w.mark(Phase::Saved);
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Before);
+    let native = w.asm.here() as u16;
+    let copy = Part {
+        what: What::Copy,
+        ..*part
+    };
+    plain(w, group, &copy, target)?;
+    Some(native)
 }
 
 fn checked(

@@ -69,23 +69,16 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         h.faults.fetch_add(1, Relaxed);
     }
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
-    let mut repeats = 0;
-    loop {
-        match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
-            Step::Done => break,
-            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
-                repeats += 1
-            }
-            Step::Again => break,
-            Step::NotYet => return true,
-            Step::Stopped => {
-                own_step_is_over(t, uc, pc, own);
-                return true;
-            }
-            Step::Fault(what) => {
-                raise_fault(t, uc, what);
-                return true;
-            }
+    match repeat(t, uc, TargetAddr(info.addr()), own, true) {
+        Step::Done | Step::Again => {}
+        Step::NotYet => return true,
+        Step::Stopped => {
+            own_step_is_over(t, uc, pc, own);
+            return true;
+        }
+        Step::Fault(what) => {
+            raise_fault(t, uc, what);
+            return true;
         }
     }
     look_again(t, uc);
@@ -107,7 +100,7 @@ fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
 /// As [`handle`] for an access that a patch has left to us, by whatever way.
 pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
-    match perform(t, uc, TargetAddr(0), false) {
+    match repeat(t, uc, TargetAddr(0), own, false) {
         Step::Done | Step::Again => {}
         Step::NotYet => return,
         Step::Stopped => return own_step_is_over(t, uc, pc, own),
@@ -118,6 +111,19 @@ pub fn again(t: Current, uc: &mut UContext) {
         raise::step_done(t, uc);
     } else {
         own_step_is_over(t, uc, pc, own);
+    }
+}
+
+/// Makes an access, and as many iterations of a string instruction as may be; `faulted` as for [`perform`].
+fn repeat(t: Current, uc: &mut UContext, fault_at: TargetAddr, own: bool, faulted: bool) -> Step {
+    let mut repeats = 0;
+    loop {
+        match perform(t, uc, fault_at, faulted && repeats == 0) {
+            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
+                repeats += 1
+            }
+            step => return step,
+        }
     }
 }
 
@@ -200,9 +206,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
     // SAFETY: nothing is kept there before `save_old`.
     let buffers = unsafe { run_buffers(t) };
-    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers) {
+    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers, runs::LEAST) {
         if run.beside && faulted {
             site.beside.fetch_add(1, Relaxed);
+        }
+        if faulted {
+            warm(t, site, fault_at);
         }
         return if run.more { Step::Again } else { Step::Done };
     }
@@ -321,7 +330,7 @@ fn warm(t: Current, site: &'static Site, at: TargetAddr) {
 
 /// # Safety
 /// Nobody uses the thread's scratch area meanwhile.
-unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
+pub unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
     const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
     // SAFETY: two pages of the thread's scratch area, and the caller's duty.
     unsafe {

@@ -171,6 +171,8 @@ pub struct Own {
     pub hot: Cell<Option<(&'static Site, u64)>>,
     /// Not 0: the access there is one of a loop that is to go on in the body of a patch.
     pub visit: Cell<u64>,
+    /// What a patch's body has come to is left to the fault's handler.
+    pub unmade: Cell<bool>,
     /// How often in a row it has not got a lock.
     pub waited: Cell<u32>,
     /// What a call has done to the mappings, for the stub's task.
@@ -532,6 +534,7 @@ impl Registry {
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),
+                unmade: Cell::new(false),
                 waited: Cell::new(0),
                 mapped: Cell::new(Mapped::default()),
                 library: LibraryState::none(),
