@@ -19,6 +19,7 @@ use super::scratch::Scratch;
 use crate::breakpoints;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
+use crate::locks;
 use crate::ours;
 use crate::rest::AtRest;
 use crate::runtime::areas;
@@ -167,6 +168,7 @@ fn share(
     flags: u64,
     clear: bool,
 ) -> Outcome {
+    locks::threads_begin();
     let Some(child) = g().threads.create(&g().actions) else {
         return Outcome::Value(ENOMEM);
     };
@@ -514,6 +516,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     }
     super::sites::remove_in_child();
     crate::patches::remove_in_child(&mut rest);
+    locks::begin_anew();
     breakpoints::remove_in_child();
     // Nobody is there to be stopped for (by a system call that is caught).
     g().debugger.store(false, SeqCst);

@@ -59,6 +59,7 @@ use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
@@ -270,6 +271,9 @@ impl Control {
                         continue;
                     }
                     self.world.stop(None);
+                    // Nobody's store comes between the hit and its report any more.
+                    let of = g().threads.iter().find(|t| t.tid() == stop.tid);
+                    of.into_iter().for_each(locks::give_back_kept);
                     self.tell(session);
                     self.running = false;
                     self.interrupt = false;
