@@ -7,7 +7,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
-use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, LOCK, Mark, Phase, SEVERAL};
+use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, LOCK, LOCKS, Mark, Phase, SEVERAL};
 use super::plan::{FS, Group, Part, What};
 use super::registers::{named, registers};
 use crate::access::Insn;
@@ -438,7 +438,7 @@ fn lock(w: &mut Writer, x: &Near, target: Target, looks: &mut Vec<u16>) -> Optio
     asm.ecx(12);
     asm.shift(x.a);
     asm.ecx_from_cl();
-    const { assert!(super::LOCKS == 256, "the lowest byte of the page's number") };
+    const { assert!(LOCKS == 256, "the lowest byte of the page's number") };
     asm.add_scaled_rcx(x.b, LOCK as u8);
     asm.ecx(1);
     w.mark(Phase::Saved);
