@@ -199,6 +199,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         comm: socket.clone().into(),
         multi: true,
         once: true,
+        ask_arguments: Some(dir.file("arguments")),
         settings,
         ..Options::default()
     };
@@ -221,6 +222,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let plugin = ulpf_plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));
+    let offer = format!(
+        "python ulpf.arguments.offer({:?})",
+        dir.file("arguments").display().to_string()
+    );
+    command.args(["-iex", &offer]);
     let beginning = beginning(&socket, path.as_deref(), greets(&gdb_options));
     let script = dir.file("begin");
     std::fs::write(&script, beginning.as_bytes())

@@ -3,6 +3,7 @@
 
 use super::client::{Client, Input};
 use super::common::Outcome;
+use super::non_stop::say_text;
 use super::packets::{error_for, is_output};
 use super::requests::output;
 use super::state::Server;
@@ -55,6 +56,10 @@ impl Server {
                     return None;
                 }
                 event = target.event() => match event {
+                    // The client takes text only as an answer to `monitor`.
+                    Event::Reply(reply) if target.non_stop && is_output(&reply) && !packet.starts_with(b"qRcmd") => {
+                        say_text(&reply);
+                    }
                     Event::Reply(reply) => {
                         if packet == b"g" && let Some(all) = ulpf_rsp::expand_runs(&reply) {
                             target.registers_len = all.len();
@@ -62,7 +67,9 @@ impl Server {
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }
-                        if !shows_errors && target.refused.takes(packet, &reply) {
+                        // (A resume in non-stop mode is not answered by a stop.)
+                        let explains = shows_errors || target.non_stop;
+                        if !explains && target.refused.takes(packet, &reply) {
                             let _ = client.send(b"OK").await;
                             return None;
                         }
@@ -81,8 +88,14 @@ impl Server {
                         }
                         return None;
                     }
-                    event @ (Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
+                    event @ (Event::Stop(_) | Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
                         target.later.push_back(event);
+                    }
+                    // The answer went with the old program; the news does not.
+                    event @ Event::Executed(_) if target.non_stop => {
+                        target.later.push_back(event);
+                        let _ = client.send(error_for(packet, b"E.The program has executed another one.")).await;
+                        return None;
                     }
                     Event::Executed(_) | Event::Replaced | Event::StubLost => {
                         let why = target.lost.clone().unwrap_or_default();

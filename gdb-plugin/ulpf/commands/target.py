@@ -5,12 +5,14 @@ import subprocess
 import tempfile
 import time
 
-from .. import facade
+from .. import arguments, facade
 from ..errors import UlpfError
 from . import UlpfCommand, plain_class
 
 # Servers that this GDB has started (kept, so that Python does not warn of them), and their folders.
 _started = []
+# What else lies in the file system until this GDB ends.
+_folders = []
 
 
 def _under_ulpf():
@@ -67,6 +69,9 @@ def _end(_event=None):
     for _server, folder in _started:
         shutil.rmtree(folder, ignore_errors=True)
     _started.clear()
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    _folders.clear()
 
 
 @plain_class
@@ -84,7 +89,12 @@ Where `ulpf gdb` has connected already, this is `run`. The program reads nothing
             file = facade.gdb.current_progspace().filename
             if not file:
                 raise UlpfError("ulpf run", "no program is chosen", "say: file PROGRAM")
-            _connect("extended-remote", _serve(["--multi", "--once"]))
+            folder = tempfile.mkdtemp(prefix="ulpf-gdb-")
+            # It goes when GDB does.
+            _folders.append(folder)
+            asked_at = os.path.join(folder, "arguments")
+            arguments.offer(asked_at)
+            _connect("extended-remote", _serve(["--multi", "--once", f"--ask-arguments={asked_at}"]))
             facade.execute(f"set remote exec-file {os.path.abspath(file)}")
         facade.run_command(f"run {argument}".strip())
 
