@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What to type instead of a plain `watch` that GDB would serve badly, or not at all."""
 
-from . import facade, settings
+from . import facade, settings, values
 
 
 def _created(breakpoint):
@@ -23,7 +23,7 @@ def _of(breakpoint):
     if kind == "software":
         return _software(breakpoint, expression)
     size = facade.evaluate(expression).type.sizeof
-    limit = facade.max_value_size()
+    limit = values.max_value_size()
     if limit is not None and size > limit:
         return (f"ulpf: GDB will never report a hit of this watch: {expression} has {size} bytes, more than its "
                 f"max-value-size ({limit}).\n"

@@ -29,10 +29,8 @@ NO_ULPF = ("start GDB as `ulpf gdb PROGRAM`, or use ulpf run, ulpf attach PID, o
 
 # How long a memory read may be that only asks whether there is any.
 _PROBE = 1
-# A value of more bytes is never made as a whole, whatever GDB's max-value-size says: a hit is shown in a line.
-_LARGEST = 1 << 16
 # Elements and levels of a value in one line; of larger arrays so many are looked at.
-_ELEMENTS, _DEPTH = 16, 3
+ELEMENTS, _DEPTH = 16, 3
 
 
 # ---- commands and values ----
@@ -176,56 +174,16 @@ def value_at(address, type):
     return gdb.Value(address).cast(type.pointer()).dereference()
 
 
-def max_value_size():
-    """Of how many bytes GDB's values may be; None: there is no limit."""
-    limit = gdb.parameter("max-value-size")
-    # (That of some versions is -1.)
-    return None if limit is None or limit < 0 else limit
-
-
-def largest_value():
-    """Of how many bytes the plugin makes values."""
-    limit = max_value_size()
-    return _LARGEST if limit is None else min(limit, _LARGEST)
-
-
-def value_of_bytes(data, type):
-    """A gdb.Value, or None if GDB has none so large.
-
-    Here the limit is to be asked about before: GDB (13) throws its error through Python's own frames, and ends.
-    """
-    size = type.sizeof
-    if size is None or not 0 < size <= min(largest_value(), len(data)):
-        return None
-    return gdb.Value(bytes(data), type)
-
-
 def shown(value):
     """A value in one line, as print shows it."""
     try:
-        return value.format_string(max_elements=_ELEMENTS, max_depth=_DEPTH)
+        return value.format_string(max_elements=ELEMENTS, max_depth=_DEPTH)
     except (gdb.error, TypeError):
         pass
     try:
         return str(value)
     except Exception as e:  # a pretty-printer's, on memory that makes no sense
         return f"<{error_text(e)}>"
-
-
-def shown_bytes(data, type, length):
-    """Bytes of an access of this length that are no value of GDB's: of an array the first elements, else
-    hexadecimal digits."""
-    if type is not None and is_array(type):
-        element = plain(type.target())
-        size = element.sizeof
-        count = min(_ELEMENTS, len(data) // size) if size else 0
-        value = value_of_bytes(data[:count * size], array_of(element, count)) if count else None
-        if value is not None:
-            return shown(value) + ("..." if count * size < length else "")
-    if len(data) == length == 8:
-        return f"{int.from_bytes(data, 'little'):#x}"
-    some = " ".join(f"{b:02x}" for b in data[:2 * _ELEMENTS])
-    return some + (f" … ({length} bytes)" if len(data[:2 * _ELEMENTS]) < length else "")
 
 
 def children(value):
@@ -568,29 +526,6 @@ def on(event, handler):
         registry.connect(guarded)
 
 
-def once(event, call):
-    """At the next event of this kind only."""
-    registry = getattr(gdb.events, event)
-
-    def heard(*_said):
-        registry.disconnect(heard)
-        call()
-    registry.connect(heard)
-
-
-def is_defined(command):
-    """Has the user a command of this name?"""
-    try:
-        execute(f"show user {command}")
-        return True
-    except gdb.error:
-        return False
-
-
-def define(command, line):
-    gdb.execute(f"define {command}\n{line}\nend", False, True)
-
-
 def access_watch():
     """What makes a gdb.Breakpoint an internal `awatch`."""
     return {"type": gdb.BP_WATCHPOINT, "wp_class": gdb.WP_ACCESS, "internal": True}
@@ -603,16 +538,6 @@ def is_watchpoint(breakpoint):
     if breakpoint.type in (gdb.BP_HARDWARE_WATCHPOINT, gdb.BP_READ_WATCHPOINT, gdb.BP_ACCESS_WATCHPOINT):
         return "hardware"
     return None
-
-
-def watched_accesses(breakpoint):
-    """Of a hardware watchpoint: r, w or rw; None of anything else."""
-    return {gdb.BP_HARDWARE_WATCHPOINT: "w", gdb.BP_READ_WATCHPOINT: "r", gdb.BP_ACCESS_WATCHPOINT: "rw"}.get(breakpoint.type)
-
-
-def later(call):
-    """When GDB is done with what it does now."""
-    gdb.post_event(call)
 
 
 def parameter(name):

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from . import facade, settings
+from . import facade, settings, values
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
@@ -62,7 +62,7 @@ def find(expression):
 def _repeated(expression):
     """`*ptr@len` of more bytes than GDB makes a value of: only the first element is asked for."""
     head, at, count = expression.rpartition("@")
-    limit = facade.max_value_size()
+    limit = values.max_value_size()
     if not at or limit is None:
         return None
     try:

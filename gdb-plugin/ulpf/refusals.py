@@ -24,11 +24,11 @@ def _created(breakpoint):
     facade.say(f"ulpf: Watchpoint {breakpoint.number} is refused, and deleted.")
     # GDB is in the middle of making it, and a script goes on before what is to be done later.
     breakpoint.enabled = False
-    facade.later(lambda: breakpoint.is_valid() and breakpoint.delete())
+    facade.gdb.post_event(lambda: breakpoint.is_valid() and breakpoint.delete())
 
 
 def _refusal(breakpoint):
-    kind = facade.watched_accesses(breakpoint)
+    kind = _accesses(breakpoint)
     if kind is None or not breakpoint.expression:
         return None
     value = facade.evaluate(_watched(breakpoint.expression))
@@ -43,6 +43,11 @@ def _watched(expression):
     """Without the option of `watch` that GDB keeps in front of it."""
     option = "-location "
     return expression[len(option):] if expression.startswith(option) else expression
+
+
+def _accesses(breakpoint):
+    """Of a hardware watchpoint: r, w or rw; None of anything else."""
+    return {facade.gdb.BP_HARDWARE_WATCHPOINT: "w", facade.gdb.BP_READ_WATCHPOINT: "r", facade.gdb.BP_ACCESS_WATCHPOINT: "rw"}.get(breakpoint.type)
 
 
 def register():

@@ -8,12 +8,35 @@ _LOADING = "print symbol-loading"
 
 def begin():
     """Called by the script that `ulpf gdb` gives to GDB."""
-    if not facade.is_defined("hook-attach"):
-        facade.define("hook-attach", "python ulpf.screen.attaches()")
+    if not _is_defined("hook-attach"):
+        _define("hook-attach", "python ulpf.screen.attaches()")
 
 
 def attaches():
     """GDB tells of each file whose symbols it reads at an `attach` over a connection; of its own it does not."""
     before = facade.parameter(_LOADING)
     facade.execute(f"set {_LOADING} off")
-    facade.once("before_prompt", lambda: facade.execute(f"set {_LOADING} {before}"))
+    _once("before_prompt", lambda: facade.execute(f"set {_LOADING} {before}"))
+
+
+def _once(event, call):
+    """At the next event of this kind only."""
+    registry = getattr(facade.gdb.events, event)
+
+    def heard(*_said):
+        registry.disconnect(heard)
+        call()
+    registry.connect(heard)
+
+
+def _is_defined(command):
+    """Has the user a command of this name?"""
+    try:
+        facade.execute(f"show user {command}")
+        return True
+    except facade.gdb.error:
+        return False
+
+
+def _define(command, line):
+    facade.gdb.execute(f"define {command}\n{line}\nend", False, True)

@@ -8,7 +8,7 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-from . import facade, foreign, places, replies, wire
+from . import facade, foreign, places, replies, values, wire
 from .errors import UlpfError
 
 _marker = None
@@ -75,7 +75,7 @@ class Hit:
         if type is None:
             return data
         if (at, length) != (self.address, len(data)):
-            if self.past or not whole or length > facade.largest_value():
+            if self.past or not whole or length > values.largest_value():
                 return data
             # A part of it was touched; the rest is as it is.
             memory = facade.read_memory(at, length)
@@ -85,7 +85,7 @@ class Hit:
             data = memory[:skip] + data + memory[skip + len(data):]
         if self.place is not None and self.place.mask:
             return (int.from_bytes(data, "little") & self.place.mask) // (self.place.mask & -self.place.mask)
-        value = facade.value_of_bytes(data, type)
+        value = values.value_of_bytes(data, type)
         return data if value is None else value
 
     def shown(self, value):
@@ -93,7 +93,7 @@ class Hit:
             return "<unknown>"
         if isinstance(value, bytes):
             _, at, type, _ = self.part()
-            return facade.shown_bytes(value, type if at == self.address else None, self.length)
+            return values.shown_bytes(value, type if at == self.address else None, self.length)
         return str(value) if isinstance(value, int) else facade.shown(value)
 
     def values(self):
