@@ -40,11 +40,11 @@ fn leads(t: &Thread) -> Option<Tid> {
     }
 }
 
-/// It is held, and nothing is on its way to it. (The parent of a vfork child hears of that one's end, however it is held.)
+/// It is held, and nothing is on its way to it. The parent of a vfork child hears of that one's end, however it is
+/// held: it waits in its call, or has come out of that and is parked before it tells.
 fn stays(t: &Thread) -> bool {
     let nr = t.orig_rax.load(Relaxed) as u32;
-    let vforks = t.state() == State::InSyscall
-        && matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3);
+    let vforks = matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3);
     t.hold.load(SeqCst) && t.rests() && !vforks && parked::event(t) != Event::VforkDone
 }
 
