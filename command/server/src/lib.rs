@@ -9,6 +9,7 @@
 //! program) is answered in `requests`. `state` is what all of them share.
 #![forbid(unsafe_code)]
 
+mod afterwards;
 mod apply;
 mod bridge;
 mod changes;
@@ -21,10 +22,13 @@ mod host_io;
 mod leaving;
 mod non_stop;
 pub mod options;
+mod osdata;
 mod packets;
 mod processes;
+mod refused;
 mod relay;
 mod requests;
+mod run;
 mod running;
 mod state;
 mod stops;
@@ -49,7 +53,7 @@ use std::time::Duration;
 use target::Target;
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
-use ulpf_inject::{Launch, StartError, Stdio};
+use ulpf_inject::{Arguments, Launch, StartError, Stdio};
 use ulpf_listen::{Connection, Listener};
 use ulpf_say::message;
 
@@ -277,7 +281,7 @@ impl Server {
         let inferior = ulpf_inferior::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
-        self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));
+        self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
         self.adopt(inferior).await;
         Ok(())
     }
@@ -295,6 +299,7 @@ impl Server {
     /// One more process; others may ask about it.
     fn enlist(&mut self, target: Target) {
         self.changes.accept(target.pid);
+        self.past = None;
         self.targets.push(target);
     }
 

@@ -72,9 +72,23 @@ pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
 
 /// `T05…` of a program that has just been executed, with the reason.
 pub fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
-    let (head, rest) = reply.split_at(reply.len().min(3));
     let reason = format!("exec:{};", ulpf_rsp::to_hex(program.as_bytes()));
+    with_reason(reply, &reason)
+}
+
+/// `T05…` with a reason, `NAME:VALUE;`.
+pub fn with_reason(reply: &[u8], reason: &str) -> Vec<u8> {
+    let (head, rest) = reply.split_at(reply.len().min(3));
     [head, reason.as_bytes(), rest].concat()
+}
+
+/// Does `QCatchSyscalls:1[;NUMBER…]` name execve(2), or all calls?
+pub fn catches_execve(packet: &[u8]) -> bool {
+    match packet.strip_prefix(b"QCatchSyscalls:1") {
+        Some(b"") => true,
+        Some(list) => list.split(|&b| b == b';').any(|nr| nr == b"3b"),
+        None => false,
+    }
 }
 
 /// GDB takes an error with a text only where it cannot be mistaken for data in hex.

@@ -5,7 +5,7 @@
 
 use super::client::{Client, Input};
 use super::common::{Outcome, Terminal};
-use super::packets::{exec_stop, is_output, resume_again, shape_stop};
+use super::packets::{catches_execve, exec_stop, is_output, resume_again, shape_stop, with_reason};
 use super::state::Server;
 use super::target::{Event, HALTED, Target};
 use super::watchdog;
@@ -257,15 +257,26 @@ impl Server {
                     let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                         continue;
                     };
-                    if !self.exec_events {
+                    let catches = self.sticky.get(&b"QCatchSyscalls"[..]);
+                    let caught = catches.is_some_and(|p| catches_execve(p));
+                    if !self.exec_events && !caught {
                         // As gdbserver: nobody is told, it goes on.
                         let _ = target.send(b"vCont;c").await;
                         continue;
                     }
                     target.running = false;
                     let stop = target.request(b"?").await.unwrap_or_default();
+                    // The call has returned, too: into the new program.
+                    let returned = caught.then(|| with_reason(&stop, "syscall_return:3b;"));
+                    let stop = match (self.exec_events, returned) {
+                        (true, returned) => {
+                            target.pending = returned;
+                            exec_stop(&stop, &program)
+                        }
+                        (false, returned) => returned.unwrap_or(stop),
+                    };
                     self.come_to_rest(number).await;
-                    let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
+                    let stop = shape_stop(stop, &self.options.disabled);
                     let _ = client.send(&stop).await;
                     return None;
                 }

@@ -4,6 +4,7 @@
 use super::changes::Changed;
 use super::common::reap_later;
 use super::packets::{exec_stop, is_output};
+use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::{self, LazyWatches};
@@ -72,6 +73,7 @@ pub struct Target {
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
     pub watches: LazyWatches,
+    pub refused: RefusedWatches,
     /// What a new stub of this program has to be told first.
     pub greeting: Vec<Vec<u8>>,
     /// A stop that was met while another process's was reported.
@@ -126,6 +128,7 @@ impl Target {
             non_stop: false,
             lost: None,
             watches: LazyWatches::default(),
+            refused: RefusedWatches::default(),
             greeting: Vec::new(),
             pending: None,
             later: VecDeque::new(),
@@ -308,6 +311,7 @@ impl Target {
         self.remains = inferior.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
+        self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.halted = false;
         self.unfollowed = None;

@@ -301,6 +301,6 @@ impl Thread {
     }
     /// The debugger hears of what it meets.
     pub fn is_debugged(&self) -> bool {
-        self.is_programs() || self.adopted.load(Relaxed)
+        self.is_programs() || self.adopted.load(Relaxed) || self.kin.load(Relaxed)
     }
 }

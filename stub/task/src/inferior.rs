@@ -91,11 +91,13 @@ pub trait Inferior {
     }
 
     /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
-    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
+    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions. A `hardware`
+    /// breakpoint is taken where no memory is, and waits for code.
     fn insert_breakpoint(
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        hardware: bool,
     ) -> Result<(), Refusal>;
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
 
@@ -155,4 +157,16 @@ pub trait Inferior {
 
     /// `monitor …`: the text of the command to `out` (what GDB prints). `false`: unknown command.
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool;
+}
+
+/// Of a watch on bytes that are no range.
+pub fn no_range(addr: u64, len: u64) -> Refusal {
+    Refusal {
+        what: alloc::format!("cannot watch {len} bytes at {addr:#x}"),
+        why: match len {
+            0 => "the range is empty".into(),
+            _ => "the range ends above the address space".into(),
+        },
+        what_to_do: "watch an object that has a size and an address".into(),
+    }
 }

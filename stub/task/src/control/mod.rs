@@ -59,6 +59,7 @@ use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
@@ -77,6 +78,8 @@ pub struct Control {
     nobody_told: bool,
     /// Thread that the last stop was about.
     current: Tid,
+    /// Its number in the table: those behind it are asked first for the next one.
+    turn: u32,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
     /// Pages that the holder has asked for since, because its step met another guarded page.
@@ -125,6 +128,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         non_stop: false,
         nobody_told: true,
         current: pid,
+        turn: 0,
         holder: None,
         opened_since: Vec::new(),
         shadows: Vec::new(),
@@ -267,6 +271,9 @@ impl Control {
                         continue;
                     }
                     self.world.stop(None);
+                    // Nobody's store comes between the hit and its report any more.
+                    let of = g().threads.iter().find(|t| t.tid() == stop.tid);
+                    of.into_iter().for_each(locks::give_back_kept);
                     self.tell(session);
                     self.running = false;
                     self.interrupt = false;

@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::{Event, Resume, Tid};
 use ulpf_stub_handlers::runtime::park::notify;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
@@ -152,6 +153,8 @@ impl Control {
         let t = self.thread(stop.tid);
         if let Some(t) = t {
             t.hold.store(!exits, SeqCst);
+            // The others go on, with its page as well.
+            locks::give_back_kept(t);
         }
         if let StopReason::Forked { child, vfork: true } = stop.reason
             && let Some(child) = g().threads.find(child)

@@ -178,25 +178,35 @@ impl Inferior for Control {
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        hardware: bool,
     ) -> Result<(), Refusal> {
         let rest = self.world.rest();
         self.sites.restore(rest, addr.0, addr.0 + 1);
         self.patches.restore(rest, addr.0, addr.0 + 1);
         let list = &mut rest.tables_mut().breakpoints;
-        if let Some(b) = list.at_mut(addr.0) {
-            b.conditions = conditions;
-            return Ok(());
-        }
-        match text::plant(addr.0) {
-            Ok(original) => {
-                list.insert(Breakpoint {
-                    addr: addr.0,
-                    original,
-                    conditions,
-                });
-                Ok(())
+        let refused = match list.at_mut(addr.0) {
+            Some(b) => {
+                b.conditions = conditions;
+                b.hardware |= hardware;
+                text::plant_again(b).is_err() && !b.hardware
             }
-            Err(_) => Err(watches::refusal(
+            None => {
+                let planted = text::plant(addr.0);
+                if planted.is_ok() || hardware {
+                    list.insert(Breakpoint {
+                        addr: addr.0,
+                        there: planted.is_ok(),
+                        original: planted.unwrap_or(0),
+                        hardware,
+                        conditions,
+                    });
+                }
+                planted.is_err() && !hardware
+            }
+        };
+        match refused {
+            false => Ok(()),
+            true => Err(watches::refusal(
                 alloc::format!("no breakpoint at {addr}"),
                 "the address cannot be written: no memory is mapped there".into(),
                 "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
@@ -209,7 +219,7 @@ impl Inferior for Control {
         let Some(b) = list.remove(addr.0) else {
             return false;
         };
-        let _ = text::restore(b.addr, b.original);
+        text::restore(&b);
         true
     }
 
@@ -298,7 +308,7 @@ impl Inferior for Control {
             return; // reported by the main loop before anything runs
         }
         self.world.goes_on();
-        for t in g().threads.iter() {
+        for t in self.in_turn() {
             let how = how(t);
             // One that was let go a moment ago may have met something already.
             if how != Resume::Hold && !has_met(t) {
@@ -383,7 +393,7 @@ impl Inferior for Control {
         }
         self.settle_shadows();
         for b in self.world.rest().tables_mut().breakpoints.drain() {
-            let _ = text::restore(b.addr, b.original);
+            text::restore(&b);
         }
         self.drop_all_watches();
         self.tell_at_once();

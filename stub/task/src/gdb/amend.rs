@@ -32,7 +32,8 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
             ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
             ";qXfer:siginfo:read+;qXfer:siginfo:write+",
             ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+",
-            ";QNonStop+;QThreadEvents+;no-resumed+"
+            ";QNonStop+;QThreadEvents+;no-resumed+",
+            ";binary-upload+;error-message+"
         )
         .as_bytes(),
     );

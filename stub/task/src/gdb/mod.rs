@@ -107,12 +107,14 @@ pub struct Client {
     /// LLDB asked for `threads:` in stop replies.
     threads_in_stop: bool,
     error_strings: bool,
+    /// LLDB up to 19 has found `x` by trying, and expects nothing before the bytes.
+    bare_reads: bool,
 }
 
 impl GdbSession {
     /// A session for the stopped program `pid`.
     pub fn new(pid: i32) -> GdbSession {
-        let layout = arch::Layout::new(arch::Components::of_this_machine());
+        let layout = arch::Layout::for_client(false);
         GdbSession {
             reader: FrameReader::default(),
             machine: None,

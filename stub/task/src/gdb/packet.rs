@@ -393,6 +393,8 @@ pub struct ClientFeatures {
     pub swbreak: bool,
     /// It takes `N`: no thread that was resumed is left.
     pub no_resumed: bool,
+    /// It can take a description of our registers; others expect those that every x86-64 has.
+    pub descriptions: bool,
 }
 
 impl ClientFeatures {
@@ -412,5 +414,9 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
         multiprocess: has(b"multiprocess+"),
         swbreak: has(b"swbreak+"),
         no_resumed: has(b"no-resumed+"),
+        descriptions: list
+            .split(|b| *b == b';')
+            .filter_map(|f| f.strip_prefix(b"xmlRegisters="))
+            .any(|kinds| kinds.split(|b| *b == b',').any(|kind| kind == b"i386")),
     }
 }

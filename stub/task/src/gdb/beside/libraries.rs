@@ -20,10 +20,8 @@ const MAX_LIBRARIES: usize = 10_000;
 const MAX_NAMESPACES: usize = 64;
 const MAX_NAME: usize = 4096;
 
-/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry.
-///
-/// `None`: the program has no place for the dynamic linker's data (it is static, or the dynamic linker itself). GDB
-/// finds the list in its own way then.
+/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry. `None`: the program that
+/// the kernel has started has no DT_DEBUG, as the dynamic linker itself (`ld.so PROGRAM`): GDB finds the list by symbols then.
 pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
     let mut x = String::from("<library-list-svr4 version=\"1.0\"");
     let mut entries = String::new();
@@ -32,7 +30,8 @@ pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
             walk(inf, from, &mut entries);
         }
         None => {
-            let mut debug = Some(r_debug(inf, pid)?);
+            let at = r_debug_location(inf, pid)?;
+            let mut debug = word(inf, at);
             for namespace in 0..MAX_NAMESPACES {
                 let Some(at) = debug.filter(|at| *at != 0) else {
                     break;
