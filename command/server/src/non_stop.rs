@@ -29,10 +29,8 @@ pub fn say_text(output: &[u8]) {
 
 /// The thread that a stop reply names, as the debugger knows it.
 fn thread_in(stop: &[u8]) -> Option<&[u8]> {
-    let fields = stop.get(3..)?.split(|b| *b == b';');
-    fields
-        .filter_map(|field| field.strip_prefix(b"thread:"))
-        .next()
+    let mut fields = stop.get(3..)?.split(|b| *b == b';');
+    fields.find_map(|field| field.strip_prefix(b"thread:"))
 }
 
 impl Server {
@@ -144,7 +142,7 @@ impl Server {
 
     /// One more thing that the debugger is to be told.
     async fn tell_stop(&mut self, client: &mut Client, number: i32, stop: Vec<u8>) {
-        self.stops.queue.push_back((number, stop));
+        self.stops.push(number, stop);
         if !self.stops.sent
             && let Some(stop) = self.first_of_queue()
         {
@@ -164,7 +162,7 @@ impl Server {
         let numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
         for number in numbers {
             for stop in self.stops_of(client, number).await {
-                self.stops.queue.push_back((number, stop));
+                self.stops.push(number, stop);
             }
         }
         self.first_of_queue().unwrap_or_else(|| b"OK".into())

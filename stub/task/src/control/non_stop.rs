@@ -18,6 +18,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::general as k;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::{Event, Resume, Tid};
@@ -38,6 +39,14 @@ fn leads(t: &Thread) -> Option<Tid> {
             .map(|t| t.vfork_parent())
             .filter(|tid| *tid != 0),
     }
+}
+
+/// It is held, and nothing is on its way to it. The parent of a vfork child hears of that one's end, however it is
+/// held: it waits in its call, or has come out of that and is parked before it tells.
+fn stays(t: &Thread) -> bool {
+    let nr = t.orig_rax.load(Relaxed) as u32;
+    let vforks = matches!(nr, k::__NR_vfork | k::__NR_clone | k::__NR_clone3);
+    t.hold.load(SeqCst) && t.rests() && !vforks && parked::event(t) != Event::VforkDone
 }
 
 impl Control {
@@ -182,7 +191,7 @@ impl Control {
         self.holder.is_none()
             && g().exec_pending.load(SeqCst) == 0
             && all.peek().is_some()
-            && all.all(|t| t.hold.load(SeqCst))
+            && all.all(stays)
     }
 
     /// Threads that were resumed have ended, and those that are left were not.
