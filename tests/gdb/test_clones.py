@@ -3,7 +3,7 @@
 import re
 import time
 
-from lib.cases import SEEN, Case, line
+from lib.cases import SEEN, Case
 
 
 class Clones(Case):
@@ -23,23 +23,21 @@ class Clones(Case):
     def test_no_thread_starves(self):
         """Two threads are at the same breakpoint whenever there is one: each of them is told of."""
         gdb = self.session("clones", "tight", options=SEEN)
-        gdb("break in_circles")
+        gdb("break *&circle")
         for _ in range(2):
-            self.assertSays(gdb("continue"), r"Breakpoint 2, in_circles")
+            self.assertSays(gdb("continue"), r"Breakpoint 2, ")
         gdb("delete")
-        where = f"clones.c:{line('clones.c', '++*turn')}"
         seen = []
         while len(seen) < 8:
             self.resume(gdb)
             time.sleep(0.1)
             gdb.interrupt()
             self.assertSays(gdb.answer(), r"SIGINT")
-            gdb(f"break {where}")
-            self.assertSays(gdb("continue"), r"hit Breakpoint \d+, in_circles")
+            gdb("break *&circle")
+            self.assertSays(gdb("continue"), r"hit Breakpoint \d+, ")
             seen.append(gdb.value("$_thread"))
             # Who goes on need not step over anything.
             gdb("delete")
             gdb(f"thread {5 - seen[-1]}")
         self.assertEqual(set(seen), {2, 3})
-        gdb("set var stop = 1")
-        self.assertExits(gdb, 0, "clones: 0")
+        self.assertSays(gdb("kill"), r"killed")

@@ -2,7 +2,7 @@
  *
  *   shared      clone(2) with CLONE_VM alone: another process to the kernel, which shares our memory
  *   bare        a thread without the library's flags: no thread-local storage, nothing cleared at its end
- *   tight       two of the library's threads that run in circles until `stop` is set */
+ *   tight       two of the library's threads that stay at one instruction for ever */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -15,8 +15,6 @@
 enum { STACK = 1 << 16 };
 volatile int counter;
 volatile int ended;
-volatile int stop;
-volatile long turns[2];
 
 __attribute__((noinline)) void ready(void)
 {
@@ -30,13 +28,10 @@ __attribute__((noinline)) int in_clone(void *by)
 	return 0;
 }
 
-static void *in_circles(void *of)
+__attribute__((noinline)) static void *in_circles(void *nothing)
 {
-	volatile long *turn = of;
-
-	while (!stop)
-		++*turn;
-	return NULL;
+	__asm__ volatile(".globl circle\ncircle: jmp circle");
+	return nothing;
 }
 
 int main(int argc, char **argv)
@@ -60,7 +55,7 @@ int main(int argc, char **argv)
 		status = 0;
 	} else if (strcmp(how, "tight") == 0) {
 		for (int i = 0; i < 2; i++)
-			pthread_create(&threads[i], NULL, in_circles, (void *)&turns[i]);
+			pthread_create(&threads[i], NULL, in_circles, NULL);
 		for (int i = 0; i < 2; i++)
 			pthread_join(threads[i], NULL);
 		status = 0;
