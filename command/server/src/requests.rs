@@ -1,6 +1,7 @@
 //! What each packet means to the server.
 #![forbid(unsafe_code)]
 
+use super::afterwards;
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::filters;
@@ -41,6 +42,9 @@ const STUB_FEATURES: &[&str] = &[
     "QPassSignals+",
     "QCatchSyscalls+",
     "QProgramSignals+",
+    "QNonStop+",
+    "QThreadEvents+",
+    "no-resumed+",
     "ConditionalBreakpoints+",
     "augmented-libraries-svr4-read+",
     "qXfer:features:read+",
@@ -86,6 +90,10 @@ impl Server {
             let _ = client.send(TOO_LONG).await;
             return None;
         }
+        if let Some(reply) = self.non_stop(client, packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
         match self.address(client, packet).await {
             Addressed::Serve => {}
             Addressed::Reply(reply) => {
@@ -97,7 +105,9 @@ impl Server {
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
             // A forked child comes without the watches that the debugger takes away from it.
             let came_without = target.inherits && watches::removes(packet);
-            if target.watches.settles(packet) || came_without {
+            // In non-stop mode the program may run already.
+            let settles = !target.non_stop && target.watches.settles(packet);
+            if settles || target.refused.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
@@ -151,6 +161,10 @@ impl Server {
             _ if self.is_disabled(packet) => Vec::new(),
             _ if !self.targets.is_empty() => {
                 if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
+                    if let Some(stop) = self.holds(client).await {
+                        let _ = client.send(&stop).await;
+                        return None;
+                    }
                     return self.resume(client, packet).await;
                 }
                 let outcome = self.relay(client, packet).await;
@@ -331,9 +345,20 @@ impl Server {
                     }
                 }
             }
-            _ => {
-                let why = "There is no program, and the server itself knows only `help`, `set` and `exit`.\n";
-                self.refuse_command(client, why).await;
+            command => {
+                let past = self.past.as_ref();
+                let text = std::str::from_utf8(command).ok();
+                let answer = past.zip(text).and_then(|(a, t)| afterwards::answer(a, t));
+                let Some(answer) = answer else {
+                    let why = "There is no program, and the server itself knows only `help`, `set` and `exit`.\n";
+                    self.refuse_command(client, why).await;
+                    return None;
+                };
+                // Each packet has to fit, in hex and with its first letter.
+                for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
+                    let _ = client.send(output(part).as_bytes()).await;
+                }
+                let _ = client.send(b"OK").await;
             }
         }
         None
@@ -394,6 +419,7 @@ impl Server {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {
+            Ok(()) if self.stops.on => self.attached_running().await,
             Ok(()) => self.first_stop().await,
             Err(error) => {
                 report(&error, "ulpf server: ");
@@ -418,7 +444,9 @@ impl Server {
             // 42000 is what GDB calls the process while it has not learnt its number.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
-                self.take_front();
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
                 b"OK".into()
             }
             _ => b"E01".into(),
@@ -435,6 +463,7 @@ impl Server {
         }
         while let Some(mut target) = self.take_front() {
             target.kill().await;
+            self.stops.forget(target.number);
         }
     }
 
@@ -486,7 +515,11 @@ impl Server {
                 let _ = client.send(b"E01").await;
                 return None;
             }
-            _ => drop(self.take_front()),
+            _ => {
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
+            }
         }
         let _ = client.send(b"OK").await;
         if self.extended || !self.targets.is_empty() {
@@ -515,8 +548,21 @@ fn flag(packet: &[u8], value: &mut bool) -> Vec<u8> {
     b"OK".into()
 }
 
-fn output(text: &str) -> String {
+pub(super) fn output(text: &str) -> String {
     format!("O{}", ulpf_rsp::to_hex(lines(text).as_bytes()))
+}
+
+/// A text in parts of at most so many bytes, or of one character.
+fn parts(mut text: &str, most: usize) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (part, rest) = text.split_at(end);
+        text = rest;
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 /// Reply texts end at the packet's end and may not contain its special characters.

@@ -18,11 +18,14 @@ use ulpf_host::{foreground, process};
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_say::message;
 
-/// The next event of any process that runs: the process's number, and what it is.
-async fn event_of(targets: &mut [Target]) -> (i32, Event) {
+/// The next event of any such process: its number, and what it is. Safe to cancel.
+pub(super) async fn event_of(
+    targets: &mut [Target],
+    which: impl Fn(&Target) -> bool,
+) -> (i32, Event) {
     let mut all: Vec<_> = targets
         .iter_mut()
-        .filter(|t| t.running)
+        .filter(|t| which(t))
         .map(|t| {
             let number = t.number;
             Box::pin(async move { (number, t.event().await) })
@@ -142,6 +145,11 @@ impl Server {
         false
     }
 
+    fn others_run(&self, number: i32) -> bool {
+        let others = |t: &Target| t.running && t.number != number;
+        self.targets.iter().any(others)
+    }
+
     /// Until a process stops or ends.
     async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
         // When an interrupt that was asked for is overdue.
@@ -161,7 +169,7 @@ impl Server {
                     }
                     continue;
                 }
-                event = event_of(&mut self.targets) => event,
+                event = event_of(&mut self.targets, |t| t.running) => event,
                 change = self.changes.next() => {
                     self.asked(change, overdue.is_some()).await;
                     continue;
@@ -190,6 +198,12 @@ impl Server {
                     self.release_children().await;
                     if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
                         let _ = target.send(b"vCont;c").await;
+                    }
+                }
+                // Threads of another process still run.
+                Event::Reply(reply) if reply == b"N" && self.others_run(number) => {
+                    if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                        target.running = false;
                     }
                 }
                 Event::Reply(mut reply) => {
@@ -223,6 +237,8 @@ impl Server {
                         .await;
                     return None;
                 }
+                // Of a non-stop mode that is over.
+                Event::Stop(_) => {}
                 Event::Notification(text) => drop(client.notify(&text).await),
                 event @ (Event::ChildExecuted(_)
                 | Event::ChildEnded(..)
@@ -305,12 +321,8 @@ impl Server {
 
     /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
     async fn child_executed(&mut self, client: &mut Client, inferior: Inferior) -> bool {
-        let greeting = self.greeting();
         let mut target = Target::new(inferior);
-        for packet in &greeting {
-            let _ = target.request(packet).await;
-        }
-        target.greeting = greeting;
+        self.greet(&mut target).await;
         let number = target.number;
         if !self.exec_events {
             let _ = target.send(b"vCont;c").await;

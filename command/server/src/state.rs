@@ -7,10 +7,12 @@ use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
 use super::osdata::OsData;
 use super::packets::PACKET_SIZE;
+use super::stops::Stops;
 use super::target::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use ulpf_area::shared::SharedArea;
 use ulpf_host::foreground;
 use ulpf_host::foreign::numbers::{Process, RelationError};
 use ulpf_inferior::Ending;
@@ -54,6 +56,8 @@ pub struct Server {
     pub packet_size: usize,
     /// The first one is the one that packets are for (see [`processes`]).
     pub targets: Vec<Target>,
+    /// Of the last process that there was, until there is another.
+    pub past: Option<SharedArea>,
     /// Forked children that the debugger has heard of and has not decided about.
     pub pending_children: Vec<PendingChild>,
     /// The debugger has selected this one of them.
@@ -63,6 +67,8 @@ pub struct Server {
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    /// Non-stop mode.
+    pub stops: Stops,
 }
 
 impl Server {
@@ -89,6 +95,7 @@ impl Server {
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
             targets: Vec::new(),
+            past: None,
             pending_children: Vec::new(),
             selected: None,
             host_io: HostIo::new(serves_files(&options, listener)),
@@ -96,6 +103,7 @@ impl Server {
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            stops: Stops::default(),
             options,
         }
     }
@@ -151,7 +159,18 @@ impl Server {
 
     /// The process that packets are for; another one comes to the front.
     pub fn take_front(&mut self) -> Option<Target> {
-        (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))
+        let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
+        self.past = Some(front.shared().clone());
+        Some(front)
+    }
+
+    /// Tells a new stub what it has to know first.
+    pub async fn greet(&self, target: &mut Target) {
+        target.greeting = self.greeting();
+        for packet in target.greeting.clone() {
+            let _ = target.request(&packet).await;
+        }
+        target.non_stop = self.stops.on;
     }
 
     /// What a stub is told before anything else: that we follow its program, and what the debugger has

@@ -19,6 +19,7 @@ use super::scratch::Scratch;
 use crate::breakpoints;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
+use crate::locks;
 use crate::ours;
 use crate::rest::AtRest;
 use crate::runtime::areas;
@@ -167,6 +168,7 @@ fn share(
     flags: u64,
     clear: bool,
 ) -> Outcome {
+    locks::threads_begin();
     let Some(child) = g().threads.create(&g().actions) else {
         return Outcome::Value(ENOMEM);
     };
@@ -338,7 +340,14 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     let parent = t.own().vfork_parent.get();
     if parent != 0 {
         park(t, uc, Event::Vforked { parent });
+    } else if tells_of_itself(t) {
+        park(t, uc, Event::Created);
     }
+}
+
+/// The debugger wants to hear of the thread's beginning and end.
+fn tells_of_itself(t: Current) -> bool {
+    g().thread_events.load(SeqCst) && g().debugger.load(Relaxed) && t.is_debugged()
 }
 
 /// Sends all system calls of the calling thread here, except our own.
@@ -507,6 +516,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     }
     super::sites::remove_in_child();
     crate::patches::remove_in_child(&mut rest);
+    locks::begin_anew();
     breakpoints::remove_in_child();
     // Nobody is there to be stopped for (by a system call that is caught).
     g().debugger.store(false, SeqCst);
@@ -523,13 +533,16 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
 }
 
 pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
+    if tells_of_itself(t) {
+        let status = a[0] as i32 & 0xff;
+        park(t, uc, Event::Exits { status });
+    }
     let clear = t.own().clear_tid.get();
     if clear != 0 {
         // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
         // SAFETY: registers an address of the program's own choice, or the alias of that memory.
         let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
     }
-    let _ = uc;
     robust::exit(t);
     t.robust.store(0, Relaxed);
     t.set_state(State::Dead);

@@ -21,23 +21,29 @@ use ulpf_stub_tables::breakpoints::Breakpoint;
 use super::parked::{self, Parked, has_met};
 use super::{Control, follow, monitor, out_of_band, pause, reader, text, watches, world};
 use crate::files;
-use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
+use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, Tid};
 
 impl Control {
     /// The frame of a thread, which rests.
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
+        if self.non_stop && !t.rests() {
+            self.world.rest();
+        }
         // A thread that leaves a system call while the world rests is between two states for a moment.
         let mut rounds = 0;
         while !t.rests() && rounds < 1000 {
             pause::sleep();
             rounds += 1;
         }
+        if let Some(mut parked) = Parked::of(t) {
+            return Some((t, parked.frame()?));
+        }
         Some((t, parked::frame(t, self.world.rest())?))
     }
 
     /// Writes changed registers of threads that rest in a system call.
-    fn settle_shadows(&mut self) {
+    pub(super) fn settle_shadows(&mut self) {
         for (tid, was, shown) in core::mem::take(&mut self.shadows) {
             if was == shown {
                 continue;
@@ -55,7 +61,7 @@ impl Control {
 
     /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
     /// takes it out to step a thread over it that has just arrived at it.
-    fn forget_stale_breakpoint(&self, t: &'static Thread) {
+    pub(super) fn forget_stale_breakpoint(&self, t: &'static Thread) {
         if let Some(parked) = Parked::of(t)
             && parked::event(t) == Event::Breakpoint
             && g().breakpoint_at(parked.pc()).is_none()
@@ -88,7 +94,7 @@ impl Inferior for Control {
             now.rflags &= !eflags::TF;
         }
         if t.orig_rax.load(Relaxed) < 0 {
-            return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
+            return self.frame(tid).map(|(_, c)| &mut c.gprs);
         }
         let at = match self.shadows.iter().position(|s| s.0 == tid) {
             Some(n) => n,
@@ -131,6 +137,9 @@ impl Inferior for Control {
 
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
         let t = self.thread(tid)?;
+        if let Some(mut parked) = Parked::of(t) {
+            return Some(parked.siginfo());
+        }
         parked::siginfo(t, self.world.rest())
     }
 
@@ -219,6 +228,10 @@ impl Inferior for Control {
             self.out_of_band.understood = true;
             return Ok(());
         }
+        if self.non_stop {
+            // In force when it goes on.
+            self.world.rest();
+        }
         self.stage_watch(range, kind)
     }
 
@@ -227,12 +240,18 @@ impl Inferior for Control {
             self.out_of_band.understood = false;
             return true;
         }
+        if self.non_stop {
+            self.world.rest();
+        }
         let own = |id| !g().is_out_of_band(id);
         self.staged.remove_one(range, kind, own).is_some()
     }
 
     fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
         use ulpf_stub_handlers::syscalls::{catch, sites};
+        if self.non_stop {
+            self.world.rest();
+        }
         // A patched site would make the call without a word.
         match (on, catch::active()) {
             (true, false) => {
@@ -258,7 +277,7 @@ impl Inferior for Control {
         self.settle_shadows();
         self.commit_watches();
         self.world.rest().guards().resumed();
-        self.running = true;
+        (self.running, self.nobody_told) = (true, false);
         for t in g().threads.iter() {
             t.ordered.store(true, SeqCst);
         }
@@ -302,6 +321,37 @@ impl Inferior for Control {
     fn interrupt(&mut self) {
         self.interrupt = true;
         notify();
+    }
+
+    fn set_non_stop(&mut self, on: bool) {
+        match on {
+            true => self.begin_non_stop(),
+            false => self.end_non_stop(),
+        }
+    }
+
+    fn is_stopped(&self, tid: Tid) -> bool {
+        self.is_held(tid)
+    }
+
+    fn resume_some(&mut self, how: &dyn Fn(Tid) -> Option<Resume>) {
+        self.let_some_go(how);
+    }
+
+    fn stop_some(&mut self, which: &dyn Fn(Tid) -> bool) -> Vec<Tid> {
+        self.hold_some(which)
+    }
+
+    fn report_again(&mut self, stop: Stop) {
+        self.keep_event(stop);
+    }
+
+    fn set_thread_events(&mut self, on: bool) {
+        g().thread_events.store(on, SeqCst);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.holder.is_some()
     }
 
     fn follow(&mut self, what: &[u8]) {
@@ -371,6 +421,10 @@ impl Inferior for Control {
     }
 
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
+        if self.non_stop {
+            // Whatever it changes, nobody is in the middle of it.
+            self.world.rest();
+        }
         monitor::run(self, command, out)
     }
 }

@@ -85,6 +85,8 @@ impl Control {
                     });
                 }
                 Event::VforkDone => StopReason::VforkDone,
+                Event::Created => StopReason::Created,
+                Event::Exits { status } => StopReason::Exits { status },
             };
             if !t.is_debugged() {
                 // A vfork child shares our memory, not our debugger.
@@ -104,6 +106,9 @@ impl Control {
                 tid: t.tid(),
                 reason,
             });
+        }
+        if self.interrupt && self.non_stop {
+            return self.interrupted_thread();
         }
         if self.interrupt {
             self.world.stop(None);

@@ -9,8 +9,7 @@
 
 use super::Served;
 use crate::gdb::{GdbSession, amend, packet};
-use crate::inferior::{Inferior, Refusal};
-use alloc::format;
+use crate::inferior::{Inferior, Refusal, no_range};
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
@@ -72,15 +71,4 @@ fn watch(
         return Some(inf.insert_watch(range, kind));
     }
     inf.remove_watch(range, kind).then_some(Ok(()))
-}
-
-fn no_range(addr: u64, len: u64) -> Refusal {
-    Refusal {
-        what: format!("cannot watch {len} bytes at {addr:#x}"),
-        why: match len {
-            0 => "the range is empty".into(),
-            _ => "the range ends above the address space".into(),
-        },
-        what_to_do: "watch an object that has a size and an address".into(),
-    }
 }

@@ -80,8 +80,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
         b"qGetTLSAddr" => thread_local(inf, session.debuggee.pid, rest),
         b"qAttached" => Served::text("1"),
         // The server's, and harmless here. With qSymbol we need no symbols.
-        b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::Ok,
-        b"QNonStop" => Served::ok_or_error(rest == b"0"),
+        b"QStartNoAckMode" | b"qSymbol" | b"QProgramSignals" => Served::Ok,
         b"QPassSignals" => match packet::number_list(rest) {
             Some(list) => {
                 let mask = list
