@@ -1,9 +1,8 @@
-"""Tasks that the C library knows nothing of are threads; and of several threads each has its turn."""
+"""Tasks that the C library knows nothing of are threads."""
 
 import re
-import time
 
-from lib.cases import SEEN, Case, line
+from lib.cases import Case
 
 
 class Clones(Case):
@@ -19,27 +18,3 @@ class Clones(Case):
                 self.assertChange(gdb("continue"), 3, "counter", 0, 5)
                 gdb("delete")
                 self.assertExits(gdb, 0, "clones: 5, status 0")
-
-    def test_no_thread_starves(self):
-        """Two threads are at the same breakpoint whenever there is one: each of them is told of."""
-        gdb = self.session("clones", "tight", options=SEEN)
-        gdb("break in_circles")
-        for _ in range(2):
-            self.assertSays(gdb("continue"), r"Breakpoint 2, in_circles")
-        gdb("delete")
-        where = f"clones.c:{line('clones.c', '++*turn')}"
-        seen = []
-        while len(seen) < 8:
-            self.resume(gdb)
-            time.sleep(0.1)
-            gdb.interrupt()
-            self.assertSays(gdb.answer(), r"SIGINT")
-            gdb(f"break {where}")
-            self.assertSays(gdb("continue"), r"hit Breakpoint \d+, in_circles")
-            seen.append(gdb.value("$_thread"))
-            # Who goes on need not step over anything.
-            gdb("delete")
-            gdb(f"thread {5 - seen[-1]}")
-        self.assertEqual(set(seen), {2, 3})
-        gdb("set var stop = 1")
-        self.assertExits(gdb, 0, "clones: 0")

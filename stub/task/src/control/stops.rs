@@ -20,8 +20,8 @@ impl Control {
             && g().threads.iter().any(|t| t.is_debugged() && has_met(t))
     }
 
-    /// All threads, those behind the one that was reported last first: in this order they are let go and asked, so that none
-    /// is always overtaken by another one.
+    /// All threads, those behind the one that was reported last first: in this order they are let go and asked. (Who is
+    /// let go first need not be the first to meet something.)
     pub(super) fn in_turn(&self) -> impl Iterator<Item = &'static Thread> + use<> {
         let turn = self.turn;
         let is_next = move |t: &&'static Thread| t.index.load(Relaxed) > turn;
