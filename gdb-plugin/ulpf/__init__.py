@@ -101,11 +101,12 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, session, settings
+    from . import advice, commands, facade, ide, own, session, settings
 
     settings.register()
     commands.register()
     session.register()
+    own.register()
     advice.register()
     ide.register()
     # `python ulpf.watch(…)` needs no import.

@@ -37,8 +37,9 @@ class Unsupported(Exception):
     """GDB has used an instruction that the stub does not know."""
 
 
-def assemble(listing, variables):
-    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's."""
+def assemble(listing, variables, base=0):
+    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's. `base`: how much code stands
+    before them."""
     code = bytearray()
     for line in listing.splitlines():
         match = _LINE.match(line)
@@ -55,6 +56,8 @@ def assemble(listing, variables):
             value = int(argument)
             if name == "getv":
                 value = variables.get(value, value)
+            if name in ("goto", "if_goto"):
+                value += base
             code += (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")
     if not code:
         raise Unsupported("an empty listing")
