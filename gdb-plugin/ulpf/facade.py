@@ -42,6 +42,17 @@ def run_command(command, from_tty=False):
     gdb.execute(command, from_tty)
 
 
+def later(command):
+    """A GDB command, when GDB has done what it is doing now."""
+    def run():
+        try:
+            gdb.execute(command)
+        except gdb.error as e:
+            say(error_text(e))
+
+    gdb.post_event(run)
+
+
 def say(text=""):
     gdb.write(foreign.lines(text) + "\n")
 

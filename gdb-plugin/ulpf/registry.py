@@ -32,6 +32,8 @@ class Watch:
     # Can it be found again when the program is started anew?
     static: bool = False
     words: str = ""
+    # What GDB does when it has stopped for it.
+    commands: list = field(default_factory=list)
     # What had been counted before it was armed the last time.
     before: dict = field(default_factory=dict)
 
