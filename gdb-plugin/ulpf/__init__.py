@@ -101,16 +101,18 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, own, session, settings
+    from . import advice, arguments, commands, facade, ide, non_stop, own, refusals, screen, session, settings
 
     settings.register()
     commands.register()
     session.register()
     own.register()
     advice.register()
+    refusals.register()
+    non_stop.register()
     ide.register()
     # `python ulpf.watch(…)` needs no import.
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert facade.gdb is not None
+    assert facade.gdb is not None and arguments.offer and screen.begin

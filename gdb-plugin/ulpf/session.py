@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Watches through the life of programs: started, started again, executing another, gone."""
 
-from . import facade, heap, history, own, settings, stops, wire
+from . import facade, heap, history, own, scope, settings, stops, wire
 from .errors import UlpfError
 from .registry import Elsewhere, watches
 
@@ -30,9 +30,9 @@ def _begun(at_last):
     if not watches.all or watches.elsewhere():
         return
     if wire.ask("about").session != watches.session:
-        _lost[:] = watches.again()
+        _lost[:] = watches.again(at_last)
     else:
-        _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch))]
+        _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch, at_last))]
     if at_last:
         for watch, why in _lost:
             facade.say(f"ulpf: watch {watch.number} ({watch.name}) is not set again: {why}.")
@@ -46,8 +46,9 @@ def expect_another():
     places = [name for name in _PLACES if facade.is_location(name)]
     if not places:  # a stripped program
         entry = facade.entry_point()
-        places = [f"*{entry:#x}"] if entry else []
-    _begins.extend(_Begin(where, internal=True) for where in places)
+        places = [f"*{entry}"] if entry else []
+    with facade.own_language():
+        _begins.extend(_Begin(where, internal=True) for where in places)
 
 
 def _stopped(event):
@@ -65,9 +66,10 @@ def _exited(event):
     gone = getattr(event, "inferior", None)
     if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in facade.pids():
         return  # a forked child
+    watches.over()
     stops.rest()
     heap.rest()
-    watches.forget("the program is gone")
+    scope.rest()
 
 
 def register():

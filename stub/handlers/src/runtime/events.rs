@@ -62,6 +62,12 @@ pub enum Event {
     VforkDone,
     /// The program is about to end: what was decided here (`Global::decides`) is told before.
     Ends,
+    /// The thread is new and has not run yet (`Global::thread_events`).
+    Created,
+    /// The thread is about to end, with this status (`Global::thread_events`).
+    Exits {
+        status: i32,
+    },
 }
 
 /// What one instruction or system call is to be reported for, one stop after the other.
@@ -98,7 +104,7 @@ impl Events {
         all
     }
     /// Takes the first one.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn take_first(&mut self) -> Option<Event> {
         let first = self.iter().next()?;
         self.retain_after(1, |_| true);
         Some(first)

@@ -176,7 +176,8 @@ impl Control {
             self.drop_conditions();
         }
         let c = &mut self.conditions;
-        let decides = !c.list.is_empty() && !steps;
+        // (Where one thread stops alone, the others change what would have to be settled.)
+        let decides = !c.list.is_empty() && !steps && !self.non_stop;
         g().decides.store(decides, SeqCst);
         if !decides || !c.look {
             return true;

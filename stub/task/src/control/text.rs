@@ -14,6 +14,7 @@ use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
 use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
+use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
 
 static MEM: AtomicI32 = AtomicI32::new(-1);
 
@@ -118,10 +119,11 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     if let Some(got) = buf.get_mut(..total) {
         patches::hide(addr, got);
     }
-    for b in g().breakpoints() {
+    for b in g().breakpoints().iter().filter(|b| b.there) {
         if b.addr >= addr
             && b.addr < end
             && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
+            && *slot == INT3
         {
             *slot = b.original;
         }
@@ -132,6 +134,10 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
 /// Writes; bytes under breakpoints become their new originals.
 pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
     let mut result = Ok(());
+    let end = addr.saturating_add(data.len() as u64);
+    for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        b.there = b.there && is_planted(b.addr);
+    }
     pages(addr, data.len(), |at, r| {
         if let Some(d) = data.get(r) {
             result = write_raw(at, d);
@@ -139,14 +145,50 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
         result.is_ok()
     });
     result?;
-    let end = addr.saturating_add(data.len() as u64);
     for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        if !b.there {
+            continue;
+        }
         if let Some(v) = data.get((b.addr - addr) as usize) {
             b.original = *v;
         }
-        write_raw(b.addr, &[0xcc])?;
+        write_raw(b.addr, &[INT3])?;
     }
     Ok(())
+}
+
+fn is_planted(addr: u64) -> bool {
+    let mut byte = [0u8];
+    read_raw(addr, &mut byte) == 1 && byte == [INT3]
+}
+
+/// Makes sure that a breakpoint's int3 is where the debugger believes it: it has gone if the memory was replaced.
+pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
+    if !b.there || !is_planted(b.addr) {
+        b.there = false;
+        b.original = plant(b.addr)?;
+        b.there = true;
+    }
+    Ok(())
+}
+
+/// Hardware breakpoints that wait for code: there was none, or it has gone.
+pub fn plant_waiting(rest: &mut AtRest) {
+    let waits = |b: &&mut Breakpoint| b.hardware && !(b.there && is_planted(b.addr));
+    let list = &mut rest.tables_mut().breakpoints;
+    if !list.iter_mut().any(|b| waits(&b)) {
+        return;
+    }
+    let Ok(maps) = Snapshot::read() else {
+        return; // at the next look, then
+    };
+    for b in list.iter_mut().filter(waits) {
+        let is_code = maps.at(b.addr).is_some_and(|v| v.prot & PROT_EXEC != 0);
+        // What cannot be written to goes on waiting.
+        if is_code && plant_again(b).is_err() {
+            b.there = false;
+        }
+    }
 }
 
 /// Puts an int3 at `addr`; the byte that stood there.
@@ -155,10 +197,11 @@ pub fn plant(addr: u64) -> Result<u8, Errno> {
     if read_raw(addr, &mut old) != 1 {
         return Err(Errno(14));
     }
-    write_raw(addr, &[0xcc])?;
+    write_raw(addr, &[INT3])?;
     Ok(old[0])
 }
 
-pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
-    write_raw(addr, &[original])
+/// Takes the int3 out, if it is still there. `false`: the memory is another.
+pub fn restore(b: &Breakpoint) -> bool {
+    b.there && is_planted(b.addr) && write_raw(b.addr, &[b.original]).is_ok()
 }
