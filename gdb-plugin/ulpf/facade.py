@@ -47,17 +47,6 @@ def run_command(command, from_tty=False):
     gdb.execute(command, from_tty)
 
 
-def later(command):
-    """A GDB command, when GDB has done what it is doing now."""
-    def run():
-        try:
-            gdb.execute(command)
-        except gdb.error as e:
-            say(error_text(e))
-
-    gdb.post_event(run)
-
-
 def after(prefix, name, command):
     """From now on this command follows whenever `PREFIX NAME` has been carried out."""
     gdb.execute(f"define {prefix} hookpost-{name}\n{command}\nend", False, True)

@@ -217,4 +217,13 @@ def _show_rest():
             hit.watch.callback(hit)
         for command in hit.watch.commands:
             if command != "silent":
-                facade.later(command)
+                facade.later(lambda command=command: _run(command))
+
+
+def _run(command):
+    try:
+        facade.run_command(command)
+    except Exception as e:
+        if not facade.gdb_error(e):
+            raise
+        facade.say(facade.error_text(e))

@@ -134,4 +134,4 @@ def hook():
 def soon_after(command):
     """What follows `delete` GDB does not run at its prompt; what goes before it, it does."""
     if watches.all and any(b.visible for b in gdb.breakpoints()):
-        gdb.post_event(lambda: after(command))
+        facade.later(lambda: after(command))
