@@ -101,11 +101,12 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, arguments, commands, facade, ide, non_stop, refusals, screen, session, settings
+    from . import advice, arguments, commands, facade, ide, non_stop, own, refusals, screen, session, settings
 
     settings.register()
     commands.register()
     session.register()
+    own.register()
     advice.register()
     refusals.register()
     non_stop.register()

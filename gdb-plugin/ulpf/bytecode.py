@@ -37,9 +37,9 @@ class Unsupported(Exception):
     """GDB has used an instruction that the stub does not know."""
 
 
-def assemble(listing, variables, behind=None):
+def assemble(listing, variables, behind=None, base=0):
     """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's, and `behind` says what
-    follows where one of the stub's is taken."""
+    follows where one of the stub's is taken. `base`: how much code stands before all of it."""
     taken = []
     length = 0
     for line in listing.splitlines():
@@ -69,7 +69,7 @@ def assemble(listing, variables, behind=None):
     code = bytearray()
     for _, name, opcode, size, value, more in taken:
         if name in ("goto", "if_goto"):
-            value = places[value]
+            value = places[value] + base
         code.append(opcode)
         if size:
             code += (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")

@@ -22,6 +22,33 @@ def hits(most, numbers=()):
     return found, since
 
 
+# When the youngest hit that `since_then` has shown was.
+_shown = 0.0
+# So many of them are shown at once.
+_MOST_SHOWN = 20
+
+
+def since_then():
+    """Lines: what watches that log have recorded since this was asked the last time."""
+    global _shown
+    from .registry import watches
+
+    if not any(watch.spec.log for watch in watches.all.values()):
+        return
+    _, records = wire.log(10 * _MOST_SHOWN)
+    if records and records[-1].time < _shown:
+        _shown = 0.0  # another program's clock
+    young = [hit for hit in map(hit_of, records) if hit.time > _shown and hit.watch is not None and hit.watch.spec.log]
+    if not young:
+        return
+    _shown = young[-1].time
+    if len(young) > _MOST_SHOWN:
+        yield f"{len(young) - _MOST_SHOWN} or more hits before these: ulpf log show"
+    for hit in young[-_MOST_SHOWN:]:
+        yield line(hit, f"{hit.time:11.6f}")
+        yield from frames(hit)
+
+
 def last(expression, most):
     """The place of an expression, the last writes to it (the youngest first), and the stub's whole answer."""
     found = places.find(expression)

@@ -34,6 +34,8 @@ class Watch:
     # Of a local: where its scope begins (scope.Home).
     scope: Any = None
     words: str = ""
+    # What GDB does when it has stopped for it.
+    commands: list = field(default_factory=list)
     # What had been counted before it was armed the last time.
     before: dict = field(default_factory=dict)
     # What it counted in the end nobody was told.

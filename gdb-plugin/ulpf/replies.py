@@ -320,3 +320,32 @@ def placement(object):
 def backend(object):
     return Backend(_get(object, "backend", str), _get(object, "name", str, None), _get(object, "why", str),
                    _get(object, "what_to_do", str, None))
+
+
+# ---- what GDB has not heard of ----
+
+
+@dataclass(frozen=True)
+class Settled:
+    address: int
+    length: int
+    kind: str
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Settle:
+    of: list
+    look: bool
+
+
+def settle(object):
+    of = [_settled(one) for one in _get(object, "settle", list)]
+    return Settle(of, _get(object, "look", bool))
+
+
+def _settled(object):
+    kind = _get(object, "kind", str)
+    if kind not in ("r", "w", "rw"):
+        raise ValueError(f"{kind} is no kind of access")
+    return Settled(_count(object, "start"), _count(object, "len"), kind, _count(object, "skipped"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Watches through the life of programs: started, started again, executing another, gone."""
 
-from . import facade, heap, scope, stops, wire
+from . import facade, heap, history, own, scope, settings, stops, wire
 from .errors import UlpfError
 from .registry import Elsewhere, watches
 
@@ -18,6 +18,7 @@ class _Begin(facade.Breakpoint):
     """Where a program begins: if it is not the one that the watches were set in, they are set anew."""
 
     def stop(self):
+        own.begun()
         try:
             _begun(self is _begins[-1])
         except Exception as e:  # GDB would show a traceback
@@ -50,6 +51,17 @@ def expect_another():
         _begins.extend(_Begin(where, internal=True) for where in places)
 
 
+def _stopped(event):
+    own.at_stop()
+    try:
+        if settings.show_hits():
+            for line in history.since_then():
+                facade.say(line)
+        stops.show(event)
+    except Exception as e:
+        facade.say(f"ulpf: {e}")
+
+
 def _exited(event):
     gone = getattr(event, "inferior", None)
     if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in facade.pids():
@@ -61,7 +73,7 @@ def _exited(event):
 
 
 def register():
-    facade.on("stop", stops.show)
+    facade.on("stop", _stopped)
     facade.on("exited", _exited)
     facade.on("connection_removed", lambda _event: stops.rest())
 

@@ -22,6 +22,10 @@ def most_elements():
     return _get("max-elements", 100_000) or 10**9
 
 
+def show_hits():
+    return bool(_get("show-hits", False))
+
+
 def advice():
     return bool(_get("advice", True))
 
@@ -74,5 +78,7 @@ def register():
             "Set whether unexpected errors show a traceback.")
     _Switch("ulpf advice", True, "With it, a plain `watch` that GDB would serve by single-stepping, or not at all, says what to type instead.",
             "Set whether plain watch commands get advice.")
+    _Switch("ulpf show-hits", False, "With it, what `log` watches have recorded while the program ran is shown whenever it stops, without being asked.",
+            "Set whether hits of logging watches are shown when the program stops.")
     _Number("ulpf max-elements", 100_000, "A container or list with more elements than this is refused; 0 or unlimited takes all.",
             "Set how many elements one ulpf watch may have.")

@@ -8,7 +8,7 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-from . import facade, foreign, places, replies, values, wire
+from . import facade, foreign, own, places, replies, values, wire
 from .errors import UlpfError
 
 _marker = None
@@ -112,8 +112,13 @@ class _Marker(facade.Breakpoint):
     def stop(self):
         global _pending
         try:
+            settled = own.stopped()
             _pending = _what()
             hit = _pending
+            if hit is None and settled:
+                return False
+            # GDB takes them when it stops.
+            self.commands = "\n".join(hit.watch.commands) if hit and hit.watch else ""
             if hit is None or hit.watch is None or hit.watch.callback is None:
                 return True
             stay = hit.watch.callback(hit) is not False
@@ -168,7 +173,12 @@ def show(event):
     global _pending, shown
     hit, _pending = _pending, None
     shown = hit
-    if not any(b is _marker for b in getattr(event, "breakpoints", None) or []):
+    hit_by = getattr(event, "breakpoints", None) or []
+    if not any(b is _marker for b in hit_by):
+        if any(facade.is_watchpoint(b) for b in hit_by):
+            _show_rest()
+        return
+    if hit is not None and hit.watch is not None and hit.watch.commands[:1] == ["silent"]:
         return
     if hit is None:
         facade.say("\nUlpf: a watch that is not known any more was hit.")
@@ -178,12 +188,42 @@ def show(event):
     else:
         number, name, threads = facade.thread_of(hit.tid)
         who = f'Thread {number} "{name}" hit ' if threads > 1 and number else ""
-        kind = {"r": "read ", "rw": "access "}.get(hit.watch.spec.kind, "")
-        facade.say(f"\n{who}Ulpf {kind}watch {hit.watch.number}: {foreign.shown(hit.name)}")
+        facade.say(f"\n{who}{_called(hit)}")
         facade.say("\n" + "\n".join(hit.values()))
         if hit.call:
             facade.say(f"{'Read' if hit.reads else 'Written'} by {hit.call}")
     try:
         facade.say(facade.frame_line())
     except Exception as e:  # a frame that cannot be shown is no reason to hide the stop
+        facade.say(facade.error_text(e))
+
+
+def _called(hit):
+    kind = {"r": "read ", "rw": "access "}.get(hit.watch.spec.kind, "")
+    return f"Ulpf {kind}watch {hit.watch.number}: {foreign.shown(hit.name)}"
+
+
+def _show_rest():
+    """GDB has stopped for a watch of its own: what else of ours the same instruction has hit is not one more stop."""
+    from .registry import watches
+
+    if not any(watch.armed and not watch.spec.log for watch in watches.all.values()):
+        return
+    for hit in map(hit_of, wire.stop_rest()):
+        if hit.watch is None:
+            continue
+        facade.say(f"\n{_called(hit)}, by the same access\n\n" + "\n".join(hit.values()))
+        if hit.watch.callback is not None:
+            hit.watch.callback(hit)
+        for command in hit.watch.commands:
+            if command != "silent":
+                facade.later(lambda command=command: _run(command))
+
+
+def _run(command):
+    try:
+        facade.run_command(command)
+    except Exception as e:
+        if not facade.gdb_error(e):
+            raise
         facade.say(facade.error_text(e))

@@ -21,6 +21,13 @@ def log(most):
     return head and head.reaches_back, [_read(answer, replies.record, command) for answer in answers[1:]]
 
 
+def stop_rest():
+    """The other hits of the instruction that has made the present stop; no stop tells of them any more."""
+    command = "stop rest"
+    records = [_read(answer, replies.stop, command) for answer in _objects(facade.monitor(f"ulpf {command}"), command)]
+    return [record for record in records if record is not None]
+
+
 def text(command):
     """An answer in words."""
     return facade.monitor(f"ulpf {command}").rstrip("\n")

@@ -80,7 +80,7 @@ class Tables(unittest.TestCase):
 class Replies(unittest.TestCase):
     """The table of replies (tests/replies.json); ulpf-lib's unit tests read it, too."""
 
-    READ = {"change": replies.change, "stop": replies.stop, "last": replies.last, "log head": replies.log_head,
+    READ = {"change": replies.change, "stop": replies.stop, "settle": replies.settle, "last": replies.last, "log head": replies.log_head,
             "record": replies.record, "statistics": replies.statistics, "patching": replies.patching,
             "placement": replies.placement, "backend": replies.backend}
 

@@ -75,6 +75,21 @@ pub enum Command {
         /// `keep`: go on counting where the filter before it was.
         keep: bool,
     },
+    /// `condition ADDR LEN KIND FILTER`: what decides about the hits of the debugger's own watches on exactly
+    /// these bytes, beside the debugger (GDB's plugin).
+    Condition {
+        /// The bytes.
+        range: WatchRange,
+        /// Of watches of this kind.
+        kind: WatchKind,
+        /// The default: nothing.
+        filter: Filter,
+    },
+    /// `locals ADDR`: the stack pointer of the innermost function with a local that the debugger watches itself; 0:
+    /// there is none.
+    Locals(u64),
+    /// `settle`: what the debugger has to make up for, since hits were decided without it ([`reply::Settle`]).
+    Settle,
     /// `placement [WHERE]`
     Placement(Option<Placement>),
     /// `backend`: what guards are made of, and why.
@@ -89,6 +104,8 @@ pub enum Command {
     Sites,
     /// `stop`: which watch made the last stop, and the access.
     Stop,
+    /// `stop rest`: the other watches that the same instruction has hit, a line each. No stop tells of them any more.
+    StopRest,
     /// `patch-syscalls on|off [after N]`
     PatchSyscalls {
         /// `on`
@@ -258,6 +275,19 @@ impl fmt::Display for Command {
                 f.write_str(if *keep { " keep" } else { "" })?;
                 write!(f, "{filter}")
             }
+            Command::Condition {
+                range: r,
+                kind,
+                filter,
+            } => write!(
+                f,
+                "condition {:#x} {} {}{filter}",
+                r.start.0,
+                r.len,
+                kind.word()
+            ),
+            Command::Locals(at) => write!(f, "locals {at:#x}"),
+            Command::Settle => f.write_str("settle"),
             Command::Placement(None) => f.write_str("placement"),
             Command::Placement(Some(to)) => write!(f, "placement {to}"),
             Command::Backend => f.write_str("backend"),
@@ -266,6 +296,7 @@ impl fmt::Display for Command {
             Command::Why => f.write_str("why"),
             Command::Sites => f.write_str("sites"),
             Command::Stop => f.write_str("stop"),
+            Command::StopRest => f.write_str("stop rest"),
             Command::PatchSyscalls { on: to, after } => {
                 write!(f, "patch-syscalls {}", on(*to))?;
                 after.map_or(Ok(()), |n| write!(f, " after {n}"))

@@ -88,10 +88,29 @@ pub fn removes(packet: &[u8]) -> bool {
 }
 
 /// Does a packet have to find the stub's watches as the debugger believes them to be? (What lets the
-/// program run sees to it itself; what ends it or lets it go has no use for them.)
+/// program run sees to it itself; what ends it or lets it go has no use for them. What the plugin says of
+/// conditions, and asks at a stop, is the same whether they are there.)
 pub fn needs_them(packet: &[u8]) -> bool {
-    packet.starts_with(b"qRcmd")
+    let Some(hex) = packet.strip_prefix(b"qRcmd,") else {
+        return packet.starts_with(b"qRcmd");
+    };
+    !WITHOUT_THEM.iter().any(|words| {
+        let digits = words.bytes().flat_map(|b| [b >> 4, b & 15]);
+        let mut digits = digits.map(|d| b"0123456789abcdef"[usize::from(d)]);
+        hex.len() >= 2 * words.len()
+            && hex
+                .iter()
+                .zip(&mut digits)
+                .all(|(have, want)| *have == want)
+    })
 }
+
+const WITHOUT_THEM: [&str; 4] = [
+    "ulpf condition ",
+    "ulpf locals ",
+    "ulpf settle",
+    "ulpf stop",
+];
 
 #[cfg(test)]
 mod tests {
@@ -146,6 +165,20 @@ mod tests {
         assert_eq!(w.overdue(2).len(), 2);
         assert_eq!(w.overdue(2).len(), 1);
         assert!(w.overdue(2).is_empty());
+    }
+
+    #[test]
+    fn which_commands_need_them() {
+        let asked = |text: &str| {
+            let hex: String = text.bytes().map(|b| format!("{b:02x}")).collect();
+            needs_them(format!("qRcmd,{hex}").as_bytes())
+        };
+        assert!(asked("ulpf stats"));
+        assert!(asked("ulpf sto"));
+        assert!(!asked("ulpf stop rest"));
+        assert!(!asked("ulpf condition 0x40 4 w"));
+        assert!(needs_them(b"qRcmd"));
+        assert!(!needs_them(b"vCont;c"));
     }
 
     #[test]

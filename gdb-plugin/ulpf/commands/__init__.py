@@ -75,3 +75,6 @@ def register():
     _commands.sort(key=lambda c: len(c.name.split()))
     for command in _commands:
         command()
+    from . import own
+
+    own.hook()

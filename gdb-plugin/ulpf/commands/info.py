@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-from .. import facade, replies, session, table, wire
+from .. import facade, own, replies, session, table, wire
 from ..registry import counts, watches
 from . import UlpfCommand, number_words, numbers, plain_class
 
@@ -26,13 +26,27 @@ Cost      what that took at most, in milliseconds; hits of patched instructions 
         chosen = [watches.get(n) for n in numbers(argument, "info watches")] if argument else list(watches.all.values())
         if not chosen:
             facade.say("No ulpf watches. ulpf watch EXPR sets one; GDB's own are in info watchpoints.")
-            return
-        counted = counts(chosen)
-        rows = [["Num", "Kind", "Hits", "Silent", "Filtered", "Stops", "False", "Lives on", "Cost", "What"]]
-        for watch in chosen:
-            rows.append(_row(watch, counted[watch.number]))
-        for line in table.lines(rows, right={2, 3, 4, 5, 6, 8}):
+        else:
+            for line in table_of(chosen):
+                facade.say(line)
+        for line in () if argument else _of_gdb():
             facade.say(line)
+
+
+def table_of(chosen):
+    counted = counts(chosen)
+    rows = [["Num", "Kind", "Hits", "Silent", "Filtered", "Stops", "False", "Lives on", "Cost", "What"]]
+    for watch in chosen:
+        rows.append(_row(watch, counted[watch.number]))
+    return table.lines(rows, right={2, 3, 4, 5, 6, 8})
+
+
+def _of_gdb():
+    """Who decides about the hits of GDB's own watches, where there is something to decide."""
+    for of in own.all():
+        if of.asked and of.asks:
+            who = "decided in the program" if of.decided else f"decided by GDB, a stop each: {of.why or 'the program does not run yet'}"
+            yield f"GDB's watchpoint {of.number} ({of.breakpoint.expression}): {who}."
 
 
 def _row(watch, n):

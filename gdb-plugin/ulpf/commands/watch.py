@@ -147,3 +147,19 @@ The clauses are those of `ulpf watch`; the watch keeps what it watches, and whet
         old = watch.spec
         new.kind, new.log, new.bt, new.follow, new.placement = old.kind, old.log, old.bt, old.follow, old.placement
         watches.refilter(watch, new)
+
+
+@plain_class
+class Commands(_ByNumber):
+    """Say what GDB does when it has stopped for a watch: ulpf commands NUM [COMMAND [; COMMAND]...]
+
+As `commands` does for GDB's own: `silent` as the first one shows nothing of the stop, `continue` as the last one goes on.
+A command that needs more lines is defined first (help define). Without commands there are none any more."""
+
+    name = "commands"
+
+    def run(self, argument):
+        number, _, rest = argument.partition(" ")
+        if not number.isdigit():
+            raise UlpfError("ulpf commands", "it takes the number of a watch first", "say: ulpf commands 3 backtrace 2; continue")
+        watches.get(int(number)).commands = [c.strip() for c in rest.split(";") if c.strip()]

@@ -15,7 +15,7 @@ use ulpf_engine::exec::{FaultInfo, Outcome, Site};
 use ulpf_lib::eflags;
 use ulpf_lib::guard::{Fault, PROT_EXEC};
 use ulpf_lib::ring::Unpatched;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
 use crate::engine;
@@ -361,17 +361,28 @@ fn save_old(t: Current, list: &AccessList) -> usize {
 }
 
 /// Rests once for each event. The debugger compares only the watch that a stop names, so a store
-/// that meets several watches is several stops.
+/// that meets several watches is several stops; those of its own watches come first, for it may take the others
+/// along (`monitor ulpf stop rest`).
 pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
     let mut within_call = false;
-    for (n, event) in events.iter().enumerate() {
+    let later = &t.own().later;
+    let own = |e: &Event| !matches!(e, Event::Watch { id, .. } if g().is_out_of_band(*id));
+    let mut left = events.ordered(own);
+    let mut told = Events::none();
+    while let Some(event) = left.take_first() {
+        let first = told.is_empty();
         // After the first stop the debugger may have taken the watch away, or moved the thread.
-        if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(t, event)) {
+        if t.leaving.load(Relaxed)
+            || !first && (uc.gprs.rip != pc || !still_wanted(t, event) || is_told(&told, event))
+        {
             continue;
         }
+        told.push(event);
+        later.set(left);
         park::end_step(t, uc);
         park(t, uc, event);
+        left = later.replace(Events::none());
         within_call = matches!(event, Event::Forked { .. } | Event::VforkDone);
     }
     // The kernel tells of these within the call, and a step from there ends where the call returns.
@@ -379,6 +390,29 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         raise::step_done(t, uc);
     }
     locks::give_back_kept(&t);
+}
+
+/// Has the debugger looked at this watch already? GDB looks at all that have the byte of which a stop tells, LLDB at
+/// one of them. (What has been read GDB takes for written there, if that has changed.)
+fn is_told(told: &Events, event: Event) -> bool {
+    let Event::Watch { id, kind, .. } = event else {
+        return false;
+    };
+    let lldb = g().stop_at_silent.load(Relaxed);
+    if lldb || kind == WatchKind::Read || g().is_out_of_band(id) {
+        return false;
+    }
+    told.iter().any(|e| match e {
+        Event::Watch {
+            id: other, addr, ..
+        } if !g().is_out_of_band(other) => {
+            let mut same = false;
+            g().watchlist()
+                .for_each_overlap(addr, 1, &mut |at, _, _| same |= at == id);
+            same
+        }
+        _ => false,
+    })
 }
 
 fn still_wanted(t: Current, event: Event) -> bool {

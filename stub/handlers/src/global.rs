@@ -35,6 +35,8 @@ pub struct Global {
     pub actions: ActionTable,
     /// A debugger wants to hear of signals and hits.
     pub debugger: AtomicBool,
+    /// Conditions of the debugger's own watches are decided here (`control/conditions.rs`); else it decides alone.
+    pub decides: AtomicBool,
     /// LLDB decides about unchanged values itself.
     pub stop_at_silent: AtomicBool,
     /// The debugger wants to hear of threads that begin and end.
@@ -90,6 +92,7 @@ static GLOBAL: Global = Global {
     threads: Registry::new(),
     actions: ActionTable::new(),
     debugger: AtomicBool::new(false),
+    decides: AtomicBool::new(false),
     stop_at_silent: AtomicBool::new(false),
     thread_events: AtomicBool::new(false),
     pass_signals: AtomicU64::new(0),

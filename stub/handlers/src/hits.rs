@@ -102,7 +102,9 @@ fn hit(
             n.silent.fetch_add(1, Relaxed);
         }
     }
-    if let Some(filter) = &attributes.filter {
+    if let Some(filter) = &attributes.filter
+        && (!filter.is_debuggers() || g().decides.load(Relaxed))
+    {
         let hit = Candidate {
             pc: c.pc,
             thread: t.tid() as u64,
@@ -118,6 +120,9 @@ fn hit(
         if !filter::passes(filter, t, gprs, &hit) {
             if let Some(n) = g().counters(id) {
                 n.filtered.fetch_add(1, Relaxed);
+            }
+            if c.kind.writes() && !silent {
+                filter.changed_unseen();
             }
             return None;
         }

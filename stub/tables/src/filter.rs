@@ -22,6 +22,17 @@ pub struct CountedFilter {
     /// The first condition that could not be evaluated (`AgentError::pack`), and for which instruction.
     failed: AtomicU64,
     failed_at: AtomicU64,
+    /// The debugger's own condition, and what it has to hear of it.
+    debuggers: Option<Unsettled>,
+}
+
+/// What the debugger would have done at hits that it has not heard of.
+#[derive(Default)]
+struct Unsettled {
+    /// It would know another value.
+    changed: AtomicBool,
+    /// So many hits that `skip` has rejected are told.
+    told: AtomicU64,
 }
 
 impl CountedFilter {
@@ -33,7 +44,50 @@ impl CountedFilter {
             passed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             failed_at: AtomicU64::new(0),
+            debuggers: None,
         }
+    }
+
+    /// The same as a condition of one of the debugger's own watches.
+    pub fn of_debugger(filter: Filter, len: u64) -> CountedFilter {
+        CountedFilter {
+            debuggers: Some(Unsettled::default()),
+            ..CountedFilter::new(filter, Some(len))
+        }
+    }
+
+    pub fn is_debuggers(&self) -> bool {
+        self.debuggers.is_some()
+    }
+
+    /// A rejected hit has left another value.
+    #[inline]
+    pub fn changed_unseen(&self) {
+        if let Some(of) = &self.debuggers
+            && !of.changed.load(Relaxed)
+        {
+            of.changed.store(true, Relaxed);
+        }
+    }
+
+    fn skipped(&self, of: &Unsettled) -> u64 {
+        let skipped = self.passed.load(Relaxed).min(self.filter.skip);
+        skipped.saturating_sub(of.told.load(Relaxed))
+    }
+
+    /// Has it rejected hits that the debugger would have taken note of?
+    pub fn is_unsettled(&self) -> bool {
+        let of = self.debuggers.as_ref();
+        of.is_some_and(|of| of.changed.load(Relaxed) || self.skipped(of) > 0)
+    }
+
+    /// The debugger hears of it now; how many hits `skip` has rejected since it did the last time.
+    pub fn settle(&self) -> u64 {
+        let Some(of) = &self.debuggers else { return 0 };
+        of.changed.store(false, Relaxed);
+        let skipped = self.skipped(of);
+        of.told.fetch_add(skipped, Relaxed);
+        skipped
     }
 
     /// Does the hit matter? `failed` is called when the user has to be told.
@@ -50,6 +104,13 @@ impl CountedFilter {
             && self.fail(error, hit.pc)
         {
             failed();
+        }
+        if self.debuggers.is_some() && verdict.failed.is_some() {
+            // The debugger evaluates it, says that it cannot, and counts.
+            if self.filter.skip > 0 {
+                self.passed.fetch_sub(1, Relaxed);
+            }
+            return true;
         }
         verdict.passes
     }

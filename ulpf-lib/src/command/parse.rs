@@ -33,6 +33,10 @@ const FILTER: Of = Of {
     what: "ulpf filter",
     say: "say: ulpf filter ID [FILTER] or ulpf filter at ADDR LEN [FILTER], for example ulpf filter 0 changed skip 10; `monitor ulpf help` lists all",
 };
+const CONDITION: Of = Of {
+    what: "ulpf condition",
+    say: "say: ulpf condition ADDR LEN r|w|rw [FILTER], for example ulpf condition 0x4040 4 w skip 10; without FILTER there is none any more",
+};
 const PATCH: Of = Of {
     what: "ulpf patch",
     say: "say: ulpf patch, ulpf patch off, ulpf patch on after 16 patience 4096, or ulpf patch sites 20",
@@ -94,7 +98,16 @@ impl Command {
             "about" => Ok(Command::About),
             "why" => Ok(Command::Why),
             "sites" => Ok(Command::Sites),
-            "stop" => Ok(Command::Stop),
+            "stop" => Ok(match w.next() {
+                Some("rest") => Command::StopRest,
+                _ => Command::Stop,
+            }),
+            "condition" => condition(w),
+            "locals" => match number(w.next()) {
+                Some(at) => Ok(Command::Locals(at)),
+                None => CONDITION.no("locals takes an address"),
+            },
+            "settle" => Ok(Command::Settle),
             "patch-syscalls" => patch_syscalls(w),
             "patch" => patch(w),
             "last" => last(w),
@@ -251,6 +264,31 @@ fn filter<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
         }
     }
     Ok(Command::Filter { of, filter, keep })
+}
+
+fn condition<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
+    let (Some(addr), Some(len)) = (number(w.next()), number(w.next())) else {
+        return CONDITION.no("address and length have to be numbers");
+    };
+    let Some(range) = WatchRange::new(TargetAddr(addr), len) else {
+        return CONDITION.no("no watch has such a range");
+    };
+    let Some(kind) = w.next().and_then(WatchKind::parse) else {
+        return CONDITION.no("the kind has to be r, w or rw");
+    };
+    let mut filter = Filter::default();
+    while let Some(word) = w.next() {
+        match filter.take(word, w) {
+            Ok(true) => {}
+            Ok(false) => return CONDITION.no(format!("`{word}` says nothing about hits")),
+            Err(why) => return CONDITION.no(why),
+        }
+    }
+    Ok(Command::Condition {
+        range,
+        kind,
+        filter,
+    })
 }
 
 fn placement(word: Option<&str>) -> Parsed {

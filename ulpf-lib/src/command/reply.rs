@@ -17,11 +17,13 @@ mod json;
 #[cfg(feature = "serde")]
 mod read;
 mod serving;
+mod settle;
 
 pub use counts::{Counted, CountedBytes, Statistics, Totals, WatchState};
 pub use hits::{Access, Last, LogHead, Micros, Record, Stop, Values, Which};
 pub use json::Quoted;
 pub use serving::{Backend, PatchCounts, PatchSite, Patching, PlacementState, RegisterCounts};
+pub use settle::{Settle, Settled};
 
 /// One line of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]

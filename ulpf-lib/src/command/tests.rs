@@ -52,6 +52,14 @@ fn printed_and_read_again() {
         ("ulpf why", "ulpf why"),
         ("ulpf sites", "ulpf sites"),
         ("ulpf stop", "ulpf stop"),
+        ("ulpf stop rest", "ulpf stop rest"),
+        (
+            "ulpf condition 64 4 w if x 22011327 skip 3",
+            "ulpf condition 0x40 4 w skip 3 if x 22011327",
+        ),
+        ("ulpf condition 64 4 rw", "ulpf condition 0x40 4 rw"),
+        ("ulpf locals 16", "ulpf locals 0x10"),
+        ("ulpf settle", "ulpf settle"),
         (
             "ulpf patch-syscalls on after 0",
             "ulpf patch-syscalls on after 1",
@@ -156,6 +164,7 @@ mod replies {
         match of {
             "change" => read::<Reply>(line),
             "stop" => read::<Stop>(line),
+            "settle" => read::<Settle>(line),
             "last" => read::<Last>(line),
             "log head" => read::<LogHead>(line),
             "record" => read::<Record>(line),

@@ -1,5 +1,6 @@
 //! What is measured. Each case takes its readings in `run` and makes its tables from them.
 
+mod condition;
 mod count;
 mod debuggers;
 mod heap;
@@ -138,6 +139,12 @@ pub const CASES: &[Case] = &[
         "watches set by gdb's packets, one by one; a stop with 10,000 of them",
         server::packets,
         server::packet_tables,
+    ),
+    case(
+        "condition",
+        "a hit of gdb's own watch whose condition does not hold",
+        condition::run,
+        condition::tables,
     ),
     case(
         "plugin",

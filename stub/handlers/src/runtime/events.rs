@@ -60,6 +60,8 @@ pub enum Event {
     },
     /// The thread's vfork child has its own memory, or has ended.
     VforkDone,
+    /// The program is about to end: what was decided here (`Global::decides`) is told before.
+    Ends,
     /// The thread is new and has not run yet (`Global::thread_events`).
     Created,
     /// The thread is about to end, with this status (`Global::thread_events`).
@@ -93,6 +95,31 @@ impl Events {
     }
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+    /// Those that `first` names come before the others.
+    pub fn ordered(&self, first: impl Fn(&Event) -> bool) -> Events {
+        let mut all = Events::none();
+        self.iter().filter(&first).for_each(|e| all.push(e));
+        self.iter().filter(|e| !first(e)).for_each(|e| all.push(e));
+        all
+    }
+    /// Takes the first one.
+    pub fn take_first(&mut self) -> Option<Event> {
+        let first = self.iter().next()?;
+        self.retain_after(1, |_| true);
+        Some(first)
+    }
+    /// Only those that `wanted` names stay.
+    pub fn retain(&mut self, wanted: impl Fn(&Event) -> bool) {
+        self.retain_after(0, wanted);
+    }
+    fn retain_after(&mut self, skip: usize, wanted: impl Fn(&Event) -> bool) {
+        let mut all = Events::none();
+        self.iter()
+            .skip(skip)
+            .filter(wanted)
+            .for_each(|e| all.push(e));
+        *self = all;
     }
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
         self.list.iter().take(self.len).copied()

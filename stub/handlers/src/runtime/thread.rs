@@ -160,6 +160,8 @@ pub struct Own {
     pub already: Cell<i64>,
     /// Hits by the kernel, to be reported when the system call is complete.
     pub pending: Cell<Events>,
+    /// What the same instruction is to be reported for after the present stop.
+    pub later: Cell<Events>,
     /// The system call that made the hit which is being reported.
     pub call: Cell<Option<Call>>,
     /// Where a caught system call returns to that is to be made again, or 0.
@@ -531,6 +533,7 @@ impl Registry {
                 waits: Cell::new((0, false)),
                 already: Cell::new(0),
                 pending: Cell::new(Events::none()),
+                later: Cell::new(Events::none()),
                 call: Cell::new(None),
                 caught: Cell::new(0),
                 reconsider: Cell::new(0),

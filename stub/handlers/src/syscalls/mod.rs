@@ -40,7 +40,7 @@ use ulpf_lib::{library_abi, sys, syscalls};
 use crate::global::g;
 use crate::library;
 use crate::runtime::areas;
-use crate::runtime::events::{Events, Request};
+use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current, OwnStepKind};
@@ -152,6 +152,9 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         }
         k::__NR_exit => process::exit_thread(t, uc, a),
         k::__NR_exit_group => {
+            if g().decides.load(Relaxed) {
+                park::park(t, uc, Event::Ends);
+            }
             // SAFETY: ends the program, as asked.
             let _ = unsafe { sys!(nr, a[0]) };
             Outcome::Leave

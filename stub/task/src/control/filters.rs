@@ -54,7 +54,7 @@ impl ByRange {
 }
 
 impl Control {
-    fn set_filter(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
+    pub(super) fn set_filter(&mut self, id: WatchId, filter: Option<Arc<CountedFilter>>) {
         let a = Attributes {
             filter,
             ..g().attributes(id).clone()
@@ -102,7 +102,10 @@ impl Control {
         let same = |id: &WatchId| self.staged.get(*id).is_some_and(|w| w.0 == range);
         let same: Vec<WatchId> = ids.filter(same).collect();
         for &id in &same {
-            self.set_filter(id, filter.clone());
+            let kind = self.staged.get(id).map(|w| w.1);
+            let condition = || self.conditions.find(range, kind?);
+            let filter = filter.clone().or_else(condition);
+            self.set_filter(id, filter);
         }
         Ok(same)
     }
@@ -115,7 +118,9 @@ impl Control {
         let all = g().watches().attributes.iter();
         let failures: Vec<_> = all
             .filter_map(|(id, a)| {
-                let (error, pc) = a.filter.as_ref()?.take_failure()?;
+                let filter = a.filter.as_ref()?;
+                // GDB evaluates its own again, and says so itself.
+                let (error, pc) = filter.take_failure().filter(|_| !filter.is_debuggers())?;
                 Some((a.group.unwrap_or(id), error, pc))
             })
             .collect();

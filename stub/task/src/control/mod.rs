@@ -8,6 +8,7 @@
 mod backend;
 mod classes;
 mod code_caves;
+mod conditions;
 mod disabled;
 mod filters;
 mod follow;
@@ -94,6 +95,7 @@ pub struct Control {
     told_of_io_uring: bool,
     heap: heap::Heap,
     filters: filters::ByRange,
+    conditions: conditions::Conditions,
     out_of_band: out_of_band::OutOfBand,
     disabled: disabled::Disabled,
     /// Since the holder went on alone.
@@ -139,6 +141,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         told_of_io_uring: false,
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
+        conditions: conditions::Conditions::default(),
         out_of_band: out_of_band::OutOfBand::default(),
         disabled: disabled::Disabled::default(),
         holding: None,

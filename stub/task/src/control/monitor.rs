@@ -32,6 +32,10 @@ ulpf filter at ADDR LEN [FILTER]
                             the same for GDB's own watches on exactly these bytes, now and later
 ulpf filter VARIABLE [FILTER]
                             the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
+ulpf condition ADDR LEN r|w|rw [FILTER]
+                            for the plugin: what decides about GDB's own watches on these bytes, beside GDB
+ulpf locals ADDR            for the plugin: the stack pointer of the innermost function whose locals GDB watches
+ulpf settle                 for the plugin: what GDB has not heard of since, as JSON
 ulpf unwatch ID             take it away
 ulpf check ADDR LEN r|w|rw  could GDB's own watch be armed there, and if not, why
 ulpf off ID, ulpf on ID     switch one of these off and on; it keeps its number, counters and filter
@@ -47,6 +51,7 @@ ulpf patch sites [N]        the N (20) instructions with the most faults, and wh
 ulpf last ADDR [LEN] [N]    who has written these bytes (one) last, and before: N (1) times, as JSON
 ulpf log [N]                the last N (100) hits of all watches that log or stop, as JSON lines
 ulpf stop                   which watch made the last stop, and the access, as JSON
+ulpf stop rest              the other watches that the same instruction has hit; no stop tells of them any more
 ulpf about                  the process, and where stops of these watches are told, as JSON
 ulpf sites                  system-call instructions met so far, and how they are patched
 ulpf why                    why the last watch was refused; which system call made the last hit
@@ -95,6 +100,17 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
         Command::Why => why(c, out),
         Command::Sites => c.sites.list(out),
         Command::Stop => c.out_of_band.answer(out),
+        Command::StopRest => c.take_rest(out),
+        Command::Condition {
+            range,
+            kind,
+            filter,
+        } => tell(out, condition(c, range, kind, filter)),
+        Command::Locals(at) => {
+            c.conditions.locals = at;
+            tell(out, Ok(Reply::Filtered(alloc::vec![])));
+        }
+        Command::Settle => c.settle(out),
         Command::PatchSyscalls { on, after } => {
             if let Some(n) = after {
                 ulpf_stub_handlers::syscalls::sites::AFTER.store(n, SeqCst);
@@ -177,6 +193,19 @@ fn set_filter(c: &mut Control, of: FilterOf, filter: Filter, keep: bool) -> Resu
     };
     let no = |why| Refusal::new("ulpf filter", why, "`monitor ulpf stats` lists the watches");
     let ids = done.map_err(no)?;
+    Ok(Reply::Filtered(ids.iter().map(|id| id.0).collect()))
+}
+
+fn condition(
+    c: &mut Control,
+    range: WatchRange,
+    kind: WatchKind,
+    filter: Filter,
+) -> Result<Reply, Refusal> {
+    let what_to_do = "leave it to the debugger";
+    let ids = c
+        .set_condition(range, kind, filter)
+        .map_err(|why| Refusal::new("ulpf condition", why, what_to_do))?;
     Ok(Reply::Filtered(ids.iter().map(|id| id.0).collect()))
 }
 

@@ -207,7 +207,7 @@ impl Control {
             StopReason::Breakpoint => Event::Breakpoint,
             _ => return,
         };
-        if let Some(parked) = self.thread(stop.tid).and_then(|t| Parked::of(t))
+        if let Some(parked) = self.thread(stop.tid).and_then(Parked::of)
             && parked.event() == Event::None
         {
             parked.set_event(event);

@@ -55,26 +55,45 @@ impl OutOfBand {
         }
     }
 
+    /// The last stop was none of theirs.
+    pub fn forget(&mut self) {
+        self.last = None;
+    }
+
     /// The hit behind the last stop, with the values from its thread's ring.
     pub fn answer(&self, out: &mut dyn Write) {
-        let told = self.last.map(|(id, ring, tid, addr)| {
-            let which = Which::Stop { watch: id.0 };
-            let hit = g()
-                .header()
-                .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
-            match hit {
-                Some(hit) => Record::of(which, &hit),
-                // A watch that writes no records.
-                None => Record {
-                    which,
-                    tid,
-                    addr: addr.0,
-                    access: None,
-                },
-            }
-        });
+        let told = self.last.map(of);
         let _ = writeln!(out, "{}", Stop(told));
     }
+}
+
+/// A hit of this thread, which rests because of it.
+pub fn tell(t: &Thread, id: WatchId, addr: TargetAddr, out: &mut dyn Write) {
+    let told = of((id, t.index.load(Relaxed), t.tid() as u32, addr));
+    let _ = writeln!(out, "{}", Stop(Some(told)));
+}
+
+fn of((id, ring, tid, addr): (WatchId, u32, u32, TargetAddr)) -> Record {
+    let which = Which::Stop { watch: id.0 };
+    let hit = g()
+        .header()
+        .and_then(|h| last_record(&Ours(h), ring as usize, id, addr));
+    match hit {
+        Some(hit) => Record::of(which, &hit),
+        // A watch that writes no records.
+        None => Record {
+            which,
+            tid,
+            addr: addr.0,
+            access: None,
+        },
+    }
+}
+
+/// What a thread that rests because of a hit has written of it.
+pub fn record(t: &Thread, id: WatchId, addr: TargetAddr) -> Option<Hit> {
+    let ring = t.index.load(Relaxed) as usize;
+    last_record(&Ours(g().header()?), ring, id, addr)
 }
 
 /// The youngest record of a ring that tells of this hit.

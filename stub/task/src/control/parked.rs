@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::rest::AtRest;
-use ulpf_stub_handlers::runtime::events::{Event, Request, Resume, Tid};
+use ulpf_stub_handlers::runtime::events::{Event, Events, Request, Resume, Tid};
 use ulpf_stub_handlers::runtime::frame::UContext;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::park;
@@ -30,6 +30,15 @@ impl<'a> Parked<'a> {
 
     pub fn set_event(&self, event: Event) {
         self.own().event.set(event);
+    }
+
+    /// What the same instruction is to be reported for after the present stop.
+    pub fn later(&self) -> Events {
+        self.own().later.get()
+    }
+
+    pub fn set_later(&self, later: Events) {
+        self.own().later.set(later);
     }
 
     pub fn request(&self) -> Request {

@@ -19,7 +19,9 @@ use ulpf_stub_handlers::signals::{kernel, leaving};
 use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
-use super::{Control, follow, monitor, out_of_band, pause, reader, text, watches, world};
+use super::{
+    Control, conditions, follow, monitor, out_of_band, pause, reader, text, watches, world,
+};
 use crate::files;
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, Tid};
 
@@ -88,6 +90,9 @@ impl Inferior for Control {
     }
 
     fn gprs(&mut self, tid: Tid) -> Option<&mut Gprs> {
+        if self.conditions.shown(tid).is_some() {
+            return self.conditions.shown(tid);
+        }
         let (t, c) = self.frame(tid)?;
         let mut now = c.gprs;
         if t.untrap.load(SeqCst) {
@@ -158,11 +163,20 @@ impl Inferior for Control {
     }
 
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
-        text::read(addr.0, buf)
+        let n = text::read(addr.0, buf);
+        self.conditions
+            .overlay(addr.0, buf.get_mut(..n).unwrap_or_default());
+        n
     }
 
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
         let end = addr.0.saturating_add(data.len() as u64);
+        if self.conditions.shows() {
+            let mut shown = alloc::vec![0; data.len()];
+            if self.read_memory(addr, &mut shown) == data.len() && shown == data {
+                return Ok(());
+            }
+        }
         let rest = self.world.rest();
         self.sites.restore(rest, addr.0, end);
         self.patches.restore(rest, addr.0, end);
@@ -228,6 +242,7 @@ impl Inferior for Control {
             self.out_of_band.understood = true;
             return Ok(());
         }
+        self.conditions.watches_changed();
         if self.non_stop {
             // In force when it goes on.
             self.world.rest();
@@ -240,6 +255,7 @@ impl Inferior for Control {
             self.out_of_band.understood = false;
             return true;
         }
+        self.conditions.watches_changed();
         if self.non_stop {
             self.world.rest();
         }
@@ -274,10 +290,16 @@ impl Inferior for Control {
     }
 
     fn resume(&mut self, action: &dyn Fn(Tid) -> Resume) {
+        let interrupted = self.end_round();
         self.settle_shadows();
         self.commit_watches();
         self.world.rest().guards().resumed();
         (self.running, self.nobody_told) = (true, false);
+        if interrupted {
+            self.interrupt = true;
+            notify();
+            return; // and nothing runs before
+        }
         for t in g().threads.iter() {
             t.ordered.store(true, SeqCst);
         }
@@ -298,6 +320,12 @@ impl Inferior for Control {
             {
                 parked.set_event(Event::None);
             }
+            // What there was to settle before the program's end is settled.
+            if parked::event(t) == Event::Ends
+                && let Some(parked) = Parked::of(t)
+            {
+                parked.set_event(Event::None);
+            }
             t.hold.store(how == Resume::Hold, SeqCst);
             // Whom nobody debugs has nothing to report (see `find_stop`) but that it is there.
             let reports = t.is_debugged() || matches!(parked::event(t), Event::Vforked { .. });
@@ -306,6 +334,11 @@ impl Inferior for Control {
         if pending {
             notify();
             return; // reported by the main loop before anything runs
+        }
+        let debugged = |t: &&Thread| t.is_debugged();
+        let steps = |t: &Thread| conditions::steps(how(t));
+        if !self.decide(g().threads.iter().filter(debugged).any(steps)) {
+            return; // the plugin looks first
         }
         self.world.goes_on();
         for t in self.in_turn() {

@@ -8,7 +8,7 @@ use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 use super::parked::{self, Parked, asked, has_met, resume_again};
 use super::{Control, world};
-use crate::inferior::{Inferior, Stop, StopReason};
+use crate::inferior::{Inferior, Stop, StopReason, Tid};
 
 impl Control {
     /// A thread wants to exec, which ends all others, and one of these still has something to report.
@@ -43,6 +43,11 @@ impl Control {
                 continue;
             };
             let event = parked.event();
+            if t.is_debugged()
+                && let Some(stop) = self.settles(t, parked, event)
+            {
+                return Some(stop);
+            }
             let reason = match event {
                 // It came out of a system call and saw the world rest, a moment before everybody was let go.
                 Event::None if g().world.load(SeqCst) == 0 => {
@@ -62,7 +67,10 @@ impl Control {
                     StopReason::Breakpoint
                 }
                 Event::Stepped => StopReason::Stepped,
-                Event::Watch { id, kind, addr, .. } => self.out_of_band.reason(t, id, kind, addr),
+                Event::Watch { id, kind, addr, .. } => {
+                    self.report_watch(id);
+                    self.out_of_band.reason(t, id, kind, addr)
+                }
                 Event::Signal(n) => StopReason::Signal(n),
                 Event::Syscall { nr, entry } => StopReason::Syscall { nr, entry },
                 Event::Forked { child } => StopReason::Forked {
@@ -85,6 +93,14 @@ impl Control {
                     });
                 }
                 Event::VforkDone => StopReason::VforkDone,
+                // What there was to settle is settled.
+                Event::Ends => {
+                    parked.set_event(Event::None);
+                    if g().world.load(SeqCst) == 0 {
+                        world::release(t, Resume::Continue { signal: None });
+                    }
+                    continue;
+                }
                 Event::Created => StopReason::Created,
                 Event::Exits { status } => StopReason::Exits { status },
             };
@@ -112,18 +128,25 @@ impl Control {
         }
         if self.interrupt {
             self.world.stop(None);
-            let all = self.threads();
-            let tid = all
-                .iter()
-                .find(|t| **t == self.current && !self.is_held(**t))
-                .or_else(|| all.iter().find(|t| !self.is_held(**t)))
-                .or_else(|| all.first())
-                .copied()?;
+            let tid = self.any_thread()?;
+            if let Some(stop) = self.settles_interrupted(tid) {
+                return Some(stop);
+            }
             return Some(Stop {
                 tid,
                 reason: StopReason::Interrupted,
             });
         }
-        None
+        self.due()
+    }
+
+    /// One for a stop that is no thread's own: preferably the one of the last stop.
+    pub(super) fn any_thread(&self) -> Option<Tid> {
+        let all = self.threads();
+        all.iter()
+            .find(|t| **t == self.current && !self.is_held(**t))
+            .or_else(|| all.iter().find(|t| !self.is_held(**t)))
+            .or_else(|| all.first())
+            .copied()
     }
 }

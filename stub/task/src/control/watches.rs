@@ -44,6 +44,10 @@ impl Control {
     pub fn stage_watch(&mut self, range: WatchRange, kind: WatchKind) -> Result<(), Refusal> {
         let id = self.stage(range, kind, self.placement.wanted, Absent::Awaited)?;
         let was = g().attributes(id).clone();
+        let filter = was.filter.filter(|f| !f.is_debuggers());
+        let filter = filter
+            .or_else(|| self.filters.find(range))
+            .or_else(|| self.conditions.find(range, kind));
         self.set_attributes(
             id,
             Attributes {
@@ -51,7 +55,7 @@ impl Control {
                 out_of_band: false,
                 // For `monitor ulpf last`.
                 log: true,
-                filter: was.filter.or_else(|| self.filters.find(range)),
+                filter,
                 ..was
             },
         );

@@ -8,9 +8,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::hits::ACCESSES;
 use super::*;
+use crate::addr::TargetAddr;
 use crate::command::placement::Placement;
 use crate::number::number;
-use crate::watch::WatchKind;
+use crate::watch::{WatchKind, WatchRange};
 
 /// A type is read by way of its fields, all of them optional where it has forms.
 macro_rules! by_way_of {
@@ -31,6 +32,7 @@ by_way_of! {
     LastFields => Last,
     LogHeadFields => LogHead,
     StopFields => Stop,
+    SettleFields => Settle,
     RecordFields => Record,
     PatchingFields => Patching,
     SiteFields => PatchSite,
@@ -397,6 +399,40 @@ impl PlacementFields {
             used: self.used,
             counts,
             unavailable: self.unavailable,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct SettleFields {
+    settle: Vec<SettledFields>,
+    look: bool,
+}
+
+#[derive(Deserialize)]
+struct SettledFields {
+    start: u64,
+    len: u64,
+    kind: String,
+    skipped: u64,
+}
+
+impl SettleFields {
+    fn read(self) -> Option<Settle> {
+        let of = self.settle.into_iter().map(SettledFields::read);
+        Some(Settle {
+            of: of.collect::<Option<_>>()?,
+            look: self.look,
+        })
+    }
+}
+
+impl SettledFields {
+    fn read(self) -> Option<Settled> {
+        Some(Settled {
+            range: WatchRange::new(TargetAddr(self.start), self.len)?,
+            kind: WatchKind::parse(&self.kind)?,
+            skipped: self.skipped,
         })
     }
 }

@@ -215,6 +215,8 @@ impl Front {
                     Record::of(Which::Stop { watch: hit.watch }, hit)
                 })))
             }
+            // Here a hit is a stop of its own.
+            Command::StopRest => String::new(),
             Command::About => self.about(),
             Command::Backend => self.backend(),
             // For people and plugins alike: none of it, and why.

@@ -1,0 +1,339 @@
+//! Conditions, threads and ignore counts of the debugger's own watches, decided on the thread that made the access.
+//!
+//! GDB's plugin compiles them and says `ulpf condition`. GDB does not know: it decides again at each hit that it
+//! hears of. So a condition here may let pass what GDB rejects, and never the other way round, which the plugin
+//! answers for. Beside that, GDB has to know what it would have learned at the hits that it does not hear of: the
+//! watch's value, with which it compares the next one, and how far its ignore count has come. So before a stop:
+//!
+//! ```text
+//! a hit that passes ─▶ the plugin's byte is hit (`out_of_band`) ─▶ `ulpf settle`: which watches, how many hits
+//!                      memory shows what was there before the      the plugin has GDB read their values anew,
+//!                      hit, until the program goes on               and lets the program go on
+//!                  ─▶ now nothing is unsettled: the hit itself is reported, and no instruction was made meanwhile
+//! ```
+//! The same way the plugin is asked to look (`look`) before the program goes on, when GDB may have moved its watches.
+//!
+//! A debugger that steps would take the plugin's stop for the end of its step. So while a thread steps GDB decides
+//! alone (`Global::decides`).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::command::reply::{Settle, Settled};
+use ulpf_lib::filter::Filter;
+use ulpf_lib::{WatchId, WatchKind, WatchRange};
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::runtime::events::{Event, Resume, Tid};
+use ulpf_stub_handlers::runtime::park::notify;
+use ulpf_stub_handlers::runtime::thread::Thread;
+use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::filter::CountedFilter;
+
+use super::parked::{self, Parked};
+use super::{Control, out_of_band};
+use crate::inferior::{Inferior, Stop, StopReason};
+
+#[derive(Default)]
+pub struct Conditions {
+    list: Vec<Condition>,
+    /// The stack pointer of the innermost function with a local that the debugger watches; 0: there is none.
+    pub locals: u64,
+    /// The debugger's watches may not be those any more for which the conditions were made.
+    look: bool,
+    /// The plugin has been asked to look, and has not done so yet.
+    asked: bool,
+    /// A stop that only the plugin sees is due.
+    due: bool,
+    /// The present one.
+    round: Option<Round>,
+    /// Settled without one.
+    at_stop: Vec<Settled>,
+}
+
+struct Condition {
+    range: WatchRange,
+    kind: WatchKind,
+    filter: Arc<CountedFilter>,
+}
+
+/// A stop that only the plugin sees.
+#[derive(Default)]
+struct Round {
+    settled: Vec<Settled>,
+    /// Bytes as they were before the hit that comes next.
+    before: Vec<(u64, Vec<u8>)>,
+    /// Registers as they are shown.
+    shown: Option<(Tid, Gprs)>,
+    /// The debugger's interruption is still to be reported.
+    interrupted: bool,
+}
+
+impl Conditions {
+    pub fn find(&self, range: WatchRange, kind: WatchKind) -> Option<Arc<CountedFilter>> {
+        let found = self
+            .list
+            .iter()
+            .find(|c| c.range == range && c.kind == kind)?;
+        Some(found.filter.clone())
+    }
+
+    /// The debugger has set or taken away a watch.
+    pub fn watches_changed(&mut self) {
+        self.look = true;
+    }
+
+    /// The debugger has heard of a hit of a watch of its own. If that has no condition here, what the debugger watches
+    /// may depend on it: `*p`, where `p` has been hit.
+    fn reported(&mut self, id: WatchId) {
+        let attributes = g().attributes(id);
+        let decided = attributes.filter.as_ref().is_some_and(|f| f.is_debuggers());
+        self.look |= !attributes.out_of_band && !decided;
+    }
+
+    /// The bytes at `addr` as they are to be seen.
+    pub fn overlay(&self, addr: u64, buf: &mut [u8]) {
+        for (at, bytes) in self.round.iter().flat_map(|r| &r.before).rev() {
+            let end = (at + bytes.len() as u64).min(addr.saturating_add(buf.len() as u64));
+            for byte in addr.max(*at)..end {
+                let from = bytes.get((byte - at) as usize);
+                if let (Some(to), Some(from)) = (buf.get_mut((byte - addr) as usize), from) {
+                    *to = *from;
+                }
+            }
+        }
+    }
+
+    /// Is memory shown otherwise than it is?
+    pub fn shows(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// The registers of a thread, where the debugger would take its PC for a breakpoint that it has come to.
+    pub fn shown(&mut self, tid: Tid) -> Option<&mut Gprs> {
+        let shown = self.round.as_mut()?.shown.as_mut()?;
+        (shown.0 == tid).then_some(&mut shown.1)
+    }
+}
+
+impl Control {
+    /// What decides about the debugger's own watches of exactly these bytes and this kind, now and later; the
+    /// default: nothing.
+    pub fn set_condition(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        filter: Filter,
+    ) -> Result<Vec<WatchId>, &'static str> {
+        let set = filter != Filter::default();
+        if set && self.filters.find(range).is_some() {
+            return Err("`monitor ulpf filter` has said which hits of these bytes matter");
+        }
+        self.conditions
+            .list
+            .retain(|c| c.range != range || c.kind != kind);
+        let new = set.then(|| Arc::new(CountedFilter::of_debugger(filter, range.len)));
+        if let Some(filter) = &new {
+            let filter = filter.clone();
+            let condition = Condition {
+                range,
+                kind,
+                filter,
+            };
+            self.conditions.list.push(condition);
+        }
+        let ids = self.watches_of_debugger(range, kind);
+        for &id in &ids {
+            self.set_filter(id, new.clone());
+        }
+        Ok(ids)
+    }
+
+    fn watches_of_debugger(&self, range: WatchRange, kind: WatchKind) -> Vec<WatchId> {
+        let all = g().watches().attributes.iter();
+        let same = |(id, a): &(WatchId, &Attributes)| {
+            !a.out_of_band && self.staged.get(*id) == Some((range, kind))
+        };
+        all.filter(same).map(|(id, _)| id).collect()
+    }
+
+    fn drop_conditions(&mut self) {
+        for c in core::mem::take(&mut self.conditions.list) {
+            for id in self.watches_of_debugger(c.range, c.kind) {
+                self.set_filter(id, None);
+            }
+        }
+    }
+
+    /// The program is about to go on as `action` says. `false`: a stop that only the plugin sees comes first.
+    pub(super) fn decide(&mut self, steps: bool) -> bool {
+        let plugin = self.out_of_band.understood;
+        let c = &mut self.conditions;
+        if !c.list.is_empty() && (!plugin || core::mem::take(&mut c.asked)) {
+            // Nobody keeps the debugger in step.
+            self.drop_conditions();
+        }
+        let c = &mut self.conditions;
+        // (Where one thread stops alone, the others change what would have to be settled.)
+        let decides = !c.list.is_empty() && !steps && !self.non_stop;
+        g().decides.store(decides, SeqCst);
+        if !decides || !c.look {
+            return true;
+        }
+        (c.asked, c.due) = (true, true);
+        notify();
+        false
+    }
+
+    /// Nothing is shown otherwise than it is any more. `true`: an interruption is still to be reported.
+    pub(super) fn end_round(&mut self) -> bool {
+        let round = self.conditions.round.take();
+        round.is_some_and(|r| r.interrupted)
+    }
+
+    /// A stop at which the plugin is asked to look.
+    pub(super) fn due(&mut self) -> Option<Stop> {
+        if !core::mem::take(&mut self.conditions.due) {
+            return None;
+        }
+        let tid = self.any_thread()?;
+        Some(self.begin_round(tid, Round::default()))
+    }
+
+    /// Before `event` of a thread is reported: the plugin's stop, if there is something to settle.
+    pub(super) fn settles(&mut self, t: &Thread, parked: Parked, event: Event) -> Option<Stop> {
+        let before_it = match event {
+            Event::Watch { .. } | Event::Signal(_) | Event::Ends => true,
+            // GDB has a breakpoint where a function returns to whose locals it watches, and takes these away there.
+            Event::Breakpoint => !self.has_returned(t),
+            _ => false,
+        };
+        let mut round = before_it.then(|| self.unsettled(Some(t)))??;
+        let hits: Vec<Event> = core::iter::once(event)
+            .chain(parked.later().iter())
+            .collect();
+        for hit in hits {
+            if let Event::Watch { id, addr, .. } = hit
+                && let Some(hit) = out_of_band::record(t, id, addr)
+                && hit.kind != ulpf_lib::AccessKind::Read as u8
+            {
+                let old = hit.old.get(..hit.used()).unwrap_or_default();
+                round.before.push((hit.addr, old.into()));
+            }
+        }
+        Some(self.begin_round(t.tid(), round))
+    }
+
+    fn has_returned(&mut self, t: &Thread) -> bool {
+        let locals = self.conditions.locals;
+        locals != 0 && self.gprs(t.tid()).is_none_or(|gprs| gprs.rsp > locals)
+    }
+
+    /// The same before an interruption.
+    pub(super) fn settles_interrupted(&mut self, tid: Tid) -> Option<Stop> {
+        let mut round = self.unsettled(None)?;
+        round.interrupted = true;
+        Some(self.begin_round(tid, round))
+    }
+
+    /// What `ulpf settle` answers; also at a stop of the debugger's, before it steps.
+    pub fn settle(&mut self, out: &mut dyn Write) {
+        let at_stop = self.thread(self.current).filter(|_| !self.running);
+        if self.conditions.round.is_none()
+            && let Some(mut round) = self.unsettled(at_stop)
+        {
+            self.conditions.at_stop.append(&mut round.settled);
+        }
+        let c = &mut self.conditions;
+        c.asked = false;
+        let look = core::mem::take(&mut c.look);
+        let mut of = core::mem::take(&mut c.at_stop);
+        if let Some(round) = &mut c.round {
+            of.append(&mut round.settled);
+        }
+        let _ = writeln!(out, "{}", Settle { of, look });
+    }
+
+    pub(super) fn report_watch(&mut self, id: WatchId) {
+        self.conditions.reported(id);
+    }
+
+    /// What the debugger has to make up for before a stop of this thread.
+    fn unsettled(&mut self, of: Option<&Thread>) -> Option<Round> {
+        let any = self.conditions.list.iter().any(|c| c.filter.is_unsettled());
+        if !any || !self.out_of_band.understood {
+            return None;
+        }
+        self.world.stop(None);
+        // Another thread's hit that has not been reported: what was there before it is not known to us.
+        let others = g()
+            .threads
+            .iter()
+            .filter(|t| of.is_none_or(|of| !core::ptr::eq(*t, of)));
+        let waiting: Vec<WatchRange> = others
+            .filter_map(|t| match parked::event(t) {
+                Event::Watch { id, .. } => self.staged.get(id).map(|w| w.0),
+                _ => None,
+            })
+            .collect();
+        let mut settled = Vec::new();
+        for c in &self.conditions.list {
+            let waits = waiting
+                .iter()
+                .any(|r| r.overlaps(c.range.start, c.range.len));
+            if c.filter.is_unsettled() && !waits {
+                settled.push(Settled {
+                    range: c.range,
+                    kind: c.kind,
+                    skipped: c.filter.settle(),
+                });
+            }
+        }
+        (!settled.is_empty()).then(|| Round {
+            settled,
+            ..Round::default()
+        })
+    }
+
+    fn begin_round(&mut self, tid: Tid, mut round: Round) -> Stop {
+        self.world.stop(None);
+        if let Some(gprs) = self.gprs(tid).copied()
+            && g().breakpoint_at(gprs.rip).is_some()
+        {
+            let rip = gprs.rip.wrapping_add(1);
+            round.shown = Some((tid, Gprs { rip, ..gprs }));
+        }
+        self.conditions.round = Some(round);
+        self.out_of_band.forget();
+        let (kind, addr) = (WatchKind::Access, out_of_band::PLACE);
+        Stop {
+            tid,
+            reason: StopReason::Watch { kind, addr },
+        }
+    }
+
+    /// The other watches that the instruction of the present stop has hit: the debugger's user hears of them now.
+    pub fn take_rest(&mut self, out: &mut dyn Write) {
+        let Some(t) = self.thread(self.current) else {
+            return;
+        };
+        let Some(parked) = Parked::of(t) else { return };
+        let mut later = parked.later();
+        for event in later.iter() {
+            if let Event::Watch { id, addr, .. } = event
+                && g().is_out_of_band(id)
+            {
+                out_of_band::tell(t, id, addr, out);
+            }
+        }
+        later.retain(|e| !matches!(e, Event::Watch { id, .. } if g().is_out_of_band(*id)));
+        parked.set_later(later);
+    }
+}
+
+/// Does an order step?
+pub fn steps(how: Resume) -> bool {
+    matches!(how, Resume::Step { .. } | Resume::RangeStep { .. })
+}
