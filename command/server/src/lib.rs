@@ -9,6 +9,7 @@
 //! program) is answered in `requests`. `state` is what all of them share.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod apply;
 mod bridge;
 mod changes;
@@ -24,6 +25,8 @@ mod processes;
 mod relay;
 mod requests;
 mod running;
+mod settle;
+mod soon;
 mod state;
 mod target;
 mod vfork;
@@ -40,6 +43,7 @@ pub use common::Terminal;
 use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
+use soon::soon;
 use state::Server;
 use std::time::Duration;
 use target::Target;
@@ -188,16 +192,9 @@ impl Server {
         loop {
             // What has waited for this rest.
             self.make_changes(false).await;
-            let input = {
-                let next = client.next();
-                tokio::pin!(next);
-                loop {
-                    tokio::select! {
-                        biased;
-                        input = &mut next => break input,
-                        change = self.changes.next() => self.asked(change, false).await,
-                    }
-                }
+            let input = match soon(client.next()).await {
+                Some(input) => input,
+                None => self.next_input(client).await,
             };
             match input {
                 Input::Gone => return Outcome::Closed,
@@ -212,6 +209,19 @@ impl Server {
                         return outcome;
                     }
                 }
+            }
+        }
+    }
+
+    /// What the debugger says next; others may ask for changes meanwhile.
+    async fn next_input(&mut self, client: &mut Client) -> Input {
+        let next = client.next();
+        tokio::pin!(next);
+        loop {
+            tokio::select! {
+                biased;
+                input = &mut next => return input,
+                change = self.changes.next() => self.asked(change, false).await,
             }
         }
     }

@@ -4,6 +4,7 @@
 use super::client::{Client, Input};
 use super::common::Outcome;
 use super::packets::{error_for, is_output};
+use super::soon::soon;
 use super::state::Server;
 use super::target::Event;
 use super::watchdog;
@@ -41,18 +42,20 @@ impl Server {
             let _ = target.send(packet).await;
         }
         let limit = watchdog::timeout_of(packet);
+        // As a rule it is there before a timer is worth its while.
+        let mut early = soon(target.event()).await;
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
         loop {
+            let event = async {
+                match early.take() {
+                    Some(event) => event,
+                    None => target.event().await,
+                }
+            };
             tokio::select! {
                 biased;
-                () = &mut late => {
-                    let why = target.hangs(limit);
-                    message!("ulpf server: {}", why.trim_start_matches("E."));
-                    let _ = client.send(error_for(packet, why.as_bytes())).await;
-                    return None;
-                }
-                event = target.event() => match event {
+                event = event => match event {
                     Event::Reply(reply) => {
                         if packet == b"g" && let Some(all) = ulpf_rsp::expand_runs(&reply) {
                             target.registers_len = all.len();
@@ -60,6 +63,7 @@ impl Server {
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }
+                        target.ahead.was_asked(packet, &reply);
                         let _ = client.send(&reply).await;
                         if !is_output(&reply) {
                             return None;
@@ -85,6 +89,12 @@ impl Server {
                         return None;
                     }
                 },
+                () = &mut late => {
+                    let why = target.hangs(limit);
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    let _ = client.send(error_for(packet, why.as_bytes())).await;
+                    return None;
+                }
                 input = client.next_urgent() => match input {
                     Input::Interrupt => { let _ = target.interrupt().await; }
                     _ => return Some(Outcome::Closed),

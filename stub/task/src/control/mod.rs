@@ -25,7 +25,9 @@ mod pause;
 mod perf;
 mod placement;
 mod places;
+mod private;
 mod reader;
+mod renew;
 mod replies;
 mod requests;
 mod seam;
@@ -46,6 +48,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::errno as k_errno;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
@@ -95,6 +98,10 @@ pub struct Control {
     patches: patches::Patches,
     sites: sites::Sites,
 }
+
+/// How long after a resume nobody listens to the server (a struct timespec): to wake the reader and to send it back to
+/// sleep takes longer than many a program needs until its next stop.
+const UNHEARD: [u64; 2] = [0, 2_000_000];
 
 /// Runs until the program ends or is left alone (`true`).
 pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
@@ -226,8 +233,10 @@ impl Control {
                     self.let_world_go();
                 }
                 // Stopped: only the debugger can say something now.
-                reader::listen(self.running);
-                while !self.running && !reader::CLOSED.load(SeqCst) && !reader::program_is_dead() {
+                if !self.running {
+                    reader::listen(false);
+                }
+                while !self.running && !reader::CLOSED.load(SeqCst) && !reader::DEAD.load(SeqCst) {
                     let n = match reader::take(&mut buf) {
                         0 => reader::receive(&mut buf),
                         n => Some(n),
@@ -243,7 +252,6 @@ impl Control {
                 if reader::program_is_dead() {
                     return;
                 }
-                reader::listen(true);
                 if reader::CLOSED.load(SeqCst) {
                     if flags & BOOT_LAUNCHED != 0 {
                         self.kill();
@@ -280,7 +288,10 @@ impl Control {
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];
                 let second = [1u64, 0];
-                let timeout = if pause {
+                let alone = !reader::listens();
+                let timeout = if alone {
+                    UNHEARD.as_ptr()
+                } else if pause {
                     tick.as_ptr()
                 } else if self.holder.is_some() {
                     second.as_ptr()
@@ -288,7 +299,7 @@ impl Control {
                     core::ptr::null()
                 };
                 // SAFETY: waits for the next event.
-                let _ = unsafe {
+                let woken = unsafe {
                     sys!(
                         k::__NR_futex,
                         &g().event as *const _,
@@ -297,6 +308,9 @@ impl Control {
                         timeout
                     )
                 };
+                if alone && woken == Err(sys::Errno(k_errno::ETIMEDOUT as i32)) {
+                    reader::listen(true);
+                }
             }
         }
     }

@@ -15,6 +15,8 @@ use ulpf_stub_handlers::runtime::library_link;
 use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
 
+const INT3: u8 = 0xcc;
+
 static MEM: AtomicI32 = AtomicI32::new(-1);
 
 fn mem() -> Result<u64, Errno> {
@@ -122,6 +124,8 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
         if b.addr >= addr
             && b.addr < end
             && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
+            // The program may have put something else there.
+            && *slot == INT3
         {
             *slot = b.original;
         }
@@ -144,21 +148,28 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
         if let Some(v) = data.get((b.addr - addr) as usize) {
             b.original = *v;
         }
-        write_raw(b.addr, &[0xcc])?;
+        write_raw(b.addr, &[INT3])?;
     }
     Ok(())
 }
 
-/// Puts an int3 at `addr`; the byte that stood there.
-pub fn plant(addr: u64) -> Result<u8, Errno> {
-    let mut old = [0u8];
-    if read_raw(addr, &mut old) != 1 {
-        return Err(Errno(14));
-    }
-    write_raw(addr, &[0xcc])?;
-    Ok(old[0])
+/// What stands at `addr`, breakpoints and patches included.
+pub fn byte(addr: u64) -> Option<u8> {
+    let mut now = [0u8];
+    (read_raw(addr, &mut now) == 1).then_some(now[0])
 }
 
+/// Puts an int3 at `addr`; the byte that stood there.
+pub fn plant(addr: u64) -> Result<u8, Errno> {
+    let old = byte(addr).ok_or(Errno(14))?;
+    write_raw(addr, &[INT3])?;
+    Ok(old)
+}
+
+/// Takes the int3 at `addr` away, unless the program has put something else there meanwhile.
 pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
-    write_raw(addr, &[original])
+    match byte(addr) {
+        Some(INT3) => write_raw(addr, &[original]),
+        _ => Ok(()),
+    }
 }

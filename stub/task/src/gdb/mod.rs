@@ -16,6 +16,7 @@
 //! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
 //! is restarted in the same state and the client gets an error reply.
 
+mod ahead;
 mod amend;
 mod arch;
 mod beside;
@@ -95,6 +96,7 @@ pub struct GdbSession {
     last_stop: Vec<u8>,
     last_reason: Option<Stop>,
     large: beside::large::LargeWatches,
+    ahead: ahead::Ahead,
 }
 
 /// What we have learned about who is at the other end.
@@ -124,6 +126,7 @@ impl GdbSession {
             last_stop: Vec::new(),
             last_reason: None,
             large: Default::default(),
+            ahead: Default::default(),
         }
     }
 
@@ -173,7 +176,7 @@ impl GdbSession {
             if halted {
                 reply.extend_from_slice(HALTED);
             }
-            out(&packet::frame(&reply));
+            ahead::answer(self, inf, &packet::frame(&reply), out);
         }
         self.event = Event::Stopped;
         self.event
