@@ -79,7 +79,10 @@ impl Ahead {
 
     /// The stub has answered a packet that it was asked.
     pub fn was_asked(&mut self, packet: &[u8], reply: &[u8]) {
-        if self.holds && is_regular(packet) && !reply.is_empty() && reply[0] != b'E' {
+        let answered = !reply.is_empty() && reply[0] != b'E';
+        // What is known has an end, whatever is asked.
+        let room = self.known.len() < 2 * MOST;
+        if self.holds && room && answered && is_regular(packet) {
             let known = self.known.entry(packet.into()).or_default();
             if !std::mem::replace(&mut known.asked, true) {
                 self.note(packet);

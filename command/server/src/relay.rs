@@ -47,15 +47,20 @@ impl Server {
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
         loop {
-            let event = async {
-                match early.take() {
-                    Some(event) => event,
-                    None => target.event().await,
-                }
-            };
             tokio::select! {
                 biased;
-                event = event => match event {
+                () = &mut late, if early.is_none() => {
+                    let why = target.hangs(limit);
+                    message!("ulpf server: {}", why.trim_start_matches("E."));
+                    let _ = client.send(error_for(packet, why.as_bytes())).await;
+                    return None;
+                }
+                event = async {
+                    match early.take() {
+                        Some(event) => event,
+                        None => target.event().await,
+                    }
+                } => match event {
                     Event::Reply(reply) => {
                         if packet == b"g" && let Some(all) = ulpf_rsp::expand_runs(&reply) {
                             target.registers_len = all.len();
@@ -89,12 +94,6 @@ impl Server {
                         return None;
                     }
                 },
-                () = &mut late => {
-                    let why = target.hangs(limit);
-                    message!("ulpf server: {}", why.trim_start_matches("E."));
-                    let _ = client.send(error_for(packet, why.as_bytes())).await;
-                    return None;
-                }
                 input = client.next_urgent() => match input {
                     Input::Interrupt => { let _ = target.interrupt().await; }
                     _ => return Some(Outcome::Closed),

@@ -102,6 +102,8 @@ pub struct Control {
 /// How long after a resume nobody listens to the server (a struct timespec): to wake the reader and to send it back to
 /// sleep takes longer than many a program needs until its next stop.
 const UNHEARD: [u64; 2] = [0, 2_000_000];
+/// Somebody listens after so many events of the program's at the latest.
+const MOST_UNHEARD: u32 = 8;
 
 /// Runs until the program ends or is left alone (`true`).
 pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
@@ -193,6 +195,7 @@ impl Control {
 
     fn main_loop(&mut self, session: &mut GdbSession, flags: u32) {
         let mut buf = vec![0u8; 64 << 10];
+        let mut unheard = 0u32;
         loop {
             let seen = g().event.load(SeqCst);
             if reader::program_is_dead() {
@@ -235,6 +238,7 @@ impl Control {
                 // Stopped: only the debugger can say something now.
                 if !self.running {
                     reader::listen(false);
+                    unheard = 0;
                 }
                 while !self.running && !reader::CLOSED.load(SeqCst) && !reader::DEAD.load(SeqCst) {
                     let n = match reader::take(&mut buf) {
@@ -284,6 +288,10 @@ impl Control {
                 && dog.expired()
             {
                 watchdog::holder_runs(t, what);
+            }
+            unheard = unheard.saturating_add(1);
+            if unheard > MOST_UNHEARD {
+                reader::listen(true);
             }
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];

@@ -40,6 +40,7 @@ static READING: AtomicBool = AtomicBool::new(false);
 
 /// The command has closed its end.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// For waits, while which nobody may be listening.
 pub fn program_is_dead() -> bool {
     if !DEAD.load(SeqCst) && LISTEN.load(SeqCst) == 0 {
