@@ -2,6 +2,7 @@
 # make demo       sqlite3 under gdb with a thousand watches (installs what is missing)
 # make check      formats, lints, some of the tests: in a minute or two where all is built (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
+# make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
@@ -24,6 +25,8 @@ SIM_PACKAGES   := cmake libclang-dev
 # What runs the tests, and checks their Python (python3-pip fetches ruff).
 PYTEST_PACKAGES := python3-pytest python3-pytest-xdist python3-pytest-timeout python3-jsonschema python3-pip
 TEST_PACKAGES  := $(PYTEST_PACKAGES) g++ gdb gdbserver sqlite3 redis-tools procps tmux pkg-config $(SIM_PACKAGES)
+# GDB's own testsuite; its sources come by apt, too.
+SUITE_PACKAGES := gdb gdbserver dejagnu expect gcc g++ dpkg-dev libc6-dbg util-linux
 BENCH_PACKAGES := gdb gdbserver sqlite3 redis-tools
 # What ulpf is compared with, where it can be had.
 PEER_PACKAGES  := valgrind libquantum-dev
@@ -43,6 +46,11 @@ test: need-test
 check: need-check build examples
 	@$(MAKE) -s -C tests/programs
 	@tests/all --only format lint quick
+LIST ?= short
+gdb-suite: need-build
+	@.ci/need $(SUITE_PACKAGES)
+	@$(MAKE) build
+	@tests/gdb-suite $(LIST)
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -99,4 +107,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo test soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo test gdb-suite soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test

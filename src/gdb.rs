@@ -199,6 +199,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         comm: socket.clone().into(),
         multi: true,
         once: true,
+        ask_arguments: Some(dir.file("arguments")),
         settings,
         ..Options::default()
     };
@@ -227,15 +228,16 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let plugin = ulpf_plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;
     command.arg("-iex").arg(join("source ", plugin.as_os_str()));
-    command.args([
-        "-ex",
-        &format!("target extended-remote {}", socket.display()),
-    ]);
-    if let Some(path) = &path {
-        command
-            .arg("-ex")
-            .arg(join("set remote exec-file ", path.as_os_str()));
-    }
+    let offer = format!(
+        "python ulpf.arguments.offer({:?})",
+        dir.file("arguments").display().to_string()
+    );
+    command.args(["-iex", &offer]);
+    let beginning = beginning(&socket, path.as_deref(), greets(&gdb_options));
+    let script = dir.file("begin");
+    std::fs::write(&script, beginning.as_bytes())
+        .map_err(|e| format!("{} cannot be written: {e}.", script.display()))?;
+    command.arg("-ex").arg(join("source ", script.as_os_str()));
     if let Subject::Process(pid, _) = subject {
         command.arg("-ex").arg(format!("attach {pid}"));
     }
@@ -315,6 +317,39 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     })
 }
 
+/// One line, so that nobody takes this for GDB alone.
+const GREETING: &str = "This GDB has ulpf: any number of watches of any size, exact and fast, with `watch` as ever. \
+                        `help ulpf` shows what else there is.";
+
+/// What GDB does before anything else: a script, because GDB tells of a connection that was typed.
+fn beginning(socket: &Path, program: Option<&Path>, greets: bool) -> OsString {
+    let mut script = join("target extended-remote ", socket.as_os_str());
+    if let Some(program) = program {
+        script.push(join("\nset remote exec-file ", program.as_os_str()));
+    }
+    script.push("\npython ulpf.screen.begin()");
+    if greets {
+        script.push(format!("\necho {GREETING}\\n"));
+    }
+    script.push("\n");
+    script
+}
+
+/// Does somebody read what GDB says at its beginning? Not a script, nor a program that speaks MI with it.
+fn greets(options: &[&OsString]) -> bool {
+    !options.iter().any(|word| {
+        let word = word.to_string_lossy();
+        let Some(name) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+            return false;
+        };
+        let name = name.split('=').next().unwrap_or_default();
+        matches!(
+            name,
+            "batch" | "batch-silent" | "i" | "interpreter" | "v" | "version" | "h" | "help"
+        )
+    })
+}
+
 fn join(head: &str, tail: &OsStr) -> OsString {
     let mut text = OsString::from(head);
     text.push(tail);
@@ -337,6 +372,26 @@ mod tests {
         assert_eq!(split(&words).1, ["prog"]);
         let words: Vec<OsString> = ["-ex".into()].into();
         assert_eq!(split(&words).1.len(), 0);
+    }
+
+    #[test]
+    fn a_greeting_is_for_people() {
+        for (line, wanted) in [
+            ("-q -nx", true),
+            ("-ex batch", true),
+            ("-q -batch", false),
+            ("--batch", false),
+            ("-i mi", false),
+            ("--interpreter=mi3", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(greets(&words.iter().collect::<Vec<_>>()), wanted, "{line}");
+        }
+        let script = beginning(Path::new("/tmp/a"), Some(Path::new("/bin/true")), false);
+        assert_eq!(
+            script,
+            "target extended-remote /tmp/a\nset remote exec-file /bin/true\npython ulpf.screen.begin()\n"
+        );
     }
 
     #[test]

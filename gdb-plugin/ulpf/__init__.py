@@ -101,15 +101,17 @@ def load():
     if _loaded:
         return
     _loaded = True
-    from . import advice, commands, facade, ide, session, settings
+    from . import advice, arguments, commands, facade, ide, non_stop, refusals, screen, session, settings
 
     settings.register()
     commands.register()
     session.register()
     advice.register()
+    refusals.register()
+    non_stop.register()
     ide.register()
     # `python ulpf.watch(…)` needs no import.
     import __main__
 
     __main__.ulpf = __import__(__name__)
-    assert facade.gdb is not None
+    assert facade.gdb is not None and arguments.offer and screen.begin

@@ -23,8 +23,8 @@ def _of(breakpoint):
     if kind == "software":
         return _software(breakpoint, expression)
     size = facade.evaluate(expression).type.sizeof
-    limit = facade.parameter("max-value-size")
-    if limit and size > limit:
+    limit = facade.max_value_size()
+    if limit is not None and size > limit:
         return (f"ulpf: GDB will never report a hit of this watch: {expression} has {size} bytes, more than its "
                 f"max-value-size ({limit}).\n"
                 f"      Type: delete {breakpoint.number}\n"

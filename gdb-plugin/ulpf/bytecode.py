@@ -37,9 +37,11 @@ class Unsupported(Exception):
     """GDB has used an instruction that the stub does not know."""
 
 
-def assemble(listing, variables):
-    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's."""
-    code = bytearray()
+def assemble(listing, variables, behind=None):
+    """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's, and `behind` says what
+    follows where one of the stub's is taken."""
+    taken = []
+    length = 0
     for line in listing.splitlines():
         match = _LINE.match(line)
         if not match:
@@ -47,18 +49,37 @@ def assemble(listing, variables):
         at, name, argument = int(match.group(1)), match.group(2), match.group(3)
         if name not in OPCODES:
             raise Unsupported(name)
-        if at != len(code):
-            raise Unsupported(f"a listing with a gap at {len(code)}")
+        if at != length:
+            raise Unsupported(f"a listing with a gap at {length}")
         opcode, size = OPCODES[name]
+        value = int(argument) if size else None
+        more = b""
+        if name == "getv":
+            value = variables.get(value, value)
+            more = (behind or {}).get(value, b"")
+        taken.append((at, name, opcode, size, value, more))
+        length += 1 + size
+    if not taken:
+        raise Unsupported("an empty listing")
+    # Where an instruction is, with what has been put behind those before it.
+    places, moved = {}, 0
+    for at, _, _, _, _, more in taken:
+        places[at] = at + moved
+        moved += len(more)
+    code = bytearray()
+    for _, name, opcode, size, value, more in taken:
+        if name in ("goto", "if_goto"):
+            value = places[value]
         code.append(opcode)
         if size:
-            value = int(argument)
-            if name == "getv":
-                value = variables.get(value, value)
             code += (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")
-    if not code:
-        raise Unsupported("an empty listing")
+        code += more
     return bytes(code)
+
+
+def as_number(size, signed):
+    """Behind a value of so many bytes: the number that it is."""
+    return b"" if size == 8 else bytes([OPCODES["ext" if signed else "zero_ext"][0], 8 * size])
 
 
 def variable_number(listing):
@@ -71,3 +92,13 @@ def bits_changed(mask):
     """A condition that holds where one of these bits has: a bit-field shares its bytes with others."""
     old, new = (b"\x2c" + VARIABLES[name].to_bytes(2, "big") for name in ("old", "new"))
     return old + new + b"\x11\x25" + mask.to_bytes(8, "big") + b"\x0f\x27"
+
+
+def no_read():
+    """A condition that holds unless the access only reads."""
+    return b"\x2c" + VARIABLES["kind"].to_bytes(2, "big") + b"\x22\x01\x13\x0e\x27"
+
+
+def each(of):
+    """A condition that holds at each hit of so many."""
+    return b"\x2c" + VARIABLES["hits"].to_bytes(2, "big") + b"\x25" + of.to_bytes(8, "big") + b"\x08\x0e\x27"

@@ -5,6 +5,7 @@ Everything else of the plugin asks GDB through here, in our own terms, and gets 
 GDB this module can be imported, too: then only what needs no debugger works, which is what unit tests use.
 """
 
+import contextlib
 import re
 
 from . import foreign
@@ -28,6 +29,10 @@ NO_ULPF = ("start GDB as `ulpf gdb PROGRAM`, or use ulpf run, ulpf attach PID, o
 
 # How long a memory read may be that only asks whether there is any.
 _PROBE = 1
+# A value of more bytes is never made as a whole, whatever GDB's max-value-size says: a hit is shown in a line.
+_LARGEST = 1 << 16
+# Elements and levels of a value in one line; of larger arrays so many are looked at.
+_ELEMENTS, _DEPTH = 16, 3
 
 
 # ---- commands and values ----
@@ -40,6 +45,24 @@ def execute(command):
 def run_command(command, from_tty=False):
     """A GDB command that may run the program and prints for itself."""
     gdb.execute(command, from_tty)
+
+
+def after(prefix, name, command):
+    """From now on this command follows whenever `PREFIX NAME` has been carried out."""
+    gdb.execute(f"define {prefix} hookpost-{name}\n{command}\nend", False, True)
+
+
+def is_extended_remote():
+    """Is there a server that stays when its program ends?"""
+    connection = gdb.selected_inferior().connection
+    return connection is not None and connection.type == "extended-remote"
+
+
+def packet(text):
+    """The server's answer to a packet."""
+    said = gdb.execute(f"maintenance packet {text}", False, True)
+    match = re.search(r'received: "(.*)"', said)
+    return match.group(1) if match else ""
 
 
 def say(text=""):
@@ -99,6 +122,35 @@ def _advice(text):
     return "try it with print first"
 
 
+@contextlib.contextmanager
+def own_language():
+    """For expressions that the plugin has written itself: they are C, which the user's language may not know.
+
+    What is set in it (breakpoints with their conditions) stays in C: GDB keeps the language with each.
+    """
+    language = gdb.parameter("language")
+    if language == "c":
+        yield
+        return
+    execute("set language c")
+    try:
+        yield
+    finally:
+        # (`auto` takes the frame's again.)
+        execute(f"set language {language}")
+
+
+def own_number(expression, what=None):
+    """The number that an expression of the plugin's own is."""
+    with own_language():
+        return int(evaluate(expression, what))
+
+
+def register(name):
+    """Of the newest frame, as an unsigned number."""
+    return int(gdb.newest_frame().read_register(name)) & (2**64 - 1)
+
+
 def is_optimized_out(value):
     return value.is_optimized_out
 
@@ -112,21 +164,68 @@ def address_of(value):
     return None if at is None else int(at) & (2**64 - 1)
 
 
+def element(value, index):
+    """Of an array, or behind a pointer: that not all languages take for an array."""
+    if is_pointer(plain(value.type)):
+        return (value + index).dereference()
+    return value[index]
+
+
 def value_at(address, type):
     """The lvalue of this type at an address."""
     return gdb.Value(address).cast(type.pointer()).dereference()
 
 
+def max_value_size():
+    """Of how many bytes GDB's values may be; None: there is no limit."""
+    limit = gdb.parameter("max-value-size")
+    # (That of some versions is -1.)
+    return None if limit is None or limit < 0 else limit
+
+
+def largest_value():
+    """Of how many bytes the plugin makes values."""
+    limit = max_value_size()
+    return _LARGEST if limit is None else min(limit, _LARGEST)
+
+
 def value_of_bytes(data, type):
+    """A gdb.Value, or None if GDB has none so large.
+
+    Here the limit is to be asked about before: GDB (13) throws its error through Python's own frames, and ends.
+    """
+    size = type.sizeof
+    if size is None or not 0 < size <= min(largest_value(), len(data)):
+        return None
     return gdb.Value(bytes(data), type)
 
 
 def shown(value):
     """A value in one line, as print shows it."""
     try:
-        return value.format_string(max_elements=16, max_depth=3)
+        return value.format_string(max_elements=_ELEMENTS, max_depth=_DEPTH)
     except (gdb.error, TypeError):
+        pass
+    try:
         return str(value)
+    except Exception as e:  # a pretty-printer's, on memory that makes no sense
+        return f"<{error_text(e)}>"
+
+
+def shown_bytes(data, type, length):
+    """Bytes of an access of this length that are no value of GDB's: of an array the first elements, else
+    hexadecimal digits."""
+    if type is not None and is_array(type):
+        element = plain(type.target())
+        size = element.sizeof
+        count = min(_ELEMENTS, len(data) // size) if size else 0
+        value = value_of_bytes(data[:count * size], array_of(element, count)) if count else None
+        if value is not None:
+            return shown(value) + ("..." if count * size < length else "")
+    if len(data) == length == 8:
+        return f"{int.from_bytes(data, 'little'):#x}"
+    some = " ".join(f"{b:02x}" for b in data[:2 * _ELEMENTS])
+    return some + (f" … ({length} bytes)" if len(data[:2 * _ELEMENTS]) < length else "")
 
 
 def children(value):
@@ -159,6 +258,10 @@ def is_array(type):
     return type.code == gdb.TYPE_CODE_ARRAY
 
 
+def array_of(type, count):
+    return type.array(count - 1)
+
+
 def is_pointer(type):
     return type.code == gdb.TYPE_CODE_PTR
 
@@ -175,6 +278,10 @@ def is_float(type):
     return type.code == gdb.TYPE_CODE_FLT
 
 
+def is_integer(type):
+    return type.code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_RANGE)
+
+
 def is_function(type):
     return type.code in (gdb.TYPE_CODE_FUNC, gdb.TYPE_CODE_METHOD)
 
@@ -183,6 +290,14 @@ def bounds(type):
     """First and last index of an array type; None if they are not known."""
     low, high = type.range()
     return (low, high) if high >= low else None
+
+
+def dimensions(type):
+    """Of an array type; 0 of any other."""
+    count = 0
+    while is_array(type):
+        count, type = count + 1, plain(type.target())
+    return count
 
 
 def is_signed(type):
@@ -224,30 +339,34 @@ def need_program():
 
 
 def readable(address):
-    try:
-        gdb.selected_inferior().read_memory(address, _PROBE)
-        return True
-    except gdb.error:
-        return False
+    return read_memory(address, _PROBE) is not None
 
 
 def read_memory(address, length):
+    """The bytes, or None. GDB takes room for all of them at once, so they are to be few."""
     try:
         return bytes(gdb.selected_inferior().read_memory(address, length))
-    except gdb.error:
+    except (gdb.error, OverflowError):
         return None
+
+
+def _about_address(command, address):
+    """What a command says of an address. Languages write numbers in many ways, and some know only small ones; all
+    know this variable."""
+    gdb.set_convenience_variable("_ulpf_address", gdb.Value(address))
+    return execute(f"{command} $_ulpf_address")
 
 
 def symbol_at(address):
     """`add+12`, or None."""
-    text = execute(f"info symbol {address:#x}")
+    text = _about_address("info symbol", address)
     match = re.match(r"(\S+)(?: \+ (\d+))? in section", text)
     return match and match.group(1) + (f"+{int(match.group(2)):#x}" if match.group(2) else "")
 
 
 def is_static(address):
     """Is this in a file's data, so that it is there again when the program is started anew?"""
-    return "in section" in execute(f"info symbol {address:#x}")
+    return "in section" in _about_address("info symbol", address)
 
 
 def line_at(pc):
@@ -285,61 +404,6 @@ def code_at(file, line):
     return [place.pc for place in places if place.pc is not None and place.line == line]
 
 
-def instructions(address, before, count):
-    """Of so many instructions from the one `before` ahead of an address: address, bytes, text, symbol, line."""
-    found = _ahead(address, before) if before > 0 else []
-    start = address
-    if before <= 0:
-        # The first of them are not wanted.
-        found, count = [], count - before
-    left = count - len(found)
-    if left > 0:
-        found += _decoded(start, left)
-    return found[-before:] if before < 0 else found[:count]
-
-
-def _decoded(start, count=None, end=None):
-    """What is decoded from an address on; less if the memory ends."""
-    how = {"count": count} if end is None else {"end_pc": end - 1}
-    try:
-        frames = gdb.selected_inferior().architecture().disassemble(start, **how)
-    except (gdb.error, AttributeError, RuntimeError):
-        # One that cannot be read spoils all.
-        frames = []
-        for _ in range(count or 0):
-            try:
-                frames += gdb.selected_inferior().architecture().disassemble(start, count=1)
-            except (gdb.error, RuntimeError):
-                break
-            start = frames[-1]["addr"] + frames[-1]["length"]
-    return [_instruction(f) for f in frames]
-
-
-def _instruction(f):
-    data = read_memory(f["addr"], f["length"]) or b""
-    line = gdb.find_pc_line(f["addr"])
-    said = {"address": f["addr"], "bytes": data.hex(" "), "text": f["asm"].replace("\t", " "), "symbol": symbol_at(f["addr"])}
-    if line.symtab and line.line and line.pc == f["addr"]:
-        said.update(file=line.symtab.fullname(), line=line.line)
-    return said
-
-
-def _ahead(address, before):
-    """The instructions ahead of an address, from functions' beginnings on; fewer if there are none."""
-    found, end = [], address
-    while len(found) < before:
-        symbol = symbol_at(end - 1)
-        offset = re.search(r"\+(0x[0-9a-f]+)$", symbol or "")
-        start = end - 1 - (int(offset.group(1), 16) if offset else 0)
-        if symbol is None or end - start > 1 << 16:
-            break
-        some = [i for i in _decoded(start, end=end) if i["address"] < end]
-        if not some:
-            break
-        found, end = some + found, start
-    return found[-before:]
-
-
 def code_of(name):
     """Ranges of addresses of a function or a library, or None."""
     return _function(name) or _library(name)
@@ -356,7 +420,7 @@ def _function(name):
             block = block.superblock
         if block:
             return [(block.start, block.end)]
-        lines = re.findall(r"^(?:=>)?\s*(0x[0-9a-f]+) <", execute(f"disassemble {at:#x}"), re.M)
+        lines = re.findall(r"^(?:=>)?\s*(0x[0-9a-f]+) <", _about_address("disassemble", at), re.M)
         return [(int(lines[0], 16), int(lines[-1], 16) + 1)] if lines else None
     except (gdb.error, TypeError):
         return None
@@ -443,15 +507,26 @@ def local_address(name):
     if at is None or value.is_optimized_out:
         raise UlpfError(f"a condition cannot use {name}", "it has no place in memory here (a register, or optimised out)",
                         "write its present value instead, or compile with -Og")
-    return at, str(value.type)
+    return at, value.type
 
 
-def compile_condition(expression):
-    """What GDB prints of an expression's bytecode."""
+def language_now():
+    """The user's: what is set, or the selected frame's."""
     language = gdb.parameter("language")
-    language = execute("show language") if language in ("auto", "local") else language
-    foreign = not re.search(r"\b(c|c\+\+|asm|minimal)\b", str(language))
-    return execute(("with language c++ -- " if foreign else "") + f"maint agent-eval {expression}")
+    if language in ("auto", "local"):
+        language = re.search(r"currently ([^\s\"]+?)[\".]*$", execute("show language"), re.M)
+        language = language.group(1) if language else "c"
+    return language
+
+
+def is_c():
+    """Is the user's language one in which C's casts and operators mean what they mean in C?"""
+    return language_now() in ("c", "c++", "asm", "minimal", "objective-c")
+
+
+def compile_condition(expression, as_c=True):
+    """What GDB prints of an expression's bytecode; C++, or the user's own language."""
+    return execute(("with language c++ -- " if as_c and not is_c() else "") + f"maint agent-eval {expression}")
 
 
 def make_variable(name):
@@ -465,6 +540,7 @@ def monitor(command):
     try:
         return execute(f"monitor {command}")
     except gdb.error as e:
+        # (A server that has stayed answers for a program that is gone.)
         need_program()
         text = error_text(e)
         if "not supported by this target" in text or "Protocol error" in text or "Target does not support" in text:
@@ -480,9 +556,39 @@ def packet_room():
 # ---- events ----
 
 def on(event, handler):
+    """Calls a function at an event of GDB's, if there is such an event. No error leaves it: GDB is in the middle of
+    something, and would print Python's words for it."""
+    def guarded(said):
+        try:
+            handler(said)
+        except Exception as e:
+            say(f"ulpf: {e if isinstance(e, UlpfError) or gdb_error(e) else type(e).__name__ + ': ' + str(e)}")
     registry = getattr(gdb.events, event, None)
     if registry is not None:
-        registry.connect(handler)
+        registry.connect(guarded)
+
+
+def once(event, call):
+    """At the next event of this kind only."""
+    registry = getattr(gdb.events, event)
+
+    def heard(*_said):
+        registry.disconnect(heard)
+        call()
+    registry.connect(heard)
+
+
+def is_defined(command):
+    """Has the user a command of this name?"""
+    try:
+        execute(f"show user {command}")
+        return True
+    except gdb.error:
+        return False
+
+
+def define(command, line):
+    gdb.execute(f"define {command}\n{line}\nend", False, True)
 
 
 def access_watch():
@@ -499,8 +605,30 @@ def is_watchpoint(breakpoint):
     return None
 
 
+def watched_accesses(breakpoint):
+    """Of a hardware watchpoint: r, w or rw; None of anything else."""
+    return {gdb.BP_HARDWARE_WATCHPOINT: "w", gdb.BP_READ_WATCHPOINT: "r", gdb.BP_ACCESS_WATCHPOINT: "rw"}.get(breakpoint.type)
+
+
+def later(call):
+    """When GDB is done with what it does now."""
+    gdb.post_event(call)
+
+
 def parameter(name):
     return gdb.parameter(name)
+
+
+def arguments():
+    """What `run` or `set args` has been given, as bytes."""
+    inferior = gdb.selected_inferior()
+    if hasattr(inferior, "arguments"):  # GDB 14
+        text = inferior.arguments or ""
+    else:
+        # gdb.parameter("args") knows of `set args` alone.
+        shown = gdb.execute("show args", False, True)
+        text = shown[shown.index('"') + 1:shown.rindex('"')]
+    return text.encode(gdb.host_charset())
 
 
 def frame_line():

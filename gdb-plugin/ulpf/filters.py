@@ -34,13 +34,54 @@ def words(spec, type):
         said.append(f"skip {spec.skip}")
     if spec.count is not None:
         said.append(f"count {spec.count}")
-    return said
+    return said + [f"if x {code.hex()}" for code in spec.codes]
 
 
 def condition(text, type):
     """`if x BYTECODE`, compiled by GDB."""
-    code = bytecode.assemble(_listing(_prepared(text, type), text), {n: bytecode.VARIABLES[v] for v, n in _numbers.items()})
+    code = _in_the_users_language(text, type)
+    if code is None:
+        code = bytecode.assemble(_listing(_prepared(text, type), text), _meant())
     return "if x " + code.hex()
+
+
+def _meant():
+    """GDB's numbers of variables, and the stub's."""
+    return {number: bytecode.VARIABLES[name] for name, number in _numbers.items()}
+
+
+def _in_the_users_language(text, type):
+    """A condition in a language whose operators are not those of C; None where that one is asked as C++: the
+    hit's values are no plain numbers there, or a local is to be this one, which takes a cast."""
+    if facade.is_c() or any(facade.local_address(name) for name in _NAME.findall(text)):
+        return None
+    used = _VARIABLE.findall(text)
+    behind = {}
+    if "old" in used or "new" in used:
+        element = _element(type)
+        if element is None or not facade.is_integer(element) or not (element.sizeof in (1, 2, 4) or facade.is_signed(element)):
+            return None
+        number = bytecode.as_number(element.sizeof, facade.is_signed(element))
+        behind = {bytecode.VARIABLES[name]: number for name in ("old", "new")}
+    for name in used:
+        _variable(name)
+    try:
+        listing = facade.compile_condition(_VARIABLE.sub(r"$ulpf_\1", text), as_c=False)
+        return bytecode.assemble(listing, _meant(), behind)
+    except bytecode.Unsupported:
+        return None
+    except Exception as e:
+        if not facade.gdb_error(e):
+            raise
+        # Ada, for one, knows no type of such a variable. C++ may do, and says more clearly what is wrong.
+        return None
+
+
+def _element(type):
+    """Of an array that of its elements."""
+    while type is not None and facade.is_array(type):
+        type = facade.plain(type.target())
+    return type
 
 
 def _listing(expression, text):
@@ -78,17 +119,23 @@ def _typed(name, type):
     variable = f"$ulpf_{name}"
     if name not in ("old", "new") or type is None:
         return variable
-    while facade.is_array(type):
-        type = facade.plain(type.target())
+    type = _element(type)
     if facade.is_float(type):
         raise NotByGdb("floating-point numbers")
     if facade.is_pointer(type):
-        return f"(({type}) {variable})"
-    sizes = {1: "char", 2: "short", 4: "int", 8: "long"}
-    if facade.is_struct(type) or type.sizeof not in sizes:
+        return f"(({type}) {variable})" if facade.is_c() else variable
+    if facade.is_struct(type) or type.sizeof not in _SIZES:
         return variable
+    return f"(({_in_c(type)}) {variable})"
+
+
+_SIZES = {1: "char", 2: "short", 4: "int", 8: "long"}
+
+
+def _in_c(type):
+    """C's name for an integer type, whatever its own language calls it."""
     sign = "signed" if facade.is_signed(type) else "unsigned"
-    return f"(({sign} {sizes[type.sizeof]}) {variable})"
+    return f"{sign} {_SIZES[type.sizeof]}"
 
 
 def _local(match):
@@ -97,6 +144,9 @@ def _local(match):
     if found is None:
         return match.group(1)
     address, type = found
+    if facade.is_integer(facade.plain(type)) and type.sizeof in _SIZES:
+        return f"(*({_in_c(facade.plain(type))} *) {address:#x})"
+    type = str(type)
     if "{" in type or "[" in type or "(" in type:
         raise UlpfError(f"a condition cannot use {match.group(1)}", f"it is a local of type {type}", "use a scalar, or a global")
     return f"(*({type} *) {address:#x})"

@@ -9,7 +9,7 @@ concerns the object stops it).
 import re
 import struct
 
-from . import facade
+from . import facade, settings
 from .errors import UlpfError
 from .places import Place
 
@@ -27,22 +27,47 @@ def blocks(type_name):
     type = facade.plain(facade.lookup_type(type_name))
     wanted = max(32, (type.sizeof + 8 + 15) & ~15)
     start, end = _main_heap(what)
-    heap = facade.read_memory(start, end - start)
-    if heap is None or len(heap) < 32:
-        raise UlpfError(what, "the heap cannot be read", "watch objects by their names")
-    found, at = [], struct.unpack_from("<Q", heap, 8)[0] & ~7
-    while at + 16 < len(heap):
-        size = struct.unpack_from("<Q", heap, at + 8)[0] & ~7
-        if size < 32 or at + size + 16 > len(heap):
-            break  # the top chunk, or no heap of glibc
-        if struct.unpack_from("<Q", heap, at + size + 8)[0] & 1 and size == wanted:
-            address = start + at + 16
-            found.append(Place(f"*({type_name} *) {address:#x}", address, type.sizeof, type))
-        at += size
+    heap = _Heap(start, end)
+    try:
+        found, at = [], heap.size_at(start) & ~7
+        at += start
+        while at + 16 < end:
+            size = heap.size_at(at) & ~7
+            if size < 32 or at + size + 16 > end:
+                break  # the top chunk, or no heap of glibc
+            if heap.size_at(at + size) & 1 and size == wanted:
+                found.append(Place(f"*({type_name} *) {at + 16:#x}", at + 16, type.sizeof, type))
+                if len(found) > settings.most_elements():
+                    raise UlpfError(what, f"there are more than {settings.most_elements()}",
+                                    f"that many watches are seldom meant; else: set ulpf max-elements {10 * settings.most_elements()}")
+            at += size
+    except LookupError:
+        raise UlpfError(what, "the heap cannot be read", "watch objects by their names") from None
     if not found:
         raise UlpfError(what, f"glibc's main heap has no block of its size ({type.sizeof} bytes)",
                         "see whether the program has allocated any yet; other allocators are not known")
     return found
+
+
+class _Heap:
+    """The heap's chunk headers, which are read in windows: GDB takes room for all that it reads at once."""
+
+    WINDOW = 1 << 18
+
+    def __init__(self, start, end):
+        self._start, self._end = start, end
+        self._base, self._window = start, b""
+
+    def size_at(self, chunk):
+        """The word that has the size of the chunk there."""
+        at = chunk + 8
+        if not self._base <= at <= self._base + len(self._window) - 8:
+            self._base = at
+            self._window = facade.read_memory(at, min(self.WINDOW, self._end - at))
+            if self._window is None or len(self._window) < 8:
+                self._window = b""
+                raise LookupError(at)
+        return struct.unpack_from("<Q", self._window, at - self._base)[0]
 
 
 def _main_heap(what):
@@ -58,11 +83,24 @@ class _Call(facade.Breakpoint):
 
     def stop(self):
         try:
-            if int(facade.evaluate(self.condition)):
+            if facade.own_number(self.condition):
                 self.called()
         except Exception as e:  # GDB would show a traceback
             facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) does not go with the heap any more: {e}")
         return False
+
+
+def _entry(function, what=None):
+    """Where a function of the C library begins."""
+    return facade.own_number(f"(unsigned long) &{function}", what or function)
+
+
+def _at(kind, address, condition):
+    """A breakpoint of this kind, whose condition the program's threads evaluate."""
+    with facade.own_language():
+        point = kind(f"*{address:#x}", internal=True)
+        point.condition = condition
+    return point
 
 
 class _Ended(_Call):
@@ -101,7 +139,7 @@ if facade.gdb:
             from .registry import watches
 
             try:
-                now = int(facade.evaluate("(unsigned long) $rax"))
+                now = facade.register("rax")
                 base = _following[self.watch.number][0]
                 # NULL: it stays where it was.
                 watches.moved(self.watch, (now or base) - base)
@@ -135,9 +173,7 @@ def expect(watch, function):
     caller = "*(unsigned long *) $rsp"
     points = []
     for name, size in _SIZES.items():
-        at = int(facade.evaluate(f"(unsigned long) &{name}", what))
-        point = _Allocates(f"*{at:#x}", internal=True)
-        point.condition = f"{caller} >= {start:#x} && {caller} < {end:#x}"
+        point = _at(_Allocates, _entry(name, what), f"{caller} >= {start:#x} && {caller} < {end:#x}")
         point.watch, point.size = watch, size
         points.append(point)
     _expecting[watch.number] = points
@@ -153,7 +189,7 @@ def forget(watch):
 class _Allocates(_Call):
     def called(self):
         if self.watch.armed and len(self.watch.places) < _MOST_BLOCKS:
-            _Allocated(self.watch, int(facade.evaluate(f"(unsigned long) ({self.size})")))
+            _Allocated(self.watch, facade.own_number(f"(unsigned long) ({self.size})"))
 
 
 class _Freed(_Call):
@@ -175,12 +211,11 @@ if facade.gdb:
             from .registry import watches
 
             try:
-                at = int(facade.evaluate("(unsigned long) $rax"))
+                at = facade.register("rax")
                 if at and self.size and self.watch.armed:
                     place = Place(f"block of {self.size} bytes at {at:#x}", at, self.size)
                     watches.extend(self.watch, place)
-                    freed = _Freed(f"*{int(facade.evaluate('(unsigned long) &free')):#x}", internal=True)
-                    freed.condition = f"$rdi == {at:#x}"
+                    freed = _at(_Freed, _entry("free"), f"$rdi == {at:#x}")
                     freed.watch, freed.place = self.watch, place
             except Exception as e:
                 facade.say(f"ulpf: a block of watch {self.watch.number} is not watched: {e}")
@@ -210,9 +245,7 @@ def follow(watch, base=None):
     made = []
     try:
         for name in "free", "realloc":
-            at = facade.evaluate(f"(unsigned long) &{name}")
-            point = _Ended(f"*{int(at):#x}", internal=True)
-            point.condition = f"$rdi == {base:#x}"
+            point = _at(_Ended, _entry(name), f"$rdi == {base:#x}")
             point.watch, point.moves = watch, name == "realloc"
             made.append(point)
     except Exception as e:

@@ -14,7 +14,6 @@ _VERBS = {"read": "read  ", "write": "write ", "update": "update", "access": "ac
 
 def hits(most, numbers=()):
     """The last hits of watches that log or stop, the oldest first; and since when nothing is missing."""
-    facade.need_program()
     # Of some watches only: others may have filled the end.
     since, records = wire.log(MOST if numbers else min(most, MOST))
     found = [hit_of(record) for record in records]
@@ -25,7 +24,6 @@ def hits(most, numbers=()):
 
 def last(expression, most):
     """The place of an expression, the last writes to it (the youngest first), and the stub's whole answer."""
-    facade.need_program()
     found = places.find(expression)
     hits, answers = [], []
     for place in found:

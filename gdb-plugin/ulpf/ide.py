@@ -9,7 +9,7 @@ Data breakpoints are watches like those of `ulpf watch`, and stand in the same l
 
 import json
 
-from . import facade, history, places, replies, session, stops
+from . import bytecode, disassembly, facade, history, places, replies, session, stops
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -133,7 +133,7 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
     if spec.kind == "w" and silent and not log:
         # A write that changes nothing stops nobody; an access does.
         spec.kind = "rw"
-        spec.condition = "$kind != 1" + (f" && ({condition})" if condition else "")
+        spec.codes.append(bytecode.no_read())
     callback = None
     if hit:
         operator, number = hit
@@ -143,8 +143,8 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
             spec.skip = number - 1
         elif operator == "<=":
             spec.count = number
-        elif spec.condition is None and not spec.changed:
-            spec.condition = f"$hits % {number} == 0"
+        elif spec.condition is None and not spec.codes and not spec.changed:
+            spec.codes.append(bytecode.each(number))
         elif log:
             raise UlpfError(f"{expression} is not logged", f"%{number} beside a condition needs a stop", "use one of both")
         else:
@@ -153,7 +153,7 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
 
 
 def _copy(place):
-    return places.Place(place.name, place.address, place.length, place.type, place.unit, place.mask, place.first)
+    return places.Place(place.name, place.address, place.length, place.type, place.unit, place.mask, place.first, place.language)
 
 
 def add(breakpoints):
@@ -281,7 +281,7 @@ def lines_of(file, line):
 
 
 def disassemble(address, before, count):
-    return {"instructions": facade.instructions(address, before, count)}
+    return {"instructions": disassembly.instructions(address, before, count)}
 
 
 _VERBS = info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble

@@ -37,7 +37,8 @@ class Place:
     mask: int = 0
     # The first index, if the elements of a range are named.
     first: Optional[int] = None
-    # `$` in it stands for the index: `arr[$].x`.
+    # The language of its name, in which its parts are named.
+    language: str = ""
     id: Optional[int] = None
 
     @property
@@ -49,8 +50,33 @@ def find(expression):
     """All places of an expression; at least one, or an error."""
     mark = _MARK.search(expression)
     if mark:
-        return list(_expand(expression, mark))
-    return [_single(expression, facade.evaluate(expression))]
+        found = list(_expand(expression, mark))
+    else:
+        found = [_repeated(expression) or _single(expression, facade.evaluate(expression))]
+    language = facade.language_now()
+    for place in found:
+        place.language = language
+    return found
+
+
+def _repeated(expression):
+    """`*ptr@len` of more bytes than GDB makes a value of: only the first element is asked for."""
+    head, at, count = expression.rpartition("@")
+    limit = facade.max_value_size()
+    if not at or limit is None:
+        return None
+    try:
+        first, count = facade.evaluate(head), int(facade.evaluate(count))
+    except Exception:  # the whole of it says what is wrong
+        return None
+    place = _of(expression, first)
+    if place.length * count <= limit:
+        return None
+    place.type = facade.array_of(facade.plain(first.type), count)
+    place.unit, place.length = _element(place.type), place.length * count
+    if not facade.readable(place.end - 1):
+        raise UlpfError(f"cannot watch {expression}", f"there is no memory at {place.end - 1:#x}", "name fewer elements")
+    return place
 
 
 def _single(name, value):
@@ -75,7 +101,7 @@ def _of(name, value):
     if not size:
         raise UlpfError(what, "it has no size", "watch one of its elements")
     # (Of the kernel's half the stub says why it cannot be watched.)
-    if at < 1 << 47 and not facade.readable(at):
+    if at < 1 << 47 and facade.pid() and not facade.readable(at):
         raise UlpfError(what, f"there is no memory at {at:#x}",
                         "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
     element = _element(type)
@@ -198,11 +224,11 @@ def _range(head, value, low, high, tail):
     mark = _MARK.search(tail)
     if mark or "->" in tail:
         for i in range(low, high):
-            yield from _follow(f"{head}[{i}]", value[i], tail)
+            yield from _follow(f"{head}[{i}]", facade.element(value, i), tail)
         return
     type = facade.plain(value.type)
     # The same offset in each element: no need to ask GDB for all of them.
-    place = next(_follow(f"{head}[{low}]", value[low], tail))
+    place = next(_follow(f"{head}[{low}]", facade.element(value, low), tail))
     stride = facade.plain(type.target()).sizeof
     last = place.address + (high - 1 - low) * stride
     if not facade.readable(last):
@@ -295,7 +321,7 @@ def _follow(name, value, tail):
 def _step(value, match):
     arrow, member, index = match.groups()
     if index is not None:
-        return value[int(facade.evaluate(index))]
+        return facade.element(value, int(facade.evaluate(index)))
     if arrow == "->" or facade.is_pointer(facade.plain(value.type)):
         value = value.dereference()
     if arrow == "->" and facade.is_pointer(facade.plain(value.type)):
@@ -325,25 +351,41 @@ def part(place, address, length):
             end = place.first + (address + length - 1 - place.address) // type.sizeof + 1
             name = re.sub(r"\[(-?\d+)\](?!.*\[)", rf"[\1..{end}]", name, count=1)
             return name, address, None, length
-    return _descend(name, at, type, address, length)
+    return _descend(name, at, type, address, length, place.language)
 
 
-def _descend(name, at, type, address, length):
+def _indexed(name, indices, more, language):
+    """An element of an array, or so many dimensions more of it, the outermost index first."""
+    if language == "fortran":
+        # Its first index is the innermost.
+        return f"{name}({','.join([':'] * more + [str(i) for i in reversed(indices)])})"
+    if language == "ada":
+        return f"{name}({', '.join(map(str, indices))})"
+    return name + "".join(f"[{i}]" for i in indices)
+
+
+def _descend(name, at, type, address, length, language):
     end = address + length
     if facade.is_array(type):
-        element = facade.plain(type.target())
-        known = facade.bounds(type)
-        if known and element.sizeof:
-            index = (address - at) // element.sizeof
-            start = at + index * element.sizeof
-            if end <= start + element.sizeof:
-                return _descend(f"{name}[{known[0] + index}]", start, element, address, length)
+        indices, of, start = [], type, at
+        while facade.is_array(of):
+            element, known = facade.plain(of.target()), facade.bounds(of)
+            if not known or not element.sizeof:
+                break
+            index = (address - start) // element.sizeof
+            if end > start + (index + 1) * element.sizeof:
+                break
+            indices.append(known[0] + index)
+            of, start = element, start + index * element.sizeof
+        if indices:
+            return _descend(_indexed(name, indices, facade.dimensions(of), language), start, of, address, length, language)
     elif facade.is_struct(type):
         # A union's members lie on each other: the first that is wide enough.
         for field, position, bits, of in facade.members(type):
             of = facade.plain(of)
             start = at + position // 8
             if not bits and of.sizeof and start <= address and end <= start + of.sizeof:
-                inner = name if field is None else f"({name}).{field}" if name.startswith("*") else f"{name}.{field}"
-                return _descend(inner, start, of, address, length)
+                dot = "%" if language == "fortran" else "."
+                inner = name if field is None else f"({name}){dot}{field}" if name.startswith("*") else f"{name}{dot}{field}"
+                return _descend(inner, start, of, address, length, language)
     return name, at, type, type.sizeof

@@ -31,9 +31,13 @@ class Watch:
     heap: bool = False
     # Can it be found again when the program is started anew?
     static: bool = False
+    # Of a local: where its scope begins (scope.Home).
+    scope: Any = None
     words: str = ""
     # What had been counted before it was armed the last time.
     before: dict = field(default_factory=dict)
+    # What it counted in the end nobody was told.
+    uncounted: bool = False
 
     @property
     def name(self):
@@ -64,6 +68,10 @@ class Watches:
         # Of the stub that has the ids, and of which process that is.
         self.session = None
         self.pid = 0
+        # The same of all that there have been in this program: what they have logged is told when they are gone, and
+        # when the program is, until there is another.
+        self.known = {}
+        self._over = False
 
     def get(self, number):
         watch = self.all.get(number)
@@ -88,6 +96,8 @@ class Watches:
 
     def remove_many(self, chosen):
         self._disarm_all(chosen)
+        for watch in chosen:
+            scope.forget(watch)
         for watch in chosen:
             del self.all[watch.number]
 
@@ -118,12 +128,38 @@ class Watches:
                                 "select it: info inferiors, inferior 1")
             if self.session is not None:
                 self.forget("the program has executed another, or was started again")
-            self.session, self.pid = about.session, about.pid
+            self._begin(about)
         return about
 
     def elsewhere(self):
         """Does GDB have the program that they are set in beside the one that is selected?"""
         return self.session is not None and self.pid != facade.pid() and self.pid in facade.pids()
+
+    def over(self):
+        """The program is gone; its server still knows what was counted and logged."""
+        if self.session is None:
+            return
+        armed = [watch for watch in self.all.values() if watch.ids()]
+        try:
+            counted = counts(armed, gone=True) if armed else {}
+            for watch in armed:
+                watch.before = counted[watch.number]
+        except UlpfError:
+            # The connection has ended with the program.
+            for watch in armed:
+                watch.uncounted = True
+        self._over = True
+        self.forget("the program is gone")
+
+    def _begin(self, about):
+        """There is another stub."""
+        if self._over:
+            # A run counts from its beginning, as GDB's breakpoints do.
+            for watch in self.all.values():
+                watch.before, watch.uncounted = {}, False
+        self._over = False
+        self.known = {}
+        self.session, self.pid = about.session, about.pid
 
     def forget(self, why):
         """The stub that had them is gone."""
@@ -135,27 +171,38 @@ class Watches:
             for place in watch.places:
                 place.id = None
 
-    def again(self):
-        """Another program: what can be found in it is armed. Returns what cannot, each with a reason."""
+    def again(self, relocated):
+        """Another program: what can be found in it is armed. Returns what cannot, each with a reason. `relocated`: all
+        of it is where it will be."""
         self.forget("the program was started again")
-        about = wire.ask("about")
-        self.session, self.pid = about.session, about.pid
+        self._begin(wire.ask("about"))
         enabled = [w for w in self.all.values() if w.enabled]
-        return [(watch, why) for watch in enabled if (why := self.retry(watch))]
+        return [(watch, why) for watch in enabled if (why := self.retry(watch, relocated))]
 
-    def retry(self, watch):
-        """Arms a watch in another program; why not, if it cannot be."""
+    def retry(self, watch, relocated):
+        """Arms a watch in another program, or has it armed later; why not, if it cannot be."""
+        if watch.scope is not None and not watch.static:
+            watch.ended = f"{watch.scope.function} has not been called yet"
+            try:
+                return scope.expect(watch) if relocated else watch.ended
+            except UlpfError as e:
+                watch.ended = e.why
+                return e.why
         if not (watch.static or watch.heap):
             watch.ended = "its memory went with the program that it was set in"
             return watch.ended
         try:
-            _locate(watch)
-            watch.ended = None
-            self._arm(watch)
+            self.found(watch)
             return None
         except UlpfError as e:
             watch.ended = e.why
             return e.why
+
+    def found(self, watch):
+        """What it watches is there again."""
+        _locate(watch)
+        watch.ended = None
+        self._arm(watch)
 
     def extend(self, watch, place):
         """One more place of a watch whose places come with time."""
@@ -194,7 +241,7 @@ class Watches:
                 failed.append((place, answer.error()))
             else:
                 place.id = answer.id
-                self.by_id[place.id] = (watch, place)
+                self.by_id[place.id] = self.known[place.id] = (watch, place)
         return failed
 
     def add_many(self, asked):
@@ -372,13 +419,13 @@ def _of_place(place):
 COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
 
 
-def counts(watches):
+def counts(watches, gone=False):
     """Of each watch by its number: what its places have counted together, and where they live. How many of them
-    are gone with their memory, and have been switched off or taken away from outside (`ulpf top`)."""
+    are gone with their memory, and have been switched off or taken away from outside (`ulpf top`). `gone`: the program is, and its server is asked."""
     found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0}
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
-    if wanted and facade.pid() and not _registry.elsewhere():
+    if wanted and (gone or facade.pid() and not _registry.elsewhere()):
         stats = wire.ask("stats", replies.statistics)
         for counted in stats.watches:
             number = wanted.pop(counted.id, None)

@@ -94,6 +94,12 @@ class Unwatched:
 
 
 @dataclass(frozen=True)
+class Watchable:
+    # Else it waits for memory.
+    mapped: bool
+
+
+@dataclass(frozen=True)
 class About:
     session: int
     pid: int
@@ -129,6 +135,8 @@ def change(object):
         return Filtered(ids)
     if (bytes := _get(object, "unwatched", dict, None)) is not None:
         return Unwatched(_count(bytes, "start", None), _count(bytes, "len", None))
+    if _get(object, "watchable", bool, None):
+        return Watchable(_get(object, "mapped", bool))
     if (on := _get(object, "patch_syscalls", bool, None)) is not None:
         return PatchSyscalls(on)
     session, stops_at = (_address(_get(object, name, str)) for name in ("session", "stops_at"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Watches through the life of programs: started, started again, executing another, gone."""
 
-from . import facade, heap, stops, wire
+from . import facade, heap, scope, stops, wire
 from .errors import UlpfError
 from .registry import Elsewhere, watches
 
@@ -29,9 +29,9 @@ def _begun(at_last):
     if not watches.all or watches.elsewhere():
         return
     if wire.ask("about").session != watches.session:
-        _lost[:] = watches.again()
+        _lost[:] = watches.again(at_last)
     else:
-        _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch))]
+        _lost[:] = [(watch, why) for watch, _ in _lost if (why := watches.retry(watch, at_last))]
     if at_last:
         for watch, why in _lost:
             facade.say(f"ulpf: watch {watch.number} ({watch.name}) is not set again: {why}.")
@@ -45,28 +45,23 @@ def expect_another():
     places = [name for name in _PLACES if facade.is_location(name)]
     if not places:  # a stripped program
         entry = facade.entry_point()
-        places = [f"*{entry:#x}"] if entry else []
-    _begins.extend(_Begin(where, internal=True) for where in places)
-
-
-def _stopped(event):
-    try:
-        stops.show(event)
-    except Exception as e:
-        facade.say(f"ulpf: {e}")
+        places = [f"*{entry}"] if entry else []
+    with facade.own_language():
+        _begins.extend(_Begin(where, internal=True) for where in places)
 
 
 def _exited(event):
     gone = getattr(event, "inferior", None)
     if gone is not None and gone.pid not in (0, watches.pid) and watches.pid in facade.pids():
         return  # a forked child
+    watches.over()
     stops.rest()
     heap.rest()
-    watches.forget("the program is gone")
+    scope.rest()
 
 
 def register():
-    facade.on("stop", _stopped)
+    facade.on("stop", stops.show)
     facade.on("exited", _exited)
     facade.on("connection_removed", lambda _event: stops.rest())
 

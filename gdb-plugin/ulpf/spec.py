@@ -23,6 +23,8 @@ class Spec:
     expression: str = ""
     kind: str = "w"
     condition: Optional[str] = None
+    # More conditions, as bytecode: the plugin's own, which are in no language.
+    codes: list = field(default_factory=list)
     thread: Optional[int] = None
     # (called, inside, name)
     places: list = field(default_factory=list)

@@ -57,14 +57,17 @@ class Hit:
 
     @property
     def old(self):
-        """The value before; a gdb.Value, bytes if there is no type for it, None if it is not known."""
-        return self._value(self._old)
+        """The value before; a gdb.Value, bytes if there is no type for it or it is too large for one, None if it
+        is not known."""
+        # Of a long access only the beginning is known; the rest of memory is new already.
+        whole = self._old is None or len(self._old) // 2 >= self.length
+        return self._value(self._old, whole)
 
     @property
     def new(self):
         return self._value(self._new)
 
-    def _value(self, digits):
+    def _value(self, digits, whole=True):
         if digits is None:
             return None
         data = bytes.fromhex(digits)
@@ -72,26 +75,25 @@ class Hit:
         if type is None:
             return data
         if (at, length) != (self.address, len(data)):
-            if self.past:
+            if self.past or not whole or length > facade.largest_value():
                 return data
             # A part of it was touched; the rest is as it is.
-            whole = facade.read_memory(at, length)
+            memory = facade.read_memory(at, length)
             skip = self.address - at
-            if whole is None or skip < 0 or skip + len(data) > length:
+            if memory is None or skip < 0 or skip + len(data) > length:
                 return data
-            data = whole[:skip] + data + whole[skip + len(data):]
+            data = memory[:skip] + data + memory[skip + len(data):]
         if self.place is not None and self.place.mask:
             return (int.from_bytes(data, "little") & self.place.mask) // (self.place.mask & -self.place.mask)
-        try:
-            return facade.value_of_bytes(data, type)
-        except Exception:  # a type of unusual size
-            return data
+        value = facade.value_of_bytes(data, type)
+        return data if value is None else value
 
     def shown(self, value):
         if value is None:
             return "<unknown>"
         if isinstance(value, bytes):
-            return " ".join(f"{b:02x}" for b in value) if len(value) != 8 else f"{int.from_bytes(value, 'little'):#x}"
+            _, at, type, _ = self.part()
+            return facade.shown_bytes(value, type if at == self.address else None, self.length)
         return str(value) if isinstance(value, int) else facade.shown(value)
 
     def values(self):
@@ -128,10 +130,13 @@ def prepare():
     global _marker
     if _marker is not None and _marker.is_valid():
         if not _marker.enabled:
-            _marker.enabled = True
+            # GDB reads its expression again, in the language that is set now.
+            with facade.own_language():
+                _marker.enabled = True
         return
     at = wire.ask("about").stops_at
-    _marker = _Marker(f"*(unsigned char *) {at:#x}", **facade.access_watch())
+    with facade.own_language():
+        _marker = _Marker(f"*(unsigned char *) {at:#x}", **facade.access_watch())
     _marker.silent = True
 
 
@@ -152,7 +157,9 @@ def _what():
 def hit_of(record):
     from .registry import watches
 
-    watch, place = watches.by_id.get(record.watch, (None, None))
+    # A stop of one that is there no more is not its stop; what is told of the past is of all.
+    known = watches.by_id if record.time is None else watches.known
+    watch, place = known.get(record.watch, (None, None))
     return Hit(watch, place, record)
 
 

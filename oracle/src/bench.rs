@@ -349,7 +349,7 @@ impl Bench {
     fn keep(&self, kind: Kind, seed: u64, plan: Vec<Plan>, patching: Patching) -> Result<()> {
         // What depends on the moment does not show each time.
         let tries = match patching {
-            Patching::Moments => 5,
+            Patching::Moments | Patching::NonStop => 5,
             _ if kind == Kind::Threads => 3,
             _ => 1,
         };

@@ -20,6 +20,10 @@ pub struct Session {
     decoder: Decoder,
     /// What has come and was not asked for yet.
     ready: VecDeque<String>,
+    /// Notifications of stops that were not asked for yet.
+    told: VecDeque<String>,
+    /// Stops that the server has been heard about, in their order (non-stop mode).
+    stops: VecDeque<String>,
     /// Watch number to index in the epoch.
     pub ids: HashMap<u32, u32>,
 }
@@ -46,6 +50,8 @@ impl Session {
             server,
             decoder: Decoder::default(),
             ready: VecDeque::new(),
+            told: VecDeque::new(),
+            stops: VecDeque::new(),
             ids: HashMap::new(),
         };
         s.request("qSupported:swbreak+;hwbreak+;vContSupported+")?;
@@ -70,32 +76,45 @@ impl Session {
             if let Some(reply) = self.ready.pop_front() {
                 return Ok(Some(reply));
             }
-            let mut poll = libc::pollfd {
-                fd: self.from.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one descriptor of ours.
-            let ready = unsafe { libc::poll(&mut poll, 1, milliseconds) };
-            if ready == 0 {
+            if !self.hear_within(milliseconds)? {
                 return Ok(None);
             }
-            ensure!(ready > 0, "poll: {}", std::io::Error::last_os_error());
-            let mut buf = [0; 65536];
-            let n = self.from.read(&mut buf)?;
-            ensure!(n > 0, "the server is gone");
-            let mut broken = None;
-            self.decoder.feed(&buf[..n], |event| match event {
-                Event::Packet(body) => {
-                    let body = unescape(&expand_runs(&body).unwrap_or(body));
-                    let text = String::from_utf8_lossy(&body).into_owned();
-                    self.ready.push_back(text);
-                }
-                Event::BadChecksum { .. } | Event::Oversize => broken = Some(event),
-                _ => {}
-            });
-            ensure!(broken.is_none(), "the server sends {broken:?}");
         }
+    }
+
+    /// Takes what comes. False: nothing did in that time.
+    fn hear_within(&mut self, milliseconds: i32) -> Result<bool> {
+        let mut poll = libc::pollfd {
+            fd: self.from.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one descriptor of ours.
+        let ready = unsafe { libc::poll(&mut poll, 1, milliseconds) };
+        if ready == 0 {
+            return Ok(false);
+        }
+        ensure!(ready > 0, "poll: {}", std::io::Error::last_os_error());
+        let mut buf = [0; 65536];
+        let n = self.from.read(&mut buf)?;
+        ensure!(n > 0, "the server is gone");
+        let mut broken = None;
+        self.decoder.feed(&buf[..n], |event| match event {
+            Event::Packet(body) => {
+                let body = unescape(&expand_runs(&body).unwrap_or(body));
+                let text = String::from_utf8_lossy(&body).into_owned();
+                self.ready.push_back(text);
+            }
+            Event::Notification(body) => {
+                let text = String::from_utf8_lossy(&body).into_owned();
+                self.told
+                    .extend(text.strip_prefix("Stop:").map(str::to_string));
+            }
+            Event::BadChecksum { .. } | Event::Oversize => broken = Some(event),
+            _ => {}
+        });
+        ensure!(broken.is_none(), "the server sends {broken:?}");
+        Ok(true)
     }
 
     /// Goes on, and interrupts the program after some milliseconds; the stop reply.
@@ -118,6 +137,60 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// From now on each thread stops and goes on by itself; all are stopped.
+    pub fn non_stop(&mut self) -> Result<()> {
+        ensure!(self.request("QNonStop:1")? == "OK", "no non-stop mode");
+        let first = self.request("?")?;
+        ensure!(first.starts_with('T'), "nothing is stopped: {first}");
+        while self.request("vStopped")? != "OK" {}
+        Ok(())
+    }
+
+    /// Non-stop: the next stop of a thread; `None`: there was none in that time.
+    pub fn stop_within(&mut self, milliseconds: u64) -> Result<Option<String>> {
+        let end = Instant::now() + Duration::from_millis(milliseconds);
+        loop {
+            if let Some(stop) = self.stops.pop_front() {
+                return Ok(Some(stop));
+            }
+            if let Some(stop) = self.told.pop_front() {
+                self.stops.push_back(stop);
+                loop {
+                    let next = self.request("vStopped")?;
+                    if next == "OK" {
+                        break;
+                    }
+                    self.stops.push_back(next);
+                }
+                continue;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.hear_within(left.as_millis().max(1) as i32)?;
+        }
+    }
+
+    /// Non-stop: threads go on, or one stops.
+    pub fn order(&mut self, actions: &str) -> Result<()> {
+        let reply = self.request(actions)?;
+        ensure!(reply == "OK", "{actions} is answered with {reply}");
+        Ok(())
+    }
+
+    /// The program's threads, as stops name them.
+    pub fn threads(&mut self) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        let mut reply = self.request("qfThreadInfo")?;
+        while let Some(list) = reply.strip_prefix('m') {
+            let short = |id: &str| id.trim_start_matches('0').to_string();
+            all.extend(list.split(',').map(short));
+            reply = self.request("qsThreadInfo")?;
+        }
+        Ok(all)
     }
 
     pub fn request(&mut self, body: &str) -> Result<String> {

@@ -10,7 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use ulpf_lib::command::reply;
+
+/// For a marker, or a stop that was asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// When hot instructions are patched. The hits are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,14 +27,17 @@ pub enum Patching {
     /// The program is interrupted every few milliseconds, and then patching changes, and watches that
     /// nobody asks about come and go: pages lose their class, patches are taken away and put back.
     Moments,
+    /// The same in non-stop mode: it happens while the program runs, and threads stop and go on one by one.
+    NonStop,
 }
 
 /// For the fixed cases.
-pub const ALL: [Patching; 4] = [
+pub const ALL: [Patching; 5] = [
     Patching::Off,
     Patching::After(0),
     Patching::After(5),
     Patching::Moments,
+    Patching::NonStop,
 ];
 
 impl Patching {
@@ -40,6 +47,7 @@ impl Patching {
             1..=2 => Patching::After(0),
             3 => Patching::After(5),
             4 => Patching::Epochs,
+            5 => Patching::NonStop,
             _ => Patching::Moments,
         }
     }
@@ -94,7 +102,7 @@ pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
     actual.push(ring.drain(&runner.session.ids, &how.numbers(pid)?)?);
     let placed = runner.placed()?;
     // The last interrupt may have come too late for the last marker.
-    let mut end = runner.session.resume()?;
+    let mut end = runner.end()?;
     while end.starts_with("T02") && how.patching == Patching::Moments {
         end = runner.session.resume()?;
     }
@@ -147,8 +155,12 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     pub fn start<'a>(how: &'a How, command: &mut Command) -> Result<Runner<'a>> {
+        let mut session = Session::start(command)?;
+        if how.patching == Patching::NonStop {
+            session.non_stop()?;
+        }
         Ok(Runner {
-            session: Session::start(command)?,
+            session,
             how,
             rng: Rng(crate::generate::mix(how.seed, 0xd15)),
             moments: 0,
@@ -159,6 +171,9 @@ impl Runner<'_> {
 
     /// Goes on to the next marker.
     pub fn go_to_marker(&mut self, disturb: bool) -> Result<()> {
+        if self.how.patching == Patching::NonStop {
+            return self.run_to_marker(disturb);
+        }
         let disturb = disturb && self.how.patching == Patching::Moments;
         loop {
             let reply = if disturb {
@@ -176,6 +191,89 @@ impl Runner<'_> {
             self.moment()?;
         }
         self.forget(usize::MAX)
+    }
+
+    /// The same in non-stop mode.
+    fn run_to_marker(&mut self, disturb: bool) -> Result<()> {
+        self.session.order("vCont;c")?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            ensure!(Instant::now() < end, "no marker for {PATIENCE:?}: it hangs");
+            let time = if disturb { self.rng.below(4) } else { 1000 };
+            match self.session.stop_within(time)? {
+                Some(stop) if stop.starts_with("T05") => break,
+                Some(stop) => bail!("the program stopped with {stop}"),
+                None if !disturb => {}
+                None if self.rng.chance(2) => self.moment()?,
+                None => {
+                    if self.one_stops()? {
+                        break;
+                    }
+                }
+            }
+        }
+        self.forget(usize::MAX)
+    }
+
+    /// One thread stops while the others run, makes a step perhaps, and goes on. True: the marker was met meanwhile.
+    fn one_stops(&mut self) -> Result<bool> {
+        self.moments += 1;
+        let threads = self.session.threads()?;
+        let one = threads[self.rng.below(threads.len() as u64) as usize].clone();
+        self.session.order(&format!("vCont;t:{one}"))?;
+        let (stopped, marker) = self.stop_of(&one)?;
+        if !stopped {
+            return Ok(marker);
+        }
+        // A step of the first one could be the one over a marker.
+        if one != threads[0] && self.rng.chance(2) {
+            self.session.order(&format!("vCont;s:{one}"))?;
+            let (_, again) = self.stop_of(&one)?;
+            self.session.order(&format!("vCont;c:{one}"))?;
+            return Ok(marker || again);
+        }
+        self.session.order(&format!("vCont;c:{one}"))?;
+        Ok(marker)
+    }
+
+    /// Has this thread stopped, or else ended? And was the marker met?
+    fn stop_of(&mut self, one: &str) -> Result<(bool, bool)> {
+        let mut marker = false;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            ensure!(Instant::now() < end, "{one} does not stop");
+            let Some(stop) = self.session.stop_within(20)? else {
+                let alive = self.session.request(&format!("T{one}"))? == "OK";
+                if alive {
+                    continue;
+                }
+                return Ok((false, marker));
+            };
+            let its = stop
+                .split(';')
+                .any(|f| f.ends_with(&format!("thread:{one}")));
+            match &stop[..3.min(stop.len())] {
+                // It was at the marker before it could be stopped.
+                "T05" if its && self.is_first(one)? => return Ok((false, true)),
+                "T00" | "T05" if its => return Ok((true, marker)),
+                "T05" => marker = true,
+                _ => bail!("the program stopped with {stop}"),
+            }
+        }
+    }
+
+    fn is_first(&mut self, one: &str) -> Result<bool> {
+        Ok(self.session.threads()?.first().is_some_and(|t| t == one))
+    }
+
+    /// Lets the program end; how it does.
+    fn end(&mut self) -> Result<String> {
+        if self.how.patching != Patching::NonStop {
+            return self.session.resume();
+        }
+        self.session.order("vCont;c")?;
+        let end = self.session.stop_within(PATIENCE.as_millis() as u64)?;
+        end.context("the program does not end")
     }
 
     /// Something changes while the threads are anywhere.

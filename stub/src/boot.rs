@@ -21,7 +21,7 @@ use ulpf_stub_handlers::runtime::asm::{ulpf_report, ulpf_spawn};
 use ulpf_stub_handlers::runtime::park::{futex_wait, futex_wake};
 use ulpf_stub_handlers::runtime::thread::{Current, State};
 use ulpf_stub_handlers::signals::{kernel, numbers::HIDDEN};
-use ulpf_stub_handlers::{engine, syscalls};
+use ulpf_stub_handlers::{engine, locks, syscalls};
 use ulpf_stub_task::control;
 
 const STUB_STACK: usize = 1 << 20;
@@ -157,6 +157,9 @@ extern "C" fn first_step() -> ! {
 
 /// Gives the calling thread its record, its stack and its dispatch.
 fn adopt_thread() -> Result<(), Errno> {
+    if g().threads.iter().next().is_some() {
+        locks::threads_begin();
+    }
     let t = g()
         .threads
         .create(&g().actions)

@@ -47,6 +47,12 @@ class Exactness(unittest.TestCase):
                     self.assertEqual((status, out), expected)
                     self.assertRegex(said, rf"{hits} hits on \d watch(es)?, {silent} silent stores, {beside} false positives")
 
+    def test_string_instructions_are_patched(self):
+        status, out, said = run(["cell.text[0..24]"], "chain", "string", "1", "100000", options=["-q", "--placement=guard"])
+        self.assertEqual((status, out), (0, "chain: done\n"))
+        self.assertRegex(said, r"2400000 hits on 1 watch, \d+ silent stores")
+        self.assertLess(int(re.search(r"(\d+) faults", said).group(1)), 1000, said)
+
     def test_signals_strike_meanwhile(self):
         expected = bare(example("barrage"))
         status, out, said = run(["page.in_handler"], "barrage", options=["-q", "--summary"], seconds=100)

@@ -1,9 +1,13 @@
 """`ulpf gdb` in the place of gdb: the same words on the command line."""
 
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 from command.test_endings import handlers
@@ -61,6 +65,101 @@ class CommandLine(unittest.TestCase):
             out = self.says("-ex", "print rounds > 0", "-c", core, example("spin"))
             self.assertRegex(out, r"a core file runs no more, so there is nothing to watch")
             self.assertIn("$1 = 1", out)
+
+    def test_the_screen_is_gdbs(self):
+        """But for one line of greeting; whatever is typed."""
+        commands = ["break ready", "run", "next", "info breakpoints", "kill", "run", "delete", "continue", "start", "next", "quit"]
+        gdb, ulpf = (self.screen(words, commands) for words in (["gdb"], [ULPF, "gdb"]))
+        greetings = [line for line in ulpf if "help ulpf" in line]
+        self.assertEqual(len(greetings), 1, ulpf)
+        ulpf.remove(greetings[0])
+        # GDB's own words about a library of its own, which is not used here.
+        gdb = [line for line in gdb if "libthread_db" not in line]
+        self.assertEqual(gdb, ulpf)
+
+    def test_nobody_is_greeted_in_a_script(self):
+        self.assertEqual(self.says("-ex", "print 1", example("filters")), "$1 = 1\n")
+
+    def screen(self, words, commands):
+        """Lines of a terminal, with numbers of processes and addresses of the stack left out."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            # (Colours, and what GDB would fetch.)
+            os.environ.update(TERM="dumb", LC_ALL="C.UTF-8", DEBUGINFOD_URLS="")
+            os.execvp(words[0], [*words, "-nx", "-q", "-ex", "set confirm off", example("locals_again")])
+        said = b""
+
+        def heard(until):
+            nonlocal said
+            from_here, end = len(said), time.monotonic() + 30 * PATIENCE
+            while time.monotonic() < end and not re.search(until, said[from_here:]):
+                try:
+                    piece = os.read(terminal, 1 << 16) if select.select([terminal], [], [], 0.2)[0] else b""
+                except OSError:
+                    return
+                said += piece
+
+        try:
+            for command in commands:
+                heard(rb"\(gdb\) $")
+                os.write(terminal, command.encode() + b"\n")
+            heard(rb"there is no such text")
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        finally:
+            os.close(terminal)
+        text = said.decode(errors="replace").replace("\r", "")
+        text = re.sub(r"process \d+", "process N", re.sub(r"0x7ff\w+", "0x7ff", text))
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def test_non_stop(self):
+        """Switched on before GDB has connected, and at its prompt, when it has long been."""
+        for where in ["-iex", "-ex"]:
+            with self.subTest(where):
+                out = self.says(where, "set non-stop on", "-ex", "break ready", "-ex", "run", "-ex", "info inferiors",
+                                "-ex", "show non-stop", "-ex", "watch stored", "-ex", "thread 4", "-ex", "interrupt",
+                                "-ex", "info threads", "-ex", "kill", example("independent"))
+                self.assertIn("extended-remote", out)
+                self.assertRegex(out, r"non-stop mode is on")
+                self.assertRegex(out, r"hit Breakpoint 1, ready|Breakpoint 1, ready")
+                self.assertRegex(out, r"Hardware watchpoint 2: stored")
+                self.assertRegex(out, r"\(running\)")
+                self.assertNotRegex(out, "(?i)error|cannot|unexpected")
+
+    def run_with(self, *commands):
+        """What a program that prints its words and its input says, run by GDB's commands in a folder of its own."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in "a.c", "b.c", "two words.c":
+                open(os.path.join(folder, name), "w").close()
+            with open(os.path.join(folder, "input"), "w") as file:
+                file.write("one line\n")
+            words = [ULPF, "gdb", "-nx", "-q", "-batch", *(word for text in commands for word in ("-ex", text)), example("words")]
+            out = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 cwd=folder, env=dict(os.environ, GREETING="good day", SHELL="/bin/sh"), timeout=60 * PATIENCE).stdout
+            written = os.path.join(folder, "output")
+            if os.path.exists(written):
+                with open(written) as file:
+                    out += "output:\n" + file.read()
+            return [line for line in out.splitlines() if line.startswith(("[", "output:", "input:")) and "Inferior 1" not in line]
+
+    def test_the_shell_reads_the_arguments(self):
+        """Expansions, redirections and quotes are the shell's business, as under GDB alone."""
+        files = ["[a.c]", "[b.c]", "[two words.c]"]
+        for arguments, words in [
+            ("*.c", files),
+            ("'*.c' \"*.c\" \\*.c", ["[*.c]"] * 3),
+            ("$GREETING", ["[good]", "[day]"]),
+            ("\"$GREETING\" '$GREETING'", ["[good day]", "[$GREETING]"]),
+            ("$(echo made `echo here`) ''", ["[made]", "[here]", "[]"]),
+            ("- < input", ["[-]", "input: one line"]),
+            ("- < input > output 2>&1", ["output:", "[-]", "input: one line"]),
+            ("'<' input", ["[<]", "[input]"]),
+        ]:
+            with self.subTest(arguments):
+                self.assertEqual(self.run_with(f"run {arguments}"), words)
+        self.assertEqual(self.run_with("set args *.c", "run"), files)
+        self.assertEqual(self.run_with("start *.c", "continue"), files)
+        self.assertEqual(self.run_with("run *.c", "run"), files * 2)
+        self.assertEqual(self.run_with("set startup-with-shell off", "run *.c '< input'"), ["[*.c]", "['<]", "[input']"])
 
     def test_nothing(self):
         self.assertRegex(self.says(status=1), r"Write: ulpf gdb \[GDB OPTIONS\] PROGRAM \[ARGS\], or ulpf gdb --pid=PID\.")

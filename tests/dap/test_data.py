@@ -49,6 +49,20 @@ class Stops(DapCase):
         self.assertHit(dap.cont(), level, "box.flags.level: 0 → 33")
         self.assertHit(dap.cont(), weight, "→ 2.5")
 
+    def test_more_than_gdb_makes_values_of(self):
+        """GDB (13) ended over what the kernel had written, and the client heard of a stop that there was not."""
+        dap = self.adapter()
+        dap.begin("large", at="ready")
+        big, record = dap.set_watches(dap.watch("big"), dap.watch("record"))
+        self.assertHit(dap.cont(), big, r"big[7]: 0 '\000' → 7 '\a'")
+        stop = dap.cont()
+        self.assertRegex(stop["text"], r"^big: .*\.\.\. → .*\.\.\., by read\(")
+        self.assertEqual(stop["hitBreakpointIds"], [big])
+        self.assertHit(dap.cont(), record, "record.body[70000]: ")
+        dap.set_watches()
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+
     def test_a_mebibyte(self):
         dap = self.adapter()
         dap.begin("bigarray", at="ready")

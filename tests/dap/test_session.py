@@ -187,6 +187,20 @@ class Launch(DapCase):
         self.assertTrue(wait_until(lambda: gone(pid), 10))
         dap.disconnect()
 
+    def test_gdb_ends_over_a_question(self):
+        """No stop is told that there was not, and the end is."""
+        dap = self.adapter()
+        dap.begin("filters", at="ready")
+        dap.set_watches(dap.watch("total"))
+        # What the adapter asks first at a stop.
+        dap.ask("evaluate", expression="python import ulpf.stops, os; ulpf.stops.Hit.old = property(lambda hit: os.abort())", context="repl")
+        dap.ask("continue", threadId=1)
+        dap.event("terminated", 30)
+        self.assertEqual(dap.waiting("stopped"), [])
+        self.assertIn("gdb has ended", dap.outputs("important"))
+        with self.assertRaisesRegex(Refused, "no program"):
+            dap.ask("continue", threadId=1)
+
 
 @ulpf_only
 class Forks(DapCase):

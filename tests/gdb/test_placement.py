@@ -145,7 +145,7 @@ class Registers(PlacementCase):
 class Refusals(PlacementCase):
     def refused(self, gdb, command, why):
         gdb(command)
-        self.assertSays(gdb("continue"), r"Could not insert hardware")
+        self.assertSays(gdb("continue"), rf"\nulpf: .*{why}", r"The program does not go on before")
         self.assertSays(gdb("monitor ulpf why"), why)
         gdb("delete")
 

@@ -76,6 +76,24 @@ class Threads(Case):
         self.assertExits(gdb, 0, "threads16: 16 x 200 stores")
         self.assertSays(gdb("info watchpoints"), r"already hit 200 times")
 
+    @ulpf_only
+    def test_every_change_is_a_stop(self):
+        """Four threads race for one number: each stop shows one change, and nobody's store comes between."""
+        for mode in "locked", "plain":
+            with self.subTest(mode):
+                gdb = self.session("chain", mode, "4", "50", stop="race")
+                gdb("watch cell.number")
+                values = [0]
+                for _ in range(200):
+                    out = gdb("continue")
+                    self.assertSays(out, rf"Old value = {values[-1]}\n", r"New value = \d+")
+                    values.append(int(re.search(r"New value = (\d+)", out).group(1)))
+                if mode == "locked":
+                    self.assertEqual(values, list(range(201)))
+                self.assertEqual(len(set(values)), 201)
+                gdb("delete")
+                self.assertExits(gdb, 0, "chain: 200" if mode == "locked" else "chain: done")
+
     def test_watch_for_one_thread(self):
         gdb = self.session("spin", stop="other")
         gdb("watch other_rounds thread 2")

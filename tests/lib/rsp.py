@@ -26,6 +26,7 @@ class Rsp:
             self.socket.connect((host, int(port)))
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._input = b""
+        self._notifications = []
         self.acks = True
 
     def raw(self, data):
@@ -48,6 +49,7 @@ class Rsp:
         """Body of the next packet, with run-length encoding and escapes undone."""
         while not (match := re.search(rb"\$([^#]*)#(..)", self._input, re.S)):
             self._more()
+        self._notifications += re.findall(rb"%([^#]*)#..", self._input[:match.start()], re.S)
         self._input = self._input[match.end():]
         if self.acks:
             self.raw(b"+")
@@ -66,6 +68,21 @@ class Rsp:
                 out.append(body[i])
                 i += 1
         return bytes(out)
+
+    def notified(self, seconds):
+        """Has a notification come, or does one come within this time?"""
+        end = time.monotonic() + seconds
+        while True:
+            while match := re.match(rb"%([^#]*)#..", self._input, re.S):
+                self._notifications.append(match.group(1))
+                self._input = self._input[match.end():]
+            left = end - time.monotonic()
+            if self._notifications or self.quiet(max(left, 0.001)) and left <= 0:
+                return bool(self._notifications)
+
+    def notification(self, seconds=10):
+        """Body of the next notification, or None."""
+        return self._notifications.pop(0) if self.notified(seconds * PATIENCE) else None
 
     def __call__(self, body):
         self.raw(frame(body))

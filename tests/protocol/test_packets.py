@@ -4,9 +4,10 @@ import os
 import random
 import re
 import time
+from xml.etree import ElementTree
 
 from lib.cases import Case
-from lib.env import STAND_IN, ulpf_only
+from lib.env import STAND_IN, example, ulpf_only
 from lib.rsp import Rsp, frame
 from lib.server import address
 
@@ -196,6 +197,106 @@ class Packets(Case):
             pass
         self.assertIsNone(self.server.process.poll(), f"seed {seed}")
         self.assertLives(rsp)
+
+
+class NewerPackets(Case):
+    """What GDB 14 to 17 have added, and who knows less."""
+
+    GDB = "qSupported:multiprocess+;swbreak+;hwbreak+;xmlRegisters=i386"
+
+    def client(self, *program, **options):
+        self.server = self.serve(*(program or ["five"]), **options)
+        rsp = Rsp(self.server.target)
+        self.addCleanup(rsp.close)
+        rsp.no_ack()
+        return rsp
+
+    @ulpf_only
+    def test_memory_as_it_is(self):
+        rsp = self.client()
+        self.assertIn(b"binary-upload+", rsp(self.GDB))
+        stack = int.from_bytes(bytes.fromhex(rsp("p7").decode()), "little")
+        self.assertEqual(rsp(f"x{stack:x},28"), b"b" + bytes.fromhex(rsp(f"m{stack:x},28").decode()))
+        self.assertEqual(rsp("x0,8"), b"E01")
+        # LLDB up to 19 asks by trying, and expects the bytes alone.
+        self.assertEqual(rsp("x0,0"), b"OK")
+        self.assertEqual(rsp(f"x{stack:x},28"), bytes.fromhex(rsp(f"m{stack:x},28").decode()))
+
+    def test_registers_without_a_description(self):
+        """A debugger that cannot read XML knows those registers that every x86-64 has: 560 bytes."""
+        for greeting, few in (self.GDB, False), ("qSupported:multiprocess+;swbreak+", True), (None, True):
+            with self.subTest(greeting):
+                rsp = self.client()
+                if greeting:
+                    rsp(greeting)
+                rsp("?")
+                rsp("Hg0")
+                self.assertEqual(len(rsp("g")) == 2 * 560, few)
+
+    @ulpf_only
+    def test_an_error_with_its_text(self):
+        """`error-message+` (GDB 15): what is wrong with a monitor command is the error itself."""
+        command = "qRcmd," + b"nonsense".hex()
+        for greeting, error in (f"{self.GDB};error-message+", rb"^E\.There is no program, "), (self.GDB, rb"^O[0-9a-f]+$"):
+            with self.subTest(greeting):
+                rsp = self.client_without_program()
+                self.assertIn(b"error-message+", rsp(greeting))
+                self.assertRegex(rsp(command), error)
+
+    @ulpf_only
+    def test_the_arguments_of_the_command_line(self):
+        rsp = self.client("five", "a b", "$c")
+        prog, args = (bytes.fromhex(part.decode()) for part in rsp("qExecAndArgs").split(b";")[1:3])
+        self.assertTrue(prog.endswith(b"/five"))
+        self.assertEqual(args, rb"a\ b \$c")
+        self.assertEqual(self.client_without_program()("qExecAndArgs"), b"U")
+
+    def client_without_program(self):
+        self.server = self.serve(options=["--multi"])
+        rsp = Rsp(self.server.target)
+        self.addCleanup(rsp.close)
+        rsp.no_ack()
+        rsp("!")
+        return rsp
+
+    @ulpf_only
+    def test_one_text_for_all_arguments(self):
+        """GDB 17 sends what the shell is to read; before that, each word is one."""
+        text = "'two words' $((1 + 1))"
+        for greeting, said in ("single-inf-arg+", "[two words]\n[2]\n"), ("", f"[{text}]\n"):
+            with self.subTest(greeting):
+                rsp = self.client_without_program()
+                self.assertIn(b"single-inf-arg+", rsp(f"{self.GDB};{greeting}"))
+                self.assertRegex(rsp(f"vRun;{example('words').encode().hex()};{text.encode().hex()}"), rb"^T05")
+                self.assertRegex(rsp("vCont;c"), rb"^W00")
+                self.assertIn(said, self.server.stdout())
+
+    def test_libraries_of_a_program_run_by_the_dynamic_linker(self):
+        """The file that the kernel has started knows of no list. GDB is told so, and finds it by symbols."""
+        rsp = self.client("/lib64/ld-linux-x86-64.so.2", example("five"))
+        rsp(self.GDB)
+        self.assertEqual(rsp("qXfer:libraries-svr4:read::0,1000"), b"E01")
+
+    def test_tables_of_the_system(self):
+        rsp = self.client()
+        self.assertIn(b"qXfer:osdata:read+", rsp(self.GDB))
+
+        def table(kind):
+            text = b""
+            while True:
+                part = rsp(f"qXfer:osdata:read:{kind}:{len(text):x},ffb")
+                text += part[1:]
+                if part[:1] != b"m":
+                    return text.decode()
+
+        kinds = re.findall(r'<column name="Type">(\w+)<', table(""))
+        self.assertLessEqual({"processes", "procgroups", "threads", "files", "sockets", "shm", "semaphores", "msg", "modules"},
+                             set(kinds))
+        for kind in kinds:
+            ElementTree.fromstring(table(kind))
+        own = [row for row in ElementTree.fromstring(table("processes")) if row[0].text == str(self.server.process.pid)]
+        self.assertEqual([column.get("name") for column in own[0]], ["pid", "user", "command", "cores"])
+        self.assertEqual(table("nothing"), "")
 
 
 @ulpf_only

@@ -145,6 +145,13 @@ class Ends(Case):
         self.assertEqual(gdb.server.wait(), 0)
         self.assertTrue(wait_until(lambda: "five: done" in gdb.server.stdout()))
 
+    def test_detach_from_what_was_killed_meanwhile(self):
+        """There is nothing left to let go of, which is no failure."""
+        gdb = self.session("five")
+        os.kill(gdb.server.program_pid, signal.SIGKILL)
+        self.assertSays(gdb("detach"), r"detached")
+        gdb.server.wait()
+
     def test_monitor_exit_ends_program_and_server(self):
         gdb = self.session("spin", stop="turn")
         pid = gdb.server.program_pid

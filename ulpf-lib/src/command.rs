@@ -21,6 +21,7 @@ use crate::refusal::Refusal;
 use crate::ring::MAX_FRAMES;
 use crate::watch::{WatchKind, WatchRange};
 
+pub mod looks;
 mod parse;
 mod placement;
 pub mod reply;
@@ -49,6 +50,15 @@ pub enum Command {
     },
     /// `unwatch ID`
     Unwatch(u32),
+    /// `check ADDR LEN r|w|rw`: could a debugger's watch be armed there? Nothing is.
+    Check {
+        /// The first byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// Which accesses.
+        kind: WatchKind,
+    },
     /// `on ID`, `off ID`
     Switch {
         /// The number of the watch.
@@ -236,6 +246,9 @@ impl fmt::Display for Command {
                 })
             }
             Command::Unwatch(id) => write!(f, "unwatch {id}"),
+            Command::Check { addr, len, kind } => {
+                write!(f, "check {addr:#x} {len} {}", kind.word())
+            }
             Command::Switch { id, on: to } => write!(f, "{} {id}", on(*to)),
             Command::Filter { of, filter, keep } => {
                 match of {

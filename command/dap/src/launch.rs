@@ -156,6 +156,7 @@ impl Session {
             .gdb
             .store(0, std::sync::atomic::Ordering::Release);
         self.gdb = Some(gdb);
+        self.told_of_gdb = false;
         self.groups.clear();
         self.start = Some(start.clone());
         let mut result = Ok(());

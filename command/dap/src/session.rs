@@ -69,6 +69,8 @@ pub struct Session {
     pub exception: Option<(String, String)>,
     /// `terminated` has been sent.
     pub over: bool,
+    /// The client knows that GDB has ended.
+    pub told_of_gdb: bool,
     leaving: bool,
 }
 
@@ -101,6 +103,7 @@ impl Session {
             feed: Feed::default(),
             exception: None,
             over: false,
+            told_of_gdb: false,
             leaving: false,
         }
     }
@@ -111,7 +114,8 @@ impl Session {
             let event = {
                 let gdb = async {
                     match &mut self.gdb {
-                        Some(gdb) if !gdb.is_gone() => gdb.event().await,
+                        // It may have been a command that has met its end.
+                        Some(gdb) if !self.told_of_gdb => gdb.event().await,
                         _ => std::future::pending().await,
                     }
                 };
@@ -406,6 +410,7 @@ impl Session {
     async fn gdb_gone(&mut self) {
         let text = "gdb has ended, and the session with it.\n";
         self.state = State::None;
+        self.told_of_gdb = true;
         if !self.over {
             self.client.output("important", text).await;
         }

@@ -1,5 +1,6 @@
 //! Stops: why the program rests, told in the protocol's words; and what makes it run.
 
+use super::mi::Gdb;
 use super::mi::parse::Fields;
 use super::plugin;
 use super::protocol::{GotoTargets, Resume};
@@ -29,7 +30,12 @@ impl Session {
         };
         let pausing = std::mem::take(&mut self.pausing);
         // GDB may have more reasons; what was written and by whom says more than any of them.
-        if let Some(hit) = self.look_at_data().await {
+        let hit = self.look_at_data().await;
+        if self.gdb.as_ref().is_none_or(Gdb::is_gone) {
+            // It has ended over these questions: there is no stop to tell of, and its end comes next.
+            return;
+        }
+        if let Some(hit) = hit {
             self.tell_stop("data breakpoint", hit).await;
             return;
         }

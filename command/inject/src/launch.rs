@@ -20,7 +20,7 @@ use ulpf_lib::boot::BOOT_LAUNCHED;
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub program: OsString,
-    pub args: Vec<OsString>,
+    pub args: Arguments,
     /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
     pub cwd: Option<PathBuf>,
@@ -35,6 +35,47 @@ pub struct Launch {
     pub foreground: bool,
     pub stdio: Stdio,
     pub settings: Settings,
+}
+
+/// The program's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// These words, whatever is in them.
+    Words(Vec<OsString>),
+    /// The text of GDB's `run TEXT`: the shell makes words, expansions and redirections of it. Where no shell
+    /// starts the program, spaces separate words, as under native GDB.
+    Text(OsString),
+}
+
+impl Default for Arguments {
+    fn default() -> Arguments {
+        Arguments::Words(Vec::new())
+    }
+}
+
+impl Arguments {
+    /// What a shell makes these arguments of.
+    pub fn shell_text(&self) -> OsString {
+        match self {
+            Arguments::Words(words) => {
+                let quoted: Vec<_> = words.iter().map(|w| quote(w)).collect();
+                quoted.join(OsStr::new(" "))
+            }
+            Arguments::Text(text) => text.clone(),
+        }
+    }
+
+    fn words(&self) -> Vec<OsString> {
+        match self {
+            Arguments::Words(words) => words.clone(),
+            Arguments::Text(text) => text
+                .as_bytes()
+                .split(|b| matches!(b, b' ' | b'\t' | b'\n'))
+                .filter(|word| !word.is_empty())
+                .map(|word| OsStr::from_bytes(word).to_owned())
+                .collect(),
+        }
+    }
 }
 
 /// Where the program's standard input and output lead.
@@ -53,7 +94,7 @@ impl Launch {
     pub fn new(program: impl Into<OsString>, args: impl IntoIterator<Item = OsString>) -> Launch {
         Launch {
             program: program.into(),
-            args: args.into_iter().collect(),
+            args: Arguments::Words(args.into_iter().collect()),
             env: std::env::vars_os().collect(),
             cwd: None,
             wrapper: Vec::new(),
@@ -103,20 +144,20 @@ impl Launch {
 
     /// argv of what is executed first, and how many programs are executed on the way to the end.
     fn command(&self) -> (Vec<OsString>, u32) {
-        let words = self
-            .wrapper
-            .iter()
-            .cloned()
-            .chain([self.path()])
-            .chain(self.args.iter().cloned());
+        let words = self.wrapper.iter().cloned().chain([self.path()]);
         let execs = 1 + u32::from(!self.wrapper.is_empty());
         if !self.shell {
-            return (words.collect(), execs);
+            return (words.chain(self.args.words()).collect(), execs);
         }
         let mut line = OsString::from("exec");
         for word in words {
             line.push(" ");
             line.push(quote(&word));
+        }
+        let args = self.args.shell_text();
+        if !args.is_empty() {
+            line.push(" ");
+            line.push(args);
         }
         (vec![Launch::shell(), "-c".into(), line], execs + 1)
     }
@@ -386,6 +427,16 @@ mod tests {
             r"exec /bin/prog a\ b '' \* \$HOME q\'x"
         );
         assert_eq!(line(&["two\nlines"]), "exec /bin/prog two'\n'lines");
+    }
+
+    #[test]
+    fn text_is_the_shells() {
+        let mut spec = Launch::new("/bin/prog", []);
+        spec.args = Arguments::Text("*.c <'in put' $HOME".into());
+        assert_eq!(spec.command().0[2], "exec /bin/prog *.c <'in put' $HOME");
+        spec.shell = false;
+        let words = ["/bin/prog", "*.c", "<'in", "put'", "$HOME"].map(OsString::from);
+        assert_eq!(spec.command(), (words.into(), 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::options::Options;
+use std::time::Duration;
 use ulpf_host::sys;
 use ulpf_inject::{ExecError, StartError};
 use ulpf_listen::{Listener, Protocol, Rules};
@@ -77,4 +78,18 @@ pub fn report(error: &StartError, prefix: &str) {
         message!("ulpf server: Cannot exec {program}\nulpf server: Error: {source}");
     }
     message!("{prefix}{error}");
+}
+
+/// A stub that may be our child is taken note of when it has ended.
+pub fn reap_later(stub: i32) {
+    if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
+        tokio::spawn(async move {
+            for wait in [1, 10, 100, 1000] {
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+                if !matches!(sys::try_reap(stub), Ok(None)) {
+                    break;
+                }
+            }
+        });
+    }
 }

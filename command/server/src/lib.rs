@@ -9,6 +9,7 @@
 //! program) is answered in `requests`. `state` is what all of them share.
 #![forbid(unsafe_code)]
 
+mod afterwards;
 mod ahead;
 mod apply;
 mod bridge;
@@ -19,15 +20,21 @@ mod filters;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host_io;
+mod leaving;
+mod non_stop;
 pub mod options;
+mod osdata;
 mod packets;
 mod processes;
+mod refused;
 mod relay;
 mod requests;
+mod run;
 mod running;
 mod settle;
 mod soon;
 mod state;
+mod stops;
 mod target;
 mod vfork;
 mod vfork_children;
@@ -43,13 +50,14 @@ pub use common::Terminal;
 use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
+use running::event_of;
 use soon::soon;
 use state::Server;
 use std::time::Duration;
-use target::Target;
+use target::{Event, Target};
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
-use ulpf_inject::{Launch, StartError, Stdio};
+use ulpf_inject::{Arguments, Launch, StartError, Stdio};
 use ulpf_listen::{Connection, Listener};
 use ulpf_say::message;
 
@@ -140,6 +148,7 @@ impl Server {
                 Outcome::Closed => {}
                 quit => return quit,
             }
+            self.leave_non_stop().await;
             // A program that runs without anybody to hear of its stops would hang at the first one.
             for at in 0..self.targets.len() {
                 let target = &mut self.targets[at];
@@ -193,8 +202,16 @@ impl Server {
             // What has waited for this rest.
             self.make_changes(false).await;
             let input = match soon(client.next()).await {
-                Some(input) => input,
+                Some(input) => Ok(input),
                 None => self.next_input(client).await,
+            };
+            let input = match input {
+                Ok(input) => input,
+                Err((number, event)) => {
+                    self.happened(client, number, event).await;
+                    self.what_came_meanwhile(client).await;
+                    continue;
+                }
             };
             match input {
                 Input::Gone => return Outcome::Closed,
@@ -208,20 +225,22 @@ impl Server {
                     if let Some(outcome) = self.serve_packet(client, &packet).await {
                         return outcome;
                     }
+                    self.what_came_meanwhile(client).await;
                 }
             }
         }
     }
 
-    /// What the debugger says next; others may ask for changes meanwhile.
-    async fn next_input(&mut self, client: &mut Client) -> Input {
+    /// What the debugger says next, or what a process in non-stop mode reports; others may ask for changes meanwhile.
+    async fn next_input(&mut self, client: &mut Client) -> Result<Input, (i32, Event)> {
         let next = client.next();
         tokio::pin!(next);
         loop {
             tokio::select! {
                 biased;
-                input = &mut next => return input,
+                input = &mut next => return Ok(input),
                 change = self.changes.next() => self.asked(change, false).await,
+                event = event_of(&mut self.targets, |t| t.non_stop) => return Err(event),
             }
         }
     }
@@ -272,7 +291,7 @@ impl Server {
         let inferior = ulpf_inferior::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
         // `R` starts the same program again.
-        self.program = process::executable(pid).map(|p| (p.into(), Vec::new()));
+        self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
         self.adopt(inferior).await;
         Ok(())
     }
@@ -283,15 +302,14 @@ impl Server {
             message!("{warning}");
         }
         let mut target = Target::new(inferior);
-        for packet in self.greeting() {
-            let _ = target.request(&packet).await;
-        }
+        self.greet(&mut target).await;
         self.enlist(target);
     }
 
     /// One more process; others may ask about it.
     fn enlist(&mut self, target: Target) {
         self.changes.accept(target.pid);
+        self.past = None;
         self.targets.push(target);
     }
 

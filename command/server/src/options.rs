@@ -74,6 +74,10 @@ Other options:
                         and root.
   --allow-files         Read and write files for the debugger (vFile) also where
                         other machines can connect.  (On this machine: always.)
+  --ask-arguments=SOCKET
+                        Where GDB's plugin tells the text of `run ARGS`, so that
+                        a shell expands and redirects.  (Before GDB 17 the
+                        protocol has words only.)
 
 Debug options:
 
@@ -135,6 +139,8 @@ pub struct Options {
     pub allow_files: bool,
     /// Somebody else has the program (see [`BackEnd`]); none: it runs here, with our stub in it.
     pub backend: Option<BackEnd>,
+    /// Where GDB tells the text of its `run`'s arguments.
+    pub ask_arguments: Option<PathBuf>,
     /// Descriptors for the program's stdout and stderr; its stdin is /dev/null then.
     pub output: Option<[i32; 2]>,
 }
@@ -203,6 +209,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
                 },
                 None => return usage_error(),
             },
+            _ if text.starts_with("--ask-arguments=") => {
+                o.ask_arguments = Some(text["--ask-arguments=".len()..].into());
+            }
             "--gem5" => match args.next() {
                 Some(path) => gem5 = Some(PathBuf::from(path)),
                 None => return usage_error(),

@@ -72,9 +72,23 @@ pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
 
 /// `T05…` of a program that has just been executed, with the reason.
 pub fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
-    let (head, rest) = reply.split_at(reply.len().min(3));
     let reason = format!("exec:{};", ulpf_rsp::to_hex(program.as_bytes()));
+    with_reason(reply, &reason)
+}
+
+/// `T05…` with a reason, `NAME:VALUE;`.
+pub fn with_reason(reply: &[u8], reason: &str) -> Vec<u8> {
+    let (head, rest) = reply.split_at(reply.len().min(3));
     [head, reason.as_bytes(), rest].concat()
+}
+
+/// Does `QCatchSyscalls:1[;NUMBER…]` name execve(2), or all calls?
+pub fn catches_execve(packet: &[u8]) -> bool {
+    match packet.strip_prefix(b"QCatchSyscalls:1") {
+        Some(b"") => true,
+        Some(list) => list.split(|&b| b == b';').any(|nr| nr == b"3b"),
+        None => false,
+    }
 }
 
 /// GDB takes an error with a text only where it cannot be mistaken for data in hex.
@@ -93,13 +107,10 @@ pub fn shape_stop(reply: Vec<u8>, disabled: &Disabled) -> Vec<u8> {
     if disabled.stop_t {
         return [b"S", &reply[1..reply.len().min(3)]].concat();
     }
-    let text = String::from_utf8_lossy(&reply).into_owned();
-    text.split_inclusive(';')
-        .filter(|f| {
-            !f.starts_with("thread:") && !f.get(3..).is_some_and(|f| f.starts_with("thread:"))
-        })
-        .collect::<String>()
-        .into_bytes()
+    let (signal, fields) = reply.split_at(reply.len().min(3));
+    let fields = fields.split_inclusive(|b| *b == b';');
+    let fields = fields.filter(|field| !field.starts_with(b"thread:"));
+    fields.fold(signal.to_vec(), |all, field| [&all[..], field].concat())
 }
 
 #[cfg(test)]
@@ -127,6 +138,25 @@ mod tests {
         assert_eq!(again("vCont;s:p1.2;c"), None);
         assert_eq!(again("vCont;r1,2:p1.2"), None);
         assert_eq!(again("?"), None);
+    }
+
+    #[test]
+    fn stops_without_threads() {
+        let shaped = |disabled: Disabled| {
+            let stop = shape_stop(b"T05thread:p1.2;06:00;core:0;".into(), &disabled);
+            String::from_utf8(stop).unwrap()
+        };
+        let thread = Disabled {
+            stop_thread: true,
+            ..Disabled::default()
+        };
+        assert_eq!(shaped(thread), "T0506:00;core:0;");
+        let all = Disabled {
+            stop_t: true,
+            ..Disabled::default()
+        };
+        assert_eq!(shaped(all), "S05");
+        assert_eq!(shaped(Disabled::default()), "T05thread:p1.2;06:00;core:0;");
     }
 
     #[test]

@@ -284,9 +284,7 @@ impl Server {
             Ok(inferior) => {
                 let mut target = Target::new(inferior);
                 target.inherits = true;
-                for packet in self.greeting() {
-                    let _ = target.request(&packet).await;
-                }
+                self.greet(&mut target).await;
                 self.enlist(target);
             }
             Err(error) => {

@@ -3,7 +3,9 @@
 
 use super::client::{Client, Input};
 use super::common::Outcome;
+use super::non_stop::say_text;
 use super::packets::{error_for, is_output};
+use super::requests::output;
 use super::soon::soon;
 use super::state::Server;
 use super::target::Event;
@@ -14,6 +16,7 @@ impl Server {
     /// Sends a packet to the stub in front and its replies to the debugger, to the last one. The
     /// program does not run meanwhile.
     pub async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
+        let shows_errors = self.shows_errors();
         let Some(target) = self.targets.first_mut() else {
             let _ = client.send(b"E01").await;
             return None;
@@ -61,6 +64,10 @@ impl Server {
                         None => target.event().await,
                     }
                 } => match event {
+                    // The client takes text only as an answer to `monitor`.
+                    Event::Reply(reply) if target.non_stop && is_output(&reply) && !packet.starts_with(b"qRcmd") => {
+                        say_text(&reply);
+                    }
                     Event::Reply(reply) => {
                         if packet == b"g" && let Some(all) = ulpf_rsp::expand_runs(&reply) {
                             target.registers_len = all.len();
@@ -69,6 +76,12 @@ impl Server {
                             target.watches.accepted(packet);
                         }
                         target.ahead.was_asked(packet, &reply);
+                        // (A resume in non-stop mode is not answered by a stop.)
+                        let explains = shows_errors || target.non_stop;
+                        if !explains && target.refused.takes(packet, &reply) {
+                            let _ = client.send(b"OK").await;
+                            return None;
+                        }
                         let _ = client.send(&reply).await;
                         if !is_output(&reply) {
                             return None;
@@ -84,8 +97,14 @@ impl Server {
                         }
                         return None;
                     }
-                    event @ (Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
+                    event @ (Event::Stop(_) | Event::ChildExecuted(_) | Event::ChildEnded(..) | Event::ChildRunsOn(_)) => {
                         target.later.push_back(event);
+                    }
+                    // The answer went with the old program; the news does not.
+                    event @ Event::Executed(_) if target.non_stop => {
+                        target.later.push_back(event);
+                        let _ = client.send(error_for(packet, b"E.The program has executed another one.")).await;
+                        return None;
                     }
                     Event::Executed(_) | Event::Replaced | Event::StubLost => {
                         let why = target.lost.clone().unwrap_or_default();
@@ -100,5 +119,27 @@ impl Server {
                 },
             }
         }
+    }
+
+    /// Does the debugger show what an error says? (GDB before version 15 has not this feature.)
+    pub(super) fn shows_errors(&self) -> bool {
+        const FEATURE: &[u8] = b"error-message+";
+        // Who has not said what it is shows what it likes.
+        let supported = self.supported.as_deref();
+        supported.is_none_or(|s| s.windows(FEATURE.len()).any(|w| w == FEATURE))
+    }
+
+    /// The program may not go on while the debugger believes in a watch that there is not: says why, and gives a
+    /// stop that has no reason of its own.
+    pub(super) async fn holds(&mut self, client: &mut Client) -> Option<Vec<u8>> {
+        let mut texts = self.targets.iter().filter_map(|t| t.refused.text());
+        let text = texts.next()?;
+        let _ = client.send(output(&text).as_bytes()).await;
+        let current = self.targets.first_mut()?.request(b"qC").await;
+        let thread = current.as_deref().and_then(|r| r.strip_prefix(b"QC"));
+        Some(match thread {
+            Some(thread) => [b"T00thread:", thread, b";"].concat(),
+            None => b"S00".into(),
+        })
     }
 }

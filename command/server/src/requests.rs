@@ -1,6 +1,7 @@
 //! What each packet means to the server.
 #![forbid(unsafe_code)]
 
+use super::afterwards;
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::filters;
@@ -25,6 +26,8 @@ const OWN_FEATURES: &[&str] = &[
     "QSetWorkingDir+",
     "QDisableRandomization+",
     "multiprocess+",
+    "single-inf-arg+",
+    "qXfer:osdata:read+",
     "exec-events+",
     "fork-events+",
     "vfork-events+",
@@ -39,6 +42,9 @@ const STUB_FEATURES: &[&str] = &[
     "QPassSignals+",
     "QCatchSyscalls+",
     "QProgramSignals+",
+    "QNonStop+",
+    "QThreadEvents+",
+    "no-resumed+",
     "ConditionalBreakpoints+",
     "augmented-libraries-svr4-read+",
     "qXfer:features:read+",
@@ -48,6 +54,8 @@ const STUB_FEATURES: &[&str] = &[
     "qXfer:siginfo:read+",
     "qXfer:siginfo:write+",
     "qXfer:threads:read+",
+    "binary-upload+",
+    "error-message+",
 ];
 
 /// Settings that a debugger makes once and expects to hold for the programs that it starts later.
@@ -82,6 +90,10 @@ impl Server {
             let _ = client.send(TOO_LONG).await;
             return None;
         }
+        if let Some(reply) = self.non_stop(client, packet).await {
+            let _ = client.send(&reply).await;
+            return None;
+        }
         match self.address(client, packet).await {
             Addressed::Serve => {}
             Addressed::Reply(reply) => {
@@ -93,11 +105,14 @@ impl Server {
         if let Some(target) = self.targets.first_mut().filter(|t| t.lost.is_none()) {
             // A forked child comes without the watches that the debugger takes away from it.
             let came_without = target.inherits && watches::removes(packet);
-            if target.watches.settles(packet) || came_without {
+            // In non-stop mode the program may run already.
+            let settles = !target.non_stop && target.watches.settles(packet);
+            if settles || target.refused.settles(packet) || came_without {
                 let _ = client.send(b"OK").await;
                 return None;
             }
-            if target.exit.now().is_none()
+            if !target.non_stop
+                && target.exit.now().is_none()
                 && let Some(reply) = target.ahead.answer(packet)
             {
                 let _ = client.send(&reply).await;
@@ -121,6 +136,7 @@ impl Server {
             }
             _ if starts("qSupported") => self.supported(packet).await,
             _ if starts("vFile:") => self.host_io.answer(&packet[b"vFile:".len()..]),
+            _ if starts("qXfer:osdata:read:") => self.osdata.answer(packet),
             _ if starts("qAttached") => self.attached(packet),
             _ if starts("QDisableRandomization:") => flag(packet, &mut self.disable_randomization),
             _ if starts("QStartupWithShell:") => flag(packet, &mut self.shell),
@@ -138,6 +154,7 @@ impl Server {
                 None => b"E01".into(),
             },
             _ if starts("qRcmd,") => return self.monitor(client, packet).await,
+            b"qExecAndArgs" => self.exec_and_args(),
             _ if starts("vRun;") => self.run(packet).await,
             _ if starts("vAttach;") => self.attach_request(packet).await,
             _ if starts("vKill;") => self.kill_request(packet).await,
@@ -154,6 +171,10 @@ impl Server {
             }
             _ if !self.targets.is_empty() => {
                 if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
+                    if let Some(stop) = self.holds(client).await {
+                        let _ = client.send(&stop).await;
+                        return None;
+                    }
                     return self.resume(client, packet).await;
                 }
                 let outcome = self.relay(client, packet).await;
@@ -197,6 +218,7 @@ impl Server {
         // Which process a packet is for can only be said with their numbers.
         self.fork_events = self.multiprocess && can(b"fork-events+");
         self.vfork_events = self.multiprocess && can(b"vfork-events+");
+        self.one_argument = can(b"single-inf-arg+");
         self.supported = Some(packet.into());
         let offer = self.offer();
         for target in &mut self.targets {
@@ -306,8 +328,7 @@ impl Server {
             }
             b"" => {
                 let unknown = format!("Unknown monitor command.\n\n{HELP}");
-                let _ = client.send(output(&unknown).as_bytes()).await;
-                let _ = client.send(b"E01").await;
+                self.refuse_command(client, &unknown).await;
             }
             b"help" => {
                 let _ = client.send(output(HELP).as_bytes()).await;
@@ -334,12 +355,39 @@ impl Server {
                     }
                 }
             }
-            _ => {
-                let _ = client.send(output("There is no program, and the server itself knows only `help` and `exit`.\n").as_bytes()).await;
-                let _ = client.send(b"E01").await;
+            command => {
+                let past = self.past.as_ref();
+                let text = std::str::from_utf8(command).ok();
+                let answer = past.zip(text).and_then(|(a, t)| afterwards::answer(a, t));
+                let Some(answer) = answer else {
+                    let why = "There is no program, and the server itself knows only `help`, `set` and `exit`.\n";
+                    self.refuse_command(client, why).await;
+                    return None;
+                };
+                // Each packet has to fit, in hex and with its first letter.
+                for part in parts(&lines(&answer), self.packet_size / 2 - 8) {
+                    let _ = client.send(output(part).as_bytes()).await;
+                }
+                let _ = client.send(b"OK").await;
             }
         }
         None
+    }
+
+    /// Debuggers since GDB 15 show the text of an error; others are told before.
+    async fn refuse_command(&self, client: &mut Client, why: &str) {
+        let understood = b"error-message+";
+        let mut said = self
+            .supported
+            .iter()
+            .flat_map(|p| p.split(|&b| b == b':' || b == b';'));
+        if said.any(|feature| feature == understood) {
+            let error = format!("E.{}", one_line(why.lines().next().unwrap_or_default()));
+            let _ = client.send(error.as_bytes()).await;
+            return;
+        }
+        let _ = client.send(output(why).as_bytes()).await;
+        let _ = client.send(b"E01").await;
     }
 
     /// gdbserver's `monitor set …`: what to tell; `None`: it is nothing of the kind.
@@ -371,36 +419,6 @@ impl Server {
         ))
     }
 
-    /// `vRun;PROGRAM;ARG…`, all in hex; an empty program means the one before.
-    async fn run(&mut self, packet: &[u8]) -> Vec<u8> {
-        let words: Option<Vec<Vec<u8>>> = packet[b"vRun;".len()..]
-            .split(|&b| b == b';')
-            .map(ulpf_rsp::from_hex)
-            .collect();
-        let Some(words) = words.filter(|w| w.iter().all(|w| !w.contains(&0))) else {
-            return b"E01".into();
-        };
-        let mut words = words.into_iter().map(OsString::from_vec);
-        let program = words.next().unwrap_or_default();
-        let args: Vec<OsString> = words.collect();
-        if !program.is_empty() {
-            self.program = Some((program, args));
-        } else if let Some((_, old)) = &mut self.program {
-            *old = args;
-        } else {
-            return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
-        }
-        self.kill_everybody().await;
-        match self.start().await {
-            Ok(()) => self.first_stop().await,
-            Err(error) => {
-                report(&error, "ulpf server: ");
-                // GDB shows it to the user.
-                format!("E.{}", one_line(&error.to_string())).into_bytes()
-            }
-        }
-    }
-
     async fn attach_request(&mut self, packet: &[u8]) -> Vec<u8> {
         let pid =
             ulpf_rsp::hex_number(&packet[b"vAttach;".len()..]).and_then(|n| i32::try_from(n).ok());
@@ -411,6 +429,7 @@ impl Server {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {
+            Ok(()) if self.stops.on => self.attached_running().await,
             Ok(()) => self.first_stop().await,
             Err(error) => {
                 report(&error, "ulpf server: ");
@@ -419,7 +438,7 @@ impl Server {
         }
     }
 
-    async fn first_stop(&mut self) -> Vec<u8> {
+    pub(super) async fn first_stop(&mut self) -> Vec<u8> {
         let Some(target) = self.targets.first_mut() else {
             return b"E01".into();
         };
@@ -435,14 +454,16 @@ impl Server {
             // 42000 is what GDB calls the process while it has not learnt its number.
             Some(target) if pid == Some(target.number as u64) || pid == Some(42000) => {
                 target.kill().await;
-                self.take_front();
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
                 b"OK".into()
             }
             _ => b"E01".into(),
         }
     }
 
-    async fn kill_everybody(&mut self) {
+    pub(super) async fn kill_everybody(&mut self) {
         for child in std::mem::take(&mut self.pending_children) {
             self.let_go(&child, true).await;
         }
@@ -452,6 +473,7 @@ impl Server {
         }
         while let Some(mut target) = self.take_front() {
             target.kill().await;
+            self.stops.forget(target.number);
         }
     }
 
@@ -496,14 +518,19 @@ impl Server {
         let ended = target.exit.now();
         let (launched, mut exit) = (target.launched, target.exit.clone());
         self.say(&text);
-        if !detached {
-            if let Some(ending) = ended {
-                self.ended(ending);
+        match ended {
+            // Killed meanwhile: there is nothing left to let go of, and that is no failure.
+            Some(ending) if !detached => drop(self.ended(ending)),
+            _ if !detached => {
+                let _ = client.send(b"E01").await;
+                return None;
             }
-            let _ = client.send(b"E01").await;
-            return None;
+            _ => {
+                if let Some(gone) = self.take_front() {
+                    self.stops.forget(gone.number);
+                }
+            }
         }
-        self.take_front();
         let _ = client.send(b"OK").await;
         if self.extended || !self.targets.is_empty() {
             return None;
@@ -531,12 +558,25 @@ fn flag(packet: &[u8], value: &mut bool) -> Vec<u8> {
     b"OK".into()
 }
 
-fn output(text: &str) -> String {
+pub(super) fn output(text: &str) -> String {
     format!("O{}", ulpf_rsp::to_hex(lines(text).as_bytes()))
 }
 
+/// A text in parts of at most so many bytes, or of one character.
+fn parts(mut text: &str, most: usize) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (part, rest) = text.split_at(end);
+        text = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 /// Reply texts end at the packet's end and may not contain its special characters.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| {
             if matches!(c, '#' | '$' | '}' | '*') || c.is_control() {

@@ -5,7 +5,7 @@
 
 use super::client::{Client, Input};
 use super::common::{Outcome, Terminal};
-use super::packets::{exec_stop, is_output, resume_again, shape_stop};
+use super::packets::{catches_execve, exec_stop, is_output, resume_again, shape_stop, with_reason};
 use super::state::Server;
 use super::target::{Event, HALTED, Target};
 use super::watchdog;
@@ -18,11 +18,14 @@ use ulpf_host::{foreground, process};
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_say::message;
 
-/// The next event of any process that runs: the process's number, and what it is.
-async fn event_of(targets: &mut [Target]) -> (i32, Event) {
+/// The next event of any such process: its number, and what it is. Safe to cancel.
+pub(super) async fn event_of(
+    targets: &mut [Target],
+    which: impl Fn(&Target) -> bool,
+) -> (i32, Event) {
     let mut all: Vec<_> = targets
         .iter_mut()
-        .filter(|t| t.running)
+        .filter(|t| which(t))
         .map(|t| {
             let number = t.number;
             Box::pin(async move { (number, t.event().await) })
@@ -142,6 +145,11 @@ impl Server {
         false
     }
 
+    fn others_run(&self, number: i32) -> bool {
+        let others = |t: &Target| t.running && t.number != number;
+        self.targets.iter().any(others)
+    }
+
     /// Until a process stops or ends.
     async fn run_on(&mut self, client: &mut Client) -> Option<Outcome> {
         // When an interrupt that was asked for is overdue.
@@ -161,7 +169,7 @@ impl Server {
                     }
                     continue;
                 }
-                event = event_of(&mut self.targets) => event,
+                event = event_of(&mut self.targets, |t| t.running) => event,
                 change = self.changes.next() => {
                     self.asked(change, overdue.is_some()).await;
                     continue;
@@ -190,6 +198,12 @@ impl Server {
                     self.release_children().await;
                     if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
                         let _ = target.send(b"vCont;c").await;
+                    }
+                }
+                // Threads of another process still run.
+                Event::Reply(reply) if reply == b"N" && self.others_run(number) => {
+                    if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                        target.running = false;
                     }
                 }
                 Event::Reply(mut reply) => {
@@ -223,6 +237,8 @@ impl Server {
                         .await;
                     return None;
                 }
+                // Of a non-stop mode that is over.
+                Event::Stop(_) => {}
                 Event::Notification(text) => drop(client.notify(&text).await),
                 event @ (Event::ChildExecuted(_)
                 | Event::ChildEnded(..)
@@ -241,15 +257,26 @@ impl Server {
                     let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
                         continue;
                     };
-                    if !self.exec_events {
+                    let catches = self.sticky.get(&b"QCatchSyscalls"[..]);
+                    let caught = catches.is_some_and(|p| catches_execve(p));
+                    if !self.exec_events && !caught {
                         // As gdbserver: nobody is told, it goes on.
                         let _ = target.send(b"vCont;c").await;
                         continue;
                     }
                     target.running = false;
                     let stop = target.request(b"?").await.unwrap_or_default();
+                    // The call has returned, too: into the new program.
+                    let returned = caught.then(|| with_reason(&stop, "syscall_return:3b;"));
+                    let stop = match (self.exec_events, returned) {
+                        (true, returned) => {
+                            target.pending = returned;
+                            exec_stop(&stop, &program)
+                        }
+                        (false, returned) => returned.unwrap_or(stop),
+                    };
                     self.come_to_rest(number).await;
-                    let stop = shape_stop(exec_stop(&stop, &program), &self.options.disabled);
+                    let stop = shape_stop(stop, &self.options.disabled);
                     let _ = client.send(&stop).await;
                     return None;
                 }
@@ -294,12 +321,8 @@ impl Server {
 
     /// A vfork child runs another program, with a stub of its own. True: the debugger has been told.
     async fn child_executed(&mut self, client: &mut Client, inferior: Inferior) -> bool {
-        let greeting = self.greeting();
         let mut target = Target::new(inferior);
-        for packet in &greeting {
-            let _ = target.request(packet).await;
-        }
-        target.greeting = greeting;
+        self.greet(&mut target).await;
         let number = target.number;
         if !self.exec_events {
             let _ = target.send(b"vCont;c").await;

@@ -5,14 +5,18 @@ use super::changes::Changes;
 use super::common::{Terminal, serves_files};
 use super::host_io::HostIo;
 use super::options::{Options, Target as Wanted};
+use super::osdata::OsData;
 use super::packets::PACKET_SIZE;
+use super::stops::Stops;
 use super::target::Target;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use ulpf_area::shared::SharedArea;
 use ulpf_host::foreground;
 use ulpf_host::foreign::numbers::{Process, RelationError};
 use ulpf_inferior::Ending;
+use ulpf_inject::Arguments;
 use ulpf_listen::Listener;
 use ulpf_say::message;
 
@@ -29,7 +33,7 @@ pub struct PendingChild {
 pub struct Server {
     pub options: Options,
     /// What vRun, R and the command line start.
-    pub program: Option<(OsString, Vec<OsString>)>,
+    pub program: Option<(OsString, Arguments)>,
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<PathBuf>,
     pub shell: bool,
@@ -38,6 +42,8 @@ pub struct Server {
     pub extended: bool,
     /// The debugger understands `p1.2`, `;process:`.
     pub multiprocess: bool,
+    /// Its vRun has the text of all arguments in the place of words.
+    pub one_argument: bool,
     /// The debugger wants to hear of exec, fork, vfork.
     pub exec_events: bool,
     pub fork_events: bool,
@@ -50,14 +56,19 @@ pub struct Server {
     pub packet_size: usize,
     /// The first one is the one that packets are for (see [`processes`]).
     pub targets: Vec<Target>,
+    /// Of the last process that there was, until there is another.
+    pub past: Option<SharedArea>,
     /// Forked children that the debugger has heard of and has not decided about.
     pub pending_children: Vec<PendingChild>,
     /// The debugger has selected this one of them.
     pub selected: Option<i32>,
     pub host_io: HostIo,
+    pub osdata: OsData,
     pub stdio: bool,
     pub terminal: Terminal,
     pub changes: Changes,
+    /// Non-stop mode.
+    pub stops: Stops,
 }
 
 impl Server {
@@ -65,7 +76,9 @@ impl Server {
     pub fn new(options: Options, listener: &Listener, terminal: Terminal) -> Server {
         Server {
             program: match &options.target {
-                Wanted::Program { program, args } => Some((program.clone(), args.clone())),
+                Wanted::Program { program, args } => {
+                    Some((program.clone(), Arguments::Words(args.clone())))
+                }
                 _ => None,
             },
             env: std::env::vars_os().collect(),
@@ -74,6 +87,7 @@ impl Server {
             disable_randomization: !options.keep_randomization,
             extended: false,
             multiprocess: false,
+            one_argument: false,
             exec_events: false,
             fork_events: false,
             vfork_events: false,
@@ -81,12 +95,15 @@ impl Server {
             sticky: BTreeMap::new(),
             packet_size: PACKET_SIZE,
             targets: Vec::new(),
+            past: None,
             pending_children: Vec::new(),
             selected: None,
             host_io: HostIo::new(serves_files(&options, listener)),
+            osdata: OsData::default(),
             stdio: listener.is_stdio(),
             terminal,
             changes: Changes::default(),
+            stops: Stops::default(),
             options,
         }
     }
@@ -142,7 +159,18 @@ impl Server {
 
     /// The process that packets are for; another one comes to the front.
     pub fn take_front(&mut self) -> Option<Target> {
-        (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))
+        let front = (!self.targets.is_empty()).then(|| self.targets.swap_remove(0))?;
+        self.past = Some(front.shared().clone());
+        Some(front)
+    }
+
+    /// Tells a new stub what it has to know first.
+    pub async fn greet(&self, target: &mut Target) {
+        target.greeting = self.greeting();
+        for packet in target.greeting.clone() {
+            let _ = target.request(&packet).await;
+        }
+        target.non_stop = self.stops.on;
     }
 
     /// What a stub is told before anything else: that we follow its program, and what the debugger has

@@ -3,7 +3,9 @@
 
 use super::ahead::{self, Ahead};
 use super::changes::Changed;
+use super::common::reap_later;
 use super::packets::{exec_stop, is_output};
+use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
 use super::watches::LazyWatches;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::numbers::{self, Budget, Process};
-use ulpf_host::{process, sys};
+use ulpf_host::process;
 use ulpf_inferior::follow::{Done, Follower, Note, child_in, forged};
 use ulpf_inferior::{Ending, Exit, Inferior};
 use ulpf_inject::follow::Followed;
@@ -31,6 +33,8 @@ use ulpf_say::message;
 pub enum Event {
     Reply(Vec<u8>),
     Notification(Vec<u8>),
+    /// Non-stop: one thread has stopped; what a stop reply would say.
+    Stop(Vec<u8>),
     Ended(Ending),
     /// The program has executed another one and rests at its first instruction.
     Executed(String),
@@ -52,6 +56,9 @@ const MOST_READS: usize = 16;
 /// The end of a stop reply that `vUlpfHalt` alone has led to (stub/task/src/gdb/mod.rs).
 pub const HALTED: &[u8] = b"ulpfhalt:;";
 
+/// The beginning of a notification that one thread has stopped.
+pub const STOP: &[u8] = b"Stop:";
+
 pub struct Target {
     pub pid: i32,
     pub process: Process,
@@ -62,10 +69,13 @@ pub struct Target {
     pub exit: Exit,
     /// Between a resume request and its stop reply.
     pub running: bool,
+    /// Its threads stop and go on one by one, and it is never `running` (see `non_stop`).
+    pub non_stop: bool,
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
     pub watches: LazyWatches,
     pub ahead: Ahead,
+    pub refused: RefusedWatches,
     /// What a new stub of this program has to be told first.
     pub greeting: Vec<Vec<u8>>,
     /// A stop that was met while another process's was reported.
@@ -84,8 +94,8 @@ pub struct Target {
     pub halted: bool,
     /// Kept for whoever looks back at hits (`ulpf last`).
     shared: SharedArea,
-    remains: Remains,
-    replaced: bool,
+    pub(super) remains: Remains,
+    pub(super) replaced: bool,
     follower: Follower,
     /// What the program executes without being followed, and why it is not.
     unfollowed: Option<(String, String)>,
@@ -99,7 +109,7 @@ pub struct Target {
     pub registers_len: usize,
     /// An interrupt request went to a stub that was about to end.
     interrupt_due: bool,
-    control: UnixStream,
+    pub(super) control: UnixStream,
     decoder: Decoder,
     queue: VecDeque<Event>,
     /// What the stub may still say before it is asked again.
@@ -117,9 +127,11 @@ impl Target {
             launched: inferior.launched,
             exit: inferior.exit,
             running: false,
+            non_stop: false,
             lost: None,
             watches: LazyWatches::default(),
             ahead: Ahead::default(),
+            refused: RefusedWatches::default(),
             greeting: Vec::new(),
             pending: None,
             later: VecDeque::new(),
@@ -309,6 +321,7 @@ impl Target {
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
         self.ahead = Ahead::default();
+        self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.halted = false;
         self.unfollowed = None;
@@ -358,22 +371,23 @@ impl Target {
             ulpf_rsp::Event::Packet(p) if self.unread > 0 => {
                 self.unread -= usize::from(!is_output(&p))
             }
-            ulpf_rsp::Event::Packet(p) => match child_in(&p) {
-                Some((_, vfork)) if !self.follower.offered.children(vfork) => {
-                    self.distrust(forged(self.pid, "it has forked a child"));
+            ulpf_rsp::Event::Packet(p) => {
+                if self.running && !self.non_stop && !is_output(&p) {
+                    self.ahead.stopped();
                 }
-                _ => {
-                    if self.running && !is_output(&p) {
-                        self.ahead.stopped();
-                    }
-                    let p = vfork::to_debugger(p, self.number, &self.children);
+                if let Some(p) = self.checked(p) {
                     self.queue.push_back(Event::Reply(p));
                 }
-            },
+            }
             ulpf_rsp::Event::Notification(p) if p.starts_with(ahead::ANSWERS) => {
                 // A vfork child has another name here than in its stub.
                 if self.children.is_empty() {
                     self.ahead.answers(&p[ahead::ANSWERS.len()..]);
+                }
+            }
+            ulpf_rsp::Event::Notification(p) if p.starts_with(STOP) => {
+                if let Some(p) = self.checked(p[STOP.len()..].to_vec()) {
+                    self.queue.push_back(Event::Stop(p));
                 }
             }
             ulpf_rsp::Event::Notification(p) => match self.follower.notified(&p, &self.control) {
@@ -382,6 +396,17 @@ impl Target {
                 Note::Forged(why) => self.distrust(why),
             },
             _ => {}
+        }
+    }
+
+    /// What the stub says, as the debugger takes it; `None`: it cannot be true.
+    fn checked(&mut self, said: Vec<u8>) -> Option<Vec<u8>> {
+        match child_in(&said) {
+            Some((_, vfork)) if !self.follower.offered.children(vfork) => {
+                self.distrust(forged(self.pid, "it has forked a child"));
+                None
+            }
+            _ => Some(vfork::to_debugger(said, self.number, &self.children)),
         }
     }
 
@@ -435,10 +460,16 @@ impl Target {
                 }
                 Event::Reply(reply) => return Ok(Some(reply)),
                 Event::Notification(_) => {}
-                event @ (Event::ChildExecuted(_)
+                event @ (Event::Stop(_)
+                | Event::ChildExecuted(_)
                 | Event::ChildEnded(..)
                 | Event::ChildRunsOn(_)) => {
                     self.later.push_back(event);
+                }
+                // Its answer went with the old program; the news does not.
+                event @ Event::Executed(_) if self.non_stop => {
+                    self.later.push_back(event);
+                    return Ok(None);
                 }
                 Event::Ended(_) | Event::Replaced | Event::StubLost | Event::Executed(_) => {
                     return Ok(None);
@@ -470,7 +501,8 @@ impl Target {
                 }
                 Ok(Event::Notification(_)) => {}
                 Ok(
-                    event @ (Event::ChildExecuted(_)
+                    event @ (Event::Stop(_)
+                    | Event::ChildExecuted(_)
                     | Event::ChildEnded(..)
                     | Event::ChildRunsOn(_)),
                 ) => self.later.push_back(event),
@@ -520,54 +552,5 @@ impl Target {
 
     pub fn is_replaced(&self) -> bool {
         self.replaced
-    }
-
-    pub async fn kill(&mut self) {
-        let _ = self.process.signal(libc::SIGKILL);
-        let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
-    }
-
-    /// Lets the program go on without us.
-    pub async fn detach(&mut self) -> bool {
-        if self.replaced {
-            return self.exit.now().is_none();
-        }
-        if !self.stop().await {
-            return false;
-        }
-        match self.request(b"D").await {
-            Some(reply) if reply == b"OK" => {
-                if let Some(text) =
-                    ulpf_inferior::leave_nothing(&self.process, self.remains, &self.control).await
-                {
-                    message!("ulpf server: {text}");
-                }
-                true
-            }
-            Some(_) => false,
-            // It went on and ended before the stub's reply was read.
-            None => self.exit.now().is_some(),
-        }
-    }
-}
-
-impl Drop for Target {
-    /// The stub of a launched program is our grandchild or our child, depending on how it made its
-    /// task; in the second case it is ours to reap.
-    fn drop(&mut self) {
-        reap_later(self.stub_pid);
-    }
-}
-
-fn reap_later(stub: i32) {
-    if stub > 0 && tokio::runtime::Handle::try_current().is_ok() {
-        tokio::spawn(async move {
-            for wait in [1, 10, 100, 1000] {
-                tokio::time::sleep(Duration::from_millis(wait)).await;
-                if !matches!(sys::try_reap(stub), Ok(None)) {
-                    break;
-                }
-            }
-        });
     }
 }

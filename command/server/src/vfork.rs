@@ -51,7 +51,14 @@ pub async fn next_end(children: &mut [VforkChild]) -> (i32, Ending) {
 
 /// The actions of `vCont` that concern the parent or one of its children, as its stub takes them.
 /// `None`: none does.
-pub fn actions(packet: &[u8], parent: i32, children: &[VforkChild]) -> Option<Vec<u8>> {
+///
+/// A child that no action names is to rest; in non-stop mode it is left as it is.
+pub fn actions(
+    packet: &[u8],
+    parent: i32,
+    children: &[VforkChild],
+    non_stop: bool,
+) -> Option<Vec<u8>> {
     let Some(actions) = packet.strip_prefix(b"vCont;") else {
         return Some(packet.into());
     };
@@ -62,7 +69,10 @@ pub fn actions(packet: &[u8], parent: i32, children: &[VforkChild]) -> Option<Ve
             .split(|&b| b == b';')
             .find(|action| concerns(action, child.number))
             .and_then(|action| action.split(|&b| b == b':').next());
-        wanted |= action.is_some_and(|a| a != b"t");
+        wanted |= action.is_some_and(|a| a != b"t" || non_stop);
+        if non_stop && action.is_none() {
+            continue;
+        }
         list.push([action.unwrap_or(b"t"), b":", &child.in_stub(parent)].concat());
     }
     let rest = actions_for(packet, parent);
@@ -147,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn actions_name_threads_of_the_parent() {
         let of = |packet: &str| {
-            let actions = actions(packet.as_bytes(), 0x10, &children(&[0x20]));
+            let actions = actions(packet.as_bytes(), 0x10, &children(&[0x20]), false);
             actions.map(|a| String::from_utf8(a).unwrap())
         };
         assert_eq!(of("vCont;c:p20.-1").unwrap(), "vCont;c:p10.20");
@@ -157,6 +167,12 @@ mod tests {
         assert_eq!(of("vCont;C05:p20.20;c").unwrap(), "vCont;C05:p10.20;c");
         assert_eq!(of("vCont;c:p30.-1"), None);
         assert_eq!(of("c").unwrap(), "c");
+        let of = |packet: &str| {
+            let actions = actions(packet.as_bytes(), 0x10, &children(&[0x20]), true);
+            actions.map(|a| String::from_utf8(a).unwrap())
+        };
+        assert_eq!(of("vCont;c:p10.-1").unwrap(), "vCont;c:p10.-1");
+        assert_eq!(of("vCont;t:p20.20").unwrap(), "vCont;t:p10.20");
     }
 
     #[tokio::test]

@@ -40,6 +40,11 @@ impl Target {
         self.children.iter().find(|c| c.number == number)
     }
 
+    /// It is process `number`, or serves it.
+    pub fn knows(&self, number: i32) -> bool {
+        self.number == number || self.vfork_child(number).is_some()
+    }
+
     pub fn vfork_children(&self) -> Vec<i32> {
         self.children.iter().map(|c| c.number).collect()
     }
@@ -50,6 +55,6 @@ impl Target {
 
     /// The actions of `vCont` that concern it, as its stub takes them; `None`: none does.
     pub fn actions_for(&self, packet: &[u8]) -> Option<Vec<u8>> {
-        actions(packet, self.number, &self.children)
+        actions(packet, self.number, &self.children, self.non_stop)
     }
 }

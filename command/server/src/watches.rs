@@ -78,7 +78,7 @@ impl Breakpoints {
 }
 
 /// `Z2`, `Z3` and `Z4` (insert) and their small-letter counterparts (remove).
-fn watch(packet: &[u8]) -> Option<(bool, &[u8])> {
+pub(super) fn watch(packet: &[u8]) -> Option<(bool, &[u8])> {
     match packet {
         [letter @ (b'Z' | b'z'), b'2' | b'3' | b'4', b',', ..] => {
             Some((*letter == b'Z', &packet[1..]))

@@ -72,6 +72,28 @@ impl Asm {
     pub fn ecx_from_ch(&mut self) {
         self.put(&[0x0f, 0xb6, 0xcd]);
     }
+    /// `movzx ecx, cl`
+    pub fn ecx_from_cl(&mut self) {
+        self.put(&[0x0f, 0xb6, 0xc9]);
+    }
+    /// `movzx ecx, byte [base + disp]`
+    pub fn peek_byte(&mut self, base: u8, disp: i32) {
+        self.put(&[
+            0x40 | base >> 3,
+            0x0f,
+            0xb6,
+            0x84 | RCX << 3,
+            0x20 | base & 7,
+        ]);
+        self.put(&disp.to_le_bytes());
+    }
+    /// `xchg [base], cl`
+    pub fn exchange_cl(&mut self, base: u8) {
+        self.put(&[0x40 | base >> 3, 0x86, 0x44 | RCX << 3, 0x20 | base & 7, 0]);
+    }
+    pub fn pause(&mut self) {
+        self.put(&[0xf3, 0x90]);
+    }
     /// `mov qword gs:[at], value`, by way of rcx: two halves would have to be there before the whole is read.
     pub fn save_constant(&mut self, at: usize, value: u64) {
         self.constant(RCX, value);
@@ -183,11 +205,15 @@ impl Asm {
     }
     /// `lea to, [to + rcx]`
     pub fn add_rcx(&mut self, to: u8) {
+        self.add_scaled_rcx(to, 1);
+    }
+    /// `lea to, [to + rcx*scale]`
+    pub fn add_scaled_rcx(&mut self, to: u8, scale: u8) {
         self.put(&[
             0x48 | (to >> 3) << 2 | to >> 3,
             0x8d,
             0x44 | (to & 7) << 3,
-            RCX << 3 | to & 7,
+            (scale.trailing_zeros() as u8) << 6 | RCX << 3 | to & 7,
             0,
         ]);
     }

@@ -23,6 +23,19 @@ pub const JUMP: usize = 5;
 pub const CLASS_WRITES: i32 = -4096;
 /// See [`CLASS_WRITES`].
 pub const CLASS_READS: i32 = -2048;
+/// Locks of pages: a thread holds one while it makes an access that is a hit and accounts for it, so that the
+/// old value of each hit is the new value of the one before. A page's lock is that of its alias ([`lock_of`]).
+pub const LOCKS: usize = 256;
+/// Bytes of a lock. The first one is 0 as long as nobody holds it.
+pub const LOCK: usize = 8;
+/// Where, behind the locks, a byte says that the program has more than one thread. While it has not, nobody takes any.
+pub const SEVERAL: i32 = (LOCKS * LOCK) as i32;
+
+/// The number of the lock of the page that has this alias.
+pub fn lock_of(alias: u64) -> usize {
+    (alias >> 12) as usize % LOCKS
+}
+
 /// How many classes of pages there are.
 pub const CLASSES: usize = 256;
 
@@ -35,9 +48,13 @@ pub enum Phase {
     Saved,
     /// As `Saved`, and so is r11.
     Closer,
+    /// As `Saved`. The lock of the page is the thread's if ecx is 0; the alias is in the address register.
+    Locking,
+    /// As `Saved`, and the lock of the page is the thread's.
+    Locked,
     /// As `Saved`, and the access is counted already.
     Counted,
-    /// As `Done`, and the hit is still to be accounted for.
+    /// As `Done`, and the hit is still to be accounted for: whoever does that gives the lock back.
     Hit,
     /// As `Saved`, and the hit is counted already (in [`ulpf_lib::ring::Area::tally`]).
     Tallied,

@@ -38,6 +38,11 @@ impl Part {
         self.at + u64::from(self.len)
     }
 
+    /// Is its access looked at?
+    pub fn is_looked_at(&self) -> bool {
+        matches!(self.what, What::Checked(_) | What::Repeated(_))
+    }
+
     /// Where a jump goes.
     fn leads_to(&self) -> Option<u64> {
         match self.what {
@@ -52,6 +57,8 @@ impl Part {
 pub enum What {
     /// Its access is looked at.
     Checked(Insn),
+    /// A `stos` or `movs`, repeated or not: whoever accounts for hits makes it, or says that it is to be executed.
+    Repeated(Insn),
     /// Copied as it is.
     Copy,
     /// Copied, with the RIP-relative displacement at this offset made anew.
@@ -96,9 +103,7 @@ impl Group {
         code: &[u8],
         also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>,
     ) -> Result<Group, Refusal> {
-        if !can_check(insn) {
-            return Err(Refusal::Instruction);
-        }
+        let looked = look(insn).ok_or(Refusal::Instruction)?;
         let mut parts = Vec::new();
         let mut at = start;
         while at < start + JUMP as u64 || at <= insn.pc.max(last) {
@@ -106,7 +111,7 @@ impl Group {
                 Part {
                     at,
                     len: insn.len,
-                    what: What::Checked(*insn),
+                    what: looked,
                 }
             } else {
                 let rest = code.get((at - start) as usize..);
@@ -115,10 +120,7 @@ impl Group {
                 if at < insn.pc && at + u64::from(part.len) > insn.pc {
                     return Err(Refusal::Successor);
                 }
-                let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
-                if let Some(insn) = checked {
-                    part.what = What::Checked(insn);
-                }
+                also_hot(&mut part, rest, also);
                 part
             };
             at += u64::from(part.len);
@@ -203,8 +205,7 @@ impl Group {
 
     /// Is the access of the instruction at `pc` looked at?
     pub fn checks(&self, pc: u64) -> bool {
-        let checked = |p: &Part| p.at == pc && matches!(p.what, What::Checked(_));
-        self.parts.iter().any(checked)
+        self.parts.iter().any(|p| p.at == pc && p.is_looked_at())
     }
 
     /// Does it look at an access through fs? Then its trampoline needs `rdfsbase`.
@@ -220,7 +221,10 @@ impl Group {
         loop {
             let distance = i32::try_from(to.wrapping_sub(after) as i64).ok()?;
             let bytes = distance.to_le_bytes();
-            let wrong = |n: &usize| !self.free(*n) && !TRAPS.contains(&bytes[*n - 1]);
+            let wrong = |n: &usize| {
+                self.only(*n)
+                    .is_some_and(|only| !only.contains(&bytes[*n - 1]))
+            };
             let Some(n) = (1..=4).rev().find(wrong) else {
                 return Some(to);
             };
@@ -230,7 +234,8 @@ impl Group {
             // What is above this byte stays if there is a larger one for it.
             let unit = 1i64 << (8 * (n - 1));
             let base = i64::from(distance) & !(256 * unit - 1);
-            let larger = TRAPS.iter().find(|t| **t > bytes[n - 1]);
+            let only = self.only(n).unwrap_or(&[]);
+            let larger = only.iter().find(|t| **t > bytes[n - 1]);
             let distance = base + larger.map_or(256, |t| i64::from(*t)) * unit;
             to = after
                 .wrapping_add_signed(distance)
@@ -247,16 +252,23 @@ impl Group {
         self.start() + self.bytes.len() as u64
     }
 
-    /// May the byte at offset `n` of the jump be anything? (If not, one of [`TRAPS`].)
-    fn free(&self, n: usize) -> bool {
-        self.entered(self.start() + n as u64).is_none()
+    /// What the byte at offset `n` of the jump may be, ascending; `None`: anything. Where an instruction begins that
+    /// somebody may jump to, it traps. A `ret` stays what it is: short functions end with one behind their last
+    /// store, and jump there when there is nothing to be stored.
+    fn only(&self, n: usize) -> Option<&'static [u8]> {
+        const RET: u8 = 0xc3;
+        let part = self.entered(self.start() + n as u64)?;
+        let is_ret =
+            self.bytes.get(n) == Some(&RET) && self.parts.get(part).is_some_and(|p| p.len == 1);
+        Some(if is_ret { &[RET] } else { &TRAPS })
     }
 
     /// The jump to `to`, if its bytes are right.
     pub fn jump(&self, to: u64) -> Option<[u8; JUMP]> {
         let [a, b, c, d] = super::asm::relative(self.start() + JUMP as u64, to)?;
         let jump = [0xe9, a, b, c, d];
-        let fits = |(n, byte): (usize, &u8)| n == 0 || self.free(n) || TRAPS.contains(byte);
+        let fits =
+            |(n, byte): (usize, &u8)| n == 0 || self.only(n).is_none_or(|only| only.contains(byte));
         jump.iter().enumerate().all(fits).then_some(jump)
     }
 }
@@ -282,6 +294,30 @@ pub fn can_check(insn: &Insn) -> bool {
         && crate::exec::can_thunk(insn)
 }
 
+/// Can a trampoline have this string instruction made?
+fn can_repeat(insn: &Insn) -> bool {
+    matches!(insn.class, Class::Stos | Class::Movs)
+        && !insn.layout.addr32
+        && insn.layout.segment == 0
+}
+
+/// How the access of an instruction is looked at, if it can be.
+fn look(insn: &Insn) -> Option<What> {
+    if can_check(insn) {
+        Some(What::Checked(*insn))
+    } else {
+        can_repeat(insn).then_some(What::Repeated(*insn))
+    }
+}
+
+/// If `also` knows the part's instruction (`code`, from there on), its access is looked at, too.
+fn also_hot(part: &mut Part, code: &[u8], also: &mut dyn FnMut(u64, &[u8]) -> Option<Insn>) {
+    let insn = also(part.at, code).filter(|i| i.len == part.len);
+    if let Some(what) = insn.and_then(|i| look(&i)) {
+        part.what = what;
+    }
+}
+
 /// What follows `parts` (`code`, from `at` on) up to the jump that closes a loop with the instruction at `pc`
 /// in it; nothing, if none is near.
 fn loop_behind(
@@ -304,10 +340,7 @@ fn loop_behind(
     while found.len() < MOST
         && let Some(mut part) = displaced(at, rest)
     {
-        let checked = also(at, rest).filter(|i| i.len == part.len && can_check(i));
-        if let Some(insn) = checked {
-            part.what = What::Checked(insn);
-        }
+        also_hot(&mut part, rest, also);
         found.push(part);
         if closes(&part) {
             return found;

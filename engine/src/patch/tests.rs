@@ -57,10 +57,16 @@ fn instructions_that_begin_under_a_jump_begin_with_a_trap() {
             let distance = i32::from_le_bytes(jump[1..].try_into().unwrap());
             assert_eq!((AT + 5).wrapping_add_signed(distance.into()), to);
             for part in &group.parts[1..] {
-                assert!(TRAPS.contains(&jump[(part.at - AT) as usize]));
+                let byte = jump[(part.at - AT) as usize];
+                let is_ret = code[(part.at - AT) as usize] == 0xc3;
+                assert!(if is_ret {
+                    byte == 0xc3
+                } else {
+                    TRAPS.contains(&byte)
+                });
             }
         }
-        assert!(jumps > 100, "{code:x?}: {jumps}");
+        assert!(jumps > 10, "{code:x?}: {jumps}");
     }
 }
 
@@ -183,6 +189,35 @@ fn places_in_order() {
     }
 }
 
+/// mov %cl,(%rdi); ret; nopl 0(%rax,%rax,1): whoever jumps to the ret finds one.
+#[test]
+fn a_ret_stays() {
+    let group = group(&[0x88, 0x0f, 0xc3, 0x0f, 0x1f, 0x44, 0, 0]).unwrap();
+    let mut at = AT - 0x1c80_0000;
+    for _ in 0..1000 {
+        at = group.next(at, 16).unwrap();
+        let jump = group.jump(at).unwrap();
+        assert_eq!(jump[2], 0xc3);
+        assert!(TRAPS.contains(&jump[3]));
+        at += 16;
+    }
+}
+
+/// mov %rax,(%rdi); stos; rep movsb; ret
+#[test]
+fn string_instructions_are_made_elsewhere() {
+    let code = [0x48, 0xab, 0xf3, 0xa4, 0xc3, 0x90];
+    let group = whole(&code);
+    assert!(group.checks(AT) && group.checks(AT + 2));
+    let trampoline = Trampoline::new(&group, target(AT - 0x400_0000)).unwrap();
+    for (n, bytes) in [(0, &code[..2]), (1, &code[2..4])] {
+        let native = usize::from(trampoline.native[n]);
+        assert_eq!(&trampoline.code[native..native + 2], bytes);
+        assert_eq!(trampoline.mark(native as u16).unwrap().phase, Phase::Before);
+        assert_eq!(usize::from(trampoline.after[n]), native + 2);
+    }
+}
+
 #[test]
 fn a_long_store_leads_anywhere() {
     // movl $1, 0x100(%rdi)
@@ -196,7 +231,8 @@ fn a_long_store_leads_anywhere() {
 fn what_cannot_be_patched() {
     use Refusal::*;
     let refused = |code: &[u8]| group(code).err();
-    assert_eq!(refused(&[0xaa]), Some(Instruction)); // stos
+    assert_eq!(refused(&[0xac]), Some(Instruction)); // lods
+    assert_eq!(refused(&[0x64, 0xf3, 0xa4]), Some(Instruction)); // rep movsb %fs:(%rsi)
     assert_eq!(refused(&[0x50]), Some(Instruction)); // push
     assert_eq!(refused(&[0x65, 0x89, 0x07]), Some(Instruction)); // gs:
     assert_eq!(refused(&[0x48, 0x89, 0x27]), Some(Instruction)); // mov %rsp,(%rdi)
@@ -216,6 +252,8 @@ fn every_byte_of_a_trampoline_has_a_meaning() {
         &[0x62, 0xf1, 0xfd, 0x48, 0x7f, 0x07],
         // mov %ebp,%fs:(%rbx)
         &[0x64, 0x89, 0x2b, 0x48, 0x83, 0xc4, 0x18],
+        // rep stosq; ret
+        &[0xf3, 0x48, 0xab, 0xc3],
         // mov %eax,(%rdi); mov %ecx,(%rsi); addl $1,4(%rdi)
         &[0x89, 0x07, 0x89, 0x0e, 0x83, 0x47, 0x04, 0x01],
     ] {

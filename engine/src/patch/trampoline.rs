@@ -7,7 +7,7 @@ use ulpf_lib::AccessKind;
 use ulpf_lib::ring::Area;
 
 use super::asm::{Asm, R11, RCX, relative};
-use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, Mark, Phase};
+use super::parts::{CLASS_READS, CLASS_WRITES, IDLE_START, LOCK, Mark, Phase, SEVERAL};
 use super::plan::{FS, Group, Part, What};
 use super::registers::{named, registers};
 use crate::access::Insn;
@@ -46,6 +46,8 @@ pub struct Tables {
     /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
     /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
     pub tallies: u64,
+    /// [`super::LOCKS`] locks, and what follows them.
+    pub locks: u64,
 }
 
 /// Code for one address, and what it means.
@@ -62,8 +64,10 @@ pub struct Trampoline {
     pub other: Vec<u8>,
     /// Offsets of `int3`s that say: look at this access. Nobody gets behind one but by executing it.
     pub looks: Vec<u16>,
-    /// Where each part is done, if it is checked, and its registers are back.
+    /// Where each part is done, if it is looked at, and its registers are back.
     pub after: Vec<u16>,
+    /// Where a repeated part is executed as it is.
+    pub native: Vec<u16>,
 }
 
 struct Writer {
@@ -108,6 +112,7 @@ impl Trampoline {
             other: Vec::new(),
             looks: Vec::new(),
             after: Vec::new(),
+            native: Vec::new(),
         };
         let mut asides = Vec::new();
         let mut near = Vec::new();
@@ -115,13 +120,18 @@ impl Trampoline {
         for (n, part) in group.parts.iter().enumerate() {
             w.part = n as u8;
             trampoline.parts.push(w.asm.here() as u16);
-            let (mut a, mut b, mut after) = (0, 0, 0);
+            let (mut a, mut b, mut after, mut native) = (0, 0, 0, 0);
             match &part.what {
                 What::Checked(insn) => {
                     (a, b) = registers(insn)?;
                     let aside = checked(&mut w, insn, (a, b), target, &mut near)?;
                     after = aside.back as u16;
                     asides.push(aside);
+                }
+                What::Repeated(insn) => {
+                    (a, b) = registers(insn)?;
+                    native = repeated(&mut w, group, part, (a, b), target)?;
+                    after = w.asm.here() as u16;
                 }
                 _ => {
                     plain(&mut w, group, part, target)?;
@@ -135,6 +145,7 @@ impl Trampoline {
             trampoline.address.push(a);
             trampoline.other.push(b);
             trampoline.after.push(after);
+            trampoline.native.push(native);
         }
         jump_to(&mut w.asm, target, group.end())?;
         w.mark(Phase::After);
@@ -394,6 +405,8 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
         asm.trap();
         asm.aim_short(one_page)?;
     }
+    lock(w, x, target, looks)?;
+    let asm = &mut w.asm;
     for at in (0..x.size).step_by(8) {
         asm.peek(RCX, x.a, at as u8, x.size.min(8));
         asm.save(offset_of!(Area, old) + at as usize, RCX);
@@ -406,11 +419,46 @@ fn hit(w: &mut Writer, x: &Near, insn: &Insn, target: Target, looks: &mut Vec<u1
     asm.load(RCX, offset_of!(Area, rcx));
     asm.load(x.b, offset_of!(Area, other));
     asm.put(exec::redirected(insn, x.a)?.bytes());
-    w.mark(Phase::Saved);
+    w.mark(Phase::Locked);
     w.asm.load(x.a, offset_of!(Area, address));
     w.asm.jump_through(offset_of!(Area, entry));
     w.mark(Phase::Hit);
     Some(())
+}
+
+/// How often a trampoline tries to get a lock before it leaves the access to its handler, which may wait.
+const ATTEMPTS: usize = 4;
+
+/// Takes the lock of the page, if there is more than one thread. Exchanges change no flag.
+fn lock(w: &mut Writer, x: &Near, target: Target, looks: &mut Vec<u16>) -> Option<()> {
+    let asm = &mut w.asm;
+    asm.constant(x.b, target.tables.locks);
+    asm.peek_byte(x.b, SEVERAL);
+    let alone = asm.jrcxz();
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.ecx_from_cl();
+    const { assert!(super::LOCKS == 256, "the lowest byte of the page's number") };
+    asm.add_scaled_rcx(x.b, LOCK as u8);
+    asm.ecx(1);
+    w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    let mut got = Vec::new();
+    for n in 0..ATTEMPTS {
+        if n > 0 {
+            asm.pause();
+            asm.ecx(1);
+        }
+        asm.exchange_cl(x.b);
+        got.push(asm.jrcxz());
+    }
+    looks.push(asm.here() as u16);
+    asm.trap();
+    for from in got {
+        asm.aim_short(from)?;
+    }
+    w.mark(Phase::Locking);
+    w.asm.aim_short(alone)
 }
 
 /// An instruction as it is.
@@ -448,10 +496,40 @@ fn plain(w: &mut Writer, group: &Group, part: &Part, target: Target) -> Option<(
             w.mark(Phase::Pushed);
             return Some(());
         }
-        What::Checked(_) => return None,
+        What::Checked(_) | What::Repeated(_) => return None,
     }
     w.mark(Phase::Before);
     Some(())
+}
+
+/// A string instruction, made by [`Area::entry`]; behind that it stands as it is, for who finds no guard. The
+/// offset of that.
+fn repeated(
+    w: &mut Writer,
+    group: &Group,
+    part: &Part,
+    (a, b): (u8, u8),
+    target: Target,
+) -> Option<u16> {
+    w.asm.save(offset_of!(Area, address), a);
+    w.asm.save(offset_of!(Area, rcx), RCX);
+    w.asm.save(offset_of!(Area, other), b);
+    w.mark(Phase::Before);
+    w.asm.save_constant(
+        offset_of!(Area, hit),
+        target.hit + target.step * u64::from(w.part),
+    );
+    restore(w, a, b);
+    w.mark(Phase::Saved);
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Before);
+    let native = w.asm.here() as u16;
+    let copy = Part {
+        what: What::Copy,
+        ..*part
+    };
+    plain(w, group, &copy, target)?;
+    Some(native)
 }
 
 fn checked(

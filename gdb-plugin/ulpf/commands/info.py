@@ -14,6 +14,7 @@ class InfoWatches(UlpfCommand):
 Hits      accesses to the watched bytes, with those that changed nothing (Silent) and those that the
           filter has rejected (Filtered)
 False     accesses beside them on the same guarded page, as far as they cost a fault
+?         it went with the connection, which `target remote` ends with the program (extended-remote keeps it)
 Lives on  page (guarded; hot instructions are patched) or register (a debug register); off, taken: switched
           off or taken away from outside (`ulpf top`)
 Cost      what that took at most, in milliseconds; hits of patched instructions cost next to nothing"""
@@ -48,8 +49,12 @@ def _row(watch, n):
         lives = "gone"
     elif not lives:
         lives = "at resume"
-    return [str(watch.number), kind, *(str(n[k]) for k in ("hits", "silent", "filtered", "stops", "false_positives")),
-            lives, _cost(n), what(watch)]
+    figures = [str(n[k]) for k in ("hits", "silent", "filtered", "stops", "false_positives")]
+    if watch.uncounted:
+        figures, cost = ["?"] * len(figures), "?"
+    else:
+        cost = _cost(n)
+    return [str(watch.number), kind, *figures, lives, cost, what(watch)]
 
 
 def _cost(n):
@@ -72,7 +77,6 @@ class Stats(UlpfCommand):
     name = "stats"
 
     def run(self, argument):
-        facade.need_program()
         s = wire.ask("stats", replies.statistics)
         lists = s.watches
         hits = sum(w.hits for w in lists)

@@ -5,12 +5,14 @@ import subprocess
 import tempfile
 import time
 
-from .. import facade
+from .. import arguments, facade
 from ..errors import UlpfError
 from . import UlpfCommand, plain_class
 
-# Servers that this GDB has started, and their folders.
+# Servers that this GDB has started (kept, so that Python does not warn of them), and their folders.
 _started = []
+# What else lies in the file system until this GDB ends.
+_folders = []
 
 
 def _under_ulpf():
@@ -63,14 +65,13 @@ def _connect(kind, path):
 
 
 def _end(_event=None):
-    for server, folder in _started:
-        if server.poll() is None:
-            try:
-                server.wait(2)
-            except subprocess.TimeoutExpired:
-                server.kill()
+    """GDB leaves; it still has to end the program, or to let it go. A server ends when GDB's connection does."""
+    for _server, folder in _started:
         shutil.rmtree(folder, ignore_errors=True)
     _started.clear()
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    _folders.clear()
 
 
 @plain_class
@@ -88,7 +89,12 @@ Where `ulpf gdb` has connected already, this is `run`. The program reads nothing
             file = facade.gdb.current_progspace().filename
             if not file:
                 raise UlpfError("ulpf run", "no program is chosen", "say: file PROGRAM")
-            _connect("extended-remote", _serve(["--multi", "--once"]))
+            folder = tempfile.mkdtemp(prefix="ulpf-gdb-")
+            # It goes when GDB does.
+            _folders.append(folder)
+            asked_at = os.path.join(folder, "arguments")
+            arguments.offer(asked_at)
+            _connect("extended-remote", _serve(["--multi", "--once", f"--ask-arguments={asked_at}"]))
             facade.execute(f"set remote exec-file {os.path.abspath(file)}")
         facade.run_command(f"run {argument}".strip())
 
@@ -109,7 +115,9 @@ class Attach(UlpfCommand):
         if _under_ulpf():
             facade.run_command(f"attach {argument}")
             return
-        _connect("remote", _serve(["--once", "--attach", argument]))
+        # (A `target remote` would end with the program, and with it what the watches have learned.)
+        _connect("extended-remote", _serve(["--multi", "--once"]))
+        facade.run_command(f"attach {argument}")
 
 
 @plain_class

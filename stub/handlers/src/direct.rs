@@ -13,14 +13,20 @@
 
 use core::sync::atomic::Ordering::*;
 
-use ulpf_lib::TargetAddr;
-use ulpf_stub_tables::patches::Known;
+use ulpf_engine::access::Class;
+use ulpf_engine::cpu::Cpu;
+use ulpf_lib::ring::Area;
+use ulpf_lib::{AccessKind, TargetAddr};
+use ulpf_stub_tables::patches::{AGAIN, Known, NATIVE};
 
 use crate::cause::Cause;
 use crate::direct_frame::{Frame, is_trap};
 use crate::fault;
+use crate::global::g;
 use crate::hits;
+use crate::locks::{self, Held};
 use crate::patches::{self, Idle};
+use crate::runs;
 use crate::runtime::areas::area;
 use crate::runtime::events::{Events, Request};
 use crate::runtime::frame::UContext;
@@ -36,6 +42,9 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     let Some(area) = area(t) else { return };
     // SAFETY: a patch is not taken away while a thread is on its way through it.
     let known = unsafe { &*(area.hit.load(Relaxed) as *const Known) };
+    if known.repeats && !known.leaving {
+        return make_runs(t, area, known, frame);
+    }
     if known.leaving {
         match patches::idle(t, area, known.pc) {
             Idle::Stays => {}
@@ -50,12 +59,13 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         }
         return;
     }
+    let alias = area.alias.load(Relaxed);
+    let held = Held::by_body(alias);
     let gprs = &mut frame.gprs;
     gprs.rip = known.after;
-    let alias = area.alias.load(Relaxed);
     let size = (known.size as usize).min(size_of_val(&area.old));
     let Some(addr) = patches::behind_alias(alias) else {
-        return;
+        return held.give_back();
     };
     // SAFETY: the body has put that many bytes there.
     let old = unsafe { core::slice::from_raw_parts((&raw const area.old).cast::<u8>(), size) };
@@ -76,9 +86,78 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
     if !hits::hits(t, gprs, &cause, &mut events) {
         hits::count_false_positive(t, TargetAddr(addr));
     }
+    match events.is_empty() {
+        true => held.give_back(),
+        false => locks::keep(t, held),
+    }
     let i = t.own();
     if !events.is_empty() || i.reconsider.get() != 0 || i.new_code.get() != 0 {
         i.pending.set(events);
+        t.attention.store(1, SeqCst);
+    }
+}
+
+/// Most runs of a string instruction before signals get their turn.
+const MOST_RUNS: usize = 64;
+
+/// A string instruction, a page at a time. The tail goes on behind it; at its beginning, if more is to be made; at its
+/// copy, if there is no guard; or raises its `int3` for what only a fault's handler can do.
+fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) {
+    let go_on = |which: usize| {
+        let at = &raw const *known as u64 + (which * size_of::<Known>()) as u64;
+        area.hit.store(at, Relaxed);
+    };
+    let Some(insn) = patches::repeated(known.pc) else {
+        return go_on(NATIVE);
+    };
+    let gprs = &mut frame.gprs;
+    gprs.rip = known.pc;
+    let mut cpu = Cpu {
+        gprs,
+        fs_base: 0,
+        gs_base: 0,
+        xsave: core::ptr::null_mut(),
+        xsave_len: 0,
+    };
+    let i = t.own();
+    let mut made = 0;
+    let more = loop {
+        if insn.is_rep() && insn.string_count(&cpu) == 0 {
+            break false;
+        }
+        // SAFETY: the thread runs the program, so its handlers keep nothing there. (While one of them steps, there
+        // are no runs.)
+        let buffers = unsafe { fault::run_buffers(t) };
+        let Some(run) = runs::run(t, &mut cpu, insn, buffers, 1) else {
+            break true;
+        };
+        made += 1;
+        if !run.more || made == MOST_RUNS {
+            break run.more;
+        }
+    };
+    let page = g().page_map.entry(TargetAddr(insn.string_dest(&cpu)));
+    let source = g().page_map.entry(TargetAddr(insn.string_source(&cpu)));
+    let guarded = page.guards(AccessKind::Write)
+        || insn.class == Class::Movs && source.guards(AccessKind::Read);
+    match patches::count_idle(t, area, known.pc, made > 0 || guarded) {
+        Some(Idle::ToRemove) => {
+            i.cool.set(known.pc);
+            t.attention.store(1, SeqCst);
+        }
+        Some(Idle::Stays | Idle::Removed) | None => {}
+    }
+    match () {
+        () if !more => {}
+        () if made == MOST_RUNS => go_on(AGAIN),
+        () if guarded => {
+            go_on(AGAIN);
+            i.unmade.set(true);
+            t.attention.store(1, SeqCst);
+        }
+        () => go_on(NATIVE),
+    }
+    if i.reconsider.get() != 0 || i.new_code.get() != 0 {
         t.attention.store(1, SeqCst);
     }
 }
@@ -102,7 +181,9 @@ pub fn finish(t: Current, uc: &mut UContext) -> bool {
         park::request(t, uc, Request::Cool { start: cool });
     }
     let events = i.pending.replace(Events::none());
-    if events.is_empty() {
+    if i.unmade.take() {
+        fault::again(t, uc);
+    } else if events.is_empty() {
         fault::look_again(t, uc);
     } else {
         fault::stop_for(t, uc, &events);

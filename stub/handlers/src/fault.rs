@@ -21,6 +21,7 @@ use crate::cause::Cause;
 use crate::engine;
 use crate::global::g;
 use crate::hits::{count_false_positive, hits};
+use crate::locks::{self, Held};
 use crate::patches;
 use crate::runs;
 use crate::runtime::debug_traps;
@@ -68,22 +69,16 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
         h.faults.fetch_add(1, Relaxed);
     }
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
-    let mut repeats = 0;
-    loop {
-        match perform(t, uc, TargetAddr(info.addr()), repeats == 0) {
-            Step::Done => break,
-            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
-                repeats += 1
-            }
-            Step::Again => break,
-            Step::Stopped => {
-                own_step_is_over(t, uc, pc, own);
-                return true;
-            }
-            Step::Fault(what) => {
-                raise_fault(t, uc, what);
-                return true;
-            }
+    match repeat(t, uc, TargetAddr(info.addr()), own, true) {
+        Step::Done | Step::Again => {}
+        Step::NotYet => return true,
+        Step::Stopped => {
+            own_step_is_over(t, uc, pc, own);
+            return true;
+        }
+        Step::Fault(what) => {
+            raise_fault(t, uc, what);
+            return true;
         }
     }
     look_again(t, uc);
@@ -105,8 +100,9 @@ fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
 /// As [`handle`] for an access that a patch has left to us, by whatever way.
 pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
-    match perform(t, uc, TargetAddr(0), false) {
+    match repeat(t, uc, TargetAddr(0), own, false) {
         Step::Done | Step::Again => {}
+        Step::NotYet => return,
         Step::Stopped => return own_step_is_over(t, uc, pc, own),
         Step::Fault(what) => return raise_fault(t, uc, what),
     }
@@ -115,6 +111,19 @@ pub fn again(t: Current, uc: &mut UContext) {
         raise::step_done(t, uc);
     } else {
         own_step_is_over(t, uc, pc, own);
+    }
+}
+
+/// Makes an access, and as many iterations of a string instruction as may be; `faulted` as for [`perform`].
+fn repeat(t: Current, uc: &mut UContext, fault_at: TargetAddr, own: bool, faulted: bool) -> Step {
+    let mut repeats = 0;
+    loop {
+        match perform(t, uc, fault_at, faulted && repeats == 0) {
+            Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
+                repeats += 1
+            }
+            step => return step,
+        }
     }
 }
 
@@ -167,6 +176,8 @@ enum Step {
     Done,
     /// One iteration of a string instruction; more follow.
     Again,
+    /// Another thread is at it: the instruction is to be begun anew.
+    NotYet,
     /// The thread has rested, or is on its slow way.
     Stopped,
     /// The program's own fault.
@@ -195,9 +206,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     }
     // SAFETY: nothing is kept there before `save_old`.
     let buffers = unsafe { run_buffers(t) };
-    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers) {
+    if let Some(run) = runs::run(t, &mut cpu, &site.insn, buffers, runs::LEAST) {
         if run.beside && faulted {
             site.beside.fetch_add(1, Relaxed);
+        }
+        if faulted {
+            warm(t, site, fault_at);
         }
         return if run.more { Step::Again } else { Step::Done };
     }
@@ -205,8 +219,12 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let watched = list
         .iter()
         .any(|a| g().watchlist().any_overlap(a.addr, a.len));
-    let mut saved = 0;
+    let (mut saved, mut held) = (0, Held::NONE);
     if watched {
+        held = match locks::take(t, &list) {
+            Some(held) => held,
+            None => return Step::NotYet,
+        };
         saved = save_old(t, &list);
     }
     if t.stepping.load(Relaxed) {
@@ -216,10 +234,14 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let probe = site.insn.probe(&cpu);
     match engine::thunks().execute(site, &mut cpu, &g().page_map) {
         Outcome::NeedSlow(_) => {
+            held.give_back();
             site.heat.store(-HOPELESS, Relaxed);
             slow(t, uc, Some(&list), fault_at, probe)
         }
-        Outcome::Fault(what) => Step::Fault(what),
+        Outcome::Fault(what) => {
+            held.give_back();
+            Step::Fault(what)
+        }
         done => {
             let mut events = Events::none();
             if !watched {
@@ -232,6 +254,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 }
             } else {
                 events = report(t, uc, pc, &list, saved);
+                match events.is_empty() {
+                    true => held.give_back(),
+                    false => locks::keep(t, held),
+                }
                 if events.is_empty()
                     && let Some(at) = guarded(&list, fault_at)
                 {
@@ -304,7 +330,7 @@ fn warm(t: Current, site: &'static Site, at: TargetAddr) {
 
 /// # Safety
 /// Nobody uses the thread's scratch area meanwhile.
-unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
+pub unsafe fn run_buffers<'a>(t: Current) -> runs::Buffers<'a> {
     const { assert!(OLD_AT + 2 * PAGE_SIZE as usize <= SCRATCH) };
     // SAFETY: two pages of the thread's scratch area, and the caller's duty.
     unsafe {
@@ -338,6 +364,7 @@ fn save_old(t: Current, list: &AccessList) -> usize {
 /// that meets several watches is several stops.
 pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
     let pc = uc.gprs.rip;
+    let mut within_call = false;
     for (n, event) in events.iter().enumerate() {
         // After the first stop the debugger may have taken the watch away, or moved the thread.
         if t.leaving.load(Relaxed) || n > 0 && (uc.gprs.rip != pc || !still_wanted(t, event)) {
@@ -345,7 +372,13 @@ pub fn stop_for(t: Current, uc: &mut UContext, events: &Events) {
         }
         park::end_step(t, uc);
         park(t, uc, event);
+        within_call = matches!(event, Event::Forked { .. } | Event::VforkDone);
     }
+    // The kernel tells of these within the call, and a step from there ends where the call returns.
+    if within_call && t.stepping.load(Relaxed) && uc.gprs.rip == pc {
+        raise::step_done(t, uc);
+    }
+    locks::give_back_kept(&t);
 }
 
 fn still_wanted(t: Current, event: Event) -> bool {
@@ -482,6 +515,14 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
         }
     } else if fired.any() {
         debug_traps::report(t, uc, &fired, Some(step.pc), |_| false, &mut events);
+    }
+    if !events.is_empty() && step.kind == OwnStepKind::Slow {
+        // SAFETY: as above.
+        let list = unsafe { &*(t.scratch() as *const AccessList) };
+        // The others rest still, and hold none but for a stop of theirs.
+        if let Some(held) = locks::take(t, list) {
+            locks::keep(t, held);
+        }
     }
     request(t, uc, Request::End);
     if !events.is_empty() {

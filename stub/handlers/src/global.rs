@@ -37,6 +37,8 @@ pub struct Global {
     pub debugger: AtomicBool,
     /// LLDB decides about unchanged values itself.
     pub stop_at_silent: AtomicBool,
+    /// The debugger wants to hear of threads that begin and end.
+    pub thread_events: AtomicBool,
     /// Signals that pass without a stop (bit n-1 = signal n).
     pub pass_signals: AtomicU64,
     /// Program break, as far as known (0: not).
@@ -89,6 +91,7 @@ static GLOBAL: Global = Global {
     actions: ActionTable::new(),
     debugger: AtomicBool::new(false),
     stop_at_silent: AtomicBool::new(false),
+    thread_events: AtomicBool::new(false),
     pass_signals: AtomicU64::new(0),
     brk: AtomicU64::new(0),
     exec_pending: AtomicU32::new(0),
@@ -298,6 +301,6 @@ impl Thread {
     }
     /// The debugger hears of what it meets.
     pub fn is_debugged(&self) -> bool {
-        self.is_programs() || self.adopted.load(Relaxed)
+        self.is_programs() || self.adopted.load(Relaxed) || self.kin.load(Relaxed)
     }
 }

@@ -21,6 +21,7 @@ pub mod filter;
 pub mod global;
 pub mod hits;
 pub mod library;
+pub mod locks;
 pub mod log;
 pub mod ours;
 pub mod patches;

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::errno::ENOMEM;
 use linux_raw_sys::general as k;
+use ulpf_engine::access::Insn;
 use ulpf_engine::cpu::Gprs;
 use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase, What};
 use ulpf_lib::PAGE_SIZE;
@@ -27,6 +28,7 @@ use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, VISIT, tsc};
 use crate::child;
 use crate::direct_frame;
 use crate::global::{g, tables};
+use crate::locks::Held;
 use crate::rest::AtRest;
 use crate::runtime::areas::{GS_TAKEN, SOME, area, disable, gs, set_gs};
 use crate::runtime::frame::UContext;
@@ -210,7 +212,19 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
     );
     match mark.phase {
         Phase::Before => uc.gprs.rip = part.at,
-        Phase::Saved | Phase::Closer | Phase::Counted | Phase::Tallied => {
+        Phase::Saved
+        | Phase::Closer
+        | Phase::Counted
+        | Phase::Tallied
+        | Phase::Locking
+        | Phase::Locked => {
+            let locked = match mark.phase {
+                Phase::Locking => uc.gprs.rcx as u32 == 0,
+                other => other == Phase::Locked,
+            };
+            if locked {
+                Held::by_body(*register(&mut uc.gprs, a)?).give_back();
+            }
             if mark.phase == Phase::Closer {
                 uc.gprs.r11 = area.r11.load(Relaxed);
             }
@@ -251,8 +265,7 @@ pub fn leave(t: Current, uc: &mut UContext) -> Option<Left> {
             uc.gprs.rip = part.at;
         }
     }
-    let checked = matches!(part.what, What::Checked(_));
-    Some(if checked && uc.gprs.rip == part.at {
+    Some(if part.is_looked_at() && uc.gprs.rip == part.at {
         Left::Access
     } else {
         Left::Elsewhere
@@ -464,6 +477,31 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
         true => Idle::Removed,
         false => Idle::ToRemove,
     }
+}
+
+/// The string instruction at `pc`, which a body has come to.
+pub fn repeated(pc: u64) -> Option<&'static Insn> {
+    let table = table();
+    let p = table.list.get(table.position(pc)?)?;
+    match &p.group.parts.get(p.group.part(pc)?)?.what {
+        What::Repeated(insn) => Some(insn),
+        _ => None,
+    }
+}
+
+/// As bodies count: the one at `pc` has met a guard, or none. `Some`: none for [`IDLE_ROUND`] times in a row.
+pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idle> {
+    let table = table();
+    let p = table.position(pc).and_then(|n| table.list.get(n))?;
+    let word = area.idle_count.get(p.idle_count)?;
+    if guarded {
+        word.store(IDLE_START as u64, Relaxed);
+        return None;
+    }
+    let n = word.load(Relaxed);
+    let low = (n as u32).wrapping_add(1);
+    word.store(n >> 32 << 32 | u64::from(low), Relaxed);
+    (low & 0xff == 0).then(|| idle(t, area, pc))
 }
 
 /// The offset of a word of [`Area::idle_count`].

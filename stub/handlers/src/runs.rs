@@ -1,4 +1,5 @@
-//! Many iterations of a `rep stos` or `rep movs` at once: `memset` and `memcpy` of watched memory.
+//! Many iterations of a `rep stos` or `rep movs` at once: `memset` and `memcpy` of watched memory. By a fault, or from
+//! a patch's body (`direct.rs`), which has single ones made here, too.
 //!
 //! One by one an iteration costs some 50 cycles, though no signal. A run is what no watch, or one that is
 //! only counted, sees all of, on one page: then hits and silent stores are numbers, and the bytes are
@@ -13,12 +14,12 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange
 
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
+use crate::locks::{self, Held};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 
-/// Direction flag.
-/// Fewer are no gain.
-const LEAST: u64 = 4;
+/// Fewer are no gain in a fault's handler.
+pub const LEAST: u64 = 4;
 const MOST: usize = PAGE_SIZE as usize;
 
 /// Room for a page of old values and one of new ones.
@@ -35,11 +36,10 @@ pub struct Run {
     pub beside: bool,
 }
 
-/// Makes as many iterations as are alike; `None`: none.
-pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
+/// Makes as many iterations as are alike, if they are `least` at least; `None`: none.
+pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers, least: u64) -> Option<Run> {
     let copies = insn.class == Class::Movs;
     if !copies && insn.class != Class::Stos
-        || !insn.is_rep()
         || insn.layout.addr32
         || cpu.gprs.rflags & DF != 0
         || t.stepping.load(Relaxed)
@@ -52,8 +52,12 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
     if !page.guards(AccessKind::Write) || !page.permits(AccessKind::Write) {
         return None;
     }
-    let mut n = insn.string_count(cpu).min(left_of_page(dest) / size);
-    if n < LEAST {
+    let count = match insn.is_rep() {
+        true => insn.string_count(cpu),
+        false => 1,
+    };
+    let mut n = count.min(left_of_page(dest) / size);
+    if n < least {
         return None;
     }
     let watch = alone(dest, &mut n, size)?;
@@ -61,7 +65,7 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
     if copies {
         n = n.min(left_of_page(source) / size);
     }
-    if n < LEAST {
+    if n < least {
         return None;
     }
     let len = (n * size) as usize;
@@ -82,7 +86,13 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
         new.chunks_exact_mut(value.len())
             .for_each(|element| element.copy_from_slice(value));
     }
-    if memory::read(dest, old) != len || memory::write(dest, new) != len {
+    let lock = match watch {
+        Some(_) => locks::take_page(dest)?,
+        None => Held::NONE,
+    };
+    let made = memory::read(dest, old) == len && memory::write(dest, new) == len;
+    lock.give_back();
+    if !made {
         return None;
     }
     match watch {
@@ -99,12 +109,14 @@ pub fn run(t: Current, cpu: &mut Cpu, insn: &Insn, b: Buffers) -> Option<Run> {
     if copies {
         r.rsi = r.rsi.wrapping_add(len as u64);
     }
-    r.rcx -= n;
-    if r.rcx == 0 {
+    if insn.is_rep() {
+        r.rcx -= n;
+    }
+    if n == count {
         r.rip = insn.pc.wrapping_add(insn.len.into());
     }
     Some(Run {
-        more: r.rcx != 0,
+        more: n < count,
         beside: watch.is_none(),
     })
 }

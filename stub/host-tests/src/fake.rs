@@ -102,6 +102,7 @@ impl Inferior for Recorder {
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        _hardware: bool,
     ) -> Result<(), Refusal> {
         self.log.push(format!("break {addr} {conditions:02x?}"));
         self.breakpoints.insert(addr.0);

@@ -422,6 +422,7 @@ impl Inferior for Traced {
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        _hardware: bool,
     ) -> Result<(), Refusal> {
         if let Some(b) = self.breakpoints.get_mut(&addr.0) {
             b.conditions = conditions;

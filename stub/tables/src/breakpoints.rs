@@ -1,4 +1,7 @@
-//! Software breakpoints that are in place.
+//! Breakpoints: int3 in the program's code.
+//!
+//! The memory under one may be replaced without the debugger's knowledge: a library is unloaded, and another one mapped
+//! in its place. What stands there then is not ours, and is neither hidden nor put back.
 
 use alloc::vec::Vec;
 
@@ -7,10 +10,16 @@ use ulpf_engine::agent::{self, AgentContext};
 /// GDB agent expression (bytecode), see "Agent Expressions" in the GDB manual.
 pub type AgentExpr = Vec<u8>;
 
+pub const INT3: u8 = 0xcc;
+
 pub struct Breakpoint {
     pub addr: u64,
     /// The byte that stands there for the program.
     pub original: u8,
+    /// The int3 has been put there. Not for a hardware breakpoint where no memory is: that waits for code.
+    pub there: bool,
+    /// A hardware breakpoint to the debugger, which may be anywhere.
+    pub hardware: bool,
     pub conditions: Vec<AgentExpr>,
 }
 
@@ -43,6 +52,10 @@ impl List {
     pub fn at_mut(&mut self, addr: u64) -> Option<&mut Breakpoint> {
         let at = self.find(addr).ok()?;
         self.0.get_mut(at)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Breakpoint> {
+        self.0.iter_mut()
     }
 
     /// Those in `[start, end)`.
@@ -82,6 +95,8 @@ mod tests {
             list.insert(Breakpoint {
                 addr,
                 original: addr as u8,
+                there: true,
+                hardware: false,
                 conditions: Vec::new(),
             });
         }

@@ -20,10 +20,17 @@ pub struct Known {
     pub kind: AccessKind,
     /// Not of a hit: no guard has been met for a while (`Target::leaving`), and nothing executed.
     pub leaving: bool,
+    /// A string instruction, which nobody has executed.
+    pub repeats: bool,
 }
 
-/// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone.
-pub const KNOWN: usize = 3;
+/// For each part of a patch: of a hit, of leaving when the patch stays, and when it has gone; of a string instruction
+/// that is executed as it is.
+pub const KNOWN: usize = 4;
+/// Which of them says that the body begins anew.
+pub const AGAIN: usize = 1;
+/// Which of them is of a string instruction that is executed as it is.
+pub const NATIVE: usize = 3;
 
 impl Known {
     pub fn of(part: &Part) -> [Known; KNOWN] {
@@ -31,6 +38,7 @@ impl Known {
             What::Checked(insn) => (insn.mem.size.into(), insn.mem.kind),
             _ => (0, AccessKind::Read),
         };
+        let repeats = matches!(part.what, What::Repeated(_));
         let known = |after, leaving| Known {
             pc: part.at,
             after,
@@ -38,11 +46,13 @@ impl Known {
             size,
             kind,
             leaving,
+            repeats,
         };
         [
             known(part.at + u64::from(part.len), false),
             known(part.at, true),
             known(part.at, true),
+            known(part.at, false),
         ]
     }
 }
@@ -183,6 +193,7 @@ impl Table {
                 writes: 0,
                 reads: 0,
                 tallies: 0,
+                locks: 0,
             },
             distances: Vec::new(),
             refused: BTreeMap::new(),

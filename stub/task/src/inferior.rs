@@ -1,8 +1,10 @@
 //! What the protocol layer (`gdb/`) needs of the running program; `control/` provides it.
 //!
 //! All-stop: between a reported [`Stop`] and the next [`Inferior::resume`] every thread of the
-//! program is parked, and only then may the other methods be called. Everything here runs on the
-//! stub's own task, which may allocate (own arena) but never calls libc.
+//! program is parked, and only then may the other methods be called. Non-stop
+//! ([`Inferior::set_non_stop`]): a reported [`Stop`] is that of one thread, the others run, and the
+//! methods may be called at any time; what needs all threads at rest stops them for a moment.
+//! Everything here runs on the stub's own task, which may allocate (own arena) but never calls libc.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,6 +48,14 @@ pub enum StopReason {
     Syscall {
         nr: u64,
         entry: bool,
+    },
+    /// Non-stop: the debugger has asked for it (`vCont;t`).
+    Halted,
+    /// Non-stop: the thread is new (`QThreadEvents`).
+    Created,
+    /// Non-stop: the thread ends, and does not wait for anybody (`QThreadEvents`).
+    Exits {
+        status: i32,
     },
 }
 
@@ -96,11 +106,13 @@ pub trait Inferior {
     }
 
     /// Inserts an int3 (kept hidden from `read_memory`). With conditions, the program stops only if
-    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions.
+    /// one of them is nonzero or fails to evaluate. Inserting again replaces the conditions. A `hardware`
+    /// breakpoint is taken where no memory is, and waits for code.
     fn insert_breakpoint(
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        hardware: bool,
     ) -> Result<(), Refusal>;
     /// Sees to it that one that is inserted is in place: the program may have written to it since.
     fn renew_breakpoint(&mut self, _addr: TargetAddr) {}
@@ -121,6 +133,30 @@ pub trait Inferior {
     fn resume(&mut self, action: &dyn Fn(Tid) -> Resume);
     /// Asks for a stop (0x03); a [`Stop`] with `Interrupted` follows unless another comes first.
     fn interrupt(&mut self);
+
+    /// Begins non-stop mode, with every thread stopped, or ends it, which stops every thread.
+    fn set_non_stop(&mut self, _on: bool) {}
+    /// Non-stop: the thread is stopped. (One whose stop is still to be reported is not.)
+    fn is_stopped(&self, _tid: Tid) -> bool {
+        true
+    }
+    /// Non-stop: stopped threads go on as `how` says; the others, and those that it does not name, are left as they
+    /// are.
+    fn resume_some(&mut self, _how: &dyn Fn(Tid) -> Option<Resume>) {}
+    /// Non-stop: running threads stop; those that have. A thread that has met something is left out: its own
+    /// [`Stop`] follows.
+    fn stop_some(&mut self, _which: &dyn Fn(Tid) -> bool) -> Vec<Tid> {
+        Vec::new()
+    }
+    /// Non-stop: this stop has been reported to nobody, and is to be reported again.
+    fn report_again(&mut self, _stop: Stop) {}
+    /// Threads that begin and end are reported ([`StopReason::Created`], [`StopReason::Exits`]).
+    fn set_thread_events(&mut self, _on: bool) {}
+    /// A thread runs alone, and nobody else may go on, or stop, before it is done.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
     /// What the command offers to follow: a list of `exec`, `fork`, `vfork`.
     fn follow(&mut self, _what: &[u8]) {}
     /// A forked child that waits may go on.
@@ -138,4 +174,16 @@ pub trait Inferior {
 
     /// `monitor …`: the text of the command to `out` (what GDB prints). `false`: unknown command.
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool;
+}
+
+/// Of a watch on bytes that are no range.
+pub fn no_range(addr: u64, len: u64) -> Refusal {
+    Refusal {
+        what: alloc::format!("cannot watch {len} bytes at {addr:#x}"),
+        why: match len {
+            0 => "the range is empty".into(),
+            _ => "the range ends above the address space".into(),
+        },
+        what_to_do: "watch an object that has a size and an address".into(),
+    }
 }

@@ -25,6 +25,10 @@ const WATCHES: Of = Of {
     what: "ulpf watches",
     say: "say: ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at ADDR:LEN..., for example ulpf watches w log at 0x4040:8 0x8000:4*100+64",
 };
+const CHECK: Of = Of {
+    what: "ulpf check",
+    say: "say: ulpf check ADDR LEN r|w|rw, for example ulpf check 0x4040 8 w",
+};
 const FILTER: Of = Of {
     what: "ulpf filter",
     say: "say: ulpf filter ID [FILTER] or ulpf filter at ADDR LEN [FILTER], for example ulpf filter 0 changed skip 10; `monitor ulpf help` lists all",
@@ -66,6 +70,16 @@ impl Command {
                 Some(id) => Ok(Command::Unwatch(id)),
                 None => WATCH.no(NO_SUCH_WATCH),
             },
+            "check" => {
+                match (
+                    number(w.next()),
+                    number(w.next()),
+                    w.next().and_then(WatchKind::parse),
+                ) {
+                    (Some(addr), Some(len), Some(kind)) => Ok(Command::Check { addr, len, kind }),
+                    _ => CHECK.no("it takes an address, a length and a kind"),
+                }
+            }
             word @ ("on" | "off") => match id(w.next()) {
                 Some(id) => Ok(Command::Switch {
                     id,

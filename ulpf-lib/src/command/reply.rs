@@ -53,6 +53,11 @@ pub enum Reply {
     Filtered(Vec<u32>),
     /// `{"unwatched":{"start":16448,"len":8}}`, `{"unwatched":{"heap":true}}`
     Unwatched(Option<(u64, u64)>),
+    /// `{"watchable":true,"mapped":false}`: a watch could be armed there, and all of it has memory now.
+    Watchable {
+        /// Else it would wait for memory.
+        mapped: bool,
+    },
     /// `{"session":"0x51","pid":42,"stops_at":"0x756c706600000000"}`. The session differs when the stub does:
     /// another program, or the same after exec.
     About {
@@ -88,6 +93,9 @@ impl fmt::Display for Reply {
                 write!(f, "{{\"unwatched\":{{\"start\":{start},\"len\":{len}}}}}")
             }
             Reply::Unwatched(None) => f.write_str("{\"unwatched\":{\"heap\":true}}"),
+            Reply::Watchable { mapped } => {
+                write!(f, "{{\"watchable\":true,\"mapped\":{mapped}}}")
+            }
             Reply::About {
                 session,
                 pid,

@@ -204,6 +204,7 @@ mod replies {
             Reply::Filtered(vec![1, 2]),
             Reply::Unwatched(Some((0x4040, 8))),
             Reply::Unwatched(None),
+            Reply::Watchable { mapped: false },
             Reply::About {
                 session: 0x51,
                 pid: 42,

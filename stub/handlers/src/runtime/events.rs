@@ -60,6 +60,12 @@ pub enum Event {
     },
     /// The thread's vfork child has its own memory, or has ended.
     VforkDone,
+    /// The thread is new and has not run yet (`Global::thread_events`).
+    Created,
+    /// The thread is about to end, with this status (`Global::thread_events`).
+    Exits {
+        status: i32,
+    },
 }
 
 /// What one instruction or system call is to be reported for, one stop after the other.

@@ -106,8 +106,13 @@ pub struct Thread {
     pub ordered: AtomicBool,
     /// The program is left alone.
     pub leaving: AtomicBool,
+    /// It keeps locks of pages ([`crate::locks`]) until its stop is reported.
+    pub keeps_locks: AtomicBool,
     /// A vfork child that the debugger has taken: it is stopped and looked at like our own threads.
     pub adopted: AtomicBool,
+    /// A process to the kernel, a thread to debuggers: it shares our memory and nobody else's wait (clone(2) with CLONE_VM
+    /// alone, as ptrace tells it: PTRACE_EVENT_CLONE).
+    pub kin: AtomicBool,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
@@ -171,6 +176,10 @@ pub struct Own {
     pub hot: Cell<Option<(&'static Site, u64)>>,
     /// Not 0: the access there is one of a loop that is to go on in the body of a patch.
     pub visit: Cell<u64>,
+    /// What a patch's body has come to is left to the fault's handler.
+    pub unmade: Cell<bool>,
+    /// How often in a row it has not got a lock.
+    pub waited: Cell<u32>,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Cell<Mapped>,
     /// With the library by which the program watches itself.
@@ -488,6 +497,8 @@ impl Registry {
             &t.ordered,
             &t.leaving,
             &t.adopted,
+            &t.kin,
+            &t.keeps_locks,
         ] {
             flag.store(false, Relaxed);
         }
@@ -530,6 +541,8 @@ impl Registry {
                 cool: Cell::new(0),
                 hot: Cell::new(None),
                 visit: Cell::new(0),
+                unmade: Cell::new(false),
+                waited: Cell::new(0),
                 mapped: Cell::new(Mapped::default()),
                 library: LibraryState::none(),
             })

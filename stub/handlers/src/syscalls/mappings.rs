@@ -8,6 +8,7 @@ use ulpf_lib::TargetAddr;
 use super::call::{Args, raw};
 use super::scratch::Scratch;
 use super::{buffers, sites};
+use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
 use crate::runtime::debug_registers;
@@ -65,7 +66,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
         None => {
             let r = raw(nr, a);
-            if r >= 0 && g().has_watches() {
+            if r >= 0 && (g().has_watches() || g().has_breakpoints()) {
                 let mapped = Mapped::by(nr, a, r as u64, g().brk.load(Relaxed));
                 let heap = matters(&mapped);
                 if heap || watch_in_new_memory(nr, a, r as u64) {
@@ -174,8 +175,21 @@ pub fn matters(m: &Mapped) -> bool {
         && (old(m.gone) || m.come.0 < m.come.1 && (m.only_if.0 == m.only_if.1 || old(m.only_if)))
 }
 
-/// Does memory that a call has just made accessible lie under a watch?
+/// Does memory that a call has just made accessible lie under a watch, or a breakpoint that waits for code?
 pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
+    let Some((start, len)) = new_memory(nr, a, result) else {
+        return false;
+    };
+    len != 0
+        && (breakpoints::waits_in(start, start.saturating_add(len))
+            || g().watchlist().any_overlap(
+                TargetAddr(start),
+                len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)),
+            ))
+}
+
+/// Where a call that worked has made memory accessible: address and length.
+fn new_memory(nr: u64, a: &Args, result: u64) -> Option<(u64, u64)> {
     let (start, len) = match nr as u32 {
         k::__NR_mmap => (result, a[1]),
         k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
@@ -185,11 +199,7 @@ pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
             let before = g().brk.load(Relaxed);
             (before, result.saturating_sub(before))
         }
-        _ => return false,
+        _ => return None,
     };
-    len != 0
-        && g().watchlist().any_overlap(
-            TargetAddr(start),
-            len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)),
-        )
+    Some((start, len))
 }

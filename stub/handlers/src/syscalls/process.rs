@@ -19,6 +19,7 @@ use super::scratch::Scratch;
 use crate::breakpoints;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
+use crate::locks;
 use crate::ours;
 use crate::rest::AtRest;
 use crate::runtime::areas;
@@ -41,6 +42,8 @@ const CLONE_THREAD: u64 = k::CLONE_THREAD as u64;
 const CLONE_CHILD_CLEARTID: u64 = k::CLONE_CHILD_CLEARTID as u64;
 const CLONE_CHILD_SETTID: u64 = k::CLONE_CHILD_SETTID as u64;
 const CLONE_PIDFD: u64 = k::CLONE_PIDFD as u64;
+const CLONE_UNTRACED: u64 = k::CLONE_UNTRACED as u64;
+const CSIGNAL: u64 = k::CSIGNAL as u64;
 const CLONE_PARENT_SETTID: u64 = k::CLONE_PARENT_SETTID as u64;
 /// clone3 only: the child begins without handlers, the program's and ours.
 const CLONE_CLEAR_SIGHAND: u64 = k::CLONE_CLEAR_SIGHAND;
@@ -165,6 +168,7 @@ fn share(
     flags: u64,
     clear: bool,
 ) -> Outcome {
+    locks::threads_begin();
     let Some(child) = g().threads.create(&g().actions) else {
         return Outcome::Value(ENOMEM);
     };
@@ -212,9 +216,17 @@ fn share(
     });
     ci.actions.set(i.actions.get());
     let vforks = flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0;
-    let followed = vforks && g().follows(follows::VFORK) && t.is_programs();
+    let followed = vforks && g().follows(follows::VFORK) && t.is_debugged();
     ci.vfork_parent.set(if followed { t.tid() } else { 0 });
     ci.spawned.set(vforks && t.is_programs());
+    let exit_signal = match nr as u32 {
+        k::__NR_clone3 => v3.exit_signal,
+        _ => flags & CSIGNAL,
+    };
+    // As the kernel chooses between its events fork, vfork, clone and none (kernel_clone).
+    let is_kin = flags & (CLONE_VFORK | CLONE_THREAD | CLONE_UNTRACED) == 0
+        && exit_signal != k::SIGCHLD.into();
+    child.kin.store(is_kin && t.is_debugged(), Relaxed);
     if flags & CLONE_SIGHAND == 0 {
         ci.actions.set(child.own_actions.copy_from(i.actions.get()));
         if clear {
@@ -328,7 +340,14 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
     let parent = t.own().vfork_parent.get();
     if parent != 0 {
         park(t, uc, Event::Vforked { parent });
+    } else if tells_of_itself(t) {
+        park(t, uc, Event::Created);
     }
+}
+
+/// The debugger wants to hear of the thread's beginning and end.
+fn tells_of_itself(t: Current) -> bool {
+    g().thread_events.load(SeqCst) && g().debugger.load(Relaxed) && t.is_debugged()
 }
 
 /// Sends all system calls of the calling thread here, except our own.
@@ -497,6 +516,7 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
     }
     super::sites::remove_in_child();
     crate::patches::remove_in_child(&mut rest);
+    locks::begin_anew();
     breakpoints::remove_in_child();
     // Nobody is there to be stopped for (by a system call that is caught).
     g().debugger.store(false, SeqCst);
@@ -513,13 +533,16 @@ fn in_child(t: Current, uc: &mut UContext, clear: bool) {
 }
 
 pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
+    if tells_of_itself(t) {
+        let status = a[0] as i32 & 0xff;
+        park(t, uc, Event::Exits { status });
+    }
     let clear = t.own().clear_tid.get();
     if clear != 0 {
         // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
         // SAFETY: registers an address of the program's own choice, or the alias of that memory.
         let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
     }
-    let _ = uc;
     robust::exit(t);
     t.robust.store(0, Relaxed);
     t.set_state(State::Dead);

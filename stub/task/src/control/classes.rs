@@ -18,6 +18,7 @@ use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind};
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
 
@@ -89,6 +90,7 @@ impl Classes {
             writes: writes.wrapping_sub(place::memory().start / 8),
             reads: reads.wrapping_sub(place::memory().start / 8),
             tallies: tallies.wrapping_sub(place::memory().start / PAGE_SIZE),
+            locks: locks::address(),
         };
         // SAFETY: mapped for good.
         unsafe { g().page_map.use_classes(classes as *mut u8) };

@@ -21,7 +21,6 @@
 //! until it executes something: then the exchange above is its own (`%UlpfExec:…;CHILD`), the last word
 //! comes when it has gone, and we stay. With `QUlpfFollow:…;spawn` that is so for every vfork child.
 
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use super::socket::send_all;
@@ -210,10 +209,6 @@ impl Control {
 
     /// `%TEXT#xx`, between the command and us only.
     fn notify_command(&self, text: &[u8]) {
-        let mut frame: Vec<u8> = packet::frame(text);
-        if let Some(first) = frame.first_mut() {
-            *first = b'%';
-        }
-        send_all(self.fd, &frame);
+        send_all(self.fd, &packet::notification(text));
     }
 }

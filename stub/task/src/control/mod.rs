@@ -17,6 +17,7 @@ mod held;
 mod last;
 pub mod left;
 mod monitor;
+mod non_stop;
 pub mod notices;
 mod out_of_band;
 mod parked;
@@ -61,6 +62,7 @@ use crate::gdb::GdbSession;
 use crate::inferior::{Inferior, Refusal, Tid};
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::{g, machine};
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::events::Request;
 use ulpf_stub_handlers::runtime::robust;
 use ulpf_stub_handlers::runtime::thread::Thread;
@@ -73,8 +75,14 @@ pub struct Control {
     /// The debugger has let the program run.
     running: bool,
     interrupt: bool,
+    /// Threads stop and go on one by one (see `non_stop.rs`); then `running` is always true.
+    non_stop: bool,
+    /// The debugger knows that no thread runs.
+    nobody_told: bool,
     /// Thread that the last stop was about.
     current: Tid,
+    /// Its number in the table: those behind it are asked first for the next one.
+    turn: u32,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
     /// Pages that the holder has asked for since, because its step met another guarded page.
@@ -126,7 +134,10 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         placement: held::Placer::default(),
         running: true,
         interrupt: true,
+        non_stop: false,
+        nobody_told: true,
         current: pid,
+        turn: 0,
         holder: None,
         opened_since: Vec::new(),
         shadows: Vec::new(),
@@ -220,6 +231,8 @@ impl Control {
                 }
             }
             if self.holder.is_none() {
+                let fd = self.fd;
+                session.catch_up(self, &mut |b: &[u8]| socket::send_all(fd, b));
                 loop {
                     let n = reader::take(&mut buf);
                     if n == 0 {
@@ -232,9 +245,7 @@ impl Control {
                         return;
                     }
                 }
-                if self.world.was_halted() {
-                    self.let_world_go();
-                }
+                self.end_pause();
                 // Stopped: only the debugger can say something now.
                 if !self.running {
                     reader::listen(false);
@@ -267,13 +278,30 @@ impl Control {
                 if self.running
                     && let Some(stop) = self.find_stop()
                 {
+                    if self.non_stop {
+                        self.one_has_stopped(session, stop);
+                        continue;
+                    }
                     self.world.stop(None);
+                    // Nobody's store comes between the hit and its report any more.
+                    let of = g().threads.iter().find(|t| t.tid() == stop.tid);
+                    of.into_iter().for_each(locks::give_back_kept);
                     self.tell(session);
                     self.running = false;
                     self.interrupt = false;
                     self.current = stop.tid;
                     let fd = self.fd;
                     session.stopped(self, stop, &mut |b: &[u8]| socket::send_all(fd, b));
+                    continue;
+                }
+                if self.none_is_left() {
+                    if !self.non_stop {
+                        self.world.stop(None);
+                        self.tell(session);
+                        (self.running, self.interrupt) = (false, false);
+                    }
+                    let fd = self.fd;
+                    session.no_resumed(self, &mut |b: &[u8]| socket::send_all(fd, b));
                     continue;
                 }
                 if stop_first {

@@ -7,12 +7,13 @@ use core::sync::atomic::Ordering::*;
 use ulpf_lib::command::reply::{Counted, CountedBytes, Statistics, Totals, WatchState};
 use ulpf_lib::command::{self, Arm, Command, FilterOf, How, Mistake, Reply};
 use ulpf_lib::filter::Filter;
-use ulpf_lib::{WatchId, WatchKind, WatchRange};
+use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::Control;
 use super::filters;
 use super::replies::{refused, tell};
-use crate::inferior::Refusal;
+use super::watches::Absent;
+use crate::inferior::{Refusal, no_range};
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::patches;
@@ -32,6 +33,7 @@ ulpf filter at ADDR LEN [FILTER]
 ulpf filter VARIABLE [FILTER]
                             the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
 ulpf unwatch ID             take it away
+ulpf check ADDR LEN r|w|rw  could GDB's own watch be armed there, and if not, why
 ulpf off ID, ulpf on ID     switch one of these off and on; it keeps its number, counters and filter
 ulpf placement [auto|guard|debug-register]
                             where watches set from now on live; debug registers in use
@@ -80,6 +82,7 @@ fn execute(c: &mut Control, command: Command, out: &mut dyn Write) {
             c.watch_places(kind, &a, &places, out);
         }
         Command::Unwatch(id) => tell(out, unwatch(c, WatchId(id))),
+        Command::Check { addr, len, kind } => tell(out, check(c, addr, len, kind)),
         Command::Switch { id, on } => tell(out, switch(c, id, on)),
         Command::Filter { of, filter, keep } => tell(out, set_filter(c, of, filter, keep)),
         Command::Placement(to) => {
@@ -154,6 +157,13 @@ fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
     };
     let id = c.watch_out_of_band(range, arm.kind, &a)?;
     Ok(Reply::Watch(id.0))
+}
+
+/// As `Z2`, `Z3` and `Z4` would be answered.
+fn check(c: &mut Control, addr: u64, len: u64, kind: WatchKind) -> Result<Reply, Refusal> {
+    let range = WatchRange::new(TargetAddr(addr), len).ok_or_else(|| no_range(addr, len))?;
+    let waits = c.check(range, kind, c.placement.wanted, Absent::Awaited)?;
+    Ok(Reply::Watchable { mapped: !waits })
 }
 
 fn set_filter(c: &mut Control, of: FilterOf, filter: Filter, keep: bool) -> Result<Reply, Refusal> {

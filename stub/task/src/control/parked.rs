@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::rest::AtRest;
-use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
+use ulpf_stub_handlers::runtime::events::{Event, Request, Resume, Tid};
 use ulpf_stub_handlers::runtime::frame::UContext;
 use ulpf_stub_handlers::runtime::mapped::Mapped;
 use ulpf_stub_handlers::runtime::park;
@@ -47,6 +47,24 @@ impl<'a> Parked<'a> {
 
     pub fn take_mapped(&self) -> Mapped {
         self.own().mapped.take()
+    }
+
+    /// The thread that has made this vfork child, which the command follows; else 0.
+    pub fn vfork_parent(&self) -> Tid {
+        self.own().vfork_parent.get()
+    }
+
+    /// Its frame, whatever the others do.
+    pub fn frame(&mut self) -> Option<&'a mut UContext> {
+        // SAFETY: on the thread's own block. It is parked, and goes on only if this task, which has the frame now,
+        // lets it.
+        unsafe { self.0.ctx.load(Acquire).as_mut() }
+    }
+
+    /// siginfo_t of the signal that it has stopped for.
+    pub fn siginfo(&mut self) -> &'a mut [u8; 128] {
+        // SAFETY: 128 plain bytes; as in `frame`.
+        unsafe { &mut *self.own().info.as_ptr().cast() }
     }
 
     /// It does not step any more.

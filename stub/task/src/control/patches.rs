@@ -247,8 +247,9 @@ impl Patches {
         self.caves.take(at, size, true);
         for (n, known) in known.chunks_exact_mut(KNOWN).enumerate() {
             let offset = |of: &[u16]| at + u64::from(of.get(n).copied().unwrap_or(0));
-            if let [hit, stays, _] = known {
+            if let [hit, stays, _, native] = known {
                 (hit.back, stays.back) = (offset(&body.after), offset(&body.parts));
+                native.back = offset(&body.native);
             }
         }
         SOME.store(true, SeqCst);

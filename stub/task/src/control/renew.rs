@@ -7,15 +7,10 @@ use ulpf_stub_handlers::rest::AtRest;
 
 use super::text;
 
-const INT3: u8 = 0xcc;
-
-/// Before the program runs. Where nothing is mapped any more there is nothing to set.
+/// Before the program runs.
 pub fn breakpoint(rest: &mut AtRest, addr: u64) {
-    let lost = |now: &u8| *now != INT3;
-    if let Some(b) = rest.tables_mut().breakpoints.at_mut(addr)
-        && let Some(now) = text::byte(addr).filter(lost)
-        && text::plant(addr).is_ok()
-    {
-        b.original = now;
+    if let Some(b) = rest.tables_mut().breakpoints.at_mut(addr) {
+        // Where nothing is mapped any more there is nothing to set.
+        let _ = text::plant_again(b);
     }
 }

@@ -106,8 +106,10 @@ impl Control {
                 true
             }
             Request::StepOverBegin { addr } => {
-                if let Some(b) = g().breakpoint_at(addr) {
-                    let _ = text::restore(b.addr, b.original);
+                let list = &mut self.world.rest().tables_mut().breakpoints;
+                if let Some(b) = list.at_mut(addr) {
+                    // Where the memory is another now, nothing is taken out, nor put back at the end.
+                    b.there = text::restore(b);
                 }
                 true
             }
@@ -139,6 +141,7 @@ impl Control {
                 self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                 self.follow_heap(t);
                 self.apply_guards();
+                text::plant_waiting(self.world.rest());
                 false
             }
             Request::Adopt => {
@@ -169,11 +172,16 @@ impl Control {
                     self.follow_heap(t);
                 }
                 self.apply_guards();
+                text::plant_waiting(self.world.rest());
             }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
             Request::ExecBegin { .. } => self.exec = follow::Exec::None,
-            Request::StepOverBegin { addr } if g().breakpoint_at(addr).is_some() => {
-                let _ = text::plant(addr);
+            Request::StepOverBegin { addr } => {
+                let list = &mut self.world.rest().tables_mut().breakpoints;
+                if let Some(b) = list.at_mut(addr).filter(|b| b.there) {
+                    // The instruction may have unmapped itself.
+                    b.there = text::plant_again(b).is_ok();
+                }
             }
             _ => {}
         }

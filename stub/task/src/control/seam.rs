@@ -23,23 +23,29 @@ use super::{
     Control, follow, monitor, out_of_band, pause, private, reader, renew, text, watches, world,
 };
 use crate::files;
-use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Tid};
+use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, Tid};
 
 impl Control {
     /// The frame of a thread, which rests.
     fn frame(&mut self, tid: Tid) -> Option<(&'static Thread, &mut UContext)> {
         let t = self.thread(tid)?;
+        if self.non_stop && !t.rests() {
+            self.world.rest();
+        }
         // A thread that leaves a system call while the world rests is between two states for a moment.
         let mut rounds = 0;
         while !t.rests() && rounds < 1000 {
             pause::sleep();
             rounds += 1;
         }
+        if let Some(mut parked) = Parked::of(t) {
+            return Some((t, parked.frame()?));
+        }
         Some((t, parked::frame(t, self.world.rest())?))
     }
 
     /// Writes changed registers of threads that rest in a system call.
-    fn settle_shadows(&mut self) {
+    pub(super) fn settle_shadows(&mut self) {
         for (tid, was, shown) in core::mem::take(&mut self.shadows) {
             if was == shown {
                 continue;
@@ -57,7 +63,7 @@ impl Control {
 
     /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
     /// takes it out to step a thread over it that has just arrived at it.
-    fn forget_stale_breakpoint(&self, t: &'static Thread) {
+    pub(super) fn forget_stale_breakpoint(&self, t: &'static Thread) {
         if let Some(parked) = Parked::of(t)
             && parked::event(t) == Event::Breakpoint
             && g().breakpoint_at(parked.pc()).is_none()
@@ -90,7 +96,7 @@ impl Inferior for Control {
             now.rflags &= !eflags::TF;
         }
         if t.orig_rax.load(Relaxed) < 0 {
-            return parked::frame(t, self.world.rest()).map(|c| &mut c.gprs);
+            return self.frame(tid).map(|(_, c)| &mut c.gprs);
         }
         let at = match self.shadows.iter().position(|s| s.0 == tid) {
             Some(n) => n,
@@ -133,6 +139,9 @@ impl Inferior for Control {
 
     fn siginfo(&mut self, tid: Tid) -> Option<&mut [u8; 128]> {
         let t = self.thread(tid)?;
+        if let Some(mut parked) = Parked::of(t) {
+            return Some(parked.siginfo());
+        }
         parked::siginfo(t, self.world.rest())
     }
 
@@ -185,25 +194,35 @@ impl Inferior for Control {
         &mut self,
         addr: TargetAddr,
         conditions: Vec<AgentExpr>,
+        hardware: bool,
     ) -> Result<(), Refusal> {
         let rest = self.world.rest();
         self.sites.restore(rest, addr.0, addr.0 + 1);
         self.patches.restore(rest, addr.0, addr.0 + 1);
         let list = &mut rest.tables_mut().breakpoints;
-        if let Some(b) = list.at_mut(addr.0) {
-            b.conditions = conditions;
-            return Ok(());
-        }
-        match text::plant(addr.0) {
-            Ok(original) => {
-                list.insert(Breakpoint {
-                    addr: addr.0,
-                    original,
-                    conditions,
-                });
-                Ok(())
+        let refused = match list.at_mut(addr.0) {
+            Some(b) => {
+                b.conditions = conditions;
+                b.hardware |= hardware;
+                text::plant_again(b).is_err() && !b.hardware
             }
-            Err(_) => Err(watches::refusal(
+            None => {
+                let planted = text::plant(addr.0);
+                if planted.is_ok() || hardware {
+                    list.insert(Breakpoint {
+                        addr: addr.0,
+                        there: planted.is_ok(),
+                        original: planted.unwrap_or(0),
+                        hardware,
+                        conditions,
+                    });
+                }
+                planted.is_err() && !hardware
+            }
+        };
+        match refused {
+            false => Ok(()),
+            true => Err(watches::refusal(
                 alloc::format!("no breakpoint at {addr}"),
                 "the address cannot be written: no memory is mapped there".into(),
                 "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
@@ -220,7 +239,7 @@ impl Inferior for Control {
         let Some(b) = list.remove(addr.0) else {
             return false;
         };
-        let _ = text::restore(b.addr, b.original);
+        text::restore(&b);
         true
     }
 
@@ -228,6 +247,10 @@ impl Inferior for Control {
         if out_of_band::is_place(range) {
             self.out_of_band.understood = true;
             return Ok(());
+        }
+        if self.non_stop {
+            // In force when it goes on.
+            self.world.rest();
         }
         self.stage_watch(range, kind)
     }
@@ -237,12 +260,18 @@ impl Inferior for Control {
             self.out_of_band.understood = false;
             return true;
         }
+        if self.non_stop {
+            self.world.rest();
+        }
         let own = |id| !g().is_out_of_band(id);
         self.staged.remove_one(range, kind, own).is_some()
     }
 
     fn set_catch_syscalls(&mut self, on: bool, numbers: &[u64]) {
         use ulpf_stub_handlers::syscalls::{catch, sites};
+        if self.non_stop {
+            self.world.rest();
+        }
         // A patched site would make the call without a word.
         match (on, catch::active()) {
             (true, false) => {
@@ -268,7 +297,7 @@ impl Inferior for Control {
         self.settle_shadows();
         self.commit_watches();
         self.world.rest().guards().resumed();
-        self.running = true;
+        (self.running, self.nobody_told) = (true, false);
         for t in g().threads.iter() {
             t.ordered.store(true, SeqCst);
         }
@@ -299,7 +328,7 @@ impl Inferior for Control {
             return; // reported by the main loop before anything runs
         }
         self.world.goes_on();
-        for t in g().threads.iter() {
+        for t in self.in_turn() {
             let how = how(t);
             // One that was let go a moment ago may have met something already.
             if how != Resume::Hold && !has_met(t) {
@@ -312,6 +341,37 @@ impl Inferior for Control {
     fn interrupt(&mut self) {
         self.interrupt = true;
         notify();
+    }
+
+    fn set_non_stop(&mut self, on: bool) {
+        match on {
+            true => self.begin_non_stop(),
+            false => self.end_non_stop(),
+        }
+    }
+
+    fn is_stopped(&self, tid: Tid) -> bool {
+        self.is_held(tid)
+    }
+
+    fn resume_some(&mut self, how: &dyn Fn(Tid) -> Option<Resume>) {
+        self.let_some_go(how);
+    }
+
+    fn stop_some(&mut self, which: &dyn Fn(Tid) -> bool) -> Vec<Tid> {
+        self.hold_some(which)
+    }
+
+    fn report_again(&mut self, stop: Stop) {
+        self.keep_event(stop);
+    }
+
+    fn set_thread_events(&mut self, on: bool) {
+        g().thread_events.store(on, SeqCst);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.holder.is_some()
     }
 
     fn follow(&mut self, what: &[u8]) {
@@ -353,7 +413,7 @@ impl Inferior for Control {
         }
         self.settle_shadows();
         for b in self.world.rest().tables_mut().breakpoints.drain() {
-            let _ = text::restore(b.addr, b.original);
+            text::restore(&b);
         }
         self.drop_all_watches();
         self.tell_at_once();
@@ -381,6 +441,10 @@ impl Inferior for Control {
     }
 
     fn monitor(&mut self, command: &str, out: &mut dyn core::fmt::Write) -> bool {
+        if self.non_stop {
+            // Whatever it changes, nobody is in the middle of it.
+            self.world.rest();
+        }
         monitor::run(self, command, out)
     }
 }

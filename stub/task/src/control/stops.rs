@@ -6,7 +6,7 @@ use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::events::{Event, Request, Resume};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
-use super::parked::{Parked, asked, has_met, resume_again};
+use super::parked::{self, Parked, asked, has_met, resume_again};
 use super::{Control, world};
 use crate::inferior::{Inferior, Stop, StopReason};
 
@@ -20,9 +20,21 @@ impl Control {
             && g().threads.iter().any(|t| t.is_debugged() && has_met(t))
     }
 
+    /// All threads, those behind the one that was reported last first: in this order they are let go and asked, so that none
+    /// is always overtaken by another one.
+    pub(super) fn in_turn(&self) -> impl Iterator<Item = &'static Thread> + use<> {
+        let turn = self.turn;
+        let is_next = move |t: &&'static Thread| t.index.load(Relaxed) > turn;
+        let all = g().threads.iter();
+        all.filter(is_next)
+            .chain(g().threads.iter().filter(move |t| !is_next(t)))
+    }
+
     /// Which thread has something to report?
     pub(super) fn find_stop(&mut self) -> Option<Stop> {
-        for t in g().threads.iter() {
+        let steps = |t: &&'static Thread| parked::event(t) == Event::Stepped;
+        // The thread that the debugger steps comes first, so that it is not led elsewhere.
+        for t in g().threads.iter().filter(steps).chain(self.in_turn()) {
             // What a held thread has met is reported once the debugger lets it go.
             if t.state() != State::Parked || t.hold.load(SeqCst) {
                 continue;
@@ -73,6 +85,8 @@ impl Control {
                     });
                 }
                 Event::VforkDone => StopReason::VforkDone,
+                Event::Created => StopReason::Created,
+                Event::Exits { status } => StopReason::Exits { status },
             };
             if !t.is_debugged() {
                 // A vfork child shares our memory, not our debugger.
@@ -87,10 +101,14 @@ impl Control {
             }
             self.notices.explain(parked, event);
             parked.set_event(Event::None);
+            self.turn = t.index.load(Relaxed);
             return Some(Stop {
                 tid: t.tid(),
                 reason,
             });
+        }
+        if self.interrupt && self.non_stop {
+            return self.interrupted_thread();
         }
         if self.interrupt {
             self.world.stop(None);

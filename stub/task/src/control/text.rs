@@ -14,8 +14,7 @@ use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::library_link;
 use ulpf_stub_handlers::syscalls::sites;
 use ulpf_stub_handlers::{child, patches};
-
-const INT3: u8 = 0xcc;
+use ulpf_stub_tables::breakpoints::{Breakpoint, INT3};
 
 static MEM: AtomicI32 = AtomicI32::new(-1);
 
@@ -120,11 +119,10 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
     if let Some(got) = buf.get_mut(..total) {
         patches::hide(addr, got);
     }
-    for b in g().breakpoints() {
+    for b in g().breakpoints().iter().filter(|b| b.there) {
         if b.addr >= addr
             && b.addr < end
             && let Some(slot) = buf.get_mut((b.addr - addr) as usize)
-            // The program may have put something else there.
             && *slot == INT3
         {
             *slot = b.original;
@@ -136,6 +134,10 @@ pub fn read(addr: u64, buf: &mut [u8]) -> usize {
 /// Writes; bytes under breakpoints become their new originals.
 pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
     let mut result = Ok(());
+    let end = addr.saturating_add(data.len() as u64);
+    for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        b.there = b.there && is_planted(b.addr);
+    }
     pages(addr, data.len(), |at, r| {
         if let Some(d) = data.get(r) {
             result = write_raw(at, d);
@@ -143,8 +145,10 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
         result.is_ok()
     });
     result?;
-    let end = addr.saturating_add(data.len() as u64);
     for b in rest.tables_mut().breakpoints.within_mut(addr, end) {
+        if !b.there {
+            continue;
+        }
         if let Some(v) = data.get((b.addr - addr) as usize) {
             b.original = *v;
         }
@@ -153,23 +157,51 @@ pub fn write(rest: &mut AtRest, addr: u64, data: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What stands at `addr`, breakpoints and patches included.
-pub fn byte(addr: u64) -> Option<u8> {
-    let mut now = [0u8];
-    (read_raw(addr, &mut now) == 1).then_some(now[0])
+fn is_planted(addr: u64) -> bool {
+    let mut byte = [0u8];
+    read_raw(addr, &mut byte) == 1 && byte == [INT3]
+}
+
+/// Makes sure that a breakpoint's int3 is where the debugger believes it: it has gone if the memory was replaced.
+pub fn plant_again(b: &mut Breakpoint) -> Result<(), Errno> {
+    if !b.there || !is_planted(b.addr) {
+        b.there = false;
+        b.original = plant(b.addr)?;
+        b.there = true;
+    }
+    Ok(())
+}
+
+/// Hardware breakpoints that wait for code: there was none, or it has gone.
+pub fn plant_waiting(rest: &mut AtRest) {
+    let waits = |b: &&mut Breakpoint| b.hardware && !(b.there && is_planted(b.addr));
+    let list = &mut rest.tables_mut().breakpoints;
+    if !list.iter_mut().any(|b| waits(&b)) {
+        return;
+    }
+    let Ok(maps) = Snapshot::read() else {
+        return; // at the next look, then
+    };
+    for b in list.iter_mut().filter(waits) {
+        let is_code = maps.at(b.addr).is_some_and(|v| v.prot & PROT_EXEC != 0);
+        // What cannot be written to goes on waiting.
+        if is_code && plant_again(b).is_err() {
+            b.there = false;
+        }
+    }
 }
 
 /// Puts an int3 at `addr`; the byte that stood there.
 pub fn plant(addr: u64) -> Result<u8, Errno> {
-    let old = byte(addr).ok_or(Errno(14))?;
+    let mut old = [0u8];
+    if read_raw(addr, &mut old) != 1 {
+        return Err(Errno(14));
+    }
     write_raw(addr, &[INT3])?;
-    Ok(old)
+    Ok(old[0])
 }
 
-/// Takes the int3 at `addr` away, unless the program has put something else there meanwhile.
-pub fn restore(addr: u64, original: u8) -> Result<(), Errno> {
-    match byte(addr) {
-        Some(INT3) => write_raw(addr, &[original]),
-        _ => Ok(()),
-    }
+/// Takes the int3 out, if it is still there. `false`: the memory is another.
+pub fn restore(b: &Breakpoint) -> bool {
+    b.there && is_planted(b.addr) && write_raw(b.addr, &[b.original]).is_ok()
 }

@@ -80,6 +80,11 @@ impl World {
         self.rest.get_or_insert_with(|| unsafe { AtRest::claim() })
     }
 
+    /// It rests, and has not been let go.
+    pub fn rests(&self) -> bool {
+        self.rest.is_some()
+    }
+
     /// Nobody but [`World::rest`] has stopped it since this was asked last.
     pub fn was_halted(&mut self) -> bool {
         core::mem::take(&mut self.halted)

@@ -31,7 +31,9 @@ pub fn features(reply: &[u8]) -> Vec<u8> {
             ";QStartNoAckMode+;QPassSignals+;QCatchSyscalls+;QProgramSignals+;ConditionalBreakpoints+",
             ";qXfer:features:read+;qXfer:threads:read+;qXfer:auxv:read+;qXfer:exec-file:read+",
             ";qXfer:siginfo:read+;qXfer:siginfo:write+",
-            ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+"
+            ";qXfer:libraries-svr4:read+;augmented-libraries-svr4-read+",
+            ";QNonStop+;QThreadEvents+;no-resumed+",
+            ";binary-upload+;error-message+"
         )
         .as_bytes(),
     );
@@ -83,6 +85,7 @@ pub fn stop_reply(
             reply.push(b';');
         }
         StopReason::VforkDone => reply.extend_from_slice(b"vforkdone:;"),
+        StopReason::Created => reply.extend_from_slice(b"create:;"),
         StopReason::Syscall { nr, entry } => {
             let name: &[u8] = if entry {
                 b"syscall_entry:"
@@ -102,9 +105,12 @@ pub fn stop_reply(
             // LLDB makes its own "watchpoint" out of the watch: pair.
             StopReason::Watch { .. } | StopReason::Forked { .. } => b"",
             StopReason::VforkDone => b"reason:vforkdone;",
-            StopReason::Signal(_) | StopReason::Interrupted | StopReason::Syscall { .. } => {
-                b"reason:signal;"
-            }
+            StopReason::Signal(_)
+            | StopReason::Interrupted
+            | StopReason::Syscall { .. }
+            | StopReason::Halted
+            | StopReason::Created
+            | StopReason::Exits { .. } => b"reason:signal;",
         };
         reply.extend_from_slice(reason);
         if client.threads_in_stop {

@@ -119,6 +119,14 @@ unsafe fn xcr0() -> u64 {
 }
 
 impl Layout {
+    /// What a client can be told of, or else knows: the registers that every x86-64 has.
+    pub fn for_client(takes_descriptions: bool) -> Layout {
+        Layout::new(match takes_descriptions {
+            true => Components::of_this_machine(),
+            false => Components::default(),
+        })
+    }
+
     pub fn new(machine: Components) -> Layout {
         let mut registers = Vec::new();
         core_registers(&mut registers);

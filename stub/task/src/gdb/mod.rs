@@ -20,6 +20,7 @@ mod ahead;
 mod amend;
 mod arch;
 mod beside;
+mod non_stop;
 pub mod packet;
 mod procfs;
 mod registers;
@@ -97,6 +98,7 @@ pub struct GdbSession {
     last_reason: Option<Stop>,
     large: beside::large::LargeWatches,
     ahead: ahead::Ahead,
+    non_stop: non_stop::NonStop,
 }
 
 /// What we have learned about who is at the other end.
@@ -107,12 +109,14 @@ pub struct Client {
     /// LLDB asked for `threads:` in stop replies.
     threads_in_stop: bool,
     error_strings: bool,
+    /// LLDB up to 19 has found `x` by trying, and expects nothing before the bytes.
+    bare_reads: bool,
 }
 
 impl GdbSession {
     /// A session for the stopped program `pid`.
     pub fn new(pid: i32) -> GdbSession {
-        let layout = arch::Layout::new(arch::Components::of_this_machine());
+        let layout = arch::Layout::for_client(false);
         GdbSession {
             reader: FrameReader::default(),
             machine: None,
@@ -127,6 +131,7 @@ impl GdbSession {
             last_reason: None,
             large: Default::default(),
             ahead: Default::default(),
+            non_stop: Default::default(),
         }
     }
 
@@ -141,10 +146,13 @@ impl GdbSession {
             match self.reader.push(*byte) {
                 None => {}
                 Some(Incoming::Interrupt) => {
-                    self.interrupt_due = !self.client.lldb;
-                    if self.event == Event::Running {
+                    self.interrupt_due = !self.client.lldb && !self.is_non_stop();
+                    if self.event == Event::Running || self.is_non_stop() {
                         inf.interrupt();
                     }
+                }
+                Some(Incoming::Packet(payload)) if self.must_wait(inf, &payload) => {
+                    self.non_stop.waiting.push(payload);
                 }
                 Some(Incoming::Packet(payload)) => self.packet(inf, &payload, out),
             }
@@ -159,6 +167,10 @@ impl GdbSession {
         stop: Stop,
         out: &mut dyn FnMut(&[u8]),
     ) -> Event {
+        if self.is_non_stop() {
+            self.one_stopped(inf, stop, out);
+            return self.event;
+        }
         self.thread = stop.tid;
         self.last_reason = Some(stop);
         let interrupted = stop.reason == StopReason::Interrupted;
@@ -198,6 +210,7 @@ impl GdbSession {
                 all.extend_from_slice(b"$OK#9a");
                 out(&all);
             }
+            beside::Served::Frames(frames) => out(&frames),
             beside::Served::Silent => {}
             beside::Served::Pass => {
                 let raw = self.feed(inf, payload);
@@ -215,7 +228,8 @@ impl GdbSession {
 
     /// A line for the user. The client accepts it only while it waits for a stop.
     pub fn console(&mut self, text: &str, out: &mut dyn FnMut(&[u8])) {
-        if self.event == Event::Running {
+        // In non-stop mode the server has the line, for the client takes none.
+        if self.event == Event::Running || self.is_non_stop() {
             console(text.as_bytes(), out);
         }
     }
@@ -286,6 +300,37 @@ impl GdbSession {
         raw
     }
 
+    /// Why a thread has stopped, as the debugger has been told.
+    fn reason_of(&self, tid: Tid) -> Option<StopReason> {
+        match self.is_non_stop() {
+            true => self.non_stop.reason_of(tid),
+            false => self
+                .last_reason
+                .filter(|stop| stop.tid == tid)
+                .map(|stop| stop.reason),
+        }
+    }
+
+    /// No thread is left that was resumed; those that stay parked are all that there is.
+    pub fn no_resumed(&mut self, inf: &mut dyn Inferior, out: &mut dyn FnMut(&[u8])) {
+        if self.is_non_stop() {
+            if self.client.features.no_resumed {
+                out(&packet::notification(b"Stop:N"));
+            }
+            return;
+        }
+        self.last_stop.clear();
+        self.last_reason = None;
+        self.event = Event::Stopped;
+        (self.interrupt_due, self.halting) = (false, false);
+        self.thread = inf.threads().first().copied().unwrap_or(self.thread);
+        self.resume_gdbstub(self.thread);
+        out(&packet::frame(match self.client.features.no_resumed {
+            true => b"N",
+            false => b"E.No thread is left that was resumed.",
+        }));
+    }
+
     fn stub_reason(&self, stop: Stop) -> Option<MultiThreadStopReason<u64>> {
         let tid = NonZeroUsize::new(usize::try_from(stop.tid).ok()?)?;
         let signal = |linux| MultiThreadStopReason::SignalWithThread {
@@ -311,9 +356,12 @@ impl GdbSession {
             StopReason::Signal(n) => signal(n),
             StopReason::Interrupted => signal(SIGINT),
             // `amend.rs` says which.
-            StopReason::Forked { .. } | StopReason::VforkDone | StopReason::Syscall { .. } => {
-                signal(SIGTRAP)
-            }
+            StopReason::Forked { .. }
+            | StopReason::VforkDone
+            | StopReason::Syscall { .. }
+            | StopReason::Created => signal(SIGTRAP),
+            // Non-stop only.
+            StopReason::Halted | StopReason::Exits { .. } => signal(0),
         })
     }
 

@@ -82,6 +82,13 @@ fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
+/// `%payload#xx`: a packet that answers nothing.
+pub fn notification(payload: &[u8]) -> Vec<u8> {
+    let mut out = frame(payload);
+    out[0] = b'%';
+    out
+}
+
 fn digit(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -393,6 +400,10 @@ pub fn number_list(s: &[u8]) -> Option<Vec<u64>> {
 pub struct ClientFeatures {
     pub multiprocess: bool,
     pub swbreak: bool,
+    /// It takes `N`: no thread that was resumed is left.
+    pub no_resumed: bool,
+    /// It can take a description of our registers; others expect those that every x86-64 has.
+    pub descriptions: bool,
 }
 
 impl ClientFeatures {
@@ -411,5 +422,10 @@ pub fn client_features(payload: &[u8]) -> ClientFeatures {
     ClientFeatures {
         multiprocess: has(b"multiprocess+"),
         swbreak: has(b"swbreak+"),
+        no_resumed: has(b"no-resumed+"),
+        descriptions: list
+            .split(|b| *b == b';')
+            .filter_map(|f| f.strip_prefix(b"xmlRegisters="))
+            .any(|kinds| kinds.split(|b| *b == b',').any(|kind| kind == b"i386")),
     }
 }

@@ -98,17 +98,22 @@ impl Debuggee {
             let Some(action) = actions.iter().find(|a| a.thread.names(pid, tid)) else {
                 return Resume::Hold;
             };
-            let signal = |s: Option<u8>| s.and_then(signals::from_gdb);
-            match action.go {
-                Go::Continue(s) => Resume::Continue { signal: signal(s) },
-                Go::Step(s) => Resume::Step { signal: signal(s) },
-                Go::Range(start, end) => Resume::RangeStep {
-                    start: TargetAddr(start),
-                    end: TargetAddr(end),
-                },
-                Go::Stop => Resume::Hold,
-            }
+            resume_of(action.go)
         });
+    }
+}
+
+/// One action, with the signal in Linux's numbering.
+pub fn resume_of(go: Go) -> Resume {
+    let signal = |s: Option<u8>| s.and_then(signals::from_gdb);
+    match go {
+        Go::Continue(s) => Resume::Continue { signal: signal(s) },
+        Go::Step(s) => Resume::Step { signal: signal(s) },
+        Go::Range(start, end) => Resume::RangeStep {
+            start: TargetAddr(start),
+            end: TargetAddr(end),
+        },
+        Go::Stop => Resume::Hold,
     }
 }
 

@@ -46,6 +46,8 @@ struct Fields {
     watches: Option<(u32, u32)>,
     filtered: Option<Vec<u32>>,
     unwatched: Option<Unwatched>,
+    watchable: Option<bool>,
+    mapped: Option<bool>,
     session: Option<String>,
     pid: Option<i32>,
     stops_at: Option<String>,
@@ -79,6 +81,10 @@ impl Fields {
         }
         if let Some(u) = self.unwatched {
             return Some(Reply::Unwatched(u.start.zip(u.len)));
+        }
+        if let Some(true) = self.watchable {
+            let mapped = self.mapped?;
+            return Some(Reply::Watchable { mapped });
         }
         if let Some(on) = self.patch_syscalls {
             return Some(Reply::PatchSyscalls(on));

@@ -194,6 +194,8 @@ impl Front {
     async fn command(&mut self, command: Command) -> String {
         match command {
             Command::Unwatch(id) => self.unwatch_one(id).await,
+            // A back end says what it refuses when it is asked for it.
+            Command::Check { .. } => line(Reply::Watchable { mapped: true }),
             Command::Switch { id, on } => self.switch_one(id, on).await,
             Command::Filter {
                 of: FilterOf::Watch(id),

@@ -20,8 +20,9 @@ const MAX_LIBRARIES: usize = 10_000;
 const MAX_NAMESPACES: usize = 64;
 const MAX_NAME: usize = 4096;
 
-/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry.
-pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Vec<u8> {
+/// The list as XML. `annex`: empty, or `start=LM;prev=LM[;lmid=DEBUG]` to go on from a known entry. `None`: the program that
+/// the kernel has started has no DT_DEBUG, as the dynamic linker itself (`ld.so PROGRAM`): GDB finds the list by symbols then.
+pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Option<Vec<u8>> {
     let mut x = String::from("<library-list-svr4 version=\"1.0\"");
     let mut entries = String::new();
     match start_of(annex) {
@@ -29,7 +30,8 @@ pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Vec<u8> {
             walk(inf, from, &mut entries);
         }
         None => {
-            let mut debug = r_debug(inf, pid);
+            let at = r_debug_location(inf, pid)?;
+            let mut debug = word(inf, at);
             for namespace in 0..MAX_NAMESPACES {
                 let Some(at) = debug.filter(|at| *at != 0) else {
                     break;
@@ -70,7 +72,7 @@ pub fn list(inf: &mut dyn Inferior, pid: i32, annex: &[u8]) -> Vec<u8> {
     x.push('>');
     x.push_str(&entries);
     x.push_str("</library-list-svr4>");
-    x.into_bytes()
+    Some(x.into_bytes())
 }
 
 struct Link {

@@ -14,7 +14,7 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     session.large.read(rest);
     let reply = match verb {
         b'm' => read_hex(inf, rest),
-        b'x' => read_binary(inf, rest),
+        b'x' => read_binary(session, inf, rest),
         b'M' => write(inf, rest, packet::unhex),
         _ => write(inf, rest, packet::unescape),
     };
@@ -45,13 +45,18 @@ pub fn hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// LLDB's `x`: raw bytes, escaped; a read of nothing is its probe for the packet.
-fn read_binary(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
-    if packet::addr_len(rest)?.1 == 0 {
+/// `x`: the bytes as they are, escaped, behind a `b` (`binary-upload`, GDB 16). Older than that is LLDB's `x`, without
+/// the `b`; `x0,0` is how it asks for the packet.
+fn read_binary(session: &mut GdbSession, inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
+    if packet::addr_len(rest)? == (0, 0) {
+        session.client.bare_reads = true;
         return Some(Served::Ok);
     }
     let data = read(inf, rest, packet::PACKET_SIZE)?;
     let mut reply = Vec::new();
+    if !session.client.bare_reads {
+        reply.push(b'b');
+    }
     packet::push_escaped(&mut reply, &data, packet::PACKET_SIZE);
     Some(Served::Reply(reply))
 }

@@ -6,6 +6,7 @@ mod libraries;
 mod lldb;
 pub mod memory;
 mod monitor;
+mod non_stop;
 mod points;
 mod queries;
 mod resume;
@@ -24,6 +25,8 @@ pub enum Served {
     Reply(Vec<u8>),
     /// Text for the user.
     Output(String),
+    /// Notifications and the answer, as they are sent.
+    Frames(Vec<u8>),
     /// Done, and the protocol wants no answer (now).
     Silent,
     /// gdbstub's.
@@ -52,6 +55,9 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     if session.event != Event::Stopped && !queries::allowed_while_running(payload) {
         // All-stop: nothing but an interrupt is due now, and `Inferior` must not be asked.
         return Served::Reply(b"E.the program is running".to_vec());
+    }
+    if let Some(served) = non_stop::serve(session, inf, payload) {
+        return served;
     }
     match payload {
         [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(session, inf, payload),

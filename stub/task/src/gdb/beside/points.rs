@@ -9,8 +9,7 @@
 
 use super::Served;
 use crate::gdb::{GdbSession, amend, packet};
-use crate::inferior::{Inferior, Refusal};
-use alloc::format;
+use crate::inferior::{Inferior, Refusal, no_range};
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
 pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> Served {
@@ -19,8 +18,8 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     };
     let insert = *verb == b'Z';
     let result = match kind {
-        // A hardware breakpoint is an int3 too: the debugger sees no difference.
-        b'0' | b'1' if insert => insert_breakpoint(inf, rest),
+        // A hardware breakpoint is an int3, too, but may be set where no memory is.
+        b'0' | b'1' if insert => insert_breakpoint(inf, rest, *kind == b'1'),
         b'0' | b'1' => packet::addr_len(rest).map(|(addr, _)| {
             // As in gdbserver, removing what is not there is no error.
             inf.remove_breakpoint(TargetAddr(addr));
@@ -38,12 +37,16 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     }
 }
 
-fn insert_breakpoint(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Result<(), Refusal>> {
+fn insert_breakpoint(
+    inf: &mut dyn Inferior,
+    rest: &[u8],
+    hardware: bool,
+) -> Option<Result<(), Refusal>> {
     let point = packet::breakpoint(rest)?;
     if point.commands {
         return None; // BreakpointCommands is not announced
     }
-    Some(inf.insert_breakpoint(TargetAddr(point.addr), point.conditions))
+    Some(inf.insert_breakpoint(TargetAddr(point.addr), point.conditions, hardware))
 }
 
 fn watch(
@@ -68,15 +71,4 @@ fn watch(
         return Some(inf.insert_watch(range, kind));
     }
     inf.remove_watch(range, kind).then_some(Ok(()))
-}
-
-fn no_range(addr: u64, len: u64) -> Refusal {
-    Refusal {
-        what: format!("cannot watch {len} bytes at {addr:#x}"),
-        why: match len {
-            0 => "the range is empty".into(),
-            _ => "the range ends above the address space".into(),
-        },
-        what_to_do: "watch an object that has a size and an address".into(),
-    }
 }

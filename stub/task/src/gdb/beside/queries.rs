@@ -1,6 +1,7 @@
 //! Small questions and settings of GDB.
 
 use super::{Served, monitor, tls};
+use crate::gdb::arch::Layout;
 use crate::gdb::packet::{self, Id, ThreadId};
 use crate::gdb::{Client, Event, GdbSession, amend, signals};
 use crate::inferior::{Inferior, StopReason, Tid};
@@ -61,6 +62,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
                 features: packet::client_features(payload),
                 ..Default::default()
             };
+            session.debuggee.layout = Layout::for_client(session.client.features.descriptions);
             session.last_stop.clear();
             session.interrupt_due = false;
             session.large = Default::default();
@@ -78,8 +80,7 @@ fn by_name(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
         b"qGetTLSAddr" => thread_local(inf, session.debuggee.pid, rest),
         b"qAttached" => Served::text("1"),
         // The server's, and harmless here. With qSymbol we need no symbols.
-        b"QStartNoAckMode" | b"qSymbol" | b"QThreadEvents" | b"QProgramSignals" => Served::Ok,
-        b"QNonStop" => Served::ok_or_error(rest == b"0"),
+        b"QStartNoAckMode" | b"qSymbol" | b"QProgramSignals" => Served::Ok,
         b"QPassSignals" => match packet::number_list(rest) {
             Some(list) => {
                 let mask = list

@@ -2,7 +2,7 @@
 //! action for all threads and has no per-process actions, so the actions are read here; gdbstub
 //! gets a plain `vCont;c` to know that the program runs.
 
-use super::Served;
+use super::{Served, non_stop};
 use crate::gdb::packet::{self, Action, Go, ThreadId};
 use crate::gdb::{Event, GdbSession};
 use crate::inferior::Inferior;
@@ -42,6 +42,9 @@ pub fn old(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -> 
 }
 
 fn go_on(session: &mut GdbSession, inf: &mut dyn Inferior, actions: Vec<Action>) -> Served {
+    if session.is_non_stop() {
+        return non_stop::go_on(session, inf, &actions);
+    }
     let pid = session.debuggee.pid;
     let someone_goes = inf.threads().iter().any(|tid| {
         actions

@@ -62,7 +62,7 @@ fn object(session: &mut GdbSession, inf: &mut dyn Inferior, request: &Xfer<'_>) 
         b"auxv" => or_failed(procfs::read(pid, "auxv")),
         b"exec-file" => or_failed(procfs::exe(pid).ok()),
         b"siginfo" => or_failed(siginfo(session, inf)),
-        b"libraries-svr4" => Object::Data(libraries::list(inf, pid, request.annex)),
+        b"libraries-svr4" => or_failed(libraries::list(inf, pid, request.annex)),
         _ => Object::Unknown,
     }
 }
@@ -75,8 +75,8 @@ fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
     const TRAP_HWBKPT: i32 = k::TRAP_HWBKPT as i32;
     const SI_KERNEL: i32 = k::SI_KERNEL as i32;
     let mut info = *inf.siginfo(session.thread)?;
-    let ours = match session.last_reason {
-        Some(stop) if stop.tid == session.thread => match stop.reason {
+    let ours = match session.reason_of(session.thread) {
+        Some(reason) => match reason {
             StopReason::Breakpoint => Some((SIGTRAP, SI_KERNEL)),
             StopReason::Stepped => Some((SIGTRAP, TRAP_TRACE)),
             StopReason::Watch { .. } => Some((SIGTRAP, TRAP_HWBKPT)),
@@ -84,9 +84,12 @@ fn siginfo(session: &GdbSession, inf: &mut dyn Inferior) -> Option<Vec<u8>> {
             StopReason::Forked { .. } | StopReason::VforkDone | StopReason::Syscall { .. } => {
                 Some((SIGTRAP, SI_KERNEL))
             }
-            StopReason::Signal(_) => None,
+            StopReason::Signal(_)
+            | StopReason::Halted
+            | StopReason::Created
+            | StopReason::Exits { .. } => None,
         },
-        _ => None,
+        None => None,
     };
     if let Some((signo, code)) = ours {
         // struct siginfo: si_signo, si_errno, si_code, padding, si_addr

@@ -1,0 +1,45 @@
+//! How a program is left: killed, or let go on without us; and what becomes of its stub.
+#![forbid(unsafe_code)]
+
+use super::common::reap_later;
+use super::target::Target;
+use std::time::Duration;
+use ulpf_say::message;
+
+impl Target {
+    pub async fn kill(&mut self) {
+        let _ = self.process.signal(libc::SIGKILL);
+        let _ = tokio::time::timeout(Duration::from_secs(10), self.exit.wait()).await;
+    }
+
+    /// Lets the program go on without us.
+    pub async fn detach(&mut self) -> bool {
+        if self.replaced {
+            return self.exit.now().is_none();
+        }
+        if !self.stop().await {
+            return false;
+        }
+        match self.request(b"D").await {
+            Some(reply) if reply == b"OK" => {
+                if let Some(text) =
+                    ulpf_inferior::leave_nothing(&self.process, self.remains, &self.control).await
+                {
+                    message!("ulpf server: {text}");
+                }
+                true
+            }
+            Some(_) => false,
+            // It went on and ended before the stub's reply was read.
+            None => self.exit.now().is_some(),
+        }
+    }
+}
+
+impl Drop for Target {
+    /// The stub of a launched program is our grandchild or our child, depending on how it made its
+    /// task; in the second case it is ours to reap.
+    fn drop(&mut self) {
+        reap_later(self.stub_pid);
+    }
+}

@@ -1,0 +1,294 @@
+//! Non-stop mode: threads stop and go on one by one, and packets are served while others run.
+//!
+//! ```text
+//!   stubs, ends of processes ──▶ Stops, a queue ──▶ %Stop:T05…     the first one, if the debugger owes no answer
+//!                                                ◀── vStopped       it has taken note of that one
+//!                                                ──▶ T05…           the next one, as the answer; or
+//!                                                ──▶ OK             there is none
+//! ```
+//! A stub hears of each stop that the debugger has taken note of (`vUlpfSeen`): until then no action concerns that
+//! thread. Nothing is `running` for the server: stubs serve every packet at any time, and what happens is looked at
+//! between packets ([`Server::happened`]).
+#![forbid(unsafe_code)]
+
+use super::client::Client;
+use super::packets::{exec_stop, is_output, shape_stop};
+use super::state::Server;
+use super::stops::Stops;
+use super::target::{Event, Target};
+use std::collections::VecDeque;
+use ulpf_host::process;
+use ulpf_inferior::Inferior;
+use ulpf_say::message;
+
+/// Text of a stub that no debugger waits for.
+pub fn say_text(output: &[u8]) {
+    let text = ulpf_rsp::from_hex(&output[1..]).unwrap_or_default();
+    message!("{}", String::from_utf8_lossy(&text).trim_end());
+}
+
+/// The thread that a stop reply names, as the debugger knows it.
+fn thread_in(stop: &[u8]) -> Option<&[u8]> {
+    let fields = stop.get(3..)?.split(|b| *b == b';');
+    fields
+        .filter_map(|field| field.strip_prefix(b"thread:"))
+        .next()
+}
+
+impl Server {
+    /// The answer to a packet that exists, or means something else, in non-stop mode; `None`: it is any other.
+    pub(super) async fn non_stop(&mut self, client: &mut Client, packet: &[u8]) -> Option<Vec<u8>> {
+        let disabled = self.options.disabled.vcont;
+        match packet {
+            b"QNonStop:0" | b"QNonStop:1" => Some(self.set_non_stop(packet).await),
+            _ if packet.starts_with(b"QNonStop") => Some(b"E01".into()),
+            _ if !self.stops.on => None,
+            b"vStopped" => Some(self.next_stop().await),
+            b"?" => Some(self.all_stops(client).await),
+            b"vCtrlC" => Some(self.interrupt_any().await),
+            [b'c' | b's' | b'C' | b'S', ..] if !self.targets.is_empty() => {
+                Some(self.go_on(packet).await)
+            }
+            _ if packet.starts_with(b"vCont;") && !disabled && !self.targets.is_empty() => {
+                Some(self.go_on(packet).await)
+            }
+            _ => None,
+        }
+    }
+
+    async fn set_non_stop(&mut self, packet: &[u8]) -> Vec<u8> {
+        let on = packet.ends_with(b"1");
+        self.stops = Stops {
+            on,
+            ..Stops::default()
+        };
+        self.sticky.insert(b"QNonStop".into(), packet.into());
+        for target in &mut self.targets {
+            // Removals that wait for a resume wait for none any more.
+            target.settle_watches().await;
+            let _ = target.request(packet).await;
+            target.non_stop = on;
+        }
+        b"OK".into()
+    }
+
+    /// The debugger has gone: every thread stops, as the next debugger expects.
+    pub(super) async fn leave_non_stop(&mut self) {
+        if self.stops.on {
+            self.set_non_stop(b"QNonStop:0").await;
+            self.sticky.remove(&b"QNonStop"[..]);
+        }
+    }
+
+    /// `vCont`, and the old resume packets. The stops come when they come.
+    async fn go_on(&mut self, packet: &[u8]) -> Vec<u8> {
+        if packet.starts_with(b"vCont;") && !packet.starts_with(b"vCont;t") {
+            self.follow_all_children().await;
+        }
+        let greeting = self.greeting();
+        let several = self.targets.len() > 1;
+        let mut reply = b"OK".to_vec();
+        for target in &mut self.targets {
+            target.greeting.clone_from(&greeting);
+            let mine = match several || target.has_vfork_children() {
+                true => target.actions_for(packet),
+                false => Some(packet.to_vec()),
+            };
+            let Some(mine) = mine else { continue };
+            if let Some(why) = target.lost.clone().filter(|_| !target.is_replaced()) {
+                reply = why.into_bytes();
+                continue;
+            }
+            // Of its end the debugger hears by itself.
+            if let Some(said) = target.request(&mine).await
+                && said != b"OK"
+            {
+                reply = said;
+            }
+        }
+        reply
+    }
+
+    /// `vCtrlC`: any thread that runs stops.
+    async fn interrupt_any(&mut self) -> Vec<u8> {
+        for target in &mut self.targets {
+            if target.request(b"vCtrlC").await.as_deref() == Some(b"OK") {
+                break;
+            }
+        }
+        b"OK".into()
+    }
+
+    /// `vStopped`: the debugger has taken note of what it was told last.
+    async fn next_stop(&mut self) -> Vec<u8> {
+        if std::mem::take(&mut self.stops.sent)
+            && let Some((number, stop)) = self.stops.queue.pop_front()
+            && let Some(thread) = thread_in(&stop)
+            && let Some(target) = self.targets.iter_mut().find(|t| t.knows(number))
+        {
+            let tid = thread.rsplit(|b| *b == b'.').next().unwrap_or(thread);
+            // An error shows as end of file later.
+            let _ = target.send(&[b"vUlpfSeen;", tid].concat()).await;
+        }
+        self.first_of_queue().unwrap_or_else(|| b"OK".into())
+    }
+
+    /// What is to be sent now.
+    fn first_of_queue(&mut self) -> Option<Vec<u8>> {
+        let (number, stop) = self.stops.queue.front()?.clone();
+        self.stops.sent = true;
+        // From now on the debugger may ask about the child.
+        self.note_child(number, &stop);
+        Some(shape_stop(stop, &self.options.disabled))
+    }
+
+    /// One more thing that the debugger is to be told.
+    async fn tell_stop(&mut self, client: &mut Client, number: i32, stop: Vec<u8>) {
+        self.stops.queue.push_back((number, stop));
+        if !self.stops.sent
+            && let Some(stop) = self.first_of_queue()
+        {
+            let _ = client.notify(&[super::target::STOP, &stop].concat()).await;
+        }
+    }
+
+    /// `?`: every thread that is stopped is told of anew, the first one in the answer.
+    async fn all_stops(&mut self, client: &mut Client) -> Vec<u8> {
+        if self.targets.is_empty() && self.stops.queue.is_empty() {
+            return b"OK".into();
+        }
+        // What has no thread to tell of it anew stays.
+        let threadless = |stop: &(i32, Vec<u8>)| thread_in(&stop.1).is_none();
+        self.stops.queue.retain(threadless);
+        self.stops.sent = false;
+        let numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
+        for number in numbers {
+            for stop in self.stops_of(client, number).await {
+                self.stops.queue.push_back((number, stop));
+            }
+        }
+        self.first_of_queue().unwrap_or_else(|| b"OK".into())
+    }
+
+    /// The stops of all threads of a process that are stopped.
+    async fn stops_of(&mut self, client: &mut Client, number: i32) -> Vec<Vec<u8>> {
+        // What came before is part of the answer.
+        self.what_came_meanwhile(client).await;
+        let Some(target) = self.targets.iter_mut().find(|t| t.number == number) else {
+            return Vec::new();
+        };
+        let _ = target.request(b"vUlpfStops").await;
+        let all = std::mem::take(&mut target.later).into_iter();
+        let (stops, others) = all.partition(|event| matches!(event, Event::Stop(_)));
+        target.later = others;
+        let stops: VecDeque<Event> = stops;
+        let stop = |event| match event {
+            Event::Stop(stop) => Some(stop),
+            _ => None,
+        };
+        stops.into_iter().filter_map(stop).collect()
+    }
+
+    /// After `vAttach`: the debugger expects a program that runs, and stops what it wants to.
+    pub(super) async fn attached_running(&mut self) -> Vec<u8> {
+        if let Some(target) = self.targets.first_mut() {
+            let _ = target.request(b"vCont;c").await;
+        }
+        b"OK".into()
+    }
+
+    /// What was met while something else was asked.
+    pub(super) async fn what_came_meanwhile(&mut self, client: &mut Client) {
+        while self.stops.on
+            && let Some(target) = self.targets.iter_mut().find(|t| !t.later.is_empty())
+        {
+            let number = target.number;
+            if let Some(event) = target.later.pop_front() {
+                Box::pin(self.happened(client, number, event)).await;
+            }
+        }
+    }
+
+    /// Something has happened to process `number`.
+    pub(super) async fn happened(&mut self, client: &mut Client, number: i32, event: Event) {
+        match event {
+            Event::Stop(stop) if self.is_unwanted(&stop) => {
+                self.note_child(number, &stop);
+                self.release_children().await;
+                let thread = thread_in(&stop).unwrap_or_default().to_vec();
+                self.let_thread_go(number, &thread).await;
+            }
+            Event::Stop(stop) => self.tell_stop(client, number, stop).await,
+            Event::Reply(reply) if is_output(&reply) => say_text(&reply),
+            // Nobody has asked.
+            Event::Reply(_) | Event::Notification(_) => {}
+            Event::Ended(ending) => {
+                self.bring_forward(number);
+                let reply = self.ended(ending).into_bytes();
+                self.stops.forget(number);
+                self.tell_stop(client, number, reply).await;
+            }
+            Event::Executed(program) => self.executed(client, number, &program).await,
+            Event::ChildExecuted(inferior) => self.child_is_own(client, *inferior).await,
+            Event::ChildEnded(child, ending) => {
+                let reply = self.ending_of(child, ending).into_bytes();
+                self.tell_stop(client, child, reply).await;
+            }
+            Event::ChildRunsOn(text) => message!("ulpf server: {text}"),
+            Event::Replaced | Event::StubLost => {
+                let target = self.targets.iter().find(|t| t.number == number);
+                let why = target.and_then(|t| t.lost.clone()).unwrap_or_default();
+                message!("ulpf server: {}", why.trim_start_matches("E."));
+            }
+        }
+    }
+
+    async fn let_thread_go(&mut self, number: i32, thread: &[u8]) {
+        if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+            let tid = thread.rsplit(|b| *b == b'.').next().unwrap_or(thread);
+            let _ = target.send(&[b"vUlpfSeen;", tid].concat()).await;
+            let _ = target.request(&[b"vCont;c:", thread].concat()).await;
+        }
+    }
+
+    /// The process runs another program, and rests at its first instruction.
+    async fn executed(&mut self, client: &mut Client, number: i32, program: &str) {
+        // Of the old program's threads nothing is to be said any more.
+        self.stops.forget(number);
+        if !self.exec_events {
+            if let Some(target) = self.targets.iter_mut().find(|t| t.number == number) {
+                let _ = target.request(b"vCont;c").await;
+            }
+            return;
+        }
+        for stop in Box::pin(self.stops_of(client, number)).await {
+            self.tell_stop(client, number, exec_stop(&stop, program))
+                .await;
+        }
+    }
+
+    /// A vfork child runs another program, with a stub of its own.
+    async fn child_is_own(&mut self, client: &mut Client, inferior: Inferior) {
+        let mut target = Target::new(inferior);
+        self.greet(&mut target).await;
+        let number = target.number;
+        let program = process::executable(target.pid).unwrap_or_default();
+        self.enlist(target);
+        self.executed(client, number, &program.display().to_string())
+            .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_stops() {
+        let of = |stop: &str| thread_in(stop.as_bytes()).map(<[u8]>::to_vec);
+        assert_eq!(of("T05thread:p1.2;core:3;"), Some(b"p1.2".into()));
+        assert_eq!(of("T0506:00;thread:7;"), Some(b"7".into()));
+        assert_eq!(of("W00;process:1"), None);
+        assert_eq!(of("N"), None);
+    }
+}

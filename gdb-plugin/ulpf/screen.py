@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What `ulpf gdb` does so that its screen is that of GDB alone."""
+
+from . import facade
+
+_LOADING = "print symbol-loading"
+
+
+def begin():
+    """Called by the script that `ulpf gdb` gives to GDB."""
+    if not facade.is_defined("hook-attach"):
+        facade.define("hook-attach", "python ulpf.screen.attaches()")
+
+
+def attaches():
+    """GDB tells of each file whose symbols it reads at an `attach` over a connection; of its own it does not."""
+    before = facade.parameter(_LOADING)
+    facade.execute(f"set {_LOADING} off")
+    facade.once("before_prompt", lambda: facade.execute(f"set {_LOADING} {before}"))

@@ -1,0 +1,201 @@
+//! Locks of guarded pages, so that the hits of one place form a chain: the old value of each is the new value of the
+//! one before, whatever the program's threads do at the same time.
+//!
+//! Whoever makes an access that is a hit holds the lock of its page from before the old value is read until the hit
+//! is accounted for: bodies of patches (`engine/src/patch/trampoline.rs`) and [`crate::fault`]. If a debugger is to be
+//! told, the lock is kept until that has happened, and so no other store to the page comes between.
+//!
+//! Nobody waits for a lock in a handler for long: who does not get one goes back to the instruction, which faults
+//! again, so that signals and the stub's task get at the thread meanwhile. One who has tried in vain for very long
+//! ([`PATIENCE`]) makes the access without: its holder may not run because of the thread's own priority, or because a
+//! debugger holds it.
+//!
+//! A program of one thread takes none.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
+
+use ulpf_engine::access::AccessList;
+use ulpf_engine::patch::{LOCK, LOCKS, SEVERAL, lock_of};
+use ulpf_lib::{PAGE_SIZE, TargetAddr};
+
+use crate::global::g;
+use crate::runtime::thread::{Current, Thread};
+
+/// How often a handler looks whether a lock is free before it gives way.
+const LOOKS: u32 = 200;
+/// How often a thread gives way in a row.
+const PATIENCE: u32 = 20_000;
+
+#[repr(C)]
+struct Lock {
+    /// Not 0: somebody holds it. Bodies exchange it.
+    held: AtomicU8,
+    /// The thread that keeps it for a stop.
+    keeper: AtomicU32,
+}
+
+#[repr(C, align(64))]
+struct Locks {
+    each: [Lock; LOCKS],
+    /// Not 0: the program has, or had, several threads.
+    several: AtomicU8,
+}
+
+const _: () = assert!(size_of::<Lock>() == LOCK);
+const _: () = assert!(core::mem::offset_of!(Locks, several) == SEVERAL as usize);
+
+static ALL: Locks = Locks {
+    each: [const {
+        Lock {
+            held: AtomicU8::new(0),
+            keeper: AtomicU32::new(0),
+        }
+    }; LOCKS],
+    several: AtomicU8::new(0),
+};
+
+/// For [`ulpf_engine::patch::Tables::locks`].
+pub fn address() -> u64 {
+    &raw const ALL as u64
+}
+
+/// The program is about to have another thread.
+pub fn threads_begin() {
+    ALL.several.store(1, SeqCst);
+}
+
+/// In a forked child, which has one thread: nobody else will give anything back.
+pub fn begin_anew() {
+    ALL.several.store(0, SeqCst);
+    for lock in &ALL.each {
+        lock.keeper.store(0, Relaxed);
+        lock.held.store(0, Release);
+    }
+}
+
+/// Locks that a thread holds, by number.
+#[derive(Clone, Copy, Default)]
+pub struct Held([u64; LOCKS / 64]);
+
+impl Held {
+    pub const NONE: Held = Held([0; LOCKS / 64]);
+
+    fn add(&mut self, n: usize) {
+        if let Some(word) = self.0.get_mut(n / 64) {
+            *word |= 1 << (n % 64);
+        }
+    }
+
+    fn locks(mut self) -> impl Iterator<Item = &'static Lock> {
+        core::iter::from_fn(move || {
+            let n = self.0.iter().position(|word| *word != 0)?;
+            let word = self.0.get_mut(n)?;
+            let bit = word.trailing_zeros() as usize;
+            *word &= *word - 1;
+            ALL.each.get(n * 64 + bit)
+        })
+    }
+
+    /// The lock of the page with this alias, which a body has taken.
+    pub fn by_body(alias: u64) -> Held {
+        let mut held = Held::NONE;
+        if ALL.several.load(Relaxed) != 0 {
+            held.add(lock_of(alias));
+        }
+        held
+    }
+
+    pub fn give_back(self) {
+        self.locks().for_each(|lock| lock.held.store(0, Release));
+    }
+}
+
+/// The lock of one page.
+fn number(page: u64) -> usize {
+    lock_of(g().alias_of(page).map_or(page, |alias| alias.0))
+}
+
+/// The locks for what is watched of these accesses. `None`: somebody has one of them; the thread is to try again, from
+/// its instruction on.
+pub fn take(t: Current, list: &AccessList) -> Option<Held> {
+    if ALL.several.load(Relaxed) == 0 {
+        return Some(Held::NONE);
+    }
+    let mut wanted = Held::NONE;
+    for a in list.iter() {
+        if !g().watchlist().any_overlap(a.addr, a.len) {
+            continue;
+        }
+        let end = a.addr.0.saturating_add(a.len);
+        let mut page = a.addr.page().0;
+        while page < end {
+            wanted.add(number(page));
+            page += PAGE_SIZE;
+        }
+    }
+    let waited = &t.own().waited;
+    for _ in 0..LOOKS {
+        if attempt(wanted) {
+            waited.set(0);
+            return Some(wanted);
+        }
+        core::hint::spin_loop();
+    }
+    waited.set(waited.get() + 1);
+    if waited.get() > PATIENCE {
+        waited.set(0);
+        return Some(Held::NONE);
+    }
+    None
+}
+
+/// All of them or none.
+fn attempt(wanted: Held) -> bool {
+    for (n, lock) in wanted.locks().enumerate() {
+        if lock.held.swap(1, Acquire) != 0 {
+            wanted
+                .locks()
+                .take(n)
+                .for_each(|l| l.held.store(0, Release));
+            return false;
+        }
+    }
+    true
+}
+
+/// The lock of one page, for accesses that are made at once. `None`: somebody has it.
+pub fn take_page(page: u64) -> Option<Held> {
+    let mut held = Held::NONE;
+    if ALL.several.load(Relaxed) != 0 {
+        held.add(number(TargetAddr(page).page().0));
+    }
+    attempt(held).then_some(held)
+}
+
+/// The thread is to stop for what it has met: its locks stay taken until that is reported.
+pub fn keep(t: Current, held: Held) {
+    if ALL.several.load(Relaxed) == 0 {
+        return;
+    }
+    for lock in held.locks() {
+        lock.keeper.store(t.tid() as u32, Relaxed);
+    }
+    t.keeps_locks.store(true, Release);
+}
+
+/// What a thread keeps is given back: by itself, or, as its stop is reported, by the stub's task.
+pub fn give_back_kept(t: &Thread) {
+    if !t.keeps_locks.swap(false, AcqRel) {
+        return;
+    }
+    let tid = t.tid() as u32;
+    for lock in &ALL.each {
+        if lock
+            .keeper
+            .compare_exchange(tid, 0, AcqRel, Relaxed)
+            .is_ok()
+        {
+            lock.held.store(0, Release);
+        }
+    }
+}

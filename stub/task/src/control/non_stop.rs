@@ -1,0 +1,207 @@
+//! Non-stop mode: a thread stops and goes on by itself, while the others run.
+//!
+//! ```text
+//!            resume_some                            meets something (`find_stop`), or `stop_some`
+//!   stopped ─────────────▶ runs ──────────────────▶ stopped, reported
+//!   (held)                  │  ▲                    (held)
+//!                           ▼  │ end_pause: steps that are not made yet go on
+//!                          rests, while the debugger changes something
+//! ```
+//! A stopped thread is *held*, as under scheduler locking in all-stop mode: it is parked, or in a system call after
+//! which it will be, and what it meets waits until it is let go. Everybody else runs, and the main loop hears the
+//! debugger as it always does while the program runs. Whatever needs the world at rest stops it by [`World::rest`],
+//! and it goes on once all packets that have come together are served. Reading memory, and the registers of a parked
+//! thread, needs no rest.
+//!
+//! [`World::rest`]: super::world::World::rest
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::*;
+
+use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::locks;
+use ulpf_stub_handlers::runtime::events::{Event, Resume, Tid};
+use ulpf_stub_handlers::runtime::park::notify;
+use ulpf_stub_handlers::runtime::thread::{State, Thread};
+
+use super::parked::{self, Parked, has_met};
+use super::{Control, pause, socket, world};
+use crate::gdb::GdbSession;
+use crate::inferior::{Stop, StopReason};
+
+/// A vfork child that is none of the debugger's threads goes on together with the thread that has made it; `None`: with
+/// nobody.
+fn leads(t: &Thread) -> Option<Tid> {
+    match t.is_debugged() {
+        true => Some(t.tid()),
+        false => Parked::of(t)
+            .map(|t| t.vfork_parent())
+            .filter(|tid| *tid != 0),
+    }
+}
+
+impl Control {
+    pub(super) fn begin_non_stop(&mut self) {
+        for t in g().threads.iter() {
+            t.hold.store(leads(t).is_some(), SeqCst);
+        }
+        (self.non_stop, self.running, self.nobody_told) = (true, true, true);
+        self.let_world_go();
+    }
+
+    pub(super) fn end_non_stop(&mut self) {
+        self.world.stop(None);
+        (self.non_stop, self.running, self.interrupt) = (false, false, false);
+    }
+
+    /// A thread that is held and just coming out of a system call is between two states for a moment.
+    fn comes_to_rest(t: &Thread) {
+        let mut rounds = 0;
+        while t.state() == State::Running && rounds < 1000 {
+            pause::sleep();
+            rounds += 1;
+        }
+    }
+
+    pub(super) fn let_some_go(&mut self, how: &dyn Fn(Tid) -> Option<Resume>) {
+        self.settle_shadows();
+        let mut chosen = Vec::new();
+        for t in g().threads.iter().filter(|t| t.hold.load(SeqCst)) {
+            let Some(how) = leads(t).and_then(how).filter(|how| *how != Resume::Hold) else {
+                continue;
+            };
+            Self::comes_to_rest(t);
+            self.forget_stale_breakpoint(t);
+            if parked::event(t) == Event::Stepped
+                && matches!(how, Resume::Continue { .. })
+                && let Some(parked) = Parked::of(t)
+            {
+                parked.set_event(Event::None);
+            }
+            let how = match t.is_debugged() {
+                true => how,
+                false => Resume::Continue { signal: None },
+            };
+            chosen.push((t, how));
+        }
+        // What the debugger has changed comes into force before anybody runs.
+        let rested = self.world.rests();
+        if rested {
+            self.commit_watches();
+            self.world.rest().guards().resumed();
+            self.world.goes_on();
+        }
+        for (t, how) in chosen {
+            t.ordered.store(true, SeqCst);
+            t.hold.store(false, SeqCst);
+            self.nobody_told = false;
+            // What it has met already is reported first.
+            if !has_met(t) {
+                world::release(t, how);
+            }
+        }
+        if rested {
+            self.let_world_go();
+        }
+        notify();
+    }
+
+    pub(super) fn hold_some(&mut self, which: &dyn Fn(Tid) -> bool) -> Vec<Tid> {
+        let named = |t: &&Thread| t.is_debugged() && t.tid() != 0 && which(t.tid());
+        let runs = |t: &&Thread| !t.hold.load(SeqCst);
+        if !g().threads.iter().any(|t| named(&t) && runs(&t)) {
+            return Vec::new();
+        }
+        self.world.rest();
+        let mut held = Vec::new();
+        for t in g().threads.iter().filter(named).filter(runs) {
+            if !has_met(t) {
+                t.hold.store(true, SeqCst);
+                held.push(t.tid());
+            }
+        }
+        self.nobody_told |= self.nobody_runs();
+        held
+    }
+
+    /// The debugger wants any thread to stop.
+    pub(super) fn interrupted_thread(&mut self) -> Option<Stop> {
+        self.interrupt = false;
+        let tid = self.threads_that_run().next()?.tid();
+        let held = self.hold_some(&|t| t == tid);
+        let reason = StopReason::Interrupted;
+        held.first().map(|tid| Stop { tid: *tid, reason })
+    }
+
+    fn threads_that_run(&self) -> impl Iterator<Item = &'static Thread> {
+        let runs = |t: &&Thread| t.is_debugged() && t.tid() != 0 && !t.hold.load(SeqCst);
+        g().threads.iter().filter(runs)
+    }
+
+    /// Reports one thread's stop; the others go on.
+    pub(super) fn one_has_stopped(&mut self, session: &mut GdbSession, stop: Stop) {
+        let exits = matches!(stop.reason, StopReason::Exits { .. });
+        let t = self.thread(stop.tid);
+        if let Some(t) = t {
+            t.hold.store(!exits, SeqCst);
+            // The others go on, with its page as well.
+            locks::give_back_kept(t);
+        }
+        if let StopReason::Forked { child, vfork: true } = stop.reason
+            && let Some(child) = g().threads.find(child)
+        {
+            child.hold.store(true, SeqCst);
+        }
+        self.nobody_told |= self.nobody_runs();
+        self.current = stop.tid;
+        let fd = self.fd;
+        session.stopped(self, stop, &mut |b: &[u8]| socket::send_all(fd, b));
+        self.end_pause();
+        if let (true, Some(t)) = (exits, t)
+            && parked::event(t) == Event::None
+        {
+            world::release(t, Resume::Continue { signal: None });
+        }
+    }
+
+    /// If packets have stopped the world, what they have changed comes into force, and it goes on.
+    pub(super) fn end_pause(&mut self) {
+        if !self.world.was_halted() {
+            return;
+        }
+        if self.non_stop {
+            self.commit_watches();
+            self.world.rest().guards().resumed();
+        }
+        self.let_world_go();
+    }
+
+    /// Every thread that there is stays where it is: nothing will happen any more.
+    pub(super) fn nobody_runs(&self) -> bool {
+        let mut all = g().threads.iter().peekable();
+        self.holder.is_none()
+            && g().exec_pending.load(SeqCst) == 0
+            && all.peek().is_some()
+            && all.all(|t| t.hold.load(SeqCst))
+    }
+
+    /// Threads that were resumed have ended, and those that are left were not.
+    pub(super) fn none_is_left(&mut self) -> bool {
+        let none = self.running && !self.nobody_told && self.nobody_runs();
+        self.nobody_told |= none;
+        none
+    }
+
+    pub(super) fn keep_event(&mut self, stop: Stop) {
+        let event = match stop.reason {
+            StopReason::Signal(n) => Event::Signal(n),
+            StopReason::Breakpoint => Event::Breakpoint,
+            _ => return,
+        };
+        if let Some(parked) = self.thread(stop.tid).and_then(|t| Parked::of(t))
+            && parked.event() == Event::None
+        {
+            parked.set_event(event);
+        }
+    }
+}

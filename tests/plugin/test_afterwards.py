@@ -1,0 +1,88 @@
+"""What a session has learned survives the program; another run finds its watches."""
+
+import csv
+import json
+import os
+import subprocess
+
+from lib.env import GDB, ULPF, example, ulpf_only
+from lib.plugin import LOADER, PluginCase
+
+
+@ulpf_only
+class Afterwards(PluginCase):
+    def test_counters_and_log(self):
+        gdb = self.begin("locals_again", done=False, extended=True)
+        gdb("ulpf watch total")
+        gdb("ulpf watch all log")
+        self.assertSays(gdb("continue"), r"Ulpf watch 1: total\n\nOld value = 0\nNew value = 6\n")
+        self.assertSays(gdb("continue"), r"exited normally")
+        row = self.row(gdb, 1)
+        self.assertEqual((row["Hits"], row["Stops"], row["Lives"]), ("1", "1", "ended"))
+        self.assertEqual(self.row(gdb, 2)["Hits"], "1")
+        said = gdb("ulpf log show")
+        self.assertSays(said, r"#2 (update|write ) all: 2 → 6  sum\+0x\w+ at locals_again.c:\d+", r"#1 (update|write ) total: 0 → 6 ")
+        folder = gdb.server.dir.name
+        self.assertSays(gdb(f"ulpf log save {folder}/a.csv"), r"^2 hits saved in ")
+        with open(f"{folder}/a.csv") as file:
+            self.assertEqual([row["name"] for row in csv.DictReader(file)], ["all", "total"])
+        self.assertSays(gdb(f"ulpf log save {folder}/a.jsonl of 1"), r"^1 hits saved in ")
+        with open(f"{folder}/a.jsonl") as file:
+            self.assertEqual([json.loads(line)["new"] for line in file], ["6"])
+        self.assertSays(gdb("ulpf last total"), r"s ago \[\d+\] \w+ +total: 0 → 6 ")
+        self.assertSays(gdb("ulpf stats"), r"hits +\d+\n")
+        # What needs a program says so.
+        self.assertSays(gdb("ulpf watch total"), r"^there is no program: ")
+
+    def test_after_a_kill_and_a_detach(self):
+        for end in "kill", "detach":
+            with self.subTest(end):
+                gdb = self.begin("locals_again", done=False, extended=True)
+                gdb("ulpf watch total")
+                gdb("continue")
+                gdb(end)
+                self.assertEqual(self.counted(gdb, 1), (1, 1))
+                self.assertSays(gdb("ulpf log show"), r"#1 (update|write ) total: 0 → 6 ")
+
+    def test_a_connection_that_ends_with_the_program(self):
+        """Nobody is left to ask: that is not told as none."""
+        gdb = self.begin("locals_again", done=False)
+        gdb("ulpf watch total")
+        gdb("continue")
+        self.assertExits(gdb)
+        row = self.row(gdb, 1)
+        self.assertEqual((row["Hits"], row["Stops"], row["Lives"]), ("?", "?", "ended"))
+
+    def test_locals_in_another_run(self):
+        gdb = self.begin("locals_again", done=False, extended=True)
+        gdb("ulpf watch all")
+        gdb("ulpf watch twice")
+        gdb("up")
+        gdb("ulpf watch mine log")
+        gdb("continue")
+        gdb("kill")
+        for _ in range(2):
+            said = gdb("run")
+            self.assertNotIn("not set again", said)
+            # Now from where they come into being.
+            self.assertSays(said, r"Ulpf watch 2: twice\n\nOld value = \d+\nNew value = 2\n")
+            self.assertSays(gdb("continue"), r"Ulpf watch 1: all\n\nOld value = 0\nNew value = 2\n")
+            self.assertSays(gdb("continue"), r"Ulpf watch 2: twice\n\nOld value = 2\nNew value = 4\n")
+            self.assertSays(gdb("continue"), r"Ulpf watch 1: all\n\nOld value = 2\nNew value = 6\n")
+            said = gdb("continue")
+            self.assertSays(said, r"watch \d \(\w+\) has ended: the function that had it has returned\.", r"exited normally")
+            self.assertSays(gdb("ulpf log show 9 of 3"), r" mine: 1 → 7 ", r" mine: 7 → 9 ")
+        # A run counts from its beginning.
+        self.assertEqual(self.row(gdb, 2)["Stops"], "2")
+        gdb("ulpf delete 1 2")
+        self.assertSays(gdb("run"), r"exited normally")
+
+    def test_leaving_after_ulpf_run(self):
+        for last in "run", "ulpf run", "kill", "info watchpoints":
+            with self.subTest(last):
+                done = subprocess.run([GDB, "-nx", "-q", "-batch", "-ex", f"source {LOADER}", "-ex", "break ready", "-ex", "ulpf run",
+                                       "-ex", "ulpf watch total", "-ex", last, "-ex", "quit", example("locals_again")],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      timeout=60, env={**os.environ, "ULPF": ULPF})
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertNotRegex(done.stdout, "reset|rror|ignoring|roken")
