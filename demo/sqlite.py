@@ -26,6 +26,8 @@ for setting in "confirm off", "pagination off", "debuginfod enabled off", "width
         "sysroot /":
     gdb.execute(f"set {setting}")
 
+# As `ulpf gdb` has it: GDB leaves its watches in place at a stop, instead of two packets for each.
+say("set breakpoint always-inserted on")
 say(f"target remote {os.environ['DEMO_TARGET']}")
 say("break sqlite3_busy_timeout")
 say("continue")

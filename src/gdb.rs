@@ -203,6 +203,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         settings,
         ..Options::default()
     };
+    let with_stub = backend.is_none();
     let no_connection = |e| format!("The connection to GDB cannot be set up: {e}");
     let server: Pin<Box<dyn Future<Output = ()>>> = match backend {
         None => {
@@ -218,6 +219,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let mut command = Command::new(&gdb);
     // The program's files are this machine's: no need to fetch them through the protocol.
     command.args(["-iex", "set sysroot /"]);
+    if with_stub {
+        // GDB would take each breakpoint and watch away at every stop and put it back, a packet each. Nobody is served by
+        // that here: memory is shown without them, and what GDB leaves behind the server takes away.
+        command.args(["-iex", "set breakpoint always-inserted on"]);
+    }
     // Removed with the socket.
     let plugin = ulpf_plugin::write(&dir.file("plugin"))
         .map_err(|e| format!("The plugin for GDB cannot be written: {e}."))?;

@@ -98,13 +98,15 @@ pub enum Peer {
     Valgrind,
     /// gdb and `ulpf server`.
     Ulpf(&'static [&'static str]),
+    /// `ulpf gdb`: gdb with the plugin, and the server in its parent.
+    UlpfGdb,
 }
 
 impl Peer {
     /// Why it cannot take part here.
     pub fn missing(self) -> Option<String> {
         let needs: &[(&str, &str)] = match self {
-            Peer::Gdb | Peer::Ulpf(_) => &[("gdb", "gdb")],
+            Peer::Gdb | Peer::Ulpf(_) | Peer::UlpfGdb => &[("gdb", "gdb")],
             Peer::Gdbserver => &[("gdb", "gdb"), ("gdbserver", "gdbserver")],
             Peer::Valgrind => &[
                 ("gdb", "gdb"),
@@ -211,7 +213,7 @@ impl Bench {
         let mut text = SETTINGS.to_string();
         let mut other = None;
         match peer {
-            Peer::Gdb => {
+            Peer::Gdb | Peer::UlpfGdb => {
                 let _ = writeln!(text, "set args {}\nbreak ready\nrun", arguments.join(" "));
             }
             Peer::Gdbserver | Peer::Ulpf(_) => {
@@ -255,7 +257,14 @@ impl Bench {
         let _ = writeln!(text, "delete\n{script}\ncontinue");
         let file: PathBuf = self.programs.file("script.gdb");
         fs::write(&file, text).context("cannot write gdb's script")?;
-        let mut command = Command::new("gdb");
+        let mut command = match peer {
+            Peer::UlpfGdb => {
+                let mut command = Command::new(&self.ulpf);
+                command.arg("gdb");
+                command
+            }
+            _ => Command::new("gdb"),
+        };
         command
             .args([
                 "-nx",

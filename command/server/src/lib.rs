@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod afterwards;
+mod ahead;
 mod apply;
 mod bridge;
 mod changes;
@@ -30,6 +31,8 @@ mod relay;
 mod requests;
 mod run;
 mod running;
+mod settle;
+mod soon;
 mod state;
 mod stops;
 mod target;
@@ -48,9 +51,10 @@ use client::{Client, Input};
 use common::{Outcome, bind, report};
 use options::{Options, Target as Wanted};
 use running::event_of;
+use soon::soon;
 use state::Server;
 use std::time::Duration;
-use target::Target;
+use target::{Event, Target};
 use ulpf_host::signals::Incoming;
 use ulpf_host::{foreground, process};
 use ulpf_inject::{Arguments, Launch, StartError, Stdio};
@@ -197,17 +201,9 @@ impl Server {
         loop {
             // What has waited for this rest.
             self.make_changes(false).await;
-            let input = {
-                let next = client.next();
-                tokio::pin!(next);
-                loop {
-                    tokio::select! {
-                        biased;
-                        input = &mut next => break Ok(input),
-                        change = self.changes.next() => self.asked(change, false).await,
-                        event = event_of(&mut self.targets, |t| t.non_stop) => break Err(event),
-                    }
-                }
+            let input = match soon(client.next()).await {
+                Some(input) => Ok(input),
+                None => self.next_input(client).await,
             };
             let input = match input {
                 Ok(input) => input,
@@ -231,6 +227,20 @@ impl Server {
                     }
                     self.what_came_meanwhile(client).await;
                 }
+            }
+        }
+    }
+
+    /// What the debugger says next, or what a process in non-stop mode reports; others may ask for changes meanwhile.
+    async fn next_input(&mut self, client: &mut Client) -> Result<Input, (i32, Event)> {
+        let next = client.next();
+        tokio::pin!(next);
+        loop {
+            tokio::select! {
+                biased;
+                input = &mut next => return Ok(input),
+                change = self.changes.next() => self.asked(change, false).await,
+                event = event_of(&mut self.targets, |t| t.non_stop) => return Err(event),
             }
         }
     }

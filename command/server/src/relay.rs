@@ -6,6 +6,7 @@ use super::common::Outcome;
 use super::non_stop::say_text;
 use super::packets::{error_for, is_output};
 use super::requests::output;
+use super::soon::soon;
 use super::state::Server;
 use super::target::Event;
 use super::watchdog;
@@ -44,18 +45,25 @@ impl Server {
             let _ = target.send(packet).await;
         }
         let limit = watchdog::timeout_of(packet);
+        // As a rule it is there before a timer is worth its while.
+        let mut early = soon(target.event()).await;
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
         loop {
             tokio::select! {
                 biased;
-                () = &mut late => {
+                () = &mut late, if early.is_none() => {
                     let why = target.hangs(limit);
                     message!("ulpf server: {}", why.trim_start_matches("E."));
                     let _ = client.send(error_for(packet, why.as_bytes())).await;
                     return None;
                 }
-                event = target.event() => match event {
+                event = async {
+                    match early.take() {
+                        Some(event) => event,
+                        None => target.event().await,
+                    }
+                } => match event {
                     // The client takes text only as an answer to `monitor`.
                     Event::Reply(reply) if target.non_stop && is_output(&reply) && !packet.starts_with(b"qRcmd") => {
                         say_text(&reply);
@@ -67,6 +75,7 @@ impl Server {
                         if reply == b"OK" {
                             target.watches.accepted(packet);
                         }
+                        target.ahead.was_asked(packet, &reply);
                         // (A resume in non-stop mode is not answered by a stop.)
                         let explains = shows_errors || target.non_stop;
                         if !explains && target.refused.takes(packet, &reply) {

@@ -111,6 +111,13 @@ impl Server {
                 let _ = client.send(b"OK").await;
                 return None;
             }
+            if !target.non_stop
+                && target.exit.now().is_none()
+                && let Some(reply) = target.ahead.answer(packet)
+            {
+                let _ = client.send(&reply).await;
+                return None;
+            }
             if watches::needs_them(packet) {
                 // If it hangs, whoever sends the packet on says so.
                 let _ = target.settle_watches().await;
@@ -158,7 +165,10 @@ impl Server {
                 self.restart().await;
                 return None;
             }
-            _ if self.is_disabled(packet) => Vec::new(),
+            // Between us and the stub, and without an answer.
+            _ if starts("vUlpfAhead") || starts("vUlpfRenew") || self.is_disabled(packet) => {
+                Vec::new()
+            }
             _ if !self.targets.is_empty() => {
                 if starts("vCont;") || matches!(packet.first(), Some(b'c' | b'C' | b's' | b'S')) {
                     if let Some(stop) = self.holds(client).await {

@@ -99,7 +99,7 @@ impl Server {
             // It may have been killed while it was stopped.
             if target.exit.now().is_none() {
                 // An error shows as end of file later.
-                let _ = target.send(&mine).await;
+                let _ = target.resume(&mine).await;
             }
             target.running = true;
             (target.again, target.halted) = (resume_again(&mine), false);

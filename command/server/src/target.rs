@@ -1,13 +1,14 @@
 //! The program that is served, as the relay sees it: frames to and from the stub, and its end.
 #![forbid(unsafe_code)]
 
+use super::ahead::{self, Ahead};
 use super::changes::Changed;
 use super::common::reap_later;
 use super::packets::{exec_stop, is_output};
 use super::refused::RefusedWatches;
 use super::vfork::{self, VforkChild};
 use super::watchdog;
-use super::watches::{self, LazyWatches};
+use super::watches::LazyWatches;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
@@ -73,6 +74,7 @@ pub struct Target {
     /// There is no stub any more; why, for the debugger. Only waiting and killing is left.
     pub lost: Option<String>,
     pub watches: LazyWatches,
+    pub ahead: Ahead,
     pub refused: RefusedWatches,
     /// What a new stub of this program has to be told first.
     pub greeting: Vec<Vec<u8>>,
@@ -100,7 +102,7 @@ pub struct Target {
     /// The control channel has ended.
     eof: bool,
     /// Replies to greetings, which are nobody's business.
-    unread: usize,
+    pub(super) unread: usize,
     /// The stub owes answers that nobody waits for any more; why, for the debugger.
     hung: Option<String>,
     /// Digits of the last answer to `g`.
@@ -128,6 +130,7 @@ impl Target {
             non_stop: false,
             lost: None,
             watches: LazyWatches::default(),
+            ahead: Ahead::default(),
             refused: RefusedWatches::default(),
             greeting: Vec::new(),
             pending: None,
@@ -160,14 +163,20 @@ impl Target {
     }
 
     pub async fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.ahead.sending(payload);
+        let frame = self.frame(payload);
+        self.write(&frame).await
+    }
+
+    pub(super) fn frame(&mut self, payload: &[u8]) -> Vec<u8> {
         let renamed = vfork::to_stub(payload, self.number, &self.children);
         let payload = renamed.as_deref().unwrap_or(payload);
         self.follower.offered.note(payload);
-        self.write(&ulpf_rsp::frame(payload)).await
+        ulpf_rsp::frame(payload)
     }
 
     /// A stub that reads nothing must not hold us up.
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.budget.renew();
         tokio::time::timeout(watchdog::READ_TIMEOUT, self.control.write_all(bytes)).await?
     }
@@ -311,6 +320,7 @@ impl Target {
         self.remains = inferior.remains;
         self.decoder = Decoder::default();
         self.watches = LazyWatches::default();
+        self.ahead = Ahead::default();
         self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.halted = false;
@@ -349,6 +359,9 @@ impl Target {
                 }
                 self.heard(event);
             }
+            if n < buf.len() {
+                break;
+            }
         }
         true
     }
@@ -359,8 +372,17 @@ impl Target {
                 self.unread -= usize::from(!is_output(&p))
             }
             ulpf_rsp::Event::Packet(p) => {
+                if self.running && !self.non_stop && !is_output(&p) {
+                    self.ahead.stopped();
+                }
                 if let Some(p) = self.checked(p) {
                     self.queue.push_back(Event::Reply(p));
+                }
+            }
+            ulpf_rsp::Event::Notification(p) if p.starts_with(ahead::ANSWERS) => {
+                // A vfork child has another name here than in its stub.
+                if self.children.is_empty() {
+                    self.ahead.answers(&p[ahead::ANSWERS.len()..]);
                 }
             }
             ulpf_rsp::Event::Notification(p) if p.starts_with(STOP) => {
@@ -426,7 +448,7 @@ impl Target {
     }
 
     /// The next reply that is no text to print, which is added to `said`. `Ok(None)`: there will be none.
-    async fn reply_by(
+    pub(super) async fn reply_by(
         &mut self,
         end: Instant,
         said: &mut Vec<u8>,
@@ -451,36 +473,6 @@ impl Target {
                 }
                 Event::Ended(_) | Event::Replaced | Event::StubLost | Event::Executed(_) => {
                     return Ok(None);
-                }
-            }
-        }
-    }
-
-    /// Tells the stub of the watches that the debugger has taken away for good. `Some`: it does not
-    /// answer; what to say.
-    pub async fn settle_watches(&mut self) -> Option<String> {
-        if let Some(why) = self.still_hangs(watchdog::HUNG_TIMEOUT).await {
-            return Some(why);
-        }
-        loop {
-            let batch = self.watches.overdue(watches::BATCH);
-            if batch.is_empty() {
-                return None;
-            }
-            let frames: Vec<u8> = batch.iter().flat_map(|p| ulpf_rsp::frame(p)).collect();
-            if self.write(&frames).await.is_err() {
-                return None; // its end shows with the next request
-            }
-            let limit = watchdog::timeout_of(&batch[0]);
-            let end = Instant::now() + limit;
-            for answered in 0..batch.len() {
-                match self.reply_by(end, &mut Vec::new()).await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => return None,
-                    Err(_) => {
-                        self.unread += batch.len() - answered - 1;
-                        return Some(self.hangs(limit));
-                    }
                 }
             }
         }

@@ -1,20 +1,80 @@
-//! GDB takes all its watches away at every stop and puts them back before every resume, one packet
-//! each. A removal is only noted here and answered; an insertion of the same range takes the note
+//! GDB takes all its watches and breakpoints away at every stop and puts them back before every resume, one
+//! packet each. A removal is only noted here and answered; an insertion of the same takes the note
 //! back. What is still noted when the program is about to run again goes to the stub then, so a stop
-//! that changes nothing costs the stub nothing, however many watches there are.
+//! that changes nothing costs the stub nothing, however many there are. Whether a breakpoint has been
+//! overwritten meanwhile the stub looks at then (`vUlpfRenew`, `stub/task/src/control/renew.rs`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Removals that go to the stub in one write; their replies fit into any socket buffer.
 pub const BATCH: usize = 64;
 
-/// The watches of one program. Keys are the packets without their first letter: `2,ADDR,LEN`.
+/// The watches and breakpoints of one program. Keys are the packets without their first letter: `2,ADDR,LEN`.
 #[derive(Default)]
 pub struct LazyWatches {
     /// How often the stub has each.
     armed: HashMap<Box<[u8]>, usize>,
     /// How many of those the debugger has taken away meanwhile.
     removed: HashMap<Box<[u8]>, usize>,
+    breakpoints: Breakpoints,
+}
+
+/// Software breakpoints. The stub has one for an address, however often it is inserted.
+#[derive(Default)]
+struct Breakpoints {
+    /// What the stub has: `0,ADDR,KIND`, and what came behind that (conditions).
+    armed: HashMap<Box<[u8]>, Box<[u8]>>,
+    removed: HashSet<Box<[u8]>>,
+    /// Taken away and inserted again since the last resume: the debugger relies on their being in place, even where the
+    /// program has written new code meanwhile. What it has not inserted again may lie in a library that is gone.
+    again: HashSet<Box<[u8]>>,
+}
+
+/// `Z0` and `z0`: the key, and the rest of the packet.
+fn breakpoint(packet: &[u8]) -> Option<(bool, &[u8], &[u8])> {
+    match packet {
+        [letter @ (b'Z' | b'z'), b'0', b',', ..] => {
+            let end = packet.iter().position(|&b| b == b';');
+            let (head, rest) = packet.split_at(end.unwrap_or(packet.len()));
+            Some((*letter == b'Z', &head[1..], rest))
+        }
+        _ => None,
+    }
+}
+
+impl Breakpoints {
+    fn settles(&mut self, insert: bool, key: &[u8], rest: &[u8]) -> bool {
+        if insert {
+            let same = self.armed.get(key).is_some_and(|was| **was == *rest);
+            let settled = same && self.removed.remove(key);
+            if settled {
+                self.again.insert(key.into());
+            }
+            return settled;
+        }
+        self.armed.contains_key(key) && self.removed.insert(key.into())
+    }
+
+    /// The stub has said yes.
+    fn accepted(&mut self, insert: bool, key: &[u8], rest: &[u8]) {
+        self.removed.remove(key);
+        self.again.remove(key);
+        if insert {
+            self.armed.insert(key.into(), rest.into());
+        } else {
+            self.armed.remove(key);
+        }
+    }
+
+    /// The stub does not tell `Z1` from `Z0`: what is said of the one at an address is true of the other.
+    fn forget(&mut self, packet: &[u8]) {
+        let mut words = packet[1..].split(|&b| b == b',');
+        let address = words.nth(1).unwrap_or_default();
+        let there = |key: &[u8]| key.split(|&b| b == b',').nth(1) == Some(address);
+        self.armed.retain(|key, _| !there(key));
+        self.removed.retain(|key| !there(key));
+        self.again.retain(|key| !there(key));
+    }
 }
 
 /// `Z2`, `Z3` and `Z4` (insert) and their small-letter counterparts (remove).
@@ -43,6 +103,9 @@ fn take_one(of: &mut HashMap<Box<[u8]>, usize>, key: &[u8]) {
 impl LazyWatches {
     /// True: the packet is dealt with, and the answer is OK.
     pub fn settles(&mut self, packet: &[u8]) -> bool {
+        if let Some((insert, key, rest)) = breakpoint(packet) {
+            return self.breakpoints.settles(insert, key, rest);
+        }
         let Some((insert, key)) = watch(packet) else {
             return false;
         };
@@ -65,8 +128,24 @@ impl LazyWatches {
         match watch(packet) {
             Some((true, key)) => *self.armed.entry(key.into()).or_default() += 1,
             Some((false, key)) => take_one(&mut self.armed, key),
-            None => {}
+            None => match (breakpoint(packet), packet) {
+                (Some((insert, key, rest)), _) => self.breakpoints.accepted(insert, key, rest),
+                (None, [b'Z' | b'z', b'1', b',', ..]) => self.breakpoints.forget(packet),
+                _ => {}
+            },
         }
+    }
+
+    /// What the stub has to look at before the program runs again, if anything.
+    pub fn renewal(&mut self) -> Option<Vec<u8>> {
+        let address = |key: Box<[u8]>| key.split(|&b| b == b',').nth(1).map(<[u8]>::to_vec);
+        let removed = &self.breakpoints.removed;
+        let again = self.breakpoints.again.drain();
+        let all: Vec<_> = again
+            .filter(|key| !removed.contains(key))
+            .filter_map(address)
+            .collect();
+        (!all.is_empty()).then(|| [b"vUlpfRenew;", &all.join(&b';')[..]].concat())
     }
 
     /// The removals that the stub has to hear of now, at most so many of them.
@@ -77,6 +156,12 @@ impl LazyWatches {
         {
             take_one(&mut self.removed, &key);
             take_one(&mut self.armed, &key);
+            packets.push([b"z", &key[..]].concat());
+        }
+        while packets.len() < most
+            && let Some(key) = self.breakpoints.removed.iter().next().cloned()
+        {
+            self.breakpoints.accepted(false, &key, b"");
             packets.push([b"z", &key[..]].concat());
         }
         packets
@@ -182,10 +267,49 @@ mod tests {
     }
 
     #[test]
-    fn breakpoints_are_none_of_its_business() {
-        let mut w = LazyWatches::default();
-        w.accepted(b"Z0,10,1");
-        assert!(!w.settles(b"z0,10,1"));
+    fn breakpoints_are_settled_as_well() {
+        let mut w = armed(&[b"Z0,10,1", b"Z0,20,1;X3,220127"]);
+        for p in [
+            &b"z0,10,1"[..],
+            b"z0,20,1",
+            b"Z0,10,1",
+            b"Z0,20,1;X3,220127",
+        ] {
+            assert!(w.settles(p));
+        }
         assert!(w.overdue(BATCH).is_empty());
+        let renewal = w.renewal().unwrap();
+        let mut all: Vec<_> = renewal.split(|&b| b == b';').collect();
+        all.sort_unstable();
+        assert_eq!(all, [&b"10"[..], b"20", b"vUlpfRenew"]);
+        assert_eq!(w.renewal(), None);
+        assert!(w.settles(b"z0,10,1"));
+        assert!(!w.settles(b"z0,10,1"), "twice: the stub answers");
+        assert_eq!(w.overdue(BATCH), [b"z0,10,1".to_vec()]);
+        assert!(!w.settles(b"Z0,10,1"), "new again: the stub decides");
+    }
+
+    #[test]
+    fn other_conditions_are_for_the_stub() {
+        let mut w = armed(&[b"Z0,10,1;X1,27"]);
+        assert!(w.settles(b"z0,10,1"));
+        assert!(!w.settles(b"Z0,10,1"));
+        w.accepted(b"Z0,10,1");
+        assert!(w.overdue(BATCH).is_empty(), "it stays");
+        assert!(w.settles(b"z0,10,1"));
+        assert!(!w.settles(b"Z0,10,1;X1,27"));
+    }
+
+    /// Else a removal that was only noted would take away what has been inserted the other way since.
+    #[test]
+    fn a_hardware_breakpoint_takes_the_place_of_one_in_software() {
+        let mut w = armed(&[b"Z0,10,1", b"Z0,20,1"]);
+        assert!(w.settles(b"z0,10,1"));
+        assert!(!w.settles(b"Z1,10,1"));
+        w.accepted(b"Z1,10,1");
+        assert!(w.overdue(BATCH).is_empty());
+        assert!(!w.settles(b"z1,10,1"));
+        assert!(!w.settles(b"Z0,10,1"));
+        assert!(w.settles(b"z0,20,1"), "another one is left alone");
     }
 }

@@ -16,6 +16,10 @@ pub struct Recorder {
     pub breakpoints: BTreeSet<u64>,
     pub log: Vec<String>,
     pub siginfo: [u8; 128],
+    /// All threads are parked.
+    pub steady: bool,
+    /// Nobody else has mapped the page.
+    pub private: bool,
 }
 
 impl Default for Recorder {
@@ -28,6 +32,8 @@ impl Default for Recorder {
             breakpoints: BTreeSet::new(),
             log: Vec::new(),
             siginfo: [0; 128],
+            steady: true,
+            private: true,
         }
     }
 }
@@ -76,6 +82,12 @@ impl Inferior for Recorder {
         let n = from.len().min(buf.len());
         buf[..n].copy_from_slice(&from[..n]);
         n
+    }
+    fn is_steady(&self) -> bool {
+        self.steady
+    }
+    fn is_private(&mut self, _: TargetAddr, _: u64) -> bool {
+        self.private
     }
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno> {
         let at = addr.0.checked_sub(PAGE).ok_or(Errno(14))? as usize;

@@ -11,8 +11,17 @@ pub fn read_file(path: &str) -> Option<Vec<u8>> {
     read_up_to(path, usize::MAX)
 }
 
-/// The same, until there are `most` bytes or some more.
+/// The beginning of a file from /proc that says all it has at once (`stat`, `comm`). `path` ends with a NUL.
+pub fn read_short(path: &str) -> Option<Vec<u8>> {
+    read_by(path, 1 << 10, 1)
+}
+
+/// The same as [`read_file`], until there are `most` bytes or some more.
 pub fn read_up_to(path: &str, most: usize) -> Option<Vec<u8>> {
+    read_by(path, 32 << 10, most)
+}
+
+fn read_by(path: &str, piece: usize, most: usize) -> Option<Vec<u8>> {
     // SAFETY: a NUL-terminated path; a new descriptor of the stub's own table.
     let fd = unsafe {
         sys!(
@@ -25,7 +34,7 @@ pub fn read_up_to(path: &str, most: usize) -> Option<Vec<u8>> {
     }
     .ok()?;
     let mut all = Some(Vec::new());
-    let mut buf = vec![0u8; 32 << 10];
+    let mut buf = vec![0u8; piece];
     while let Some(read) = all.as_mut().filter(|all| all.len() < most) {
         // SAFETY: fills `buf` at most.
         match unsafe { sys!(k::__NR_read, fd, buf.as_mut_ptr(), buf.len()) } {

@@ -79,10 +79,25 @@ pub trait Inferior {
     /// Thread name (comm).
     fn thread_name(&self, tid: Tid) -> String;
 
+    /// The processor that the thread ran on last, if that is known without asking the kernel.
+    fn core(&self, _tid: Tid) -> Option<u32> {
+        None
+    }
+
     /// Reads what the program would read with all breakpoints and patches hidden; guards do not
     /// matter. Returns the number of bytes read before the first unreadable one.
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize;
     fn write_memory(&mut self, addr: TargetAddr, data: &[u8]) -> Result<(), Errno>;
+
+    /// While the program rests, nobody but the debugger changes its registers, threads and private memory: each of its
+    /// threads is parked, none is in a system call.
+    fn is_steady(&self) -> bool {
+        false
+    }
+    /// Is `[addr, addr + len)` memory that no other process has mapped?
+    fn is_private(&mut self, _addr: TargetAddr, _len: u64) -> bool {
+        false
+    }
 
     /// Protection (`PROT_*` bits) that the program believes the page to have, where the kernel's
     /// own tables say something else because of us.
@@ -99,6 +114,8 @@ pub trait Inferior {
         conditions: Vec<AgentExpr>,
         hardware: bool,
     ) -> Result<(), Refusal>;
+    /// Sees to it that one that is inserted is in place: the program may have written to it since.
+    fn renew_breakpoint(&mut self, _addr: TargetAddr) {}
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool;
 
     /// Stages a watch; guards follow at the next resume, in one go, and only where the set differs

@@ -2,7 +2,7 @@
 
 use super::super::packets::{Client, Server, Session};
 use super::super::readings::Readings;
-use super::super::table::{Table, count as whole, some};
+use super::super::table::{Goal, Table, Unit, count as whole, some};
 use super::super::tools::{Peer, Run};
 use super::super::turns::Bench;
 use anyhow::{Context, Result};
@@ -12,48 +12,117 @@ use std::time::{Duration, Instant};
 
 // ---- stops ------------------------------------------------------------------------------------------
 
+const STOP: &str = "stop";
+const WHO: [(&str, Peer); 5] = [
+    ("ulpf", Peer::Ulpf(&[])),
+    (
+        "ulpf, --placement=guard",
+        Peer::Ulpf(&["--placement=guard"]),
+    ),
+    ("ulpf gdb", Peer::UlpfGdb),
+    ("gdbserver", Peer::Gdbserver),
+    ("gdb alone", Peer::Gdb),
+];
+/// Debug registers.
+const FEW: usize = 4;
+const MANY: usize = 1_000;
+
 pub fn stop(bench: &mut Bench) -> Result<()> {
-    let program = bench.programs.get("stores")?;
-    let count = if bench.quick { 50 } else { 200 };
-    let stores = (count + 5).to_string();
-    let arguments = ["change", &stores];
-    let run = Run {
-        program: &program,
-        arguments: &arguments,
-    };
-    let script = format!(
-        "watch -l page[0]\ncontinue\npython\nimport time\nstart = time.perf_counter()\n\
-         for i in range({count}): gdb.execute('continue', to_string=True)\n\
-         print('bench: us=%f' % ((time.perf_counter() - start) / {count} * 1e6))\nend\ndelete"
-    );
-    for _ in 0..bench.turns {
-        for (who, peer) in [
-            ("ulpf", Peer::Ulpf(&[])),
-            (
-                "ulpf, --placement=guard",
-                Peer::Ulpf(&["--placement=guard"]),
-            ),
-            ("gdbserver", Peer::Gdbserver),
-            ("gdb alone", Peer::Gdb),
-        ] {
-            if let Some(why) = peer.missing() {
-                bench.skip(who, &why);
-                continue;
+    for watches in [1, FEW, MANY] {
+        let count = match (bench.quick, watches) {
+            (true, MANY) => 5,
+            (true, _) => 50,
+            (false, MANY) => 20,
+            (false, _) => 200,
+        };
+        for _ in 0..bench.turns {
+            for (who, peer) in WHO {
+                let serves = watches <= FEW || matches!(peer, Peer::Ulpf(_) | Peer::UlpfGdb);
+                if let Some(why) = peer.missing() {
+                    bench.skip(who, &why);
+                } else if serves {
+                    one_stop(bench, (who, peer), watches, count)?;
+                }
             }
-            let measured = bench.peer(peer, &script, run)?;
-            bench.reading("stop", who, "µs", measured.get("us")?);
         }
     }
     Ok(())
 }
 
+/// One watch is hit again and again; the others lie beside it. What gdb's own processor time has been is said, too.
+fn one_stop(
+    bench: &mut Bench,
+    (who, peer): (&str, Peer),
+    watches: usize,
+    count: usize,
+) -> Result<()> {
+    let program = bench.programs.get("stores")?;
+    let stores = (count + 5).to_string();
+    let run = Run {
+        program: &program,
+        arguments: &["change", &stores],
+    };
+    let script = format!(
+        "watch -l page[0]\npython\nimport time\n\
+         for i in range(1, {watches}): gdb.execute('watch -l ((char *) page)[%d]' % (1024 + i), to_string=True)\n\
+         gdb.execute('continue', to_string=True)\n\
+         start, own = time.perf_counter(), time.process_time()\n\
+         for i in range({count}): gdb.execute('continue', to_string=True)\n\
+         took, own = time.perf_counter() - start, time.process_time() - own\n\
+         print('bench: us=%f own=%f' % (took / {count} * 1e6, own / {count} * 1e6))\nend\ndelete"
+    );
+    let measured = bench.peer(peer, &script, run)?;
+    let variant = stop_variant(who, watches);
+    bench.reading(STOP, &variant, "µs", measured.get("us")?);
+    bench.reading(STOP, &variant, "µs of gdb", measured.get("own")?);
+    Ok(())
+}
+
+fn stop_variant(who: &str, watches: usize) -> String {
+    match watches {
+        1 => who.into(),
+        _ => format!("{who}, {} watches", whole(watches as f64)),
+    }
+}
+
 pub fn stop_tables(r: &Readings) -> Vec<Table> {
     let mut t = Table::new(
-        "A stop, as gdb sees it (hit, report, next `continue`; one watch)",
-        &["", "µs"],
+        "A stop, as gdb sees it (hit, report, next `continue`)",
+        &[
+            "",
+            "1 watch, µs",
+            "gdb's own processor time",
+            "4 watches, µs",
+            "gdb's own processor time",
+            "1,000 watches, µs",
+            "gdb's own processor time",
+        ],
     );
-    for who in ["ulpf", "ulpf, --placement=guard", "gdbserver", "gdb alone"] {
-        t.row(&[who, &some(r.median("stop", who, "µs"))]);
+    for (who, _) in WHO {
+        let of = |watches, unit| some(r.median(STOP, &stop_variant(who, watches), unit));
+        t.row(&[
+            who,
+            &of(1, "µs"),
+            &of(1, "µs of gdb"),
+            &of(FEW, "µs"),
+            &of(FEW, "µs of gdb"),
+            &of(MANY, "µs"),
+            &of(MANY, "µs of gdb"),
+        ]);
+    }
+    t.note("gdb alone and gdbserver have four debug registers; with a thousand watches gdb steps through the program.");
+    let native = r.ratio(STOP, "gdb alone", "gdbserver", "µs");
+    for who in ["ulpf", "ulpf gdb"] {
+        if let Some(value) = r.ratio(STOP, who, "gdbserver", "µs") {
+            t.goals.push(Goal {
+                what: format!("a stop under {who}, against gdbserver (goal: gdb alone)"),
+                value,
+                bar: 1.0,
+                goal: native.unwrap_or(1.0),
+                unit: Unit::Times,
+                at_least: false,
+            });
+        }
     }
     vec![t]
 }

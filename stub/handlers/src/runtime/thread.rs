@@ -90,6 +90,8 @@ pub struct Thread {
     /// System call in progress, else -1.
     pub orig_rax: AtomicI64,
     pub fs_base: AtomicU64,
+    /// The processor that a parked thread has run on last; -1: not known.
+    pub core: AtomicI32,
     pub gs_base: AtomicU64,
     /// The debugger has changed the two.
     pub bases_dirty: AtomicBool,
@@ -485,6 +487,7 @@ impl Registry {
         t.hold.store(false, Relaxed);
         t.trap_ring.store(0, Relaxed);
         t.orig_rax.store(-1, Relaxed);
+        t.core.store(-1, Relaxed);
         t.fs_base.store(0, Relaxed);
         t.gs_base.store(0, Relaxed);
         t.robust.store(0, Relaxed);

@@ -135,20 +135,23 @@ const NEAR: (u32, u64) = (12, 16);
 const WIDE: (u32, u64) = (16, 13);
 
 impl Filter {
-    pub fn clear(&self) {
-        for b in self.near.iter().chain(&self.wide) {
-            b.store(0, Relaxed);
-        }
-    }
     /// Marks `[start, end)`.
     pub fn add(&self, start: u64, end: u64) {
+        self.mark(start, end, 1);
+    }
+    /// Takes back what [`Filter::add`] has marked, and with it other marks that fell together with these.
+    pub fn clear(&self, start: u64, end: u64) {
+        self.mark(start, end, 0);
+    }
+    /// Writes no more than it has to: the tables are large, and pages of them that nobody writes take no memory.
+    fn mark(&self, start: u64, end: u64, mark: u8) {
         for (table, (shift, reach)) in [(&self.near, NEAR), (&self.wide, WIDE)] {
             let (first, last) = (start >> shift, (end - 1) >> shift);
             let count = (last - first + 1 + reach).min(1 << 16);
             for n in 0..count {
                 let at = last.wrapping_sub(n) as usize & 0xffff;
                 if let Some(b) = table.get(at) {
-                    b.store(1, Relaxed);
+                    b.store(mark, Relaxed);
                 }
             }
         }

@@ -27,7 +27,9 @@ mod pause;
 mod perf;
 mod placement;
 mod places;
+mod private;
 mod reader;
+mod renew;
 mod replies;
 mod requests;
 mod seam;
@@ -48,6 +50,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::errno as k_errno;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::boot::{BOOT_LAUNCHED, BOOT_NO_PATCH, BOOT_PLACE_GUARD, BOOT_PLACE_REGISTER};
@@ -105,6 +108,12 @@ pub struct Control {
     patches: patches::Patches,
     sites: sites::Sites,
 }
+
+/// How long after a resume nobody listens to the server (a struct timespec): to wake the reader and to send it back to
+/// sleep takes longer than many a program needs until its next stop.
+const UNHEARD: [u64; 2] = [0, 2_000_000];
+/// Somebody listens after so many events of the program's at the latest.
+const MOST_UNHEARD: u32 = 8;
 
 /// Runs until the program ends or is left alone (`true`).
 pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
@@ -200,6 +209,7 @@ impl Control {
 
     fn main_loop(&mut self, session: &mut GdbSession, flags: u32) {
         let mut buf = vec![0u8; 64 << 10];
+        let mut unheard = 0u32;
         loop {
             let seen = g().event.load(SeqCst);
             if reader::program_is_dead() {
@@ -240,8 +250,11 @@ impl Control {
                 }
                 self.end_pause();
                 // Stopped: only the debugger can say something now.
-                reader::listen(self.running);
-                while !self.running && !reader::CLOSED.load(SeqCst) && !reader::program_is_dead() {
+                if !self.running {
+                    reader::listen(false);
+                    unheard = 0;
+                }
+                while !self.running && !reader::CLOSED.load(SeqCst) && !reader::DEAD.load(SeqCst) {
                     let n = match reader::take(&mut buf) {
                         0 => reader::receive(&mut buf),
                         n => Some(n),
@@ -257,7 +270,6 @@ impl Control {
                 if reader::program_is_dead() {
                     return;
                 }
-                reader::listen(true);
                 if reader::CLOSED.load(SeqCst) {
                     if flags & BOOT_LAUNCHED != 0 {
                         self.kill();
@@ -308,10 +320,17 @@ impl Control {
             {
                 watchdog::holder_runs(t, what);
             }
+            unheard = unheard.saturating_add(1);
+            if unheard > MOST_UNHEARD {
+                reader::listen(true);
+            }
             if g().event.load(SeqCst) == seen {
                 let tick = [0u64, 5_000_000];
                 let second = [1u64, 0];
-                let timeout = if pause {
+                let alone = !reader::listens();
+                let timeout = if alone {
+                    UNHEARD.as_ptr()
+                } else if pause {
                     tick.as_ptr()
                 } else if self.holder.is_some() {
                     second.as_ptr()
@@ -319,7 +338,7 @@ impl Control {
                     core::ptr::null()
                 };
                 // SAFETY: waits for the next event.
-                let _ = unsafe {
+                let woken = unsafe {
                     sys!(
                         k::__NR_futex,
                         &g().event as *const _,
@@ -328,6 +347,9 @@ impl Control {
                         timeout
                     )
                 };
+                if alone && woken == Err(sys::Errno(k_errno::ETIMEDOUT as i32)) {
+                    reader::listen(true);
+                }
             }
         }
     }

@@ -32,14 +32,29 @@ static PIPE: Pipe = Pipe {
 pub static CONTROL: AtomicI32 = AtomicI32::new(-1);
 static PIDFD: AtomicI32 = AtomicI32::new(-1);
 /// 1 while the program runs: then this thread reads the socket. While it is stopped the main loop
-/// does so itself, which spares two context switches for each of a debugger's many packets.
+/// does so itself, which spares two context switches for each of a debugger's many packets; and so does nobody for the
+/// first moments after a resume, in which nearly all stops of a session come that has many of them.
 static LISTEN: AtomicU32 = AtomicU32::new(1);
 /// Held around every read, so that bytes stay in order.
 static READING: AtomicBool = AtomicBool::new(false);
 
 /// The command has closed its end.
 pub static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// For waits, while which nobody may be listening.
 pub fn program_is_dead() -> bool {
+    if !DEAD.load(SeqCst) && LISTEN.load(SeqCst) == 0 {
+        let mut fds = [PollFd {
+            fd: PIDFD.load(Relaxed),
+            events: 1,
+            revents: 0,
+        }];
+        // SAFETY: polls one descriptor of this task.
+        let _ = unsafe { sys!(k::__NR_poll, fds.as_mut_ptr(), 1, 0) };
+        if fds[0].revents != 0 {
+            DEAD.store(true, SeqCst);
+        }
+    }
     DEAD.load(SeqCst)
 }
 
@@ -171,6 +186,10 @@ pub fn listen(on: bool) {
     if on {
         futex_wake(&LISTEN);
     }
+}
+
+pub fn listens() -> bool {
+    LISTEN.load(SeqCst) == 1
 }
 
 /// For the main loop, while it is the one to read: waits for bytes for at most a tenth of a second.

@@ -20,7 +20,8 @@ use ulpf_stub_tables::breakpoints::Breakpoint;
 
 use super::parked::{self, Parked, has_met};
 use super::{
-    Control, conditions, follow, monitor, out_of_band, pause, reader, text, watches, world,
+    Control, conditions, follow, monitor, out_of_band, pause, private, reader, renew, text,
+    watches, world,
 };
 use crate::files;
 use crate::inferior::{AgentExpr, Inferior, Refusal, Resume, Stop, Tid};
@@ -153,13 +154,18 @@ impl Inferior for Control {
         let mut path = String::new();
         let pid = self.thread(tid).map_or(self.pid(), |t| t.tgid());
         let _ = write!(path, "/proc/{pid}/task/{tid}/comm\0");
-        let text = files::read_file(&path).unwrap_or_default();
+        let text = files::read_short(&path).unwrap_or_default();
         let text = String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text)).into_owned();
         // The debugger prints it as it is, and a program may call its threads whatever it likes.
         match text.chars().any(char::is_control) {
             true => text.escape_debug().collect(),
             false => text,
         }
+    }
+
+    fn core(&self, tid: Tid) -> Option<u32> {
+        let parked = self.thread(tid).filter(|t| t.state() == State::Parked)?;
+        u32::try_from(parked.core.load(Relaxed)).ok()
     }
 
     fn read_memory(&mut self, addr: TargetAddr, buf: &mut [u8]) -> usize {
@@ -181,6 +187,15 @@ impl Inferior for Control {
         self.sites.restore(rest, addr.0, end);
         self.patches.restore(rest, addr.0, end);
         text::write(rest, addr.0, data)
+    }
+
+    fn is_steady(&self) -> bool {
+        let rests = |t: &Thread| matches!(t.state(), State::Parked | State::Dead | State::Free);
+        g().threads.iter().all(rests)
+    }
+
+    fn is_private(&mut self, addr: TargetAddr, len: u64) -> bool {
+        private::is_private(addr.0, len)
     }
 
     fn page_protection(&self, addr: TargetAddr) -> Option<u8> {
@@ -226,6 +241,10 @@ impl Inferior for Control {
                 "check the address; a breakpoint in a library that is not loaded yet has to be pending".into(),
             )),
         }
+    }
+
+    fn renew_breakpoint(&mut self, addr: TargetAddr) {
+        renew::breakpoint(self.world.rest(), addr.0);
     }
 
     fn remove_breakpoint(&mut self, addr: TargetAddr) -> bool {

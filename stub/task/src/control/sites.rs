@@ -39,6 +39,8 @@ pub struct Sites {
     trampolines: Trampolines,
     bmi2: bool,
     pub refused: u64,
+    /// What is marked in the filter.
+    marked: Vec<(u64, u64)>,
 }
 
 /// Why a site is not patched.
@@ -56,6 +58,7 @@ impl Sites {
             // CPUID 7: EBX bit 8.
             bmi2: cpuid(7, 0).ebx >> 8 & 1 != 0,
             refused: 0,
+            marked: Vec::new(),
         }
     }
 
@@ -383,12 +386,17 @@ impl Sites {
 impl Control {
     /// Which memory is ours has changed: the slots have to know.
     pub fn refresh_filter(&mut self) {
-        FILTER.clear();
-        for (start, end) in self.world.rest().guards().moved_runs() {
-            FILTER.add(start, end);
+        for (start, end) in self.sites.marked.drain(..) {
+            FILTER.clear(start, end);
         }
-        for run in self.staged.list().pages() {
-            FILTER.add(run.start.0, run.end.0);
+        let moved = self.world.rest().guards().moved_runs();
+        self.sites.marked.extend(moved);
+        let pages = self.staged.list().pages();
+        self.sites
+            .marked
+            .extend(pages.map(|run| (run.start.0, run.end.0)));
+        for &(start, end) in &self.sites.marked {
+            FILTER.add(start, end);
         }
     }
 

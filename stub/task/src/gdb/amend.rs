@@ -72,7 +72,7 @@ pub fn stop_reply(
     client: Client,
     pid: i32,
 ) {
-    if let Some(core) = procfs::core_of(pid, stop.tid) {
+    if let Some(core) = procfs::core_of(inf, pid, stop.tid) {
         reply.extend_from_slice(b"core:");
         packet::push_num(reply, u64::from(core));
         reply.push(b';');

@@ -16,6 +16,7 @@
 //! Contents may still be hostile: a packet that gdbstub cannot parse ends gdbstub's session, so it
 //! is restarted in the same state and the client gets an error reply.
 
+mod ahead;
 mod amend;
 mod arch;
 mod beside;
@@ -96,6 +97,7 @@ pub struct GdbSession {
     last_stop: Vec<u8>,
     last_reason: Option<Stop>,
     large: beside::large::LargeWatches,
+    ahead: ahead::Ahead,
     non_stop: non_stop::NonStop,
 }
 
@@ -128,6 +130,7 @@ impl GdbSession {
             last_stop: Vec::new(),
             last_reason: None,
             large: Default::default(),
+            ahead: Default::default(),
             non_stop: Default::default(),
         }
     }
@@ -185,7 +188,7 @@ impl GdbSession {
             if halted {
                 reply.extend_from_slice(HALTED);
             }
-            out(&packet::frame(&reply));
+            ahead::answer(self, inf, &packet::frame(&reply), out);
         }
         self.event = Event::Stopped;
         self.event

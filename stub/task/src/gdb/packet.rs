@@ -64,8 +64,17 @@ impl FrameReader {
 
 /// `$payload#xx`. The payload must already be escaped.
 pub fn frame(payload: &[u8]) -> Vec<u8> {
+    framed(b'$', payload)
+}
+
+/// `%payload#xx`: what nobody has asked for.
+pub fn notification(payload: &[u8]) -> Vec<u8> {
+    framed(b'%', payload)
+}
+
+fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(payload.len() + 4);
-    out.push(b'$');
+    out.push(lead);
     out.extend_from_slice(payload);
     out.push(b'#');
     let sum = payload.iter().fold(0u8, |a, b| a.wrapping_add(*b));

@@ -2,6 +2,7 @@
 //! memory but has a process of its own, so `/proc/self` would be the wrong one.
 
 use crate::files;
+use crate::inferior::Inferior;
 use alloc::format;
 use alloc::vec::Vec;
 use linux_raw_sys::general::{__NR_readlinkat, AT_FDCWD};
@@ -37,9 +38,14 @@ pub fn exe(pid: i32) -> Result<Vec<u8>, Errno> {
     Ok(buf)
 }
 
-/// The CPU that the thread ran on last (field 39 of its `stat`, proc(5)).
-pub fn core_of(pid: i32, tid: i32) -> Option<u32> {
-    let stat = read(pid, &format!("task/{tid}/stat"))?;
+/// The CPU that the thread ran on last.
+pub fn core_of(inf: &dyn Inferior, pid: i32, tid: i32) -> Option<u32> {
+    inf.core(tid).or_else(|| core_in_stat(pid, tid))
+}
+
+/// Field 39 of its `stat`, proc(5).
+fn core_in_stat(pid: i32, tid: i32) -> Option<u32> {
+    let stat = files::read_short(&format!("/proc/{pid}/task/{tid}/stat\0"))?;
     let after_name = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
     let field = after_name
         .split(|b| *b == b' ')

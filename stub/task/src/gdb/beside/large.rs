@@ -39,6 +39,11 @@ impl LargeWatches {
         self.unread = range.map(|(r, _)| (*r, addr));
     }
 
+    /// Somebody has to see what the debugger reads.
+    pub fn waits(&self) -> bool {
+        self.unread.is_some()
+    }
+
     /// A memory read of the debugger: `ADDR,LEN`.
     pub fn read(&mut self, request: &[u8]) {
         let Some((addr, len)) = packet::addr_len(request) else {

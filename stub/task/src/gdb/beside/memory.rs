@@ -34,10 +34,15 @@ fn read(inf: &mut dyn Inferior, rest: &[u8], most: usize) -> Option<Vec<u8>> {
 }
 
 fn read_hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Served> {
+    hex(inf, rest).map(Served::Reply)
+}
+
+/// What stands at `ADDR,LEN`.
+pub fn hex(inf: &mut dyn Inferior, rest: &[u8]) -> Option<Vec<u8>> {
     let data = read(inf, rest, packet::PACKET_SIZE / 2)?;
     let mut reply = Vec::new();
     packet::push_hex(&mut reply, &data);
-    Some(Served::Reply(reply))
+    Some(reply)
 }
 
 /// `x`: the bytes as they are, escaped, behind a `b` (`binary-upload`, GDB 16). Older than that is LLDB's `x`, without

@@ -4,20 +4,21 @@ mod image;
 pub mod large;
 mod libraries;
 mod lldb;
-mod memory;
+pub mod memory;
 mod monitor;
 mod non_stop;
 mod points;
 mod queries;
 mod resume;
 mod tls;
-mod xfer;
+pub mod xfer;
 mod xml;
 
-use super::{Event, GdbSession};
+use super::{Event, GdbSession, packet};
 use crate::inferior::Inferior;
 use alloc::string::String;
 use alloc::vec::Vec;
+use ulpf_lib::TargetAddr;
 
 pub enum Served {
     Ok,
@@ -62,6 +63,16 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
         [b'm' | b'M' | b'X' | b'x', ..] => memory::serve(session, inf, payload),
         [b'Z' | b'z', ..] => points::serve(session, inf, payload),
         [b'c' | b's' | b'C' | b'S', ..] => resume::old(session, inf, payload),
+        _ if payload.starts_with(b"vUlpfAhead;") => {
+            session.ahead.set(&payload[b"vUlpfAhead;".len()..]);
+            Served::Silent
+        }
+        _ if payload.starts_with(b"vUlpfRenew;") => {
+            let all = payload[b"vUlpfRenew;".len()..].split(|b| *b == b';');
+            all.filter_map(packet::hex_u64)
+                .for_each(|addr| inf.renew_breakpoint(TargetAddr(addr)));
+            Served::Silent
+        }
         _ if payload.starts_with(b"vCont") => resume::serve(session, inf, payload),
         _ if payload.starts_with(b"qXfer:") => xfer::serve(session, inf, payload),
         _ => match lldb::serve(session, inf, payload) {

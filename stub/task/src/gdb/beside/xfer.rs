@@ -27,6 +27,23 @@ pub fn serve(session: &mut GdbSession, inf: &mut dyn Inferior, payload: &[u8]) -
     }
 }
 
+/// The answer to `qXfer:threads:read:…`.
+pub fn thread_list(
+    session: &GdbSession,
+    inf: &mut dyn Inferior,
+    payload: &[u8],
+) -> Option<Vec<u8>> {
+    match packet::xfer(payload)? {
+        Xfer {
+            object: b"threads",
+            offset,
+            body: XferBody::Read { len },
+            ..
+        } => Some(piece(&threads(session, inf), offset, len)),
+        _ => None,
+    }
+}
+
 enum Object {
     Data(Vec<u8>),
     Failed,
@@ -108,7 +125,7 @@ fn threads(session: &GdbSession, inf: &mut dyn Inferior) -> Vec<u8> {
     for tid in inf.threads() {
         x.extend_from_slice(b"<thread id=\"");
         amend::thread_id(&mut x, pid, tid, session.client.features.multiprocess);
-        if let Some(core) = procfs::core_of(pid, tid) {
+        if let Some(core) = procfs::core_of(inf, pid, tid) {
             x.extend_from_slice(alloc::format!("\" core=\"{core}").as_bytes());
         }
         x.extend_from_slice(b"\" name=\"");

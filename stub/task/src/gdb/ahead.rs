@@ -1,0 +1,87 @@
+//! Answers in advance. The server says what the debugger has asked at the last stop (`vUlpfAhead;QUESTION;…`); at the
+//! next one that is answered without being asked, and GDB has its answers from the server
+//! (`command/server/src/ahead.rs`): a hop less for each.
+//!
+//! ```text
+//! %UlpfAhead:NUMBER;LENGTH:ANSWER LENGTH:ANSWER …#xx      NUMBER: which question the first answer is to
+//! ```
+//! Answered is only what stays as it is until somebody says something else to the stub. An answer of length 0 is none.
+
+use super::beside::{memory, xfer};
+use super::{GdbSession, packet};
+use crate::inferior::Inferior;
+use alloc::vec::Vec;
+use ulpf_lib::TargetAddr;
+
+/// Answered together with the stop. What the debugger asks first is among them; the rest may come behind it.
+const AT_ONCE: usize = 8;
+/// Answers that go out in one notification.
+const TOGETHER: usize = 512;
+
+#[derive(Default)]
+pub struct Ahead {
+    questions: Vec<Vec<u8>>,
+}
+
+impl Ahead {
+    /// `vUlpfAhead;` is behind us.
+    pub fn set(&mut self, list: &[u8]) {
+        let all = list.split(|b| *b == b';').filter(|q| !q.is_empty());
+        self.questions = all.map(<[u8]>::to_vec).collect();
+    }
+}
+
+/// Adds answers to what is told of a stop; what cannot be had at once is sent behind it.
+pub fn answer(
+    session: &mut GdbSession,
+    inf: &mut dyn Inferior,
+    stop: &[u8],
+    out: &mut dyn FnMut(&[u8]),
+) {
+    let mut all = stop.to_vec();
+    if inf.is_steady() && !session.large.waits() {
+        let questions = core::mem::take(&mut session.ahead.questions);
+        let (first, rest) = questions.split_at(questions.len().min(AT_ONCE));
+        if !first.is_empty() {
+            all.extend(answers(session, inf, 0, first));
+        }
+        if !rest.is_empty() {
+            out(&core::mem::take(&mut all));
+        }
+        for (n, some) in rest.chunks(TOGETHER).enumerate() {
+            let number = first.len() + n * TOGETHER;
+            out(&answers(session, inf, number, some));
+        }
+        session.ahead.questions = questions;
+    }
+    if !all.is_empty() {
+        out(&all);
+    }
+}
+
+fn answers(
+    session: &mut GdbSession,
+    inf: &mut dyn Inferior,
+    number: usize,
+    questions: &[Vec<u8>],
+) -> Vec<u8> {
+    let mut text = b"UlpfAhead:".to_vec();
+    packet::push_num(&mut text, number as u64);
+    text.push(b';');
+    for question in questions {
+        let answer = one(session, inf, question).unwrap_or_default();
+        packet::push_num(&mut text, answer.len() as u64);
+        text.push(b':');
+        text.extend_from_slice(&answer);
+    }
+    packet::notification(&text)
+}
+
+fn one(session: &mut GdbSession, inf: &mut dyn Inferior, question: &[u8]) -> Option<Vec<u8>> {
+    let Some(range) = question.strip_prefix(b"m") else {
+        return xfer::thread_list(session, inf, question);
+    };
+    let (addr, len) = packet::addr_len(range)?;
+    let steady = len != 0 && inf.is_private(TargetAddr(addr), len);
+    steady.then(|| memory::hex(inf, range)).flatten()
+}
