@@ -18,13 +18,16 @@
 //! ([`Mark`]): who interrupts a trampoline rolls it back or forward and never shows it to anybody.
 
 mod asm;
+mod hits;
 mod parts;
 mod plan;
 mod registers;
 #[cfg(test)]
 mod tests;
 mod trampoline;
+mod writer;
 
 pub use parts::*;
 pub use plan::{Group, Part, Refusal, What, skipped};
-pub use trampoline::{Tables, Target, Trampoline};
+pub use trampoline::Trampoline;
+pub use writer::{Tables, Target};

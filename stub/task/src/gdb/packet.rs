@@ -82,13 +82,6 @@ fn framed(lead: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `%payload#xx`: a packet that answers nothing.
-pub fn notification(payload: &[u8]) -> Vec<u8> {
-    let mut out = frame(payload);
-    out[0] = b'%';
-    out
-}
-
 fn digit(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),

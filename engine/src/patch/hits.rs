@@ -1,0 +1,240 @@
+//! What a trampoline does when some bit says that a watch may be near: hits of one watch that only counts, bits of
+//! neighbours, and hits that are accounted for elsewhere.
+
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use ulpf_lib::ring::Area;
+
+use super::asm::{Asm, R11, RCX};
+use super::parts::{LOCK, LOCKS, Phase, SEVERAL};
+use super::registers::named;
+use super::writer::{Target, Writer, restore};
+use crate::access::Insn;
+use crate::exec;
+
+/// Some bit is set in the bytes that hold the access's bits.
+pub struct Near {
+    pub part: u8,
+    /// A jump from there to here; `None`: it stands behind what leads here.
+    pub from: Option<usize>,
+    pub back: usize,
+    pub bits: u64,
+    pub size: u32,
+    pub a: u8,
+    pub b: u8,
+}
+
+/// Is every access to the page a hit of one watch? Returns a jump that is taken if so, with the number of its
+/// tally in rcx; `x` goes on behind it.
+pub fn whole_page(w: &mut Writer, x: &mut Near, target: Target) -> Option<usize> {
+    w.part = x.part;
+    let here = w.asm.here();
+    w.asm.aim(x.from.take()?, here)?;
+    let asm = &mut w.asm;
+    let mut two_pages = None;
+    if let Some(one_page) = on_one_page(asm, x) {
+        two_pages = Some(asm.jmp());
+        asm.aim_short(one_page)?;
+    }
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.constant(x.b, target.tables.tallies);
+    asm.indexed(&[0x0f, 0xb6], false, x.b, 1, 0);
+    let none = asm.jrcxz();
+    let count = asm.jmp();
+    asm.aim_short(none)?;
+    if let Some(from) = two_pages {
+        let here = asm.here();
+        asm.aim(from, here)?;
+    }
+    Some(count)
+}
+
+/// Do both ends of the access lie on one page? Returns a short branch that is taken if so; `None`: it has one.
+fn on_one_page(asm: &mut Asm, x: &Near) -> Option<usize> {
+    if x.size == 1 {
+        return None;
+    }
+    asm.lea(x.b, x.a, x.size as i32 - 1);
+    asm.ecx(12);
+    asm.shift_by(false, x.b, x.b, RCX);
+    asm.shift(x.a);
+    asm.subtract_from_rcx(x.b);
+    Some(asm.jrcxz())
+}
+
+/// Makes the access and counts it, with the number of its tally in rcx.
+pub fn tally(w: &mut Writer, x: &Near, insn: &Insn, back: usize) -> Option<()> {
+    let writes = insn.mem.kind.writes();
+    let named = named(insn) & 1 << RCX != 0;
+    let small = x.size <= 8;
+    let redirected = exec::redirected(insn, x.a)?;
+    w.part = x.part;
+    w.asm.save(offset_of!(Area, tally), RCX);
+    w.asm.count_at_rcx(offset_of!(Area, hits), x.b);
+    w.mark(Phase::Saved);
+    if !writes {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.asm.load(x.b, offset_of!(Area, other));
+        w.asm.put(redirected.bytes());
+        w.mark(Phase::Tallied);
+        w.asm.load(x.a, offset_of!(Area, address));
+        w.mark(Phase::Done);
+        return jump_back(w, back);
+    }
+    if small {
+        w.asm.peek(x.b, x.a, 0, x.size);
+    } else {
+        for at in (0..x.size).step_by(8) {
+            w.asm.peek(RCX, x.a, at as u8, 8);
+            w.asm.save(offset_of!(Area, old) + at as usize, RCX);
+        }
+    }
+    if named {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+    }
+    w.asm.put(redirected.bytes());
+    w.mark(Phase::Tallied);
+    if named {
+        w.asm.save(offset_of!(Area, rcx), RCX);
+        w.mark(Phase::Fresh);
+    }
+    // Has it changed anything?
+    let mut changed = Vec::new();
+    for at in (0..x.size).step_by(8) {
+        if !small {
+            w.asm.load(x.b, offset_of!(Area, old) + at as usize);
+        }
+        w.asm.peek(RCX, x.a, at as u8, x.size.min(8));
+        w.asm.subtract_from_rcx(x.b);
+        let same = w.asm.jrcxz();
+        changed.push(w.asm.jmp());
+        w.asm.aim_short(same)?;
+    }
+    w.mark(Phase::Compare);
+    w.asm.load(RCX, offset_of!(Area, tally));
+    w.asm.count_at_rcx(offset_of!(Area, silent), x.b);
+    w.mark(Phase::Silent);
+    let here = w.asm.here();
+    for from in changed {
+        w.asm.aim(from, here)?;
+    }
+    restore(w, x.a, x.b);
+    w.mark(Phase::Rest);
+    jump_back(w, back)
+}
+
+fn jump_back(w: &mut Writer, back: usize) -> Option<()> {
+    let from = w.asm.jmp();
+    w.asm.aim(from, back)?;
+    w.mark(Phase::After);
+    Some(())
+}
+
+/// Is it one of the access's own? Adds a jump that is taken if so.
+pub fn closer(w: &mut Writer, x: &Near, hits: &mut Vec<usize>) -> Option<()> {
+    w.part = x.part;
+    // Its bits may reach beyond 64 from the first one's byte on.
+    if x.size == 64 {
+        hits.extend(x.from);
+        return Some(());
+    }
+    if let Some(from) = x.from {
+        let here = w.asm.here();
+        w.asm.aim(from, here)?;
+    }
+    w.asm.save(offset_of!(Area, r11), R11);
+    w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    asm.r11(61);
+    asm.rotate(x.a, 3);
+    asm.shift_by(false, RCX, RCX, R11); // which bit is the first
+    asm.r11(3);
+    asm.shift_by(false, R11, x.a, R11);
+    asm.constant(x.b, x.bits);
+    asm.r11_indexed(x.b);
+    asm.shift_by(false, R11, R11, RCX);
+    asm.ecx(64 - x.size);
+    asm.shift_by(true, RCX, R11, RCX);
+    asm.load(R11, offset_of!(Area, r11));
+    w.mark(Phase::Closer);
+    let clear = w.asm.jrcxz();
+    hits.push(w.asm.jmp());
+    w.asm.aim_short(clear)?;
+    let from = w.asm.jmp();
+    w.asm.aim(from, x.back)?;
+    w.mark(Phase::Saved);
+    Some(())
+}
+
+/// The access is a hit, most likely: made here, it is accounted for by [`Area::entry`].
+pub fn hit(
+    w: &mut Writer,
+    x: &Near,
+    insn: &Insn,
+    target: Target,
+    looks: &mut Vec<u16>,
+) -> Option<()> {
+    let asm = &mut w.asm;
+    // Bits are also set before a page whose neighbour lies elsewhere.
+    if let Some(one_page) = on_one_page(asm, x) {
+        looks.push(asm.here() as u16);
+        asm.trap();
+        asm.aim_short(one_page)?;
+    }
+    lock(w, x, target, looks)?;
+    let asm = &mut w.asm;
+    for at in (0..x.size).step_by(8) {
+        asm.peek(RCX, x.a, at as u8, x.size.min(8));
+        asm.save(offset_of!(Area, old) + at as usize, RCX);
+    }
+    asm.save(offset_of!(Area, alias), x.a);
+    asm.save_constant(
+        offset_of!(Area, hit),
+        target.hit + target.step * u64::from(x.part),
+    );
+    asm.load(RCX, offset_of!(Area, rcx));
+    asm.load(x.b, offset_of!(Area, other));
+    asm.put(exec::redirected(insn, x.a)?.bytes());
+    w.mark(Phase::Locked);
+    w.asm.load(x.a, offset_of!(Area, address));
+    w.asm.jump_through(offset_of!(Area, entry));
+    w.mark(Phase::Hit);
+    Some(())
+}
+
+/// How often a trampoline tries to get a lock before it leaves the access to its handler, which may wait.
+const ATTEMPTS: usize = 4;
+
+/// Takes the lock of the page, if there is more than one thread. Exchanges change no flag.
+fn lock(w: &mut Writer, x: &Near, target: Target, looks: &mut Vec<u16>) -> Option<()> {
+    let asm = &mut w.asm;
+    asm.constant(x.b, target.tables.locks);
+    asm.peek_byte(x.b, SEVERAL);
+    let alone = asm.jrcxz();
+    asm.ecx(12);
+    asm.shift(x.a);
+    asm.ecx_from_cl();
+    const { assert!(LOCKS == 256, "the lowest byte of the page's number") };
+    asm.add_scaled_rcx(x.b, LOCK as u8);
+    asm.ecx(1);
+    w.mark(Phase::Saved);
+    let asm = &mut w.asm;
+    let mut got = Vec::new();
+    for n in 0..ATTEMPTS {
+        if n > 0 {
+            asm.pause();
+            asm.ecx(1);
+        }
+        asm.exchange_cl(x.b);
+        got.push(asm.jrcxz());
+    }
+    looks.push(asm.here() as u16);
+    asm.trap();
+    for from in got {
+        asm.aim_short(from)?;
+    }
+    w.mark(Phase::Locking);
+    w.asm.aim_short(alone)
+}

@@ -1,0 +1,71 @@
+//! What a trampoline works with, and how it is written.
+
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use ulpf_lib::ring::Area;
+
+use super::asm::{Asm, RCX};
+use super::parts::{Mark, Phase};
+
+/// Where a trampoline goes, and what it works with.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Where it lies.
+    pub at: u64,
+    /// Its word of [`Area::idle_count`]: counts accesses to pages without guard, from [`IDLE_START`] on, until there
+    /// is one to a page that has one. When the lower byte overflows, after [`super::IDLE_ROUND`] of them, the patch may not
+    /// be worth its checks any more.
+    pub idle_count: usize,
+    /// What [`Area::hit`] is to hold for a hit of the first part, and for such an overflow; and how much
+    /// more for each further part.
+    pub hit: u64,
+    /// See `hit`.
+    pub leaving: u64,
+    /// See `hit`.
+    pub step: u64,
+    /// What it looks up.
+    pub tables: Tables,
+}
+
+/// Addresses of what trampolines look up; the same for all of them.
+#[derive(Clone, Copy, Default)]
+pub struct Tables {
+    /// A byte for each page number: its class. Before them the distances to the alias.
+    pub classes: u64,
+    /// Bits that say which stores (loads) concern a watch, one for each byte of the alias, less what
+    /// an alias address / 8 adds.
+    pub writes: u64,
+    /// See `writes`.
+    pub reads: u64,
+    /// A byte for each page of the alias, less what its number adds: every access there is a hit of one
+    /// watch that only counts, in this place of [`Area::hits`]. Zero: it is not so.
+    pub tallies: u64,
+    /// [`super::LOCKS`] locks, and what follows them.
+    pub locks: u64,
+}
+
+/// A trampoline as it is written.
+pub struct Writer {
+    pub asm: Asm,
+    pub marks: Vec<Mark>,
+    pub part: u8,
+}
+
+impl Writer {
+    /// What was written since the last mark belongs to `phase`.
+    pub fn mark(&mut self, phase: Phase) {
+        self.marks.push(Mark {
+            end: self.asm.here() as u16,
+            part: self.part,
+            phase,
+        });
+    }
+}
+
+/// The three registers are the program's again.
+pub fn restore(w: &mut Writer, a: u8, b: u8) {
+    w.asm.load(b, offset_of!(Area, other));
+    w.asm.load(RCX, offset_of!(Area, rcx));
+    w.asm.load(a, offset_of!(Area, address));
+}
