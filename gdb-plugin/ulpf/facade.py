@@ -45,6 +45,11 @@ def run_command(command, from_tty=False):
     gdb.execute(command, from_tty)
 
 
+def later(call):
+    """When GDB is done with what it does now."""
+    gdb.post_event(call)
+
+
 def after(prefix, name, command):
     """From now on this command follows whenever `PREFIX NAME` has been carried out."""
     gdb.execute(f"define {prefix} hookpost-{name}\n{command}\nend", False, True)

@@ -24,7 +24,7 @@ def _created(breakpoint):
     facade.say(f"ulpf: Watchpoint {breakpoint.number} is refused, and deleted.")
     # GDB is in the middle of making it, and a script goes on before what is to be done later.
     breakpoint.enabled = False
-    facade.gdb.post_event(lambda: breakpoint.is_valid() and breakpoint.delete())
+    facade.later(lambda: breakpoint.is_valid() and breakpoint.delete())
 
 
 def _refusal(breakpoint):

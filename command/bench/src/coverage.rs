@@ -283,15 +283,15 @@ mod tests {
 
     #[test]
     fn reasons() {
-        // mov [rdi], al; call [rax] · rep movsb · mov gs:[0], eax
+        // mov [rdi], al; call [rax] · rep stosb [edi] · mov gs:[0], eax
         let code = [
-            0x88, 0x07, 0xff, 0x10, 0xf3, 0xa4, 0x65, 0x89, 0x04, 0x25, 0, 0, 0, 0,
+            0x88, 0x07, 0xff, 0x10, 0x67, 0xf3, 0xaa, 0x65, 0x89, 0x04, 0x25, 0, 0, 0, 0,
         ];
         let c = of(&code);
         assert_eq!(c.stores.patched(), 0);
         let why: Vec<_> = c.stores.refused.keys().map(String::as_str).collect();
         let all = [
-            "a string instruction (movsb)",
+            "a string instruction (stosb)",
             "an indirect call follows",
             "through gs",
         ];

@@ -380,9 +380,10 @@ impl Target {
                 }
             }
             ulpf_rsp::Event::Notification(p) if p.starts_with(ahead::ANSWERS) => {
+                let answers = &p[ahead::ANSWERS.len()..];
                 // A vfork child has another name here than in its stub.
                 if self.children.is_empty() {
-                    self.ahead.answers(&p[ahead::ANSWERS.len()..]);
+                    self.ahead.answers(answers);
                 }
             }
             ulpf_rsp::Event::Notification(p) if p.starts_with(STOP) => {

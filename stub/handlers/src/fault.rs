@@ -118,7 +118,10 @@ pub fn again(t: Current, uc: &mut UContext) {
 fn repeat(t: Current, uc: &mut UContext, fault_at: TargetAddr, own: bool, faulted: bool) -> Step {
     let mut repeats = 0;
     loop {
-        match perform(t, uc, fault_at, faulted && repeats == 0) {
+        // What follows the first iteration may lie on pages without guard.
+        let first = repeats == 0;
+        let at = if first { fault_at } else { TargetAddr(0) };
+        match perform(t, uc, at, faulted && first) {
             Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
                 repeats += 1
             }
@@ -469,7 +472,10 @@ fn slow(
     if let Some(h) = g().header() {
         h.slow.fetch_add(1, Relaxed);
     }
-    let (mut start, mut end) = (fault_at.0, fault_at.0 + 1);
+    let (mut start, mut end) = match fault_at.0 {
+        0 => (u64::MAX, 0),
+        at => (at, at + 1),
+    };
     let mut kept = AccessList::new();
     if let Some(l) = list {
         for a in l.iter() {
