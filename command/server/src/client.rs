@@ -39,6 +39,9 @@ pub struct Client {
     no_ack: bool,
     /// The last packet that we sent, until it is acknowledged.
     unacked: Option<Vec<u8>>,
+    /// What is still to be written, in order; and whether something that was written is still to be flushed.
+    owed: Vec<u8>,
+    flushes: bool,
     debug: bool,
 }
 
@@ -53,6 +56,8 @@ impl Client {
             queued: 0,
             no_ack: false,
             unacked: None,
+            owed: Vec::new(),
+            flushes: false,
             debug,
         }
     }
@@ -111,7 +116,12 @@ impl Client {
     }
 
     /// Reads once and decodes. False: the connection has ended.
+    ///
+    /// Safe to cancel: between the read and the moment at which all that was read is in line, nothing is waited for.
     async fn fill(&mut self) -> bool {
+        if self.pay().await.is_err() {
+            return false;
+        }
         let mut buf = [0; 8192];
         let n = match self.reader.read(&mut buf).await {
             Ok(0) | Err(_) => return false,
@@ -125,66 +135,71 @@ impl Client {
         }
         let mut events = Vec::new();
         self.decoder.feed(&buf[..n], |e| events.push(e));
-        for event in events {
-            let done = match event {
-                Event::Packet(p) => {
-                    self.unacked = None;
-                    let done = self.raw(b"+").await;
-                    self.queued += weight(&p);
-                    self.queue.push_back(Input::Packet(p));
-                    done
-                }
-                Event::Interrupt => {
-                    // Two in a row ask for the same.
-                    if self.queue.back() != Some(&Input::Interrupt) {
-                        self.urgent += 1;
-                        self.queue.push_back(Input::Interrupt);
-                    }
-                    Ok(())
-                }
-                Event::BadChecksum { sent, computed } => {
-                    message!(
-                        "Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}",
-                        if self.no_ack {
-                            " [no-ack-mode, Bad medium?]"
-                        } else {
-                            ""
-                        }
-                    );
-                    self.raw(b"-").await
-                }
-                Event::Oversize => match self.raw(b"+").await {
-                    Ok(()) => self.send(TOO_LONG).await,
-                    e => e,
-                },
-                Event::Ack => {
-                    self.unacked = None;
-                    Ok(())
-                }
-                Event::Nak => match self.unacked.take() {
-                    Some(frame) => {
-                        let done = self.write(&frame).await;
-                        self.unacked = Some(frame);
-                        done
-                    }
-                    None => Ok(()),
-                },
-                Event::Notification(_) => Ok(()),
-            };
-            if done.is_err() {
-                return false;
+        events.into_iter().for_each(|event| self.take_in(event));
+        self.pay().await.is_ok()
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Packet(p) => {
+                self.unacked = None;
+                self.owe_ack(b"+");
+                self.queued += weight(&p);
+                self.queue.push_back(Input::Packet(p));
             }
+            Event::Interrupt => {
+                // Two in a row ask for the same.
+                if self.queue.back() != Some(&Input::Interrupt) {
+                    self.urgent += 1;
+                    self.queue.push_back(Input::Interrupt);
+                }
+            }
+            Event::BadChecksum { sent, computed } => {
+                message!(
+                    "Bad checksum, sentsum={sent:#x}, csum={computed:#x}{}",
+                    if self.no_ack {
+                        " [no-ack-mode, Bad medium?]"
+                    } else {
+                        ""
+                    }
+                );
+                self.owe_ack(b"-");
+            }
+            Event::Oversize => {
+                self.owe_ack(b"+");
+                let frame = ulpf_rsp::frame(TOO_LONG);
+                self.owed.extend_from_slice(&frame);
+                self.sent(frame);
+            }
+            Event::Ack => self.unacked = None,
+            Event::Nak => self.owed.extend(self.unacked.iter().flatten()),
+            Event::Notification(_) => {}
         }
-        true
     }
 
     /// An acknowledgement, if they are used.
-    async fn raw(&mut self, ack: &[u8]) -> io::Result<()> {
-        if self.no_ack {
-            Ok(())
-        } else {
-            self.write(ack).await
+    fn owe_ack(&mut self, ack: &[u8]) {
+        if !self.no_ack {
+            self.owed.extend_from_slice(ack);
         }
+    }
+
+    /// Writes what is owed. Safe to cancel.
+    async fn pay(&mut self) -> io::Result<()> {
+        if self.owed.is_empty() && !self.flushes {
+            return Ok(());
+        }
+        while !self.owed.is_empty() {
+            let n = self.writer.write(&self.owed).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.owed.drain(..n);
+            self.flushes = true;
+        }
+        self.writer.flush().await?;
+        self.flushes = false;
+        Ok(())
     }
 
     /// Sends a packet. An error means the debugger has gone; the next read will say so as well.
@@ -197,10 +212,15 @@ impl Client {
             None => ulpf_rsp::frame(payload),
         };
         let done = self.write(&frame).await;
+        self.sent(frame);
+        done
+    }
+
+    /// A packet is kept until it is acknowledged.
+    fn sent(&mut self, frame: Vec<u8>) {
         if !self.no_ack {
             self.unacked = Some(frame);
         }
-        done
     }
 
     pub async fn notify(&mut self, payload: &[u8]) -> io::Result<()> {
@@ -211,8 +231,8 @@ impl Client {
         if self.debug && bytes.len() > 1 {
             message!("ulpf server: sent {}", String::from_utf8_lossy(bytes));
         }
-        self.writer.write_all(bytes).await?;
-        self.writer.flush().await
+        self.owed.extend_from_slice(bytes);
+        self.pay().await
     }
 }
 
@@ -220,6 +240,49 @@ impl Client {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    /// Whoever stops waiting loses nothing, not even while an acknowledgement cannot be written.
+    #[tokio::test]
+    async fn waiting_may_be_cancelled() {
+        let (mut ours, theirs) = tokio::io::duplex(1);
+        let (reader, writer) = tokio::io::split(theirs);
+        let connection = Connection {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            from: String::new(),
+        };
+        let mut client = Client::new(connection, false);
+        let debugger = tokio::spawn(async move {
+            for packet in [&b"$a#61"[..], b"$b#62"] {
+                ours.write_all(packet).await.unwrap();
+            }
+            let mut acks = [0; 2];
+            ours.read_exact(&mut acks).await.unwrap();
+            assert_eq!(&acks, b"++");
+        });
+        let mut taken = Vec::new();
+        while taken.len() < 2 {
+            // Asked once, and not again.
+            if let Some(input) = std::future::poll_fn(|context| {
+                let mut next = std::pin::pin!(client.next());
+                std::task::Poll::Ready(match next.as_mut().poll(context) {
+                    std::task::Poll::Ready(input) => Some(input),
+                    std::task::Poll::Pending => None,
+                })
+            })
+            .await
+            {
+                taken.push(input);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            taken,
+            [Input::Packet(b"a".into()), Input::Packet(b"b".into())]
+        );
+        client.pay().await.unwrap();
+        debugger.await.unwrap();
+    }
 
     /// Packets that nobody has time for wait in the debugger's socket, empty ones as well.
     #[tokio::test]
