@@ -79,7 +79,9 @@ pub(super) fn talk(bytes: &[u8], serve: impl AsyncFnOnce(Client)) {
 
 /// Packets and replies in which vfork children are named.
 pub fn vfork_names(packet: &[u8], parent: i32) {
-    let _ = vfork::actions(packet, parent, &[]);
+    for non_stop in [false, true] {
+        let _ = vfork::actions(packet, parent, &[], non_stop);
+    }
     let _ = vfork::to_stub(packet, parent, &[]);
     let _ = vfork::to_debugger(packet.to_vec(), parent, &[]);
 }
