@@ -241,17 +241,22 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Whoever stops waiting loses nothing, not even while an acknowledgement cannot be written.
-    #[tokio::test]
-    async fn waiting_may_be_cancelled() {
-        let (mut ours, theirs) = tokio::io::duplex(1);
+    /// A client, and the debugger's end of its connection, which takes so many bytes before they are read.
+    fn connected(room: usize) -> (Client, tokio::io::DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(room);
         let (reader, writer) = tokio::io::split(theirs);
         let connection = Connection {
             reader: Box::new(reader),
             writer: Box::new(writer),
             from: String::new(),
         };
-        let mut client = Client::new(connection, false);
+        (Client::new(connection, false), ours)
+    }
+
+    /// Whoever stops waiting loses nothing, not even while an acknowledgement cannot be written.
+    #[tokio::test]
+    async fn waiting_may_be_cancelled() {
+        let (mut client, mut ours) = connected(1);
         let debugger = tokio::spawn(async move {
             for packet in [&b"$a#61"[..], b"$b#62"] {
                 ours.write_all(packet).await.unwrap();
@@ -288,14 +293,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_bounded() {
         for flood in [&b"$#00"[..], b"\x03", b"$#00\x03"] {
-            let (ours, theirs) = tokio::io::duplex(1 << 16);
-            let (reader, writer) = tokio::io::split(theirs);
-            let connection = Connection {
-                reader: Box::new(reader),
-                writer: Box::new(writer),
-                from: String::new(),
-            };
-            let mut client = Client::new(connection, false);
+            let (mut client, ours) = connected(1 << 16);
             client.stop_acks();
             let flood = flood.repeat(1 << 14);
             let debugger = tokio::spawn(async move {

@@ -70,6 +70,15 @@ pub fn resume_again(packet: &[u8]) -> Option<Vec<u8>> {
     Some(again)
 }
 
+/// Of `qSupported`: the debugger shows what an error says (GDB since version 15).
+pub const ERROR_TEXTS: &[u8] = b"error-message+";
+
+/// Does a debugger's `qSupported` name this feature?
+pub fn announces(supported: &[u8], feature: &[u8]) -> bool {
+    let mut features = supported.split(|&b| b == b':' || b == b';');
+    features.any(|f| f == feature)
+}
+
 /// `T05…` of a program that has just been executed, with the reason.
 pub fn exec_stop(reply: &[u8], program: &str) -> Vec<u8> {
     let reason = format!("exec:{};", ulpf_rsp::to_hex(program.as_bytes()));

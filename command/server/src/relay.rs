@@ -4,7 +4,7 @@
 use super::client::{Client, Input};
 use super::common::Outcome;
 use super::non_stop::say_text;
-use super::packets::{error_for, is_output};
+use super::packets::{ERROR_TEXTS, announces, error_for, is_output};
 use super::requests::output;
 use super::soon::soon;
 use super::state::Server;
@@ -123,10 +123,9 @@ impl Server {
 
     /// Does the debugger show what an error says? (GDB before version 15 has not this feature.)
     pub(super) fn shows_errors(&self) -> bool {
-        const FEATURE: &[u8] = b"error-message+";
         // Who has not said what it is shows what it likes.
         let supported = self.supported.as_deref();
-        supported.is_none_or(|s| s.windows(FEATURE.len()).any(|w| w == FEATURE))
+        supported.is_none_or(|s| announces(s, ERROR_TEXTS))
     }
 
     /// The program may not go on while the debugger believes in a watch that there is not: says why, and gives a

@@ -5,7 +5,7 @@ use super::afterwards;
 use super::client::Client;
 use super::common::{Outcome, report};
 use super::filters;
-use super::packets::{PACKET_LIMIT, PACKET_SIZE, TOO_LONG, shape_stop};
+use super::packets::{ERROR_TEXTS, PACKET_LIMIT, PACKET_SIZE, TOO_LONG, announces, shape_stop};
 use super::processes::Addressed;
 use super::state::Server;
 use super::target::Target;
@@ -208,11 +208,7 @@ impl Server {
     }
 
     async fn supported(&mut self, packet: &[u8]) -> Vec<u8> {
-        let can = |feature: &[u8]| {
-            packet
-                .split(|&b| b == b':' || b == b';')
-                .any(|f| f == feature)
-        };
+        let can = |feature: &[u8]| announces(packet, feature);
         self.multiprocess = can(b"multiprocess+");
         self.exec_events = can(b"exec-events+");
         // Which process a packet is for can only be said with their numbers.
@@ -376,12 +372,8 @@ impl Server {
 
     /// Debuggers since GDB 15 show the text of an error; others are told before.
     async fn refuse_command(&self, client: &mut Client, why: &str) {
-        let understood = b"error-message+";
-        let mut said = self
-            .supported
-            .iter()
-            .flat_map(|p| p.split(|&b| b == b':' || b == b';'));
-        if said.any(|feature| feature == understood) {
+        let supported = self.supported.as_deref();
+        if supported.is_some_and(|s| announces(s, ERROR_TEXTS)) {
             let error = format!("E.{}", one_line(why.lines().next().unwrap_or_default()));
             let _ = client.send(error.as_bytes()).await;
             return;

@@ -140,22 +140,19 @@ fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) 
     let source = g().page_map.entry(TargetAddr(insn.string_source(&cpu)));
     let guarded = page.guards(AccessKind::Write)
         || insn.class == Class::Movs && source.guards(AccessKind::Read);
-    match patches::count_idle(t, area, known.pc, made > 0 || guarded) {
-        Some(Idle::ToRemove) => {
-            i.cool.set(known.pc);
-            t.attention.store(1, SeqCst);
-        }
-        Some(Idle::Stays | Idle::Removed) | None => {}
+    let idle = patches::count_idle(t, area, known.pc, made > 0 || guarded);
+    if let Some(Idle::ToRemove) = idle {
+        i.cool.set(known.pc);
+        t.attention.store(1, SeqCst);
     }
-    match () {
-        () if !more => {}
-        () if made == MOST_RUNS => go_on(AGAIN),
-        () if guarded => {
-            go_on(AGAIN);
-            i.unmade.set(true);
-            t.attention.store(1, SeqCst);
-        }
-        () => go_on(NATIVE),
+    if more && made == MOST_RUNS {
+        go_on(AGAIN);
+    } else if more && guarded {
+        go_on(AGAIN);
+        i.unmade.set(true);
+        t.attention.store(1, SeqCst);
+    } else if more {
+        go_on(NATIVE);
     }
     if i.reconsider.get() != 0 || i.new_code.get() != 0 {
         t.attention.store(1, SeqCst);

@@ -2,13 +2,13 @@
 //! one before, whatever the program's threads do at the same time.
 //!
 //! Whoever makes an access that is a hit holds the lock of its page from before the old value is read until the hit
-//! is accounted for: bodies of patches (`engine/src/patch/trampoline.rs`) and [`crate::fault`]. If a debugger is to be
+//! is accounted for: bodies of patches (`engine/src/patch/hits.rs`) and [`crate::fault`]. If a debugger is to be
 //! told, the lock is kept until that has happened, and so no other store to the page comes between.
 //!
 //! Nobody waits for a lock in a handler for long: who does not get one goes back to the instruction, which faults
 //! again, so that signals and the stub's task get at the thread meanwhile. One who has tried in vain for very long
-//! ([`PATIENCE`]) makes the access without: its holder may not run because of the thread's own priority, or because a
-//! debugger holds it.
+//! ([`PATIENCE`]) takes the lock away: its holder may not run because of the thread's own priority, or because a debugger
+//! holds it, or has been killed (a process that shares the program's memory), and then nobody else would give it back.
 //!
 //! A program of one thread takes none.
 
@@ -144,7 +144,7 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     waited.set(waited.get() + 1);
     if waited.get() > PATIENCE {
         waited.set(0);
-        return Some(Held::NONE);
+        return Some(wanted);
     }
     None
 }

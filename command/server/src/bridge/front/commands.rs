@@ -7,21 +7,15 @@ use super::Front;
 use crate::bridge::monitor;
 use crate::bridge::watch_table::{PLACE, Watch};
 use std::fmt::Write;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use ulpf_bridge::filter::{Filter, Thread};
 use ulpf_bridge::{Feature, Refusal, Request};
 use ulpf_host::sys;
 use ulpf_lib::command::reply::{
-    self, Counted, CountedBytes, Last, LogHead, Micros, Patching, PlacementState, Record,
-    Statistics, Totals, WatchState, Which,
+    self, Counted, CountedBytes, Patching, PlacementState, Record, Statistics, Totals, WatchState,
+    Which,
 };
-use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply};
-use ulpf_lib::ring::last::{Asked, all, last};
-use ulpf_lib::ring::listed;
-
-const MOST_LAST: u64 = 1000;
-/// Some megabytes of text.
-const MOST_LOGGED: u64 = 20_000;
+use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply, looks};
 
 fn refused(what: &str, why: &str, what_to_do: &str) -> String {
     line(Reply::Refused(ulpf_lib::Refusal::new(
@@ -353,21 +347,8 @@ impl Front {
         let Some(mirror) = &self.mirror else {
             return String::new();
         };
-        let asked = Asked {
-            addr: 0,
-            len: u64::MAX,
-            reads: true,
-            most: most.min(MOST_LOGGED) as usize,
-        };
-        let found = all(&mirror.area, &asked);
-        let clock = mirror.area.clock();
-        let since = |tsc: u64| Micros::of_nanos(clock.nanos(tsc).saturating_sub(clock.base_ns));
-        let reaches_back = found.reaches_back.map(since);
-        let mut out = line(LogHead { reaches_back });
-        for hit in found.hits.iter().rev() {
-            let (time, watch) = (since(hit.time), hit.watch);
-            out += &line(Record::of(Which::Logged { time, watch }, hit));
-        }
+        let mut out = String::new();
+        looks::log(&mirror.area, mirror.area.clock(), most, &mut out);
         if let Some(why) = late {
             let _ = writeln!(out, "(The youngest hits are missing: {why})");
         }
@@ -379,33 +360,11 @@ impl Front {
         let Some(mirror) = &self.mirror else {
             return String::new();
         };
-        let (clock, now) = (mirror.area.clock(), sys::tsc());
-        let ago =
-            |tsc: u64| Micros::of_nanos(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
-        let asked = Asked {
-            addr,
-            len,
-            reads: false,
-            most: most.min(MOST_LAST) as usize,
-        };
-        let found = last(&mirror.area, &asked);
-        let there = mirror.area.watch_table().iter().filter(|l| {
-            let (start, size) = (l.start.load(Relaxed), l.len.load(Relaxed));
-            let what = l.what.load(Acquire);
-            what & listed::LOGGED != 0
-                && what & listed::ENDED == 0
-                && start < addr.saturating_add(len)
-                && addr < start.saturating_add(size)
-        });
-        let records = found.hits.iter();
-        let records = records.map(|hit| Record::of(Which::Ago(ago(hit.time)), hit));
-        line(Last {
-            addr,
-            len,
-            watched_since: there.map(|l| l.since.load(Relaxed)).max().map(ago),
-            reaches_back: found.reaches_back.map(ago),
-            last: records.collect(),
-        })
+        let (area, mut out) = (&mirror.area, String::new());
+        let table = area.watch_table().iter();
+        let asked = (addr, len, most);
+        looks::who_wrote(area, area.clock(), sys::tsc(), table, asked, &mut out);
+        out
     }
 
     /// `area`: whose number stands for the program where hits and counts are kept.
