@@ -27,6 +27,8 @@ NO_PROGRAM = "start the program (run, or ulpf run), or attach to it (ulpf attach
 NO_ULPF = ("start GDB as `ulpf gdb PROGRAM`, or use ulpf run, ulpf attach PID, or ulpf connect HOST:PORT to a "
            "program under `ulpf server`")
 
+CREATES_ANYWHERE = gdb is not None and int(gdb.VERSION.split(".")[0]) < 15
+
 # How long a memory read may be that only asks whether there is any.
 _PROBE = 1
 # Elements and levels of a value in one line; of larger arrays so many are looked at.
@@ -43,6 +45,12 @@ def execute(command):
 def run_command(command, from_tty=False):
     """A GDB command that may run the program and prints for itself."""
     gdb.execute(command, from_tty)
+
+
+def may_create():
+    """Can a breakpoint be created while GDB tells of a new watch? From version 15 on it ends with an internal error if the
+    watch is not the last of its list then (watch_command_1, breakpoint.c)."""
+    return CREATES_ANYWHERE
 
 
 def later(call):

@@ -337,12 +337,23 @@ def _created(breakpoint):
         return
     own = _own[breakpoint.number] = Own(breakpoint)
     own.look()
-    if own.asks:
+    if own.asks or _set or any(o.asks for o in _own.values()):
         from . import session
 
+        if facade.may_create() or session.is_ready():
+            _looked(own)
+        else:
+            # Its condition is GDB's until then.
+            facade.later(lambda: _looked(own))
+
+
+def _looked(own):
+    """What a watch asks is said to the stub."""
+    from . import session
+
+    if own.asks and own.breakpoint.is_valid():
         session.expect_another()
-    if own.asks or _set or any(o.asks for o in _own.values()):
-        _guarded(refresh)
+    _guarded(refresh)
 
 
 def _modified(breakpoint):

@@ -10,6 +10,8 @@ from .registry import Elsewhere, watches
 _PLACES = "_start", "main"
 
 _begins = []
+# Where it was found out that there is no ulpf.
+_not_ours = None
 # Watches that could not be set at the first of them.
 _lost = []
 
@@ -51,7 +53,26 @@ def expect_another():
         _begins.extend(_Begin(where, internal=True) for where in places)
 
 
+def is_ready():
+    """Is there nothing that has to be created for the first watch?"""
+    return bool(_begins) and stops.is_ready()
+
+
+def get_ready():
+    """Creates what watches need before there is one, where that cannot be done when GDB tells of it."""
+    global _not_ours
+    if facade.may_create() or is_ready() or not facade.pid() or facade.pid() == _not_ours:
+        return
+    try:
+        stops.prepare()
+    except UlpfError:
+        _not_ours = facade.pid()
+        return
+    expect_another()
+
+
 def _stopped(event):
+    get_ready()
     own.at_stop()
     try:
         if settings.show_hits():

@@ -130,6 +130,11 @@ class _Marker(facade.Breakpoint):
         return stay
 
 
+def is_ready():
+    """Is there nothing that `prepare` would have to create?"""
+    return _marker is not None and _marker.is_valid()
+
+
 def prepare():
     """GDB is ready for our stops."""
     global _marker

@@ -46,14 +46,13 @@ class BadRanges(Case):
 
 
 class RawRanges(Case):
-    """What gdb would hide: the server's own answers."""
+    """What gdb would hide: the server's own answers to a client that has not said what it is."""
 
     def client(self):
         server = self.serve("five_nopie")
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         rsp.no_ack()
-        rsp("qSupported:multiprocess+;swbreak+;hwbreak+;vContSupported+;error-message+")
         return rsp
 
     @ulpf_only

@@ -122,6 +122,33 @@ class Delivery(Case):
         self.assertSays(gdb.answer(), r"received signal SIGUSR1")
         gdb("kill")
 
+    def test_ignored_by_the_program(self):
+        """A debugger hears of it, as a tracer does; the program does not, and waits as long as it would have."""
+        gdb = self.session("ignored")
+        pid = gdb.server.program_pid
+        for wait, call in (1, "nanosleep"), (2, "poll"):
+            gdb(f"tbreak {call}")
+            self.assertSays(gdb("continue"), r"Temporary breakpoint \d, ")
+            gdb.send("continue")
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGUSR1)
+            self.assertSays(gdb.answer(), r"received signal SIGUSR1")
+            self.assertEqual(gdb.value("waits"), wait)
+        self.assertSays(gdb("continue"), r"received signal SIGPIPE")
+        self.assertSays(gdb("continue"), r"received signal SIGUSR1")
+        self.assertSays(gdb("continue"), r"is executing new program", r"received signal SIGUSR1")
+        self.assertExits(gdb, 0, "nanosleep 0 1\npoll 0 1\nwrite -1 1\nwait -1 1\nafter: 1 1\n")
+
+    def test_ignored_by_default(self):
+        gdb = self.session("/bin/sleep", "60", stop=None)
+        gdb("handle SIGWINCH stop print")
+        gdb.send("continue")
+        self.assertTrue(wait_until(lambda: sleeps(gdb.server.program_pid)))
+        self.assertTrue(wait_until(lambda: caught(gdb.server.program_pid, signal.SIGWINCH)))
+        os.kill(gdb.server.program_pid, signal.SIGWINCH)
+        self.assertSays(gdb.answer(), r"received signal SIGWINCH")
+        gdb("kill")
+
     def test_breakpoint_in_a_handler(self):
         gdb = self.session("signals")
         gdb("handle SIGUSR1 SIGSEGV SIGALRM nostop noprint pass")

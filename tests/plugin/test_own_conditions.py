@@ -143,6 +143,18 @@ class InTheProgram(PluginCase):
         gdb("condition 3")
         self.assertChange(gdb("continue"), 3, "counter", 44, 42)
 
+    def test_in_a_gdb_that_creates_no_breakpoints_meanwhile(self):
+        """From version 15 on GDB ends if a breakpoint is created while it tells of a new watch."""
+        gdb = self.begin("own_watches", options=SEEN)
+        gdb("python import ulpf.facade, ulpf.session; ulpf.facade.CREATES_ANYWHERE = False; ulpf.session.get_ready()")
+        known = gdb("maint info breakpoints")
+        gdb("watch counter if counter == 40")
+        self.assertEqual(self.decided(gdb, 3), "decided in the program")
+        own = len(re.findall(r"^-\d+ ", known, re.M))
+        self.assertGreater(own, 0)
+        self.assertEqual(len(re.findall(r"^-\d+ ", gdb("maint info breakpoints"), re.M)), own)
+        self.assertChange(gdb("continue"), 3, "counter", 39, 40)
+
     def test_a_value_that_comes_back(self):
         """What GDB has seen last is there again; between them was a change that it has not heard of."""
         gdb = self.begin("own_watches", options=SEEN)

@@ -1,5 +1,5 @@
 //! Watches that the stub has refused, of a debugger that would not show why: for every error of an insertion GDB
-//! before version 15 says that there may be too many watches. The debugger is told that they are set, and when it
+//! says that there may be too many watches. The debugger is told that they are set, and when it
 //! lets the program go on, the program stays where it is, and the reasons are said.
 #![forbid(unsafe_code)]
 

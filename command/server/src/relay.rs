@@ -4,7 +4,7 @@
 use super::client::{Client, Input};
 use super::common::Outcome;
 use super::non_stop::say_text;
-use super::packets::{ERROR_TEXTS, announces, error_for, is_output};
+use super::packets::{error_for, is_output};
 use super::requests::output;
 use super::soon::soon;
 use super::state::Server;
@@ -16,7 +16,7 @@ impl Server {
     /// Sends a packet to the stub in front and its replies to the debugger, to the last one. The
     /// program does not run meanwhile.
     pub async fn relay(&mut self, client: &mut Client, packet: &[u8]) -> Option<Outcome> {
-        let shows_errors = self.shows_errors();
+        let shows_refusals = self.shows_refusals();
         let Some(target) = self.targets.first_mut() else {
             let _ = client.send(b"E01").await;
             return None;
@@ -77,7 +77,7 @@ impl Server {
                         }
                         target.ahead.was_asked(packet, &reply);
                         // (A resume in non-stop mode is not answered by a stop.)
-                        let explains = shows_errors || target.non_stop;
+                        let explains = shows_refusals || target.non_stop;
                         if !explains && target.refused.takes(packet, &reply) {
                             let _ = client.send(b"OK").await;
                             return None;
@@ -121,11 +121,10 @@ impl Server {
         }
     }
 
-    /// Does the debugger show what an error says? (GDB before version 15 has not this feature.)
-    pub(super) fn shows_errors(&self) -> bool {
-        // Who has not said what it is shows what it likes.
-        let supported = self.supported.as_deref();
-        supported.is_none_or(|s| announces(s, ERROR_TEXTS))
+    /// May the debugger show why a watch is refused? Whoever has not said what it is shows what it likes. GDB does not:
+    /// since version 15 it shows what other errors say (`error-message`), but not those of insertions.
+    pub(super) fn shows_refusals(&self) -> bool {
+        self.supported.is_none()
     }
 
     /// The program may not go on while the debugger believes in a watch that there is not: says why, and gives a

@@ -39,6 +39,13 @@ pub fn default_is_stop(sig: i32) -> bool {
     matches!(sig, 20..=22) // SIGTSTP, SIGTTIN, SIGTTOU
 }
 
+/// A tracer hears of signals also where the program ignores them, and so does a debugger that wants to. Not of those that
+/// the kernel forces upon who ignores them, nor of a terminal's to background processes: before it sends these it asks
+/// whether they are ignored.
+fn is_heard(sig: i32) -> bool {
+    g().wants_stop(sig) && !matches!(sig, SIGILL | SIGFPE | SIGTTIN | SIGTTOU)
+}
+
 /// What the kernel is to have for `sig`, given what the program wants.
 fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
     if sig == SIGKILL || sig == SIGSTOP {
@@ -50,10 +57,9 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         SIGSYS => ulpf_on_sys as *const () as u64,
         PARK_SIGNAL => ulpf_on_park as *const () as u64,
         _ => match want.handler {
-            SIG_IGN => return Some(*want),
-            SIG_DFL if default_is_ignore(sig) || g().pass_signals.load(Relaxed) & bit(sig) != 0 => {
-                return Some(*want);
-            }
+            SIG_IGN if !is_heard(sig) => return Some(*want),
+            SIG_DFL if default_is_ignore(sig) && !is_heard(sig) => return Some(*want),
+            SIG_DFL if g().pass_signals.load(Relaxed) & bit(sig) != 0 => return Some(*want),
             _ => ulpf_on_signal as *const () as u64,
         },
     };
@@ -62,6 +68,11 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         _ => want.flags & SA_RESTART,
     };
     let restart = if sig == PARK_SIGNAL { 0 } else { restart };
+    // Children of a program that ignores SIGCHLD leave nothing to be waited for.
+    let alone = match (sig, want.handler) {
+        (SIGCHLD, SIG_IGN) => SA_NOCLDWAIT,
+        _ => 0,
+    };
     // The program's memory may fault once more while one fault is served.
     let nested = if matches!(sig, SIGSEGV | SIGBUS) {
         SA_NODEFER
@@ -75,6 +86,7 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
             | SA_RESTORER
             | restart
             | nested
+            | alone
             | (want.flags & (SA_NOCLDSTOP | SA_NOCLDWAIT)),
         restorer: ulpf_restorer as *const () as u64,
         // A guarded access is served under the program's own mask, so that the mask need not be
@@ -130,6 +142,29 @@ pub fn refresh_if_due(t: Current) {
             refresh();
         }
         REFRESHING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Before another program is executed: it inherits what this one ignores, but no handler.
+pub fn ignore_again(t: Current) {
+    for sig in 1..=64 {
+        let a = actions(t).get(sig);
+        if a.handler == SIG_IGN && !matches!(sig, SIGSEGV | SIGBUS | SIGTRAP | SIGSYS | PARK_SIGNAL)
+        {
+            let _ = raw_sigaction(sig, &a);
+        }
+    }
+}
+
+/// The other program was not executed.
+pub fn hear_again(t: Current) {
+    for sig in 1..=64 {
+        let want = actions(t).get(sig);
+        if want.handler == SIG_IGN
+            && let Some(a) = kernel_action(sig, &want)
+        {
+            let _ = raw_sigaction(sig, &a);
+        }
     }
 }
 

@@ -12,6 +12,8 @@ pub const SIGSEGV: i32 = k::SIGSEGV as i32;
 pub const SIGSYS: i32 = k::SIGSYS as i32;
 pub const SIGCHLD: i32 = k::SIGCHLD as i32;
 pub const SIGCONT: i32 = k::SIGCONT as i32;
+pub const SIGTTIN: i32 = k::SIGTTIN as i32;
+pub const SIGTTOU: i32 = k::SIGTTOU as i32;
 pub const SIGSTOP: i32 = k::SIGSTOP as i32;
 pub const SIGKILL: i32 = k::SIGKILL as i32;
 

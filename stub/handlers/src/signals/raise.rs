@@ -1,10 +1,12 @@
 //! A signal is due on a thread: the library by which the program watches itself, the debugger, or the program.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 
 use super::delivery::deliver;
+use super::kernel;
 use super::masks::close;
-use super::numbers::{SIGSEGV, SIGTRAP};
+use super::numbers::{SIG_DFL, SIG_IGN, SIGSEGV, SIGTRAP};
 use crate::global::g;
 use crate::library::{self, Whose};
 use crate::patches;
@@ -74,6 +76,15 @@ pub fn raise(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     } else if within_step {
         park::set_tf(uc, true);
     }
+}
+
+/// Something has arrived while our own code ran, and the program has no handler for any of it.
+pub fn none_is_handled(t: Current) -> bool {
+    let i = t.own();
+    let n = i.deferred_len.get().min(DEFERRED);
+    let of = |info: &Cell<SigInfo>| kernel::actions(t).get(info.get().signo).handler;
+    let mut arrived = i.deferred.iter().take(n);
+    n > 0 && arrived.all(|info| matches!(of(info), SIG_DFL | SIG_IGN))
 }
 
 /// Delivers what arrived while our own code ran.

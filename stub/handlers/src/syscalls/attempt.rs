@@ -12,7 +12,7 @@ use crate::runtime::asm::ulpf_blocking;
 use crate::runtime::frame::UContext;
 use crate::runtime::park::{enter_syscall, leave_syscall};
 use crate::runtime::thread::Current;
-use crate::signals::numbers;
+use crate::signals::{numbers, raise};
 
 pub fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
     if syscalls::row(nr).is_some_and(|row| row.blocks == Blocks::Never) {
@@ -66,5 +66,28 @@ pub fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         return ABANDONED;
     }
     uc.gprs.rip = at.wrapping_add(2);
+    if (result == EINTR || result == RESTART)
+        && raise::none_is_handled(t)
+        && !t.leaving.load(Relaxed)
+    {
+        return end_without_handler(t, uc);
+    }
     result
+}
+
+/// The call was ended by signals for which the program has no handler: the debugger hears of them, and unless they end the
+/// program the kernel would let the call go on.
+#[inline(never)]
+fn end_without_handler(t: Current, uc: &mut UContext) -> i64 {
+    let place = |uc: &UContext| (uc.gprs.rip, uc.gprs.rsp, uc.gprs.rax);
+    let rax = uc.gprs.rax;
+    uc.gprs.rax = EINTR as u64;
+    let shown = place(uc);
+    raise::deliver_deferred(t, uc);
+    if place(uc) != shown {
+        return ABANDONED; // the debugger has sent it elsewhere, or a handler with another signal
+    }
+    uc.gprs.rax = rax;
+    t.kicked.store(true, SeqCst);
+    RESTART
 }

@@ -15,6 +15,7 @@ use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::park::{self, park, request};
 use crate::runtime::thread::{Current, State};
+use crate::signals::kernel;
 use crate::signals::masks;
 use crate::signals::waiting;
 
@@ -68,12 +69,14 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         }
     }
     waiting::hand_over(t);
+    kernel::ignore_again(t);
     let call = [nr, args[0], args[1], args[2], args[3], args[4], args[5]];
     // The new program inherits the mask. A signal that comes after it is set, but before the call, makes
     // this one fail (RESTART), is delivered, and the call is made again.
     // SAFETY: the program's own call.
     let r = unsafe { ulpf_blocking(&call, &mask) };
     masks::only_ours();
+    kernel::hear_again(t);
     if !followed {
         t.set_state(State::Running);
         if debug_registers::active() {
