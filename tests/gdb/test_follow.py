@@ -247,5 +247,6 @@ class Fork(Case):
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         rsp("qSupported:multiprocess+")
+        rsp("QPassSignals:14")  # SIGCHLD, as the protocol numbers it
         self.assertRegex(rsp("vCont;c"), rb"W00")
         self.assertIn(self.OUTPUT, server.stdout())

@@ -181,6 +181,7 @@ class VforkChild(Case):
         rsp = Rsp(server.target)
         self.addCleanup(rsp.close)
         rsp("qSupported:multiprocess+")
+        rsp("QPassSignals:14")  # SIGCHLD, as the protocol numbers it
         self.assertRegex(rsp("vCont;c"), rb"W00")
         self.assertIn("launch: vfork, status 0, in child 3", server.stdout())
 
