@@ -1,10 +1,11 @@
 """Non-stop mode: one thread stops, the others go on, and watches stay exact."""
 
 import re
+import subprocess
 import time
 
 from lib.cases import SEEN, Case
-from lib.env import PATIENCE, ulpf_only
+from lib.env import PATIENCE, example, ulpf_only
 from lib.rsp import wait_until
 
 # The program's threads, as gdb numbers them: main, two that count, one that stores.
@@ -252,6 +253,28 @@ class NonStopTarget(NonStopCase):
                 gdb("set var leave[1] = 1")
             self.assertSays(gdb("continue"), r"Hardware watchpoint 2: stored")
         self.finish(gdb)
+
+
+class Attached(NonStopCase):
+    def test_gdb_hears_of_one_thread_that_is_stopped(self):
+        """GDB 13 ends with an internal error when it connects and hears of several."""
+        for settings in ["set non-stop on"], NonStopTarget.SETTINGS:
+            with self.subTest(settings):
+                program = subprocess.Popen([example("spin")], stdout=subprocess.PIPE)
+                self.addCleanup(program.stdout.close)
+                self.addCleanup(program.wait)
+                self.addCleanup(program.kill)
+                program.stdout.readline()
+                server = self.serve(options=("--attach", str(program.pid)), wait=True)
+                gdb = self.gdb()
+                for setting in settings:
+                    gdb(setting)
+                gdb(f"file {example('spin')}")
+                self.assertSays(gdb(f"target remote {server.target}"), r"Remote debugging using")
+                self.assertEqual(len(self.state(gdb)), 2)
+                gdb("tbreak turn")
+                self.later(gdb, "continue&", r"Temporary breakpoint 1, turn")
+                gdb("kill")
 
 
 class NothingResumed(NonStopCase):

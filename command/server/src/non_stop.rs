@@ -58,6 +58,7 @@ impl Server {
         let on = packet.ends_with(b"1");
         self.stops = Stops {
             on,
+            connects: on,
             ..Stops::default()
         };
         self.sticky.insert(b"QNonStop".into(), packet.into());
@@ -150,7 +151,9 @@ impl Server {
         }
     }
 
-    /// `?`: every thread that is stopped is told of anew, the first one in the answer.
+    /// `?`: threads that are stopped are told of anew, the first one in the answer. For a debugger that connects, one of
+    /// those that were just stopped (by `--attach`, or when the last debugger went) stays, as with gdbserver, and the
+    /// others run: GDB 13 ends with an internal error when it connects and hears of several.
     async fn all_stops(&mut self, client: &mut Client) -> Vec<u8> {
         if self.targets.is_empty() && self.stops.queue.is_empty() {
             return b"OK".into();
@@ -159,10 +162,18 @@ impl Server {
         let threadless = |stop: &(i32, Vec<u8>)| thread_in(&stop.1).is_none();
         self.stops.queue.retain(threadless);
         self.stops.sent = false;
+        let connects = std::mem::take(&mut self.stops.connects);
         let numbers: Vec<i32> = self.targets.iter().map(|t| t.number).collect();
         for number in numbers {
-            for stop in self.stops_of(client, number).await {
-                self.stops.push(number, stop);
+            let mut stays = true;
+            let mut stops = self.stops_of(client, number).await;
+            stops.sort_by_key(|stop| stop.starts_with(b"T00"));
+            for stop in stops {
+                let goes = connects && !std::mem::take(&mut stays);
+                match thread_in(&stop).filter(|_| goes && stop.starts_with(b"T00")) {
+                    Some(thread) => self.let_thread_go(number, &thread.to_vec()).await,
+                    None => self.stops.push(number, stop),
+                }
             }
         }
         self.first_of_queue().unwrap_or_else(|| b"OK".into())

@@ -10,6 +10,8 @@ const MOST: usize = 1 << 17;
 #[derive(Default)]
 pub struct Stops {
     pub on: bool,
+    /// The debugger has not asked yet which threads are stopped.
+    pub connects: bool,
     /// Processes, and what there is to say.
     pub queue: VecDeque<(i32, Vec<u8>)>,
     /// The first one has been sent.
