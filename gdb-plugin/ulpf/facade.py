@@ -6,6 +6,7 @@ GDB this module can be imported, too: then only what needs no debugger works, wh
 """
 
 import contextlib
+import os
 import re
 
 from . import foreign
@@ -109,6 +110,33 @@ def evaluate(expression, what=None):
                         "points somewhere") from None
     except gdb.error as e:
         raise UlpfError(f"cannot watch {what}", error_text(e), _advice(str(e))) from None
+
+
+def is_variable(name):
+    """Does the name mean a variable here?"""
+    try:
+        symbol = gdb.lookup_symbol(name)[0]
+    except gdb.error:  # no frame, so no locals
+        symbol = gdb.lookup_global_symbol(name) or gdb.lookup_static_symbol(name)
+    return symbol is not None and (symbol.is_variable or symbol.is_argument)
+
+
+def variable_of(object, name):
+    """A pointer to the variable of that name in an executable or library, which may be named by the beginning of its
+    file's name; None if there is none."""
+    for file in gdb.objfiles():
+        base = os.path.basename(file.filename or "")
+        if base != object and file.filename != object and not base.startswith((object + ".", object + "-")):
+            continue
+        symbol = file.lookup_global_symbol(name) or file.lookup_static_symbol(name)
+        if symbol is not None and symbol.is_variable:
+            return symbol.value().address
+    return None
+
+
+def keep(name, value):
+    """A convenience variable."""
+    gdb.set_convenience_variable(name, value)
 
 
 def _advice(text):
@@ -275,6 +303,23 @@ def members(type):
     for f in type.fields():
         if hasattr(f, "bitpos"):
             yield (None if f.is_base_class else f.name), f.bitpos, f.bitsize, f.type
+
+
+def parts(type):
+    """(name, bit offset, bits or 0, type, whether it is a base) of a structure's data members; bases have the names of
+    their classes, anonymous structures none."""
+    for f in type.fields():
+        if hasattr(f, "bitpos"):
+            yield f.name, f.bitpos, f.bitsize, f.type, f.is_base_class
+
+
+def template_argument(type, number):
+    """A type that a class is a template of, or None."""
+    try:
+        found = type.template_argument(number)
+    except (gdb.error, RuntimeError):
+        return None
+    return found if isinstance(found, gdb.Type) else None
 
 
 def lookup_type(name):

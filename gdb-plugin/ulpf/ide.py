@@ -57,7 +57,7 @@ def info(expression=None, address=None, bytes=None):
         length = 1 if bytes is None else int(bytes)
         _readable(address, length)
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
-    if expression == "heap" or expression.startswith("blocks "):
+    if places.is_heap(expression) or expression.startswith("blocks "):
         return {"id": f"e:{expression}", "name": expression, "persist": True}
     found = places.find(expression)
     if bytes:

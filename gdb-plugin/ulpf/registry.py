@@ -306,7 +306,7 @@ class Watches:
         old, watch.spec = watch.spec, spec
         try:
             words, by_server = _filter(watch)
-            answers = wire.many(f"filter {p.id}{_of_place(p)} {words}" for p in watch.places if p.id is not None)
+            answers = wire.many(f"filter {p.id}{_of_place(p, spec.kind)} {words}" for p in watch.places if p.id is not None)
             for answer in answers:
                 if isinstance(answer, replies.Refused):
                     raise answer.error()
@@ -366,7 +366,7 @@ def _locate(watch, found=None):
     """Finds the places of a watch, if they are not known already."""
     if found:
         watch.places = found
-    elif watch.spec.expression == "heap":
+    elif places.is_heap(watch.spec.expression):
         watch.heap, watch.places = True, [places.Place("heap", 0, 0)]
         return
     elif watch.spec.expression.startswith("blocks "):
@@ -392,7 +392,7 @@ def _commands(watch, wanted):
     watch.words = words
     if watch.heap:
         return [f"watch heap {tail} {words}"], by_server
-    return [f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in wanted], by_server
+    return [f"watch {p.address:#x} {p.length} {tail}{_of_place(p, spec.kind)} {words}" for p in wanted], by_server
 
 
 def _filter(watch):
@@ -409,10 +409,10 @@ def _filter(watch):
     return " ".join(words), False
 
 
-def _of_place(place):
+def _of_place(place, kind):
     words = ""
     if place.mask:
-        words += f" if x {bytecode.bits_changed(place.mask).hex()}"
+        words += f" if x {bytecode.bits_changed(place.mask, kind).hex()}"
     if place.unit and place.unit != place.length:
         words += f" unit {place.unit}"
     return words

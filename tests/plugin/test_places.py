@@ -40,12 +40,9 @@ class Many(PluginCase):
 
     def test_containers(self):
         gdb = self.begin("cpp_map", done=False)
-        gdb("python import glob, sys; sys.path[:0] = glob.glob('/usr/share/gcc/python') + glob.glob('/usr/share/gcc-*/python')")
-        gdb("python from libstdcxx.v6 import register_libstdcxx_printers; register_libstdcxx_printers(None)")
-        if "libstdc++" not in gdb("info pretty-printer"):
-            self.skipTest("the pretty-printers of libstdc++ are not installed")
+        # (No pretty-printer is asked.)
         said = gdb("ulpf watch cells[*]", 60)
-        self.assertSays(said, r"Ulpf watch 1: cells\[\*\] \(400 places, 3200 bytes\)")
+        self.assertSays(said, r"Ulpf watch 1: cells\[\*\] \(3200 bytes\)")
         self.assertSays(gdb("ulpf watch table[*]"), r"^cannot watch table\[\*\]: it has no elements now; ")
         self.assertSays(gdb("ulpf watch lock[*]"), r"^cannot watch lock\[\*\]: .*no pretty-printer")
 

@@ -22,7 +22,8 @@ pub struct Life {
     /// All watches, in the order given.
     pub watches: Vec<Watch>,
     pub formatter: Formatter,
-    pub by_id: HashMap<u32, usize>,
+    /// By the stub's number: the watch, and which of its places.
+    pub by_id: HashMap<u32, (usize, usize)>,
     pub lost: u64,
     /// The user knows that its rings hold what no writer of ours has written.
     pub damaged: bool,
@@ -59,8 +60,10 @@ impl Life {
     }
 
     pub fn know(&mut self, number: usize) {
-        if let Armed::Yes(id) = self.watches[number].armed {
-            self.by_id.entry(id).or_insert(number);
+        if let Armed::Yes(ids) = &self.watches[number].armed {
+            for (place, id) in ids.iter().enumerate() {
+                self.by_id.entry(*id).or_insert((number, place));
+            }
         }
     }
 

@@ -271,7 +271,7 @@ impl Log {
         }
         let life = &mut self.lives[life];
         // Watches of somebody else (a debugger) share the ring.
-        let Some(&number) = life.by_id.get(&hit.watch) else {
+        let Some(&(number, place)) = life.by_id.get(&hit.watch) else {
             return;
         };
         if life.program.module_at(hit.pc).is_none()
@@ -283,7 +283,7 @@ impl Log {
         }
         let when = When::Since(self.clock.nanos(hit.time));
         let pid = self.plan.follow.then_some(life.pid);
-        if let Some(watched) = &life.watches[number].watched {
+        if let Some(watched) = life.watches[number].watched.get(place) {
             let record = Record {
                 hit,
                 pid,

@@ -22,7 +22,7 @@ WATCHES (SPEC)
 
 WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
   total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
-                          $tid $pid $addr $len $hits $pc $reads $writes, registers ($rax)
+                          $tid $pid $addr $len $hits $pc $kind $reads $writes, registers ($rax)
   total changed           only accesses that leave another value
   total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
   total outside libfoo    by any other

@@ -90,9 +90,10 @@ impl Output {
         }
         for (i, watch) in watches.iter().enumerate() {
             let spec = &watch.spec;
-            match (&watch.armed, &watch.watched) {
-                (Armed::Yes(_), Some(w)) => {
-                    if json {
+            match &watch.armed {
+                Armed::Yes(_) => {
+                    let places = watch.watched.iter().filter(|_| json);
+                    for w in places {
                         let watch = Watching {
                             r#type: "watch",
                             watch: i + 1,
@@ -104,17 +105,18 @@ impl Output {
                         };
                         json::append(&mut text, &watch);
                     }
-                    if let Some(note) = &w.note {
+                    let note = watch.watched.iter().find_map(|w| w.note.as_ref());
+                    if let Some(note) = note {
                         say!("{note}");
                     }
                 }
-                (Armed::Pending(problem), _) => {
+                Armed::Pending(problem) => {
                     say!(
                         "`{spec}` waits: {}; it will be watched as soon as the program loads that",
                         problem.why
                     );
                 }
-                (Armed::No(problem), _) => {
+                Armed::No(problem) => {
                     say!("{problem}");
                     if json && options.keep_going {
                         let refused = Refused {
@@ -128,7 +130,7 @@ impl Output {
                         json::append(&mut text, &refused);
                     }
                 }
-                (Armed::Yes(_), None) | (Armed::Off, _) => {}
+                Armed::Off => {}
             }
         }
         self.write(&mut text);

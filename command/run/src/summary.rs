@@ -24,8 +24,11 @@ const MANY_FAULTS: u64 = 10_000;
 pub struct Row {
     pub number: usize,
     pub name: String,
+    /// Of the first of its places.
     pub addr: u64,
+    /// Of all of them together.
     pub len: u64,
+    pub places: usize,
     pub kind: &'static str,
     pub hits: u64,
     pub silent: u64,
@@ -69,13 +72,13 @@ impl Summary {
                 name: watch.spec.text.clone(),
                 ..Row::default()
             };
-            if let Some(watched) = &watch.watched {
-                (row.addr, row.len) = (watched.addr, watched.len);
+            if let Some(first) = watch.watched.first() {
+                (row.addr, row.len, row.places) = (first.addr, watch.len(), watch.watched.len());
             }
             row.kind = watch.spec.kind.word();
             let ids = watch.past.iter().chain(match &watch.armed {
-                Armed::Yes(id) => Some(id),
-                _ => None,
+                Armed::Yes(ids) => &ids[..],
+                _ => &[],
             });
             for id in ids {
                 let counters = shared.counters(*id);
@@ -199,7 +202,10 @@ impl Summary {
                     } else {
                         r.len.to_string()
                     },
-                    Text(&r.name)
+                    match r.places {
+                        0 | 1 => Text(&r.name).to_string(),
+                        n => format!("{} ({n} places)", Text(&r.name)),
+                    }
                 );
             }
         }
@@ -257,6 +263,7 @@ impl Summary {
             kind: r.kind,
             addr: Address(r.addr),
             len: r.len,
+            places: (r.places > 1).then_some(r.places),
             hits: r.hits,
             silent: r.silent,
             filtered: r.filtered,
@@ -307,6 +314,9 @@ struct WatchJson {
     kind: &'static str,
     addr: Address,
     len: u64,
+    /// Where there are several: `addr` is that of the first, `len` that of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    places: Option<usize>,
     hits: u64,
     silent: u64,
     filtered: u64,

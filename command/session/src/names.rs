@@ -100,7 +100,8 @@ impl Names {
         let typed = spec.and_then(|s| {
             let spec = Spec::parse(s).ok()?;
             let found = self.program.resolve(&spec, &self.memory).ok()?;
-            (found.heap || (found.addr, found.len) == (addr, len)).then_some(found)
+            let same = |w: &Watched| w.heap || (w.addr, w.len) == (addr, len);
+            found.into_iter().find(same)
         });
         let found = typed
             .or_else(|| self.variable(addr, len))
@@ -130,7 +131,7 @@ impl Names {
         };
         let whole = Spec::parse(&name)
             .ok()
-            .and_then(|spec| self.program.resolve(&spec, &self.memory).ok())
+            .and_then(|spec| self.program.resolve(&spec, &self.memory).ok()?.pop())
             .filter(|w| w.addr == at.wrapping_add(module.bias));
         let from = addr.wrapping_sub(at.wrapping_add(module.bias));
         match whole {

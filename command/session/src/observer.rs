@@ -281,7 +281,8 @@ impl Observer {
                 id: Some(id),
                 number: entry.map(|e| e.number),
                 name: match spec {
-                    Some(spec) if !heap => spec.into(),
+                    // (Of several places each is called by its own name.)
+                    Some(spec) if !heap && entry.is_none_or(|e| e.ids.len() <= 1) => spec.into(),
                     _ => named.name.as_str().into(),
                 },
                 addr,

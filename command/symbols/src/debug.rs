@@ -6,6 +6,7 @@ use crate::image::Image;
 use crate::index::Index;
 use crate::meter::{Slice, Work};
 use crate::source::{DEBUG_ROOT, Source, build_id_path, installed_name};
+use crate::split::Split;
 use gimli::{Reader, Section};
 use object::Object;
 use std::cell::OnceCell;
@@ -32,6 +33,7 @@ pub struct DebugInfo {
     pub size: u64,
     pub lines: Option<addr2line::Context<Slice>>,
     pub index: OnceCell<Index>,
+    pub split: Split,
 }
 
 impl Debug {
@@ -146,13 +148,13 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
     // What several packages' debug files share was moved to a supplementary file by dwz.
     if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-        let beside = path
-            .parent()
-            .and_then(|dir| installed_name(&dir.join(name)));
-        for file in beside.into_iter().chain(build_id_path(id)) {
-            let Ok(file) = source.open_installed(&file) else {
-                continue;
-            };
+        let beside = path.parent().map(|dir| dir.join(name));
+        let installed = beside.iter().filter_map(|file| installed_name(file));
+        let installed = installed.chain(build_id_path(id));
+        // By the name that it is given, with the rights of whoever gives it; or where such files are installed.
+        let opened = beside.iter().map(|file| source.open(file));
+        let opened = opened.chain(installed.map(|file| source.open_installed(&file)));
+        for file in opened.flatten() {
             let sup = parse_elf(Image::of_file(file)).ok();
             if let Some(sup) = sup.filter(|s| s.build_id().ok().flatten() == Some(id)) {
                 let _ = dwarf.load_sup(|id| load(&sup, id));
@@ -179,12 +181,13 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
         size,
         lines,
         index: OnceCell::new(),
+        split: Split::of(source, path),
     })
 }
 
 /// Readers go through all attributes of an entry, also through those that take no bytes: so few bytes could
 /// stand for endless work. Every table of abbreviations that a unit names is looked at.
-fn attributes_are_few(dwarf: &Dwarf) -> bool {
+pub fn attributes_are_few(dwarf: &Dwarf) -> bool {
     let all = [Some(dwarf), dwarf.sup()];
     all.into_iter().flatten().all(|dwarf| {
         let mut tables = HashSet::new();

@@ -6,13 +6,17 @@
 use crate::dwarf::{Die, Dwarf, Entry, attr_str};
 use crate::meter::{self, Slice, Work};
 use crate::place::{Found, Place, place_of};
+use crate::split::Split;
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub struct Index {
-    /// Units of the file itself, then those of its supplementary file.
+    /// Units of the file itself, those of its supplementary file, then those of each file of split units.
     pub units: Vec<Unit>,
+    /// Files of split units.
+    split: Vec<Arc<Dwarf>>,
     /// Type units by signature.
     signatures: HashMap<u64, (u32, UnitOffset)>,
     /// Scopes around variables; one comes before those within it.
@@ -23,13 +27,22 @@ pub struct Index {
     locals: HashMap<&'static str, Local>,
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
-    /// Units whose contents are in `.dwo` files that are not read.
-    pub split_units: usize,
+    /// Units whose contents are in `.dwo` files that are not there.
+    pub missing_units: usize,
 }
 
 pub struct Unit {
     pub unit: gimli::Unit<Slice>,
-    pub supplementary: bool,
+    file: File,
+}
+
+/// Which file has a unit, in the order of [`Index::units`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum File {
+    Own,
+    Supplementary,
+    /// By its number in [`Index::split`].
+    Split(u32),
 }
 
 /// A namespace, class or function. Paths are put together when they are asked for: those of nested scopes repeat
@@ -81,9 +94,10 @@ struct Finds {
 }
 
 impl Index {
-    pub fn build(dwarf: &Dwarf) -> Index {
+    pub fn build(dwarf: &Dwarf, split: &Split) -> Index {
         let mut index = Index {
             units: Vec::new(),
+            split: Vec::new(),
             signatures: HashMap::new(),
             scopes: Vec::new(),
             variables: Vec::new(),
@@ -91,12 +105,13 @@ impl Index {
             by_address: OnceCell::new(),
             locals: HashMap::new(),
             complete: HashMap::new(),
-            split_units: 0,
+            missing_units: 0,
         };
-        index.add_units(dwarf, false);
+        index.add_units(dwarf, File::Own, None);
         if let Some(sup) = dwarf.sup() {
-            index.add_units(sup, true);
+            index.add_units(sup, File::Supplementary, None);
         }
+        index.add_split(dwarf, split);
         let mut finds = Finds::default();
         for unit in 0..index.units.len() {
             // A broken unit ends its own walk; the others still count.
@@ -121,7 +136,33 @@ impl Index {
         index
     }
 
-    fn add_units(&mut self, dwarf: &Dwarf, supplementary: bool) {
+    /// What the skeleton units stand for.
+    fn add_split(&mut self, dwarf: &Dwarf, split: &Split) {
+        let skeletons: Vec<usize> = (0..self.units.len())
+            .filter(|n| self.units[*n].unit.dwo_id.is_some())
+            .collect();
+        for number in &skeletons {
+            let found = split.of_unit(dwarf, &self.units[*number].unit);
+            match found {
+                Some(found) => self.add_file(found, Some(*number)),
+                None => self.missing_units += 1,
+            }
+        }
+        if !skeletons.is_empty() {
+            for types in split.types(dwarf) {
+                self.add_file(types, None);
+            }
+        }
+    }
+
+    fn add_file(&mut self, dwarf: Arc<Dwarf>, skeleton: Option<usize>) {
+        let file = File::Split(self.split.len() as u32);
+        self.add_units(&dwarf, file, skeleton);
+        self.split.push(dwarf);
+    }
+
+    /// `skeleton` has what split units leave in the program: where their addresses are.
+    fn add_units(&mut self, dwarf: &Dwarf, file: File, skeleton: Option<usize>) {
         let mut headers = Vec::new();
         let mut units = dwarf.units();
         while let Ok(Some(header)) = units.next() {
@@ -145,14 +186,13 @@ impl Index {
                 self.signatures
                     .insert(type_signature.0, (number, type_offset));
             }
-            if let Ok(unit) = dwarf.unit(header) {
-                if unit.dwo_id.is_some() {
-                    self.split_units += 1;
+            if let Ok(mut unit) = dwarf.unit(header) {
+                if let Some(skeleton) = skeleton.map(|n| &self.units[n].unit) {
+                    unit.copy_relocated_attributes(skeleton);
+                    // Its source files are in the table of the program.
+                    unit.line_program.clone_from(&skeleton.line_program);
                 }
-                self.units.push(Unit {
-                    unit,
-                    supplementary,
-                });
+                self.units.push(Unit { unit, file });
             }
         }
     }
@@ -196,7 +236,8 @@ impl Index {
                 offset: entry.offset(),
             };
             match entry.tag() {
-                dw::DW_TAG_namespace => {
+                // (A Fortran module.)
+                dw::DW_TAG_namespace | dw::DW_TAG_module => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name)
                         .unwrap_or("(anonymous namespace)");
                     enter(name, within);
@@ -312,10 +353,11 @@ impl Index {
         None
     }
 
-    /// The file that holds a unit: the object's own, or the supplementary one.
-    pub fn dwarf_of<'d>(&self, dwarf: &'d Dwarf, unit: u32) -> &'d Dwarf {
-        match (self.units[unit as usize].supplementary, dwarf.sup()) {
-            (true, Some(sup)) => sup,
+    /// The file that holds a unit.
+    pub fn dwarf_of<'d>(&'d self, dwarf: &'d Dwarf, unit: u32) -> &'d Dwarf {
+        match (self.units[unit as usize].file, dwarf.sup()) {
+            (File::Supplementary, Some(sup)) => sup,
+            (File::Split(n), _) => &self.split[n as usize],
             _ => dwarf,
         }
     }
@@ -325,9 +367,9 @@ impl Index {
         match value {
             AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
             AttributeValue::DebugInfoRef(offset) => {
-                self.at_offset(offset, self.units[unit as usize].supplementary)
+                self.at_offset(offset, self.units[unit as usize].file)
             }
-            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, true),
+            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, File::Supplementary),
             AttributeValue::DebugTypesRef(signature) => {
                 self.signatures.get(&signature.0).map(|(unit, offset)| Die {
                     unit: *unit,
@@ -338,18 +380,18 @@ impl Index {
         }
     }
 
-    fn at_offset(&self, offset: gimli::DebugInfoOffset, supplementary: bool) -> Option<Die> {
-        // Units lie in order within each file: its own .debug_info, its .debug_types, supplementary.
+    fn at_offset(&self, offset: gimli::DebugInfoOffset, file: File) -> Option<Die> {
+        // Units lie in order within each file: its .debug_info, its .debug_types.
         let key = |u: &Unit| match u.unit.header.offset() {
-            UnitSectionOffset::DebugInfoOffset(start) => (u.supplementary, false, start.0),
-            UnitSectionOffset::DebugTypesOffset(start) => (u.supplementary, true, start.0),
+            UnitSectionOffset::DebugInfoOffset(start) => (u.file, false, start.0),
+            UnitSectionOffset::DebugTypesOffset(start) => (u.file, true, start.0),
         };
         let number = self
             .units
-            .partition_point(|u| key(u) <= (supplementary, false, offset.0))
+            .partition_point(|u| key(u) <= (file, false, offset.0))
             .checked_sub(1)?;
         let unit = &self.units[number];
-        if key(unit).0 != supplementary || key(unit).1 {
+        if key(unit).0 != file || key(unit).1 {
             return None;
         }
         Some(Die {
@@ -429,8 +471,12 @@ impl Index {
 
     /// Files that a variable belongs to: where it is declared, and its unit's main file.
     pub fn source_files(&self, dwarf: &Dwarf, variable: &Variable) -> Vec<String> {
-        let unit = &self.units[variable.die.unit as usize].unit;
-        let home = self.dwarf_of(dwarf, variable.die.unit);
+        let number = variable.die.unit;
+        let unit = &self.units[number as usize].unit;
+        let home = match self.units[number as usize].file {
+            File::Split(_) => dwarf,
+            _ => self.dwarf_of(dwarf, number),
+        };
         let mut files = Vec::new();
         if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file)
             && let Some(file) = program.header().file(number)

@@ -22,10 +22,13 @@ pub fn describe(
         if offset == 0 && len == ty.size && slice.is_none() && named {
             break;
         }
-        let first_index = slice.take().unwrap_or(0);
+        let first_index = slice.take();
         named = true;
         let inner = match &ty.shape {
-            Shape::Array { element, .. } if element.size > 0 => {
+            Shape::Array {
+                element, bounds, ..
+            } if element.size > 0 => {
+                let first_index = first_index.unwrap_or(bounds.first);
                 let size = element.size;
                 let last = offset.saturating_add(len.max(1) - 1);
                 let (from, to) = (offset / size, last / size);
@@ -41,11 +44,11 @@ pub fn describe(
                         bits: None,
                     };
                 }
-                let _ = write!(out, "[{}]", from as i64 + first_index);
+                *out = bounds.indexed(out, from as i64 + first_index);
                 offset %= size;
                 element.clone()
             }
-            Shape::Struct { members } => {
+            Shape::Struct { members, .. } => {
                 let fits = |m: &&crate::types::Member| {
                     let bytes = m.bits.map_or(m.ty.size, |b| b.bytes());
                     let end = m.offset.saturating_add(bytes);
@@ -207,7 +210,7 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
             all.render(bytes, bytes.len() as u64, out);
             Ok(())
         }
-        (Shape::Struct { members }, _) => {
+        (Shape::Struct { members, .. }, _) => {
             // One member that fills the whole (newtypes, Cell, Atomic, std::atomic) is shown as such.
             match members
                 .iter()
@@ -294,6 +297,7 @@ mod tests {
             shape: Shape::Array {
                 element,
                 count: Some(count),
+                bounds: Default::default(),
             },
         })
     }
@@ -341,6 +345,7 @@ mod tests {
             size: 12,
             shape: Shape::Struct {
                 members: members.into(),
+                class: Default::default(),
             },
         });
         assert_eq!(show(&s, 0, &1i32.to_le_bytes()), "v.x=1");
@@ -353,6 +358,7 @@ mod tests {
             size: 4,
             shape: Shape::Struct {
                 members: [member("v", 0, &i, None)].into(),
+                class: Default::default(),
             },
         });
         assert_eq!(show(&newtype, 0, &4i32.to_le_bytes()), "v=4");

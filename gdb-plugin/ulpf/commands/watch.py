@@ -22,7 +22,7 @@ EXPR is an expression of the program's language, or one of these:
 
 Kind: w (writes, the default), r (reads), rw (both).
 COND is evaluated by the program's own threads, without a stop. It may name globals, members, registers and
-$old $new (values) $addr $len $tid $kind $hits of the hit. A local in it means the one of this frame.
+$old $new (values) $addr $len $tid $pid $kind $reads $writes $hits $pc of the hit. A local in it means the one of this frame.
 Clauses:
   thread N              only hits of this thread (GDB's number)
   from F, outside F     only from code of a function or library, or only from elsewhere

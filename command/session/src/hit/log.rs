@@ -176,7 +176,7 @@ const CACHE_LIMIT: usize = 1 << 16;
 pub struct Formatter {
     look: Look,
     /// By watch, offset in it, length.
-    names: HashMap<(usize, u64, u32), Rc<Named>>,
+    names: HashMap<(u32, u64, u32), Rc<Named>>,
     places: HashMap<u64, Rc<Place>>,
     old: String,
     new: String,
@@ -329,7 +329,7 @@ impl Formatter {
             Rc::new(Named { text, shown, part })
         };
         self.names
-            .entry((record.number, offset, len))
+            .entry((record.hit.watch, offset, len))
             .or_insert_with(new)
             .clone()
     }

@@ -346,11 +346,13 @@ fn sized(ty: Rc<Type>, size: u64) -> Rc<Type> {
         Shape::Array {
             element,
             count: None | Some(0),
+            bounds,
         } if element.size > 0 && size >= element.size => {
             let count = size / element.size;
             let shape = Shape::Array {
                 element: element.clone(),
                 count: Some(count),
+                bounds: *bounds,
             };
             Rc::new(Type {
                 name: format!("{} [{count}]", element.name),

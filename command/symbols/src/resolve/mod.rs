@@ -1,5 +1,6 @@
 //! From a [`Spec`] to the bytes to watch.
 
+mod elements;
 mod explain;
 mod find;
 mod walk;
@@ -103,6 +104,7 @@ fn with_path(name: &str, path: &str) -> String {
 }
 
 /// An object in memory while an expression is walked.
+#[derive(Clone)]
 struct Lvalue {
     addr: u64,
     ty: Option<Rc<Type>>,
@@ -121,86 +123,47 @@ struct Lvalue {
 }
 
 impl Program {
-    /// Finds the bytes that `spec` means, now.
-    pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Watched, Problem> {
+    /// Finds the bytes that `spec` means, now: one place, or one in each element of a range that stands before
+    /// the end of the expression. There is at least one.
+    pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
         let resolver = Resolver {
             program: self,
             spec,
             memory,
         };
-        let value = match &spec.expr {
-            Expr::Heap => return resolver.heap(),
+        let values = match &spec.expr {
+            Expr::Heap => return Ok(vec![resolver.heap()?]),
             Expr::Malformed(problem) => return Err(problem.clone()),
             // A variable of that name comes first.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
                 match resolver.eval(&spec.expr) {
-                    Err(_) => return resolver.heap(),
-                    found => found,
+                    Err(_) => return Ok(vec![resolver.heap()?]),
+                    Ok(found) => found,
                 }
             }
-            expr => resolver.eval(expr),
+            expr => resolver.eval(expr)?,
         };
-        let mut value = value?;
-        // A C++ reference stands for what it refers to.
-        if matches!(
-            value.ty.as_deref(),
-            Some(Type {
-                shape: Shape::Pointer {
-                    reference: true,
-                    ..
-                },
-                ..
-            })
-        ) {
-            let name = value.name.clone();
-            value = Lvalue {
-                name,
-                ..resolver.deref(value)?
+        let mut found: Vec<Watched> = Vec::with_capacity(values.len());
+        for value in values {
+            let (watched, module) = resolver.watched(value)?;
+            // The elements of a range are alike, and so are their filters.
+            let alike = |before: &&Watched| {
+                let same = match (&before.ty, &watched.ty) {
+                    (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                same && (before.len, before.bits) == (watched.len, watched.bits)
             };
+            let watched = match found.last().filter(alike) {
+                Some(before) => Watched {
+                    filter: before.filter.clone(),
+                    ..watched
+                },
+                None => resolver.filtered(watched, module)?,
+            };
+            found.push(watched);
         }
-        let size = match &value.ty {
-            Some(ty) if value.bits.is_none() => {
-                ty.size.max(if ty.size == 0 { value.size } else { 0 })
-            }
-            _ => value.size,
-        };
-        if spec.len.is_none() && (size == 0 || value.untyped) {
-            return Err(resolver.no_size(&value));
-        }
-        let len = spec.len.unwrap_or(size);
-        if value.addr >= USER_END || value.addr.checked_add(len).is_none_or(|end| end > USER_END) {
-            return Err(Problem::new(
-                format!("`{spec}` is {len} bytes at {:#x}", value.addr),
-                "that is not in the program's half of the address space",
-                "check the address",
-            ));
-        }
-        let mut note = value.note;
-        if let Some(bits) = value.bits {
-            note.get_or_insert(format!(
-                "{} is a bit-field of {} bits: its whole bytes are watched",
-                value.name, bits.len
-            ));
-        }
-        let module = value.module;
-        let watched = Watched {
-            filter: Filter::default(),
-            spec: spec.text.clone(),
-            name: if matches!(spec.expr, Expr::Address(_)) {
-                format!("{:#x}", value.addr)
-            } else {
-                value.name
-            },
-            addr: value.addr,
-            len,
-            heap: false,
-            kind: spec.kind,
-            ty: value.ty,
-            slice: value.slice,
-            bits: value.bits,
-            note,
-        };
-        resolver.filtered(watched, module)
+        Ok(found)
     }
 }
 
@@ -213,6 +176,68 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     fn problem(&self, why: impl Into<String>, what_to_do: impl Into<String>) -> Problem {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
+    }
+
+    /// What is watched of an object that the expression means, still without a filter.
+    fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
+        let value = self.referred(value)?;
+        let size = match &value.ty {
+            Some(ty) if value.bits.is_none() => {
+                ty.size.max(if ty.size == 0 { value.size } else { 0 })
+            }
+            _ => value.size,
+        };
+        if self.spec.len.is_none() && (size == 0 || value.untyped) {
+            return Err(self.no_size(&value));
+        }
+        let len = self.spec.len.unwrap_or(size);
+        if value.addr >= USER_END || value.addr.checked_add(len).is_none_or(|end| end > USER_END) {
+            return Err(Problem::new(
+                format!("`{}` is {len} bytes at {:#x}", self.spec, value.addr),
+                "that is not in the program's half of the address space",
+                "check the address",
+            ));
+        }
+        let mut note = value.note;
+        if let Some(bits) = value.bits {
+            note.get_or_insert(format!(
+                "{} is a bit-field of {} bits: its whole bytes are watched, and writes that change none of its bits are filtered out",
+                value.name, bits.len
+            ));
+        }
+        let module = value.module;
+        let watched = Watched {
+            filter: Filter::default(),
+            spec: self.spec.text.clone(),
+            name: if matches!(self.spec.expr, Expr::Address(_)) {
+                format!("{:#x}", value.addr)
+            } else {
+                value.name
+            },
+            addr: value.addr,
+            len,
+            heap: false,
+            kind: self.spec.kind,
+            ty: value.ty,
+            slice: value.slice,
+            bits: value.bits,
+            note,
+        };
+        Ok((watched, module))
+    }
+
+    /// A C++ reference stands for what it refers to.
+    fn referred(&self, value: Lvalue) -> Result<Lvalue, Problem> {
+        let reference = match value.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Pointer { reference, .. }) => *reference,
+            _ => false,
+        };
+        if !reference {
+            return Ok(value);
+        }
+        let name = value.name.clone();
+        let value = self.deref(value)?;
+        Ok(Lvalue { name, ..value })
     }
 
     fn heap(&self) -> Result<Watched, Problem> {
@@ -238,6 +263,14 @@ impl Resolver<'_> {
         let filter = &self.spec.filter;
         let resolved = filter.resolve(self.program).and_then(|mut resolved| {
             filter::add_conditions(&mut resolved, filter, &value, unit, self)?;
+            if let (Some(bits), 1..) = (watched.bits, unit) {
+                let code = condition::bits_changed(bits, watched.kind);
+                let changed = ulpf_lib::filter::Condition::new(code);
+                resolved
+                    .conditions
+                    .push(changed.map_err(|why| condition::Wrong::new(0, why))?);
+                resolved.unit = unit;
+            }
             Ok(resolved)
         });
         match resolved {
