@@ -6,7 +6,6 @@ GDB this module can be imported, too: then only what needs no debugger works, wh
 """
 
 import contextlib
-import os
 import re
 
 from . import foreign
@@ -110,28 +109,6 @@ def evaluate(expression, what=None):
                         "points somewhere") from None
     except gdb.error as e:
         raise UlpfError(f"cannot watch {what}", error_text(e), _advice(str(e))) from None
-
-
-def is_variable(name):
-    """Does the name mean a variable here?"""
-    try:
-        symbol = gdb.lookup_symbol(name)[0]
-    except gdb.error:  # no frame, so no locals
-        symbol = gdb.lookup_global_symbol(name) or gdb.lookup_static_symbol(name)
-    return symbol is not None and (symbol.is_variable or symbol.is_argument)
-
-
-def variable_of(object, name):
-    """A pointer to the variable of that name in an executable or library, which may be named by the beginning of its
-    file's name; None if there is none."""
-    for file in gdb.objfiles():
-        base = os.path.basename(file.filename or "")
-        if base != object and file.filename != object and not base.startswith((object + ".", object + "-")):
-            continue
-        symbol = file.lookup_global_symbol(name) or file.lookup_static_symbol(name)
-        if symbol is not None and symbol.is_variable:
-            return symbol.value().address
-    return None
 
 
 def keep(name, value):
@@ -243,6 +220,10 @@ def plain(type):
     if type.code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1)):
         type = type.target().strip_typedefs()
     return type.unqualified()
+
+
+def is_reference(type):
+    return type.strip_typedefs().code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1))
 
 
 def is_array(type):

@@ -16,12 +16,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from . import containers, facade, settings, values
+from . import containers, expressions, facade, names, settings, values
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
 _MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
-_STEP = re.compile(r"\s*(?:(\.|->|%)\s*([A-Za-z_]\w*)|\[([^\[\]]+)\])")
 # `*ptr@len`, whose elements are ptr[0] and so on.
 _AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
 _FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
@@ -51,15 +50,13 @@ class Place:
 
 # `total:4`, `loop.c:total` and `libfoo`total`, as `ulpf run` takes them.
 _BYTES = re.compile(r"^(?P<what>.*[^\s:])\s*:\s*(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*)(?P<unit>[KkMG]?)$", re.S)
-_FILE = re.compile(r"^(?P<file>[\w./+-]+\.\w+)\s*:(?!:)\s*(?P<stars>[*(&\s]*)(?P<name>[A-Za-z_$:].*)$", re.S)
-_OBJECT = re.compile(r"^(?P<object>[\w./+-]+)`\s*(?P<stars>[*(&\s]*)(?P<name>[A-Za-z_$]\w*)(?P<rest>.*)$", re.S)
 _BEYOND = re.compile(r"^(?P<what>.*[^\s+-])\s*(?P<sign>[+-])\s*(?P<bytes>0[xX][0-9a-fA-F]+|\d+)$", re.S)
 _UNITS = {"": 1, "K": 1 << 10, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def is_heap(expression):
     """All that the program allocates, unless a variable is called so."""
-    return expression == "[heap]" or expression == "heap" and not facade.is_variable("heap")
+    return expression == "[heap]" or expression == "heap" and not names.is_variable("heap")
 
 
 def find(expression):
@@ -89,101 +86,12 @@ def _bytes(expression, what, length):
     return found
 
 
-# A variable, and the way from there to what is watched.
-_PATH = re.compile(r"^(?P<stars>[*\s]*)(?P<name>[A-Za-z_$][\w$]*(?:::[A-Za-z_]\w*)*)(?P<steps>(?:\s*(?:\.|->)\s*\w+|\s*\[[^\[\]]+\])+|)$", re.S)
-
-
-_ARROW = re.compile(r"^\s*\(\s*\*\s*([^()]+?)\s*\)\s*\.")
-
-
-def _evaluate(expression, what=None):
-    """As `ulpf run` has it where that is a container, else as the debugged language has it."""
-    # (`(*p).x` is p->x.)
-    path = _PATH.match(_ARROW.sub(r"\1->", expression))
-    found, through = None, False
-    if path and (path["stars"].strip() or path["steps"]):
-        found, through = _walked(path)
-    # GDB would call the program's functions for what is in a container, where it can.
-    if through:
-        return found
-    try:
-        return _by_gdb(expression, what)
-    except UlpfError:
-        # Not all languages know all signs.
-        if found is None:
-            raise
-        return found
-
-
-def _walked(path):
-    """What a path means, and whether it leads through a container. None: nobody but GDB can tell."""
-    through, at, steps = False, 0, path["steps"]
-    try:
-        value = facade.evaluate(path["name"])
-        while at < len(steps.rstrip()):
-            match = _STEP.match(steps, at)
-            through = through or match is not None and _leads_through(value, match.group(1), match.group(2))
-            if match is None or match.group(3) and not through and not re.fullmatch(r"\s*-?\d+\s*", match.group(3)):
-                return None, False
-            value = _step(value, match, path["name"] + steps[:at])
-            at = match.end()
-        for _ in path["stars"].strip().replace(" ", ""):
-            through = through or _holds(value)
-            held = _held(value, path["name"] + steps)
-            value = held if held is not None else value.dereference()
-    except (UlpfError, RuntimeError):
-        # GDB says what is wrong, in the program's language.
-        if not through:
-            return None, False
-        raise
-    return value, through
-
-
-def _leads_through(value, sign, member):
-    """Does a step from this value lead to what a container holds?"""
-    if containers.of(value.type) is None:
-        return False
-    return sign != "." or containers.member(value.type, member) is None
-
-
-def _holds(value):
-    """Is it a smart pointer or a cell?"""
-    entry = containers.of(value.type)
-    return entry is not None and entry["shape"] in ("one", "inline")
-
-
-def _held(value, name):
-    """What a smart pointer or cell holds, or None if the value is neither."""
-    if not _holds(value):
-        return None
-    found = containers.elements(name, value)
-    if not found:
-        raise UlpfError(f"cannot follow {name}", f"{name} holds nothing now", "watch the variable itself, or set the watch later")
-    return facade.value_at(found[0].address, found[0].type)
-
-
-def _by_gdb(expression, what=None):
-    """With `FILE.c:` and `OBJECT`` before it."""
-    of_file = _FILE.match(expression)
-    if of_file:
-        return facade.evaluate(f"{of_file['stars']}'{of_file['file']}'::{of_file['name']}", what or expression)
-    of_object = _OBJECT.match(expression)
-    if of_object:
-        found = facade.variable_of(of_object["object"], of_object["name"])
-        if found is None:
-            raise UlpfError(f"cannot watch {expression}", f"there is no variable {of_object['name']} in {of_object['object']}, or that is not loaded",
-                            "info sharedlibrary lists what is; names are known from debug information")
-        facade.keep("ulpf_found", found)
-        return facade.evaluate(f"{of_object['stars']}(*$ulpf_found){of_object['rest']}", what or expression)
-    return facade.evaluate(expression, what)
-
-
 def _find(expression):
     mark = _MARK.search(expression)
     if mark:
         found = list(_expand(expression, mark))
     else:
-        found = [_repeated(expression) or _single(expression, _evaluate(expression))]
+        found = [_repeated(expression) or _single(expression, expressions.evaluate(expression))]
     language = facade.language_now()
     for place in found:
         place.language = language
@@ -197,7 +105,7 @@ def _repeated(expression):
     if not at or limit is None:
         return None
     try:
-        first, count = _evaluate(head), int(facade.evaluate(count))
+        first, count = expressions.evaluate(head), int(facade.evaluate(count))
     except Exception:  # the whole of it says what is wrong
         return None
     place = _of(expression, first)
@@ -254,7 +162,7 @@ def _bit_field(expression):
     if not match:
         return None
     try:
-        parent = _evaluate(match.group(1))
+        parent = expressions.evaluate(match.group(1))
         if match.group(2) == "->":
             parent = parent.dereference()
         return _bits(expression, parent, match.group(3))
@@ -283,7 +191,7 @@ def _bits(name, parent, field):
 
 def _expand(expression, mark):
     head, tail = expression[:mark.start()], expression[mark.end():]
-    value = _evaluate(head)
+    value = expressions.evaluate(head)
     found = 0
     most = settings.most_elements()
     for place in _walk(head, value, mark, tail):
@@ -366,7 +274,7 @@ def _index(text, range):
 def _range(head, value, low, high, tail):
     """The elements from `low` to the one before `high`."""
     mark = _MARK.search(tail)
-    if mark or "->" in tail:
+    if mark or not _stays(facade.plain(value.type).target(), tail):
         for i in range(low, high):
             yield from _follow(f"{head}[{i}]", facade.element(value, i), tail)
         return
@@ -384,6 +292,28 @@ def _range(head, value, low, high, tail):
         return
     for i in range(low, high):
         yield Place(f"{head}[{i}]{tail}", place.address + (i - low) * stride, place.length, place.type, place.unit, place.mask)
+
+
+def _stays(type, tail):
+    """Do fields and indices lead from an object of this type only to its own parts? Then they are at the same offset in
+    each."""
+    at = 0
+    while at < len(tail.rstrip()):
+        match = expressions.STEP.match(tail, at)
+        if match is None or match.group(1) == "->" or facade.is_reference(type):
+            return False
+        type = facade.plain(type)
+        if match.group(3) is not None:
+            if not facade.is_array(type):
+                return False
+            type = type.target()
+        else:
+            found = containers.member(type, expressions.field(match.group(2)))
+            if found is None:
+                return False
+            type = found[1]
+        at = match.end()
+    return not facade.is_reference(type)
 
 
 def _contents(head, runs, tail):
@@ -461,13 +391,13 @@ def _follow(name, value, tail):
     steps = tail[:mark.start()] if mark else tail
     parent, at, last = None, 0, None
     while at < len(steps.rstrip()):
-        match = _STEP.match(steps, at)
+        match = expressions.STEP.match(steps, at)
         if not match:
             raise UlpfError(f"cannot watch {name}{tail}", f"{steps[at:].strip()} is no field and no index",
                             "write for example list->*next.refcount, or arr[0..10].x")
         parent, last = value, match.group(2)
         try:
-            value = _step(value, match, name + steps[:at])
+            value = expressions.step(value, match, name + steps[:at])
         except UlpfError:
             raise
         except Exception as e:  # GDB's own: no such member, memory that cannot be read
@@ -479,37 +409,6 @@ def _follow(name, value, tail):
         return
     bits = _bits(name, parent, last) if parent is not None and last else None
     yield bits or _of(name, value)
-
-
-def _step(value, match, name):
-    arrow, member, index = match.groups()
-    if index is not None and containers.of(value.type) is not None:
-        at = int(facade.evaluate(index))
-        found = containers.elements(name, value, at, at + 1)
-        if not found:
-            raise UlpfError(f"cannot watch {name}[{index}]", "it has no elements now", "watch the container itself")
-        return facade.value_at(found[0].address, found[0].type)
-    held = _held(value, name) if arrow and _leads_through(value, arrow, member) else None
-    if held is not None:
-        return held[member]
-    if index is not None:
-        return _indexed_value(value, int(facade.evaluate(index)), index)
-    if arrow == "->" or facade.is_pointer(facade.plain(value.type)):
-        value = value.dereference()
-    if arrow == "->" and facade.is_pointer(facade.plain(value.type)):
-        value = value.dereference()
-    if not facade.is_struct(facade.plain(value.type)):
-        raise UlpfError(f"cannot watch .{member}", f"{value.type} has no members", "ptype shows what it is")
-    return value[member]
-
-
-def _indexed_value(value, index, said):
-    type = facade.plain(value.type)
-    known = facade.bounds(type) if facade.is_array(type) else None
-    # (As for ranges: a last array of one or no element may be as long as is said.)
-    if known and known[1] > known[0] and not known[0] <= index <= known[1]:
-        raise UlpfError(f"cannot watch [{said}]", f"it has the elements {known[0]} to {known[1]}", "stay within them")
-    return facade.element(value, index)
 
 
 # ---- what of a place was hit ----

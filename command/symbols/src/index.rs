@@ -8,6 +8,7 @@ use crate::meter::{self, Slice, Work};
 use crate::place::{Found, Place, place_of};
 use crate::split::Split;
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -251,7 +252,17 @@ impl Index {
                 }
                 dw::DW_TAG_subprogram => {
                     let name = self.function_name(dwarf, number, entry, 4).unwrap_or("");
-                    enter(name, Some(name));
+                    // A method is declared in its class, and defined elsewhere.
+                    let declaration = self.declaration(number, entry)?;
+                    let known = declaration.and_then(|at| finds.declared.get(&at));
+                    let class = known.map_or(outer, |(_, class)| *class);
+                    finds.declared.insert(die, (name, class));
+                    around.push((depth, finds.scopes.len() as u32));
+                    finds.scopes.push(Scope {
+                        outer: class,
+                        name,
+                        function: Some(name),
+                    });
                 }
                 dw::DW_TAG_variable | dw::DW_TAG_formal_parameter => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name);
@@ -267,13 +278,7 @@ impl Index {
                         None if parameter || within.is_some() => Found::Local { register: true },
                         None => Found::Static(Place::OptimisedOut),
                     };
-                    let specification = match entry.attr_value(dw::DW_AT_specification)? {
-                        Some(value) => self.reference(number, value),
-                        None => match entry.attr_value(dw::DW_AT_abstract_origin)? {
-                            Some(value) => self.reference(number, value),
-                            None => None,
-                        },
-                    };
+                    let specification = self.declaration(number, entry)?;
                     let external = matches!(
                         entry.attr_value(dw::DW_AT_external)?,
                         Some(AttributeValue::Flag(true))
@@ -329,6 +334,16 @@ impl Index {
             }
         }
         Ok(())
+    }
+
+    /// The entry that an entry completes.
+    fn declaration(&self, unit: u32, entry: &Entry) -> gimli::Result<Option<Die>> {
+        for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
+            if let Some(value) = entry.attr_value(at)? {
+                return Ok(self.reference(unit, value));
+            }
+        }
+        Ok(None)
     }
 
     /// Name of a function whose entry may refer to another one for it.
@@ -431,8 +446,9 @@ impl Index {
         let work = Work::look_up(0);
         let all = self.by_name.get(last_component(path)).into_iter().flatten();
         let all = all.map(|i| &self.variables[*i as usize]);
+        let tail = without_blanks(path);
         all.take_while(|_| !work.is_over())
-            .filter(|v| path_ends_with(&self.path(v), path))
+            .filter(|v| path_ends_with(&without_blanks(&self.path(v)), &tail))
             .collect()
     }
 
@@ -516,6 +532,23 @@ fn last_component(path: &str) -> &str {
     &path[start..]
 }
 
+/// Compilers and people put blanks between template arguments as they like.
+fn without_blanks(path: &str) -> Cow<'_, str> {
+    if !path.contains('<') {
+        return path.into();
+    }
+    let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path.chars().peekable();
+    while let Some(c) = rest.next() {
+        // (One of `unsigned int` stays.)
+        if c != ' ' || word(plain.chars().next_back()) && word(rest.peek().copied()) {
+            plain.push(c);
+        }
+    }
+    plain.into()
+}
+
 fn path_ends_with(path: &str, tail: &str) -> bool {
     path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
         // Anonymous namespaces are left out by those who write names.
@@ -542,6 +575,10 @@ mod tests {
             "a::hidden"
         ));
         assert_eq!(last_component("Pool<a::b>::live"), "live");
+        assert_eq!(
+            without_blanks("P<A<unsigned int>, 4 >"),
+            "P<A<unsigned int>,4>"
+        );
         assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
         assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));
         assert!(!file_ends_with("/src/dir/myloop.c", "loop.c"));

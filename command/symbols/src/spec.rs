@@ -448,13 +448,20 @@ impl Parser<'_> {
                     .count();
                 self.at += 1 + digits;
             }
+            // (As gdb writes the statics of functions: `f()::calls`.)
+            if self.rest().starts_with("()::") {
+                self.at += 2;
+            }
             if !self.rest().starts_with("::") {
                 break;
             }
             self.at += 2;
         }
         let path = &self.text[start..self.at];
-        Ok(path.strip_prefix("::").unwrap_or(path).to_string())
+        Ok(path
+            .strip_prefix("::")
+            .unwrap_or(path)
+            .replace("()::", "::"))
     }
 
     fn word(&self) -> usize {

@@ -8,8 +8,7 @@
 //! ```
 //! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so it does not matter where it lies.
 
-use crate::debug::attributes_are_few;
-use crate::dwarf::Dwarf;
+use crate::dwarf::{Dwarf, attributes_are_few};
 use crate::elf::{Elf, contents, parse_elf};
 use crate::image::Image;
 use crate::meter::Slice;

@@ -95,6 +95,7 @@ fn names_of_three_languages() {
         ok("app::{impl#0}::f::SEEN.0").expr,
         *name("app::{impl#0}::f::SEEN.0")
     );
+    assert_eq!(ok("f()::calls").expr, *name("f::calls"));
     assert_eq!(ok("counter.0").expr, *name("counter.0"));
     assert_eq!(ok("t.__1").expr, Expr::Field(name("t"), "__1".into()));
     assert_eq!(ok("environ@GLIBC_2.2.5").expr, *name("environ@GLIBC_2.2.5"));
