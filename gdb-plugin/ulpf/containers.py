@@ -312,7 +312,8 @@ def _key(address, pair):
     value = facade.value_at(at, type)
     if facade.is_integer(type) or facade.is_pointer(type):
         return facade.shown(value) if not facade.is_pointer(type) else f"{int(value):#x}"
-    characters = elements("key", value)
+    entry = of(type)
+    characters = elements("key", value) if entry is not None and entry["shape"] == "span" else None
     if not characters or characters[0].type.sizeof != 1 or len(characters) > 1 or characters[0].count > _LONGEST_KEY:
         return None
     try:

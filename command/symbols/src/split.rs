@@ -9,7 +9,7 @@
 //! The id proves that a file belongs to the unit (DWARF 5, 7.3.2), so it does not matter where it lies.
 
 use crate::dwarf::{Dwarf, attributes_are_few};
-use crate::elf::{Elf, contents, parse_elf};
+use crate::elf::{Elf, joined_contents, parse_elf};
 use crate::image::Image;
 use crate::meter::Slice;
 use crate::source::Source;
@@ -190,7 +190,8 @@ impl Split {
 
     fn section(&self, elf: &Elf, id: gimli::SectionId) -> Slice {
         let name = id.dwo_name();
-        let data = name.and_then(|name| contents(elf, name)).unwrap_or(&[]);
+        let data = name.and_then(|name| joined_contents(elf, name));
+        let data = data.unwrap_or(&[]);
         self.size.set(self.size.get() + data.len() as u64);
         Slice::new(data)
     }

@@ -10,6 +10,9 @@ use std::rc::Rc;
 /// Of a list's or tree's nodes, and of the text of a key.
 const LONGEST_KEY: u64 = 64;
 
+/// Pointers and cells in one another.
+const MOST_HELD: usize = 8;
+
 /// Elements side by side: the number of the first, where it is, and how many they are.
 struct Run {
     first: u64,
@@ -70,10 +73,16 @@ impl Resolver<'_> {
                 Ok(vec![self.slice(Lvalue { name, ..pointer }, from, to)?])
             }
             Form::One { .. } | Form::Inline { .. } if from.is_some() || to.is_some() => {
-                let Some(held) = self.held(&value)? else {
-                    return Ok(Vec::new());
-                };
-                match self.container(&held) {
+                // (Debug information may say that something holds itself.)
+                let mut held = value.clone();
+                for _ in 0..MOST_HELD {
+                    match self.held(&held)? {
+                        Some(inner) => held = inner,
+                        None => break,
+                    }
+                }
+                match self.container(&held).map(|c| c.form) {
+                    Some(Form::One { .. } | Form::Inline { .. }) => Err(self.senseless(&value)),
                     Some(_) => self.contents(held, from, to),
                     None => Ok(vec![self.slice(held, from, to)?]),
                 }
@@ -155,7 +164,7 @@ impl Resolver<'_> {
                 format!(
                     "`{}` has {size} elements now, {} is none of them",
                     value.name,
-                    if first < 0 { first } else { behind.max(first + 1) - 1 }
+                    if first < 0 { first } else { behind.max(first.saturating_add(1)) - 1 }
                 ),
                 "for all that there are now write [*]; set the watch later (--at FUNCTION, ulpf attach, ulpf top) if it is to grow first",
             ));
@@ -255,6 +264,7 @@ impl Resolver<'_> {
         );
         let ((end, _), (last_node, _)) = (at(finish, "_M_cur")?, at(finish, "_M_node")?);
         let chunk = last.wrapping_sub(first);
+        self.sensible(value, chunk, 1)?;
         let (mut runs, mut number) = (Vec::new(), 0);
         loop {
             let behind = if node == last_node { end } else { last };
@@ -386,7 +396,12 @@ impl Resolver<'_> {
             Shape::Int { .. } | Shape::Bool | Shape::Enum { .. } | Shape::Pointer { .. } => {
                 crate::value::render_scalar(&ty, &text(&first)?, &mut said);
             }
+            // Of strings; what else contains something is no text.
             Shape::Struct { .. } => {
+                let form = self.container(&first)?.form;
+                if !matches!(form, Form::Span { .. }) {
+                    return None;
+                }
                 let characters = self.contents(first, None, None).ok()?.pop()?;
                 let Shape::Array { element, .. } = &characters.ty.as_ref()?.shape else {
                     return None;
