@@ -6,8 +6,10 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import ROOT, ulpf_only
+from command.test_control_socket import ask, listed
+from lib.env import ROOT, ULPF, ulpf_only
 from lib.run import Json, run
+from lib.server import child_of
 
 
 @ulpf_only
@@ -84,6 +86,37 @@ class Language(unittest.TestCase):
         first, second = said.summary["watches"]
         self.assertEqual((first["hits"], first["len"], first["places"]), (4, 16, 4))
         self.assertEqual((second["watch"], second["hits"], second.get("places")), (2, 8, None))
+
+    def test_many_places_over_the_control_socket(self):
+        """What `ulpf top` asks for: one watch, which goes off and on as a whole."""
+        program = self.compiled("""
+            #include <stdio.h>
+            struct { int x, y; } table[8]; long sum;
+            int main(void) {
+                while (getchar() != EOF) for (int i = 0; i < 8; i++) { table[i].x++; sum++; if (i == 7) puts("."), fflush(stdout); }
+                return 0;
+            }""")
+        with subprocess.Popen([ULPF, "run", "--quiet", "-w", "sum", "--", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as process:
+            def turn():
+                process.stdin.write(b"x")
+                process.stdin.flush()
+                process.stdout.readline()
+            turn()
+            pid = child_of(process.pid)
+            self.assertEqual(ask(process.pid, pid, do="add", spec="table[2..5].x")["watch"], 2)
+            turn()
+            entry = listed(process.pid, pid)[2]
+            self.assertEqual((entry["state"], len(entry["ids"]), entry["len"]), ("armed", 3, 12))
+            ask(process.pid, pid, do="off", watch=2)
+            turn()
+            self.assertEqual(listed(process.pid, pid)[2]["state"], "off")
+            ask(process.pid, pid, do="on", watch=2)
+            turn()
+            err = process.communicate(timeout=60)[1].decode()
+        # Of the three turns in which it was in force or off: two.
+        self.assertRegex(err, r"(?m)^ +6 .* table\[2\.\.5\]\.x \(3 places\)$")
+        self.assertRegex(err, r"(?m)^ +32 .* sum$")
 
     def compiled(self, text):
         source = os.path.join(self.folder.name, "program.c")
