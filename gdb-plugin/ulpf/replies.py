@@ -231,6 +231,8 @@ class Counted:
     length: Optional[int]
     # Bytes of the heap, if that is watched.
     heap: Optional[int]
+    # How often a watch that follows has moved; it has no bytes now if its start is 0.
+    moved: Optional[int]
     kind: str
     hits: int
     silent: int
@@ -265,7 +267,7 @@ def counted(object):
     if placement not in ("guard", "debug-register") or kind not in ("r", "w", "rw"):
         raise ValueError("this is no watch")
     return Counted(id=_count(object, "id"), start=_count(object, "start", absent), length=_count(object, "len", absent),
-                   heap=heap, kind=kind, **{name: _count(object, name) for name in _NUMBERS}, placement=placement,
+                   heap=heap, moved=_count(object, "moved", None), kind=kind, **{name: _count(object, name) for name in _NUMBERS}, placement=placement,
                    off=_get(object, "off", bool, False), gone=_get(object, "gone", bool, False))
 
 

@@ -90,7 +90,7 @@ pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
 
 /// Resolves one watch; how it is armed.
 pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Option<Arm> {
-    let found = program.resolve(&watch.spec, memory);
+    let found = program.resolve_path(&watch.spec, memory);
     match found.and_then(|watched| Ok((arm::of(&watched, how)?, watched))) {
         Ok((arm, watched)) => {
             watch.watched = Some(watched);
@@ -118,7 +118,7 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
     for (number, watch) in watches.iter_mut().enumerate() {
         // Code that its filter names may have come or gone.
         if let (Armed::Yes(id), true) = (&watch.armed, watch.spec.filter.names_code()) {
-            let again = program.resolve(&watch.spec, &memory);
+            let again = program.resolve_path(&watch.spec, &memory);
             if let (Ok(again), Some(watched)) = (again, &mut watch.watched)
                 && again.filter != watched.filter
             {

@@ -99,7 +99,11 @@ impl Names {
         }
         let typed = spec.and_then(|s| {
             let spec = Spec::parse(s).ok()?;
-            let found = self.program.resolve(&spec, &self.memory).ok()?;
+            let mut found = self.program.resolve_path(&spec, &self.memory).ok()?;
+            let here = found.path.is_some() && found.len == len;
+            if here {
+                found.addr = addr;
+            }
             (found.heap || (found.addr, found.len) == (addr, len)).then_some(found)
         });
         let found = typed
@@ -159,7 +163,7 @@ impl Names {
 
     /// Name and value before and after.
     pub(crate) fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<str>, String) {
-        let offset = hit.addr.wrapping_sub(watch.addr);
+        let offset = watch.offset(hit);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let used = hit.used();
         let render = |bytes: &[u8]| {
@@ -179,7 +183,7 @@ impl Names {
 
     /// The value after a hit.
     pub(crate) fn value(&mut self, watch: &Watched, hit: &Hit) -> String {
-        let offset = hit.addr.wrapping_sub(watch.addr);
+        let offset = watch.offset(hit);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let mut out = match name.strip_prefix(watch.name.as_str()) {
             // Which element it was.
@@ -258,6 +262,7 @@ fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
         ty: None,
         slice: None,
         bits: None,
+        path: None,
         note: None,
         filter: Default::default(),
     }

@@ -3,6 +3,7 @@
 mod explain;
 mod find;
 mod walk;
+mod way;
 
 use crate::condition::{self, Kind};
 use crate::filter;
@@ -14,7 +15,9 @@ use crate::value::{self, Part};
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 use ulpf_lib::addr::USER_END;
+use ulpf_lib::command::Path;
 use ulpf_lib::filter::Filter;
+use ulpf_lib::ring::Hit;
 
 /// The program's memory, as far as resolving needs it.
 pub trait Memory {
@@ -40,6 +43,8 @@ pub struct Watched {
     /// Number of the first element, for a slice of an array.
     pub slice: Option<i64>,
     pub bits: Option<Bits>,
+    /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
+    pub path: Option<Path>,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
     /// Which hits matter, without names.
@@ -87,6 +92,14 @@ impl Watched {
         (with_path(&self.name, &path), part)
     }
 
+    /// How many of its bytes are before those of a hit.
+    pub fn offset(&self, hit: &Hit) -> u64 {
+        match self.path {
+            Some(_) => hit.inside,
+            None => hit.addr.wrapping_sub(self.addr),
+        }
+    }
+
     /// The type, as a programmer writes it.
     pub fn type_name(&self) -> Option<&str> {
         self.ty.as_ref().map(|t| t.name.as_str())
@@ -102,6 +115,8 @@ fn with_path(name: &str, path: &str) -> String {
     }
 }
 
+use way::Way;
+
 /// An object in memory while an expression is walked.
 struct Lvalue {
     addr: u64,
@@ -114,6 +129,8 @@ struct Lvalue {
     slice: Option<i64>,
     bits: Option<Bits>,
     note: Option<String>,
+    /// The pointers before it.
+    way: Way,
     /// Only bytes: a length is needed.
     untyped: bool,
     /// The main thread's copy.
@@ -122,11 +139,32 @@ struct Lvalue {
 
 impl Program {
     /// Finds the bytes that `spec` means, now.
+    ///
+    /// # Errors
+    /// Why there are none.
     pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Watched, Problem> {
+        self.resolved(spec, memory, false)
+    }
+
+    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub fn resolve_path(&self, spec: &Spec, memory: &dyn Memory) -> Result<Watched, Problem> {
+        self.resolved(spec, memory, !spec.filter.snapshot)
+    }
+
+    fn resolved(
+        &self,
+        spec: &Spec,
+        memory: &dyn Memory,
+        follows: bool,
+    ) -> Result<Watched, Problem> {
         let resolver = Resolver {
             program: self,
             spec,
             memory,
+            follows,
         };
         let value = match &spec.expr {
             Expr::Heap => return resolver.heap(),
@@ -168,7 +206,21 @@ impl Program {
             return Err(resolver.no_size(&value));
         }
         let len = spec.len.unwrap_or(size);
-        if value.addr >= USER_END || value.addr.checked_add(len).is_none_or(|end| end > USER_END) {
+        let path = match resolver.follows {
+            true => value.way.path(value.addr).transpose(),
+            false => Ok(None),
+        };
+        let path = path.map_err(|why| {
+            resolver.problem(
+                why,
+                "watch fewer, or where they lead now: say `snapshot` behind it",
+            )
+        })?;
+        let end = value.addr.checked_add(len);
+        let outside = end.is_none_or(|end| end > USER_END);
+        if path.is_some() && (outside || !value.way.whole) {
+            value.addr = 0;
+        } else if outside {
             return Err(Problem::new(
                 format!("`{spec}` is {len} bytes at {:#x}", value.addr),
                 "that is not in the program's half of the address space",
@@ -198,6 +250,7 @@ impl Program {
             ty: value.ty,
             slice: value.slice,
             bits: value.bits,
+            path,
             note,
         };
         resolver.filtered(watched, module)
@@ -208,6 +261,8 @@ struct Resolver<'a> {
     program: &'a Program,
     spec: &'a Spec,
     memory: &'a dyn Memory,
+    /// Pointers on the way may be NULL, and change.
+    follows: bool,
 }
 
 impl Resolver<'_> {
@@ -226,6 +281,7 @@ impl Resolver<'_> {
             ty: None,
             slice: None,
             bits: None,
+            path: None,
             note: None,
             filter: Filter::default(),
         };

@@ -1,7 +1,7 @@
 //! Walks an expression: fields, pointers, elements.
 
 use super::explain::BUILD_WITH_G;
-use super::{Lvalue, Resolver};
+use super::{Lvalue, Resolver, Way};
 use crate::closest::{closest, list};
 use crate::problem::Problem;
 use crate::spec::Expr;
@@ -20,6 +20,7 @@ impl Resolver<'_> {
                 slice: None,
                 bits: None,
                 note: None,
+                way: Way::default(),
                 untyped: true,
                 thread_local: false,
             }),
@@ -174,7 +175,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Follows a pointer: the object it points to now.
+    /// Goes through a pointer: the object it points to now.
     pub(super) fn deref(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let target = match value.ty.as_ref().map(|t| &t.shape) {
             Some(Shape::Pointer { to, .. }) => *to,
@@ -183,14 +184,16 @@ impl Resolver<'_> {
             _ => return Err(self.not_a_pointer(&value)),
         };
         let mut bytes = [0; 8];
-        if !self.memory.read(value.addr, &mut bytes) {
+        let readable = value.way.whole && self.memory.read(value.addr, &mut bytes);
+        if !readable && !self.follows {
             return Err(self.problem(
                 format!("`{}` at {:#x} cannot be read", value.name, value.addr),
                 "check that it exists when the watches are set; --at FUNCTION sets them later",
             ));
         }
         let addr = u64::from_le_bytes(bytes);
-        if addr < 0x1000 {
+        let points = readable && addr >= 0x1000;
+        if !points && !self.follows {
             return Err(self.problem(
                 format!(
                     "the pointer `{}` is {} now",
@@ -209,8 +212,10 @@ impl Resolver<'_> {
             _ => None,
         };
         let untyped = ty.is_none();
+        let way = value.way.through(value.addr, points.then_some(addr));
         Ok(Lvalue {
-            addr,
+            addr: if points { addr } else { 0 },
+            way,
             ty,
             size: 0,
             untyped,
