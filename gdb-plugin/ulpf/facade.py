@@ -217,6 +217,10 @@ def plain(type):
     return type.unqualified()
 
 
+def is_reference(type):
+    return type.strip_typedefs().code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1))
+
+
 def is_array(type):
     return type.code == gdb.TYPE_CODE_ARRAY
 

@@ -46,7 +46,7 @@ def bind(watch):
         return
     if not watch.static:
         watch.scope = _scope(watch) or watch.scope
-    frame = facade.frame_with(watch.places[0].address, _MOST_FRAMES)
+    frame = facade.frame_with(watch.places[0].anchor[0], _MOST_FRAMES)
     if frame is None:
         return
     try:
@@ -60,7 +60,7 @@ def _scope(watch):
     pointer leads to is found by its value, which another run has later.)"""
     for name in _NAME.findall(watch.spec.expression):
         home = _home_of(name)
-        if home and all(home.address <= p.address and p.end <= home.address + home.size for p in watch.places):
+        if home and all(home.address <= p.anchor[0] and p.anchor[1] <= home.address + home.size for p in watch.places):
             return home
     return None
 

@@ -137,7 +137,9 @@ impl Held {
     }
 
     fn has(&self, n: usize) -> bool {
-        self.0.get(n / 64).is_some_and(|word| word >> (n % 64) & 1 != 0)
+        self.0
+            .get(n / 64)
+            .is_some_and(|word| word >> (n % 64) & 1 != 0)
     }
 
     fn locks(mut self) -> impl Iterator<Item = &'static Lock> {

@@ -117,7 +117,14 @@ mod tests {
         for word in ["0x4040>16", "0x4040>8>-4", "0x0>0>0"] {
             assert_eq!(path(word).to_string(), word);
         }
-        for word in ["0x4040", "0x4040>", ">8", "0x4040>x", "0x4040>8>", "0x4040>--8"] {
+        for word in [
+            "0x4040",
+            "0x4040>",
+            ">8",
+            "0x4040>x",
+            "0x4040>8>",
+            "0x4040>--8",
+        ] {
             assert_eq!(Path::parse(word), None, "{word}");
         }
         let long = |n: usize| Path::parse(&("0x4040".to_string() + &">0".repeat(n))).unwrap();

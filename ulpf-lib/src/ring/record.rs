@@ -182,7 +182,8 @@ impl<'a> Ring<'a> {
         };
         let tail = 2 * more
             + usize::from(inside.is_some())
-            + if call.is_some() { CALL_WORDS } else { 0 } + frames;
+            + if call.is_some() { CALL_WORDS } else { 0 }
+            + frames;
         let slots = 1 + tail.div_ceil(SLOT_WORDS);
         let at = self.head.taken.load(Ordering::Relaxed);
         let count = self.head.records.load(Ordering::Relaxed);

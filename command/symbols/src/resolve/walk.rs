@@ -45,7 +45,11 @@ impl Resolver<'_> {
             }
             Expr::Arrow(inner, field) => {
                 let value = self.one(inner)?;
-                let name = format!("{}->{field}", value.name);
+                let of = match value.name.starts_with('*') {
+                    true => format!("({})", value.name),
+                    false => value.name.clone(),
+                };
+                let name = format!("{of}->{field}");
                 let target = match value.ty.as_ref().map(|t| &t.shape) {
                     Some(Shape::Pointer { .. }) | None => self.deref(value)?,
                     Some(Shape::Struct { .. }) => {

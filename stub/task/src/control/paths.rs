@@ -109,7 +109,8 @@ impl Control {
         };
         if attributes.placement == Placement::Register {
             return refused(
-                "a debug register tells of a changed pointer when others may have used it already".into(),
+                "a debug register tells of a changed pointer when others may have used it already"
+                    .into(),
                 "leave it to page guards (placement auto or guard), or watch where it points now (snapshot)",
             );
         }
@@ -121,12 +122,9 @@ impl Control {
         }
         let first = path.trace(len, |_| None).pointers;
         match first.first() {
-            Some(first) => self.check(
-                *first,
-                WatchKind::Write,
-                Placement::Guard,
-                Absent::Refused,
-            )?,
+            Some(first) => {
+                self.check(*first, WatchKind::Write, Placement::Guard, Absent::Refused)?
+            }
             None => return refused("no program has memory there".into(), "check the address"),
         };
         let id = self.staged.reserve().ok_or_else(no_numbers)?;

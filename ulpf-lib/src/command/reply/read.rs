@@ -290,6 +290,8 @@ struct RecordFields {
     pc: Option<String>,
     #[serde(default)]
     callers: Vec<String>,
+    #[serde(default)]
+    inside: u64,
 }
 
 impl RecordFields {
@@ -330,6 +332,7 @@ impl RecordFields {
         Some(Access {
             kind: ACCESSES.iter().find(|(known, _)| *known == word)?.1,
             len: self.len?,
+            inside: self.inside,
             values,
             call: self.call.clone(),
             pc: address(self.pc.as_deref()?)?,
