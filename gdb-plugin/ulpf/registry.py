@@ -5,7 +5,7 @@ A watch that the user sets is one or many *places*; each place is a watch of the
 Ids go with the stub: another program, or the same after exec, has none of them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
 from . import bytecode, facade, filters, paths, places, replies, scope, stops, wire
@@ -348,6 +348,12 @@ class Watches:
         _, place = self.by_id.get(id, (None, None))
         if place is not None:
             place.address = address
+
+    def pin(self, watch):
+        """A watch that follows stays where it is from here on."""
+        self.pause(watch)
+        watch.places = [replace(place, path="", base=0) for place in watch.places]
+        self._arm(watch)
 
     def pause(self, watch):
         """Nothing is watched until `moved` says where."""

@@ -45,6 +45,13 @@ class Following(PluginCase):
         self.assertStop(gdb("continue"), 2, "p->x", 5, 10)
         self.assertEqual(self.counted(gdb, 2), (5, 2))
 
+    def test_a_condition_that_gdb_cannot_compile(self):
+        gdb = self.at("plain", "plain")
+        gdb("set var p = &a")
+        self.assertSays(gdb("ulpf watch p->weight if $new > 5.5"), r"^Ulpf watch 1: p->weight$")
+        self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
+        self.assertExits(gdb)
+
     def test_off_and_on_again(self):
         gdb = self.at("plain", "plain")
         gdb("ulpf watch p->x")
@@ -75,5 +82,6 @@ class Following(PluginCase):
         gdb = self.at("often", "often", "50")
         gdb("next")
         self.assertSays(gdb("ulpf watch places[1]->x log"), r"^Ulpf watch 1: places\[1\]->x, logged")
-        self.assertSays(gdb("finish"), r"ulpf: watch 1 \(places\[1\]->x\) has ended: the function that had it has returned")
+        self.assertSays(gdb("finish"), r"ulpf: watch 1 \(places\[1\]->x\) stays where it is: the function that had the pointer has returned")
         self.assertEqual(self.counted(gdb, 1)[0], 25)
+        self.assertNotIn("moved", gdb("ulpf info watches"))

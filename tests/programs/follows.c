@@ -11,6 +11,7 @@ struct pair {
     int x, y;
     long z[4];
     struct pair *link;
+    double weight;
 };
 struct pair *p;
 struct pair **pp;
@@ -43,6 +44,8 @@ static void plain(void) {
     SET((*pp)->x, 9);
     SET(*pp, &b);
     SET((*pp)->x, 10);
+    SET(p->weight, 2.5);
+    SET(p->weight, 6.5);
 }
 
 /* The other thread uses a pointer as soon as it sees it. */

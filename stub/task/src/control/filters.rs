@@ -105,12 +105,16 @@ impl Control {
             let whole = g().attributes(*id).part == Part::Whole;
             whole && self.staged.get(*id).is_some_and(|w| w.0 == range)
         };
-        let same: Vec<WatchId> = ids.filter(same).collect();
+        let mut same: Vec<WatchId> = ids.filter(same).collect();
         for &id in &same {
             let kind = self.staged.get(id).map(|w| w.1);
             let condition = || self.conditions.find(range, kind?);
             let filter = filter.clone().or_else(condition);
             self.set_filter(id, filter);
+        }
+        for id in self.paths.at(range) {
+            self.filter_path(id, filter.clone());
+            same.push(id);
         }
         Ok(same)
     }

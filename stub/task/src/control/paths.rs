@@ -9,8 +9,9 @@
 //! sees the new value (`stub/handlers/src/paths.rs`). Where a pointer is NULL, or points to no memory, the way ends:
 //! what is before it is still watched, and so it is gone on when that changes. So it is when mappings change.
 //!
-//! All parts live on guarded pages: a debug register tells of a store when it has been made. Their numbers are used
-//! again and again, and what a watch counts and reports is its own number's, which no part has.
+//! Pointers live on guarded pages, for a debug register tells of a store when it has been made; the bytes at the end
+//! live where any watch may. The numbers of parts are used again and again, and what a watch counts and reports is its
+//! own number's, which no part has.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -37,6 +38,8 @@ struct Along {
     kind: WatchKind,
     attributes: Attributes,
     off: bool,
+    /// Its user has been told that it is set.
+    set: bool,
     /// Where its way leads, as far as it can be watched, and the numbers of its parts.
     trace: Trace,
     pointers: Vec<WatchId>,
@@ -64,6 +67,12 @@ impl Paths {
 
     pub fn is_off(&self, id: WatchId) -> bool {
         self.find(id).is_some_and(|w| w.off)
+    }
+
+    /// Those that are exactly there now.
+    pub fn at(&self, range: WatchRange) -> Vec<WatchId> {
+        let there = self.all.iter().filter(|w| w.trace.end == Some(range));
+        there.map(|w| w.id).collect()
     }
 
     pub fn len_of(&self, id: WatchId) -> Option<u64> {
@@ -107,13 +116,6 @@ impl Control {
             let what = alloc::format!("cannot follow pointers from {}", TargetAddr(path.base()));
             Err(refusal(what, why, what_to_do.into()))
         };
-        if attributes.placement == Placement::Register {
-            return refused(
-                "a debug register tells of a changed pointer when others may have used it already"
-                    .into(),
-                "leave it to page guards (placement auto or guard), or watch where it points now (snapshot)",
-            );
-        }
         if self.paths.all.len() >= MOST_PATHS {
             return refused(
                 alloc::format!("{MOST_PATHS} watches follow pointers already, which is the most"),
@@ -128,10 +130,6 @@ impl Control {
             None => return refused("no program has memory there".into(), "check the address"),
         };
         let id = self.staged.reserve().ok_or_else(no_numbers)?;
-        let attributes = Attributes {
-            placement: Placement::Guard,
-            ..attributes
-        };
         self.set_attributes(id, attributes.clone());
         let mut watch = Along {
             id,
@@ -140,6 +138,7 @@ impl Control {
             kind,
             attributes,
             off: false,
+            set: false,
             trace: Trace::default(),
             pointers: Vec::new(),
             end: None,
@@ -155,6 +154,7 @@ impl Control {
         if let Some(n) = g().counters(id) {
             n.moved.store(0, Relaxed);
         }
+        watch.set = true;
         self.paths.all.push(watch);
         paths::exist(true);
         Ok(id)
@@ -207,6 +207,8 @@ impl Control {
         let (end, a) = (w.end, w.attributes.clone());
         self.set_attributes(id, a.clone());
         if let Some(end) = end {
+            let placement = g().attributes(end).placement;
+            let a = Attributes { placement, ..a };
             self.set_attributes(end, part(id, Part::End, a));
         }
     }
@@ -267,6 +269,7 @@ impl Control {
             w.trace.end = None;
         }
         let pointer = Attributes {
+            placement: Placement::Guard,
             out_of_band: true,
             ..Attributes::default()
         };
@@ -288,7 +291,14 @@ impl Control {
             && refused.is_none()
             && let Some(range) = now.end
         {
-            let a = part(w.id, Part::End, w.attributes.clone());
+            let mut a = part(w.id, Part::End, w.attributes.clone());
+            // What was set in a register goes on without one where it has come to what a register cannot hold.
+            if w.set
+                && a.placement == Placement::Register
+                && self.check_register(range, w.kind).is_err()
+            {
+                a.placement = Placement::Guard;
+            }
             match self.add_part(range, w.kind, a) {
                 Ok(id) => (w.end, w.trace.end) = (Some(id), Some(range)),
                 Err(why) => refused = Some(why),
@@ -306,13 +316,17 @@ impl Control {
         kind: WatchKind,
         a: Attributes,
     ) -> Result<WatchId, Refusal> {
-        self.check(range, kind, Placement::Guard, Absent::Awaited)?;
+        let register = a.placement == Placement::Register;
+        self.check(range, kind, a.placement, Absent::Awaited)?;
         let spare = self.paths.spare.pop();
         let spare = spare.filter(|id| self.staged.insert_again(*id, range, kind));
         let id = spare
             .or_else(|| self.staged.insert_new(range, kind))
             .ok_or_else(no_numbers)?;
         self.set_attributes(id, a);
+        if register {
+            self.force_register(id);
+        }
         Ok(id)
     }
 
@@ -333,7 +347,6 @@ impl Control {
 fn part(of: WatchId, part: Part, a: Attributes) -> Attributes {
     Attributes {
         group: Some(of),
-        placement: Placement::Guard,
         part,
         ..a
     }
