@@ -199,7 +199,6 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     patches::hide(pc, bytes.get_mut(..n).unwrap_or(&mut []));
     let code = bytes.get(..n).unwrap_or(&[]);
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
-        paths::settle(t, uc);
         return without_site(t, uc, code, fault_at);
     };
     let mut cpu = cpu(t, uc);
@@ -215,7 +214,6 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         count_fault(patches::why_not(pc));
     }
     if !known {
-        paths::settle(t, uc);
         return slow(t, uc, None, fault_at, None);
     }
     // SAFETY: nothing is kept there before `save_old`.
@@ -254,7 +252,6 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         Outcome::NeedSlow(_) => {
             held.give_back();
             site.heat.store(-HOPELESS, Relaxed);
-            paths::settle(t, uc);
             slow(t, uc, Some(&list), fault_at, probe)
         }
         Outcome::Fault(what) => {
@@ -487,6 +484,7 @@ fn slow(
     fault_at: TargetAddr,
     probe: Option<u64>,
 ) -> Step {
+    paths::settle(t, uc);
     if let Some(h) = g().header() {
         h.slow.fetch_add(1, Relaxed);
     }

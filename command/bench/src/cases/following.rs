@@ -24,14 +24,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             program: &program,
             arguments: &["20000000", "2", "0"],
         };
-        bench.reading(CASE, BARE, "us", bench.bare(run)?.get("ns")? / 1e3);
+        bench.reading(CASE, BARE, "ns", bench.bare(run)?.get("ns")?);
         for (name, places, threads) in VARIANTS {
             let run = Run {
                 program: &program,
                 arguments: &[count, places, threads],
             };
             let (measured, _) = bench.watched(&PATCHED, &[WATCH.into()], run)?;
-            bench.reading(CASE, name, "us", measured.get("ns")? / 1e3);
+            bench.reading(CASE, name, "ns", measured.get("ns")?);
         }
     }
     Ok(())
@@ -40,14 +40,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 pub fn tables(r: &Readings) -> Vec<Table> {
     let mut t = Table::new(
         "A pointer that changes, and a store through it, under a watch that follows",
-        &["", "µs", "times as long as bare"],
+        &["", "ns", "times as long as bare"],
     );
-    t.row(&[BARE, &some(r.median(CASE, BARE, "us")), &times(Some(1.0))]);
+    t.row(&[BARE, &some(r.median(CASE, BARE, "ns")), &times(Some(1.0))]);
     for (name, ..) in VARIANTS {
         t.row(&[
             name,
-            &some(r.median(CASE, name, "us")),
-            &times(r.ratio(CASE, name, BARE, "us")),
+            &some(r.median(CASE, name, "ns")),
+            &times(r.ratio(CASE, name, BARE, "ns")),
         ]);
     }
     vec![t]
