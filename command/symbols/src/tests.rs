@@ -176,7 +176,7 @@ fn pointers_are_followed() {
         follow(&long)
             .unwrap_err()
             .to_string()
-            .contains("17 pointers are on the way")
+            .contains("18 pointers are on the way")
     );
     assert!(follow("head->next->nosuch").is_err());
 }
