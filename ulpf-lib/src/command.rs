@@ -174,7 +174,7 @@ impl What {
     }
 
     /// How many bytes there are, if that stays the same.
-    pub fn len(&self) -> Option<u64> {
+    pub fn bytes(&self) -> Option<u64> {
         match self {
             What::Range(range) => Some(range.len),
             What::Along(_, len) => Some(*len),

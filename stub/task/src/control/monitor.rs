@@ -164,7 +164,7 @@ fn no_watch(why: &str) -> Refusal {
 
 fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
     let mut a = attributes(c, arm.how);
-    let filter = filters::counted(arm.filter, arm.what.len());
+    let filter = filters::counted(arm.filter, arm.what.bytes());
     a.filter = filter.map_err(|why| {
         Refusal::new("ulpf watch", why, "`monitor ulpf help` lists what there is")
     })?;
