@@ -7,9 +7,10 @@
 Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
 """
 
+import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, history, places, replies, session, stops
+from . import bytecode, disassembly, facade, history, paths, places, replies, session, stops
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -59,12 +60,12 @@ def info(expression=None, address=None, bytes=None):
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
     if places.is_heap(expression) or expression.startswith("blocks "):
         return {"id": f"e:{expression}", "name": expression, "persist": True}
-    found = places.find(expression)
+    found = places.find(expression) if bytes else paths.locate(expression)
     if bytes:
         found = [_of_length(expression, found, int(bytes))]
         _readable(found[0].address, found[0].length)
     name = expression + (f", {bytes} bytes" if bytes else _size(found))
-    if all(facade.is_static(p.address) for p in found[:3]):
+    if all(facade.is_static(p.anchor[0]) for p in found[:3]):
         return {"id": f"b:{bytes}:{expression}" if bytes else f"e:{expression}", "name": name, "persist": True}
     key = f"p:{len(_places)}:{expression}"
     _places[key] = found
@@ -153,7 +154,7 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
 
 
 def _copy(place):
-    return places.Place(place.name, place.address, place.length, place.type, place.unit, place.mask, place.first, place.language)
+    return dataclasses.replace(place, id=None)
 
 
 def add(breakpoints):

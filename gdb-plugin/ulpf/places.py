@@ -41,11 +41,20 @@ class Place:
     first: Optional[int] = None
     # The language of its name, in which its parts are named.
     language: str = ""
+    # Of a place that follows pointers: the way for the stub, where its first pointer is, and `address` where it is now;
+    # 0: nowhere.
+    path: str = ""
+    base: int = 0
     id: Optional[int] = None
 
     @property
     def end(self):
         return self.address + self.length
+
+    @property
+    def anchor(self):
+        """What the place goes away with: where it is, or where its first pointer is."""
+        return (self.base, self.base + 8) if self.path else (self.address, self.end)
 
 
 # `total:4`, `loop.c:total` and `libfoo`total`, as `ulpf run` takes them.
@@ -112,7 +121,7 @@ def _repeated(expression):
     if place.length * count <= limit:
         return None
     place.type = facade.array_of(facade.plain(first.type), count)
-    place.unit, place.length = _element(place.type), place.length * count
+    place.unit, place.length = element_size(place.type), place.length * count
     if not facade.readable(place.end - 1):
         raise UlpfError(f"cannot watch {expression}", f"there is no memory at {place.end - 1:#x}", "name fewer elements")
     return place
@@ -143,12 +152,12 @@ def _of(name, value):
     if at < 1 << 47 and facade.pid() and not facade.readable(at):
         raise UlpfError(what, f"there is no memory at {at:#x}",
                         "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
-    element = _element(type)
+    element = element_size(type)
     return Place(name, at, size, type, element)
 
 
-def _element(type):
-    """Size of an array's elements, if a condition can look at them."""
+def element_size(type):
+    """Of an array, if a condition can look at its elements one by one."""
     while facade.is_array(type):
         type = facade.plain(type.target())
         if not facade.is_array(type):
@@ -165,12 +174,13 @@ def _bit_field(expression):
         parent = expressions.evaluate(match.group(1))
         if match.group(2) == "->":
             parent = parent.dereference()
-        return _bits(expression, parent, match.group(3))
+        return bits(expression, parent, match.group(3))
     except (UlpfError, RuntimeError):
         return None
 
 
-def _bits(name, parent, field):
+def bits(name, parent, field):
+    """The place of a bit-field; None: it is none."""
     type = facade.plain(parent.type)
     if not facade.is_struct(type):
         return None
@@ -407,8 +417,8 @@ def _follow(name, value, tail):
     if mark:
         yield from _walk(name, value, mark, tail[mark.end():])
         return
-    bits = _bits(name, parent, last) if parent is not None and last else None
-    yield bits or _of(name, value)
+    field = bits(name, parent, last) if parent is not None and last else None
+    yield field or _of(name, value)
 
 
 # ---- what of a place was hit ----

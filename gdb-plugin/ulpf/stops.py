@@ -8,6 +8,8 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
+import dataclasses
+
 from . import facade, foreign, own, places, replies, values, wire
 from .errors import UlpfError
 
@@ -22,6 +24,9 @@ class Hit:
     """One access to a watch, as a callback gets it."""
 
     def __init__(self, watch, place, record):
+        if place is not None and place.path:
+            # Where it was then.
+            place = dataclasses.replace(place, address=record.address - record.inside)
         self.watch, self.place = watch, place
         self.access, self.length = record.access or "access", record.length or 1
         self.address, self.tid, self.pc, self.callers = record.address, record.tid, record.pc, record.callers

@@ -175,7 +175,7 @@ class Top(Case):
             screen.resize(80, 24)
             screen.shows(r"^   1 bank\.fees")
             screen.resize(160, 50)
-            screen.shows(r"· ulpf run", r"address +length", r"0x[0-9a-f]{6,} +8$")
+            screen.shows(r"· ulpf run", r"address +length +moved", r"0x[0-9a-f]{6,} +8 +-$")
             screen.resize(20, 5)
             screen.shows(r"20x5 is too small")
             screen.keys("q")

@@ -66,8 +66,8 @@ class Refused(PluginCase):
         gdb = self.begin()
         for expression, why in (
                 ("nosuch", r'No symbol "nosuch" in current context; a local is known'),
-                ("head->x", r"there is no memory at 0x8; the pointer is stale"),
-                ("head->next->x", r"Cannot access memory at address 0x0; a pointer on the way is stale"),
+                ("head->x snapshot", r"there is no memory at 0x8; the pointer is stale"),
+                ("head->next->x snapshot", r"Cannot access memory at address 0x0; a pointer on the way is stale"),
                 ("3 + 4", r"it has no address"),
                 ("$rax", r"it has no address: it lives in a register"),
                 ("add", r"it is code, .*; use break"),

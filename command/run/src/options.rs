@@ -10,7 +10,7 @@ use ulpf_inject::settings::Settings;
 const SPECS: &str = "\
 WATCHES (SPEC)
   counter                 a variable: global, static, class member, ns::var, crate::module::STATIC
-  node.next  p->x  *p     fields and pointers; pointers are followed once, when the watches are set
+  node.next  p->x  *p     fields and pointers; p->x goes wherever p points, NULL is nowhere
   tab[3]  tab[0..16]      an element; elements 0 to 15 (0..=15 is the same, [..] is all)
   grid[1][2].x            all of it combined
   file.c:name             the static `name` of that source file
@@ -30,6 +30,7 @@ WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program
                           (called outside: by others)
   total thread main       by this thread (or a number)
   total skip 10 count 5   of the hits that are left: from the 11th on, five of them
+  p->x snapshot           no filter: the watch stays where p points when it is set
 
 Variables are found through debug information (-g), else in the symbol table. With --json each line
 is one object; docs/json.md describes them.

@@ -101,6 +101,7 @@ impl Output {
                             kind: w.kind.word(),
                             addr: Address(w.addr),
                             len: w.len,
+                            follows: w.path.is_some().then_some(true),
                             value_type: w.type_name(),
                         };
                         json::append(&mut text, &watch);
@@ -154,6 +155,8 @@ struct Watching<'a> {
     kind: &'static str,
     addr: Address,
     len: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    follows: Option<bool>,
     value_type: Option<&'a str>,
 }
 

@@ -5,10 +5,10 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
 use std::fmt::Write;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::text::Text;
-use ulpf_lib::ring::{SharedHeader, Unpatched};
+use ulpf_lib::ring::{SharedHeader, Unpatched, listed};
 use ulpf_say::json::{self, Address};
 use ulpf_session::armed::Armed;
 use ulpf_session::words::count;
@@ -43,6 +43,8 @@ pub struct Row {
     pub refused: Option<String>,
     /// Its memory was gone at the end.
     pub gone: bool,
+    /// It follows pointers, and has moved so often.
+    pub moved: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -93,6 +95,12 @@ impl Summary {
                     counters.false_positives.load(Relaxed),
                 );
                 row.gone = counters.gone.load(Relaxed) != 0;
+                let table = shared.watch_table();
+                let line = table.get(*id as usize);
+                if let Some(line) = line.filter(|l| l.what.load(Acquire) & listed::FOLLOWS != 0) {
+                    row.addr = line.start.load(Relaxed);
+                    add(row.moved.get_or_insert(0), counters.moved.load(Relaxed));
+                }
                 add(&mut row.traps, counters.traps.load(Relaxed));
                 row.register = counters.placement.load(Relaxed) != 0;
             }
@@ -185,17 +193,17 @@ impl Summary {
             for r in rows {
                 let _ = writeln!(
                     out,
-                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
+                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}{}",
                     r.hits,
                     r.silent,
                     column(&r.filtered.to_string()),
                     r.false_positives,
                     r.kind,
                     if r.register { "register" } else { "guard" },
-                    if r.len == 0 {
-                        "-".into()
-                    } else {
-                        format!("{:#x}", r.addr)
+                    match (r.len, r.addr, r.moved) {
+                        (0, ..) => "-".into(),
+                        (_, 0, Some(_)) => "nowhere".into(),
+                        (_, addr, _) => format!("{addr:#x}"),
                     },
                     if r.len == 0 {
                         "-".into()
@@ -205,6 +213,10 @@ impl Summary {
                     match r.places {
                         0 | 1 => Text(&r.name).to_string(),
                         n => format!("{} ({n} places)", Text(&r.name)),
+                    },
+                    match r.moved {
+                        None => String::new(),
+                        Some(n) => format!(" (moved {})", count(n, "time")),
                     }
                 );
             }
@@ -274,6 +286,7 @@ impl Summary {
             },
             traps: r.traps,
             gone: r.gone.then_some(true),
+            moved: r.moved,
             refused: r.refused.clone(),
         };
         json::line(&SummaryJson {
@@ -325,6 +338,8 @@ struct WatchJson {
     traps: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }

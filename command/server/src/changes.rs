@@ -121,7 +121,9 @@ fn resolve(pid: i32, text: &str) -> Result<Vec<Command>, String> {
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
-    let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
+    let watched = program
+        .resolve_path(&spec, &memory)
+        .map_err(|p| p.to_string())?;
     let how = How {
         log: true,
         ..How::default()

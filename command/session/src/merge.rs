@@ -332,6 +332,7 @@ mod tests {
                 flags: 0,
                 old: &[0; 4],
                 new: &[0; 4],
+                inside: 0,
                 call: None,
                 frames: &[],
             };

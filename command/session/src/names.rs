@@ -99,9 +99,17 @@ impl Names {
         }
         let typed = spec.and_then(|s| {
             let spec = Spec::parse(s).ok()?;
-            let found = self.program.resolve(&spec, &self.memory).ok()?;
-            let same = |w: &Watched| w.heap || (w.addr, w.len) == (addr, len);
-            found.into_iter().find(same)
+            let found = self.program.resolve_path(&spec, &self.memory).ok()?;
+            let same = |w: &Watched| match w.path {
+                // Wherever its pointers lead by now: it was at `addr`.
+                Some(_) => w.len == len,
+                None => w.heap || (w.addr, w.len) == (addr, len),
+            };
+            let mut found = found.into_iter().find(same)?;
+            if found.path.is_some() {
+                found.addr = addr;
+            }
+            Some(found)
         });
         let found = typed
             .or_else(|| self.variable(addr, len))
@@ -160,7 +168,7 @@ impl Names {
 
     /// Name and value before and after.
     pub(crate) fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<str>, String) {
-        let offset = hit.addr.wrapping_sub(watch.addr);
+        let offset = watch.offset(hit);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let used = hit.used();
         let render = |bytes: &[u8]| {
@@ -180,7 +188,7 @@ impl Names {
 
     /// The value after a hit.
     pub(crate) fn value(&mut self, watch: &Watched, hit: &Hit) -> String {
-        let offset = hit.addr.wrapping_sub(watch.addr);
+        let offset = watch.offset(hit);
         let (name, part) = self.part(watch, hit.watch, offset, hit.len);
         let mut out = match name.strip_prefix(watch.name.as_str()) {
             // Which element it was.
@@ -259,6 +267,7 @@ fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
         ty: None,
         slice: None,
         bits: None,
+        path: None,
         note: None,
         filter: Default::default(),
     }

@@ -304,6 +304,7 @@ impl Observer {
                 debuggers: what & listed::OUT_OF_BAND == 0,
                 counts_only: what & listed::LOGGED == 0,
                 last: self.values.get(&id).cloned().unwrap_or_default(),
+                moved: (what & listed::FOLLOWS != 0).then(|| c.moved.load(Relaxed)),
                 note: match entry {
                     Some(e) if e.state == State::Off => e.why.clone(),
                     _ => String::new(),
@@ -504,7 +505,8 @@ impl Observer {
     fn pages(&mut self) {
         let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
         let mut steps = STEPS;
-        for w in self.snapshot.watches.iter().filter(|w| w.len > 0) {
+        let somewhere = |w: &&Watch| w.len > 0 && (w.moved.is_none() || w.addr != 0);
+        for w in self.snapshot.watches.iter().filter(somewhere) {
             let end = w.addr.saturating_add(w.len);
             let (first, last) = (w.addr / PAGE_SIZE, (end - 1) / PAGE_SIZE);
             for (n, page) in (first..=last).enumerate() {

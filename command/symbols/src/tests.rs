@@ -147,6 +147,50 @@ impl Fixture {
     }
 }
 
+/// Where each pointer is, and what is added to it, is what the debug information says; what it points to is the
+/// program's business.
+#[test]
+fn pointers_are_followed() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    let addr = |spec: &str| fixture.resolve(spec).unwrap().addr;
+    let follow = |spec: &str| {
+        let spec = Spec::parse(spec).unwrap();
+        fixture.program.resolve_path(&spec, &fixture)
+    };
+    let path = |spec: &str| follow(spec).unwrap().path.map(|path| path.to_string());
+    let from = |name: &str, offsets: &str| Some(format!("{:#x}{offsets}", addr(name)));
+    for plain in ["total", "grid[1][2]", "tab[2].inner[1].x", "*counts"] {
+        assert_eq!(path(plain), None, "{plain}");
+    }
+    assert_eq!(path("*head"), from("head", ">0"));
+    assert_eq!(path("head->next->x"), from("head", ">0>8"));
+    assert_eq!(
+        path("tab[2].inner[1].next->x"),
+        from("tab[2].inner[1].next", ">8")
+    );
+    assert_eq!(path("**indirect"), from("indirect", ">0>0"));
+    assert_eq!(path("numbers[3]"), from("numbers", ">12"));
+    assert_eq!(path("numbers[2..5]"), from("numbers", ">8"));
+    assert_eq!(path("*head:4"), from("head", ">0"));
+    // Where they lead now is where a snapshot stays.
+    let now = follow("head->next->x").unwrap();
+    assert_eq!((now.addr, now.len), (addr("second.x"), 4));
+    assert_eq!(path("head->next->x snapshot"), None);
+    // NULL now, and something later.
+    let nowhere = follow("head->next->next->x").unwrap();
+    assert_eq!((nowhere.addr, nowhere.len), (0, 4));
+    assert_eq!(path("head->next->next->x"), from("head", ">0>0>8"));
+    fixture.refuses("head->next->next->x", "is null now");
+    let long = format!("head{}", "->next".repeat(18));
+    assert!(
+        follow(&long)
+            .unwrap_err()
+            .to_string()
+            .contains("18 pointers are on the way")
+    );
+    assert!(follow("head->next->nosuch").is_err());
+}
+
 /// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
 #[test]
 fn the_table_of_watches() {

@@ -25,6 +25,7 @@ pub mod locks;
 pub mod log;
 pub mod ours;
 pub mod patches;
+pub mod paths;
 pub mod rest;
 pub mod runs;
 pub mod runtime;

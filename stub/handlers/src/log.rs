@@ -18,12 +18,13 @@ use crate::runtime::thread::Current;
 use crate::unwind;
 use ulpf_stub_tables::attributes::Attributes;
 
-/// The bytes `[start, start + len)` of a watch were touched, and this was there before.
+/// The bytes `[start, start + len)` of a watch were touched, and this was there before. `inside`: of a watch that
+/// moves, how many of its bytes are before them.
 pub fn hit(
     t: Current,
     gprs: &Gprs,
     c: &Cause,
-    (id, start, len): (WatchId, u64, u64),
+    (id, start, len, inside): (WatchId, u64, u64, u64),
     old: Option<&[u8]>,
     silent: bool,
     attributes: &Attributes,
@@ -71,6 +72,7 @@ pub fn hit(
         flags,
         old,
         new: &new_words,
+        inside,
         call: c.syscall,
         frames: &[],
     };

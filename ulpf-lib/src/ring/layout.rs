@@ -154,6 +154,8 @@ pub mod hit_flags {
     pub const TRUNCATED: u8 = 4;
     /// Values are not known: the bytes in question lie behind those that were kept (`last`).
     pub const UNKNOWN: u8 = 8;
+    /// The access begins inside a watch that moves: the record says how many bytes behind its beginning.
+    pub const INSIDE: u8 = 64;
 }
 
 /// The writing end of a ring.
@@ -194,6 +196,8 @@ pub mod listed {
     pub const OUT_OF_BAND: u32 = 16;
     /// It has been switched off, and can be switched on again.
     pub const OFF: u32 = 32;
+    /// It follows pointers: the line says where it is now (`start` is 0 where that is nowhere), and since when.
+    pub const FOLLOWS: u32 = 64;
 }
 
 /// Counters of one watch.
@@ -219,8 +223,10 @@ pub struct Counters {
     pub look_at: AtomicU64,
     /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
     pub filtered: AtomicU64,
+    /// How often a watch that follows pointers has moved.
+    pub moved: AtomicU64,
     /// 0.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
 }
 
 /// What the trampolines of patches keep for each thread, found through gs (`engine/src/patch`).

@@ -313,6 +313,10 @@ fn decode(at: u64, words: &[u64]) -> Decoded {
     let more = more_words(w.len);
     let old = value(*old, take(more));
     let new = value(*new, take(more));
+    let inside = match w.flags & hit_flags::INSIDE {
+        0 => 0,
+        _ => take(1).first().copied().unwrap_or(0),
+    };
     let call = (w.flags & hit_flags::KERNEL != 0).then(|| {
         let mut c = SystemCall::default();
         if let [nr, a, b, d, x, y, z, result] = take(8) {
@@ -334,6 +338,7 @@ fn decode(at: u64, words: &[u64]) -> Decoded {
         flags: w.flags,
         old,
         new,
+        inside,
         call,
         frames,
         lost: 0,

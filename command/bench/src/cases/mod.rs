@@ -3,6 +3,7 @@
 mod condition;
 mod count;
 mod debuggers;
+mod following;
 mod heap;
 mod plugin;
 mod redis;
@@ -145,6 +146,12 @@ pub const CASES: &[Case] = &[
         "a hit of gdb's own watch whose condition does not hold",
         condition::run,
         condition::tables,
+    ),
+    case(
+        "following",
+        "a pointer that changes under a watch that follows it",
+        following::run,
+        following::tables,
     ),
     case(
         "plugin",

@@ -322,7 +322,7 @@ impl Formatter {
             self.names.clear();
         }
         let (watch, len) = (record.watch, record.hit.len);
-        let offset = record.hit.addr.wrapping_sub(watch.addr);
+        let offset = watch.offset(record.hit);
         let new = || {
             let (text, part) = watch.part(offset, len.into());
             let shown = shown(&text).into_owned();
@@ -413,6 +413,7 @@ mod tests {
             ty: None,
             slice: None,
             bits: None,
+            path: None,
             note: None,
             filter: Default::default(),
         }

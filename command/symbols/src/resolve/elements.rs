@@ -52,6 +52,7 @@ impl Resolver<'_> {
         let Some(found) = self.container(&value) else {
             return Ok(Vec::new());
         };
+        self.stay()?;
         if let Form::Same { member } = found.form {
             let name = value.name.clone();
             let inner = self.member(&value, member)?;

@@ -1,6 +1,6 @@
 //! Finds variables by name, in debug information and symbol tables.
 
-use super::{Lvalue, Resolver};
+use super::{Lvalue, Resolver, Way};
 use crate::closest::list;
 use crate::condition::{Found, Kind, Names};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
@@ -211,6 +211,7 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            way: Way::default(),
         })
     }
 
@@ -246,6 +247,7 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            way: Way::default(),
             untyped,
             thread_local: symbol.sort == SymbolSort::ThreadLocal,
         })

@@ -4,6 +4,7 @@ mod elements;
 mod explain;
 mod find;
 mod walk;
+mod way;
 
 use crate::condition::{self, Kind};
 use crate::filter;
@@ -12,10 +13,13 @@ use crate::problem::Problem;
 use crate::spec::{Expr, Spec};
 use crate::types::{Bits, Shape, Type};
 use crate::value::{self, Part};
+use std::cell::Cell;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 use ulpf_lib::addr::USER_END;
+use ulpf_lib::command::Path;
 use ulpf_lib::filter::Filter;
+use ulpf_lib::ring::Hit;
 
 /// The program's memory, as far as resolving needs it.
 pub trait Memory {
@@ -41,6 +45,8 @@ pub struct Watched {
     /// Number of the first element, for a slice of an array.
     pub slice: Option<i64>,
     pub bits: Option<Bits>,
+    /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
+    pub path: Option<Path>,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
     /// Which hits matter, without names.
@@ -88,6 +94,14 @@ impl Watched {
         (with_path(&self.name, &path), part)
     }
 
+    /// How many of its bytes are before those of a hit.
+    pub fn offset(&self, hit: &Hit) -> u64 {
+        match self.path {
+            Some(_) => hit.inside,
+            None => hit.addr.wrapping_sub(self.addr),
+        }
+    }
+
     /// The type, as a programmer writes it.
     pub fn type_name(&self) -> Option<&str> {
         self.ty.as_ref().map(|t| t.name.as_str())
@@ -103,6 +117,8 @@ fn with_path(name: &str, path: &str) -> String {
     }
 }
 
+use way::Way;
+
 /// An object in memory while an expression is walked.
 #[derive(Clone)]
 struct Lvalue {
@@ -116,6 +132,8 @@ struct Lvalue {
     slice: Option<i64>,
     bits: Option<Bits>,
     note: Option<String>,
+    /// The pointers before it.
+    way: Way,
     /// Only bytes: a length is needed.
     untyped: bool,
     /// The main thread's copy.
@@ -125,11 +143,44 @@ struct Lvalue {
 impl Program {
     /// Finds the bytes that `spec` means, now: one place, or one in each element of a range that stands before
     /// the end of the expression. There is at least one.
+    ///
+    /// # Errors
+    /// Why there are none.
     pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
+        let stays = Cell::new(true);
+        self.resolved(spec, memory, &stays)
+    }
+
+    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now.
+    /// What has many places, or is in a container, stays where it is now.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub fn resolve_path(
+        &self,
+        spec: &Spec,
+        memory: &dyn Memory,
+    ) -> Result<Vec<Watched>, Problem> {
+        let stays = Cell::new(spec.filter.snapshot);
+        let follows = !stays.get();
+        let found = self.resolved(spec, memory, &stays);
+        match follows && stays.get() {
+            true => self.resolved(spec, memory, &stays),
+            false => found,
+        }
+    }
+
+    fn resolved(
+        &self,
+        spec: &Spec,
+        memory: &dyn Memory,
+        stays: &Cell<bool>,
+    ) -> Result<Vec<Watched>, Problem> {
         let resolver = Resolver {
             program: self,
             spec,
             memory,
+            stays,
         };
         let values = match &spec.expr {
             Expr::Heap => return Ok(vec![resolver.heap()?]),
@@ -171,6 +222,8 @@ struct Resolver<'a> {
     program: &'a Program,
     spec: &'a Spec,
     memory: &'a dyn Memory,
+    /// The watch stays where its pointers lead now. While it is not known to, they may be NULL, and change.
+    stays: &'a Cell<bool>,
 }
 
 impl Resolver<'_> {
@@ -178,9 +231,23 @@ impl Resolver<'_> {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
     }
 
+    /// Do pointers on the way make the watch go elsewhere?
+    fn follows(&self) -> bool {
+        !self.stays.get()
+    }
+
+    /// From here on the expression means what there is now: its places are many, or in a container, and none of
+    /// them has a way of its own. What has been found as if it followed is looked for once more.
+    fn stay(&self) -> Result<(), Problem> {
+        match self.stays.replace(true) {
+            true => Ok(()),
+            false => Err(self.problem("it has many places", "say `snapshot` behind it")),
+        }
+    }
+
     /// What is watched of an object that the expression means, still without a filter.
     fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
-        let value = self.referred(value)?;
+        let mut value = self.referred(value)?;
         let size = match &value.ty {
             Some(ty) if value.bits.is_none() => {
                 ty.size.max(if ty.size == 0 { value.size } else { 0 })
@@ -191,7 +258,21 @@ impl Resolver<'_> {
             return Err(self.no_size(&value));
         }
         let len = self.spec.len.unwrap_or(size);
-        if value.addr >= USER_END || value.addr.checked_add(len).is_none_or(|end| end > USER_END) {
+        let path = match self.follows() {
+            true => value.way.path(value.addr).transpose(),
+            false => Ok(None),
+        };
+        let path = path.map_err(|why| {
+            self.problem(
+                why,
+                "watch fewer, or where they lead now: say `snapshot` behind it",
+            )
+        })?;
+        let end = value.addr.checked_add(len);
+        let outside = end.is_none_or(|end| end > USER_END);
+        if path.is_some() && (outside || !value.way.whole) {
+            value.addr = 0;
+        } else if outside {
             return Err(Problem::new(
                 format!("`{}` is {len} bytes at {:#x}", self.spec, value.addr),
                 "that is not in the program's half of the address space",
@@ -221,6 +302,7 @@ impl Resolver<'_> {
             ty: value.ty,
             slice: value.slice,
             bits: value.bits,
+            path,
             note,
         };
         Ok((watched, module))
@@ -251,6 +333,7 @@ impl Resolver<'_> {
             ty: None,
             slice: None,
             bits: None,
+            path: None,
             note: None,
             filter: Filter::default(),
         };

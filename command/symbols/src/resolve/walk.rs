@@ -1,7 +1,7 @@
 //! Walks an expression: fields, pointers, elements.
 
 use super::explain::BUILD_WITH_G;
-use super::{Lvalue, Resolver};
+use super::{Lvalue, Resolver, Way};
 use crate::closest::{closest, list};
 use crate::problem::Problem;
 use crate::spec::Expr;
@@ -25,6 +25,7 @@ impl Resolver<'_> {
                 slice: None,
                 bits: None,
                 note: None,
+                way: Way::default(),
                 untyped: true,
                 thread_local: false,
             }]),
@@ -113,6 +114,7 @@ impl Resolver<'_> {
         if values.iter().all(|value| value.slice.is_none()) {
             return Ok(values);
         }
+        self.stay()?;
         let mut found = Vec::new();
         for value in values {
             let array = value.ty.as_deref().map(|ty| &ty.shape);
@@ -178,7 +180,10 @@ impl Resolver<'_> {
     }
 
     fn arrow(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
-        let name = format!("{}->{field}", value.name);
+        let name = match value.name.starts_with('*') {
+            true => format!("({})->{field}", value.name),
+            false => format!("{}->{field}", value.name),
+        };
         if let Some(held) = self.held(&value)? {
             let found = self.field(held, field)?;
             return Ok(Lvalue { name, ..found });
@@ -306,6 +311,7 @@ impl Resolver<'_> {
 
     /// The nodes of a list: from the one that `head` is or points to, until null or a node that was seen.
     fn chain(&self, head: Lvalue, link: &str, nodes: &mut Vec<Lvalue>) -> Result<(), Problem> {
+        self.stay()?;
         let list = format!("{}->*{link}", head.name);
         let mut seen = HashSet::new();
         let mut next = match head.ty.as_deref().map(|ty| &ty.shape) {
@@ -336,7 +342,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Follows a pointer: the object it points to now.
+    /// Goes through a pointer: the object it points to now.
     pub(super) fn deref(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let target = match value.ty.as_ref().map(|t| &t.shape) {
             Some(Shape::Pointer { to, .. }) => *to,
@@ -344,8 +350,16 @@ impl Resolver<'_> {
             Some(Shape::Opaque) if value.untyped => None,
             _ => return Err(self.not_a_pointer(&value)),
         };
-        let addr = self.pointer(&value)?;
-        if addr < 0x1000 {
+        let read = match value.way.whole {
+            true => self.pointer(&value).map(Some),
+            false => Ok(None),
+        };
+        let (addr, points) = match read {
+            Ok(Some(addr)) => (addr, addr >= 0x1000),
+            Err(problem) if !self.follows() => return Err(problem),
+            Ok(None) | Err(_) => (0, false),
+        };
+        if !points && !self.follows() {
             return Err(self.problem(
                 format!(
                     "the pointer `{}` is {} now",
@@ -364,8 +378,11 @@ impl Resolver<'_> {
             _ => None,
         };
         let untyped = ty.is_none();
+        let way = value.way.clone();
+        let way = way.through(value.addr, points.then_some(addr));
         Ok(Lvalue {
-            addr,
+            addr: if points { addr } else { 0 },
+            way,
             ty,
             size: 0,
             untyped,

@@ -39,6 +39,7 @@ use ulpf_lib::{library_abi, sys, syscalls};
 
 use crate::global::g;
 use crate::library;
+use crate::paths;
 use crate::runtime::areas;
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
@@ -81,6 +82,8 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         let result = emulate(t, uc, nr, &args);
         let again = matches!(result, Outcome::Value(RESTART));
         finish(t, uc, nr, result);
+        // What the kernel has written may be a pointer that a watch follows.
+        paths::settle(t, uc);
         catch::leave(t, insn + 2, nr, again);
     }
     t.orig_rax.store(-1, Relaxed);

@@ -91,6 +91,8 @@ pub struct Access {
     pub kind: AccessKind,
     /// Watched bytes that were accessed.
     pub len: u32,
+    /// Of a watch that moves: how many of its bytes are before them.
+    pub inside: u64,
     /// `None`: not known.
     pub values: Option<Values>,
     /// The system call that made it: `read(3, 0x4010, 512) = 512`.
@@ -139,6 +141,7 @@ impl Record {
                     _ => AccessKind::ReadWrite,
                 },
                 len: hit.len,
+                inside: hit.inside,
                 values,
                 call,
                 pc: hit.pc,
@@ -188,7 +191,11 @@ impl fmt::Display for Record {
             let comma = if n > 0 { "," } else { "" };
             write!(f, "{comma}\"{caller:#x}\"")?;
         }
-        f.write_str("]}")
+        f.write_str("]")?;
+        if a.inside != 0 {
+            write!(f, ",\"inside\":{}", a.inside)?;
+        }
+        f.write_str("}")
     }
 }
 
