@@ -164,6 +164,8 @@ class Record:
     call: Optional[str]
     pc: Optional[int]
     callers: list
+    # The way out of a library that every program has, where no callers were asked for.
+    through: list
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def record(object):
     return Record(time, ago, watch, _count(object, "tid"), _address(_get(object, "addr", str)), access,
                   _count(object, "len", absent), old, new, _get(object, "silent", bool, False),
                   _get(object, "call", str, None), None if pc is None else _address(pc),
-                  [_address(c) for c in _get(object, "callers", list, [])])
+                  [_address(c) for c in _get(object, "callers", list, [])], [_address(c) for c in _get(object, "through", list, [])])
 
 
 def stop(object):

@@ -64,7 +64,7 @@ class Filters(unittest.TestCase):
 
     def test_children_have_it_too(self):
         said = Json(["depth if $new == 2"], "family", options=["--follow"])
-        self.assertEqual({hit["new"] for hit in said.hits}, {"2"})
+        self.assertEqual({hit["new"] for hit in said.hits}, {2})
         self.assertGreater(sum(line["watches"][0]["filtered"] for line in said.lines if line["type"] == "summary"), 0)
 
     def test_a_library_that_comes_and_goes(self):
@@ -74,8 +74,8 @@ class Filters(unittest.TestCase):
                    "notes outside libplugin", "notes from libplugin`plugin_note"]
         said = Json(watches, "plugins")
         by_watch = [[hit["new"] for hit in said.hits if hit["watch"] == n] for n in range(1, 7)]
-        steps = ["11", "31", "11", "31"]
-        self.assertEqual(by_watch, [steps, [], steps, ["12"], ["11", "22"], ["1", "12"]])
+        steps = [11, 31, 11, 31]
+        self.assertEqual(by_watch, [steps, [], steps, [12], [11, 22], [1, 12]])
         self.assertEqual((said.status, said.out), bare(example("plugins")))
 
     def test_errors_are_told_once(self):

@@ -247,7 +247,7 @@ class Top(Case):
     def test_export_from_the_screen(self):
         with tempfile.TemporaryDirectory() as folder, Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
             screen.shows(r"update bank\.transfers: ")
-            for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,thread,access,"), ("a.trace.json", '"ph":"C"')):
+            for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,ago,pid,tid,"), ("a.trace.json", '"ph":"C"')):
                 path = os.path.join(folder, name)
                 screen.keys("e", "C-u", path, "Enter")
                 screen.shows(r"\d+ hits and the counters are in ")

@@ -12,6 +12,7 @@
 mod changes;
 mod clock;
 mod control;
+mod crash;
 mod events;
 mod exchange;
 mod follow;
@@ -30,12 +31,13 @@ pub use options::{AttachArgs, RunArgs};
 
 use anyhow::{Context, Result, bail};
 use control::{Control, Reached};
+use crash::Crash;
 use log::Log;
-use options::WatchArgs;
+use options::{LogPolicy, WatchArgs};
 use output::Output;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write, stderr};
+use std::io::{IsTerminal, Read, stderr};
 use std::path::PathBuf;
 use summary::Summary;
 use ulpf_inferior::{Ending, Inferior};
@@ -45,6 +47,7 @@ use ulpf_session::armed::Armed;
 use ulpf_session::hit::log::Look;
 use ulpf_session::memory::Auxv;
 use ulpf_session::words::count;
+use ulpf_lib::ring::Rings;
 use ulpf_symbols::{Program, Spec};
 use watches::{Changes, Watch};
 
@@ -207,6 +210,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         how: watches::how(options),
         at: options.at.clone(),
         follow: options.follow,
+        lossless: options.log_policy == LogPolicy::Lossless,
     };
     let handle = runtime.handle().clone();
     let run_child = Box::new(move |child, life, inherited, events| {
@@ -232,7 +236,26 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
         })
         .collect();
+    if !options.quiet {
+        keep_sessions(&log, control.as_ref().ok().and_then(|c| c.as_ref().ok()), options.verbose);
+    }
+    // Of the others nobody has told how they have ended.
+    let signal = match &control {
+        Ok(Ok(Ending::Killed(signal))) => Some(*signal),
+        _ => None,
+    };
+    let clock = started.clock();
+    let ended = |n: usize| if n == 0 { signal } else { None };
+    let crashes = log.lives.iter().enumerate().filter(|(n, _)| *n > 0 || signal.is_some());
+    let crashes = crashes.filter_map(|(n, life)| Crash::of(life, &clock, ended(n), several));
+    let crashes: Vec<Crash> = crashes.collect();
+    let look = Look::of(false, stderr().is_terminal());
+    let (told, lines): (Vec<_>, Vec<_>) = crashes.iter().map(|c| (c.text(look), c.json())).unzip();
+    drop(crashes);
     if let Look::Json = log.output.look {
+        for mut line in lines {
+            log.output.write(&mut line);
+        }
         for summary in &summaries {
             log.output.write(&mut summary.json());
         }
@@ -240,15 +263,41 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     if let Some(error) = log.output.broken() {
         say!("the log is incomplete: {error}");
     }
+    if !(log.output.look == Look::Json && log.output.is_stderr) {
+        told.iter().for_each(|text| ulpf_say::put(text));
+    }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         for summary in &summaries {
-            let _ = stderr().write_all(summary.text(options.summary).as_bytes());
+            ulpf_say::put(&summary.text(options.summary));
         }
     }
     match control {
         Ok(Ok(ending)) => Ok(ending),
         Ok(Err(error)) => Err(error.context("the program could not be followed to its end")),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// `ulpf last` answers also when the programs have ended.
+fn keep_sessions(log: &Log, ending: Option<&Ending>, verbose: bool) {
+    for (number, life) in log.lives.iter().enumerate() {
+        let ending = match ending {
+            _ if ulpf_host::process::is_alive(life.pid) => continue,
+            Some(Ending::Exited(status)) if number == 0 => format!("ended with status {status}"),
+            Some(Ending::Killed(signal)) if number == 0 => {
+                format!("killed by {}", ulpf_host::signals::name(*signal))
+            }
+            _ => "ended".into(),
+        };
+        if life.shared.rings() == 0 {
+            continue;
+        }
+        // Whoever has no place for it has no answer later; the run is as good.
+        let kept = ulpf_session::kept::keep(&life.shared, life.pid, &life.program, ending);
+        if let (Err(error), true) = (kept, verbose) {
+            let pid = life.pid;
+            say!("`ulpf last` will know nothing of process {pid} any more: {error}");
+        }
     }
 }
 

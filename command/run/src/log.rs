@@ -29,7 +29,8 @@ use ulpf_lib::command::How;
 use ulpf_lib::ring::{Hit, hit_flags};
 use ulpf_say::{json, say};
 use ulpf_session::armed::Armed;
-use ulpf_session::hit::log::{Look, Record, When};
+use ulpf_session::hit::entry::When;
+use ulpf_session::hit::log::{Look, Record};
 use ulpf_session::merge;
 use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec};
@@ -43,6 +44,8 @@ pub struct Plan {
     pub at: Option<String>,
     /// Children are watched as well: lines name the process.
     pub follow: bool,
+    /// Threads wait for room in their rings.
+    pub lossless: bool,
 }
 
 /// Lines are handed to the system in pieces of about this size.
@@ -94,6 +97,9 @@ impl Log {
         let life = Life::new(pid, shared, program, watches, self.output.look);
         let (number, sender) = (self.lives.len(), self.sender.clone());
         let (source, flow) = (life.shared.clone(), life.flow.clone());
+        if self.plan.lossless {
+            source.lose_nothing();
+        }
         self.lives.push(life);
         self.readers.push(std::thread::spawn(move || {
             merge::read(&source, &flow, |batch| {
@@ -282,11 +288,11 @@ impl Log {
             life.refresh();
         }
         let when = When::Since(self.clock.nanos(hit.time));
-        let pid = self.plan.follow.then_some(life.pid);
         if let Some(watched) = &life.watches[number].watched {
             let record = Record {
                 hit,
-                pid,
+                pid: life.pid,
+                several: self.plan.follow,
                 when,
                 number,
                 watch: watched,
@@ -303,6 +309,9 @@ impl Log {
                     ..Remark::of("notice")
                 };
                 json::append(text, &notice);
+            } else if self.output.look == Look::Csv {
+                // A table has no room for it.
+                say!("{line}");
             } else {
                 let _ = writeln!(text, "            ({})", Text(line));
             }
@@ -334,7 +343,8 @@ impl Log {
                 ..Remark::of("lost")
             };
             json::append(text, &lost);
-        } else {
+        } else if self.output.look != Look::Csv {
+            // (The summary says how many.)
             let _ = writeln!(
                 text,
                 "            ({} lost here: they came faster than this log is written)",

@@ -4,7 +4,7 @@ use super::watches::Watch;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::text::Text;
@@ -123,6 +123,14 @@ impl Summary {
         }
     }
 
+    /// False positives that are no single watch's: a patched instruction sees that it meets no watch, and goes on
+    /// without asking which was near.
+    fn beside_any(&self) -> u64 {
+        let told = self.rows.iter().map(|r| r.false_positives);
+        let told = told.fold(0, u64::saturating_add);
+        self.false_positives.saturating_sub(told)
+    }
+
     /// For people. `all`: also every watch without a hit.
     pub fn text(&self, all: bool) -> String {
         let mut out = String::new();
@@ -148,13 +156,13 @@ impl Summary {
             count(self.false_positives, "false positive"),
             self.seconds
         );
-        let idle = self
-            .rows
-            .iter()
-            .filter(|r| r.hits == 0 && r.refused.is_none())
-            .count();
-        let shown =
-            |row: &&Row| row.refused.is_none() && (all || row.hits > 0 || idle <= LIST_IDLE);
+        let idle = |r: &&Row| r.hits == 0 && r.refused.is_none();
+        let folded = !all && self.rows.iter().filter(idle).count() > LIST_IDLE;
+        // One that is refused now may have been hit before: its library has come back different, say.
+        let shown = |r: &&Row| match r.refused {
+            Some(_) => r.hits > 0 || r.false_positives > 0,
+            None => !folded || r.hits > 0,
+        };
         let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
         // Only where there is something to show.
         let column = |text: &str| match filtered {
@@ -203,13 +211,31 @@ impl Summary {
                 );
             }
         }
-        if !all && idle > LIST_IDLE {
-            let idle = count(idle as u64, "watch");
+        // Rows without a watch of their own, so that each column adds up to the figure above.
+        let mut rest = |false_positives: u64, what: fmt::Arguments| {
             let _ = writeln!(
                 out,
-                "{:>12} {idle} without a hit (--summary lists them)",
-                ""
+                "{:>12} {:>10} {}{:>10}  {what}",
+                "",
+                "",
+                column(""),
+                false_positives
             );
+        };
+        if folded {
+            let rows = self.rows.iter().filter(idle);
+            let (mut idle, mut false_positives) = (0, 0u64);
+            for row in rows {
+                idle += 1;
+                false_positives = false_positives.saturating_add(row.false_positives);
+            }
+            let idle = count(idle, "watch");
+            let text = format_args!("{idle} without a hit (--summary lists them)");
+            rest(false_positives, text);
+        }
+        if !self.rows.is_empty() && self.beside_any() > 0 {
+            let text = format_args!("by patched instructions, which tell no watch");
+            rest(self.beside_any(), text);
         }
         for (row, why) in self
             .rows
@@ -276,6 +302,7 @@ impl Summary {
             lost: self.lost,
             faults: self.faults,
             false_positives: self.false_positives,
+            false_positives_patched: self.beside_any(),
             slow: self.slow,
             syscalls: self.syscalls,
             unpatched: Causes(&self.unpatched),
@@ -294,6 +321,7 @@ struct SummaryJson<'a> {
     lost: u64,
     faults: u64,
     false_positives: u64,
+    false_positives_patched: u64,
     slow: u64,
     syscalls: u64,
     unpatched: Causes<'a>,
@@ -366,6 +394,7 @@ mod tests {
              \x20       hits     silent      false  kind  place     address        length  watch\n\
              \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
              \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
+             \x20                               2  by patched instructions, which tell no watch\n\
              ulpf: 5 faults, 0 the slow way, 9 system calls\n"
         );
         s.rows[1].filtered = 2;
@@ -417,5 +446,39 @@ mod tests {
         assert!(s.text(false).contains(" 999 watches without a hit"));
         assert_eq!(s.text(false).lines().count(), 5);
         assert_eq!(s.text(true).lines().count(), 1003);
+    }
+
+    /// The sum of a column of the table, by where its heading ends.
+    fn sum(text: &str, column: &str) -> u64 {
+        let mut lines = text.lines().skip(1);
+        let head = lines.next().unwrap();
+        let end = head.find(&format!(" {column} ")).unwrap() + 1 + column.len();
+        let table = lines.take_while(|l| l.starts_with(' '));
+        let cell = |l: &str| l[..end].rsplit(' ').next().unwrap().parse().unwrap_or(0);
+        table.map(cell).sum()
+    }
+
+    #[test]
+    fn each_column_adds_up_to_its_figure_above() {
+        for (watches, all) in [(2, false), (24, false), (25, false), (1000, false), (1000, true)] {
+            for filtered in [0, 2] {
+                let mut s = Summary {
+                    rows: rows(watches),
+                    false_positives: 7 * watches as u64 + 17,
+                    ..Default::default()
+                };
+                s.rows.iter_mut().for_each(|r| r.false_positives = 7);
+                s.rows[0].refused = Some("its library came back different".into());
+                (s.rows[0].hits, s.rows[1].filtered) = (5, filtered);
+                let text = s.text(all);
+                assert!(text.starts_with("ulpf: 8 hits on"), "{text}");
+                assert_eq!(sum(&text, "hits"), 8, "{text}");
+                assert_eq!(sum(&text, "silent"), 1, "{text}");
+                assert_eq!(sum(&text, "false"), s.false_positives, "{text}");
+                if filtered > 0 {
+                    assert_eq!(sum(&text, "filtered"), filtered, "{text}");
+                }
+            }
+        }
     }
 }

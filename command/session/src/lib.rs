@@ -15,6 +15,7 @@ pub mod armed;
 pub mod control_socket;
 pub mod find;
 pub mod hit;
+pub mod kept;
 pub mod listing;
 pub mod memory;
 pub mod merge;

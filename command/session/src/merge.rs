@@ -42,6 +42,10 @@ pub trait Source: Rings {
     fn now(&self) -> u64;
     /// Until `any()` may be true, at most for `limit`.
     fn wait(&self, any: impl Fn() -> bool, limit: Duration);
+    /// Nothing of the ring before this slot is read again.
+    fn has_read(&self, _ring: usize, _slot: u64) {}
+    /// Called again and again, however long the log takes.
+    fn alive(&self) {}
 }
 
 impl Source for SharedArea {
@@ -50,6 +54,14 @@ impl Source for SharedArea {
     }
     fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
         SharedArea::wait(self, any, limit);
+    }
+    fn has_read(&self, ring: usize, slot: u64) {
+        if self.is_lossless() {
+            SharedArea::has_read(self, ring, slot);
+        }
+    }
+    fn alive(&self) {
+        SharedArea::alive(self);
     }
 }
 
@@ -144,6 +156,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
     let mut last_hit = Instant::now();
     loop {
         let finish = flow.finish.load(Ordering::Acquire);
+        source.alive();
         if finish {
             // Whoever shares the memory may go on writing for ever.
             reader.finish(source);
@@ -164,6 +177,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
             return;
         }
         while flow.held.load(Ordering::Relaxed) > MOST_HELD {
+            source.alive();
             std::thread::sleep(SHORT);
         }
         if finish || !whole && waiting.stuck.is_empty() && waiting.progress {
@@ -241,6 +255,7 @@ impl Waiting {
                 self.stuck.remove(&ring);
             }
             whole &= progress == Progress::All;
+            source.has_read(ring, reader.position(ring));
         }
         self.floor.look(horizon);
         if self.hits.len() >= MOST_HELD {

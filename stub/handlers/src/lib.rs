@@ -13,6 +13,7 @@
 pub mod breakpoints;
 pub mod cause;
 pub mod child;
+pub mod crash;
 pub mod direct;
 pub mod direct_frame;
 pub mod engine;

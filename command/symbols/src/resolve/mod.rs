@@ -52,12 +52,7 @@ impl Watched {
         if self.heap {
             return (
                 format!("{}[{offset:#x}]", self.name),
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                },
+                Part::untyped(offset),
             );
         }
         let mut path = String::new();
@@ -76,12 +71,7 @@ impl Watched {
                 if offset > 0 || len < self.len {
                     path = format!("+{offset}");
                 }
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                }
+                Part::untyped(offset)
             }
         };
         (with_path(&self.name, &path), part)
