@@ -45,7 +45,7 @@ class Filters(unittest.TestCase):
 
     def test_values(self):
         self.assertEqual(self.passed("checked if $new >= 95", "flag changed if $new % 2"),
-                         [["95", "96", "97", "98", "99"], ["1", "3", "5", "7", "9"]])
+                         [[95, 96, 97, 98, 99], [1, 3, 5, 7, 9]])
 
     def test_the_same_without_patches_and_in_registers(self):
         watches = "total if $new > 900", "checked skip 90", "flag changed", "total outside add"

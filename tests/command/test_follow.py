@@ -1,14 +1,17 @@
 """`ulpf run --follow`, and exec under `ulpf run`."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
 
+from lib import schema
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
-from lib.run import Json, run
+from lib.run import Json, run, ulpf
 
 
 @ulpf_only
@@ -111,3 +114,62 @@ class Follow(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(20 * PATIENCE), -signal.SIGTERM)
         os.kill(child, 0)
+
+
+@ulpf_only
+class Chosen(unittest.TestCase):
+    """--only and --skip: programs behind wrappers."""
+
+    def watch(self, *command, options=("--only", "five"), status=0):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "log.jsonl")
+            said = ulpf("run", *options, "--log", name, "-w", "a", "--", *command)
+            with open(name) as file:
+                lines = [json.loads(line) for line in file]
+        schema.lines().check("run", lines)
+        self.assertEqual(said[0], status, said)
+        return lines, said[2]
+
+    def changes(self, lines):
+        return [(hit["old"], hit["new"]) for hit in lines if hit["type"] == "hit"]
+
+    def test_wrappers(self):
+        five = example("five")
+        for command in (["env", "X=1", five], ["sh", "-c", f"exec {five}"], ["sh", "-c", f"{five}; true"], ["nice", "-n", "1", five],
+                        *([example("wrapped"), how, five] for how in ("exec", "fork", "vfork", "spawn"))):
+            with self.subTest(command):
+                lines, err = self.watch(*command)
+                self.assertEqual(self.changes(lines), [(10, 11), (11, 12)], err)
+                summaries = [line for line in lines if line["type"] == "summary"]
+                self.assertEqual([summary["program"] for summary in summaries], ["five"])
+                self.assertRegex(err, r"ulpf: process \d+ \(five\)(, forked by \d+| after exec): 2 hits on 1 watch")
+
+    def test_a_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "run.sh")
+            with open(script, "w") as file:
+                file.write(f"#!/bin/sh\n{example('five')}\n{example('five')}\nexit 3\n")
+            os.chmod(script, 0o755)
+            lines, err = self.watch(script, status=3)
+            self.assertEqual(self.changes(lines), [(10, 11), (11, 12)] * 2)
+            self.assertEqual(len({hit["pid"] for hit in lines if hit["type"] == "hit"}), 2)
+            self.assertRegex(err, r"\nulpf: all 2 processes: 4 hits, 0 silent stores, \d+ false positives\n$")
+
+    def test_make(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "Makefile"), "w") as file:
+                file.write("check: one two\none two:\n\t%s\n" % example("five"))
+            lines, _ = self.watch("make", "-s", "-j2", "-C", folder, "check")
+            self.assertEqual(sorted(self.changes(lines)), sorted([(10, 11), (11, 12)] * 2))
+
+    def test_skip(self):
+        lines, _ = self.watch("env", example("five"), options=["--skip", "env"])
+        self.assertEqual(self.changes(lines), [(10, 11), (11, 12)])
+
+    def test_none_is_meant(self):
+        lines, err = self.watch("env", "true")
+        self.assertEqual(self.changes(lines), [])
+        self.assertRegex(err, "nothing was watched: no program was started that --only and --skip mean")
+        status, _, err = ulpf("run", "--only", "[", "-w", "a", "--", "true")
+        self.assertEqual(status, 2)
+        self.assertRegex(err, "`\\[` is no pattern of file names")

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod chosen;
 mod clock;
 mod control;
 mod crash;
@@ -30,6 +31,7 @@ mod watches;
 pub use options::{AttachArgs, RunArgs};
 
 use anyhow::{Context, Result, bail};
+use chosen::Chosen;
 use control::{Control, Reached};
 use crash::Crash;
 use log::Log;
@@ -78,6 +80,12 @@ enum Target {
 }
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
+    // Whoever chooses among programs means more than one.
+    let follow = options.follow || !options.only.is_empty() || !options.skip.is_empty();
+    let options = &WatchArgs {
+        follow,
+        ..options.clone()
+    };
     if let Err(why) = options.backend.check() {
         say!("{why}");
         return REFUSED;
@@ -126,6 +134,7 @@ fn script(program: &OsStr) -> Option<String> {
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
+    let chosen = Chosen::new(&options.only, &options.skip)?;
     let mut output = Output::open(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -167,7 +176,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let shared = inferior.shared.clone();
     let mut control = runtime.block_on(async { Control::new(inferior, signals) })?;
     let pid = control.pid;
-    let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
+    // A wrapper is not what is meant.
+    let wanted = chosen.wants(pid);
+    let (asked, none) = (specs.clone(), Vec::new());
+    let prepared = prepare(&mut control, options, if wanted { specs } else { none }, launched);
+    let prepared = runtime.block_on(prepared);
     let (program, mut watches, changes) = match prepared {
         Ok(Ok(ready)) => ready,
         Ok(Err(Reached::Left)) => return Ok(Ending::Unknown),
@@ -206,10 +219,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
     let pending = watches.iter().any(Watch::follows_libraries);
     let plan = log::Plan {
-        specs: watches.iter().map(|w| w.spec.clone()).collect(),
+        specs: asked,
         how: watches::how(options),
         at: options.at.clone(),
         follow: options.follow,
+        chosen,
         lossless: options.log_policy == LogPolicy::Lossless,
     };
     let handle = runtime.handle().clone();
@@ -218,7 +232,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, run_child);
     control.follows_forks = options.follow;
-    log.begin(pid, shared, program, watches);
+    if log.chooses() {
+        control.follow_any();
+    }
+    let first = log.begin(pid, shared, program, watches);
+    log.lives[first].wanted = wanted;
     if options.held {
         ulpf_host::sys::stop_here();
     }
@@ -230,8 +248,10 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let summaries: Vec<Summary> = log
         .lives
         .iter()
+        .filter(|life| life.wanted)
         .map(|life| Summary {
             process: several.then_some((life.pid, life.parent)),
+            program: life.name(),
             after_exec: life.after_exec,
             ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
         })
@@ -260,6 +280,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             log.output.write(&mut summary.json());
         }
     }
+    if summaries.is_empty() {
+        say!("nothing was watched: no program was started that --only and --skip mean");
+    }
     if let Some(error) = log.output.broken() {
         say!("the log is incomplete: {error}");
     }
@@ -269,6 +292,9 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         for summary in &summaries {
             ulpf_say::put(&summary.text(options.summary));
+        }
+        if summaries.len() > 1 {
+            ulpf_say::put(&summary::of_all(&summaries));
         }
     }
     match control {
@@ -336,7 +362,7 @@ async fn prepare(
         }
     }
     let mut program = Program::of_process(pid)?;
-    if let Some(name) = &options.at {
+    if let Some(name) = options.at.as_ref().filter(|_| !specs.is_empty()) {
         let addr = program.function(name).with_context(|| {
             format!("--at: there is no function `{name}` in the program or its libraries")
         })?;

@@ -13,6 +13,7 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::changes;
+use super::chosen::Chosen;
 use super::clock::Clock;
 use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
 use super::life::Life;
@@ -44,6 +45,8 @@ pub struct Plan {
     pub at: Option<String>,
     /// Children are watched as well: lines name the process.
     pub follow: bool,
+    /// Which programs are watched.
+    pub chosen: Chosen,
     /// Threads wait for room in their rings.
     pub lossless: bool,
 }
@@ -79,6 +82,11 @@ impl Log {
             events,
             readers: Vec::new(),
         }
+    }
+
+    /// The user has said which programs are meant.
+    pub fn chooses(&self) -> bool {
+        self.plan.chosen.any()
     }
 
     /// For whoever has something to tell.
@@ -184,6 +192,7 @@ impl Log {
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
+        self.lives[life].wanted = self.lives[forked.parent].wanted;
         // Numbers are the parent's until its own stub has given others.
         self.lives[life].by_id.clear();
         self.tell_of_fork(pid, from, text);
@@ -204,7 +213,7 @@ impl Log {
     fn entered(&mut self, entered: Entered) {
         let life = &mut self.lives[entered.life];
         life.program = Program::of_process(life.pid).unwrap_or_default();
-        let at = self.plan.at.as_ref();
+        let at = self.plan.at.as_ref().filter(|_| self.plan.chosen.wants(life.pid));
         let _ = entered
             .reply
             .send(at.and_then(|name| life.program.function(name)));
@@ -240,6 +249,7 @@ impl Log {
             .plan
             .at
             .as_ref()
+            .filter(|_| self.plan.chosen.wants(pid))
             .and_then(|name| program.function(name));
         let life = self.begin(pid, again.shared, program, Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
@@ -251,7 +261,11 @@ impl Log {
     fn ready(&mut self, ready: Ready) {
         let life = &mut self.lives[ready.life];
         life.refresh();
-        let specs = self.plan.specs.clone();
+        life.wanted = self.plan.chosen.wants(life.pid);
+        let specs = match life.wanted {
+            true => self.plan.specs.clone(),
+            false => Vec::new(),
+        };
         let (watches, changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.

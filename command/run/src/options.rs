@@ -129,6 +129,16 @@ pub struct WatchArgs {
     #[arg(short, long)]
     pub follow: bool,
 
+    /// With --follow: watch only programs whose file is called so (a pattern with * and ?; with a slash, of the whole
+    /// path). All that is started is followed into, so that wrappers, scripts and `make check` may start them; may be
+    /// repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+
+    /// With --follow: watch all programs but those
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+
     /// Go on with the other watches when some are refused
     #[arg(long)]
     pub keep_going: bool,

@@ -55,6 +55,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Where there are several: the process, and the one that it was forked from.
     pub process: Option<(i32, Option<i32>)>,
+    /// The program's name, where there are several.
+    pub program: String,
     pub after_exec: bool,
 }
 
@@ -119,6 +121,7 @@ impl Summary {
             syscalls: header.syscalls.load(Relaxed),
             seconds,
             process: None,
+            program: String::new(),
             after_exec: false,
         }
     }
@@ -137,14 +140,18 @@ impl Summary {
         let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
         let filtered = sum(|r| r.filtered);
+        let name = match self.program.as_str() {
+            "" => String::new(),
+            name => format!(" ({})", Text(name)),
+        };
         let _ = writeln!(
             out,
             "ulpf: {}{} on {}, {}, {}{} in {:.3} s",
             match self.process {
                 None => String::new(),
-                Some((pid, _)) if self.after_exec => format!("process {pid} after exec: "),
-                Some((pid, None)) => format!("process {pid}: "),
-                Some((pid, Some(parent))) => format!("process {pid}, forked by {parent}: "),
+                Some((pid, _)) if self.after_exec => format!("process {pid}{name} after exec: "),
+                Some((pid, None)) => format!("process {pid}{name}: "),
+                Some((pid, Some(parent))) => format!("process {pid}{name}, forked by {parent}: "),
             },
             count(hits, "hit"),
             count(self.rows.len() as u64, "watch"),
@@ -298,6 +305,7 @@ impl Summary {
         json::line(&SummaryJson {
             r#type: "summary",
             pid: self.process.map(|(pid, _)| pid),
+            program: if self.process.is_some() { &self.program } else { "" },
             seconds: json::number(format_args!("{:.6}", self.seconds)),
             lost: self.lost,
             faults: self.faults,
@@ -311,12 +319,37 @@ impl Summary {
     }
 }
 
+/// What all processes have counted together.
+pub fn of_all(all: &[Summary]) -> String {
+    let sum = |f: &dyn Fn(&Summary) -> u64| all.iter().map(f).fold(0, u64::saturating_add);
+    let rows = |f: fn(&Row) -> u64| {
+        sum(&move |s: &Summary| s.rows.iter().map(f).fold(0, u64::saturating_add))
+    };
+    let filtered = match rows(|r| r.filtered) {
+        0 => String::new(),
+        n => format!("{n} filtered out, "),
+    };
+    let lost = match sum(&|s| s.lost) {
+        0 => String::new(),
+        n => format!(", {} missing from the log", count(n, "hit")),
+    };
+    format!(
+        "ulpf: all {} processes: {}, {}, {filtered}{}{lost}\n",
+        all.len(),
+        count(rows(|r| r.hits), "hit"),
+        count(rows(|r| r.silent), "silent store"),
+        count(sum(&|s| s.false_positives), "false positive"),
+    )
+}
+
 /// docs/json.md describes it.
 #[derive(Serialize)]
 struct SummaryJson<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    program: &'a str,
     seconds: Option<Box<RawValue>>,
     lost: u64,
     faults: u64,
