@@ -317,7 +317,13 @@ fn head(
         watch.addr,
         session.pid,
         Text(&session.name),
-        Text(&session.ended.as_ref().map(|e| format!(", {e}")).unwrap_or_default()),
+        Text(
+            &session
+                .ended
+                .as_ref()
+                .map(|e| format!(", {e}"))
+                .unwrap_or_default()
+        ),
         Seconds(ago(cover.since))
     )?;
     if cover.uncovered > 0 {

@@ -88,6 +88,21 @@ class OneSchema(PluginCase):
             strip = lambda hit: {name: value for name, value in hit.items() if name != "time"}
             self.assertEqual([strip(hit) for hit in hits], [strip(hit) for hit in theirs if hit["type"] == "hit"])
 
+    def test_export_of_a_program_that_ends_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "export.jsonl")
+            with subprocess.Popen([ULPF, "run", "--held", "--log", os.devnull, "-w", "total", example("filters")], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, start_new_session=True) as process:
+                os.waitpid(process.pid, os.WUNTRACED)
+                with subprocess.Popen([ULPF, "export", "-o", name, "-p", str(process.pid)], stderr=subprocess.DEVNULL) as export:
+                    time.sleep(0.5)
+                    process.send_signal(signal.SIGCONT)
+                    export.wait(30)
+                process.wait(30)
+            lines = [json.loads(line) for line in open(name)]
+            schema.lines().check("export", lines)
+            self.assertEqual(sum(line["type"] == "hit" for line in lines), 210)
+
     def test_gdb(self):
         """`ulpf log save`, and Hit.record in Python."""
         watches = [watch for watch in TYPES if watch != "bits.high"] + ["text"]

@@ -48,7 +48,13 @@ mod tests {
         ] {
             assert!(is_runtime(name.as_bytes()), "{name}");
         }
-        for name in ["libcurl.so.4", "libc-client.so.2007", "libcc.so", "prog", "libm-tools.so"] {
+        for name in [
+            "libcurl.so.4",
+            "libc-client.so.2007",
+            "libcc.so",
+            "prog",
+            "libm-tools.so",
+        ] {
             assert!(!is_runtime(name.as_bytes()), "{name}");
         }
     }

@@ -149,7 +149,12 @@ pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
 
 /// `None`: it is of another version of ulpf.
 fn read(file: File) -> io::Result<(Vec<u8>, Option<SharedArea>)> {
-    let bad = || io::Error::new(ErrorKind::InvalidData, "it is no session that ulpf has kept");
+    let bad = || {
+        io::Error::new(
+            ErrorKind::InvalidData,
+            "it is no session that ulpf has kept",
+        )
+    };
     let mut from = BufReader::new(file);
     let mut magic = [0; 8];
     from.read_exact(&mut magic)?;

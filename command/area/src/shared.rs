@@ -298,7 +298,12 @@ impl SharedArea {
             header.room.fetch_add(1, Ordering::SeqCst);
             // SAFETY: a futex word that lives as long as the mapping.
             unsafe {
-                libc::syscall(libc::SYS_futex, &raw const header.room, libc::FUTEX_WAKE, i32::MAX)
+                libc::syscall(
+                    libc::SYS_futex,
+                    &raw const header.room,
+                    libc::FUTEX_WAKE,
+                    i32::MAX,
+                )
             };
         }
     }

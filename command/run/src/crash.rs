@@ -53,7 +53,12 @@ struct Writer {
 
 impl<'a> Crash<'a> {
     /// `signal`: the one that has ended it, if that is known.
-    pub fn of(life: &'a Life, clock: &'a Clock, signal: Option<i32>, several: bool) -> Option<Self> {
+    pub fn of(
+        life: &'a Life,
+        clock: &'a Clock,
+        signal: Option<i32>,
+        several: bool,
+    ) -> Option<Self> {
         let noted = &life.shared.header().crash;
         let number = noted.signal.load(Acquire) as i32;
         if !(1..=64).contains(&number) || signal.is_some_and(|s| s != number) {

@@ -44,12 +44,12 @@ use std::path::PathBuf;
 use summary::Summary;
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
+use ulpf_lib::ring::Rings;
 use ulpf_say::{say, told};
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::log::Look;
 use ulpf_session::memory::Auxv;
 use ulpf_session::words::count;
-use ulpf_lib::ring::Rings;
 use ulpf_symbols::{Program, Spec};
 use watches::{Changes, Watch};
 
@@ -179,7 +179,12 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     // A wrapper is not what is meant.
     let wanted = chosen.wants(pid);
     let (asked, none) = (specs.clone(), Vec::new());
-    let prepared = prepare(&mut control, options, if wanted { specs } else { none }, launched);
+    let prepared = prepare(
+        &mut control,
+        options,
+        if wanted { specs } else { none },
+        launched,
+    );
     let prepared = runtime.block_on(prepared);
     let (program, mut watches, changes) = match prepared {
         Ok(Ok(ready)) => ready,
@@ -257,7 +262,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         })
         .collect();
     if !options.quiet {
-        keep_sessions(&log, control.as_ref().ok().and_then(|c| c.as_ref().ok()), options.verbose);
+        keep_sessions(
+            &log,
+            control.as_ref().ok().and_then(|c| c.as_ref().ok()),
+            options.verbose,
+        );
     }
     // Of the others nobody has told how they have ended.
     let signal = match &control {
@@ -266,7 +275,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     };
     let clock = started.clock();
     let ended = |n: usize| if n == 0 { signal } else { None };
-    let crashes = log.lives.iter().enumerate().filter(|(n, _)| *n > 0 || signal.is_some());
+    let crashes = log
+        .lives
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| *n > 0 || signal.is_some());
     let crashes = crashes.filter_map(|(n, life)| Crash::of(life, &clock, ended(n), several));
     let crashes: Vec<Crash> = crashes.collect();
     let look = Look::of(false, stderr().is_terminal());

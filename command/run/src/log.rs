@@ -213,7 +213,11 @@ impl Log {
     fn entered(&mut self, entered: Entered) {
         let life = &mut self.lives[entered.life];
         life.program = Program::of_process(life.pid).unwrap_or_default();
-        let at = self.plan.at.as_ref().filter(|_| self.plan.chosen.wants(life.pid));
+        let at = self
+            .plan
+            .at
+            .as_ref()
+            .filter(|_| self.plan.chosen.wants(life.pid));
         let _ = entered
             .reply
             .send(at.and_then(|name| life.program.function(name)));

@@ -305,7 +305,11 @@ impl Summary {
         json::line(&SummaryJson {
             r#type: "summary",
             pid: self.process.map(|(pid, _)| pid),
-            program: if self.process.is_some() { &self.program } else { "" },
+            program: if self.process.is_some() {
+                &self.program
+            } else {
+                ""
+            },
             seconds: json::number(format_args!("{:.6}", self.seconds)),
             lost: self.lost,
             faults: self.faults,
@@ -493,7 +497,13 @@ mod tests {
 
     #[test]
     fn each_column_adds_up_to_its_figure_above() {
-        for (watches, all) in [(2, false), (24, false), (25, false), (1000, false), (1000, true)] {
+        for (watches, all) in [
+            (2, false),
+            (24, false),
+            (25, false),
+            (1000, false),
+            (1000, true),
+        ] {
             for filtered in [0, 2] {
                 let mut s = Summary {
                     rows: rows(watches),

@@ -22,5 +22,6 @@ pub mod merge;
 pub mod names;
 pub mod observer;
 pub mod snapshot;
+mod source;
 pub mod watcher;
 pub mod words;

@@ -15,13 +15,12 @@
 //! ever, nor let us collect them without bound: a time that has not come yet is no time ([`Batch::damaged`]);
 //! the horizon goes on after a while, whatever holds it back; and a look ends when enough is waiting.
 
+pub use crate::source::Source;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use ulpf_area::SharedArea;
-use ulpf_host::sys;
 use ulpf_lib::ring::{Hit, Progress, Reader, Rings, Start};
 
 /// Hits in the order of their times; each says how many of its thread were lost before it.
@@ -34,35 +33,6 @@ pub struct Batch {
     /// They are here, with the time at which they were read.
     pub damaged: u64,
     _held: Held,
-}
-
-/// Rings that somebody writes.
-pub trait Source: Rings {
-    /// The clock of the hits' times.
-    fn now(&self) -> u64;
-    /// Until `any()` may be true, at most for `limit`.
-    fn wait(&self, any: impl Fn() -> bool, limit: Duration);
-    /// Nothing of the ring before this slot is read again.
-    fn has_read(&self, _ring: usize, _slot: u64) {}
-    /// Called again and again, however long the log takes.
-    fn alive(&self) {}
-}
-
-impl Source for SharedArea {
-    fn now(&self) -> u64 {
-        sys::tsc()
-    }
-    fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
-        SharedArea::wait(self, any, limit);
-    }
-    fn has_read(&self, ring: usize, slot: u64) {
-        if self.is_lossless() {
-            SharedArea::has_read(self, ring, slot);
-        }
-    }
-    fn alive(&self) {
-        SharedArea::alive(self);
-    }
 }
 
 /// Shared by the reader's thread and the log.

@@ -455,6 +455,11 @@ impl Observer {
         }
     }
 
+    /// Has this watch been seen, by the stub's number?
+    pub fn knows(&self, watch: u32) -> bool {
+        self.known.contains_key(&watch)
+    }
+
     /// A hit in words; `None`: nobody knows its watch.
     pub fn line(&mut self, hit: Hit) -> Option<Line> {
         let watch = self.known.get(&hit.watch)?.clone();

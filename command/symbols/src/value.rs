@@ -483,10 +483,7 @@ mod tests {
         assert_eq!(of(&int, &[0x12]), (Value::Text("0x12".into()), None));
         let two = Value::List(vec![Value::Signed(1), Value::Signed(2)]);
         let a = array(int, 8);
-        assert_eq!(
-            of(&a, &[1, 0, 0, 0, 2, 0, 0, 0]),
-            (two, named("int [2]"))
-        );
+        assert_eq!(of(&a, &[1, 0, 0, 0, 2, 0, 0, 0]), (two, named("int [2]")));
         let char = Rc::new(Type {
             name: "char".into(),
             size: 1,

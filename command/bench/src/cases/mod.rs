@@ -4,6 +4,7 @@ mod condition;
 mod count;
 mod debuggers;
 mod heap;
+mod log;
 mod plugin;
 mod redis;
 mod server;
@@ -73,6 +74,12 @@ pub const CASES: &[Case] = &[
         "one store: bare, false positive, hit, logged hit; signals; gdb's conditional watch",
         store::run,
         store::tables,
+    ),
+    case(
+        "log",
+        "hits into a log: how many a second, and what one costs the program",
+        log::run,
+        log::tables,
     ),
     case(
         "untouched",

@@ -2,7 +2,6 @@
 //! writes hits in these, and the plugin does in `gdb-plugin/ulpf/record.py`; docs/json.md and docs/json.schema.json
 //! say what a reader may rely on.
 
-use super::Call;
 use super::place::{Caller, Place};
 use crate::words::{Seconds, verb};
 use serde::ser::SerializeSeq;
@@ -14,6 +13,21 @@ use ulpf_lib::ring::{self, SystemCall, hit_flags};
 use ulpf_lib::syscalls;
 use ulpf_say::json::{self, Address, Hex};
 use ulpf_symbols::{Part, Value};
+
+/// The system call that made an access: `read(3, 0x4010, 512) = 512`.
+pub struct Call<'a>(pub &'a SystemCall);
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
+    }
+}
+
+impl Serialize for Call<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
 
 /// In nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -269,7 +283,11 @@ impl<'a> Entry<'a> {
         row.text(place.file.as_deref().unwrap_or_default());
         row.maybe(place.line);
         row.text(place.object.as_deref().unwrap_or_default());
-        row.text(self.by.map(|by| by.place.caller.as_str()).unwrap_or_default());
+        row.text(
+            self.by
+                .map(|by| by.place.caller.as_str())
+                .unwrap_or_default(),
+        );
         let callers: Vec<&str> = self.callers.iter().map(|c| c.caller.as_str()).collect();
         row.text(&callers.join(" < "));
         out.push('\n');
@@ -288,7 +306,11 @@ struct Row<'a> {
 impl Row<'_> {
     /// What needs no quotes.
     fn cell(&mut self, what: impl fmt::Display) {
-        let comma = if std::mem::take(&mut self.first) { "" } else { "," };
+        let comma = if std::mem::take(&mut self.first) {
+            ""
+        } else {
+            ","
+        };
         let _ = write!(self.out, "{comma}{what}");
     }
 

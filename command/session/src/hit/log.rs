@@ -1,7 +1,6 @@
 //! Hits as lines of a log, for people or for programs: what `ulpf run` and `ulpf last` write.
 
-use super::Call;
-use super::entry::{Entry, Named, When};
+use super::entry::{Call, Entry, Named, When};
 use super::place::{Caller, Place, asked_for, own_caller};
 use crate::words::verb;
 use std::collections::HashMap;
@@ -202,9 +201,9 @@ impl fmt::Display for Who {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hit::entry::CSV_HEAD;
     use ulpf_lib::WatchKind;
     use ulpf_lib::ring::MAX_VALUE;
-    use crate::hit::entry::CSV_HEAD;
     use ulpf_lib::ring::SystemCall;
 
     fn record(addr: u64, old: u32, new: u32) -> ring::Hit {
@@ -297,7 +296,10 @@ mod tests {
         assert_eq!(line["syscall"], "read");
         assert_eq!(line["call"], "read(3, 0x5008, 4) = 4");
         assert_eq!(line["callers"][0]["pc"], "0x401300");
-        assert_eq!((&line["pid"], &line["value_type"]), (&4710.into(), &().into()));
+        assert_eq!(
+            (&line["pid"], &line["value_type"]),
+            (&4710.into(), &().into())
+        );
         let row = show(Look::Csv, &hit);
         let (names, cells) = (CSV_HEAD.trim_end(), row.trim_end());
         let cells: Vec<_> = names.split(',').zip(cells.split(',')).collect();

@@ -5,33 +5,17 @@ pub mod entry;
 pub mod log;
 pub mod place;
 
+pub use entry::Call;
 use entry::{Entry, Named, When};
 use place::{Caller, Place};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::value::RawValue;
-use std::fmt;
 use std::rc::Rc;
 use ulpf_area::SharedArea;
 use ulpf_lib::command::reply::{Micros, Record, Which};
-use ulpf_lib::ring::{self, SystemCall};
-use ulpf_lib::syscalls;
+use ulpf_lib::ring;
 use ulpf_say::json::{self, Address};
 use ulpf_symbols::{Part, Watched};
-
-/// The system call that made an access: `read(3, 0x4010, 512) = 512`.
-pub struct Call<'a>(pub &'a SystemCall);
-
-impl fmt::Display for Call<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
-    }
-}
-
-impl Serialize for Call<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
 
 /// A hit as whoever looks at a session from outside knows it.
 #[derive(Clone, Debug, Default)]

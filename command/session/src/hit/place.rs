@@ -108,8 +108,18 @@ pub fn asked_for<'a>(hit: &ring::Hit, callers: &'a [Rc<Place>]) -> &'a [Rc<Place
 /// `__memcpy_avx_unaligned_erms` is what `memcpy` comes to on one processor, `__GI___libc_write` is `write`.
 fn written(symbol: &str) -> &str {
     const VARIANTS: [&str; 12] = [
-        "_avx", "_sse", "_ssse3", "_evex", "_erms", "_unaligned", "_generic", "_fma", "_slow",
-        "_fast", "_nocancel", "_internal",
+        "_avx",
+        "_sse",
+        "_ssse3",
+        "_evex",
+        "_erms",
+        "_unaligned",
+        "_generic",
+        "_fma",
+        "_slow",
+        "_fast",
+        "_nocancel",
+        "_internal",
     ];
     let symbol = symbol.split('@').next().unwrap_or(symbol);
     let mut name = symbol.trim_start_matches('_');

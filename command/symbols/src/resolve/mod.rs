@@ -50,10 +50,7 @@ impl Watched {
     /// Name and value form of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         if self.heap {
-            return (
-                format!("{}[{offset:#x}]", self.name),
-                Part::untyped(offset),
-            );
+            return (format!("{}[{offset:#x}]", self.name), Part::untyped(offset));
         }
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
