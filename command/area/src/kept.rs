@@ -12,6 +12,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use ulpf_host::sys;
 use ulpf_lib::ring::{
@@ -100,9 +101,11 @@ fn write(mut to: impl Write, area: &File, head: &[u8], pieces: &[(u64, u64)]) ->
 fn used(area: &SharedArea) -> Vec<(u64, u64)> {
     let size = |n: usize, of: usize| (n * of) as u64;
     let (watches, rings) = (area.watch_table().len(), area.rings());
+    let areas = area.header().areas.load(Ordering::Acquire) as usize;
+    let areas = areas.min(area.areas().len());
     let mut used = vec![
         (0, WATCH_TABLE_OFFSET + size(watches, size_of::<Listed>())),
-        (AREAS_OFFSET, size(area.areas().len(), size_of::<Area>())),
+        (AREAS_OFFSET, size(areas, size_of::<Area>())),
         (HEADS_OFFSET, size(rings, size_of::<RingHead>())),
     ];
     for ring in 0..rings {
