@@ -2,7 +2,7 @@
 
 import re
 
-from lib.cases import Case
+from lib.cases import SEEN, Case
 from lib.env import ulpf_only
 
 
@@ -112,6 +112,36 @@ class Threads(Case):
         self.assertEqual(len(threads), 16)
         gdb("delete")
         self.assertExits(gdb, 0, "crossing: sum 1996000")
+
+    def interrupted(self, gdb):
+        gdb.interrupt()
+        return gdb.answer()
+
+    def test_threads_at_one_breakpoint_have_their_turns(self):
+        gdb = self.session("turns", options=SEEN)
+        hit = []
+        for _ in range(4):
+            gdb("break *spot")
+            out = gdb("continue")
+            self.assertSays(out, r'Thread [23] "turns" hit Breakpoint \d+, ')
+            hit.append(int(re.search(r"Thread (\d) ", out).group(1)))
+            gdb("delete")
+            self.resume(gdb, "continue")
+            # As a terminal's signal, which goes to the main thread.
+            self.assertSays(self.interrupted(gdb), r'Thread 1 "turns" received signal SIGINT')
+        self.assertEqual(set(hit), {2, 3})
+        gdb("kill")
+
+    def test_the_debugger_is_heard_while_threads_step_over_breakpoints_without_end(self):
+        """Each thread meets a condition that is false with each instruction, and the others rest while it goes on."""
+        gdb = self.session("turns", "20", options=SEEN)
+        gdb("break *spot if zero")
+        for _ in range(3):
+            self.resume(gdb, "continue")
+            self.assertSays(self.interrupted(gdb), r"received signal SIGINT")
+        gdb("set var zero = 1")
+        self.assertSays(gdb("continue"), r'"turns" hit Breakpoint 2, ')
+        gdb("kill")
 
     def test_watch_while_threads_come_and_go(self):
         gdb = self.session("cpp_map")

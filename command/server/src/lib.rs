@@ -303,7 +303,10 @@ impl Server {
         }
         let mut target = Target::new(inferior);
         self.greet(&mut target).await;
+        let number = target.number;
         self.enlist(target);
+        self.selected = None;
+        self.bring_forward(number);
     }
 
     /// One more process; others may ask about it.

@@ -417,7 +417,7 @@ impl Server {
         let Some(pid) = pid.filter(|&p| p > 0) else {
             return b"E01".into();
         };
-        if !self.targets.is_empty() {
+        if !self.targets.is_empty() && !self.multiprocess {
             return b"E.The server already has a program. Detach from it or kill it first.".into();
         }
         match self.attach(pid).await {

@@ -43,7 +43,10 @@ impl Server {
         } else {
             return b"E.No program has been named. Use `set remote exec-file PATH`.".into();
         }
-        self.kill_everybody().await;
+        // Of several processes each one has its number; without numbers there can be one.
+        if !self.multiprocess {
+            self.kill_everybody().await;
+        }
         match self.start().await {
             Ok(()) => self.first_stop().await,
             Err(error) => {

@@ -69,21 +69,20 @@ impl Server {
             let target = self.targets.iter().find(|t| t.number == n);
             target.is_some_and(|t| t.actions_for(packet).is_some())
         });
-        for number in numbers {
+        for &number in &numbers {
             if let ControlFlow::Break(outcome) = self.settle(client, number).await {
                 return outcome;
             }
         }
-        let shared = self.terminal == Terminal::Shared && self.targets.iter().any(|t| t.launched);
-        if shared {
+        let launched = self.targets.iter().filter(|t| t.launched);
+        // The one that runs, if it is one of several.
+        let reader = launched.max_by_key(|t| numbers.contains(&t.number));
+        let reader = reader.filter(|_| self.terminal == Terminal::Shared);
+        if let Some(reader) = reader {
             // Before it runs: it may read at once.
-            foreground::to_program(
-                self.targets
-                    .iter()
-                    .find(|t| t.launched)
-                    .map_or(0, |t| t.pid),
-            );
+            foreground::to_program(reader.pid);
         }
+        let shared = reader.is_some();
         if self.tell_later_events(client).await {
             return None;
         }

@@ -84,6 +84,8 @@ pub struct Control {
     current: Tid,
     /// Its number in the table: those behind it are asked first for the next one.
     turn: u32,
+    /// That of the thread whose request was served last.
+    served: u32,
     /// The program thread that runs alone after a `…Begin`.
     holder: Option<(&'static Thread, Request)>,
     /// Pages that the holder has asked for since, because its step met another guarded page.
@@ -140,6 +142,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         nobody_told: true,
         current: pid,
         turn: 0,
+        served: 0,
         holder: None,
         opened_since: Vec::new(),
         shadows: Vec::new(),
@@ -216,9 +219,7 @@ impl Control {
                 return;
             }
             let stop_first = self.stop_comes_first();
-            if !stop_first {
-                self.serve();
-            }
+            let more = !stop_first && self.serve();
             self.tell(session);
             if self.waits_for_exec() {
                 let before = self.exec;
@@ -286,6 +287,7 @@ impl Control {
                         continue;
                     }
                     self.world.stop(None);
+                    let stop = self.choose(stop);
                     // Nobody's store comes between the hit and its report any more.
                     let of = g().threads.iter().find(|t| t.tid() == stop.tid);
                     of.into_iter().for_each(locks::give_back_kept);
@@ -324,7 +326,7 @@ impl Control {
             if unheard > MOST_UNHEARD {
                 reader::listen(true);
             }
-            if g().event.load(SeqCst) == seen {
+            if g().event.load(SeqCst) == seen && !more {
                 let tick = [0u64, 5_000_000];
                 let second = [1u64, 0];
                 let alone = !reader::listens();

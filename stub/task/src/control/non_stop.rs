@@ -162,6 +162,7 @@ impl Control {
             child.hold.store(true, SeqCst);
         }
         self.nobody_told |= self.nobody_runs();
+        self.next_turn(stop);
         self.current = stop.tid;
         let fd = self.fd;
         session.stopped(self, stop, &mut |b: &[u8]| socket::send_all(fd, b));

@@ -7,15 +7,17 @@ use ulpf_stub_handlers::runtime::events::{Event, Request};
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 use super::parked::{self, Parked, asked, resume_again};
+use super::stops::behind;
 use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
 
 impl Control {
-    /// Serves what program threads have asked for.
-    pub(super) fn serve(&mut self) {
+    /// Serves what program threads have asked for, up to the end of one that has run alone: where threads ask without
+    /// end, the debugger is heard between them, and stops are told of. True: there may be more.
+    pub(super) fn serve(&mut self) -> bool {
         loop {
             if let Some((t, what)) = self.holder {
                 if self.child_is_leaving(t) {
-                    return;
+                    return false;
                 }
                 if matches!(t.state(), State::Dead | State::Free)
                     || g().threads.find(t.tid()).is_none()
@@ -26,46 +28,48 @@ impl Control {
                     self.let_world_go();
                 } else if asked(t) == Some(Request::End) {
                     if self.waits_for_exec() && !self.exec_settled() {
-                        return;
+                        return false;
                     }
                     self.finish(Some(t), what);
                     self.holder = None;
                     self.tell_at_once();
                     self.let_world_go();
                     world::answer(t);
+                    return true;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world rests for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
                     self.opened_since.push((start, end));
                     world::answer(t);
-                    return;
+                    return false;
                 } else {
-                    return;
+                    return false;
                 }
             }
             if !self.running {
-                return;
+                return false;
             }
             // A held thread waits with its request: served, it would run on.
             let asks = |t: &&Thread| t.state() == State::Requesting && !t.hold.load(SeqCst);
-            let Some(t) = g().threads.iter().find(asks) else {
-                return;
+            let Some(t) = behind(self.served).find(asks) else {
+                return false;
             };
             let Some(what) = asked(t) else {
-                return;
+                return false;
             };
+            self.served = t.index.load(Relaxed);
             if what == Request::End {
                 world::answer(t);
                 continue;
             }
             if !self.world.stop(Some(t)) {
-                return;
+                return false;
             }
             if self.begin(t, what) {
                 self.holder = Some((t, what));
                 self.holding = Some(watchdog::Watchdog::new());
                 world::answer(t);
-                return;
+                return false;
             }
             self.tell_at_once();
             self.let_world_go();

@@ -332,10 +332,15 @@ impl Inferior for Control {
         for t in g().threads.iter() {
             self.forget_stale_breakpoint(t);
             let how = how(t);
-            // It was stepped, and another thread's stop was told of first. Now nobody asks any more.
+            // It was stepped, and another thread's stop was told of first. Now nobody asks any more, or for a step over
+            // a range which this one was a part of.
             if parked::event(t) == Event::Stepped
-                && matches!(how, Resume::Continue { .. })
                 && let Some(parked) = Parked::of(t)
+                && match how {
+                    Resume::Continue { .. } => true,
+                    Resume::RangeStep { start, end } => (start.0..end.0).contains(&parked.pc()),
+                    _ => false,
+                }
             {
                 parked.set_event(Event::None);
             }
@@ -360,7 +365,7 @@ impl Inferior for Control {
             return; // the plugin looks first
         }
         self.world.goes_on();
-        for t in self.in_turn() {
+        for t in g().threads.iter() {
             let how = how(t);
             // One that was let go a moment ago may have met something already.
             if how != Resume::Hold && !has_met(t) {

@@ -10,6 +10,25 @@ use super::parked::{self, Parked, asked, has_met, resume_again};
 use super::{Control, world};
 use crate::inferior::{Inferior, Stop, StopReason, Tid};
 
+/// Its next instruction is a breakpoint that stops it in any case, or it has met that already.
+fn is_about_to_meet(t: &Thread) -> bool {
+    let Some(parked) = Parked::of(t).filter(|_| t.state() == State::Parked) else {
+        return false;
+    };
+    let runs = t.is_debugged() && !t.hold.load(SeqCst) && !t.stepping.load(Relaxed);
+    let at = g().breakpoint_at(parked.pc());
+    runs && at.is_some_and(|b| b.there && b.conditions.is_empty())
+        && matches!(parked.event(), Event::None | Event::Breakpoint)
+}
+
+/// All threads, those behind this place in their table first: so each has its turn.
+pub(super) fn behind(place: u32) -> impl Iterator<Item = &'static Thread> {
+    let is_next = move |t: &&'static Thread| t.index.load(Relaxed) > place;
+    let all = g().threads.iter();
+    all.filter(is_next)
+        .chain(g().threads.iter().filter(move |t| !is_next(t)))
+}
+
 impl Control {
     /// A thread wants to exec, which ends all others, and one of these still has something to report.
     pub(super) fn stop_comes_first(&self) -> bool {
@@ -20,21 +39,39 @@ impl Control {
             && g().threads.iter().any(|t| t.is_debugged() && has_met(t))
     }
 
-    /// All threads, those behind the one that was reported last first: in this order they are let go and asked. (Who is
-    /// let go first need not be the first to meet something.)
-    pub(super) fn in_turn(&self) -> impl Iterator<Item = &'static Thread> + use<> {
-        let turn = self.turn;
-        let is_next = move |t: &&'static Thread| t.index.load(Relaxed) > turn;
-        let all = g().threads.iter();
-        all.filter(is_next)
-            .chain(g().threads.iter().filter(move |t| !is_next(t)))
+    /// Several threads stand at breakpoints, and one of them was let go first: it is told of alone, and stops the others
+    /// before their next instruction. Each of them has its turn (as gdbserver chooses one by chance), and the hit of the
+    /// one that was first is told of later, if the breakpoint is still there. The world rests.
+    pub(super) fn choose(&mut self, first: Stop) -> Stop {
+        let mut stop = first;
+        if first.reason == StopReason::Breakpoint
+            && let Some(t) = behind(self.turn).find(|t| t.tid() == first.tid || is_about_to_meet(t))
+            && t.tid() != first.tid
+        {
+            if let Some(parked) = Parked::of(t) {
+                parked.set_event(Event::None);
+            }
+            self.keep_event(first);
+            stop.tid = t.tid();
+        }
+        self.next_turn(stop);
+        stop
+    }
+
+    /// Another thread is asked first for the next stop.
+    pub(super) fn next_turn(&mut self, stop: Stop) {
+        if stop.reason != StopReason::Interrupted
+            && let Some(t) = g().threads.find(stop.tid)
+        {
+            self.turn = t.index.load(Relaxed);
+        }
     }
 
     /// Which thread has something to report?
     pub(super) fn find_stop(&mut self) -> Option<Stop> {
         let steps = |t: &&'static Thread| parked::event(t) == Event::Stepped;
         // The thread that the debugger steps comes first, so that it is not led elsewhere.
-        for t in g().threads.iter().filter(steps).chain(self.in_turn()) {
+        for t in g().threads.iter().filter(steps).chain(behind(self.turn)) {
             // What a held thread has met is reported once the debugger lets it go.
             if t.state() != State::Parked || t.hold.load(SeqCst) {
                 continue;
@@ -117,7 +154,6 @@ impl Control {
             }
             self.notices.explain(parked, event);
             parked.set_event(Event::None);
-            self.turn = t.index.load(Relaxed);
             return Some(Stop {
                 tid: t.tid(),
                 reason,
@@ -128,7 +164,10 @@ impl Control {
         }
         if self.interrupt {
             self.world.stop(None);
-            let tid = self.any_thread()?;
+            // The kernel gives a terminal's SIGINT to the main thread, too.
+            let main = Some(self.pid()).filter(|pid| self.threads().contains(pid));
+            let main = main.filter(|pid| !self.is_held(*pid));
+            let tid = main.or_else(|| self.any_thread())?;
             if let Some(stop) = self.settles_interrupted(tid) {
                 return Some(stop);
             }
