@@ -35,8 +35,8 @@ class Follow(unittest.TestCase):
         status, out, err = run(["shared_count"], "children", options=("--follow",))
         self.assertEqual((status, out), (0, self.OUTPUT))
         self.assertRegex(err, r"\[(\d+)/\1\] write  shared_count: 1000 → 1001")
-        self.assertRegex(err, r"ulpf: process \d+: 2 hits on 1 watch")
-        self.assertRegex(err, r"ulpf: process \d+, forked by \d+: 1000 hits on 1 watch")
+        self.assertRegex(err, r"ulpf: process \d+ \(children\): 2 hits on 1 watch")
+        self.assertRegex(err, r"ulpf: process \d+ \(children\), forked by \d+: 1000 hits on 1 watch")
 
     def test_without_follow_children_are_left_alone(self):
         said = Json(["shared_count"], "children")

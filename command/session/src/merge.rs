@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use ulpf_lib::ring::{Hit, Progress, Reader, Rings, Start};
+use ulpf_lib::ring::{Hit, Progress, Reader, Start};
 
 /// Hits in the order of their times; each says how many of its thread were lost before it.
 pub struct Batch {
@@ -280,7 +280,7 @@ impl Waiting {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
-    use ulpf_lib::ring::{Entry, Ring, RingHead, SLOT_WORDS};
+    use ulpf_lib::ring::{Entry, Ring, RingHead, Rings, SLOT_WORDS};
 
     const SLOTS: usize = 1 << 12;
 

@@ -158,7 +158,8 @@ impl Found<'_> {
             *slot = at;
             self.n += 1;
         }
-        self.n < self.want && !(self.to_own && !self.code.is_runtime(at.wrapping_sub(1)))
+        let within = !self.to_own || self.code.is_runtime(at.wrapping_sub(1));
+        within && self.n < self.want
     }
 }
 
