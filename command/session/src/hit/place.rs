@@ -178,7 +178,7 @@ mod tests {
         let main = place("main", "prog", 5);
         let text = |of: &Rc<Place>, callers: &[Rc<Place>]| own_caller(of, callers).map(|c| c.text);
         assert_eq!(
-            text(&copy, &[main.clone()]).as_deref(),
+            text(&copy, std::slice::from_ref(&main)).as_deref(),
             Some("main at a.c:5 (memcpy)")
         );
         let dup = place("strdup", "libc.so.6", 0);
@@ -188,6 +188,6 @@ mod tests {
             Some("f+0x5 in libshop.so (strdup)")
         );
         assert_eq!(text(&copy, &[dup]), None);
-        assert_eq!(text(&main, &[main.clone()]), None);
+        assert_eq!(text(&main, std::slice::from_ref(&main)), None);
     }
 }
