@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use ulpf_area::sessions::{Watched as Session, Whose};
+use ulpf_area::SharedArea;
+use ulpf_area::sessions::{self, Whose};
 use ulpf_host::foreign::text::Text;
 use ulpf_host::sys;
 use ulpf_lib::WatchKind;
@@ -21,7 +22,9 @@ use ulpf_lib::ring::{Hit, listed};
 use ulpf_say::json::{self, Address};
 use ulpf_say::{say, say_json};
 use ulpf_session::find::{choose, name};
-use ulpf_session::hit::log::{Formatter, Look, Record, When};
+use ulpf_session::hit::entry::When;
+use ulpf_session::hit::log::{Formatter, Look, Record};
+use ulpf_session::kept::{self, Kept};
 use ulpf_session::memory::LazyMemory;
 use ulpf_session::words::{self, count};
 use ulpf_symbols::{Problem, Program, Spec, Watched};
@@ -30,7 +33,8 @@ const EXAMPLES: &str = "\
 WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
   counter    p->x    tab[3]    tab[0..16]    0x7fffe000    0x7fffe000:64
 
-A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it. Exit status: 0: here is who;
+A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it; where none is, the last `ulpf run` or `attach`
+that has ended is asked (the newest eight are kept in ~/.cache/ulpf; --pid names one). Exit status: 0: here is who;
 1: nobody, as far as is known; 2: it could not be answered.";
 
 #[derive(Args, Clone, Debug)]
@@ -90,17 +94,7 @@ struct Cover {
 }
 
 fn answer(args: &LastArgs) -> Result<bool> {
-    let session = choose(args.pid, Whose::of(args.all_users))?;
-    let program = match &session.elsewhere {
-        Some(elsewhere) => Ok(Program::of_file(
-            &elsewhere.file,
-            elsewhere.bias,
-            session.by,
-        )),
-        None => Program::of_process(session.pid),
-    };
-    let program =
-        program.with_context(|| format!("cannot read what process {} is made of", session.pid))?;
+    let (session, program) = session(args)?;
     let places = resolve(&args.what, &program, session.pid)?;
     let (pid, shared) = (session.pid, &session.shared);
     let mut cover = Cover::default();
@@ -154,7 +148,8 @@ fn answer(args: &LastArgs) -> Result<bool> {
         let when = When::Ago(ago(hit.time));
         let record = Record {
             hit,
-            pid: None,
+            pid,
+            several: false,
             when,
             number: 0,
             watch,
@@ -180,6 +175,64 @@ fn answer(args: &LastArgs) -> Result<bool> {
     }
     let _ = stdout().write_all(text.as_bytes());
     Ok(!hits.is_empty())
+}
+
+/// The session that is meant, and its program: one that is watched at present, or else the last that has ended.
+fn session(args: &LastArgs) -> Result<(Session, Program)> {
+    let none = match choose(args.pid, Whose::of(args.all_users)) {
+        Ok(found) => {
+            let program = match &found.elsewhere {
+                Some(elsewhere) => Ok(Program::of_file(&elsewhere.file, elsewhere.bias, found.by)),
+                None => Program::of_process(found.pid),
+            };
+            let program = program
+                .with_context(|| format!("cannot read what process {} is made of", found.pid))?;
+            return Ok((Session::of(found), program));
+        }
+        Err(none) => none,
+    };
+    match kept::find(args.pid) {
+        Ok(Some(mut kept)) => {
+            let program = kept.program();
+            Ok((Session::kept(kept), program))
+        }
+        Ok(None) => Err(none),
+        Err(error) => Err(none.context(format!("the last session cannot be read: {error}"))),
+    }
+}
+
+/// What is asked.
+struct Session {
+    pid: i32,
+    by: i32,
+    shared: SharedArea,
+    /// The program's name.
+    name: String,
+    /// `killed by SIGSEGV 3 s ago`
+    ended: Option<String>,
+}
+
+impl Session {
+    fn of(found: sessions::Watched) -> Session {
+        Session {
+            pid: found.pid,
+            by: found.by,
+            shared: found.shared,
+            name: name(found.pid),
+            ended: None,
+        }
+    }
+
+    fn kept(kept: Kept) -> Session {
+        let ago = kept.ended.elapsed().unwrap_or_default();
+        Session {
+            pid: kept.pid,
+            by: kept.by,
+            shared: kept.shared,
+            name: kept.program,
+            ended: Some(format!("{} {:.0} s ago", kept.ending, ago.as_secs_f64())),
+        }
+    }
 }
 
 /// For each place the rings are read once.
@@ -296,12 +349,19 @@ fn head(
     let len = places.iter().fold(0, |n, p| u64::saturating_add(n, p.len));
     writeln!(
         text,
-        "{}, {}{several} at {:#x} in process {} ({}), watched for {}:",
+        "{}, {}{several} at {:#x} in process {} ({}{}), watched for {}:",
         Text(name_of_all),
         count(len, "byte"),
         first.addr,
         session.pid,
-        name(session.pid),
+        Text(&session.name),
+        Text(
+            &session
+                .ended
+                .as_ref()
+                .map(|e| format!(", {e}"))
+                .unwrap_or_default()
+        ),
         Seconds(ago(cover.since))
     )?;
     if cover.uncovered > 0 {
@@ -346,6 +406,7 @@ fn head_json(
         r#type: &'static str,
         pid: i32,
         ulpf: i32,
+        ended: bool,
         spec: &'a str,
         addr: Address,
         len: u64,
@@ -361,6 +422,7 @@ fn head_json(
         r#type: "last",
         pid: session.pid,
         ulpf: session.by,
+        ended: session.ended.is_some(),
         spec: &places[0].spec,
         addr: Address(places[0].addr),
         len: places.iter().fold(0, |n, p| u64::saturating_add(n, p.len)),

@@ -254,6 +254,19 @@ def is_integer(type):
     return type.code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_RANGE)
 
 
+def is_character(type):
+    """Of a text: GDB takes one byte with a character's name for one, C's own `char` among them."""
+    return type.code == gdb.TYPE_CODE_CHAR or type.code == gdb.TYPE_CODE_INT and type.sizeof == 1 and "char" in str(type)
+
+
+def is_bool(type):
+    return type.code == gdb.TYPE_CODE_BOOL
+
+
+def is_enum(type):
+    return type.code == gdb.TYPE_CODE_ENUM
+
+
 def is_function(type):
     return type.code in (gdb.TYPE_CODE_FUNC, gdb.TYPE_CODE_METHOD)
 
@@ -368,6 +381,14 @@ def file_at(pc):
     """(path, line), or None."""
     found = gdb.find_pc_line(pc) if pc is not None else None
     return (found.symtab.fullname(), found.line) if found and found.symtab and found.line else None
+
+
+def object_at(pc):
+    """The file of the executable or library that holds an instruction, or None."""
+    library = gdb.solib_name(pc)
+    if library:
+        return library
+    return gdb.current_progspace().filename if is_static(pc) else None
 
 
 def globals_here():

@@ -10,7 +10,7 @@ Data breakpoints are watches like those of `ulpf watch`, and stand in the same l
 import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, history, paths, places, replies, session, stops
+from . import bytecode, disassembly, facade, history, paths, places, record, replies, session, stops
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -217,7 +217,7 @@ def stop():
 
 def _hit(hit):
     said = {"watch": hit.watch.number if hit.watch else None, "name": hit.name, "access": hit.access, "tid": hit.tid,
-            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent}
+            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "record": record.text(hit)}
     if hit.call:
         said["call"] = hit.call
     ids = hit.watch.ids() if hit.watch else []
@@ -231,12 +231,13 @@ def lines(records):
             _know(watch)
     said = []
     for line in records:
-        record = replies.record(json.loads(line))
-        watch, place = _known.get(record.watch, (None, None))
-        hit = stops.Hit(watch, place, record)
+        told = replies.record(json.loads(line))
+        watch, place = _known.get(told.watch, (None, None))
+        hit = stops.Hit(watch, place, told)
         text = history.line(hit, f"{hit.time:11.6f}")
         file, number = facade.file_at(hit.pc) or (None, None)
-        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number})
+        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number,
+                     "record": record.text(hit)})
     return {"lines": said}
 
 

@@ -164,6 +164,8 @@ class Record:
     call: Optional[str]
     pc: Optional[int]
     callers: list
+    # The way out of a library that every program has, where no callers were asked for.
+    through: list
     # Of a watch that moves: how many of its bytes are before those of the hit.
     inside: int = 0
 
@@ -200,7 +202,8 @@ def record(object):
     return Record(time, ago, watch, _count(object, "tid"), _address(_get(object, "addr", str)), access,
                   _count(object, "len", absent), old, new, _get(object, "silent", bool, False),
                   _get(object, "call", str, None), None if pc is None else _address(pc),
-                  [_address(c) for c in _get(object, "callers", list, [])], _count(object, "inside", 0))
+                  [_address(c) for c in _get(object, "callers", list, [])], [_address(c) for c in _get(object, "through", list, [])],
+                  _count(object, "inside", 0))
 
 
 def stop(object):

@@ -17,6 +17,8 @@ pub struct Life {
     pub parent: Option<i32>,
     /// It has executed itself.
     pub after_exec: bool,
+    /// Its program is one that the user means.
+    pub wanted: bool,
     pub shared: SharedArea,
     pub program: Program,
     /// All watches, in the order given.
@@ -43,6 +45,7 @@ impl Life {
             pid,
             parent: None,
             after_exec: false,
+            wanted: true,
             shared,
             program,
             watches,
@@ -57,6 +60,12 @@ impl Life {
             life.know(number);
         }
         life
+    }
+
+    /// The program's name.
+    pub fn name(&self) -> String {
+        let own = self.program.executable();
+        own.map_or(String::new(), |m| m.object.name().to_string())
     }
 
     pub fn know(&mut self, number: usize) {

@@ -106,10 +106,12 @@ pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
 
 /// Resolves one watch; how its places are armed. None: it cannot be watched (`watch.armed` says why).
 pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Vec<Arm> {
-    let found = program.resolve_path(&watch.spec, memory).and_then(|watched| {
-        let arms = watched.iter().map(|watched| arm::of(watched, how));
-        Ok((arms.collect::<Result<_, _>>()?, watched))
-    });
+    let found = program
+        .resolve_path(&watch.spec, memory)
+        .and_then(|watched| {
+            let arms = watched.iter().map(|watched| arm::of(watched, how));
+            Ok((arms.collect::<Result<_, _>>()?, watched))
+        });
     match found {
         Ok((arms, watched)) => {
             watch.watched = watched;
@@ -137,7 +139,9 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
     for (number, watch) in watches.iter_mut().enumerate() {
         // Code that its filter names may have come or gone.
         if let (Armed::Yes(ids), true) = (&watch.armed, watch.spec.filter.names_code()) {
-            let again = program.resolve_path(&watch.spec, &memory).unwrap_or_default();
+            let again = program
+                .resolve_path(&watch.spec, &memory)
+                .unwrap_or_default();
             for (id, watched) in ids.iter().zip(&mut watch.watched) {
                 let same = |w: &&Watched| (w.addr, w.len) == (watched.addr, watched.len);
                 // (Elements may have moved since; the code that the filter names is the same for all.)

@@ -48,11 +48,11 @@ mod value;
 
 pub use demangle::demangle;
 pub use location::Location;
-pub use maps::{Module, Program};
+pub use maps::{Loaded, Module, Program};
 pub use problem::Problem;
 pub use resolve::{Memory, Watched};
 pub use spec::{Scope, Spec};
-pub use value::Part;
+pub use value::{Part, Value};
 
 #[cfg(test)]
 mod hostile;

@@ -155,7 +155,9 @@ fn pointers_are_followed() {
     let addr = |spec: &str| fixture.resolve(spec).unwrap().addr;
     let follow = |spec: &str| {
         let spec = Spec::parse(spec).unwrap();
-        fixture.program.resolve_path(&spec, &fixture)
+        let mut places = fixture.program.resolve_path(&spec, &fixture)?;
+        assert_eq!(places.len(), 1, "{spec}");
+        Ok::<_, Problem>(places.remove(0))
     };
     let path = |spec: &str| follow(spec).unwrap().path.map(|path| path.to_string());
     let from = |name: &str, offsets: &str| Some(format!("{:#x}{offsets}", addr(name)));

@@ -112,6 +112,17 @@ impl Type {
         })
     }
 
+    /// The member that fills the whole (newtypes, Cell, Atomic, std::atomic), which is shown in its place.
+    pub fn only_member(&self) -> Option<Rc<Type>> {
+        let Shape::Struct { members, .. } = &self.shape else {
+            return None;
+        };
+        let fills = |m: &&Member| m.offset == 0 && m.ty.size == self.size && m.bits.is_none();
+        let only = members.iter().find(fills)?;
+        let sized = members.iter().filter(|m| m.ty.size > 0).count();
+        (sized == 1).then(|| only.ty.clone())
+    }
+
     /// Finds a member by name, also inside anonymous members and base classes. The offset returned
     /// is from the start of this type.
     pub fn member(&self, name: &str) -> Option<Member> {

@@ -113,6 +113,11 @@ impl Reader {
         end.min(self.ends.as_ref().map_or(u64::MAX, most))
     }
 
+    /// The slot from which on a ring has not been read.
+    pub fn position(&self, ring: usize) -> u64 {
+        self.cursors.get(ring).map_or(0, |c| c.at)
+    }
+
     /// Anything that has not been read?
     pub fn any(&self, rings: &impl Rings) -> bool {
         (0..rings.rings()).any(|n| {

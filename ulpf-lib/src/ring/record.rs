@@ -168,6 +168,15 @@ impl<'a> Ring<'a> {
         self.head.taken.load(Ordering::Relaxed) == 0
     }
 
+    /// Is there room for one more record before what the reader has not read?
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        let taken = self.head.taken.load(Ordering::Relaxed);
+        let read = self.head.read.load(Ordering::Acquire);
+        let slots = (self.words.len() / SLOT_WORDS) as u64;
+        taken.wrapping_sub(read).saturating_add(MOST_SLOTS as u64) <= slots
+    }
+
     /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
     /// taken knows that the record will be younger (see `command/session/src/merge.rs`).
     #[inline]

@@ -5,6 +5,7 @@ mod count;
 mod debuggers;
 mod following;
 mod heap;
+mod log;
 mod plugin;
 mod redis;
 mod server;
@@ -74,6 +75,12 @@ pub const CASES: &[Case] = &[
         "one store: bare, false positive, hit, logged hit; signals; gdb's conditional watch",
         store::run,
         store::tables,
+    ),
+    case(
+        "log",
+        "hits into a log: how many a second, and what one costs the program",
+        log::run,
+        log::tables,
     ),
     case(
         "untouched",

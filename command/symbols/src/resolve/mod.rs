@@ -57,15 +57,7 @@ impl Watched {
     /// Name and value form of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         if self.heap {
-            return (
-                format!("{}[{offset:#x}]", self.name),
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                },
-            );
+            return (format!("{}[{offset:#x}]", self.name), Part::untyped(offset));
         }
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
@@ -83,12 +75,7 @@ impl Watched {
                 if offset > 0 || len < self.len {
                     path = format!("+{offset}");
                 }
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                }
+                Part::untyped(offset)
             }
         };
         (with_path(&self.name, &path), part)
@@ -156,11 +143,7 @@ impl Program {
     ///
     /// # Errors
     /// Why it cannot be watched.
-    pub fn resolve_path(
-        &self,
-        spec: &Spec,
-        memory: &dyn Memory,
-    ) -> Result<Vec<Watched>, Problem> {
+    pub fn resolve_path(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
         let stays = Cell::new(spec.filter.snapshot);
         let follows = !stays.get();
         let found = self.resolved(spec, memory, &stays);

@@ -51,7 +51,12 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         PARK_SIGNAL => ulpf_on_park as *const () as u64,
         _ => match want.handler {
             SIG_IGN => return Some(*want),
-            SIG_DFL if default_is_ignore(sig) || g().pass_signals.load(Relaxed) & bit(sig) != 0 => {
+            // (What an instruction has caused is to be noted before it ends the program, see `crash`.)
+            SIG_DFL
+                if default_is_ignore(sig)
+                    || g().pass_signals.load(Relaxed) & bit(sig) != 0
+                        && !matches!(sig, SIGILL | SIGFPE) =>
+            {
                 return Some(*want);
             }
             _ => ulpf_on_signal as *const () as u64,

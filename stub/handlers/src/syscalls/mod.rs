@@ -37,6 +37,7 @@ use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
 
+use crate::crash;
 use crate::global::g;
 use crate::library;
 use crate::paths;
@@ -74,6 +75,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         return;
     }
     let args = arguments(uc);
+    crash::look_at_call(t, &uc.gprs, nr, &args);
     let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
     if nr == k::__NR_rt_sigreturn as u64 {
         sigreturn::sigreturn(t, uc);

@@ -292,6 +292,8 @@ struct RecordFields {
     callers: Vec<String>,
     #[serde(default)]
     inside: u64,
+    #[serde(default)]
+    through: Vec<String>,
 }
 
 impl RecordFields {
@@ -329,6 +331,7 @@ impl RecordFields {
             _ => return None,
         };
         let callers = self.callers.iter().map(|c| address(c));
+        let through = self.through.iter().map(|c| address(c));
         Some(Access {
             kind: ACCESSES.iter().find(|(known, _)| *known == word)?.1,
             len: self.len?,
@@ -337,6 +340,7 @@ impl RecordFields {
             call: self.call.clone(),
             pc: address(self.pc.as_deref()?)?,
             callers: callers.collect::<Option<_>>()?,
+            through: through.collect::<Option<_>>()?,
         })
     }
 }
