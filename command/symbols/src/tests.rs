@@ -191,6 +191,22 @@ fn pointers_are_followed() {
             .contains("18 pointers are on the way")
     );
     assert!(follow("head->next->nosuch").is_err());
+    // Many places stay where the pointers on their way lead now, as does `snapshot`.
+    for many in ["head->*next.x", "tab[..].inner[1].next->x"] {
+        let spec = Spec::parse(many).unwrap();
+        let found = fixture.program.resolve_path(&spec, &fixture);
+        let now = fixture.places(many);
+        match (found, now) {
+            (Ok(found), Ok(now)) => {
+                let at = |all: &[Watched]| all.iter().map(|w| (w.addr, w.len)).collect::<Vec<_>>();
+                assert!(found.len() > 1, "{many}");
+                assert_eq!(at(&found), at(&now), "{many}");
+                assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
+            }
+            (Err(found), Err(now)) => assert_eq!(found.to_string(), now.to_string()),
+            (found, now) => panic!("{many}: {found:?}, but {now:?}"),
+        }
+    }
 }
 
 /// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
