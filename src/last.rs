@@ -12,16 +12,19 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use ulpf_area::sessions::{Watched as Session, Whose};
+use ulpf_area::SharedArea;
+use ulpf_area::sessions::{self, Whose};
 use ulpf_host::foreign::text::Text;
 use ulpf_host::sys;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::last::{Asked, Found, last};
-use ulpf_lib::ring::listed;
+use ulpf_lib::ring::{Hit, listed};
 use ulpf_say::json::{self, Address};
 use ulpf_say::{say, say_json};
 use ulpf_session::find::{choose, name};
-use ulpf_session::hit::log::{Formatter, Look, Record, When};
+use ulpf_session::hit::entry::When;
+use ulpf_session::hit::log::{Formatter, Look, Record};
+use ulpf_session::kept::{self, Kept};
 use ulpf_session::memory::LazyMemory;
 use ulpf_session::words::{self, count};
 use ulpf_symbols::{Problem, Program, Spec, Watched};
@@ -30,7 +33,8 @@ const EXAMPLES: &str = "\
 WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
   counter    p->x    tab[3]    tab[0..16]    0x7fffe000    0x7fffe000:64
 
-A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it. Exit status: 0: here is who;
+A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it; where none is, the last `ulpf run` or `attach`
+that has ended is asked (the newest eight are kept in ~/.cache/ulpf; --pid names one). Exit status: 0: here is who;
 1: nobody, as far as is known; 2: it could not be answered.";
 
 #[derive(Args, Clone, Debug)]
@@ -90,32 +94,31 @@ struct Cover {
 }
 
 fn answer(args: &LastArgs) -> Result<bool> {
-    let session = choose(args.pid, Whose::of(args.all_users))?;
-    let program = match &session.elsewhere {
-        Some(elsewhere) => Ok(Program::of_file(
-            &elsewhere.file,
-            elsewhere.bias,
-            session.by,
-        )),
-        None => Program::of_process(session.pid),
-    };
-    let program =
-        program.with_context(|| format!("cannot read what process {} is made of", session.pid))?;
-    let watch = resolve(&args.what, &program, session.pid)?;
+    let (session, program) = session(args)?;
+    let places = resolve(&args.what, &program, session.pid)?;
     let (pid, shared) = (session.pid, &session.shared);
-    let cover = Cover::of(&session, &watch, args.reads);
-    if !cover.logged {
-        bail!(cover.why_not(&watch, pid, args.reads));
-    }
-    let found = last(
-        shared,
-        &Asked {
-            addr: watch.addr,
-            len: watch.len,
+    let mut cover = Cover::default();
+    let mut found = Found::default();
+    // The youngest of all places, each with the place that it has hit.
+    let mut hits: Vec<(Hit, &Watched)> = Vec::new();
+    for place in &places {
+        let here = Cover::of(&session, place, args.reads);
+        if !here.logged {
+            bail!(here.why_not(place, pid, args.reads));
+        }
+        cover.add(&here);
+        let asked = Asked {
+            addr: place.addr,
+            len: place.len,
             reads: args.reads,
             most: args.number as usize,
-        },
-    );
+        };
+        let some = last(shared, &asked);
+        found.reaches_back = found.reaches_back.max(some.reaches_back);
+        hits.extend(some.hits.into_iter().map(|hit| (hit, place)));
+    }
+    hits.sort_by_key(|(hit, _)| std::cmp::Reverse(hit.time));
+    hits.truncate(args.number as usize);
     let now = sys::tsc();
     let ago = |tsc: u64| {
         let clock = shared.clock();
@@ -123,32 +126,40 @@ fn answer(args: &LastArgs) -> Result<bool> {
     };
     let mut text = String::new();
     if args.json {
-        head_json(&mut text, &session, &watch, &cover, &found, &ago);
+        head_json(
+            &mut text,
+            &session,
+            &places,
+            &cover,
+            (&found, hits.len()),
+            &ago,
+        );
     } else {
-        head(&mut text, &session, &watch, &cover, &ago)?;
+        head(&mut text, &session, &places, &cover, &ago)?;
     }
     let look = Look::of(args.json, stdout().is_terminal());
     let mut formatter = Formatter::new(look);
     let mut told = false;
-    for hit in &found.hits {
+    for (hit, watch) in &hits {
         if found.reaches_back.is_some_and(|from| hit.time < from) && !told && look != Look::Json {
-            reach(&mut text, &found, &ago)?;
+            reach(&mut text, &found, hits.is_empty(), &ago)?;
             told = true;
         }
         let when = When::Ago(ago(hit.time));
         let record = Record {
             hit,
-            pid: None,
+            pid,
+            several: false,
             when,
             number: 0,
-            watch: &watch,
+            watch,
         };
         formatter.hit(&mut text, &record, &program);
     }
-    if look != Look::Json && !told && found.hits.len() < args.number as usize {
+    if look != Look::Json && !told && hits.len() < args.number as usize {
         match found.reaches_back {
-            Some(_) => reach(&mut text, &found, &ago)?,
-            None if found.hits.is_empty() => {
+            Some(_) => reach(&mut text, &found, hits.is_empty(), &ago)?,
+            None if hits.is_empty() => {
                 let verb = if args.reads { "accessed" } else { "written" };
                 writeln!(text, "  nobody has {verb} it since the watch was set")?;
             }
@@ -163,10 +174,71 @@ fn answer(args: &LastArgs) -> Result<bool> {
         }
     }
     let _ = stdout().write_all(text.as_bytes());
-    Ok(!found.hits.is_empty())
+    Ok(!hits.is_empty())
 }
 
-fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
+/// The session that is meant, and its program: one that is watched at present, or else the last that has ended.
+fn session(args: &LastArgs) -> Result<(Session, Program)> {
+    let none = match choose(args.pid, Whose::of(args.all_users)) {
+        Ok(found) => {
+            let program = match &found.elsewhere {
+                Some(elsewhere) => Ok(Program::of_file(&elsewhere.file, elsewhere.bias, found.by)),
+                None => Program::of_process(found.pid),
+            };
+            let program = program
+                .with_context(|| format!("cannot read what process {} is made of", found.pid))?;
+            return Ok((Session::of(found), program));
+        }
+        Err(none) => none,
+    };
+    match kept::find(args.pid) {
+        Ok(Some(mut kept)) => {
+            let program = kept.program();
+            Ok((Session::kept(kept), program))
+        }
+        Ok(None) => Err(none),
+        Err(error) => Err(none.context(format!("the last session cannot be read: {error}"))),
+    }
+}
+
+/// What is asked.
+struct Session {
+    pid: i32,
+    by: i32,
+    shared: SharedArea,
+    /// The program's name.
+    name: String,
+    /// `killed by SIGSEGV 3 s ago`
+    ended: Option<String>,
+}
+
+impl Session {
+    fn of(found: sessions::Watched) -> Session {
+        Session {
+            pid: found.pid,
+            by: found.by,
+            shared: found.shared,
+            name: name(found.pid),
+            ended: None,
+        }
+    }
+
+    fn kept(kept: Kept) -> Session {
+        let ago = kept.ended.elapsed().unwrap_or_default();
+        Session {
+            pid: kept.pid,
+            by: kept.by,
+            shared: kept.shared,
+            name: kept.program,
+            ended: Some(format!("{} {:.0} s ago", kept.ending, ago.as_secs_f64())),
+        }
+    }
+}
+
+/// For each place the rings are read once.
+const MOST_PLACES: usize = 1000;
+
+fn resolve(what: &str, program: &Program, pid: i32) -> Result<Vec<Watched>> {
     let problem = |problem: Problem| anyhow::anyhow!("{problem}");
     // A bare address is one byte, which finds whatever covers it.
     let bare = what.trim().strip_prefix("0x");
@@ -176,11 +248,17 @@ fn resolve(what: &str, program: &Program, pid: i32) -> Result<Watched> {
     };
     let spec = Spec::parse(&text).map_err(problem)?;
     let memory = LazyMemory::of(pid);
-    let watch = program.resolve(&spec, &memory).map_err(problem)?;
-    if watch.heap {
+    let places = program.resolve(&spec, &memory).map_err(problem)?;
+    if places.iter().any(|place| place.heap) {
         bail!("`{what}` is all of the heap; ask for an address in it");
     }
-    Ok(watch)
+    if places.len() > MOST_PLACES {
+        bail!(
+            "`{what}` is {} places; name {MOST_PLACES} elements at most",
+            places.len()
+        );
+    }
+    Ok(places)
 }
 
 impl Cover {
@@ -225,6 +303,13 @@ impl Cover {
         cover
     }
 
+    /// One more place.
+    fn add(&mut self, place: &Cover) {
+        self.since = self.since.max(place.since);
+        self.uncovered = self.uncovered.saturating_add(place.uncovered);
+        self.rejected = self.rejected.saturating_add(place.rejected);
+    }
+
     fn why_not(&self, watch: &Watched, pid: i32, reads: bool) -> String {
         let what = format!(
             "cannot tell who has {} `{}` ({:#x})",
@@ -252,18 +337,31 @@ impl Cover {
 fn head(
     text: &mut String,
     session: &Session,
-    watch: &Watched,
+    places: &[Watched],
     cover: &Cover,
     ago: &impl Fn(u64) -> u64,
 ) -> std::fmt::Result {
+    let first = &places[0];
+    let (name_of_all, several) = match places.len() {
+        1 => (&first.name, String::new()),
+        n => (&first.spec, format!(" in {n} places, the first")),
+    };
+    let len = places.iter().fold(0, |n, p| u64::saturating_add(n, p.len));
     writeln!(
         text,
-        "{}, {} at {:#x} in process {} ({}), watched for {}:",
-        Text(&watch.name),
-        count(watch.len, "byte"),
-        watch.addr,
+        "{}, {}{several} at {:#x} in process {} ({}{}), watched for {}:",
+        Text(name_of_all),
+        count(len, "byte"),
+        first.addr,
         session.pid,
-        name(session.pid),
+        Text(&session.name),
+        Text(
+            &session
+                .ended
+                .as_ref()
+                .map(|e| format!(", {e}"))
+                .unwrap_or_default()
+        ),
         Seconds(ago(cover.since))
     )?;
     if cover.uncovered > 0 {
@@ -276,9 +374,14 @@ fn head(
     Ok(())
 }
 
-fn reach(text: &mut String, found: &Found, ago: &impl Fn(u64) -> u64) -> std::fmt::Result {
+fn reach(
+    text: &mut String,
+    found: &Found,
+    nobody: bool,
+    ago: &impl Fn(u64) -> u64,
+) -> std::fmt::Result {
     let from = found.reaches_back.unwrap_or(0);
-    let what = match found.hits.is_empty() {
+    let what = match nobody {
         true => "nobody has written it since then",
         false => "there may have been others before",
     };
@@ -292,9 +395,9 @@ fn reach(text: &mut String, found: &Found, ago: &impl Fn(u64) -> u64) -> std::fm
 fn head_json(
     text: &mut String,
     session: &Session,
-    watch: &Watched,
+    places: &[Watched],
     cover: &Cover,
-    found: &Found,
+    (found, hits): (&Found, usize),
     ago: &impl Fn(u64) -> u64,
 ) {
     /// docs/json.md describes it.
@@ -303,9 +406,12 @@ fn head_json(
         r#type: &'static str,
         pid: i32,
         ulpf: i32,
+        ended: bool,
         spec: &'a str,
         addr: Address,
         len: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        places: Option<usize>,
         found: usize,
         watched_since: words::Seconds,
         unwatched_bytes: u64,
@@ -316,10 +422,12 @@ fn head_json(
         r#type: "last",
         pid: session.pid,
         ulpf: session.by,
-        spec: &watch.spec,
-        addr: Address(watch.addr),
-        len: watch.len,
-        found: found.hits.len(),
+        ended: session.ended.is_some(),
+        spec: &places[0].spec,
+        addr: Address(places[0].addr),
+        len: places.iter().fold(0, |n, p| u64::saturating_add(n, p.len)),
+        places: (places.len() > 1).then_some(places.len()),
+        found: hits,
         watched_since: words::Seconds(ago(cover.since)),
         unwatched_bytes: cover.uncovered,
         rejected: cover.rejected,

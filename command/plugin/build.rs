@@ -6,7 +6,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../../gdb-plugin");
     let mut files = Vec::new();
-    python_files(&root, &mut files);
+    plugin_files(&root, &mut files);
     files.sort();
     let mut text = String::from("&[\n");
     for file in &files {
@@ -18,7 +18,7 @@ fn main() {
     fs::write(out, text).expect("the build folder cannot be written to");
 }
 
-fn python_files(dir: &Path, files: &mut Vec<PathBuf>) {
+fn plugin_files(dir: &Path, files: &mut Vec<PathBuf>) {
     println!("cargo:rerun-if-changed={}", dir.display());
     for entry in fs::read_dir(dir)
         .expect("gdb-plugin cannot be read")
@@ -26,8 +26,8 @@ fn python_files(dir: &Path, files: &mut Vec<PathBuf>) {
     {
         let path = entry.path();
         if path.is_dir() && entry.file_name() != "__pycache__" {
-            python_files(&path, files);
-        } else if path.extension().is_some_and(|e| e == "py") {
+            plugin_files(&path, files);
+        } else if path.extension().is_some_and(|e| e == "py" || e == "json") {
             println!("cargo:rerun-if-changed={}", path.display());
             files.push(path);
         }

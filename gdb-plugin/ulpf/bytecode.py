@@ -28,7 +28,9 @@ OPCODES = {
 
 # What a condition calls a hit's values: their numbers in the stub (stub/README.md, "Filters").
 VARIABLES = {"old": 0xff00, "new": 0xff01, "addr": 0xff02, "len": 0xff03, "tid": 0xff04, "pid": 0xff05,
-             "kind": 0xff06, "hits": 0xff07}
+             "kind": 0xff06, "hits": 0xff07, "pc": 0xff08,
+             # Of the kind, what `behind` leaves of it.
+             "reads": 0xff06, "writes": 0xff06}
 
 _LINE = re.compile(r"^ *(\d+)  (\w+)(?: (-?\d+))?$")
 
@@ -39,7 +41,7 @@ class Unsupported(Exception):
 
 def assemble(listing, variables, behind=None, base=0):
     """The bytes; `variables` maps GDB's numbers of trace state variables to the stub's, and `behind` says what
-    follows where one of the stub's is taken. `base`: how much code stands before all of it."""
+    follows where one of them is taken, by GDB's number, too. `base`: how much code stands before all of it."""
     taken = []
     length = 0
     for line in listing.splitlines():
@@ -55,8 +57,8 @@ def assemble(listing, variables, behind=None, base=0):
         value = int(argument) if size else None
         more = b""
         if name == "getv":
-            value = variables.get(value, value)
             more = (behind or {}).get(value, b"")
+            value = variables.get(value, value)
         taken.append((at, name, opcode, size, value, more))
         length += 1 + size
     if not taken:
@@ -82,16 +84,23 @@ def as_number(size, signed):
     return b"" if size == 8 else bytes([OPCODES["ext" if signed else "zero_ext"][0], 8 * size])
 
 
+def has_bit(bit):
+    """Behind a number: 1 if it has this bit, else 0."""
+    return bytes([OPCODES["const8"][0], bit, OPCODES["bit_and"][0], OPCODES["log_not"][0], OPCODES["log_not"][0]])
+
+
 def variable_number(listing):
     """GDB's number of the variable that is all of an expression."""
     match = re.search(r"\bgetv (\d+)$", listing, re.M)
     return int(match.group(1)) if match else None
 
 
-def bits_changed(mask):
-    """A condition that holds where one of these bits has: a bit-field shares its bytes with others."""
+def bits_changed(mask, kind="w"):
+    """A condition that holds where one of these bits has, and for reads where these are watched: a bit-field shares
+    its bytes with others, and nobody can tell which bits an instruction is after."""
     old, new = (b"\x2c" + VARIABLES[name].to_bytes(2, "big") for name in ("old", "new"))
-    return old + new + b"\x11\x25" + mask.to_bytes(8, "big") + b"\x0f\x27"
+    reads = b"" if kind == "w" else b"\x2c" + VARIABLES["kind"].to_bytes(2, "big") + b"\x22\x01\x0f\x10"
+    return old + new + b"\x11\x25" + mask.to_bytes(8, "big") + b"\x0f" + reads + b"\x27"
 
 
 def no_read():

@@ -119,6 +119,11 @@ def evaluate(expression, what=None):
         raise UlpfError(f"cannot watch {what}", error_text(e), _advice(str(e))) from None
 
 
+def keep(name, value):
+    """A convenience variable."""
+    gdb.set_convenience_variable(name, value)
+
+
 def _advice(text):
     if "optimized out" in text:
         return "watch it where it has a place in memory, or compile with -Og"
@@ -225,6 +230,10 @@ def plain(type):
     return type.unqualified()
 
 
+def is_reference(type):
+    return type.strip_typedefs().code in (gdb.TYPE_CODE_REF, getattr(gdb, "TYPE_CODE_RVALUE_REF", -1))
+
+
 def is_array(type):
     return type.code == gdb.TYPE_CODE_ARRAY
 
@@ -251,6 +260,19 @@ def is_float(type):
 
 def is_integer(type):
     return type.code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_ENUM, gdb.TYPE_CODE_RANGE)
+
+
+def is_character(type):
+    """Of a text: GDB takes one byte with a character's name for one, C's own `char` among them."""
+    return type.code == gdb.TYPE_CODE_CHAR or type.code == gdb.TYPE_CODE_INT and type.sizeof == 1 and "char" in str(type)
+
+
+def is_bool(type):
+    return type.code == gdb.TYPE_CODE_BOOL
+
+
+def is_enum(type):
+    return type.code == gdb.TYPE_CODE_ENUM
 
 
 def is_function(type):
@@ -283,6 +305,23 @@ def members(type):
     for f in type.fields():
         if hasattr(f, "bitpos"):
             yield (None if f.is_base_class else f.name), f.bitpos, f.bitsize, f.type
+
+
+def parts(type):
+    """(name, bit offset, bits or 0, type, whether it is a base) of a structure's data members; bases have the names of
+    their classes, anonymous structures none."""
+    for f in type.fields():
+        if hasattr(f, "bitpos"):
+            yield f.name, f.bitpos, f.bitsize, f.type, f.is_base_class
+
+
+def template_argument(type, number):
+    """A type that a class is a template of, or None."""
+    try:
+        found = type.template_argument(number)
+    except (gdb.error, RuntimeError):
+        return None
+    return found if isinstance(found, gdb.Type) else None
 
 
 def lookup_type(name):
@@ -350,6 +389,14 @@ def file_at(pc):
     """(path, line), or None."""
     found = gdb.find_pc_line(pc) if pc is not None else None
     return (found.symtab.fullname(), found.line) if found and found.symtab and found.line else None
+
+
+def object_at(pc):
+    """The file of the executable or library that holds an instruction, or None."""
+    library = gdb.solib_name(pc)
+    if library:
+        return library
+    return gdb.current_progspace().filename if is_static(pc) else None
 
 
 def globals_here():

@@ -6,7 +6,7 @@ import re
 from . import bytecode, facade
 from .errors import UlpfError
 
-_VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits)\b")
+_VARIABLE = re.compile(r"\$(old|new|addr|len|tid|pid|kind|hits|pc|reads|writes)\b")
 _NAME = re.compile(r"(?<![\w.$>:])(?<!->)([A-Za-z_]\w*)\b(?!\s*\()")
 # What GDB says of an expression that is wrong, and not only beyond its bytecode.
 _MISTAKE = re.compile(r"No symbol|yntax error|no member|Junk|Invalid (number|character)|Unmatched|No (registers|frame)|running")
@@ -41,7 +41,7 @@ def condition(text, type):
     """`if x BYTECODE`, compiled by GDB."""
     code = _in_the_users_language(text, type)
     if code is None:
-        code = bytecode.assemble(_listing(_prepared(text, type), text), _meant())
+        code = bytecode.assemble(_listing(_prepared(text, type), text), _meant(), _behind())
     return "if x " + code.hex()
 
 
@@ -50,21 +50,26 @@ def _meant():
     return {number: bytecode.VARIABLES[name] for name, number in _numbers.items()}
 
 
+def _behind():
+    """What makes of a hit's kind whether it reads, and whether it writes."""
+    return {_numbers[name]: bytecode.has_bit(bit) for name, bit in (("reads", 1), ("writes", 2)) if name in _numbers}
+
+
 def _in_the_users_language(text, type):
     """A condition in a language whose operators are not those of C; None where that one is asked as C++: the
     hit's values are no plain numbers there, or a local is to be this one, which takes a cast."""
     if facade.is_c() or any(facade.local_address(name) for name in _NAME.findall(text)):
         return None
     used = _VARIABLE.findall(text)
-    behind = {}
+    as_number = None
     if "old" in used or "new" in used:
         element = _element(type)
         if element is None or not facade.is_integer(element) or not (element.sizeof in (1, 2, 4) or facade.is_signed(element)):
             return None
-        number = bytecode.as_number(element.sizeof, facade.is_signed(element))
-        behind = {bytecode.VARIABLES[name]: number for name in ("old", "new")}
+        as_number = bytecode.as_number(element.sizeof, facade.is_signed(element))
     for name in used:
         _variable(name)
+    behind = _behind() | {_numbers[name]: as_number for name in ("old", "new") if as_number and name in _numbers}
     try:
         listing = facade.compile_condition(_VARIABLE.sub(r"$ulpf_\1", text), as_c=False)
         return bytecode.assemble(listing, _meant(), behind)
@@ -94,7 +99,7 @@ def _listing(expression, text):
         if not _MISTAKE.search(why):
             raise NotByGdb(why) from None
         raise UlpfError(f"the condition {text} cannot be used", why,
-                        "it may name globals, members, registers, and $old, $new, $addr, $len, $tid, $kind, $hits of the hit") from None
+                        "it may name globals, members, registers, and $old, $new, $addr, $len, $tid, $pid, $kind, $reads, $writes, $hits, $pc of the hit") from None
 
 
 def _prepared(text, type):

@@ -2,9 +2,10 @@
 """What the rings of the program's threads still know: the log, and who wrote something last."""
 
 import csv
-import json
+import os
 
-from . import facade, foreign, places, replies, wire
+from . import foreign, places, record, replies, wire
+from .errors import UlpfError
 from .stops import Hit, hit_of
 
 # What the stub gives at once.
@@ -16,7 +17,7 @@ def hits(most, numbers=()):
     """The last hits of watches that log or stop, the oldest first; and since when nothing is missing."""
     # Of some watches only: others may have filled the end.
     since, records = wire.log(MOST if numbers else min(most, MOST))
-    found = [hit_of(record) for record in records]
+    found = [hit_of(r) for r in records]
     if numbers:
         found = [hit for hit in found if hit.watch is not None and hit.watch.number in numbers][-most:]
     return found, since
@@ -56,8 +57,7 @@ def last(expression, most):
     for place in found:
         answer = wire.ask(f"last {place.address:#x} {place.length} {most}", replies.last)
         answers.append(answer)
-        for record in answer.last:
-            hits.append(Hit(None, place, record))
+        hits += [Hit(None, place, told) for told in answer.last]
     hits.sort(key=lambda hit: hit.ago)
     return found, hits[:most], answers
 
@@ -71,43 +71,39 @@ def line(hit, when):
         values = f"{hit.shown(hit.old)} → {hit.shown(hit.new)}" + (" (silent)" if hit.silent else "")
     where = f"  by {hit.call}" if hit.call else ""
     if hit.pc is not None:
-        where += "  " + at(hit.pc)
+        where += "  " + record.who(hit)
     return foreign.shown(f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{where}")
-
-
-def at(pc):
-    source = facade.line_at(pc)
-    return (facade.symbol_at(pc) or f"{pc:#x}") + (f" at {source}" if source else "")
 
 
 def frames(hit):
     """The callers, if the watch has bt N. A return address is behind its call."""
-    return [foreign.shown(f"{'':14}  called from {at(pc - 1)}") for pc in hit.callers]
+    return [foreign.shown(f"{'':14}  called from {record.at(pc - 1)}") for pc in hit.callers]
 
 
-def _plain(hit):
-    return {"time": hit.time, "watch": hit.watch.number if hit.watch else None, "name": hit.name, "tid": hit.tid,
-            "access": hit.access, "addr": f"{hit.address:#x}", "len": hit.length,
-            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent,
-            "pc": f"{hit.pc:#x}" if hit.pc is not None else None, "where": at(hit.pc) if hit.pc is not None else None,
-            "call": hit.call, "callers": [at(pc - 1) for pc in hit.callers]}
+# What a file holds, by the end of its name.
+_FORMS = {".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "text", ".log": "text", "": "text"}
+
+
+def form(file):
+    """What is written to a file of this name."""
+    end = os.path.splitext(file)[1].lower()
+    if end not in _FORMS:
+        raise UlpfError(f"the hits are not saved in {file}", f"nobody knows what is written to a file called {end}",
+                        "call it .jsonl (an object on each line), .csv (a table), .txt or .log (lines as ulpf log show has them)")
+    return _FORMS[end]
 
 
 def save(found, file):
     """Writes hits to a file: JSON lines, CSV, or text, by its name."""
+    how = form(file)
     with open(file, "w", encoding="utf-8", newline="") as out:
-        if file.endswith((".json", ".jsonl")):
+        if how == "json":
             for hit in found:
-                out.write(foreign.quoted(json.dumps(_plain(hit), ensure_ascii=False)) + "\n")
-        elif file.endswith(".csv"):
-            rows = [_plain(hit) for hit in found]
-            for row in rows:
-                row["callers"] = " < ".join(row["callers"])
-                row.update({key: foreign.shown(value) for key, value in row.items() if isinstance(value, str)})
-            names = list(rows[0]) if rows else ["time"]
-            writer = csv.DictWriter(out, names)
+                out.write(record.text(hit) + "\n")
+        elif how == "csv":
+            writer = csv.DictWriter(out, record.COLUMNS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(record.row(hit) for hit in found)
         else:
             for hit in found:
                 out.write("\n".join([line(hit, f"{hit.time:11.6f}"), *frames(hit)]) + "\n")

@@ -7,9 +7,10 @@
 Data breakpoints are watches like those of `ulpf watch`, and stand in the same list.
 """
 
+import dataclasses
 import json
 
-from . import bytecode, disassembly, facade, history, places, replies, session, stops
+from . import bytecode, disassembly, facade, history, paths, places, record, replies, session, stops
 from .errors import UlpfError
 from .registry import COUNTED, watches
 from .spec import Spec, parse
@@ -57,14 +58,14 @@ def info(expression=None, address=None, bytes=None):
         length = 1 if bytes is None else int(bytes)
         _readable(address, length)
         return {"id": f"a:{address:#x}:{length}", "name": f"{length} bytes at {address:#x}", "persist": False}
-    if expression == "heap" or expression.startswith("blocks "):
+    if places.is_heap(expression) or expression.startswith("blocks "):
         return {"id": f"e:{expression}", "name": expression, "persist": True}
-    found = places.find(expression)
+    found = places.find(expression) if bytes else paths.locate(expression)
     if bytes:
         found = [_of_length(expression, found, int(bytes))]
         _readable(found[0].address, found[0].length)
     name = expression + (f", {bytes} bytes" if bytes else _size(found))
-    if all(facade.is_static(p.address) for p in found[:3]):
+    if all(facade.is_static(p.anchor[0]) for p in found[:3]):
         return {"id": f"b:{bytes}:{expression}" if bytes else f"e:{expression}", "name": name, "persist": True}
     key = f"p:{len(_places)}:{expression}"
     _places[key] = found
@@ -153,7 +154,7 @@ def _asked(id, access="write", condition=None, hit=None, log=False, silent=False
 
 
 def _copy(place):
-    return places.Place(place.name, place.address, place.length, place.type, place.unit, place.mask, place.first, place.language)
+    return dataclasses.replace(place, id=None)
 
 
 def add(breakpoints):
@@ -216,7 +217,7 @@ def stop():
 
 def _hit(hit):
     said = {"watch": hit.watch.number if hit.watch else None, "name": hit.name, "access": hit.access, "tid": hit.tid,
-            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent}
+            "old": hit.shown(hit.old), "new": hit.shown(hit.new), "silent": hit.silent, "record": record.text(hit)}
     if hit.call:
         said["call"] = hit.call
     ids = hit.watch.ids() if hit.watch else []
@@ -230,12 +231,13 @@ def lines(records):
             _know(watch)
     said = []
     for line in records:
-        record = replies.record(json.loads(line))
-        watch, place = _known.get(record.watch, (None, None))
-        hit = stops.Hit(watch, place, record)
+        told = replies.record(json.loads(line))
+        watch, place = _known.get(told.watch, (None, None))
+        hit = stops.Hit(watch, place, told)
         text = history.line(hit, f"{hit.time:11.6f}")
         file, number = facade.file_at(hit.pc) or (None, None)
-        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number})
+        said.append({"text": "\n".join([text, *history.frames(hit)]), "file": file, "line": number,
+                     "record": record.text(hit)})
     return {"lines": said}
 
 

@@ -7,18 +7,20 @@
     *ptr@len              GDB's own way to say it        one place
     list->*next.refs      along a chain of pointers      one for each node
     map[*].second         each element of a container    one for each
+    total:4, 0x1000:16    so many bytes, as they are     one place
+    file.c:total          the one of that source file
+    libfoo`total          the one of that object
 """
 
 import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from . import facade, settings, values
+from . import containers, expressions, facade, names, settings, values
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
 _MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
-_STEP = re.compile(r"\s*(?:(\.|->)\s*([A-Za-z_]\w*)|\[([^\[\]]+)\])")
 # `*ptr@len`, whose elements are ptr[0] and so on.
 _AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
 _FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
@@ -39,20 +41,66 @@ class Place:
     first: Optional[int] = None
     # The language of its name, in which its parts are named.
     language: str = ""
+    # Of a place that follows pointers: the way for the stub, where its first pointer is, and `address` where it is now;
+    # 0: nowhere.
+    path: str = ""
+    base: int = 0
     id: Optional[int] = None
 
     @property
     def end(self):
         return self.address + self.length
 
+    @property
+    def anchor(self):
+        """What the place goes away with: where it is, or where its first pointer is."""
+        return (self.base, self.base + 8) if self.path else (self.address, self.end)
+
+
+# `total:4`, `loop.c:total` and `libfoo`total`, as `ulpf run` takes them.
+_BYTES = re.compile(r"^(?P<what>.*[^\s:])\s*:\s*(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*)(?P<unit>[KkMG]?)$", re.S)
+_BEYOND = re.compile(r"^(?P<what>.*[^\s+-])\s*(?P<sign>[+-])\s*(?P<bytes>0[xX][0-9a-fA-F]+|\d+)$", re.S)
+_UNITS = {"": 1, "K": 1 << 10, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def is_heap(expression):
+    """All that the program allocates, unless a variable is called so."""
+    return expression == "[heap]" or expression == "heap" and not names.is_variable("heap")
+
 
 def find(expression):
     """All places of an expression; at least one, or an error."""
+    said = _BYTES.match(expression)
+    # (`a ? b : 4` is the debugged language's.)
+    if said and "?" not in expression:
+        length = int(said["number"].replace("_", ""), 0) * _UNITS[said["unit"]]
+        return _bytes(expression, said["what"], length)
+    return _find(expression)
+
+
+def _bytes(expression, what, length):
+    """So many bytes, whatever their type."""
+    if not length:
+        raise UlpfError(f"cannot watch {expression}", "its length is zero", "say how many bytes: x:8")
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d+", what):
+        return [Place(what, int(what, 0), length)]
+    beyond = _BEYOND.match(what)
+    offset = 0
+    if beyond:
+        what, offset = beyond["what"], int(beyond["bytes"], 0) * (-1 if beyond["sign"] == "-" else 1)
+    found = [Place(p.name if not offset else f"({p.name}{offset:+})", p.address + offset, length) for p in _find(what)]
+    for place in found:
+        if place.address < 1 << 47 and facade.pid() and not facade.readable(place.end - 1):
+            raise UlpfError(f"cannot watch {expression}", f"there is no memory at {place.end - 1:#x}", "name fewer bytes")
+    return found
+
+
+def _find(expression):
     mark = _MARK.search(expression)
     if mark:
         found = list(_expand(expression, mark))
     else:
-        found = [_repeated(expression) or _single(expression, facade.evaluate(expression))]
+        found = [_repeated(expression) or _single(expression, expressions.evaluate(expression))]
     language = facade.language_now()
     for place in found:
         place.language = language
@@ -66,14 +114,14 @@ def _repeated(expression):
     if not at or limit is None:
         return None
     try:
-        first, count = facade.evaluate(head), int(facade.evaluate(count))
+        first, count = expressions.evaluate(head), int(facade.evaluate(count))
     except Exception:  # the whole of it says what is wrong
         return None
     place = _of(expression, first)
     if place.length * count <= limit:
         return None
     place.type = facade.array_of(facade.plain(first.type), count)
-    place.unit, place.length = _element(place.type), place.length * count
+    place.unit, place.length = element_size(place.type), place.length * count
     if not facade.readable(place.end - 1):
         raise UlpfError(f"cannot watch {expression}", f"there is no memory at {place.end - 1:#x}", "name fewer elements")
     return place
@@ -104,12 +152,12 @@ def _of(name, value):
     if at < 1 << 47 and facade.pid() and not facade.readable(at):
         raise UlpfError(what, f"there is no memory at {at:#x}",
                         "the pointer is stale or not set yet; watch the pointer itself, and this once it points somewhere")
-    element = _element(type)
+    element = element_size(type)
     return Place(name, at, size, type, element)
 
 
-def _element(type):
-    """Size of an array's elements, if a condition can look at them."""
+def element_size(type):
+    """Of an array, if a condition can look at its elements one by one."""
     while facade.is_array(type):
         type = facade.plain(type.target())
         if not facade.is_array(type):
@@ -123,15 +171,16 @@ def _bit_field(expression):
     if not match:
         return None
     try:
-        parent = facade.evaluate(match.group(1))
+        parent = expressions.evaluate(match.group(1))
         if match.group(2) == "->":
             parent = parent.dereference()
-        return _bits(expression, parent, match.group(3))
+        return bits(expression, parent, match.group(3))
     except (UlpfError, RuntimeError):
         return None
 
 
-def _bits(name, parent, field):
+def bits(name, parent, field):
+    """The place of a bit-field; None: it is none."""
     type = facade.plain(parent.type)
     if not facade.is_struct(type):
         return None
@@ -152,7 +201,7 @@ def _bits(name, parent, field):
 
 def _expand(expression, mark):
     head, tail = expression[:mark.start()], expression[mark.end():]
-    value = facade.evaluate(head)
+    value = expressions.evaluate(head)
     found = 0
     most = settings.most_elements()
     for place in _walk(head, value, mark, tail):
@@ -167,6 +216,19 @@ def _expand(expression, mark):
 
 
 def _walk(head, value, mark, tail):
+    if not mark.group("link"):
+        low = high = None
+        known = containers.of(value.type) is not None
+        if known and not mark.group("all"):
+            text = f"{head}{mark.group()}"
+            low, high = (_index(mark.group(part), text) for part in ("low", "high"))
+            if high is None and mark.group("range") == "..=":
+                raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
+            high = high + 1 if mark.group("range") == "..=" else high
+        found = containers.elements(head, value, low, high) if known else None
+        if found is not None:
+            yield from _contents(head, found, tail)
+            return
     if mark.group("link"):
         yield from _chain(head, value, mark.group("link"), tail)
     elif mark.group("all"):
@@ -222,7 +284,7 @@ def _index(text, range):
 def _range(head, value, low, high, tail):
     """The elements from `low` to the one before `high`."""
     mark = _MARK.search(tail)
-    if mark or "->" in tail:
+    if mark or not _stays(facade.plain(value.type).target(), tail):
         for i in range(low, high):
             yield from _follow(f"{head}[{i}]", facade.element(value, i), tail)
         return
@@ -240,6 +302,45 @@ def _range(head, value, low, high, tail):
         return
     for i in range(low, high):
         yield Place(f"{head}[{i}]{tail}", place.address + (i - low) * stride, place.length, place.type, place.unit, place.mask)
+
+
+def _stays(type, tail):
+    """Do fields and indices lead from an object of this type only to its own parts? Then they are at the same offset in
+    each."""
+    at = 0
+    while at < len(tail.rstrip()):
+        match = expressions.STEP.match(tail, at)
+        if match is None or match.group(1) == "->" or facade.is_reference(type):
+            return False
+        type = facade.plain(type)
+        if match.group(3) is not None:
+            if not facade.is_array(type):
+                return False
+            type = type.target()
+        else:
+            found = containers.member(type, expressions.field(match.group(2)))
+            if found is None:
+                return False
+            type = found[1]
+        at = match.end()
+    return not facade.is_reference(type)
+
+
+def _contents(head, runs, tail):
+    """The elements of a container."""
+    for run in runs:
+        if run.held or run.key is not None:
+            name = f"*{head}" if run.held else f"{head}[{run.key}]"
+            yield from _follow(name, facade.value_at(run.address, run.type), tail)
+        elif run.count > 1 and not tail.strip():
+            size = run.type.sizeof
+            last = run.first + run.count
+            yield Place(f"{head}[{run.first}..{last}]", run.address, size * run.count, run.type, size if size <= 8 else 0,
+                        first=run.first)
+        else:
+            for i in range(run.count):
+                value = facade.value_at(run.address + i * run.type.sizeof, run.type)
+                yield from _follow(f"{head}[{run.first + i}]", value, tail)
 
 
 def _chain(head, value, link, tail):
@@ -275,6 +376,8 @@ def _all(head, value, tail):
         if known:
             yield from _range(head, value, known[0], known[1] + 1, tail)
         return
+    if facade.is_pointer(type):
+        raise UlpfError(f"cannot watch {head}[*]", f"how many elements {head} has is not known", _HOW)
     found = facade.children(value)
     if found is None:
         raise UlpfError(f"cannot watch {head}[*]", f"GDB knows no elements of {value.type}: it has no pretty-printer for it",
@@ -298,13 +401,13 @@ def _follow(name, value, tail):
     steps = tail[:mark.start()] if mark else tail
     parent, at, last = None, 0, None
     while at < len(steps.rstrip()):
-        match = _STEP.match(steps, at)
+        match = expressions.STEP.match(steps, at)
         if not match:
             raise UlpfError(f"cannot watch {name}{tail}", f"{steps[at:].strip()} is no field and no index",
                             "write for example list->*next.refcount, or arr[0..10].x")
         parent, last = value, match.group(2)
         try:
-            value = _step(value, match)
+            value = expressions.step(value, match, name + steps[:at])
         except UlpfError:
             raise
         except Exception as e:  # GDB's own: no such member, memory that cannot be read
@@ -314,21 +417,8 @@ def _follow(name, value, tail):
     if mark:
         yield from _walk(name, value, mark, tail[mark.end():])
         return
-    bits = _bits(name, parent, last) if parent is not None and last else None
-    yield bits or _of(name, value)
-
-
-def _step(value, match):
-    arrow, member, index = match.groups()
-    if index is not None:
-        return facade.element(value, int(facade.evaluate(index)))
-    if arrow == "->" or facade.is_pointer(facade.plain(value.type)):
-        value = value.dereference()
-    if arrow == "->" and facade.is_pointer(facade.plain(value.type)):
-        value = value.dereference()
-    if not facade.is_struct(facade.plain(value.type)):
-        raise UlpfError(f"cannot watch .{member}", f"{value.type} has no members", "ptype shows what it is")
-    return value[member]
+    field = bits(name, parent, last) if parent is not None and last else None
+    yield field or _of(name, value)
 
 
 # ---- what of a place was hit ----

@@ -5,10 +5,10 @@ A watch that the user sets is one or many *places*; each place is a watch of the
 Ids go with the stub: another program, or the same after exec, has none of them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
-from . import bytecode, facade, filters, places, replies, scope, stops, wire
+from . import bytecode, facade, filters, paths, places, replies, scope, stops, wire
 from .errors import UlpfError
 from .spec import Spec
 
@@ -306,7 +306,7 @@ class Watches:
         old, watch.spec = watch.spec, spec
         try:
             words, by_server = _filter(watch)
-            answers = wire.many(f"filter {p.id}{_of_place(p)} {words}" for p in watch.places if p.id is not None)
+            answers = wire.many(f"filter {p.id}{_of_place(p, spec.kind)} {words}" for p in watch.places if p.id is not None)
             for answer in answers:
                 if isinstance(answer, replies.Refused):
                     raise answer.error()
@@ -343,6 +343,18 @@ class Watches:
         self.pause(watch)
         watch.ended = why
 
+    def now_at(self, id, address):
+        """Where a place that follows pointers is; 0: nowhere."""
+        _, place = self.by_id.get(id, (None, None))
+        if place is not None:
+            place.address = address
+
+    def pin(self, watch):
+        """A watch that follows stays where it is from here on."""
+        self.pause(watch)
+        watch.places = [replace(place, path="", base=0) for place in watch.places]
+        self._arm(watch)
+
     def pause(self, watch):
         """Nothing is watched until `moved` says where."""
         self._keep_counts(watch)
@@ -366,7 +378,7 @@ def _locate(watch, found=None):
     """Finds the places of a watch, if they are not known already."""
     if found:
         watch.places = found
-    elif watch.spec.expression == "heap":
+    elif places.is_heap(watch.spec.expression):
         watch.heap, watch.places = True, [places.Place("heap", 0, 0)]
         return
     elif watch.spec.expression.startswith("blocks "):
@@ -378,9 +390,10 @@ def _locate(watch, found=None):
             return
         watch.places = heap.blocks(of)
     else:
-        watch.places = places.find(watch.spec.expression)
+        stays = watch.spec.snapshot or watch.spec.follow
+        watch.places = (places.find if stays else paths.locate)(watch.spec.expression)
     watch.type = watch.places[0].type
-    watch.static = all(facade.is_static(p.address) for p in watch.places[:_FEW])
+    watch.static = all(facade.is_static(p.anchor[0]) for p in watch.places[:_FEW])
 
 
 def _commands(watch, wanted):
@@ -392,7 +405,7 @@ def _commands(watch, wanted):
     watch.words = words
     if watch.heap:
         return [f"watch heap {tail} {words}"], by_server
-    return [f"watch {p.address:#x} {p.length} {tail}{_of_place(p)} {words}" for p in wanted], by_server
+    return [f"watch {p.path or hex(p.address)} {p.length} {tail}{_of_place(p, spec.kind)} {words}" for p in wanted], by_server
 
 
 def _filter(watch):
@@ -409,10 +422,10 @@ def _filter(watch):
     return " ".join(words), False
 
 
-def _of_place(place):
+def _of_place(place, kind):
     words = ""
     if place.mask:
-        words += f" if x {bytecode.bits_changed(place.mask).hex()}"
+        words += f" if x {bytecode.bits_changed(place.mask, kind).hex()}"
     if place.unit and place.unit != place.length:
         words += f" unit {place.unit}"
     return words
@@ -424,7 +437,7 @@ COUNTED = "hits", "silent", "filtered", "false_positives", "stops", "traps"
 def counts(watches, gone=False):
     """Of each watch by its number: what its places have counted together, and where they live. How many of them
     are gone with their memory, and have been switched off or taken away from outside (`ulpf top`). `gone`: the program is, and its server is asked."""
-    found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0}
+    found = {w.number: {**{name: w.before.get(name, 0) for name in COUNTED}, "placements": set(), "gone": 0, "off": 0, "taken": 0, "moved": None}
              for w in watches}
     wanted = {p.id: w.number for w in watches for p in w.places if p.id is not None}
     if wanted and (gone or facade.pid() and not _registry.elsewhere()):
@@ -437,6 +450,9 @@ def counts(watches, gone=False):
             for name in COUNTED:
                 sums[name] += getattr(counted, name)
             sums["gone"] += counted.gone
+            if counted.moved is not None:
+                sums["moved"] = counted.moved
+                _registry.now_at(counted.id, counted.start)
             if counted.off:
                 sums["off"] += 1
             else:

@@ -164,6 +164,10 @@ class Record:
     call: Optional[str]
     pc: Optional[int]
     callers: list
+    # The way out of a library that every program has, where no callers were asked for.
+    through: list
+    # Of a watch that moves: how many of its bytes are before those of the hit.
+    inside: int = 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,8 @@ def record(object):
     return Record(time, ago, watch, _count(object, "tid"), _address(_get(object, "addr", str)), access,
                   _count(object, "len", absent), old, new, _get(object, "silent", bool, False),
                   _get(object, "call", str, None), None if pc is None else _address(pc),
-                  [_address(c) for c in _get(object, "callers", list, [])])
+                  [_address(c) for c in _get(object, "callers", list, [])], [_address(c) for c in _get(object, "through", list, [])],
+                  _count(object, "inside", 0))
 
 
 def stop(object):
@@ -231,6 +236,8 @@ class Counted:
     length: Optional[int]
     # Bytes of the heap, if that is watched.
     heap: Optional[int]
+    # How often a watch that follows has moved; it has no bytes now if its start is 0.
+    moved: Optional[int]
     kind: str
     hits: int
     silent: int
@@ -265,7 +272,7 @@ def counted(object):
     if placement not in ("guard", "debug-register") or kind not in ("r", "w", "rw"):
         raise ValueError("this is no watch")
     return Counted(id=_count(object, "id"), start=_count(object, "start", absent), length=_count(object, "len", absent),
-                   heap=heap, kind=kind, **{name: _count(object, name) for name in _NUMBERS}, placement=placement,
+                   heap=heap, moved=_count(object, "moved", None), kind=kind, **{name: _count(object, name) for name in _NUMBERS}, placement=placement,
                    off=_get(object, "off", bool, False), gone=_get(object, "gone", bool, False))
 
 

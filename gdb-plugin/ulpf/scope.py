@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from . import facade
 
 _MOST_FRAMES = 100
+_MOST_STACK = 8 << 20
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 # watch number: the breakpoint at which it is set again
@@ -33,11 +34,32 @@ if facade.gdb:
             from .registry import watches
 
             try:
-                if self.watch.number in watches.all and self.watch.armed:
+                if self.watch.number in watches.all and self.watch.armed and _stays(self.watch):
+                    watches.pin(self.watch)
+                    facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) stays where it is: the function that had the pointer has returned.")
+                elif self.watch.number in watches.all and self.watch.armed:
                     watches.end(self.watch, "the function that had it has returned")
                     facade.say(f"ulpf: watch {self.watch.number} ({self.watch.name}) has ended: the function that had it has returned.")
             except Exception as e:
                 facade.say(f"ulpf: {e}")
+
+
+def _stays(watch):
+    """Its pointer was a local; does what that led to outlive it?"""
+    if len(watch.places) != 1 or not watch.places[0].path:
+        return False
+    at = _now(watch)
+    left = facade.register("rsp")
+    # (What lies below is the frame that has been left, and those that it had called.)
+    return at != 0 and not left - _MOST_STACK <= at < left
+
+
+def _now(watch):
+    """Where a watch that follows is now; 0: nowhere."""
+    from .registry import counts
+
+    counts([watch])
+    return watch.places[0].address
 
 
 def bind(watch):
@@ -46,7 +68,7 @@ def bind(watch):
         return
     if not watch.static:
         watch.scope = _scope(watch) or watch.scope
-    frame = facade.frame_with(watch.places[0].address, _MOST_FRAMES)
+    frame = facade.frame_with(watch.places[0].anchor[0], _MOST_FRAMES)
     if frame is None:
         return
     try:
@@ -60,7 +82,7 @@ def _scope(watch):
     pointer leads to is found by its value, which another run has later.)"""
     for name in _NAME.findall(watch.spec.expression):
         home = _home_of(name)
-        if home and all(home.address <= p.address and p.end <= home.address + home.size for p in watch.places):
+        if home and all(home.address <= p.anchor[0] and p.anchor[1] <= home.address + home.size for p in watch.places):
             return home
     return None
 

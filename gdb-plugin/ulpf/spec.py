@@ -12,7 +12,7 @@ from typing import Optional
 from .errors import UlpfError
 
 USAGE = ("say: ulpf watch EXPR [:r|w|rw] [if COND] [thread N] [from|outside FUNC|LIBRARY] [changed] [skip N] "
-         "[count N] [log] [bt N] [follow]")
+         "[count N] [log] [bt N] [follow] [snapshot]")
 
 MOST_FRAMES = 16
 
@@ -34,12 +34,14 @@ class Spec:
     log: bool = False
     bt: int = 0
     follow: bool = False
+    # Stay where the pointers lead now.
+    snapshot: bool = False
     placement: Optional[str] = None
 
 
 # An operator before the word: it belongs to an expression.
 _OPEN = re.compile(r"[-+*/%&|^!~<>=,?:(\[.]\s*$")
-_FLAG = re.compile(r"\s+(log|changed|follow)$")
+_FLAG = re.compile(r"\s+(log|changed|follow|snapshot)$")
 _NUMBER = re.compile(r"\s+(bt|count|skip|thread)\s+(\S+)$")
 _PLACE = re.compile(r"\s+(called\s+)?(from|outside)\s+(\S+)$")
 _PLACEMENT = re.compile(r"\s+(auto|guard|debug-register)$")

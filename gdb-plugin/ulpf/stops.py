@@ -8,6 +8,8 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
+import dataclasses
+
 from . import facade, foreign, own, places, replies, values, wire
 from .errors import UlpfError
 
@@ -22,13 +24,28 @@ class Hit:
     """One access to a watch, as a callback gets it."""
 
     def __init__(self, watch, place, record):
+        if place is not None and place.path:
+            # Where it was then.
+            place = dataclasses.replace(place, address=record.address - record.inside)
         self.watch, self.place = watch, place
         self.access, self.length = record.access or "access", record.length or 1
         self.address, self.tid, self.pc, self.callers = record.address, record.tid, record.pc, record.callers
-        self.call, self.silent = record.call, record.silent
+        self.through, self.call, self.silent = record.through, record.call, record.silent
         self.time, self.ago = record.time, record.ago
         self._old, self._new = record.old, record.new
         self._part = None
+
+    @property
+    def bytes(self):
+        """What was accessed, before and after (of a long access the beginning); None where it is not known."""
+        return tuple(None if digits is None else bytes.fromhex(digits) for digits in (self._old, self._new))
+
+    @property
+    def record(self):
+        """All that is known, as a dict: the object that `ulpf run --json` writes (docs/json.md)."""
+        from . import record
+
+        return record.of(self)
 
     @property
     def reads(self):

@@ -45,7 +45,7 @@ class Filters(unittest.TestCase):
 
     def test_values(self):
         self.assertEqual(self.passed("checked if $new >= 95", "flag changed if $new % 2"),
-                         [["95", "96", "97", "98", "99"], ["1", "3", "5", "7", "9"]])
+                         [[95, 96, 97, 98, 99], [1, 3, 5, 7, 9]])
 
     def test_the_same_without_patches_and_in_registers(self):
         watches = "total if $new > 900", "checked skip 90", "flag changed", "total outside add"
@@ -64,7 +64,7 @@ class Filters(unittest.TestCase):
 
     def test_children_have_it_too(self):
         said = Json(["depth if $new == 2"], "family", options=["--follow"])
-        self.assertEqual({hit["new"] for hit in said.hits}, {"2"})
+        self.assertEqual({hit["new"] for hit in said.hits}, {2})
         self.assertGreater(sum(line["watches"][0]["filtered"] for line in said.lines if line["type"] == "summary"), 0)
 
     def test_a_library_that_comes_and_goes(self):
@@ -74,8 +74,8 @@ class Filters(unittest.TestCase):
                    "notes outside libplugin", "notes from libplugin`plugin_note"]
         said = Json(watches, "plugins")
         by_watch = [[hit["new"] for hit in said.hits if hit["watch"] == n] for n in range(1, 7)]
-        steps = ["11", "31", "11", "31"]
-        self.assertEqual(by_watch, [steps, [], steps, ["12"], ["11", "22"], ["1", "12"]])
+        steps = [11, 31, 11, 31]
+        self.assertEqual(by_watch, [steps, [], steps, [12], [11, 22], [1, 12]])
         self.assertEqual((said.status, said.out), bare(example("plugins")))
 
     def test_errors_are_told_once(self):

@@ -1,14 +1,17 @@
 """`ulpf run --follow`, and exec under `ulpf run`."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
 
+from lib import schema
 from lib.env import PATIENCE, ULPF, example, ulpf_only
 from lib.rsp import wait_until
-from lib.run import Json, run
+from lib.run import Json, run, ulpf
 
 
 @ulpf_only
@@ -23,8 +26,8 @@ class Follow(unittest.TestCase):
         self.assertEqual(len(forks), 2)
         parent, child = forks[0]["parent"], forks[0]["pid"]
         of = {pid: [(h["old"], h["new"]) for h in said.hits if h["pid"] == pid] for pid in (parent, child)}
-        self.assertEqual(of[parent], [("1", "2"), ("2", "3")])
-        self.assertEqual(of[child], [(str(n), str(n + 1)) for n in range(1, 1001)])
+        self.assertEqual(of[parent], [(1, 2), (2, 3)])
+        self.assertEqual(of[child], [(n, n + 1) for n in range(1, 1001)])
         counts = {line["pid"]: line["watches"][0]["hits"] for line in said.lines if line["type"] == "summary"}
         self.assertEqual(counts, {parent: 2, child: 1000, forks[1]["pid"]: 0})
 
@@ -32,20 +35,20 @@ class Follow(unittest.TestCase):
         status, out, err = run(["shared_count"], "children", options=("--follow",))
         self.assertEqual((status, out), (0, self.OUTPUT))
         self.assertRegex(err, r"\[(\d+)/\1\] write  shared_count: 1000 → 1001")
-        self.assertRegex(err, r"ulpf: process \d+: 2 hits on 1 watch")
-        self.assertRegex(err, r"ulpf: process \d+, forked by \d+: 1000 hits on 1 watch")
+        self.assertRegex(err, r"ulpf: process \d+ \(children\): 2 hits on 1 watch")
+        self.assertRegex(err, r"ulpf: process \d+ \(children\), forked by \d+: 1000 hits on 1 watch")
 
     def test_without_follow_children_are_left_alone(self):
         said = Json(["shared_count"], "children")
         self.assertEqual((said.status, said.out), (0, self.OUTPUT))
         self.assertEqual(said.changes(), [("shared_count", "1", "2"), ("shared_count", "2", "3")])
-        self.assertNotIn("pid", said.hits[0])
+        self.assertEqual({hit["pid"] for hit in said.hits}, {said.lines[0]["pid"]})
 
     def test_generations(self):
         """Children of children; the run ends with the last one, with the first one's status."""
         said = Json(["depth"], "family", "4", options=("--follow",))
         self.assertEqual(said.status, 4)
-        self.assertEqual(sorted(h["new"] for h in said.hits), ["0", "1", "2", "3", "4"])
+        self.assertEqual(sorted(h["new"] for h in said.hits), [0, 1, 2, 3, 4])
         self.assertEqual(len({h["pid"] for h in said.hits}), 5)
 
     def test_the_same_program_again(self):
@@ -53,13 +56,12 @@ class Follow(unittest.TestCase):
         said = Json(["baton"], "relay", "3")
         self.assertEqual(said.status, 11)
         self.assertEqual([(h["old"], h["new"]) for h in said.hits],
-                         [("0", "13"), ("13", "14"), ("0", "12"), ("12", "13"),
-                          ("0", "11"), ("11", "12"), ("0", "10"), ("10", "11")])
+                         [(0, 13), (13, 14), (0, 12), (12, 13), (0, 11), (11, 12), (0, 10), (10, 11)])
         self.assertEqual([line["type"] for line in said.lines if line["type"] == "exec"], ["exec"] * 3)
 
     def test_at_a_function_again(self):
         said = Json(["baton"], "relay", "1", options=("--at", "ready"))
-        self.assertEqual([h["new"] for h in said.hits], ["11", "12", "10", "11"])
+        self.assertEqual([h["new"] for h in said.hits], [11, 12, 10, 11])
 
     def test_generations_with_a_watched_heap(self):
         """What the stubs of its forebears have left in a process is nobody's heap, and in nobody's way."""
@@ -78,8 +80,8 @@ class Follow(unittest.TestCase):
                 said = Json(["generation"], "launch", "again", "3", options=("--follow", *options))
                 self.assertEqual(said.status, 3)
                 # The logs of two processes may overtake each other.
-                hits = sorted(said.hits, key=lambda hit: -int(hit["new"]))
-                self.assertEqual([(h["old"], h["new"]) for h in hits], [("-1", str(n)) for n in (3, 2, 1, 0)])
+                hits = sorted(said.hits, key=lambda hit: -hit["new"])
+                self.assertEqual([(h["old"], h["new"]) for h in hits], [(-1, n) for n in (3, 2, 1, 0)])
                 pids = [h["pid"] for h in hits]
                 self.assertEqual(len(set(pids)), 4)
                 forks = [(line["parent"], line["pid"]) for line in said.lines if line["type"] == "fork"]
@@ -90,7 +92,7 @@ class Follow(unittest.TestCase):
         """Four at once, each of which spawns more."""
         said = Json(["generation"], "launch", "threads", example("launch"), "again", "1", options=("--follow",))
         self.assertEqual((said.status, said.out.splitlines()[-1:]), (0, ["launch: threads, status 1, in child 0"]))
-        self.assertEqual(sorted(h["new"] for h in said.hits), ["0"] * 4 + ["1"] * 4)
+        self.assertEqual(sorted(h["new"] for h in said.hits), [0] * 4 + [1] * 4)
         self.assertEqual(len({h["pid"] for h in said.hits}), 8)
 
     def test_spawned_other_programs_are_left_alone(self):
@@ -112,3 +114,62 @@ class Follow(unittest.TestCase):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(20 * PATIENCE), -signal.SIGTERM)
         os.kill(child, 0)
+
+
+@ulpf_only
+class Chosen(unittest.TestCase):
+    """--only and --skip: programs behind wrappers."""
+
+    def watch(self, *command, options=("--only", "five"), status=0):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(folder, "log.jsonl")
+            said = ulpf("run", *options, "--log", name, "-w", "a", "--", *command)
+            with open(name) as file:
+                lines = [json.loads(line) for line in file]
+        schema.lines().check("run", lines)
+        self.assertEqual(said[0], status, said)
+        return lines, said[2]
+
+    def changes(self, lines):
+        return [(hit["old"], hit["new"]) for hit in lines if hit["type"] == "hit"]
+
+    def test_wrappers(self):
+        five = example("five")
+        for command in (["env", "X=1", five], ["sh", "-c", f"exec {five}"], ["sh", "-c", f"{five}; true"], ["nice", "-n", "1", five],
+                        *([example("wrapped"), how, five] for how in ("exec", "fork", "vfork", "spawn"))):
+            with self.subTest(command):
+                lines, err = self.watch(*command)
+                self.assertEqual(self.changes(lines), [(10, 11), (11, 12)], err)
+                summaries = [line for line in lines if line["type"] == "summary"]
+                self.assertEqual([summary["program"] for summary in summaries], ["five"])
+                self.assertRegex(err, r"ulpf: process \d+ \(five\)(, forked by \d+| after exec): 2 hits on 1 watch")
+
+    def test_a_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "run.sh")
+            with open(script, "w") as file:
+                file.write(f"#!/bin/sh\n{example('five')}\n{example('five')}\nexit 3\n")
+            os.chmod(script, 0o755)
+            lines, err = self.watch(script, status=3)
+            self.assertEqual(self.changes(lines), [(10, 11), (11, 12)] * 2)
+            self.assertEqual(len({hit["pid"] for hit in lines if hit["type"] == "hit"}), 2)
+            self.assertRegex(err, r"\nulpf: all 2 processes: 4 hits, 0 silent stores, \d+ false positives\n$")
+
+    def test_make(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "Makefile"), "w") as file:
+                file.write("check: one two\none two:\n\t%s\n" % example("five"))
+            lines, _ = self.watch("make", "-s", "-j2", "-C", folder, "check")
+            self.assertEqual(sorted(self.changes(lines)), sorted([(10, 11), (11, 12)] * 2))
+
+    def test_skip(self):
+        lines, _ = self.watch("env", example("five"), options=["--skip", "env"])
+        self.assertEqual(self.changes(lines), [(10, 11), (11, 12)])
+
+    def test_none_is_meant(self):
+        lines, err = self.watch("env", "true")
+        self.assertEqual(self.changes(lines), [])
+        self.assertRegex(err, "nothing was watched: no program was started that --only and --skip mean")
+        status, _, err = ulpf("run", "--only", "[", "-w", "a", "--", "true")
+        self.assertEqual(status, 2)
+        self.assertRegex(err, "`\\[` is no pattern of file names")

@@ -24,7 +24,7 @@ class Schema(unittest.TestCase):
                            ({**START, "colour": 1}, "colour is nowhere promised"), ({"type": "end"}, "no line of run is called so"), ({}, "no line")]:
             with self.assertRaisesRegex(AssertionError, why):
                 schema.lines().check("run", [START, wrong])
-        rows = {"type": "summary", "seconds": 1, "lost": 0, "faults": 0, "false_positives": 0, "slow": 0, "syscalls": 0, "unpatched": {}}
+        rows = {"type": "summary", "seconds": 1, "lost": 0, "faults": 0, "false_positives": 0, "false_positives_patched": 0, "slow": 0, "syscalls": 0, "unpatched": {}}
         with self.assertRaisesRegex(AssertionError, r"watches\[0\]: 'watch' is a required"):
             schema.lines().check("run", [{**rows, "watches": [{}]}])
 

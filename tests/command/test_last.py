@@ -68,7 +68,7 @@ class Last(unittest.TestCase):
             status, head, hits = w.json("cells[1]", "-n", "100")
             self.assertEqual((status, head["type"], head["found"], head["pid"], head["len"]), (0, "last", 20, w.pid, 8))
             self.assertEqual((head["reaches_back"], head["unwatched_bytes"]), (None, 0))
-            self.assertEqual([hit["new"] for hit in hits], [str(n) for n in range(10, 0, -1)] * 2)
+            self.assertEqual([hit["new"] for hit in hits], list(range(10, 0, -1)) * 2)
             self.assertEqual({hit["function"] for hit in hits}, {"step"})
             self.assertEqual(len({hit["tid"] for hit in hits}), 2)
             ago = [hit["ago"] for hit in hits]
@@ -99,7 +99,7 @@ class Last(unittest.TestCase):
             status, head, hits = w.json("cells[1]", "-n", "1000000")
             self.assertEqual(status, 0)
             self.assertIsNotNone(head["reaches_back"])
-            values = [int(hit["new"]) for hit in hits]
+            values = [hit["new"] for hit in hits]
             self.assertEqual(values, list(range(100000, 100000 - len(values), -1)))
             self.assertGreater(len(values), 50000)
             self.assertLess(len(values), 66000)
@@ -112,7 +112,7 @@ class Last(unittest.TestCase):
         with Watched(["cells[..]", "total"], "crowd", "1500", "1", "5", "100") as w:
             for n in 0, 700, 1499:
                 _, _, hits = w.json(f"cells[{n}]", "-n", "100")
-                self.assertEqual([hit["new"] for hit in hits], ["5", "4", "3", "2", "1"])
+                self.assertEqual([hit["new"] for hit in hits], [5, 4, 3, 2, 1])
             _, head, hits = w.json("cells[..]", "-n", "100000")
             self.assertEqual((head["found"], len({hit["tid"] for hit in hits})), (7500, 1500))
             # The youngest of all, whoever it was.
@@ -187,6 +187,69 @@ class Last(unittest.TestCase):
     def test_after_exec_and_fork(self):
         with Watched(["total"], "crowd", "4", "1", "10", "100", options=["--follow"]) as w:
             self.assertEqual(w.json("total", "-n", "10")[1]["found"], 4)
+
+
+@ulpf_only
+class Afterwards(unittest.TestCase):
+    """When the program has ended, `ulpf last` asks what `ulpf run` has kept of it."""
+
+    def run_one(self, folder, *command, options=()):
+        env = {**os.environ, "XDG_CACHE_HOME": folder}
+        with subprocess.Popen([ULPF, "run", *options, "--", example(command[0]), *command[1:]], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as process:
+            process.communicate()
+        # (Other tests watch programs at the same time.)
+        sessions = os.path.join(folder, "ulpf")
+        newest = max(os.listdir(sessions), key=lambda name: os.stat(os.path.join(sessions, name)).st_mtime_ns)
+        return env, newest.split(".")[0]
+
+    def test_the_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env, pid = self.run_one(folder, "record", "types", options=["-w", "number", "-w", "colour"])
+            status, out, err = ulpf("last", "number", "--pid", pid, env=env)
+            self.assertEqual((status, err), (0, ""))
+            self.assertRegex(out, r"^number, 4 bytes at 0x\w+ in process \d+ \(record, ended with status 0 \d+ s ago\), watched for \d+\.\d{3} s:\n"
+                             r" +\d+\.\d{6} s ago \[\d+\] write  number: 0 → -7  4 bytes  types\+0x\w+ at record\.c:\d+\n$")
+            status, out, _ = ulpf("last", "colour", "--json", "--pid", pid, env=env)
+            lines = [json.loads(text) for text in out.splitlines()]
+            schema.lines().check("last", lines)
+            self.assertEqual((status, lines[0]["ended"], lines[1]["new"], lines[1]["pid"]), (0, True, "BLUE", lines[0]["pid"]))
+            status, _, err = ulpf("last", "letter", "--pid", pid, env=env)
+            self.assertEqual(status, 2)
+            self.assertRegex(err, "it is not watched in process")
+            # Others may not look at what was watched.
+            [session] = os.listdir(os.path.join(folder, "ulpf"))
+            self.assertEqual(os.stat(os.path.join(folder, "ulpf", session)).st_mode & 0o777, 0o600)
+            self.assertEqual(os.stat(os.path.join(folder, "ulpf")).st_mode & 0o777, 0o700)
+
+    def test_a_crash(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env, pid = self.run_one(folder, "record", "crash", options=["-w", "nodes[..]"])
+            status, out, err = ulpf("last", "nodes[0].next", "--pid", pid, env=env)
+            self.assertEqual((status, err), (0, ""))
+            self.assertRegex(out, r"\(record, killed by SIGSEGV \d+ s ago\)")
+            self.assertRegex(out, r"write  nodes\[0\]\.next: 0x0 → 0x10  8 bytes  lose\+0x")
+
+    def test_the_newest_eight_are_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(10):
+                env, pid = self.run_one(folder, "record", "types", options=["-w", "number"])
+            sessions = os.listdir(os.path.join(folder, "ulpf"))
+            self.assertEqual(len(sessions), 8)
+            pid = min(int(name.split(".")[0]) for name in sessions)
+            self.assertIn(f"in process {pid} ", ulpf("last", "number", "--pid", str(pid), env=env)[1])
+            # A run that only counts has nothing to keep; damage is no answer.
+            self.run_one(folder, "record", "types", options=["-q", "-w", "number"])
+            self.assertEqual(set(os.listdir(os.path.join(folder, "ulpf"))), set(sessions))
+            path = os.path.join(folder, "ulpf", f"{pid}.session")
+            with open(path, "r+b") as file:
+                whole = file.read()
+                for cut in 4, 12, 100, len(whole) // 2, len(whole) - 1:
+                    file.truncate(0)
+                    os.pwrite(file.fileno(), whole[:cut], 0)
+                    status, _, err = ulpf("last", "number", "--pid", str(pid), env=env)
+                    self.assertEqual(status, 2, cut)
+                    self.assertRegex(err, "the last session cannot be read|there is no process", cut)
 
 
 @ulpf_only

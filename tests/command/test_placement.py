@@ -11,6 +11,7 @@ FIELDS = ("name", "silent", "access", "function", "offset", "line")
 def sequence(said):
     # The stack protector's random word differs from run to run; its lowest byte is zero.
     def value(text):
+        text = str(text)
         return "canary" if text.startswith("0x") and len(text) > 15 and text.endswith("00") else text
     return [(*map(value, (hit["old"], hit["new"])), *(hit.get(f) for f in FIELDS)) for hit in said.hits]
 

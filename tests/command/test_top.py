@@ -175,7 +175,7 @@ class Top(Case):
             screen.resize(80, 24)
             screen.shows(r"^   1 bank\.fees")
             screen.resize(160, 50)
-            screen.shows(r"· ulpf run", r"address +length", r"0x[0-9a-f]{6,} +8$")
+            screen.shows(r"· ulpf run", r"address +length +moved", r"0x[0-9a-f]{6,} +8 +-$")
             screen.resize(20, 5)
             screen.shows(r"20x5 is too small")
             screen.keys("q")
@@ -247,7 +247,7 @@ class Top(Case):
     def test_export_from_the_screen(self):
         with tempfile.TemporaryDirectory() as folder, Running(*FIVE) as bank, self.top("--pid", bank.pid) as screen:
             screen.shows(r"update bank\.transfers: ")
-            for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,thread,access,"), ("a.trace.json", '"ph":"C"')):
+            for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,ago,pid,tid,"), ("a.trace.json", '"ph":"C"')):
                 path = os.path.join(folder, name)
                 screen.keys("e", "C-u", path, "Enter")
                 screen.shows(r"\d+ hits and the counters are in ")
@@ -299,7 +299,7 @@ class Export(unittest.TestCase):
                 self.assertEqual(status, 0, err)
                 text = open(path).read()
                 if name.endswith("csv"):
-                    self.assertRegex(text.splitlines()[1], r"^\d+\.\d{6},\d+,(write|update|read),[\w.\[\]]+,0x\w+,8,\w{16},\w{16},(true|false),0x\w+,\w+\+0x")
+                    self.assertRegex(text.splitlines()[1], r"^\d+\.\d{6},,\d+,\d+,\d+,[^,]+,[\w.\[\]]+,(write|update|read),0x\w+,8,long,-?\d+,-?\d+,\w{16},\w{16},(true|false),false,,,0x\w+,\w+,\d+,")
                 else:
                     events = json.loads(text)
                     self.assertEqual({e["ph"] for e in events}, {"M", "i", "C"})

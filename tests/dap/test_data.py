@@ -2,6 +2,7 @@
 
 import re
 
+from lib import schema
 from lib.dap import DapCase, Refused
 from lib.env import ulpf_only
 
@@ -133,6 +134,10 @@ class Stops(DapCase):
         dap.ask("evaluate", expression="ulpf watch first.x log", context="repl", frameId=dap.caller())
         dap.ask("continue", threadId=1)
         self.assertEqual(dap.exited(), 0)
+        # The same for programs.
+        hits = [body["data"]["hit"] for body in dap.waiting("output") if "data" in body]
+        schema.lines().check("told", hits)
+        self.assertEqual(len([hit for hit in hits if hit["name"] == "total"]), 210)
         said = dap.outputs("console")
         self.assertEqual(len(re.findall(r" total: -?\d+ → -?\d+ ", said)), 210, said[:2000])
         self.assertRegex(said, r"total: 0 → 1 .*add.* at filters\.c:\d+")

@@ -61,4 +61,5 @@ class Json:
         self.summary = next((line for line in self.lines if line["type"] == "summary"), None)
 
     def changes(self):
-        return [(hit["name"], hit["old"], hit["new"]) for hit in self.hits]
+        """Values as texts."""
+        return [(hit["name"], str(hit["old"]), str(hit["new"])) for hit in self.hits]

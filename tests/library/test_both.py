@@ -32,9 +32,9 @@ class Run(Library):
         self.assertEqual(len(mine), 13)
         self.assertEqual([hit["len"] for hit in shared], [8] * 3 + [1] * 8 + [8] * 2)
         whole = lambda hits, pick: [pick(hit) for hit in hits[:3] + hits[11:]]
-        self.assertEqual(whole(shared, lambda h: (int(h["old"]), int(h["new"]))), whole(mine, lambda h: h[1:]))
-        self.assertEqual([(h["old"], h["new"]) for h in hits("page.other")], [("0", "2")])
-        self.assertEqual([(h["old"], h["new"]) for h in hits("page.seen")], [("0", "3")])
+        self.assertEqual(whole(shared, lambda h: (h["old"], h["new"])), whole(mine, lambda h: h[1:]))
+        self.assertEqual([(h["old"], h["new"]) for h in hits("page.other")], [(0, 2)])
+        self.assertEqual([(h["old"], h["new"]) for h in hits("page.seen")], [(0, 3)])
         # By a store; byte by byte, from a page of the library's.
         self.assertEqual([h["len"] for h in hits("far.shared")], [8] + [1] * 8)
         self.assertEqual([h["call"].split("(")[0] for h in shared if "call" in h], ["read"])
@@ -48,7 +48,7 @@ class Run(Library):
             self.assertEqual((log.status, log.out), (0, "shared 2000, hits 2000\nboth: done\n"), log.err)
             for watch in "page.shared", "far.shared":
                 # Old and new are what memory holds just before and after, so another thread's may be in between.
-                values = [(int(h["old"]), int(h["new"])) for h in log.hits if h["spec"] == watch]
+                values = [(h["old"], h["new"]) for h in log.hits if h["spec"] == watch]
                 self.assertEqual((len(values), max(new for _, new in values)), (2000, 2000))
                 self.assertTrue(all(old < new for old, new in values), values)
 

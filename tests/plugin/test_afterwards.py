@@ -28,7 +28,7 @@ class Afterwards(PluginCase):
             self.assertEqual([row["name"] for row in csv.DictReader(file)], ["all", "total"])
         self.assertSays(gdb(f"ulpf log save {folder}/a.jsonl of 1"), r"^1 hits saved in ")
         with open(f"{folder}/a.jsonl") as file:
-            self.assertEqual([json.loads(line)["new"] for line in file], ["6"])
+            self.assertEqual([json.loads(line)["new"] for line in file], [6])
         self.assertSays(gdb("ulpf last total"), r"s ago \[\d+\] \w+ +total: 0 → 6 ")
         self.assertSays(gdb("ulpf stats"), r"hits +\d+\n")
         # What needs a program says so.

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
+import unittest
 
 from lib.env import ROOT, ulpf_only
 from lib.plugin import LOADER, PluginCase
@@ -24,6 +26,37 @@ class Language(PluginCase):
             for case in cases:
                 with self.subTest(case["watch"]):
                     self.one(gdb, case)
+
+    def test_cpp_containers(self):
+        self.containers("containers.cc", "g++ -std=c++17", "ready()")
+
+    def test_rust_containers(self):
+        self.containers("containers.rs", "rustc --edition 2024", "containers::ready")
+
+    @unittest.skipUnless(shutil.which("gfortran"), "no gfortran")
+    def test_fortran(self):
+        with open(os.path.join(ROOT, "command/symbols/fixtures/shapes.f90")) as file:
+            line = next(number for number, text in enumerate(file, 1) if "read (" in text)
+        self.containers("shapes.f90", "gfortran", f"shapes.f90:{line}", finish=False)
+
+    def containers(self, source, compiler, stop, finish=True):
+        """The program says where its elements are; as the library has them."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "containers")
+            source = os.path.join(ROOT, "command/symbols/fixtures", source)
+            subprocess.run([*compiler.split(), "-g", source, "-o", program], check=True, cwd=folder)
+            gdb = self.session(program, stop=stop)
+            if finish:
+                gdb("finish")
+            gdb(f"source {LOADER}")
+            lines = [line.split() for line in gdb.server.stdout().splitlines() if re.match(r"\S+( 0x[0-9a-fA-F]+ \d+)+$", line)]
+            self.assertGreater(len(lines), 15)
+            for watch, *numbers in lines:
+                with self.subTest(watch):
+                    numbers = [int(n, 0) for n in numbers]
+                    wanted = list(zip(numbers[::2], numbers[1::2], strict=True))
+                    ask = f"import ulpf.places as p; print('PLACES', [(x.address, x.length) for x in p.find({watch!r})])"
+                    self.assertIn(f"PLACES {wanted}", gdb(f"python exec({ask!r})"))
 
     def test_clauses(self):
         with open(os.path.join(ROOT, "tests", "filters.json")) as file:
@@ -47,7 +80,7 @@ class Language(PluginCase):
             self.assertIn(case["refused"], said)
             return
         wanted = []
-        for thing, offset, length in case.get("bytes") or case["several"]:
+        for thing, offset, length in case["bytes"]:
             address = gdb(f"python print(int(gdb.parse_and_eval('(long)&({thing})')))")
             wanted.append((int(address) + offset, length))
         self.assertIn(f"PLACES {wanted}", said)

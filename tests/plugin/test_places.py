@@ -40,12 +40,9 @@ class Many(PluginCase):
 
     def test_containers(self):
         gdb = self.begin("cpp_map", done=False)
-        gdb("python import glob, sys; sys.path[:0] = glob.glob('/usr/share/gcc/python') + glob.glob('/usr/share/gcc-*/python')")
-        gdb("python from libstdcxx.v6 import register_libstdcxx_printers; register_libstdcxx_printers(None)")
-        if "libstdc++" not in gdb("info pretty-printer"):
-            self.skipTest("the pretty-printers of libstdc++ are not installed")
+        # (No pretty-printer is asked.)
         said = gdb("ulpf watch cells[*]", 60)
-        self.assertSays(said, r"Ulpf watch 1: cells\[\*\] \(400 places, 3200 bytes\)")
+        self.assertSays(said, r"Ulpf watch 1: cells\[\*\] \(3200 bytes\)")
         self.assertSays(gdb("ulpf watch table[*]"), r"^cannot watch table\[\*\]: it has no elements now; ")
         self.assertSays(gdb("ulpf watch lock[*]"), r"^cannot watch lock\[\*\]: .*no pretty-printer")
 
@@ -69,8 +66,8 @@ class Refused(PluginCase):
         gdb = self.begin()
         for expression, why in (
                 ("nosuch", r'No symbol "nosuch" in current context; a local is known'),
-                ("head->x", r"there is no memory at 0x8; the pointer is stale"),
-                ("head->next->x", r"Cannot access memory at address 0x0; a pointer on the way is stale"),
+                ("head->x snapshot", r"there is no memory at 0x8; the pointer is stale"),
+                ("head->next->x snapshot", r"Cannot access memory at address 0x0; a pointer on the way is stale"),
                 ("3 + 4", r"it has no address"),
                 ("$rax", r"it has no address: it lives in a register"),
                 ("add", r"it is code, .*; use break"),

@@ -19,6 +19,12 @@ from ulpf.spec import parse  # noqa: E402
 
 
 class Specifications(unittest.TestCase):
+    def test_bit_fields(self):
+        """command/symbols/src/condition/bits.rs makes the same."""
+        mask = 0b1111111 << 3
+        self.assertEqual(bytecode.bits_changed(mask).hex(), "2cff002cff01112500000000000003f80f27")
+        self.assertEqual(bytecode.bits_changed(mask, "rw").hex(), "2cff002cff01112500000000000003f80f2cff0622010f1027")
+
     def test_parts(self):
         s = parse("  list->*next.refs :rw if $new > 3 && log thread 2 from libfoo.so called outside main skip 3 count 0x10 bt 4 log changed ")
         self.assertEqual((s.expression, s.kind, s.condition), ("list->*next.refs", "rw", "$new > 3 && log"))

@@ -69,6 +69,7 @@ fn main() {
                             flags: 0,
                             old: &[n; 4],
                             new: &[n + 1; 4],
+                            inside: 0,
                             call: None,
                             frames: &frames,
                         };

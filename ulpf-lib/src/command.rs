@@ -7,6 +7,7 @@
 //! WATCH   := r|w|rw HOW FILTER
 //! HOW     := ['stop'] ['log'] ['bt' N] ['auto' | 'guard' | 'debug-register']
 //! FILTER  := see `filter/words.rs`
+//! PATH    := see `command/path.rs`
 //! PLACE   := ADDR:LEN['*'COUNT'+'STRIDE]           0x4040:8*1000+64: a thousand of them, 64 bytes apart
 //! ```
 
@@ -23,9 +24,11 @@ use crate::watch::{WatchKind, WatchRange};
 
 pub mod looks;
 mod parse;
+mod path;
 mod placement;
 pub mod reply;
 
+pub use path::{MOST_PATHS, MOST_POINTERS, Path, Trace};
 pub use placement::Placement;
 pub use reply::Reply;
 
@@ -37,7 +40,7 @@ pub const MOST_IN_PLACE: u64 = 1 << 20;
 pub enum Command {
     /// `help`
     Help,
-    /// `watch ADDR LEN WATCH`, `watch heap WATCH`
+    /// `watch ADDR LEN WATCH`, `watch PATH LEN WATCH`, `watch heap WATCH`
     Watch(Arm),
     /// `watches KIND HOW at PLACE…`: many of which the same is wanted.
     Watches {
@@ -140,14 +143,44 @@ pub enum Command {
 /// A watch that is wanted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arm {
-    /// `None`: the heap.
-    pub range: Option<WatchRange>,
+    /// What is watched.
+    pub what: What,
     /// Which accesses.
     pub kind: WatchKind,
     /// What is done at a hit.
     pub how: How,
     /// Which hits matter.
     pub filter: Filter,
+}
+
+/// Which bytes a watch is to have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// These.
+    Range(WatchRange),
+    /// So many at the end of a path, wherever that leads.
+    Along(Path, u64),
+    /// All that the program allocates.
+    Heap,
+}
+
+impl What {
+    /// The bytes, if they stay the same.
+    pub fn range(&self) -> Option<WatchRange> {
+        match self {
+            What::Range(range) => Some(*range),
+            What::Along(..) | What::Heap => None,
+        }
+    }
+
+    /// How many bytes there are, if that stays the same.
+    pub fn bytes(&self) -> Option<u64> {
+        match self {
+            What::Range(range) => Some(range.len),
+            What::Along(_, len) => Some(*len),
+            What::Heap => None,
+        }
+    }
 }
 
 /// What is to be done at a hit, and where the watch is to live.
@@ -240,9 +273,10 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self.range {
-            None => f.write_str("heap ")?,
-            Some(r) => write!(f, "{:#x} {} ", r.start.0, r.len)?,
+        match &self.what {
+            What::Heap => f.write_str("heap ")?,
+            What::Range(r) => write!(f, "{:#x} {} ", r.start.0, r.len)?,
+            What::Along(path, len) => write!(f, "{path} {len} ")?,
         }
         write!(f, "{}{}{}", self.kind.word(), self.how, self.filter)
     }

@@ -25,6 +25,7 @@ pub mod perf;
 pub mod place;
 pub mod refusal;
 pub mod ring;
+pub mod runtime_library;
 pub mod staged;
 pub mod sys;
 pub mod syscalls;

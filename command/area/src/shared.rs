@@ -30,7 +30,7 @@ struct Mapping {
     /// As it stood there when we came.
     clock: Clock,
     /// An area of our own stays open, so that `ulpf last` finds it among our descriptors.
-    _file: Option<File>,
+    own_file: Option<File>,
 }
 
 // SAFETY: the mapping is plain shared memory; all access goes through atomics or volatile copies.
@@ -93,7 +93,7 @@ impl SharedArea {
             (&raw mut (*header).tsc_mult).write_volatile(mapping.clock.tsc_mult);
             (&raw mut (*header).magic).write_volatile(SHARED_MAGIC);
         }
-        mapping._file = Some(file);
+        mapping.own_file = Some(file);
         let area = SharedArea(Arc::new(mapping));
         area.header().pid.store(pid as u32, Ordering::Release);
         Ok(area)
@@ -264,6 +264,55 @@ impl SharedArea {
         header.reader_waits.store(0, Ordering::Relaxed);
     }
 
+    /// From now on no record is lost: who has no room in its ring waits, as long as [`SharedArea::alive`] is said.
+    pub fn lose_nothing(&self) {
+        self.header().lossless.store(1, Ordering::SeqCst);
+    }
+
+    /// Are threads still willing to wait? One that has seen no sign of life for long is not.
+    pub fn is_lossless(&self) -> bool {
+        self.header().lossless.load(Ordering::Relaxed) != 0
+    }
+
+    /// The reader lives.
+    pub fn alive(&self) {
+        let lossless = &self.header().lossless;
+        let now = lossless.load(Ordering::Relaxed);
+        if now != 0 {
+            let next = now.checked_add(1).unwrap_or(1);
+            let _ = lossless.compare_exchange(now, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Slots of a ring before this one may be written over.
+    pub fn has_read(&self, ring: usize, slot: u64) {
+        let Some(head) = self.heads().get(ring) else {
+            return;
+        };
+        if head.read.swap(slot, Ordering::SeqCst) == slot {
+            return;
+        }
+        let header = self.header();
+        if header.writer_waits.load(Ordering::SeqCst) != 0 {
+            header.writer_waits.store(0, Ordering::SeqCst);
+            header.room.fetch_add(1, Ordering::SeqCst);
+            // SAFETY: a futex word that lives as long as the mapping.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    &raw const header.room,
+                    libc::FUTEX_WAKE,
+                    i32::MAX,
+                )
+            };
+        }
+    }
+
+    /// The memory file of an area of our own.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.0.own_file.as_ref()
+    }
+
     /// Ends a [`SharedArea::wait`].
     pub fn wake(&self) {
         let wake = &self.header().wake;
@@ -300,7 +349,7 @@ impl Mapping {
         Ok(Mapping {
             at: NonNull::new(addr.cast()).ok_or(io::ErrorKind::InvalidData)?,
             clock: Clock::default(),
-            _file: None,
+            own_file: None,
         })
     }
 }

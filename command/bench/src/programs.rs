@@ -22,6 +22,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("sweep.c"),
     source!("stores.c"),
     source!("mates.c"),
+    source!("pointers.c"),
     source!("threads.c"),
     source!("untouched.c"),
     source!("syscalls.c"),

@@ -230,7 +230,7 @@ impl Session {
         }
         let id = hit.watch.map(|n| self.id_of_watch(n));
         let mut told = json!({"description": what, "text": format!("{what}{more}"),
-                              "ulpf": {"name": name, "old": old, "new": new, "access": hit.access}});
+                              "ulpf": hit.record});
         if let Some(id) = id {
             told["hitBreakpointIds"] = json!([id]);
         }

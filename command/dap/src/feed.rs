@@ -57,6 +57,9 @@ impl Session {
                 for line in plugin::lines(&said) {
                     let text = format!("{}\n", Text(&line.text));
                     let mut body = json!({"category": "console", "output": text});
+                    if let Some(record) = line.record {
+                        body["data"] = json!({"hit": record});
+                    }
                     if let Some((path, number)) = &line.place {
                         body["source"] = source(path);
                         body["line"] = (*number).into();

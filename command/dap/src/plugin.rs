@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::mi::parse::{Fields, quote};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The line of a command (without its token).
 pub fn line(verb: &str, arguments: &serde_json::Value) -> String {
@@ -91,6 +91,13 @@ pub struct Hit {
     pub call: Option<String>,
     /// The stub's numbers of the watch's places.
     pub ids: Vec<u32>,
+    /// All of it, as docs/json.md has it.
+    pub record: Option<Value>,
+}
+
+/// A hit for programs: JSON within MI, which knows texts only.
+fn record(said: &Fields) -> Option<Value> {
+    serde_json::from_str(said.text("record")).ok()
 }
 
 impl Stop {
@@ -105,6 +112,7 @@ impl Stop {
             silent: yes(h, "silent"),
             call: known(h, "call"),
             ids: numbers(h, "ids"),
+            record: record(h),
         };
         Stop {
             ended: said.tuples("ended").filter_map(ended).collect(),
@@ -117,6 +125,8 @@ impl Stop {
 pub struct Line {
     pub text: String,
     pub place: Option<(String, i64)>,
+    /// As docs/json.md has it.
+    pub record: Option<Value>,
 }
 
 /// All that were asked for.
@@ -124,6 +134,7 @@ pub fn lines(said: &Fields) -> Vec<Line> {
     let one = |l: &Fields| Line {
         text: l.text("text").into(),
         place: known(l, "file").zip(l.number("line")),
+        record: record(l),
     };
     said.tuples("lines").map(one).collect()
 }

@@ -9,7 +9,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use ulpf_say::json::{self, Address};
-use ulpf_session::hit::{CSV_HEAD, Line};
+use ulpf_session::hit::Line;
+use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::snapshot::Snapshot;
 
 /// A form of hits, for other tools.
@@ -32,7 +33,7 @@ impl Format {
             _ if name.ends_with(".csv") => Ok(Format::Csv),
             _ if name.ends_with(".json") => Ok(Format::Trace),
             _ => bail!(
-                "cannot tell the format of {name}: call it .jsonl, .csv or .trace.json (or say --format)"
+                "cannot tell what to write to {name}: call it .jsonl (JSON lines), .csv (a table) or .trace.json (for ui.perfetto.dev), or say --format"
             ),
         }
     }
@@ -104,8 +105,8 @@ impl<W: Write> Export<W> {
     pub fn hit(&mut self, pid: i32, line: &Line) -> Result<()> {
         self.hits += 1;
         match self.format {
-            Format::Jsonl => self.line(&line.json(pid)),
-            Format::Csv => line.csv(&mut self.text),
+            Format::Jsonl => self.line(&line.entry(pid).json()),
+            Format::Csv => line.entry(pid).csv(&mut self.text),
             Format::Trace => self.event(&line.trace(pid)),
         }
         self.put()
@@ -267,6 +268,9 @@ pub fn snapshot(path: &Path, s: &Snapshot) -> Result<u64> {
 mod tests {
     use super::*;
     use ulpf_lib::ring::Hit;
+    use ulpf_session::hit::Known;
+    use ulpf_session::hit::entry::Named;
+    use ulpf_symbols::Part;
 
     fn written(format: Format) -> String {
         let mut out = Vec::new();
@@ -282,6 +286,11 @@ mod tests {
             tid: 8,
             verb: "write",
             name: "t[1,2]".into(),
+            known: Known {
+                named: Named::new(("t[1,2]".into(), Part::untyped(0)), 1).into(),
+                ..Known::default()
+            }
+            .into(),
             change: "1 → 2".into(),
             place: "f+0x1 at a.c:3".into(),
             hit: Hit {
@@ -312,7 +321,9 @@ mod tests {
         let csv = written(Format::Csv);
         assert_eq!(
             csv.lines().nth(1),
-            Some("1.002003,8,write,\"t[1,2]\",0x4040,1,00,00,false,0x0,f+0x1 at a.c:3")
+            Some(
+                "1.002003,,7,8,,,\"t[1,2]\",write,0x4040,1,,0x0,0x0,00,00,false,false,,,0x0,,,,,,,,"
+            )
         );
     }
 

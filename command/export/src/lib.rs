@@ -171,6 +171,14 @@ fn hits<W: Write>(
         }
         match batches.recv_timeout(Duration::from_millis(50)) {
             Ok(batch) => {
+                let known = |w: &mut Watcher| {
+                    let mut hits = batch.hits.iter();
+                    w.observer(0).is_none_or(|o| hits.all(|h| o.knows(h.watch)))
+                };
+                if !known(&mut watcher) {
+                    // Watches are listed when the program goes on: since the last look, then.
+                    watcher.look(&mut snapshots, &Look::everything());
+                }
                 for hit in &batch.hits {
                     to.lost(hit.lost).with_context(failed)?;
                     lost = lost.saturating_add(hit.lost);

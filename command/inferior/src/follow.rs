@@ -184,6 +184,11 @@ impl Follower {
         self
     }
 
+    /// Follows the program into whatever it executes.
+    pub fn into_any(&mut self) {
+        self.same_only = false;
+    }
+
     /// Is an exec under way?
     pub fn is_busy(&self) -> bool {
         self.task.is_some()

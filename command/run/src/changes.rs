@@ -15,22 +15,21 @@ use ulpf_symbols::{Problem, Spec};
 pub fn list(life: &Life) -> String {
     let shown = |(_, w): &(usize, &Watch)| !w.deleted;
     let entry = |(number, watch): (usize, &Watch)| {
-        let (state, why, id) = match &watch.armed {
-            Armed::Yes(id) => (State::Armed, String::new(), Some(*id)),
-            Armed::No(problem) => (State::Refused, problem.to_string(), None),
-            Armed::Pending(problem) => (State::Waiting, problem.why.clone(), None),
-            Armed::Off => (State::Off, String::new(), None),
+        let (state, why, ids) = match &watch.armed {
+            Armed::Yes(ids) => (State::Armed, String::new(), ids.clone()),
+            Armed::No(problem) => (State::Refused, problem.to_string(), Vec::new()),
+            Armed::Pending(problem) => (State::Waiting, problem.why.clone(), Vec::new()),
+            Armed::Off => (State::Off, String::new(), Vec::new()),
         };
-        let at = watch.watched.as_ref();
         Entry {
             number: number + 1,
             spec: watch.spec.text.clone(),
             kind: watch.spec.kind.word().into(),
-            addr: at.map_or(0, |w| w.addr),
-            len: at.map_or(0, |w| w.len),
+            addr: watch.watched.first().map_or(0, |w| w.addr),
+            len: watch.len(),
             state,
             why,
-            id,
+            ids,
             past: watch.past.clone(),
         }
     };
@@ -47,27 +46,21 @@ pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
             let memory = memory_of(life)?;
             let mut watch = Watch {
                 spec,
-                watched: None,
+                watched: Vec::new(),
                 armed: Armed::No(Problem::new("", "", "")),
                 past: Vec::new(),
                 deleted: false,
             };
-            let arm = watches::resolve(&life.program, &mut watch, &memory, how);
-            match (arm, &watch.armed) {
-                (Some(arm), _) => {
-                    let number = life.watches.len();
+            let arms = watches::resolve(&life.program, &mut watch, &memory, how);
+            match (arms.is_empty(), &watch.armed) {
+                (false, _) => {
+                    let (number, mut changes) = (life.watches.len(), Changes::default());
                     life.watches.push(watch);
-                    let arm = vec![(number, arm)];
-                    Ok((
-                        number,
-                        Changes {
-                            arm,
-                            ..Changes::default()
-                        },
-                    ))
+                    changes.add(number, arms);
+                    Ok((number, changes))
                 }
-                (None, Armed::No(problem) | Armed::Pending(problem)) => Err(problem.to_string()),
-                (None, _) => Err("it cannot be watched".into()),
+                (true, Armed::No(problem) | Armed::Pending(problem)) => Err(problem.to_string()),
+                (true, _) => Err("it cannot be watched".into()),
             }
         }
         Ask::Off(n) | Ask::Delete(n) => {
@@ -75,9 +68,9 @@ pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
             let watch = &mut life.watches[number];
             watch.deleted |= matches!(ask, Ask::Delete(_));
             let mut changes = Changes::default();
-            if let Armed::Yes(id) = watch.armed {
-                watch.past.push(id);
-                changes.disarm.push(id);
+            if let Armed::Yes(ids) = &watch.armed {
+                watch.past.extend(ids);
+                changes.disarm.extend(ids);
             }
             watch.armed = Armed::Off;
             Ok((number, changes))
@@ -89,20 +82,14 @@ pub fn plan(life: &mut Life, ask: &Ask, how: How) -> Planned {
             }
             let memory = memory_of(life)?;
             let mut watch = life.watches[number].clone();
-            let arm = watches::resolve(&life.program, &mut watch, &memory, how);
-            let arm = match (arm, &watch.armed) {
-                (Some(arm), _) => vec![(number, arm)],
-                (None, Armed::No(problem)) => return Err(problem.to_string()),
-                (None, _) => Vec::new(),
-            };
+            let arms = watches::resolve(&life.program, &mut watch, &memory, how);
+            if let (true, Armed::No(problem)) = (arms.is_empty(), &watch.armed) {
+                return Err(problem.to_string());
+            }
             life.watches[number] = watch;
-            Ok((
-                number,
-                Changes {
-                    arm,
-                    ..Changes::default()
-                },
-            ))
+            let mut changes = Changes::default();
+            changes.add(number, arms);
+            Ok((number, changes))
         }
     }
 }

@@ -36,12 +36,14 @@ pub struct Control {
     /// We were told to leave, and have asked for a stop to do it at.
     pub(super) leaving: bool,
     /// What the process executed when we came.
-    executable: Option<PathBuf>,
+    pub(super) executable: Option<PathBuf>,
     pub(super) follower: Follower,
     /// What it executes, or is about to, without being followed; why.
     unfollowed: Option<(String, String)>,
     /// Children are watched, too.
     pub follows_forks: bool,
+    /// Also those that execute another program.
+    pub follows_any: bool,
     pub(super) is_child: bool,
     /// Its number in the log.
     pub(super) life: usize,
@@ -109,6 +111,7 @@ impl Control {
             follower,
             unfollowed: None,
             follows_forks: false,
+            follows_any: false,
             is_child: false,
             life: 0,
             requests: None,
@@ -503,7 +506,7 @@ pub(super) fn forward(to: &Process, number: i32) {
     }
 }
 
-fn executable(pid: i32) -> Option<PathBuf> {
+pub(super) fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 

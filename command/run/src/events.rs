@@ -42,6 +42,8 @@ pub struct Forked {
     pub parent: usize,
     pub inferior: Inferior,
     pub on_signal: OnSignal,
+    /// As [`super::control::Control::follows_any`].
+    pub follows_any: bool,
 }
 
 /// A vfork child has executed the program again, and rests at its first instruction.

@@ -132,7 +132,21 @@ impl Control {
             );
         }
         let numbers = changes.arm.iter().map(|(number, _)| *number);
-        Ok(numbers.zip(armed).collect())
+        let mut places: Vec<(usize, Vec<Armed>)> = Vec::new();
+        for (number, place) in numbers.zip(armed) {
+            match places.last_mut() {
+                Some((last, all)) if *last == number => all.push(place),
+                _ => places.push((number, vec![place])),
+            }
+        }
+        let (mut outcomes, mut back) = (Vec::new(), Vec::new());
+        for (number, places) in places {
+            let (armed, some) = Armed::together(places);
+            outcomes.push((number, armed));
+            back.extend(some.into_iter().map(Command::Unwatch));
+        }
+        self.monitor(&back).await?;
+        Ok(outcomes)
     }
 
     /// How watches are served, and why so, in a sentence.

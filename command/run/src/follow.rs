@@ -1,10 +1,10 @@
 //! Children of the program, and its own next lives: `ulpf run --follow`, and exec.
 //!
 //! A forked child gets a stub of its own and its parent's watches. Its hits come through a ring of its
-//! own, and a task like its parent's runs it. Into exec only the same program is followed: names mean
-//! something else in another one. A vfork child (posix_spawn) is first heard of when it executes it.
+//! own, and a task like its parent's runs it. Into exec only the same program is followed, since names mean
+//! something else in another one; or whatever it is, where the user says which are meant (`--only`). A vfork child (posix_spawn) is first heard of when it executes it.
 
-use super::control::{Control, Reached, signals};
+use super::control::{Control, Reached, executable, signals};
 use super::events::{Entered, Event, Forked, OnSignal, Ready, Reexecuted};
 use super::watches::Changes;
 use anyhow::{Context, Result, anyhow};
@@ -52,9 +52,13 @@ pub fn run_child(
 impl Control {
     /// The controller of a child.
     fn of_child(forked: Forked, life: usize) -> Result<Control> {
+        let forked_any = forked.follows_any;
         let mut control = Control::new(forked.inferior, signals())?;
         control.on_signal = forked.on_signal;
         control.follows_forks = true;
+        if forked_any {
+            control.follow_any();
+        }
         control.is_child = true;
         control.life = life;
         Ok(control)
@@ -150,7 +154,14 @@ impl Control {
                 OnSignal::Leave => OnSignal::Leave,
                 _ => OnSignal::Nothing,
             },
+            follows_any: self.follows_any,
         }
+    }
+
+    /// Into whatever it executes: some of that is to be watched, or starts what is.
+    pub fn follow_any(&mut self) {
+        self.follows_any = true;
+        self.follower.into_any();
     }
 
     /// Brings a program that a child has executed to where its watches are set, and lets it run.
@@ -197,6 +208,7 @@ impl Control {
         events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
+        self.executable = executable(self.pid);
         self.set_watches(reached, at, events).await
     }
 

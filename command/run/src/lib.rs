@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod chosen;
 mod clock;
 mod control;
+mod crash;
 mod events;
 mod exchange;
 mod follow;
@@ -29,17 +31,20 @@ mod watches;
 pub use options::{AttachArgs, RunArgs};
 
 use anyhow::{Context, Result, bail};
+use chosen::Chosen;
 use control::{Control, Reached};
+use crash::Crash;
 use log::Log;
-use options::WatchArgs;
+use options::{LogPolicy, WatchArgs};
 use output::Output;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write, stderr};
+use std::io::{IsTerminal, Read, stderr};
 use std::path::PathBuf;
 use summary::Summary;
 use ulpf_inferior::{Ending, Inferior};
 use ulpf_inject::{Launch, StartError};
+use ulpf_lib::ring::Rings;
 use ulpf_say::{say, told};
 use ulpf_session::armed::Armed;
 use ulpf_session::hit::log::Look;
@@ -75,6 +80,12 @@ enum Target {
 }
 
 fn main(options: &WatchArgs, target: Target) -> i32 {
+    // Whoever chooses among programs means more than one.
+    let follow = options.follow || !options.only.is_empty() || !options.skip.is_empty();
+    let options = &WatchArgs {
+        follow,
+        ..options.clone()
+    };
     if let Err(why) = options.backend.check() {
         say!("{why}");
         return REFUSED;
@@ -123,6 +134,7 @@ fn script(program: &OsStr) -> Option<String> {
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
+    let chosen = Chosen::new(&options.only, &options.skip)?;
     let mut output = Output::open(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -164,7 +176,16 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let shared = inferior.shared.clone();
     let mut control = runtime.block_on(async { Control::new(inferior, signals) })?;
     let pid = control.pid;
-    let prepared = runtime.block_on(prepare(&mut control, options, specs, launched));
+    // A wrapper is not what is meant.
+    let wanted = chosen.wants(pid);
+    let (asked, none) = (specs.clone(), Vec::new());
+    let prepared = prepare(
+        &mut control,
+        options,
+        if wanted { specs } else { none },
+        launched,
+    );
+    let prepared = runtime.block_on(prepared);
     let (program, mut watches, changes) = match prepared {
         Ok(Ok(ready)) => ready,
         Ok(Err(Reached::Left)) => return Ok(Ending::Unknown),
@@ -203,10 +224,12 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
     let pending = watches.iter().any(Watch::follows_libraries);
     let plan = log::Plan {
-        specs: watches.iter().map(|w| w.spec.clone()).collect(),
+        specs: asked,
         how: watches::how(options),
         at: options.at.clone(),
         follow: options.follow,
+        chosen,
+        lossless: options.log_policy == LogPolicy::Lossless,
     };
     let handle = runtime.handle().clone();
     let run_child = Box::new(move |child, life, inherited, events| {
@@ -214,7 +237,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     });
     let mut log = Log::new(started.clock(), plan, output, run_child);
     control.follows_forks = options.follow;
-    log.begin(pid, shared, program, watches);
+    if log.chooses() {
+        control.follow_any();
+    }
+    let first = log.begin(pid, shared, program, watches);
+    log.lives[first].wanted = wanted;
     if options.held {
         ulpf_host::sys::stop_here();
     }
@@ -226,29 +253,90 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     let summaries: Vec<Summary> = log
         .lives
         .iter()
+        .filter(|life| life.wanted)
         .map(|life| Summary {
             process: several.then_some((life.pid, life.parent)),
+            program: life.name(),
             after_exec: life.after_exec,
             ..Summary::read(&life.watches, &life.shared, life.lost, seconds)
         })
         .collect();
+    if !options.quiet {
+        keep_sessions(
+            &log,
+            control.as_ref().ok().and_then(|c| c.as_ref().ok()),
+            options.verbose,
+        );
+    }
+    // Of the others nobody has told how they have ended.
+    let signal = match &control {
+        Ok(Ok(Ending::Killed(signal))) => Some(*signal),
+        _ => None,
+    };
+    let clock = started.clock();
+    let ended = |n: usize| if n == 0 { signal } else { None };
+    let crashes = log
+        .lives
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| *n > 0 || signal.is_some());
+    let crashes = crashes.filter_map(|(n, life)| Crash::of(life, &clock, ended(n), several));
+    let crashes: Vec<Crash> = crashes.collect();
+    let look = Look::of(false, stderr().is_terminal());
+    let (told, lines): (Vec<_>, Vec<_>) = crashes.iter().map(|c| (c.text(look), c.json())).unzip();
+    drop(crashes);
     if let Look::Json = log.output.look {
+        for mut line in lines {
+            log.output.write(&mut line);
+        }
         for summary in &summaries {
             log.output.write(&mut summary.json());
         }
     }
+    if summaries.is_empty() {
+        say!("nothing was watched: no program was started that --only and --skip mean");
+    }
     if let Some(error) = log.output.broken() {
         say!("the log is incomplete: {error}");
     }
+    if !(log.output.look == Look::Json && log.output.is_stderr) {
+        told.iter().for_each(|text| ulpf_say::put(text));
+    }
     if !(options.no_summary || log.output.look == Look::Json && log.output.is_stderr) {
         for summary in &summaries {
-            let _ = stderr().write_all(summary.text(options.summary).as_bytes());
+            ulpf_say::put(&summary.text(options.summary));
+        }
+        if summaries.len() > 1 {
+            ulpf_say::put(&summary::of_all(&summaries));
         }
     }
     match control {
         Ok(Ok(ending)) => Ok(ending),
         Ok(Err(error)) => Err(error.context("the program could not be followed to its end")),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// `ulpf last` answers also when the programs have ended.
+fn keep_sessions(log: &Log, ending: Option<&Ending>, verbose: bool) {
+    for (number, life) in log.lives.iter().enumerate() {
+        let ending = match ending {
+            _ if ulpf_host::process::is_alive(life.pid) => continue,
+            Some(Ending::Exited(status)) if number == 0 => format!("ended with status {status}"),
+            Some(Ending::Killed(signal)) if number == 0 => {
+                format!("killed by {}", ulpf_host::signals::name(*signal))
+            }
+            _ => "ended".into(),
+        };
+        if life.shared.rings() == 0 {
+            continue;
+        }
+        // Whoever has no place for it has no answer later; the run is as good.
+        let kept = ulpf_session::kept::keep(&life.shared, life.pid, &life.program, ending);
+        if let (Err(error), true) = (kept, verbose) {
+            let pid = life.pid;
+            say!("`ulpf last` will know nothing of process {pid} any more: {error}");
+        }
     }
 }
 
@@ -287,7 +375,7 @@ async fn prepare(
         }
     }
     let mut program = Program::of_process(pid)?;
-    if let Some(name) = &options.at {
+    if let Some(name) = options.at.as_ref().filter(|_| !specs.is_empty()) {
         let addr = program.function(name).with_context(|| {
             format!("--at: there is no function `{name}` in the program or its libraries")
         })?;

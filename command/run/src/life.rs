@@ -17,12 +17,15 @@ pub struct Life {
     pub parent: Option<i32>,
     /// It has executed itself.
     pub after_exec: bool,
+    /// Its program is one that the user means.
+    pub wanted: bool,
     pub shared: SharedArea,
     pub program: Program,
     /// All watches, in the order given.
     pub watches: Vec<Watch>,
     pub formatter: Formatter,
-    pub by_id: HashMap<u32, usize>,
+    /// By the stub's number: the watch, and which of its places.
+    pub by_id: HashMap<u32, (usize, usize)>,
     pub lost: u64,
     /// The user knows that its rings hold what no writer of ours has written.
     pub damaged: bool,
@@ -42,6 +45,7 @@ impl Life {
             pid,
             parent: None,
             after_exec: false,
+            wanted: true,
             shared,
             program,
             watches,
@@ -58,9 +62,17 @@ impl Life {
         life
     }
 
+    /// The program's name.
+    pub fn name(&self) -> String {
+        let own = self.program.executable();
+        own.map_or(String::new(), |m| m.object.name().to_string())
+    }
+
     pub fn know(&mut self, number: usize) {
-        if let Armed::Yes(id) = self.watches[number].armed {
-            self.by_id.entry(id).or_insert(number);
+        if let Armed::Yes(ids) = &self.watches[number].armed {
+            for (place, id) in ids.iter().enumerate() {
+                self.by_id.entry(*id).or_insert((number, place));
+            }
         }
     }
 

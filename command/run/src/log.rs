@@ -13,6 +13,7 @@
 //! the control task sends before it resumes the program arrives before the hits that follow.
 
 use super::changes;
+use super::chosen::Chosen;
 use super::clock::Clock;
 use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
 use super::life::Life;
@@ -29,7 +30,8 @@ use ulpf_lib::command::How;
 use ulpf_lib::ring::{Hit, hit_flags};
 use ulpf_say::{json, say};
 use ulpf_session::armed::Armed;
-use ulpf_session::hit::log::{Look, Record, When};
+use ulpf_session::hit::entry::When;
+use ulpf_session::hit::log::{Look, Record};
 use ulpf_session::merge;
 use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec};
@@ -43,6 +45,10 @@ pub struct Plan {
     pub at: Option<String>,
     /// Children are watched as well: lines name the process.
     pub follow: bool,
+    /// Which programs are watched.
+    pub chosen: Chosen,
+    /// Threads wait for room in their rings.
+    pub lossless: bool,
 }
 
 /// Lines are handed to the system in pieces of about this size.
@@ -78,6 +84,11 @@ impl Log {
         }
     }
 
+    /// The user has said which programs are meant.
+    pub fn chooses(&self) -> bool {
+        self.plan.chosen.any()
+    }
+
     /// For whoever has something to tell.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
@@ -94,6 +105,9 @@ impl Log {
         let life = Life::new(pid, shared, program, watches, self.output.look);
         let (number, sender) = (self.lives.len(), self.sender.clone());
         let (source, flow) = (life.shared.clone(), life.flow.clone());
+        if self.plan.lossless {
+            source.lose_nothing();
+        }
         self.lives.push(life);
         self.readers.push(std::thread::spawn(move || {
             merge::read(&source, &flow, |batch| {
@@ -178,6 +192,7 @@ impl Log {
         let (pid, shared) = (forked.inferior.pid, forked.inferior.shared.clone());
         let life = self.begin(pid, shared, program, watches);
         self.lives[life].parent = Some(from);
+        self.lives[life].wanted = self.lives[forked.parent].wanted;
         // Numbers are the parent's until its own stub has given others.
         self.lives[life].by_id.clear();
         self.tell_of_fork(pid, from, text);
@@ -198,7 +213,11 @@ impl Log {
     fn entered(&mut self, entered: Entered) {
         let life = &mut self.lives[entered.life];
         life.program = Program::of_process(life.pid).unwrap_or_default();
-        let at = self.plan.at.as_ref();
+        let at = self
+            .plan
+            .at
+            .as_ref()
+            .filter(|_| self.plan.chosen.wants(life.pid));
         let _ = entered
             .reply
             .send(at.and_then(|name| life.program.function(name)));
@@ -234,6 +253,7 @@ impl Log {
             .plan
             .at
             .as_ref()
+            .filter(|_| self.plan.chosen.wants(pid))
             .and_then(|name| program.function(name));
         let life = self.begin(pid, again.shared, program, Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
@@ -245,7 +265,11 @@ impl Log {
     fn ready(&mut self, ready: Ready) {
         let life = &mut self.lives[ready.life];
         life.refresh();
-        let specs = self.plan.specs.clone();
+        life.wanted = self.plan.chosen.wants(life.pid);
+        let specs = match life.wanted {
+            true => self.plan.specs.clone(),
+            false => Vec::new(),
+        };
         let (watches, changes) =
             watches::resolve_all(specs, &life.program, &ready.memory, self.plan.how);
         // In one that was killed meanwhile nothing can be found, and nothing needs to.
@@ -271,7 +295,7 @@ impl Log {
         }
         let life = &mut self.lives[life];
         // Watches of somebody else (a debugger) share the ring.
-        let Some(&number) = life.by_id.get(&hit.watch) else {
+        let Some(&(number, place)) = life.by_id.get(&hit.watch) else {
             return;
         };
         if life.program.module_at(hit.pc).is_none()
@@ -282,11 +306,11 @@ impl Log {
             life.refresh();
         }
         let when = When::Since(self.clock.nanos(hit.time));
-        let pid = self.plan.follow.then_some(life.pid);
-        if let Some(watched) = &life.watches[number].watched {
+        if let Some(watched) = life.watches[number].watched.get(place) {
             let record = Record {
                 hit,
-                pid,
+                pid: life.pid,
+                several: self.plan.follow,
                 when,
                 number,
                 watch: watched,
@@ -303,6 +327,9 @@ impl Log {
                     ..Remark::of("notice")
                 };
                 json::append(text, &notice);
+            } else if self.output.look == Look::Csv {
+                // A table has no room for it.
+                say!("{line}");
             } else {
                 let _ = writeln!(text, "            ({})", Text(line));
             }
@@ -334,7 +361,8 @@ impl Log {
                 ..Remark::of("lost")
             };
             json::append(text, &lost);
-        } else {
+        } else if self.output.look != Look::Csv {
+            // (The summary says how many.)
             let _ = writeln!(
                 text,
                 "            ({} lost here: they came faster than this log is written)",

@@ -1,6 +1,6 @@
 //! The command lines of `ulpf run` and `ulpf attach`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use ulpf_inject::backend::Backend;
@@ -10,7 +10,7 @@ use ulpf_inject::settings::Settings;
 const SPECS: &str = "\
 WATCHES (SPEC)
   counter                 a variable: global, static, class member, ns::var, crate::module::STATIC
-  node.next  p->x  *p     fields and pointers; pointers are followed once, when the watches are set
+  node.next  p->x  *p     fields and pointers; p->x goes wherever p points, NULL is nowhere
   tab[3]  tab[0..16]      an element; elements 0 to 15 (0..=15 is the same, [..] is all)
   grid[1][2].x            all of it combined
   file.c:name             the static `name` of that source file
@@ -22,7 +22,7 @@ WATCHES (SPEC)
 
 WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program)
   total if $new > 900     a condition: C operators, $new and $old (the value), variables (p->x, a[i]),
-                          $tid $pid $addr $len $hits $pc $reads $writes, registers ($rax)
+                          $tid $pid $addr $len $hits $pc $kind $reads $writes, registers ($rax)
   total changed           only accesses that leave another value
   total from add,libfoo   by an instruction of these functions or objects (or of 0x401000-0x402000)
   total outside libfoo    by any other
@@ -30,6 +30,20 @@ WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program
                           (called outside: by others)
   total thread main       by this thread (or a number)
   total skip 10 count 5   of the hits that are left: from the 11th on, five of them
+  p->x snapshot           no filter: the watch stays where p points when it is set
+
+WHAT THE SUMMARY SAYS
+  hits                    accesses of the watch's kind to the watched bytes; every one is counted
+  silent                  of these: writes that left the value as it was
+  filtered                of these: those that the clauses behind the SPEC have rejected
+  false                   accesses to the watched page, not to the watched bytes; a page's are told at its first
+                          watch, those of patched instructions in a row of their own
+  place                   guard: the page is guarded; register: a debug register watches
+  lost                    hits that the log has left out, because they came faster than it was written
+  fault                   times that the program was interrupted by the processor, for a hit or beside one
+  the slow way            of these: those that had to stop all threads
+  system call             those of the program that went through ulpf, to see what they access
+The hits are the lines of the log, those filtered, and those lost (without -q and --changes-only).
 
 Variables are found through debug information (-g), else in the symbol table. With --json each line
 is one object; docs/json.md describes them.
@@ -74,9 +88,14 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE")]
     pub watch_file: Vec<PathBuf>,
 
-    /// Write the hits to FILE instead of standard error; - is standard output
+    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv); - is
+    /// standard output
     #[arg(short, long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+
+    /// What happens to hits that come faster than the log is written
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
+    pub log_policy: LogPolicy,
 
     /// JSON lines instead of text
     #[arg(long)]
@@ -111,6 +130,16 @@ pub struct WatchArgs {
     #[arg(short, long)]
     pub follow: bool,
 
+    /// With --follow: watch only programs whose file is called so (a pattern with * and ?; with a slash, of the whole
+    /// path). All that is started is followed into, so that wrappers, scripts and `make check` may start them; may be
+    /// repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub only: Vec<String>,
+
+    /// With --follow: watch all programs but those
+    #[arg(long, value_name = "PATTERN")]
+    pub skip: Vec<String>,
+
     /// Go on with the other watches when some are refused
     #[arg(long)]
     pub keep_going: bool,
@@ -136,6 +165,17 @@ pub struct WatchArgs {
     #[arg(long)]
     pub no_summary: bool,
 }
+
+/// What happens to hits that come faster than the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogPolicy {
+    /// The program never waits; hits for which there is no room are lost, and counted
+    #[default]
+    Fast,
+    /// No hit is lost: a thread without room waits until the log has been written, as long as ulpf lives
+    Lossless,
+}
+
 impl WatchArgs {
     /// What goes with the program.
     pub fn settings(&self) -> Settings {

@@ -2,13 +2,17 @@
 
 use super::options::WatchArgs;
 use super::watches::Watch;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, stderr, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use ulpf_say::json::{self, Address};
-use ulpf_say::{say, say_json};
+use ulpf_say::{lines, say, say_json};
 use ulpf_session::armed::Armed;
+use ulpf_session::hit::entry::CSV_HEAD;
 use ulpf_session::hit::log::Look;
 
 /// Decides how [`say`] says it; before anything is said.
@@ -25,41 +29,76 @@ pub struct Output {
     pub quiet: bool,
     /// No line for writes that change nothing.
     pub changes_only: bool,
-    to: Box<dyn Write>,
+    /// It goes where others may write to as well, and what is too much at once is torn.
+    pieces: bool,
+    to: File,
     broken: Option<io::Error>,
+}
+
+/// How a log looks that goes to a file of this name.
+fn look_of(path: &Path, json: bool) -> Result<Look> {
+    let end = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+    match end.as_deref() {
+        _ if json => Ok(Look::Json),
+        None | Some("txt" | "log" | "out" | "err") => Ok(Look::Plain),
+        Some("jsonl" | "ndjson") => Ok(Look::Json),
+        Some("csv") => Ok(Look::Csv),
+        Some(end) => bail!(
+            "cannot write the log {}: nobody knows what is written to a file called .{end}; call it .txt or .log (lines), .jsonl (JSON lines) or .csv (a table), or say --json",
+            path.display()
+        ),
+    }
+}
+
+/// Who else writes to the file writes behind, not over what we have written.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .custom_flags(libc::O_APPEND | libc::O_TRUNC)
+        .open(path)
 }
 
 impl Output {
     pub fn open(options: &WatchArgs) -> Result<Output> {
-        let (to, is_terminal, is_stderr): (Box<dyn Write>, bool, bool) = match &options.log {
-            None => (Box::new(stderr()), stderr().is_terminal(), true),
-            Some(path) if path.as_os_str() == "-" => {
-                (Box::new(stdout()), stdout().is_terminal(), false)
-            }
+        let standard = |to: BorrowedFd, is_stderr| {
+            let is_terminal = to.is_terminal();
+            let to = File::from(to.try_clone_to_owned()?);
+            anyhow::Ok((to, Look::of(options.json, is_terminal), is_stderr))
+        };
+        let (to, look, is_stderr) = match &options.log {
+            None => standard(stderr().as_fd(), true)?,
+            Some(path) if path.as_os_str() == "-" => standard(stdout().as_fd(), false)?,
             Some(path) => {
-                let file = File::create(path)
+                let look = look_of(path, options.json)?;
+                let file = create(path)
                     .with_context(|| format!("cannot write the log {}", path.display()))?;
-                (Box::new(file), false, false)
+                (file, look, false)
             }
         };
-        let look = Look::of(options.json, is_terminal);
-        Ok(Output {
+        let kind = to.metadata().map(|m| m.file_type());
+        let mut output = Output {
             look,
             is_stderr,
             quiet: options.quiet,
             changes_only: options.changes_only,
+            pieces: kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()),
             to,
             broken: None,
-        })
+        };
+        if look == Look::Csv {
+            output.write(&mut CSV_HEAD.to_string());
+        }
+        Ok(output)
     }
 
-    /// Writes and empties `text`. After a failure nothing more is written.
+    /// Writes and empties `text`, which is whole lines. After a failure nothing more is written.
     pub fn write(&mut self, text: &mut String) {
         if !text.is_empty() && self.broken.is_none() {
-            let written = self
-                .to
-                .write_all(text.as_bytes())
-                .and_then(|()| self.to.flush());
+            let written = match self.pieces {
+                true => lines::put_pieces(&mut self.to, text),
+                false => lines::put(&mut self.to, text.as_bytes()),
+            };
             if let Err(error) = written {
                 // Now, not at the end of a program that may run for days.
                 say(&format!(
@@ -90,9 +129,10 @@ impl Output {
         }
         for (i, watch) in watches.iter().enumerate() {
             let spec = &watch.spec;
-            match (&watch.armed, &watch.watched) {
-                (Armed::Yes(_), Some(w)) => {
-                    if json {
+            match &watch.armed {
+                Armed::Yes(_) => {
+                    let places = watch.watched.iter().filter(|_| json);
+                    for w in places {
                         let watch = Watching {
                             r#type: "watch",
                             watch: i + 1,
@@ -100,21 +140,23 @@ impl Output {
                             kind: w.kind.word(),
                             addr: Address(w.addr),
                             len: w.len,
+                            follows: w.path.is_some().then_some(true),
                             value_type: w.type_name(),
                         };
                         json::append(&mut text, &watch);
                     }
-                    if let Some(note) = &w.note {
+                    let note = watch.watched.iter().find_map(|w| w.note.as_ref());
+                    if let Some(note) = note {
                         say!("{note}");
                     }
                 }
-                (Armed::Pending(problem), _) => {
+                Armed::Pending(problem) => {
                     say!(
                         "`{spec}` waits: {}; it will be watched as soon as the program loads that",
                         problem.why
                     );
                 }
-                (Armed::No(problem), _) => {
+                Armed::No(problem) => {
                     say!("{problem}");
                     if json && options.keep_going {
                         let refused = Refused {
@@ -128,7 +170,7 @@ impl Output {
                         json::append(&mut text, &refused);
                     }
                 }
-                (Armed::Yes(_), None) | (Armed::Off, _) => {}
+                Armed::Off => {}
             }
         }
         self.write(&mut text);
@@ -152,6 +194,8 @@ struct Watching<'a> {
     kind: &'static str,
     addr: Address,
     len: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    follows: Option<bool>,
     value_type: Option<&'a str>,
 }
 

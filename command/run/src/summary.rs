@@ -4,11 +4,11 @@ use super::watches::Watch;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
-use std::fmt::Write;
-use std::sync::atomic::Ordering::Relaxed;
+use std::fmt::{self, Write};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_area::SharedArea;
 use ulpf_host::foreign::text::Text;
-use ulpf_lib::ring::{SharedHeader, Unpatched};
+use ulpf_lib::ring::{SharedHeader, Unpatched, listed};
 use ulpf_say::json::{self, Address};
 use ulpf_session::armed::Armed;
 use ulpf_session::words::count;
@@ -24,8 +24,11 @@ const MANY_FAULTS: u64 = 10_000;
 pub struct Row {
     pub number: usize,
     pub name: String,
+    /// Of the first of its places.
     pub addr: u64,
+    /// Of all of them together.
     pub len: u64,
+    pub places: usize,
     pub kind: &'static str,
     pub hits: u64,
     pub silent: u64,
@@ -40,6 +43,8 @@ pub struct Row {
     pub refused: Option<String>,
     /// Its memory was gone at the end.
     pub gone: bool,
+    /// It follows pointers, and has moved so often.
+    pub moved: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +60,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Where there are several: the process, and the one that it was forked from.
     pub process: Option<(i32, Option<i32>)>,
+    /// The program's name, where there are several.
+    pub program: String,
     pub after_exec: bool,
 }
 
@@ -69,13 +76,13 @@ impl Summary {
                 name: watch.spec.text.clone(),
                 ..Row::default()
             };
-            if let Some(watched) = &watch.watched {
-                (row.addr, row.len) = (watched.addr, watched.len);
+            if let Some(first) = watch.watched.first() {
+                (row.addr, row.len, row.places) = (first.addr, watch.len(), watch.watched.len());
             }
             row.kind = watch.spec.kind.word();
             let ids = watch.past.iter().chain(match &watch.armed {
-                Armed::Yes(id) => Some(id),
-                _ => None,
+                Armed::Yes(ids) => &ids[..],
+                _ => &[],
             });
             for id in ids {
                 let counters = shared.counters(*id);
@@ -90,6 +97,12 @@ impl Summary {
                     counters.false_positives.load(Relaxed),
                 );
                 row.gone = counters.gone.load(Relaxed) != 0;
+                let table = shared.watch_table();
+                let line = table.get(*id as usize);
+                if let Some(line) = line.filter(|l| l.what.load(Acquire) & listed::FOLLOWS != 0) {
+                    row.addr = line.start.load(Relaxed);
+                    add(row.moved.get_or_insert(0), counters.moved.load(Relaxed));
+                }
                 add(&mut row.traps, counters.traps.load(Relaxed));
                 row.register = counters.placement.load(Relaxed) != 0;
             }
@@ -119,8 +132,17 @@ impl Summary {
             syscalls: header.syscalls.load(Relaxed),
             seconds,
             process: None,
+            program: String::new(),
             after_exec: false,
         }
+    }
+
+    /// False positives that are no single watch's: a patched instruction sees that it meets no watch, and goes on
+    /// without asking which was near.
+    fn beside_any(&self) -> u64 {
+        let told = self.rows.iter().map(|r| r.false_positives);
+        let told = told.fold(0, u64::saturating_add);
+        self.false_positives.saturating_sub(told)
     }
 
     /// For people. `all`: also every watch without a hit.
@@ -129,14 +151,18 @@ impl Summary {
         let sum = |f: fn(&Row) -> u64| self.rows.iter().map(f).fold(0, u64::saturating_add);
         let (hits, silent) = (sum(|r| r.hits), sum(|r| r.silent));
         let filtered = sum(|r| r.filtered);
+        let name = match self.program.as_str() {
+            "" => String::new(),
+            name => format!(" ({})", Text(name)),
+        };
         let _ = writeln!(
             out,
             "ulpf: {}{} on {}, {}, {}{} in {:.3} s",
             match self.process {
                 None => String::new(),
-                Some((pid, _)) if self.after_exec => format!("process {pid} after exec: "),
-                Some((pid, None)) => format!("process {pid}: "),
-                Some((pid, Some(parent))) => format!("process {pid}, forked by {parent}: "),
+                Some((pid, _)) if self.after_exec => format!("process {pid}{name} after exec: "),
+                Some((pid, None)) => format!("process {pid}{name}: "),
+                Some((pid, Some(parent))) => format!("process {pid}{name}, forked by {parent}: "),
             },
             count(hits, "hit"),
             count(self.rows.len() as u64, "watch"),
@@ -148,13 +174,13 @@ impl Summary {
             count(self.false_positives, "false positive"),
             self.seconds
         );
-        let idle = self
-            .rows
-            .iter()
-            .filter(|r| r.hits == 0 && r.refused.is_none())
-            .count();
-        let shown =
-            |row: &&Row| row.refused.is_none() && (all || row.hits > 0 || idle <= LIST_IDLE);
+        let idle = |r: &&Row| r.hits == 0 && r.refused.is_none();
+        let folded = !all && self.rows.iter().filter(idle).count() > LIST_IDLE;
+        // One that is refused now may have been hit before: its library has come back different, say.
+        let shown = |r: &&Row| match r.refused {
+            Some(_) => r.hits > 0 || r.false_positives > 0,
+            None => !folded || r.hits > 0,
+        };
         let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
         // Only where there is something to show.
         let column = |text: &str| match filtered {
@@ -182,34 +208,59 @@ impl Summary {
             for r in rows {
                 let _ = writeln!(
                     out,
-                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}",
+                    "{:>12} {:>10} {}{:>10}  {:<4}  {:<8}  {:<14} {:>width$}  {}{}",
                     r.hits,
                     r.silent,
                     column(&r.filtered.to_string()),
                     r.false_positives,
                     r.kind,
                     if r.register { "register" } else { "guard" },
-                    if r.len == 0 {
-                        "-".into()
-                    } else {
-                        format!("{:#x}", r.addr)
+                    match (r.len, r.addr, r.moved) {
+                        (0, ..) => "-".into(),
+                        (_, 0, Some(_)) => "nowhere".into(),
+                        (_, addr, _) => format!("{addr:#x}"),
                     },
                     if r.len == 0 {
                         "-".into()
                     } else {
                         r.len.to_string()
                     },
-                    Text(&r.name)
+                    match r.places {
+                        0 | 1 => Text(&r.name).to_string(),
+                        n => format!("{} ({n} places)", Text(&r.name)),
+                    },
+                    match r.moved {
+                        None => String::new(),
+                        Some(n) => format!(" (moved {})", count(n, "time")),
+                    }
                 );
             }
         }
-        if !all && idle > LIST_IDLE {
-            let idle = count(idle as u64, "watch");
+        // Rows without a watch of their own, so that each column adds up to the figure above.
+        let mut rest = |false_positives: u64, what: fmt::Arguments| {
             let _ = writeln!(
                 out,
-                "{:>12} {idle} without a hit (--summary lists them)",
-                ""
+                "{:>12} {:>10} {}{:>10}  {what}",
+                "",
+                "",
+                column(""),
+                false_positives
             );
+        };
+        if folded {
+            let rows = self.rows.iter().filter(idle);
+            let (mut idle, mut false_positives) = (0, 0u64);
+            for row in rows {
+                idle += 1;
+                false_positives = false_positives.saturating_add(row.false_positives);
+            }
+            let idle = count(idle, "watch");
+            let text = format_args!("{idle} without a hit (--summary lists them)");
+            rest(false_positives, text);
+        }
+        if !self.rows.is_empty() && self.beside_any() > 0 {
+            let text = format_args!("by patched instructions, which tell no watch");
+            rest(self.beside_any(), text);
         }
         for (row, why) in self
             .rows
@@ -257,6 +308,7 @@ impl Summary {
             kind: r.kind,
             addr: Address(r.addr),
             len: r.len,
+            places: (r.places > 1).then_some(r.places),
             hits: r.hits,
             silent: r.silent,
             filtered: r.filtered,
@@ -267,15 +319,22 @@ impl Summary {
             },
             traps: r.traps,
             gone: r.gone.then_some(true),
+            moved: r.moved,
             refused: r.refused.clone(),
         };
         json::line(&SummaryJson {
             r#type: "summary",
             pid: self.process.map(|(pid, _)| pid),
+            program: if self.process.is_some() {
+                &self.program
+            } else {
+                ""
+            },
             seconds: json::number(format_args!("{:.6}", self.seconds)),
             lost: self.lost,
             faults: self.faults,
             false_positives: self.false_positives,
+            false_positives_patched: self.beside_any(),
             slow: self.slow,
             syscalls: self.syscalls,
             unpatched: Causes(&self.unpatched),
@@ -284,16 +343,42 @@ impl Summary {
     }
 }
 
+/// What all processes have counted together.
+pub fn of_all(all: &[Summary]) -> String {
+    let sum = |f: &dyn Fn(&Summary) -> u64| all.iter().map(f).fold(0, u64::saturating_add);
+    let rows = |f: fn(&Row) -> u64| {
+        sum(&move |s: &Summary| s.rows.iter().map(f).fold(0, u64::saturating_add))
+    };
+    let filtered = match rows(|r| r.filtered) {
+        0 => String::new(),
+        n => format!("{n} filtered out, "),
+    };
+    let lost = match sum(&|s| s.lost) {
+        0 => String::new(),
+        n => format!(", {} missing from the log", count(n, "hit")),
+    };
+    format!(
+        "ulpf: all {} processes: {}, {}, {filtered}{}{lost}\n",
+        all.len(),
+        count(rows(|r| r.hits), "hit"),
+        count(rows(|r| r.silent), "silent store"),
+        count(sum(&|s| s.false_positives), "false positive"),
+    )
+}
+
 /// docs/json.md describes it.
 #[derive(Serialize)]
 struct SummaryJson<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    program: &'a str,
     seconds: Option<Box<RawValue>>,
     lost: u64,
     faults: u64,
     false_positives: u64,
+    false_positives_patched: u64,
     slow: u64,
     syscalls: u64,
     unpatched: Causes<'a>,
@@ -307,6 +392,9 @@ struct WatchJson {
     kind: &'static str,
     addr: Address,
     len: u64,
+    /// Where there are several: `addr` is that of the first, `len` that of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    places: Option<usize>,
     hits: u64,
     silent: u64,
     filtered: u64,
@@ -315,6 +403,8 @@ struct WatchJson {
     traps: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
 }
@@ -366,6 +456,7 @@ mod tests {
              \x20       hits     silent      false  kind  place     address        length  watch\n\
              \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
              \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
+             \x20                               2  by patched instructions, which tell no watch\n\
              ulpf: 5 faults, 0 the slow way, 9 system calls\n"
         );
         s.rows[1].filtered = 2;
@@ -417,5 +508,45 @@ mod tests {
         assert!(s.text(false).contains(" 999 watches without a hit"));
         assert_eq!(s.text(false).lines().count(), 5);
         assert_eq!(s.text(true).lines().count(), 1003);
+    }
+
+    /// The sum of a column of the table, by where its heading ends.
+    fn sum(text: &str, column: &str) -> u64 {
+        let mut lines = text.lines().skip(1);
+        let head = lines.next().unwrap();
+        let end = head.find(&format!(" {column} ")).unwrap() + 1 + column.len();
+        let table = lines.take_while(|l| l.starts_with(' '));
+        let cell = |l: &str| l[..end].rsplit(' ').next().unwrap().parse().unwrap_or(0);
+        table.map(cell).sum()
+    }
+
+    #[test]
+    fn each_column_adds_up_to_its_figure_above() {
+        for (watches, all) in [
+            (2, false),
+            (24, false),
+            (25, false),
+            (1000, false),
+            (1000, true),
+        ] {
+            for filtered in [0, 2] {
+                let mut s = Summary {
+                    rows: rows(watches),
+                    false_positives: 7 * watches as u64 + 17,
+                    ..Default::default()
+                };
+                s.rows.iter_mut().for_each(|r| r.false_positives = 7);
+                s.rows[0].refused = Some("its library came back different".into());
+                (s.rows[0].hits, s.rows[1].filtered) = (5, filtered);
+                let text = s.text(all);
+                assert!(text.starts_with("ulpf: 8 hits on"), "{text}");
+                assert_eq!(sum(&text, "hits"), 8, "{text}");
+                assert_eq!(sum(&text, "silent"), 1, "{text}");
+                assert_eq!(sum(&text, "false"), s.false_positives, "{text}");
+                if filtered > 0 {
+                    assert_eq!(sum(&text, "filtered"), filtered, "{text}");
+                }
+            }
+        }
     }
 }

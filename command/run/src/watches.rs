@@ -13,7 +13,8 @@ use ulpf_symbols::{Memory, Problem, Program, Scope, Spec, Watched};
 #[derive(Clone, Debug)]
 pub struct Watch {
     pub spec: Spec,
-    pub watched: Option<Watched>,
+    /// Its places, as many as the stub has numbers for when it is armed.
+    pub watched: Vec<Watched>,
     pub armed: Armed,
     /// Numbers that it had while its library was loaded before.
     pub past: Vec<u32>,
@@ -22,6 +23,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Bytes of all its places.
+    pub fn len(&self) -> u64 {
+        let lengths = self.watched.iter().map(|watched| watched.len);
+        lengths.fold(0, u64::saturating_add)
+    }
+
     /// Does it depend on libraries that come or go while the program runs?
     pub fn follows_libraries(&self) -> bool {
         matches!(self.armed, Armed::Pending(_)) || self.spec.filter.names_code()
@@ -31,11 +38,20 @@ impl Watch {
 /// What to tell the stub.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the watch (in the order given), and how it is armed.
+    /// Number of the watch (in the order given), and how a place of it is armed. Places of a watch stand
+    /// side by side.
     pub arm: Vec<(usize, Arm)>,
     pub disarm: Vec<u32>,
     /// Commands that give armed watches another filter.
     pub filter: Vec<Command>,
+}
+
+impl Changes {
+    /// The places of the watch of that number are to be armed.
+    pub fn add(&mut self, number: usize, places: Vec<Arm>) {
+        let places = places.into_iter().map(|place| (number, place));
+        self.arm.extend(places);
+    }
 }
 
 /// What is to be done at a hit.
@@ -60,14 +76,13 @@ pub fn resolve_all(
     for spec in specs {
         let mut watch = Watch {
             spec,
-            watched: None,
+            watched: Vec::new(),
             armed: Armed::No(Problem::new("", "", "")),
             past: Vec::new(),
             deleted: false,
         };
-        if let Some(arm) = resolve(program, &mut watch, memory, how) {
-            changes.arm.push((watches.len(), arm));
-        }
+        let arms = resolve(program, &mut watch, memory, how);
+        changes.add(watches.len(), arms);
         watches.push(watch);
     }
     (watches, changes)
@@ -79,22 +94,28 @@ pub fn inherit(watches: &[Watch], how: How) -> (Vec<Watch>, Changes) {
     let mut changes = Changes::default();
     for (number, watch) in inherited.iter_mut().enumerate() {
         watch.past.clear();
-        if let (Armed::Yes(_), Some(watched)) = (&watch.armed, &watch.watched)
-            && let Ok(arm) = arm::of(watched, how)
-        {
-            changes.arm.push((number, arm));
+        if let Armed::Yes(_) = &watch.armed {
+            let arms = watch.watched.iter().map(|watched| arm::of(watched, how));
+            if let Ok(arms) = arms.collect() {
+                changes.add(number, arms);
+            }
         }
     }
     (inherited, changes)
 }
 
-/// Resolves one watch; how it is armed.
-pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Option<Arm> {
-    let found = program.resolve(&watch.spec, memory);
-    match found.and_then(|watched| Ok((arm::of(&watched, how)?, watched))) {
-        Ok((arm, watched)) => {
-            watch.watched = Some(watched);
-            Some(arm)
+/// Resolves one watch; how its places are armed. None: it cannot be watched (`watch.armed` says why).
+pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: How) -> Vec<Arm> {
+    let found = program
+        .resolve_path(&watch.spec, memory)
+        .and_then(|watched| {
+            let arms = watched.iter().map(|watched| arm::of(watched, how));
+            Ok((arms.collect::<Result<_, _>>()?, watched))
+        });
+    match found {
+        Ok((arms, watched)) => {
+            watch.watched = watched;
+            arms
         }
         Err(problem) => {
             // Only a named library is worth waiting for: a misspelt name would wait for ever.
@@ -104,7 +125,7 @@ pub fn resolve(program: &Program, watch: &mut Watch, memory: &dyn Memory, how: H
             } else {
                 Armed::No(problem)
             };
-            None
+            Vec::new()
         }
     }
 }
@@ -117,17 +138,24 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
     };
     for (number, watch) in watches.iter_mut().enumerate() {
         // Code that its filter names may have come or gone.
-        if let (Armed::Yes(id), true) = (&watch.armed, watch.spec.filter.names_code()) {
-            let again = program.resolve(&watch.spec, &memory);
-            if let (Ok(again), Some(watched)) = (again, &mut watch.watched)
-                && again.filter != watched.filter
-            {
-                changes.filter.push(Command::Filter {
-                    of: FilterOf::Watch(*id),
-                    filter: again.filter.clone(),
-                    keep: true,
-                });
-                watched.filter = again.filter;
+        if let (Armed::Yes(ids), true) = (&watch.armed, watch.spec.filter.names_code()) {
+            let again = program
+                .resolve_path(&watch.spec, &memory)
+                .unwrap_or_default();
+            for (id, watched) in ids.iter().zip(&mut watch.watched) {
+                let same = |w: &&Watched| (w.addr, w.len) == (watched.addr, watched.len);
+                // (Elements may have moved since; the code that the filter names is the same for all.)
+                let Some(again) = again.iter().find(same).or(again.first()) else {
+                    break;
+                };
+                if again.filter != watched.filter {
+                    changes.filter.push(Command::Filter {
+                        of: FilterOf::Watch(*id),
+                        filter: again.filter.clone(),
+                        keep: true,
+                    });
+                    watched.filter = again.filter.clone();
+                }
             }
         }
         let Some(Scope::Object(library)) = &watch.spec.scope else {
@@ -135,10 +163,9 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
         };
         let loaded = program.modules_named(library).next().is_some();
         match (&watch.armed, loaded) {
-            (Armed::Yes(id), false) => {
-                let id = *id;
-                changes.disarm.push(id);
-                watch.past.push(id);
+            (Armed::Yes(ids), false) => {
+                changes.disarm.extend(ids);
+                watch.past.extend(ids);
                 let why = format!("`{library}` was unloaded");
                 watch.armed = Armed::Pending(Problem::new(
                     format!("cannot watch `{}`", watch.spec),
@@ -147,11 +174,11 @@ pub fn follow_libraries(watches: &mut [Watch], program: &Program, pid: i32, how:
                 ));
             }
             (Armed::Pending(_), true) => {
-                if let Some(arm) = resolve(program, watch, &memory, how) {
-                    changes.arm.push((number, arm));
-                } else if let Armed::No(problem) = &watch.armed {
+                let arms = resolve(program, watch, &memory, how);
+                if let (true, Armed::No(problem)) = (arms.is_empty(), &watch.armed) {
                     say!("{problem}");
                 }
+                changes.add(number, arms);
             }
             _ => {}
         }

@@ -69,7 +69,7 @@ impl Formatter for Escaping {
 }
 
 /// An address: a text, since a number of JSON may lose its last bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Address(pub u64);
 
 impl Serialize for Address {

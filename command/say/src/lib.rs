@@ -4,12 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod json;
+pub mod lines;
 
 use serde::Serialize;
 use std::fmt;
-use std::io::{Write, stderr};
+use std::io::stderr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use ulpf_host::foreign::text::lines;
+use ulpf_host::foreign::text;
 
 /// Tells the user something, as `println!`.
 #[macro_export]
@@ -33,21 +34,25 @@ struct Message<'a> {
 }
 
 /// Tells the user something on standard error. (Not `eprintln!`, which panics when nobody listens.)
-pub fn say(text: &str) {
+pub fn say(what: &str) {
     let line = match JSON_ON_STDERR.load(Ordering::Relaxed) {
         true => json::line(&Message {
             r#type: "message",
-            text,
+            text: what,
         }),
-        false => format!("ulpf: {}\n", lines(text)),
+        false => format!("ulpf: {}\n", text::lines(what)),
     };
-    let _ = stderr().write_all(line.as_bytes());
+    put(&line);
 }
 
 /// What [`message!`] does.
-pub fn message(text: fmt::Arguments<'_>) {
-    let text = format!("{text}\n");
-    let _ = stderr().write_all(lines(&text).as_bytes());
+pub fn message(what: fmt::Arguments<'_>) {
+    put(&text::lines(&format!("{what}\n")));
+}
+
+/// Lines on standard error, which the program may share. That nobody listens is no reason to fail.
+pub fn put(text: &str) {
+    let _ = lines::put_pieces(&mut stderr(), text);
 }
 
 /// Decides how [`say()`] says it; before anything is said.

@@ -59,7 +59,14 @@ fn stats(area: &SharedArea, out: &mut String) {
             continue;
         }
         let off = what & listed::OFF != 0;
-        let of = CountedBytes::Range { start, len };
+        let of = match what & listed::FOLLOWS {
+            0 => CountedBytes::Range { start, len },
+            _ => CountedBytes::Along {
+                start,
+                len,
+                moved: area.counters(reported_as).moved.load(Relaxed),
+            },
+        };
         watches.push(counted(area, reported_as, of, kind, off));
     }
     if let Some((id, kind, bytes)) = heap {

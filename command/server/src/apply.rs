@@ -54,7 +54,7 @@ impl Target {
     /// The error is a sentence for the user.
     async fn change(&mut self, what: What) -> Result<String, String> {
         let (command, number) = match &what {
-            What::Arm(_, command) => (command.clone(), 0),
+            What::Arm(spec, commands) => return self.arm(spec, commands).await,
             What::Ask(Ask::Sites) => {
                 let said = self.told(&Command::PatchSites(MOST_SITES)).await?;
                 return Ok(sites(&said));
@@ -64,24 +64,10 @@ impl Target {
             What::Ask(Ask::Delete(n)) => (Command::Unwatch(self.ours(*n)?), *n),
             What::Ask(Ask::List | Ask::Add(_)) => return Err("a list changes nothing".into()),
         };
-        let said = self.told(&command).await?;
-        let line = said.lines().rfind(|l| l.starts_with('{'));
-        let line = line.ok_or_else(|| format!("the stub's answer is not understood: {said}"))?;
-        let mut told = Vec::new();
         // (`unwatch` says what it has taken away.)
-        let _ = outcomes(line, 1, &mut told);
-        let id = match told.pop() {
-            Some(Armed::Yes(id)) => id,
-            Some(Armed::No(problem)) => return Err(problem.to_string()),
-            _ => (number as u32).saturating_sub(1),
-        };
+        let id = self.outcome(&command).await?;
+        let id = id.unwrap_or((number as u32).saturating_sub(1));
         match what {
-            What::Arm(spec, _) => {
-                self.changed.specs.insert(id, spec);
-                // A number may come back that was given up since the program ran.
-                self.changed.leaving.remove(&id);
-                self.changed.coming.insert(id);
-            }
             What::Ask(Ask::On(_)) => drop(self.changed.coming.insert(id)),
             What::Ask(Ask::Off(_)) => drop(self.changed.coming.remove(&id)),
             _ => {
@@ -90,6 +76,47 @@ impl Target {
             }
         }
         Ok(json!({"watch": id + 1}).to_string())
+    }
+
+    /// Arms all places, or none: half a watch would miss silently.
+    async fn arm(&mut self, spec: &str, commands: &[Command]) -> Result<String, String> {
+        let mut ids = Vec::with_capacity(commands.len());
+        for command in commands {
+            let refused = match self.outcome(command).await {
+                Ok(Some(id)) => {
+                    ids.push(id);
+                    continue;
+                }
+                Ok(None) => "the stub's answer is not understood".into(),
+                Err(why) => why,
+            };
+            for id in ids {
+                self.told(&Command::Unwatch(id)).await?;
+            }
+            return Err(refused);
+        }
+        for id in &ids {
+            self.changed.specs.insert(*id, spec.to_string());
+            // A number may come back that was given up since the program ran.
+            self.changed.leaving.remove(id);
+            self.changed.coming.insert(*id);
+        }
+        let first = ids.first().ok_or("nothing was named")?;
+        Ok(json!({"watch": first + 1}).to_string())
+    }
+
+    /// Tells the stub; the number of the watch, if its answer has one.
+    async fn outcome(&mut self, command: &Command) -> Result<Option<u32>, String> {
+        let said = self.told(command).await?;
+        let line = said.lines().rfind(|l| l.starts_with('{'));
+        let line = line.ok_or_else(|| format!("the stub's answer is not understood: {said}"))?;
+        let mut told = Vec::new();
+        let _ = outcomes(line, 1, &mut told);
+        match told.pop() {
+            Some(Armed::Yes(ids)) => Ok(ids.first().copied()),
+            Some(Armed::No(problem)) => Err(problem.to_string()),
+            _ => Ok(None),
+        }
     }
 
     fn switched(&self, number: usize, on: bool) -> Result<Command, String> {
@@ -144,7 +171,7 @@ impl Target {
                     addr: if alone { line.start.load(Relaxed) } else { 0 },
                     len: if alone { line.len.load(Relaxed) } else { 0 },
                     state: if off { State::Off } else { State::Armed },
-                    id: (!ended).then_some(as_id),
+                    ids: if ended { Vec::new() } else { vec![as_id] },
                     past: if ended { vec![as_id] } else { Vec::new() },
                     ..Entry::default()
                 },
@@ -157,7 +184,7 @@ impl Target {
         for id in &changed.coming {
             let entry = all.entry(*id).or_default();
             (entry.state, entry.why) = (State::Waiting, SOON.into());
-            (entry.id, entry.past) = (Some(*id), vec![*id]);
+            (entry.ids, entry.past) = (vec![*id], vec![*id]);
         }
         for id in &changed.leaving {
             if let Some(entry) = all.get_mut(id) {

@@ -32,8 +32,8 @@ pub struct Change {
 
 pub enum What {
     Ask(Ask),
-    /// The words of the user, and what the stub is told.
-    Arm(String, Command),
+    /// The words of the user, and what the stub is told: a command for each place.
+    Arm(String, Vec<Command>),
 }
 
 pub struct Changes {
@@ -98,7 +98,7 @@ async fn prepare(pid: i32, asked: Asked) -> Option<Change> {
             let spec = text.clone();
             let resolved = tokio::task::spawn_blocking(move || resolve(pid, &spec)).await;
             match resolved.unwrap_or_else(|e| Err(e.to_string())) {
-                Ok(command) => What::Arm(text, command),
+                Ok(commands) => What::Arm(text, commands),
                 Err(why) => {
                     let _ = asked.reply.send(refusal(why));
                     return None;
@@ -116,16 +116,19 @@ async fn prepare(pid: i32, asked: Asked) -> Option<Change> {
 
 /// How the stub is told to watch this. Its hits are logged and stop nobody: who would hear of a stop has
 /// not asked for it.
-fn resolve(pid: i32, text: &str) -> Result<Command, String> {
+fn resolve(pid: i32, text: &str) -> Result<Vec<Command>, String> {
     let spec = Spec::parse(text).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
-    let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
+    let watched = program
+        .resolve_path(&spec, &memory)
+        .map_err(|p| p.to_string())?;
     let how = How {
         log: true,
         ..How::default()
     };
-    let arm = arm::of(&watched, how).map_err(|p| p.to_string())?;
-    Ok(Command::Watch(arm))
+    let arms = watched.iter().map(|place| arm::of(place, how));
+    let commands = arms.map(|arm| arm.map(Command::Watch).map_err(|p| p.to_string()));
+    commands.collect()
 }

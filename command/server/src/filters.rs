@@ -4,7 +4,7 @@
 use ulpf_lib::command::{Command, FilterOf};
 use ulpf_lib::{TargetAddr, WatchRange};
 use ulpf_session::memory::ProcessMemory;
-use ulpf_symbols::{Program, Spec};
+use ulpf_symbols::{Program, Spec, Watched};
 
 const COMMAND: &str = "ulpf filter ";
 
@@ -17,24 +17,27 @@ pub fn names_a_variable(command: &[u8]) -> Option<String> {
     (!numbered && !text.contains(';')).then(|| spec.to_string())
 }
 
-/// The same as the stub takes it, or what is wrong with it.
-pub fn translate(pid: i32, spec: &str) -> Result<Command, String> {
+/// The same as the stub takes it, for each place, or what is wrong with it.
+pub fn translate(pid: i32, spec: &str) -> Result<Vec<Command>, String> {
     let spec = Spec::parse(spec).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
     let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
-    if watched.heap {
+    if watched.iter().any(|place| place.heap) {
         return Err(format!(
             "the watch on the heap has a number (monitor ulpf stats): say {COMMAND}NUMBER"
         ));
     }
-    let range = WatchRange::new(TargetAddr(watched.addr), watched.len);
-    Ok(Command::Filter {
-        of: FilterOf::Range(range.ok_or("no watch has such a range")?),
-        filter: watched.filter,
-        keep: false,
-    })
+    let command = |place: Watched| {
+        let range = WatchRange::new(TargetAddr(place.addr), place.len);
+        Ok(Command::Filter {
+            of: FilterOf::Range(range.ok_or("no watch has such a range")?),
+            filter: place.filter,
+            keep: false,
+        })
+    };
+    watched.into_iter().map(command).collect()
 }
 
 #[cfg(test)]

@@ -340,9 +340,10 @@ impl Server {
                 let pid = self.targets[0].pid;
                 let translated = spawn_blocking(move || filters::translate(pid, &spec)).await;
                 match translated.unwrap_or_else(|e| Err(e.to_string())) {
-                    Ok(command) => {
-                        let packet =
-                            format!("qRcmd,{}", ulpf_rsp::to_hex(command.to_string().as_bytes()));
+                    Ok(commands) => {
+                        let commands = commands.iter().map(|c| c.to_string());
+                        let commands = commands.collect::<Vec<_>>().join(";");
+                        let packet = format!("qRcmd,{}", ulpf_rsp::to_hex(commands.as_bytes()));
                         return self.relay(client, packet.as_bytes()).await;
                     }
                     Err(why) => {

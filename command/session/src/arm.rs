@@ -1,7 +1,7 @@
 //! How the stub is told to watch: what a name has been resolved to, and many watches of which the same is wanted in
 //! few words (`ulpf_lib::command::Command::Watches`). [`crate::armed`] reads what it answers.
 
-use ulpf_lib::command::{Arm, Command, How, Place};
+use ulpf_lib::command::{Arm, Command, How, Place, What};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{TargetAddr, WatchRange};
 use ulpf_symbols::{Problem, Watched};
@@ -11,10 +11,11 @@ const ENOUGH: usize = 16 << 10;
 
 /// How the stub is told to watch this.
 pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
-    let range = match watched.heap {
-        true => None,
-        false => match WatchRange::new(TargetAddr(watched.addr), watched.len) {
-            Some(range) => Some(range),
+    let what = match &watched.path {
+        _ if watched.heap => What::Heap,
+        Some(path) => What::Along(path.clone(), watched.len),
+        None => match WatchRange::new(TargetAddr(watched.addr), watched.len) {
+            Some(range) => What::Range(range),
             None => {
                 return Err(Problem::new(
                     format!("cannot watch `{}`", watched.spec),
@@ -25,7 +26,7 @@ pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
         },
     };
     Ok(Arm {
-        range,
+        what,
         kind: watched.kind,
         how,
         filter: watched.filter.clone(),
@@ -34,7 +35,7 @@ pub fn of(watched: &Watched, how: How) -> Result<Arm, Problem> {
 
 /// May it stand in a list with others?
 fn is_plain(arm: &Arm) -> bool {
-    arm.range.is_some() && arm.filter == Filter::default()
+    arm.what.range().is_some() && arm.filter == Filter::default()
 }
 
 /// A text with commands, and how many watches it asks for.
@@ -79,7 +80,7 @@ fn stretch(arms: &[&Arm], like: &Arm) -> Option<(Place, usize)> {
     let of = |n: usize| {
         let arm = arms.get(n).filter(|a| is_plain(a))?;
         let same = (arm.kind, arm.how) == (like.kind, like.how);
-        arm.range.filter(|_| same)
+        arm.what.range().filter(|_| same)
     };
     let WatchRange { start, len } = of(0)?;
     let one = Place {
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_not_goes_alone() {
         let heap = Arm {
-            range: None,
+            what: What::Heap,
             ..arm(0x10, 8, "w")
         };
         let filtered = arm(0x10, 8, "w changed");

@@ -41,7 +41,7 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
                 "process {pid} is not watched by any ulpf; start it with `ulpf run`, or watch it with `ulpf attach --watch … {pid}`"
             ),
             None => bail!(
-                "no program is watched at present; `ulpf run`, `attach`, `server` or `gdb` has to be at it (a program that has ended cannot be asked any more)"
+                "no program is watched at present; `ulpf run`, `attach`, `server` or `gdb` has to be at it"
             ),
         },
     }

@@ -29,8 +29,8 @@ pub struct Entry {
     pub state: State,
     /// Why not.
     pub why: String,
-    /// The stub's number, and those that it had before.
-    pub id: Option<u32>,
+    /// The stub's numbers of its places, and those that they had before.
+    pub ids: Vec<u32>,
     pub past: Vec<u32>,
 }
 
@@ -60,7 +60,7 @@ impl Listing {
         let entry = |e: &Entry| {
             json!({
                 "watch": e.number, "spec": e.spec, "kind": e.kind, "addr": e.addr, "len": e.len,
-                "state": word(e.state), "why": e.why, "id": e.id, "past": e.past,
+                "state": word(e.state), "why": e.why, "ids": e.ids, "past": e.past,
             })
         };
         let entries: Vec<Value> = self.entries.iter().map(entry).collect();
@@ -80,7 +80,11 @@ impl Listing {
                 Some("refused") => State::Refused,
                 _ => State::Armed,
             };
-            let past = v["past"].as_array().into_iter().flatten();
+            let numbers = |key: &str| {
+                let numbers = v[key].as_array().into_iter().flatten();
+                let numbers = numbers.filter_map(Value::as_u64).map(|n| n as u32);
+                numbers.take(MOST_ENTRIES).collect()
+            };
             Entry {
                 number: v["watch"].as_u64().unwrap_or_default() as usize,
                 spec: text("spec"),
@@ -89,12 +93,8 @@ impl Listing {
                 len: v["len"].as_u64().unwrap_or_default(),
                 state,
                 why: text("why"),
-                id: v["id"].as_u64().map(|n| n as u32),
-                past: past
-                    .filter_map(Value::as_u64)
-                    .map(|n| n as u32)
-                    .take(MOST_ENTRIES)
-                    .collect(),
+                ids: numbers("ids"),
+                past: numbers("past"),
             }
         };
         let entries = value["watches"].as_array()?.iter().take(MOST_ENTRIES);
@@ -104,7 +104,8 @@ impl Listing {
     /// Of these watches.
     pub fn of(entries: Vec<Entry>) -> Listing {
         let all = || entries.iter().enumerate();
-        let by_id = all().filter_map(|(at, e)| Some((e.id?, at))).collect();
+        let ids = all().flat_map(|(at, e)| e.ids.iter().map(move |id| (*id, at)));
+        let by_id = ids.collect();
         let past = all().flat_map(|(at, e)| e.past.iter().map(move |id| (*id, at)));
         let by_past = past.collect();
         Listing {
@@ -187,7 +188,7 @@ mod tests {
             len: 4,
             state: State::Off,
             why: "switched off".into(),
-            id: None,
+            ids: vec![11, 12],
             past: vec![3, 9],
         }]);
         let back = serde_json::from_str(&listing.to_json()).unwrap();
@@ -196,6 +197,7 @@ mod tests {
             format!("{:?}", back.entries),
             format!("{:?}", listing.entries)
         );
+        assert_eq!(back.armed(12).unwrap().number, 2);
         assert_eq!(back.past(9).unwrap().number, 2);
     }
 }

@@ -15,14 +15,13 @@
 //! ever, nor let us collect them without bound: a time that has not come yet is no time ([`Batch::damaged`]);
 //! the horizon goes on after a while, whatever holds it back; and a look ends when enough is waiting.
 
+pub use crate::source::Source;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use ulpf_area::SharedArea;
-use ulpf_host::sys;
-use ulpf_lib::ring::{Hit, Progress, Reader, Rings, Start};
+use ulpf_lib::ring::{Hit, Progress, Reader, Start};
 
 /// Hits in the order of their times; each says how many of its thread were lost before it.
 pub struct Batch {
@@ -34,23 +33,6 @@ pub struct Batch {
     /// They are here, with the time at which they were read.
     pub damaged: u64,
     _held: Held,
-}
-
-/// Rings that somebody writes.
-pub trait Source: Rings {
-    /// The clock of the hits' times.
-    fn now(&self) -> u64;
-    /// Until `any()` may be true, at most for `limit`.
-    fn wait(&self, any: impl Fn() -> bool, limit: Duration);
-}
-
-impl Source for SharedArea {
-    fn now(&self) -> u64 {
-        sys::tsc()
-    }
-    fn wait(&self, any: impl Fn() -> bool, limit: Duration) {
-        SharedArea::wait(self, any, limit);
-    }
 }
 
 /// Shared by the reader's thread and the log.
@@ -144,6 +126,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
     let mut last_hit = Instant::now();
     loop {
         let finish = flow.finish.load(Ordering::Acquire);
+        source.alive();
         if finish {
             // Whoever shares the memory may go on writing for ever.
             reader.finish(source);
@@ -164,6 +147,7 @@ pub fn read(source: &impl Source, flow: &Flow, mut send: impl FnMut(Batch) -> bo
             return;
         }
         while flow.held.load(Ordering::Relaxed) > MOST_HELD {
+            source.alive();
             std::thread::sleep(SHORT);
         }
         if finish || !whole && waiting.stuck.is_empty() && waiting.progress {
@@ -241,6 +225,7 @@ impl Waiting {
                 self.stuck.remove(&ring);
             }
             whole &= progress == Progress::All;
+            source.has_read(ring, reader.position(ring));
         }
         self.floor.look(horizon);
         if self.hits.len() >= MOST_HELD {
@@ -295,7 +280,7 @@ impl Waiting {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
-    use ulpf_lib::ring::{Entry, Ring, RingHead, SLOT_WORDS};
+    use ulpf_lib::ring::{Entry, Ring, RingHead, Rings, SLOT_WORDS};
 
     const SLOTS: usize = 1 << 12;
 
@@ -332,6 +317,7 @@ mod tests {
                 flags: 0,
                 old: &[0; 4],
                 new: &[0; 4],
+                inside: 0,
                 call: None,
                 frames: &[],
             };

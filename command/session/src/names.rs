@@ -1,13 +1,15 @@
 //! What watches and places are called. The owner of a session knows what the user typed; where it does
 //! not say (gdb's own watches), the variable at the address is looked up.
 
+use super::hit::entry::Named;
+use super::hit::place;
 use super::memory::LazyMemory;
 use std::collections::HashMap;
 use std::rc::Rc;
 use ulpf_area::sessions::Elsewhere;
 use ulpf_lib::WatchKind;
 use ulpf_lib::ring::{Hit, hit_flags};
-use ulpf_symbols::{Memory, Part, Program, Spec, Watched};
+use ulpf_symbols::{Memory, Program, Spec, Watched};
 
 /// Forgets everything when it has grown to this many entries.
 const CACHE_LIMIT: usize = 1 << 15;
@@ -21,11 +23,10 @@ pub struct Names {
     /// By the stub's number and the moment at which it was set.
     watches: HashMap<(u32, u64), Rc<Watched>>,
     /// By the watch's number, offset in it, length.
-    parts: HashMap<(u32, u64, u32), Named>,
+    parts: HashMap<(u32, u64, u32), Rc<Named>>,
     places: HashMap<u64, Place>,
+    callers: HashMap<u64, Rc<place::Place>>,
 }
-
-type Named = (Rc<str>, Rc<Part>);
 
 /// An instruction's place, in a programmer's words.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +37,8 @@ pub struct Place {
     pub function: Rc<str>,
     /// `stray.c:16`, or the object where no line is known
     pub line: Rc<str>,
+    /// All that is known of it.
+    pub full: Rc<place::Place>,
 }
 
 impl Names {
@@ -48,6 +51,7 @@ impl Names {
             watches: HashMap::new(),
             parts: HashMap::new(),
             places: HashMap::new(),
+            callers: HashMap::new(),
         }
     }
 
@@ -72,6 +76,7 @@ impl Names {
         }
         if matches!(self.program.refresh_from_process(self.pid), Ok(true)) {
             self.places.clear();
+            self.callers.clear();
             self.parts.clear();
             self.watches.clear();
         }
@@ -99,8 +104,17 @@ impl Names {
         }
         let typed = spec.and_then(|s| {
             let spec = Spec::parse(s).ok()?;
-            let found = self.program.resolve(&spec, &self.memory).ok()?;
-            (found.heap || (found.addr, found.len) == (addr, len)).then_some(found)
+            let found = self.program.resolve_path(&spec, &self.memory).ok()?;
+            let same = |w: &Watched| match w.path {
+                // Wherever its pointers lead by now: it was at `addr`.
+                Some(_) => w.len == len,
+                None => w.heap || (w.addr, w.len) == (addr, len),
+            };
+            let mut found = found.into_iter().find(same)?;
+            if found.path.is_some() {
+                found.addr = addr;
+            }
+            Some(found)
         });
         let found = typed
             .or_else(|| self.variable(addr, len))
@@ -130,7 +144,7 @@ impl Names {
         };
         let whole = Spec::parse(&name)
             .ok()
-            .and_then(|spec| self.program.resolve(&spec, &self.memory).ok())
+            .and_then(|spec| self.program.resolve(&spec, &self.memory).ok()?.pop())
             .filter(|w| w.addr == at.wrapping_add(module.bias));
         let from = addr.wrapping_sub(at.wrapping_add(module.bias));
         match whole {
@@ -158,12 +172,13 @@ impl Names {
     }
 
     /// Name and value before and after.
-    pub(crate) fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<str>, String) {
-        let offset = hit.addr.wrapping_sub(watch.addr);
-        let (name, part) = self.part(watch, hit.watch, offset, hit.len);
+    pub(crate) fn hit(&mut self, watch: &Watched, hit: &Hit) -> (Rc<Named>, String) {
+        let offset = watch.offset(hit);
+        let named = self.part(watch, hit.watch, offset, hit.len);
         let used = hit.used();
         let render = |bytes: &[u8]| {
             let mut out = String::new();
+            let part = &named.part;
             part.render(&bytes[..used], hit.len.into(), &mut out);
             out
         };
@@ -174,18 +189,19 @@ impl Names {
             _ if flag(hit_flags::SILENT) => format!("{} (same)", render(&hit.new)),
             _ => format!("{} → {}", render(&hit.old), render(&hit.new)),
         };
-        (name, change)
+        (named, change)
     }
 
     /// The value after a hit.
     pub(crate) fn value(&mut self, watch: &Watched, hit: &Hit) -> String {
-        let offset = hit.addr.wrapping_sub(watch.addr);
-        let (name, part) = self.part(watch, hit.watch, offset, hit.len);
-        let mut out = match name.strip_prefix(watch.name.as_str()) {
+        let offset = watch.offset(hit);
+        let named = self.part(watch, hit.watch, offset, hit.len);
+        let mut out = match named.name.strip_prefix(watch.name.as_str()) {
             // Which element it was.
             Some(path) if !path.is_empty() && hit.len as u64 != watch.len => format!("{path}="),
             _ => String::new(),
         };
+        let part = &named.part;
         part.render(&hit.new[..hit.used()], hit.len.into(), &mut out);
         out
     }
@@ -206,14 +222,11 @@ impl Names {
         self.memory.read(addr, bytes)
     }
 
-    fn part(&mut self, watch: &Watched, id: u32, offset: u64, len: u32) -> Named {
+    fn part(&mut self, watch: &Watched, id: u32, offset: u64, len: u32) -> Rc<Named> {
         if self.parts.len() >= CACHE_LIMIT {
             self.parts.clear();
         }
-        let new = || {
-            let (name, part) = watch.part(offset, len.into());
-            (name.into(), Rc::new(part))
-        };
+        let new = || Rc::new(Named::new(watch.part(offset, len.into()), len));
         self.parts
             .entry((id, offset, len))
             .or_insert_with(new)
@@ -241,9 +254,23 @@ impl Names {
             function: function.into(),
             line: line.into(),
             text: text.as_str().into(),
+            full: Rc::new(place::Place::of(&l)),
         };
         self.places.insert(pc, place.clone());
         place
+    }
+
+    /// The calls before these return addresses.
+    pub(crate) fn callers(&mut self, frames: &[u64]) -> Vec<Rc<place::Place>> {
+        if self.callers.len() >= CACHE_LIMIT {
+            self.callers.clear();
+        }
+        let program = &self.program;
+        let of = |at: &u64| {
+            let new = || Rc::new(place::Place::at(program, *at, true));
+            self.callers.entry(*at).or_insert_with(new).clone()
+        };
+        frames.iter().map(of).collect()
     }
 }
 
@@ -258,6 +285,7 @@ fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
         ty: None,
         slice: None,
         bits: None,
+        path: None,
         note: None,
         filter: Default::default(),
     }

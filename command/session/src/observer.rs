@@ -2,7 +2,8 @@
 //! anything. What a look costs does not grow with the number of hits: they are counted by counters, and
 //! of the rings only the youngest records are read.
 
-use super::hit::Line;
+use super::hit::place::own_caller;
+use super::hit::{Known, Line};
 use super::listing::{Entry, Listing, sites_of};
 use super::names::Names;
 use super::snapshot::{HISTORY, Page, Rates, Served, Site, Snapshot, State, Thread, Totals, Watch};
@@ -281,7 +282,8 @@ impl Observer {
                 id: Some(id),
                 number: entry.map(|e| e.number),
                 name: match spec {
-                    Some(spec) if !heap => spec.into(),
+                    // (Of several places each is called by its own name.)
+                    Some(spec) if !heap && entry.is_none_or(|e| e.ids.len() <= 1) => spec.into(),
                     _ => named.name.as_str().into(),
                 },
                 addr,
@@ -303,6 +305,7 @@ impl Observer {
                 debuggers: what & listed::OUT_OF_BAND == 0,
                 counts_only: what & listed::LOGGED == 0,
                 last: self.values.get(&id).cloned().unwrap_or_default(),
+                moved: (what & listed::FOLLOWS != 0).then(|| c.moved.load(Relaxed)),
                 note: match entry {
                     Some(e) if e.state == State::Off => e.why.clone(),
                     _ => String::new(),
@@ -454,20 +457,38 @@ impl Observer {
         }
     }
 
+    /// Has this watch been seen, by the stub's number?
+    pub fn knows(&self, watch: u32) -> bool {
+        self.known.contains_key(&watch)
+    }
+
     /// A hit in words; `None`: nobody knows its watch.
     pub fn line(&mut self, hit: Hit) -> Option<Line> {
         let watch = self.known.get(&hit.watch)?.clone();
-        let place = self.names.place(hit.pc).text;
-        let (name, change) = self.names.hit(&watch, &hit);
+        let place = self.names.place(hit.pc);
+        let (named, change) = self.names.hit(&watch, &hit);
+        let callers = self.names.callers(&hit.frames);
+        let by = own_caller(&place.full, &callers);
         let clock = self.shared.clock();
         Some(Line {
             number: 0,
             nanos: clock.nanos(hit.time).saturating_sub(clock.base_ns),
             tid: hit.tid,
             verb: verb(hit.kind),
-            name,
+            name: named.name.clone(),
             change,
-            place,
+            place: match &by {
+                Some(by) => by.text.as_str().into(),
+                None => place.text,
+            },
+            known: Rc::new(Known {
+                watch: self.listing.armed(hit.watch).map(|e| e.number),
+                watched: Some(watch),
+                named,
+                place: place.full,
+                by,
+                callers,
+            }),
             hit,
         })
     }
@@ -503,7 +524,8 @@ impl Observer {
     fn pages(&mut self) {
         let mut pages: BTreeMap<u64, Page> = BTreeMap::new();
         let mut steps = STEPS;
-        for w in self.snapshot.watches.iter().filter(|w| w.len > 0) {
+        let somewhere = |w: &&Watch| w.len > 0 && (w.moved.is_none() || w.addr != 0);
+        for w in self.snapshot.watches.iter().filter(somewhere) {
             let end = w.addr.saturating_add(w.len);
             let (first, last) = (w.addr / PAGE_SIZE, (end - 1) / PAGE_SIZE);
             for (n, page) in (first..=last).enumerate() {

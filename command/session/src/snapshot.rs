@@ -112,6 +112,8 @@ pub struct Watch {
     pub counts_only: bool,
     /// The value after the last hit that was seen.
     pub last: String,
+    /// It follows pointers, and has moved so often; `addr` is 0 while it is nowhere.
+    pub moved: Option<u64>,
     /// Why it is not watched.
     pub note: String,
 }

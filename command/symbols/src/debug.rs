@@ -1,22 +1,18 @@
 //! Debug information of an object: where it is, and reading it.
 
-use crate::dwarf::Dwarf;
+use crate::dwarf::{Dwarf, attributes_are_few};
 use crate::elf::{Elf, contents, has_dwarf, parse_elf};
 use crate::image::Image;
 use crate::index::Index;
 use crate::meter::{Slice, Work};
 use crate::source::{DEBUG_ROOT, Source, build_id_path, installed_name};
-use gimli::{Reader, Section};
+use crate::split::Split;
 use object::Object;
 use std::cell::OnceCell;
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use ulpf_host::foreign::files;
-
-/// Attributes of one kind of entry; compilers write some thirty at most.
-const MOST_ATTRIBUTES: usize = 256;
 
 /// Debug information of an object, its own or from a separate file.
 pub struct Debug {
@@ -32,6 +28,7 @@ pub struct DebugInfo {
     pub size: u64,
     pub lines: Option<addr2line::Context<Slice>>,
     pub index: OnceCell<Index>,
+    pub split: Split,
 }
 
 impl Debug {
@@ -146,13 +143,13 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
     // What several packages' debug files share was moved to a supplementary file by dwz.
     if let Ok(Some((name, id))) = elf.gnu_debugaltlink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
-        let beside = path
-            .parent()
-            .and_then(|dir| installed_name(&dir.join(name)));
-        for file in beside.into_iter().chain(build_id_path(id)) {
-            let Ok(file) = source.open_installed(&file) else {
-                continue;
-            };
+        let beside = path.parent().map(|dir| dir.join(name));
+        let installed = beside.iter().filter_map(|file| installed_name(file));
+        let installed = installed.chain(build_id_path(id));
+        // By the name that it is given, with the rights of whoever gives it; or where such files are installed.
+        let opened = beside.iter().map(|file| source.open(file));
+        let opened = opened.chain(installed.map(|file| source.open_installed(&file)));
+        for file in opened.flatten() {
             let sup = parse_elf(Image::of_file(file)).ok();
             if let Some(sup) = sup.filter(|s| s.build_id().ok().flatten() == Some(id)) {
                 let _ = dwarf.load_sup(|id| load(&sup, id));
@@ -179,48 +176,6 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
         size,
         lines,
         index: OnceCell::new(),
+        split: Split::of(source, path),
     })
-}
-
-/// Readers go through all attributes of an entry, also through those that take no bytes: so few bytes could
-/// stand for endless work. Every table of abbreviations that a unit names is looked at.
-fn attributes_are_few(dwarf: &Dwarf) -> bool {
-    let all = [Some(dwarf), dwarf.sup()];
-    all.into_iter().flatten().all(|dwarf| {
-        let mut tables = HashSet::new();
-        let mut units = dwarf.units();
-        while let Ok(Some(unit)) = units.next() {
-            tables.insert(unit.debug_abbrev_offset().0);
-        }
-        let mut units = dwarf.type_units();
-        while let Ok(Some(unit)) = units.next() {
-            tables.insert(unit.debug_abbrev_offset().0);
-        }
-        let few = |table: &usize| attributes_of(dwarf, *table).is_none_or(|n| n <= MOST_ATTRIBUTES);
-        tables.iter().all(few)
-    })
-}
-
-/// The most attributes of one abbreviation of a table (DWARF 5, 7.5.3); `None` if the table is broken, which
-/// gimli finds as well.
-fn attributes_of(dwarf: &Dwarf, table: usize) -> Option<usize> {
-    let mut data = *dwarf.debug_abbrev.reader();
-    data.skip(table).ok()?;
-    let mut most = 0;
-    while data.read_uleb128().ok()? != 0 {
-        let (_tag, _children) = (data.read_uleb128().ok()?, data.read_u8().ok()?);
-        let mut count = 0;
-        loop {
-            let (name, form) = (data.read_uleb128().ok()?, data.read_uleb128().ok()?);
-            if (name, form) == (0, 0) {
-                break;
-            }
-            if form == u64::from(gimli::DW_FORM_implicit_const.0) {
-                data.read_sleb128().ok()?;
-            }
-            count += 1;
-        }
-        most = most.max(count);
-    }
-    Some(most)
 }

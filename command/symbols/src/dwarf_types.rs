@@ -7,7 +7,7 @@ use crate::dwarf::{Die, Dwarf, Entry, attr_str};
 use crate::index::Index;
 use crate::meter::{Slice, Work};
 use crate::object::ObjectFile;
-use crate::types::{Bits, Member, Shape, Type};
+use crate::types::{Bits, Bounds, Class, Member, Shape, Type};
 use gimli::{AttributeValue, constants as dw};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -71,6 +71,17 @@ impl Types {
             self.object.index()?,
         ))
     }
+}
+
+fn is_fortran(language: gimli::DwLang) -> bool {
+    matches!(
+        language,
+        dw::DW_LANG_Fortran77
+            | dw::DW_LANG_Fortran90
+            | dw::DW_LANG_Fortran95
+            | dw::DW_LANG_Fortran03
+            | dw::DW_LANG_Fortran08
+    )
 }
 
 struct Builder<'a> {
@@ -259,11 +270,22 @@ impl Builder<'_> {
                     };
                 }
                 let members = self.members(die, depth);
+                let mut arguments = Vec::new();
+                self.children(die, |child| {
+                    if child.tag() == dw::DW_TAG_template_type_parameter {
+                        arguments.extend(self.type_die(die.unit, child));
+                    }
+                    Ok(())
+                });
                 ty(
                     label,
                     size.unwrap_or(0),
                     Shape::Struct {
                         members: members.into(),
+                        class: Class {
+                            name: name.unwrap_or(""),
+                            arguments: arguments.into(),
+                        },
                     },
                 )
             }
@@ -278,31 +300,48 @@ impl Builder<'_> {
     fn array(&self, die: Die, entry: &Entry, element: Die, depth: usize) -> Option<Rc<Type>> {
         let element = self.build(element, depth);
         let vector = entry.attr_value(dw::DW_AT_GNU_vector).ok()?.is_some();
+        let language = self.language(die.unit);
+        let lowest = language.and_then(|l| l.default_lower_bound()).unwrap_or(0) as i64;
+        let columns = matches!(
+            entry.attr_value(dw::DW_AT_ordering),
+            Ok(Some(AttributeValue::Ordering(dw::DW_ORD_col_major)))
+        ) || language.is_some_and(is_fortran);
         let mut bounds = Vec::new();
         self.children(die, |child| {
             if child.tag() == dw::DW_TAG_subrange_type || child.tag() == dw::DW_TAG_enumeration_type
             {
+                // (Forms of few bytes have no sign of their own: what is meant is not negative.)
                 let number = |at| {
-                    child
-                        .attr_value(at)
-                        .map(|v| v.and_then(|v| v.udata_value()))
+                    let plain = |value: AttributeValue<Slice>| {
+                        let unsigned = value.udata_value().map(i64::try_from);
+                        unsigned.and_then(Result::ok).or(value.sdata_value())
+                    };
+                    child.attr_value(at).map(|value| value.and_then(plain))
                 };
-                let lower = number(dw::DW_AT_lower_bound)?.unwrap_or(0);
-                bounds.push(
-                    match (number(dw::DW_AT_count)?, number(dw::DW_AT_upper_bound)?) {
-                        (Some(count), _) => Some(count),
+                let given = child.attr_value(dw::DW_AT_lower_bound)?.is_some();
+                let lower = match number(dw::DW_AT_lower_bound)? {
+                    // Known only when the program runs, and so is how many there are.
+                    None if given => {
+                        bounds.push((None, lowest));
+                        return Ok(());
+                    }
+                    lower => lower.unwrap_or(lowest),
+                };
+                let count = match (number(dw::DW_AT_count)?, number(dw::DW_AT_upper_bound)?) {
+                    (Some(count), _) => Some(count),
+                    (None, Some(upper)) => {
+                        let count = upper.checked_sub(lower).and_then(|n| n.checked_add(1));
                         // `int a[0]` is written as an upper bound of -1.
-                        (None, Some(upper)) => {
-                            Some(upper.wrapping_add(1).wrapping_sub(lower)).filter(|n| *n < 1 << 60)
-                        }
-                        (None, None) => None,
-                    },
-                );
+                        count.filter(|n| (1..1 << 60).contains(n))
+                    }
+                    (None, None) => None,
+                };
+                bounds.push((count.and_then(|n| u64::try_from(n).ok()), lower));
             }
             Ok(())
         });
         if bounds.is_empty() {
-            bounds.push(None);
+            bounds.push((None, lowest));
         }
         self.deepest.set(self.deepest.get() + bounds.len());
         if self.deepest.get() > MAX_DEPTH {
@@ -312,7 +351,11 @@ impl Builder<'_> {
         let mut ty = element;
         let mut suffix = String::new();
         let base = ty.name.clone();
-        for count in bounds.into_iter().rev() {
+        // In columns the first index is the innermost.
+        if !columns {
+            bounds.reverse();
+        }
+        for (count, first) in bounds {
             suffix = format!(
                 "[{}]{suffix}",
                 count.map_or(String::new(), |c| c.to_string())
@@ -322,10 +365,24 @@ impl Builder<'_> {
             ty = Rc::new(Type {
                 name: format!("{base}{space}{suffix}"),
                 size,
-                shape: Shape::Array { element: ty, count },
+                shape: Shape::Array {
+                    element: ty,
+                    count,
+                    bounds: Bounds { first, columns },
+                },
             });
         }
         Some(ty)
+    }
+
+    /// The language that a unit is written in.
+    fn language(&self, unit: u32) -> Option<gimli::DwLang> {
+        let mut entries = self.index.units[unit as usize].unit.entries();
+        entries.next_dfs().ok()?;
+        match entries.current()?.attr_value(dw::DW_AT_language).ok()?? {
+            AttributeValue::Language(language) => Some(language),
+            _ => None,
+        }
     }
 
     fn members(&self, die: Die, depth: usize) -> Vec<Member> {

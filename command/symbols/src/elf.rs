@@ -40,6 +40,18 @@ pub fn contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
     elf.data().unpacked(section.compressed_data().ok()?)
 }
 
+/// All sections of that name, one behind the other: in what is not linked, each type unit has one.
+pub fn joined_contents(elf: &Elf, name: &str) -> Option<&'static [u8]> {
+    let named = elf.sections().filter(|section| section.name() == Ok(name));
+    let each = named.filter_map(|section| elf.data().unpacked(section.compressed_data().ok()?));
+    let each: Vec<&'static [u8]> = each.collect();
+    match each[..] {
+        [] => None,
+        [one] => Some(one),
+        _ => Some(Box::leak(each.concat().into_boxed_slice())),
+    }
+}
+
 pub fn has_dwarf(elf: &Elf) -> bool {
     // `only-keep-debug` leaves sections without contents in the stripped file's twin.
     elf.section_by_name(".debug_info")

@@ -7,6 +7,7 @@
 //!         | 'thread' N | 'thread' 'main'
 //!         | 'skip' N | 'count' N          of the hits that all the others let pass
 //!         | 'changed'                     only accesses that leave another value
+//!         | 'snapshot'                    the watch stays where its pointers lead now
 //! PLACES := PLACE (',' PLACE)*
 //! PLACE  := FUNCTION | OBJECT | OBJECT '`' FUNCTION | ADDRESS '-' ADDRESS
 //! ```
@@ -33,6 +34,8 @@ pub struct Filter {
     pub skip: Option<u64>,
     pub count: Option<u64>,
     pub changed: bool,
+    /// Of the watch itself: it does not follow its pointers.
+    pub snapshot: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,8 @@ pub enum Code {
     Range(u64, u64),
 }
 
-const WORDS: [&str; 8] = [
-    "if", "from", "outside", "called", "thread", "skip", "count", "changed",
+const WORDS: [&str; 9] = [
+    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot",
 ];
 
 /// Where the filter of a watch begins: at the first of its words that stands alone, is not the watch
@@ -138,6 +141,7 @@ pub fn parse(text: &str, at: usize) -> Result<Filter, Wrong> {
             "skip" => f.skip.replace(number(&mut p, word)?).is_some(),
             "count" => f.count.replace(number(&mut p, word)?).is_some(),
             "changed" => std::mem::replace(&mut f.changed, true),
+            "snapshot" => std::mem::replace(&mut f.snapshot, true),
             _ => {
                 let why = format!("one of {} is expected", WORDS.join(", "));
                 return Err(Wrong::new(start, why));

@@ -43,9 +43,10 @@ pub fn program(file: Vec<u8>) -> Option<Program> {
 /// A watch as a user types it, resolved in this program; how its values are written.
 pub fn watch(program: &Program, text: &str) {
     let Ok(spec) = Spec::parse(text) else { return };
-    let Ok(watched) = program.resolve(&spec, &Odd) else {
+    let Ok(places) = program.resolve(&spec, &Odd) else {
         return;
     };
+    let watched = &places[0];
     let (value, len) = ([0xa5; 64], watched.len.min(64));
     for (offset, len) in [(0, watched.len), (0, len), (1, 4), (watched.len / 2, 8)] {
         if offset + len <= watched.len {

@@ -6,13 +6,18 @@
 use crate::dwarf::{Die, Dwarf, Entry, attr_str};
 use crate::meter::{self, Slice, Work};
 use crate::place::{Found, Place, place_of};
+use crate::split::Split;
 use gimli::{AttributeValue, Reader, UnitOffset, UnitSectionOffset, constants as dw};
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub struct Index {
-    /// Units of the file itself, then those of its supplementary file.
+    /// Units of the file itself, those of its supplementary file, then those of each file of split units.
     pub units: Vec<Unit>,
+    /// Files of split units.
+    split: Vec<Arc<Dwarf>>,
     /// Type units by signature.
     signatures: HashMap<u64, (u32, UnitOffset)>,
     /// Scopes around variables; one comes before those within it.
@@ -23,13 +28,22 @@ pub struct Index {
     locals: HashMap<&'static str, Local>,
     /// Complete structures by name, for pointers to types that their own unit only declares.
     complete: HashMap<&'static str, Die>,
-    /// Units whose contents are in `.dwo` files that are not read.
-    pub split_units: usize,
+    /// Units whose contents are in `.dwo` files that are not there.
+    pub missing_units: usize,
 }
 
 pub struct Unit {
     pub unit: gimli::Unit<Slice>,
-    pub supplementary: bool,
+    file: File,
+}
+
+/// Which file has a unit, in the order of [`Index::units`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum File {
+    Own,
+    Supplementary,
+    /// By its number in [`Index::split`].
+    Split(u32),
 }
 
 /// A namespace, class or function. Paths are put together when they are asked for: those of nested scopes repeat
@@ -81,9 +95,10 @@ struct Finds {
 }
 
 impl Index {
-    pub fn build(dwarf: &Dwarf) -> Index {
+    pub fn build(dwarf: &Dwarf, split: &Split) -> Index {
         let mut index = Index {
             units: Vec::new(),
+            split: Vec::new(),
             signatures: HashMap::new(),
             scopes: Vec::new(),
             variables: Vec::new(),
@@ -91,12 +106,13 @@ impl Index {
             by_address: OnceCell::new(),
             locals: HashMap::new(),
             complete: HashMap::new(),
-            split_units: 0,
+            missing_units: 0,
         };
-        index.add_units(dwarf, false);
+        index.add_units(dwarf, File::Own, None);
         if let Some(sup) = dwarf.sup() {
-            index.add_units(sup, true);
+            index.add_units(sup, File::Supplementary, None);
         }
+        index.add_split(dwarf, split);
         let mut finds = Finds::default();
         for unit in 0..index.units.len() {
             // A broken unit ends its own walk; the others still count.
@@ -121,7 +137,33 @@ impl Index {
         index
     }
 
-    fn add_units(&mut self, dwarf: &Dwarf, supplementary: bool) {
+    /// What the skeleton units stand for.
+    fn add_split(&mut self, dwarf: &Dwarf, split: &Split) {
+        let skeletons: Vec<usize> = (0..self.units.len())
+            .filter(|n| self.units[*n].unit.dwo_id.is_some())
+            .collect();
+        for number in &skeletons {
+            let found = split.of_unit(dwarf, &self.units[*number].unit);
+            match found {
+                Some(found) => self.add_file(found, Some(*number)),
+                None => self.missing_units += 1,
+            }
+        }
+        if !skeletons.is_empty() {
+            for types in split.types(dwarf) {
+                self.add_file(types, None);
+            }
+        }
+    }
+
+    fn add_file(&mut self, dwarf: Arc<Dwarf>, skeleton: Option<usize>) {
+        let file = File::Split(self.split.len() as u32);
+        self.add_units(&dwarf, file, skeleton);
+        self.split.push(dwarf);
+    }
+
+    /// `skeleton` has what split units leave in the program: where their addresses are.
+    fn add_units(&mut self, dwarf: &Dwarf, file: File, skeleton: Option<usize>) {
         let mut headers = Vec::new();
         let mut units = dwarf.units();
         while let Ok(Some(header)) = units.next() {
@@ -145,14 +187,13 @@ impl Index {
                 self.signatures
                     .insert(type_signature.0, (number, type_offset));
             }
-            if let Ok(unit) = dwarf.unit(header) {
-                if unit.dwo_id.is_some() {
-                    self.split_units += 1;
+            if let Ok(mut unit) = dwarf.unit(header) {
+                if let Some(skeleton) = skeleton.map(|n| &self.units[n].unit) {
+                    unit.copy_relocated_attributes(skeleton);
+                    // Its source files are in the table of the program.
+                    unit.line_program.clone_from(&skeleton.line_program);
                 }
-                self.units.push(Unit {
-                    unit,
-                    supplementary,
-                });
+                self.units.push(Unit { unit, file });
             }
         }
     }
@@ -196,7 +237,8 @@ impl Index {
                 offset: entry.offset(),
             };
             match entry.tag() {
-                dw::DW_TAG_namespace => {
+                // (A Fortran module.)
+                dw::DW_TAG_namespace | dw::DW_TAG_module => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name)
                         .unwrap_or("(anonymous namespace)");
                     enter(name, within);
@@ -210,7 +252,17 @@ impl Index {
                 }
                 dw::DW_TAG_subprogram => {
                     let name = self.function_name(dwarf, number, entry, 4).unwrap_or("");
-                    enter(name, Some(name));
+                    // A method is declared in its class, and defined elsewhere.
+                    let declaration = self.declaration(number, entry)?;
+                    let known = declaration.and_then(|at| finds.declared.get(&at));
+                    let class = known.map_or(outer, |(_, class)| *class);
+                    finds.declared.insert(die, (name, class));
+                    around.push((depth, finds.scopes.len() as u32));
+                    finds.scopes.push(Scope {
+                        outer: class,
+                        name,
+                        function: Some(name),
+                    });
                 }
                 dw::DW_TAG_variable | dw::DW_TAG_formal_parameter => {
                     let name = attr_str(home, unit, entry, dw::DW_AT_name);
@@ -226,13 +278,7 @@ impl Index {
                         None if parameter || within.is_some() => Found::Local { register: true },
                         None => Found::Static(Place::OptimisedOut),
                     };
-                    let specification = match entry.attr_value(dw::DW_AT_specification)? {
-                        Some(value) => self.reference(number, value),
-                        None => match entry.attr_value(dw::DW_AT_abstract_origin)? {
-                            Some(value) => self.reference(number, value),
-                            None => None,
-                        },
-                    };
+                    let specification = self.declaration(number, entry)?;
                     let external = matches!(
                         entry.attr_value(dw::DW_AT_external)?,
                         Some(AttributeValue::Flag(true))
@@ -290,6 +336,16 @@ impl Index {
         Ok(())
     }
 
+    /// The entry that an entry completes.
+    fn declaration(&self, unit: u32, entry: &Entry) -> gimli::Result<Option<Die>> {
+        for at in [dw::DW_AT_specification, dw::DW_AT_abstract_origin] {
+            if let Some(value) = entry.attr_value(at)? {
+                return Ok(self.reference(unit, value));
+            }
+        }
+        Ok(None)
+    }
+
     /// Name of a function whose entry may refer to another one for it.
     fn function_name(
         &self,
@@ -312,10 +368,11 @@ impl Index {
         None
     }
 
-    /// The file that holds a unit: the object's own, or the supplementary one.
-    pub fn dwarf_of<'d>(&self, dwarf: &'d Dwarf, unit: u32) -> &'d Dwarf {
-        match (self.units[unit as usize].supplementary, dwarf.sup()) {
-            (true, Some(sup)) => sup,
+    /// The file that holds a unit.
+    pub fn dwarf_of<'d>(&'d self, dwarf: &'d Dwarf, unit: u32) -> &'d Dwarf {
+        match (self.units[unit as usize].file, dwarf.sup()) {
+            (File::Supplementary, Some(sup)) => sup,
+            (File::Split(n), _) => &self.split[n as usize],
             _ => dwarf,
         }
     }
@@ -325,9 +382,9 @@ impl Index {
         match value {
             AttributeValue::UnitRef(offset) => Some(Die { unit, offset }),
             AttributeValue::DebugInfoRef(offset) => {
-                self.at_offset(offset, self.units[unit as usize].supplementary)
+                self.at_offset(offset, self.units[unit as usize].file)
             }
-            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, true),
+            AttributeValue::DebugInfoRefSup(offset) => self.at_offset(offset, File::Supplementary),
             AttributeValue::DebugTypesRef(signature) => {
                 self.signatures.get(&signature.0).map(|(unit, offset)| Die {
                     unit: *unit,
@@ -338,18 +395,18 @@ impl Index {
         }
     }
 
-    fn at_offset(&self, offset: gimli::DebugInfoOffset, supplementary: bool) -> Option<Die> {
-        // Units lie in order within each file: its own .debug_info, its .debug_types, supplementary.
+    fn at_offset(&self, offset: gimli::DebugInfoOffset, file: File) -> Option<Die> {
+        // Units lie in order within each file: its .debug_info, its .debug_types.
         let key = |u: &Unit| match u.unit.header.offset() {
-            UnitSectionOffset::DebugInfoOffset(start) => (u.supplementary, false, start.0),
-            UnitSectionOffset::DebugTypesOffset(start) => (u.supplementary, true, start.0),
+            UnitSectionOffset::DebugInfoOffset(start) => (u.file, false, start.0),
+            UnitSectionOffset::DebugTypesOffset(start) => (u.file, true, start.0),
         };
         let number = self
             .units
-            .partition_point(|u| key(u) <= (supplementary, false, offset.0))
+            .partition_point(|u| key(u) <= (file, false, offset.0))
             .checked_sub(1)?;
         let unit = &self.units[number];
-        if key(unit).0 != supplementary || key(unit).1 {
+        if key(unit).0 != file || key(unit).1 {
             return None;
         }
         Some(Die {
@@ -389,8 +446,9 @@ impl Index {
         let work = Work::look_up(0);
         let all = self.by_name.get(last_component(path)).into_iter().flatten();
         let all = all.map(|i| &self.variables[*i as usize]);
+        let tail = without_blanks(path);
         all.take_while(|_| !work.is_over())
-            .filter(|v| path_ends_with(&self.path(v), path))
+            .filter(|v| path_ends_with(&without_blanks(&self.path(v)), &tail))
             .collect()
     }
 
@@ -429,8 +487,12 @@ impl Index {
 
     /// Files that a variable belongs to: where it is declared, and its unit's main file.
     pub fn source_files(&self, dwarf: &Dwarf, variable: &Variable) -> Vec<String> {
-        let unit = &self.units[variable.die.unit as usize].unit;
-        let home = self.dwarf_of(dwarf, variable.die.unit);
+        let number = variable.die.unit;
+        let unit = &self.units[number as usize].unit;
+        let home = match self.units[number as usize].file {
+            File::Split(_) => dwarf,
+            _ => self.dwarf_of(dwarf, number),
+        };
         let mut files = Vec::new();
         if let (Some(program), Some(number)) = (&unit.line_program, variable.decl_file)
             && let Some(file) = program.header().file(number)
@@ -470,6 +532,23 @@ fn last_component(path: &str) -> &str {
     &path[start..]
 }
 
+/// Compilers and people put blanks between template arguments as they like.
+fn without_blanks(path: &str) -> Cow<'_, str> {
+    if !path.contains('<') {
+        return path.into();
+    }
+    let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path.chars().peekable();
+    while let Some(c) = rest.next() {
+        // (One of `unsigned int` stays.)
+        if c != ' ' || word(plain.chars().next_back()) && word(rest.peek().copied()) {
+            plain.push(c);
+        }
+    }
+    plain.into()
+}
+
 fn path_ends_with(path: &str, tail: &str) -> bool {
     path.strip_suffix(tail).is_some_and(|before| before.is_empty() || before.ends_with("::"))
         // Anonymous namespaces are left out by those who write names.
@@ -496,6 +575,10 @@ mod tests {
             "a::hidden"
         ));
         assert_eq!(last_component("Pool<a::b>::live"), "live");
+        assert_eq!(
+            without_blanks("P<A<unsigned int>, 4 >"),
+            "P<A<unsigned int>,4>"
+        );
         assert!(file_ends_with("/src/dir/loop.c", "loop.c"));
         assert!(file_ends_with("/src/dir/loop.c", "dir/loop.c"));
         assert!(!file_ends_with("/src/dir/myloop.c", "loop.c"));

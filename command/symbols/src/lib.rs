@@ -1,11 +1,11 @@
 //! Names to addresses, addresses to names, bytes to values.
 //!
 //! ```text
-//! "tab[2].next->x:rw" ── spec ──> Spec ── resolve ──> Watched { address, length, kind, type }
-//!                                            │
+//! "tab[2].next->x:rw" ── spec ──> Spec ── resolve ──> Watched { address, length, kind, type }, one for each place
+//!                                            │ containers   what `v[*]` and `*owner` mean: containers.json
 //!                 maps ── Program, Module ───┤ index        variables of the debug information, by name
 //!                        (what is loaded)    ├ dwarf_types  sizes, members, elements
-//!                                            └ object       ELF file: elf_symbols, debug (separate files: source)
+//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split)
 //! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
 //! bytes   ── value ──> "tab[2].x", "41"
@@ -20,6 +20,7 @@
 mod brackets;
 mod closest;
 mod condition;
+mod containers;
 mod debug;
 mod demangle;
 mod dwarf;
@@ -41,16 +42,17 @@ mod problem;
 mod resolve;
 mod source;
 mod spec;
+mod split;
 mod types;
 mod value;
 
 pub use demangle::demangle;
 pub use location::Location;
-pub use maps::{Module, Program};
+pub use maps::{Loaded, Module, Program};
 pub use problem::Problem;
 pub use resolve::{Memory, Watched};
 pub use spec::{Scope, Spec};
-pub use value::Part;
+pub use value::{Part, Value};
 
 #[cfg(test)]
 mod hostile;

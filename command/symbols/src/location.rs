@@ -20,6 +20,17 @@ pub struct Location {
 }
 
 impl Location {
+    /// The function as a whole, at the line that makes the call: `main at loop.c:23`.
+    pub fn as_caller(&self) -> String {
+        let named = self.inlined.as_ref().or(self.function.as_ref());
+        match (named, self.short_file(), self.line) {
+            (Some(function), Some(file), Some(line)) => {
+                format!("{} at {}:{line}", Text(&short(function)), Text(file))
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// The file's name without folders.
     pub fn short_file(&self) -> Option<&str> {
         self.file

@@ -38,6 +38,17 @@ pub struct Module {
 
 type Ranges = Vec<(u64, u64)>;
 
+/// An object file, as it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub path: PathBuf,
+    /// As [`Module::bias`].
+    pub bias: u64,
+    /// As [`Module::code`].
+    pub code: Ranges,
+    pub is_executable: bool,
+}
+
 /// Objects that are looked at; the largest programs have some hundred. A program may map each page of its
 /// memory from another file.
 const MOST_MODULES: usize = 4096;
@@ -76,6 +87,36 @@ impl Program {
         Program {
             modules: vec![Rc::new(module)],
             by: Some(by),
+            ..Program::default()
+        }
+    }
+
+    /// What is loaded, for whoever asks when the program is no more.
+    pub fn loaded(&self) -> Vec<Loaded> {
+        let of = |m: &Rc<Module>| Loaded {
+            path: m.object.path.clone(),
+            bias: m.bias,
+            code: m.code.clone(),
+            is_executable: m.is_executable,
+        };
+        self.modules.iter().map(of).collect()
+    }
+
+    /// A program that has ended, as it was loaded. What cannot be read any more has no names.
+    pub fn of_loaded(loaded: Vec<Loaded>) -> Program {
+        let module = |of: Loaded| {
+            let object = Rc::new(ObjectFile::open(&of.path).ok()?);
+            Some(Rc::new(Module {
+                types: Types::new(object.clone()),
+                object,
+                bias: of.bias,
+                code: of.code,
+                is_executable: of.is_executable,
+            }))
+        };
+        let loaded = loaded.into_iter().take(MOST_MODULES);
+        Program {
+            modules: loaded.filter_map(module).collect(),
             ..Program::default()
         }
     }

@@ -54,6 +54,7 @@ impl Segment {
 /// The PT_TLS entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Tls {
+    vaddr: u64,
     pub mem_len: u64,
     pub align: u64,
 }
@@ -92,6 +93,7 @@ impl ObjectFile {
                 }),
                 PT_TLS => {
                     tls = Some(Tls {
+                        vaddr: header.p_vaddr(endian),
                         mem_len: header.p_memsz(endian),
                         align: header.p_align(endian).max(1),
                     })
@@ -148,8 +150,9 @@ impl ObjectFile {
     pub fn index(&self) -> Option<&Index> {
         let info = self.debug().info.as_ref()?;
         Some(info.index.get_or_init(|| {
-            let work = Work::through(info.size);
-            let index = Index::build(&info.dwarf);
+            // The files of split units are not read yet; none of them is larger than it may be ([`Image`]).
+            let work = Work::through(info.size.saturating_mul(64));
+            let index = Index::build(&info.dwarf, &info.split);
             if work.is_over() {
                 let why = || "its debug information takes too long to read".into();
                 self.elf.data().note(why);
@@ -170,6 +173,10 @@ impl ObjectFile {
     /// psABI, TLS variant II: the executable's block ends at the thread pointer).
     pub fn tls_offset_of_executable(&self, offset: u64) -> Option<i64> {
         let tls = self.tls?;
+        // GCC (12) writes the address of the initial value into .debug_addr (-gsplit-dwarf), where an offset belongs.
+        let from_address = offset.checked_sub(tls.vaddr);
+        let from_address = from_address.filter(|n| offset >= tls.mem_len && *n < tls.mem_len);
+        let offset = from_address.unwrap_or(offset);
         let block = tls.mem_len.checked_next_multiple_of(tls.align)?;
         (offset as i64).checked_sub(block as i64)
     }

@@ -4,6 +4,7 @@ use crate::demangle::demangle;
 use crate::location::Location;
 use crate::maps::{Module, Program};
 use crate::meter::Work;
+use addr2line::{LookupContinuation, LookupResult};
 use std::rc::Rc;
 
 impl Program {
@@ -80,7 +81,19 @@ fn locate_in(module: &Module, pc: u64) -> Location {
         return location;
     };
     let _work = Work::look_up(info.size);
-    let Ok(mut frames) = lines.find_frames(linked).skip_all_loads() else {
+    let mut found = lines.find_frames(linked);
+    let found = loop {
+        found = match found {
+            LookupResult::Output(found) => break found,
+            LookupResult::Load { load, continuation } => {
+                let file = info
+                    .split
+                    .find(&load.parent, load.dwo_id, load.comp_dir, load.path);
+                continuation.resume(file)
+            }
+        };
+    };
+    let Ok(mut frames) = found else {
         return location;
     };
     let (mut innermost, mut outermost) = (None, None);

@@ -14,6 +14,8 @@ pub(super) struct Fixture {
     pub program: Program,
     /// SPEC, address, length.
     pub oracle: Vec<(String, u64, u64)>,
+    /// All that it says.
+    said: Vec<String>,
 }
 
 impl Drop for Fixture {
@@ -90,12 +92,13 @@ impl Fixture {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut oracle = Vec::new();
+        let (mut oracle, mut said) = (Vec::new(), Vec::new());
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
             let Some((rest, len)) = line.rsplit_once(' ') else {
                 break;
             };
+            said.push(line.clone());
             let (spec, addr) = rest.rsplit_once(' ').unwrap();
             let addr = u64::from_str_radix(addr.trim_start_matches("0x"), 16).unwrap();
             oracle.push((spec.to_string(), addr, len.parse().unwrap()));
@@ -105,11 +108,18 @@ impl Fixture {
             child,
             program,
             oracle,
+            said,
         }
     }
 
-    pub fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
+    pub fn places(&self, spec: &str) -> Result<Vec<Watched>, Problem> {
         self.program.resolve(&Spec::parse(spec)?, self)
+    }
+
+    pub fn resolve(&self, spec: &str) -> Result<Watched, Problem> {
+        let mut places = self.places(spec)?;
+        assert_eq!(places.len(), 1, "{spec}");
+        Ok(places.remove(0))
     }
 
     fn agrees(&self) {
@@ -137,6 +147,68 @@ impl Fixture {
     }
 }
 
+/// Where each pointer is, and what is added to it, is what the debug information says; what it points to is the
+/// program's business.
+#[test]
+fn pointers_are_followed() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    let addr = |spec: &str| fixture.resolve(spec).unwrap().addr;
+    let follow = |spec: &str| {
+        let spec = Spec::parse(spec).unwrap();
+        let mut places = fixture.program.resolve_path(&spec, &fixture)?;
+        assert_eq!(places.len(), 1, "{spec}");
+        Ok::<_, Problem>(places.remove(0))
+    };
+    let path = |spec: &str| follow(spec).unwrap().path.map(|path| path.to_string());
+    let from = |name: &str, offsets: &str| Some(format!("{:#x}{offsets}", addr(name)));
+    for plain in ["total", "grid[1][2]", "tab[2].inner[1].x", "*counts"] {
+        assert_eq!(path(plain), None, "{plain}");
+    }
+    assert_eq!(path("*head"), from("head", ">0"));
+    assert_eq!(path("head->next->x"), from("head", ">0>8"));
+    assert_eq!(
+        path("tab[2].inner[1].next->x"),
+        from("tab[2].inner[1].next", ">8")
+    );
+    assert_eq!(path("**indirect"), from("indirect", ">0>0"));
+    assert_eq!(path("numbers[3]"), from("numbers", ">12"));
+    assert_eq!(path("numbers[2..5]"), from("numbers", ">8"));
+    assert_eq!(path("*head:4"), from("head", ">0"));
+    // Where they lead now is where a snapshot stays.
+    let now = follow("head->next->x").unwrap();
+    assert_eq!((now.addr, now.len), (addr("second.x"), 4));
+    assert_eq!(path("head->next->x snapshot"), None);
+    // NULL now, and something later.
+    let nowhere = follow("head->next->next->x").unwrap();
+    assert_eq!((nowhere.addr, nowhere.len), (0, 4));
+    assert_eq!(path("head->next->next->x"), from("head", ">0>0>8"));
+    fixture.refuses("head->next->next->x", "is null now");
+    let long = format!("head{}", "->next".repeat(18));
+    assert!(
+        follow(&long)
+            .unwrap_err()
+            .to_string()
+            .contains("18 pointers are on the way")
+    );
+    assert!(follow("head->next->nosuch").is_err());
+    // Many places stay where the pointers on their way lead now, as does `snapshot`.
+    for many in ["head->*next.x", "tab[..].inner[1].next->x"] {
+        let spec = Spec::parse(many).unwrap();
+        let found = fixture.program.resolve_path(&spec, &fixture);
+        let now = fixture.places(many);
+        match (found, now) {
+            (Ok(found), Ok(now)) => {
+                let at = |all: &[Watched]| all.iter().map(|w| (w.addr, w.len)).collect::<Vec<_>>();
+                assert!(found.len() > 1, "{many}");
+                assert_eq!(at(&found), at(&now), "{many}");
+                assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
+            }
+            (Err(found), Err(now)) => assert_eq!(found.to_string(), now.to_string()),
+            (found, now) => panic!("{many}: {found:?}, but {now:?}"),
+        }
+    }
+}
+
 /// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.
 #[test]
 fn the_table_of_watches() {
@@ -144,7 +216,6 @@ fn the_table_of_watches() {
     struct Case {
         watch: String,
         bytes: Option<Vec<(String, u64, u64)>>,
-        several: Option<serde_json::Value>,
         refused: Option<String>,
     }
     #[derive(serde::Deserialize)]
@@ -154,21 +225,21 @@ fn the_table_of_watches() {
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/watches.json");
     let table: Table = serde_json::from_slice(&std::fs::read(table).unwrap()).unwrap();
     let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
-    assert!(table.cases.len() > 20);
+    assert!(table.cases.len() > 40);
     for case in table.cases {
         let watch = &case.watch;
-        match (case.bytes, case.several, case.refused) {
-            (Some(bytes), None, None) => {
-                let found = fixture.resolve(watch).unwrap_or_else(|p| panic!("{p}"));
-                let [(object, offset, len)] = &bytes[..] else {
-                    panic!("{watch}: a watch of the command is one stretch of memory")
-                };
-                let start = fixture.resolve(object).unwrap().addr;
-                assert_eq!((found.addr, found.len), (start + offset, *len), "{watch}");
+        match (case.bytes, case.refused) {
+            (Some(bytes), None) => {
+                let found = fixture.places(watch).unwrap_or_else(|p| panic!("{p}"));
+                let found: Vec<_> = found.iter().map(|w| (w.addr, w.len)).collect();
+                let wanted = bytes.iter().map(|(object, offset, len)| {
+                    let start = fixture.resolve(object).unwrap().addr;
+                    (start + offset, *len)
+                });
+                assert_eq!(found, wanted.collect::<Vec<_>>(), "{watch}");
             }
-            (None, Some(_), None) => fixture.refuses(watch, "not one stretch of memory"),
-            (None, None, Some(why)) => fixture.refuses(watch, &why),
-            _ => panic!("{watch}: bytes, several or refused"),
+            (None, Some(why)) => fixture.refuses(watch, &why),
+            _ => panic!("{watch}: bytes or refused"),
         }
     }
 }
@@ -205,6 +276,59 @@ fn c_with_debug_information_in_a_separate_file() {
 }
 
 #[test]
+fn c_with_split_debug_information() {
+    let split = [
+        "gcc -g -gdwarf-5 -gsplit-dwarf $SRC -o $OUT",
+        "gcc -g -gdwarf-4 -gsplit-dwarf $SRC -o $OUT",
+        "gcc -g -gsplit-dwarf -fdebug-types-section -gz $SRC -o $OUT",
+        "gcc -g -O2 -gsplit-dwarf -no-pie $SRC -o $OUT",
+        "clang -g -gdwarf-5 -gsplit-dwarf $SRC -o $OUT",
+    ];
+    for compile in split {
+        if compile.starts_with("clang") && !has("clang") {
+            continue;
+        }
+        // The compiler writes the .dwo file where it works.
+        let compile = format!("cd $(dirname $OUT); {compile}");
+        let fixture = Fixture::build("shapes.c", &compile, "");
+        assert!(
+            std::fs::read_dir(folder())
+                .unwrap()
+                .flatten()
+                .any(|f| { f.path().extension().is_some_and(|e| e == "dwo") })
+        );
+        fixture.agrees();
+        assert_eq!(fixture.value("colour"), "colour=GREEN", "{compile}");
+        assert_eq!(fixture.resolve("flags.b").unwrap().len, 2);
+    }
+}
+
+#[test]
+fn a_package_of_split_debug_information() {
+    // (binutils' own knows no DWARF 5.)
+    for (tool, version) in [("dwp", 4), ("llvm-dwp", 4), ("llvm-dwp", 5)] {
+        if has(tool) {
+            let gone = format!("cd $(dirname $OUT); {tool} -e shapes -o shapes.dwp; rm *.dwo");
+            let compile =
+                format!("cd $(dirname $OUT); gcc -g -gdwarf-{version} -gsplit-dwarf $SRC -o $OUT");
+            Fixture::build("shapes.c", &compile, &gone).agrees();
+        }
+    }
+}
+
+#[test]
+fn split_debug_information_that_is_gone_or_of_another_build() {
+    let compile = "cd $(dirname $OUT); gcc -g -gsplit-dwarf $SRC -o $OUT";
+    let gone = Fixture::build("shapes.c", compile, "rm $(dirname $OUT)/*.dwo");
+    gone.refuses(
+        "shapes::total",
+        "1 of its units keep their variables in .dwo files that were not found: there is no",
+    );
+    let other = "cd $(dirname $OUT); dwo=$(ls *.dwo); mv $dwo x; gcc -g -gsplit-dwarf -DOTHER=1 -O1 $SRC -o other; mv *.dwo $dwo";
+    Fixture::build("shapes.c", compile, other).refuses("shapes::total", "is of another build");
+}
+
+#[test]
 fn c_without_debug_information() {
     let fixture = Fixture::build("shapes.c", "gcc $SRC -o $OUT", "");
     for (spec, addr, len) in &fixture.oracle {
@@ -238,7 +362,7 @@ fn cpp() {
             assert_eq!(fixture.value("flag"), "flag=true");
             assert_eq!(fixture.resolve("object").unwrap().part(8, 4).0, "object.id");
             fixture.refuses("var", "names 2 variables");
-            fixture.refuses("numbers[2]", "no array");
+            assert_eq!(fixture.resolve("numbers[2]").unwrap().len, 4);
         }
     }
     if has("clang++") {
@@ -254,6 +378,95 @@ fn cpp_names_without_debug_information() {
         let (_, addr, len) = fixture.oracle.iter().find(|(s, ..)| s == spec).unwrap();
         let found = fixture.resolve(spec).unwrap_or_else(|p| panic!("{p}"));
         assert_eq!((found.addr, found.len), (*addr, *len), "{spec}");
+    }
+}
+
+/// What a program of containers says of its elements: a watch, and its places.
+fn elements(fixture: &Fixture) {
+    assert!(fixture.said.len() > 15);
+    for line in &fixture.said {
+        let mut words = line.split(' ');
+        let spec = words.next().unwrap();
+        let numbers: Vec<u64> = words
+            .map(|w| match w.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+                None => w.parse().unwrap(),
+            })
+            .collect();
+        let wanted: Vec<_> = numbers.chunks(2).map(|two| (two[0], two[1])).collect();
+        let found = fixture.places(spec).unwrap_or_else(|p| panic!("{p}"));
+        let found: Vec<_> = found.iter().map(|w| (w.addr, w.len)).collect();
+        assert_eq!(found, wanted, "{spec}");
+    }
+}
+
+#[test]
+fn cpp_containers() {
+    for compile in [
+        "g++ -std=c++17 -g $SRC -o $OUT",
+        "g++ -std=c++20 -g -O1 -gdwarf-4 $SRC -o $OUT",
+        "clang++ -std=c++17 -fstandalone-debug -g $SRC -o $OUT",
+        "clang++ -std=c++17 -fstandalone-debug -g -stdlib=libc++ $SRC -o $OUT",
+    ] {
+        if compile.starts_with("g++") || has("clang++") {
+            let fixture = Fixture::build("containers.cc", compile, "");
+            elements(&fixture);
+            let names = |spec: &str| -> Vec<String> {
+                let places = fixture.places(spec).unwrap_or_else(|p| panic!("{p}"));
+                places.into_iter().map(|w| w.name).collect()
+            };
+            let keyed = ["named[\"a\"].second", "named[\"b\"].second"];
+            assert_eq!(names("named[*].second"), keyed);
+            assert_eq!(names("numbers[*].second")[1], "numbers[2].second");
+            assert_eq!(names("items[1..3].x"), ["items[1].x", "items[2].x"]);
+            assert_eq!(names("rows[*][*]"), ["rows[0]", "rows[1]"]);
+            assert_eq!(fixture.resolve("v[*]").unwrap().part(4, 4).0, "v[1]");
+            fixture.refuses("empty[*]", "no elements now");
+            fixture.refuses("*never", "holds nothing now");
+            fixture.refuses("v[1..9]", "3 elements now, 8 is none of them");
+            fixture.refuses("named[0..1]", "has keys");
+            fixture.refuses("chain[3]", "3 elements now");
+        }
+    }
+}
+
+#[test]
+fn rust_containers() {
+    for compile in [
+        "rustc --edition 2024 -g $SRC -o $OUT",
+        "rustc --edition 2024 -g -C split-debuginfo=packed $SRC -o $OUT",
+    ] {
+        let fixture = Fixture::build("containers.rs", compile, "");
+        elements(&fixture);
+        fixture.refuses("V[3]", "3 elements now");
+    }
+}
+
+#[test]
+fn fortran() {
+    if has("gfortran") {
+        let compile = "gfortran -g -J $(dirname $OUT) $SRC -o $OUT";
+        let fixture = Fixture::build("shapes.f90", compile, "");
+        fixture.agrees();
+        fixture.refuses("table(11)", "use 1 to 10");
+        fixture.refuses("odd(3)", "use -1 to 2");
+        let name = |spec: &str, offset, len| fixture.resolve(spec).unwrap().part(offset, len).0;
+        assert_eq!(name("table", 8, 4), "table(3)");
+        assert_eq!(name("grid", 40, 8), "grid(2,3)");
+        assert_eq!(name("items", 24, 4), "items(2).v(1)");
+        let places = fixture.places("items[1..3].x").unwrap();
+        assert_eq!(places[1].name, "items(2).x");
+    }
+}
+
+/// What two programs have in common is moved to a third file.
+#[test]
+fn c_with_a_supplementary_file() {
+    if has("dwz") {
+        let dwz = "cd $(dirname $OUT); cp $OUT other; dwz -m common.debug -r $OUT other";
+        let fixture = Fixture::build("shapes.c", "gcc -g -gdwarf-4 $SRC -o $OUT", dwz);
+        assert!(folder().join("common.debug").exists());
+        fixture.agrees();
     }
 }
 
@@ -394,7 +607,7 @@ fn debugless_library_by_its_symbol_table() {
     }
     let found = program.resolve(&Spec::parse("libsqlite3`sqlite3_version").unwrap(), &None_);
     // In read-only data on Debian 12: found, with the size that the symbol table gives.
-    let found = found.unwrap();
+    let found = &found.unwrap()[0];
     assert_eq!(found.len, 7);
     assert!(found.addr > bias);
     let step = program.function("sqlite3_step").unwrap();
@@ -513,7 +726,7 @@ fn broken_files_are_no_reason_to_panic() {
             object.take().ok_or(String::new())
         });
         for spec in &specs {
-            if let Ok(watched) = program.resolve(spec, &Zeros) {
+            for watched in program.resolve(spec, &Zeros).unwrap_or_default() {
                 let len = watched.len.min(32);
                 let (_, part) = watched.part(watched.len - len, len);
                 part.render(&vec![0xff; len as usize], len, &mut String::new());

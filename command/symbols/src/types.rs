@@ -34,16 +34,36 @@ pub enum Shape {
     Array {
         element: Rc<Type>,
         count: Option<u64>,
+        bounds: Bounds,
     },
     /// Structures, unions, classes; Rust's tuples and enums.
     Struct {
         members: Rc<[Member]>,
+        class: Class,
     },
     Function,
     /// Declared, never defined in what was read.
     Incomplete,
     /// Shown as bytes.
     Opaque,
+}
+
+/// How the elements of an array are numbered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first index: 1 in Fortran, unless the program says another.
+    pub first: i64,
+    /// Indices are written as in Fortran: `grid(i,j)`, the innermost first.
+    pub columns: bool,
+}
+
+/// What a structure is, whatever typedefs call it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Class {
+    /// Its own name, with arguments: `vector<int, std::allocator<int> >`; empty: it has none.
+    pub name: &'static str,
+    /// Types that it is a template of.
+    pub arguments: Rc<[Die]>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +90,19 @@ impl Bits {
     }
 }
 
+impl Bounds {
+    /// The element of an array of that name: `a[3]`, `a(3)`, and of that `a(3)(2)`: `a(2,3)`.
+    pub fn indexed(&self, array: &str, index: i64) -> String {
+        match (self.columns, array.rsplit_once('(')) {
+            (false, _) => format!("{array}[{index}]"),
+            (true, Some((name, outer))) if outer.ends_with(')') => {
+                format!("{name}({index},{outer}")
+            }
+            (true, _) => format!("{array}({index})"),
+        }
+    }
+}
+
 impl Type {
     pub fn opaque(size: u64) -> Rc<Type> {
         Rc::new(Type {
@@ -79,12 +112,42 @@ impl Type {
         })
     }
 
+    /// The member that fills the whole (newtypes, Cell, Atomic, std::atomic), which is shown in its place.
+    pub fn only_member(&self) -> Option<Rc<Type>> {
+        let Shape::Struct { members, .. } = &self.shape else {
+            return None;
+        };
+        let fills = |m: &&Member| m.offset == 0 && m.ty.size == self.size && m.bits.is_none();
+        let only = members.iter().find(fills)?;
+        let sized = members.iter().filter(|m| m.ty.size > 0).count();
+        (sized == 1).then(|| only.ty.clone())
+    }
+
     /// Finds a member by name, also inside anonymous members and base classes. The offset returned
     /// is from the start of this type.
     pub fn member(&self, name: &str) -> Option<Member> {
         let mut found = None;
         self.each_member(&mut |member, offset| {
             if member.name == Some(name) {
+                let offset = member.offset.wrapping_add(offset);
+                found = Some(Member {
+                    offset,
+                    ..member.clone()
+                });
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    /// As [`Type::member`]; `name*` is the first one whose name begins so.
+    pub fn matching(&self, name: &str) -> Option<Member> {
+        let Some(beginning) = name.strip_suffix('*') else {
+            return self.member(name);
+        };
+        let mut found = None;
+        self.each_member(&mut |member, offset| {
+            if member.name.is_some_and(|name| name.starts_with(beginning)) {
                 let offset = member.offset.wrapping_add(offset);
                 found = Some(Member {
                     offset,
@@ -147,9 +210,21 @@ impl Type {
         }
     }
 
+    /// How its objects are aligned (x86-64 psABI: as the largest scalar in them).
+    pub fn align(&self) -> u64 {
+        match &self.shape {
+            Shape::Struct { members, .. } => {
+                let each = members.iter().map(|member| member.ty.align());
+                each.max().unwrap_or(1)
+            }
+            Shape::Array { element, .. } => element.align(),
+            _ => self.size.clamp(1, 16).next_power_of_two(),
+        }
+    }
+
     fn members(&self) -> Option<Rc<[Member]>> {
         match &self.shape {
-            Shape::Struct { members } => Some(members.clone()),
+            Shape::Struct { members, .. } => Some(members.clone()),
             _ => None,
         }
     }

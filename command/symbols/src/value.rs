@@ -22,10 +22,13 @@ pub fn describe(
         if offset == 0 && len == ty.size && slice.is_none() && named {
             break;
         }
-        let first_index = slice.take().unwrap_or(0);
+        let first_index = slice.take();
         named = true;
         let inner = match &ty.shape {
-            Shape::Array { element, .. } if element.size > 0 => {
+            Shape::Array {
+                element, bounds, ..
+            } if element.size > 0 => {
+                let first_index = first_index.unwrap_or(bounds.first);
                 let size = element.size;
                 let last = offset.saturating_add(len.max(1) - 1);
                 let (from, to) = (offset / size, last / size);
@@ -41,11 +44,11 @@ pub fn describe(
                         bits: None,
                     };
                 }
-                let _ = write!(out, "[{}]", from as i64 + first_index);
+                *out = bounds.indexed(out, from as i64 + first_index);
                 offset %= size;
                 element.clone()
             }
-            Shape::Struct { members } => {
+            Shape::Struct { members, .. } => {
                 let fits = |m: &&crate::types::Member| {
                     let bytes = m.bits.map_or(m.ty.size, |b| b.bytes());
                     let end = m.offset.saturating_add(bytes);
@@ -126,21 +129,174 @@ impl Part {
             return out.push('}');
         }
         if let (Some(bits), 1..=8) = (self.bits, bytes.len()) {
-            let value = unsigned(bytes) as u64 >> bits.first & mask(bits.len);
-            let signed = matches!(self.ty.shape, Shape::Int { signed: true });
-            let shift = 64 - bits.len.clamp(1, 64);
-            let _ = if signed {
-                write!(out, "{}", (value << shift) as i64 >> shift)
-            } else {
-                write!(out, "{value}")
+            let _ = match self.bit_field(bits, bytes) {
+                Bitten::Signed(n) => write!(out, "{n}"),
+                Bitten::Unsigned(n) => write!(out, "{n}"),
             };
             return;
         }
-        if self.inside == 0 && bytes.len() as u64 == self.ty.size && !truncated {
+        if self.is_whole(bytes, truncated) {
             return render_scalar(&self.ty, bytes, out);
         }
         render_raw(bytes, truncated, out);
     }
+}
+
+/// A value as programs take it: of the variable's own type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Bool(bool),
+    Signed(i128),
+    Unsigned(u128),
+    Single(f32),
+    Double(f64),
+    /// Of characters, the name of an enumerator, a pointer (`0x…`); and, as [`Part::render`] shows them, bytes
+    /// that have no type.
+    Text(String),
+    List(Vec<Value>),
+}
+
+impl Part {
+    /// Bytes of which nothing is known, `inside` of a watch.
+    pub fn untyped(inside: u64) -> Part {
+        Part {
+            ty: Type::opaque(0),
+            repeat: None,
+            inside,
+            bits: None,
+        }
+    }
+
+    /// The accessed bytes as a value; the arguments are those of [`Part::render`].
+    pub fn value(&self, bytes: &[u8], whole_len: u64) -> Value {
+        let truncated = (bytes.len() as u64) < whole_len;
+        if self.repeat.is_some() && self.ty.size > 0 {
+            if matches!(self.ty.shape, Shape::Char { .. }) && self.ty.size == 1 {
+                return Value::Text(characters(bytes));
+            }
+            let items = bytes.chunks_exact(self.ty.size as usize);
+            return Value::List(items.map(|item| scalar(&self.ty, item)).collect());
+        }
+        if let (Some(bits), 1..=8) = (self.bits, bytes.len()) {
+            return match self.bit_field(bits, bytes) {
+                Bitten::Signed(n) => Value::Signed(n.into()),
+                Bitten::Unsigned(n) => Value::Unsigned(n.into()),
+            };
+        }
+        if self.is_whole(bytes, truncated) {
+            return scalar(&self.ty, bytes);
+        }
+        raw(bytes, truncated)
+    }
+
+    /// Is it a pointer? `None`: its type is not known.
+    pub fn is_pointer(&self) -> Option<bool> {
+        let whole = self.inside == 0 && self.repeat.is_none_or(|n| n == 1);
+        match self.ty.shape {
+            Shape::Opaque => None,
+            Shape::Pointer { .. } => Some(whole),
+            _ => Some(false),
+        }
+    }
+
+    /// The name of the value's type; `None`: the bytes have none.
+    pub fn type_name(&self, len: u64) -> Option<String> {
+        match self.repeat {
+            _ if matches!(self.ty.shape, Shape::Opaque) => None,
+            Some(count) => Some(format!("{} [{count}]", written(&self.ty.name))),
+            None if self.bits.is_some() || self.inside == 0 && self.ty.size == len => {
+                Some(written(&self.ty.name))
+            }
+            None => None,
+        }
+    }
+
+    fn is_whole(&self, bytes: &[u8], truncated: bool) -> bool {
+        self.inside == 0 && bytes.len() as u64 == self.ty.size && !truncated
+    }
+
+    fn bit_field(&self, bits: Bits, bytes: &[u8]) -> Bitten {
+        let value = unsigned(bytes) as u64 >> bits.first & mask(bits.len);
+        let shift = 64 - bits.len.clamp(1, 64);
+        match self.ty.shape {
+            Shape::Int { signed: true } => Bitten::Signed((value << shift) as i64 >> shift),
+            _ => Bitten::Unsigned(value),
+        }
+    }
+}
+
+/// C's types as programmers (and gdb) write them; GCC has `long unsigned int` in its debug information.
+fn written(name: &str) -> String {
+    const NAMES: [(&str, &str); 6] = [
+        ("long long unsigned int", "unsigned long long"),
+        ("long long int", "long long"),
+        ("long unsigned int", "unsigned long"),
+        ("short unsigned int", "unsigned short"),
+        ("long int", "long"),
+        ("short int", "short"),
+    ];
+    let known = NAMES.iter().find_map(|(from, to)| {
+        let rest = name.strip_prefix(from)?;
+        let whole = rest.is_empty() || rest.starts_with(' ');
+        whole.then(|| format!("{to}{rest}"))
+    });
+    known.unwrap_or_else(|| name.to_string())
+}
+
+/// The value of a bit-field.
+enum Bitten {
+    Signed(i64),
+    Unsigned(u64),
+}
+
+/// One object of type `ty`, whose bytes are all there.
+fn scalar(ty: &Type, bytes: &[u8]) -> Value {
+    match (&ty.shape, bytes.len()) {
+        (Shape::Bool, 1) if bytes[0] < 2 => Value::Bool(bytes[0] == 1),
+        (Shape::Int { signed: true } | Shape::Char { signed: true }, 1..=16) => {
+            Value::Signed(signed(bytes))
+        }
+        (Shape::Int { .. } | Shape::Char { .. } | Shape::Bool, 1..=16) => {
+            Value::Unsigned(unsigned(bytes))
+        }
+        (Shape::Float, 4) => Value::Single(f32::from_bits(unsigned(bytes) as u32)),
+        (Shape::Float, 8) => Value::Double(f64::from_bits(unsigned(bytes) as u64)),
+        (Shape::Float, 16) => Value::Double(x87(bytes)),
+        (Shape::Array { element, .. }, _)
+            if matches!(element.shape, Shape::Char { .. }) && element.size == 1 =>
+        {
+            Value::Text(characters(bytes))
+        }
+        (Shape::Array { element, .. }, _) if element.size > 0 => {
+            let items = bytes.chunks_exact(element.size as usize);
+            Value::List(items.map(|item| scalar(element, item)).collect())
+        }
+        (Shape::Struct { .. }, _) => match ty.only_member() {
+            Some(only) => scalar(&only, bytes),
+            None => raw(bytes, false),
+        },
+        _ => {
+            let mut text = String::new();
+            render_scalar(ty, bytes, &mut text);
+            // (An enumerator without a name is a number.)
+            match text.parse() {
+                Ok(n) if matches!(ty.shape, Shape::Enum { .. }) => Value::Signed(n),
+                _ => Value::Text(text),
+            }
+        }
+    }
+}
+
+fn raw(bytes: &[u8], truncated: bool) -> Value {
+    let mut text = String::new();
+    render_raw(bytes, truncated, &mut text);
+    Value::Text(text)
+}
+
+/// Up to the first NUL.
+fn characters(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
 }
 
 fn mask(bits: u64) -> u64 {
@@ -207,16 +363,10 @@ pub fn render_scalar(ty: &Type, bytes: &[u8], out: &mut String) {
             all.render(bytes, bytes.len() as u64, out);
             Ok(())
         }
-        (Shape::Struct { members }, _) => {
-            // One member that fills the whole (newtypes, Cell, Atomic, std::atomic) is shown as such.
-            match members
-                .iter()
-                .find(|m| m.offset == 0 && m.ty.size == ty.size && m.bits.is_none())
-            {
-                Some(member) if members.iter().filter(|m| m.ty.size > 0).count() == 1 => {
-                    render_scalar(&member.ty, bytes, out)
-                }
-                _ => render_raw(bytes, false, out),
+        (Shape::Struct { .. }, _) => {
+            match ty.only_member() {
+                Some(only) => render_scalar(&only, bytes, out),
+                None => render_raw(bytes, false, out),
             }
             Ok(())
         }
@@ -294,6 +444,7 @@ mod tests {
             shape: Shape::Array {
                 element,
                 count: Some(count),
+                bounds: Default::default(),
             },
         })
     }
@@ -321,6 +472,46 @@ mod tests {
     }
 
     #[test]
+    fn values_have_the_type_of_their_variable() {
+        let of = |ty: &Rc<Type>, bytes: &[u8]| {
+            let len = bytes.len() as u64;
+            let part = describe(ty, 0, len, None, &mut String::new());
+            (part.value(bytes, len), part.type_name(len))
+        };
+        let int = int(4, true);
+        let named = |name: &str| Some(name.to_string());
+        assert_eq!(
+            of(&int, &(-7i32).to_le_bytes()),
+            (Value::Signed(-7), named("int"))
+        );
+        assert_eq!(of(&int, &[0x12]), (Value::Text("0x12".into()), None));
+        let two = Value::List(vec![Value::Signed(1), Value::Signed(2)]);
+        let a = array(int, 8);
+        assert_eq!(of(&a, &[1, 0, 0, 0, 2, 0, 0, 0]), (two, named("int [2]")));
+        let char = Rc::new(Type {
+            name: "char".into(),
+            size: 1,
+            shape: Shape::Char { signed: true },
+        });
+        assert_eq!(
+            of(&array(char.clone(), 8), b"hi\n\"\0zz."),
+            (Value::Text("hi\n\"".into()), named("a"))
+        );
+        assert_eq!(of(&char, b"A"), (Value::Signed(65), named("char")));
+        assert_eq!(
+            of(&Type::opaque(3), &[1, 2, 255]),
+            (Value::Text("01 02 ff".into()), None)
+        );
+        let bool = Rc::new(Type {
+            name: "bool".into(),
+            size: 1,
+            shape: Shape::Bool,
+        });
+        assert_eq!(of(&bool, &[1]).0, Value::Bool(true));
+        assert_eq!(of(&bool, &[7]).0, Value::Unsigned(7));
+    }
+
+    #[test]
     fn structures_bit_fields_and_newtypes() {
         let member = |name, offset, ty: &Rc<Type>, bits| Member {
             name: Some(name),
@@ -341,6 +532,7 @@ mod tests {
             size: 12,
             shape: Shape::Struct {
                 members: members.into(),
+                class: Default::default(),
             },
         });
         assert_eq!(show(&s, 0, &1i32.to_le_bytes()), "v.x=1");
@@ -353,6 +545,7 @@ mod tests {
             size: 4,
             shape: Shape::Struct {
                 members: [member("v", 0, &i, None)].into(),
+                class: Default::default(),
             },
         });
         assert_eq!(show(&newtype, 0, &4i32.to_le_bytes()), "v=4");

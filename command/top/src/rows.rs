@@ -50,6 +50,7 @@ pub fn columns(view: View) -> &'static [Column] {
         right("filtered", 9, 4),
         left("address", 14, 4),
         right("length", 8, 4),
+        right("moved", 7, 4),
     ];
     const SITES: &[Column] = &[
         left("function", 0, 0),
@@ -164,7 +165,9 @@ fn watches(session: &Snapshot) -> Vec<Row> {
                 value,
                 state.to_string(),
                 figure(w.filtered),
-                if w.addr == 0 {
+                if w.addr == 0 && w.moved.is_some() {
+                    "nowhere".into()
+                } else if w.addr == 0 {
                     "-".into()
                 } else {
                     format!("{:#x}", w.addr)
@@ -174,6 +177,7 @@ fn watches(session: &Snapshot) -> Vec<Row> {
                 } else {
                     figure(w.len)
                 },
+                w.moved.map_or("-".into(), figure),
             ],
             order: vec![
                 number as f64,
@@ -188,6 +192,7 @@ fn watches(session: &Snapshot) -> Vec<Row> {
                 -(w.filtered as f64),
                 w.addr as f64,
                 w.len as f64,
+                -(w.moved.unwrap_or(0) as f64),
             ],
             tone: match w.state {
                 State::Off | State::Waiting => Tone::Dim,

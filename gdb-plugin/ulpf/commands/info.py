@@ -15,6 +15,7 @@ Hits      accesses to the watched bytes, with those that changed nothing (Silent
           filter has rejected (Filtered)
 False     accesses beside them on the same guarded page, as far as they cost a fault
 ?         it went with the connection, which `target remote` ends with the program (extended-remote keeps it)
+What      as it was typed; one that follows pointers also says where they lead now, and how often it has moved
 Lives on  page (guarded; hot instructions are patched) or register (a debug register); off, taken: switched
           off or taken away from outside (`ulpf top`)
 Cost      what that took at most, in milliseconds; hits of patched instructions cost next to nothing"""
@@ -68,7 +69,15 @@ def _row(watch, n):
         figures, cost = ["?"] * len(figures), "?"
     else:
         cost = _cost(n)
-    return [str(watch.number), kind, *figures, lives, cost, what(watch)]
+    return [str(watch.number), kind, *figures, lives, cost, what(watch) + _way(watch, n["moved"])]
+
+
+def _way(watch, moved):
+    """Where a watch that follows pointers is."""
+    if moved is None:
+        return ""
+    at = watch.places[0].address
+    return f" ({f'at {at:#x}' if at else 'nowhere'} now, moved {moved} {'time' if moved == 1 else 'times'})"
 
 
 def _cost(n):

@@ -34,7 +34,8 @@ All watches' hits that logged or stopped, GDB's own among them; 20 unless COUNT 
 class LogSave(UlpfCommand):
     """Save the last hits to a file: ulpf log save FILE [COUNT] [of NUM...]
 
-FILE.jsonl gets a JSON object on each line, FILE.csv a table, any other the lines of `ulpf log show`.
+FILE.jsonl gets a JSON object on each line (docs/json.md), FILE.csv a table of the same, FILE.txt and FILE.log the lines of
+`ulpf log show`.
 At most 20,000 hits."""
 
     name, completes = "log save", "COMPLETE_FILENAME"
@@ -46,6 +47,7 @@ At most 20,000 hits."""
             raise UlpfError("ulpf log save", "no file is named", "say: ulpf log save hits.csv")
         file = os.path.expanduser(words[0])
         most, chosen = _asked(" ".join(words[1:]), "log save", history.MOST)
+        history.form(file)
         found, _ = history.hits(most, chosen)
         try:
             history.save(found, file)

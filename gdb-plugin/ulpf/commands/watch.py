@@ -4,7 +4,7 @@ from ..spec import USAGE, parse
 from ..registry import watches
 from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
 
-_CLAUSES = "if thread from outside called changed skip count log bt follow auto guard debug-register :r :w :rw".split()
+_CLAUSES = "if thread from outside called changed skip count log bt follow snapshot auto guard debug-register :r :w :rw".split()
 
 
 @plain_class
@@ -22,7 +22,7 @@ EXPR is an expression of the program's language, or one of these:
 
 Kind: w (writes, the default), r (reads), rw (both).
 COND is evaluated by the program's own threads, without a stop. It may name globals, members, registers and
-$old $new (values) $addr $len $tid $kind $hits of the hit. A local in it means the one of this frame.
+$old $new (values) $addr $len $tid $pid $kind $reads $writes $hits $pc of the hit. A local in it means the one of this frame.
 Clauses:
   thread N              only hits of this thread (GDB's number)
   from F, outside F     only from code of a function or library, or only from elsewhere
@@ -32,6 +32,7 @@ Clauses:
   log                   record hits and do not stop (ulpf log show)
   bt N                  with the return addresses of N callers
   follow                end with the heap object at free, move with it at realloc
+  snapshot              stay where the pointers in EXPR lead now (else p->x goes where p points)
   guard, debug-register where it lives
 
 These watches cost GDB nothing at a stop, however many there are."""
@@ -145,7 +146,8 @@ The clauses are those of `ulpf watch`; the watch keeps what it watches, and whet
         if new.expression != watch.name:
             raise UlpfError(f"ulpf filter {number}", f"{new.expression[len(watch.name):].strip()} says nothing about hits", USAGE)
         old = watch.spec
-        new.kind, new.log, new.bt, new.follow, new.placement = old.kind, old.log, old.bt, old.follow, old.placement
+        new.kind, new.log, new.bt, new.placement = old.kind, old.log, old.bt, old.placement
+        new.follow, new.snapshot = old.follow, old.snapshot
         watches.refilter(watch, new)
 
 

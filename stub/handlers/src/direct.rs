@@ -26,6 +26,7 @@ use crate::global::g;
 use crate::hits;
 use crate::locks::{self, Held};
 use crate::patches::{self, Idle};
+use crate::paths;
 use crate::runs;
 use crate::runtime::areas::area;
 use crate::runtime::events::{Events, Request};
@@ -91,7 +92,8 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         false => locks::keep(t, held),
     }
     let i = t.own();
-    if !events.is_empty() || i.reconsider.get() != 0 || i.new_code.get() != 0 {
+    let due = i.reconsider.get() != 0 || i.new_code.get() != 0 || paths::has_changed();
+    if !events.is_empty() || due {
         i.pending.set(events);
         t.attention.store(1, SeqCst);
     }
@@ -173,6 +175,7 @@ pub fn finish(t: Current, uc: &mut UContext) -> bool {
     if let Some(mask) = i.direct_mask.take() {
         uc.sigmask = mask;
     }
+    paths::settle(t, uc);
     let cool = i.cool.take();
     if cool != 0 && i.own_step.get().is_none() && !t.stepping.load(Relaxed) {
         park::request(t, uc, Request::Cool { start: cool });

@@ -23,6 +23,7 @@ use crate::global::g;
 use crate::hits::{count_false_positive, hits};
 use crate::locks::{self, Held};
 use crate::patches;
+use crate::paths;
 use crate::runs;
 use crate::runtime::debug_traps;
 use crate::runtime::events::{Event, Events, Request};
@@ -70,7 +71,7 @@ pub fn handle(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     }
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match repeat(t, uc, TargetAddr(info.addr()), own, true) {
-        Step::Done | Step::Again => {}
+        Step::Done | Step::Again | Step::Alone => {}
         Step::NotYet => return true,
         Step::Stopped => {
             own_step_is_over(t, uc, pc, own);
@@ -101,7 +102,7 @@ fn own_step_is_over(t: Current, uc: &mut UContext, pc: u64, own: bool) {
 pub fn again(t: Current, uc: &mut UContext) {
     let (pc, own) = (uc.gprs.rip, park::steps_itself(t, uc));
     match repeat(t, uc, TargetAddr(0), own, false) {
-        Step::Done | Step::Again => {}
+        Step::Done | Step::Again | Step::Alone => {}
         Step::NotYet => return,
         Step::Stopped => return own_step_is_over(t, uc, pc, own),
         Step::Fault(what) => return raise_fault(t, uc, what),
@@ -122,6 +123,7 @@ fn repeat(t: Current, uc: &mut UContext, fault_at: TargetAddr, own: bool, faulte
         let first = repeats == 0;
         let at = if first { fault_at } else { TargetAddr(0) };
         match perform(t, uc, at, faulted && first) {
+            Step::Alone => {}
             Step::Again if repeats < MAX_REPEATS && !own && !t.stepping.load(Relaxed) => {
                 repeats += 1
             }
@@ -176,6 +178,8 @@ fn count_fault(why: Unpatched) {
 }
 
 enum Step {
+    /// The others rest now: the instruction is to be begun anew.
+    Alone,
     Done,
     /// One iteration of a string instruction; more follow.
     Again,
@@ -197,14 +201,19 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
         return without_site(t, uc, code, fault_at);
     };
+    let mut cpu = cpu(t, uc);
+    let mut list = AccessList::new();
+    site.insn.accesses(&cpu, &mut list);
+    let known = !list.overflowed() && site.insn.accesses_known();
+    if known && paths::asks_for_rest(t, &list) {
+        paths::begin(t, uc);
+        return Step::Alone;
+    }
     if faulted {
         site.faults.fetch_add(1, Relaxed);
         count_fault(patches::why_not(pc));
     }
-    let mut cpu = cpu(t, uc);
-    let mut list = AccessList::new();
-    site.insn.accesses(&cpu, &mut list);
-    if list.overflowed() || !site.insn.accesses_known() {
+    if !known {
         return slow(t, uc, None, fault_at, None);
     }
     // SAFETY: nothing is kept there before `save_old`.
@@ -216,6 +225,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         if faulted {
             warm(t, site, fault_at);
         }
+        paths::settle(t, uc);
         return if run.more { Step::Again } else { Step::Done };
     }
     // An empty list is right, too: `clflush` faults as a load does and touches nothing.
@@ -226,7 +236,10 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
     if watched {
         held = match locks::take(t, &list) {
             Some(held) => held,
-            None => return Step::NotYet,
+            None => {
+                paths::settle(t, uc);
+                return Step::NotYet;
+            }
         };
         saved = save_old(t, &list);
     }
@@ -243,6 +256,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
         }
         Outcome::Fault(what) => {
             held.give_back();
+            paths::settle(t, uc);
             Step::Fault(what)
         }
         done => {
@@ -272,6 +286,7 @@ fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -
                 // A step over a breakpoint on this very instruction has been made with it.
                 cancel_own_step(t, uc);
             }
+            paths::settle(t, uc);
             if !events.is_empty() {
                 stop_for(t, uc, &events);
                 return Step::Stopped;
@@ -469,6 +484,7 @@ fn slow(
     fault_at: TargetAddr,
     probe: Option<u64>,
 ) -> Step {
+    paths::settle(t, uc);
     if let Some(h) = g().header() {
         h.slow.fetch_add(1, Relaxed);
     }
@@ -565,6 +581,7 @@ pub fn end_own_step(t: Current, uc: &mut UContext) {
         }
     }
     request(t, uc, Request::End);
+    paths::settle(t, uc);
     if !events.is_empty() {
         stop_for(t, uc, &events);
     } else if t.stepping.load(Relaxed) && uc.gprs.rip != step.pc {

@@ -20,11 +20,13 @@ use crate::cause::Cause;
 use crate::filter;
 use crate::global::g;
 use crate::log;
+use crate::paths;
 use crate::runtime::debug_registers;
 use crate::runtime::events::{Event, Events};
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Current};
 use crate::syscalls::scratch::Kept;
+use ulpf_stub_tables::attributes::Part;
 
 /// False positives of a page before its watches are considered for another place. What follows is up
 /// to the stub's task (`Counters::look_at`).
@@ -94,6 +96,12 @@ fn hit(
     let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
     let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
+    if attributes.part == Part::Pointer {
+        if !silent {
+            paths::changed();
+        }
+        return None;
+    }
     let id = attributes.group.unwrap_or(id);
     let mut number = 1;
     if let Some(n) = g().counters(id) {
@@ -128,7 +136,12 @@ fn hit(
         }
     }
     if attributes.log {
-        log::hit(t, gprs, c, (id, start, len), old, silent, attributes);
+        let inside = match attributes.part {
+            Part::End => start - range.start.0,
+            Part::Whole | Part::Pointer => 0,
+        };
+        let bytes = (id, start, len, inside);
+        log::hit(t, gprs, c, bytes, old, silent, attributes);
     }
     // GDB resumes by itself when a written value has not changed; that stop is spared.
     let wanted = attributes.stop

@@ -1,6 +1,7 @@
 //! What of the stub runs on the program's own threads, inside signal handlers.
 //!
-//! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park` and `request`,
+//! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park` and `request`
+//! (and, where no record may be lost, for room in its own ring: [`log`]),
 //! takes no lock but those of pages ([`locks`], which it never waits for), formats nothing, never enters code of the program, and leaves errno alone (there is no errno here: system calls
 //! are raw). This crate does not name `alloc`, and knows nothing of the stub's task: what a thread needs of that, it
 //! asks for ([`runtime::events::Request`]), and what the task tells the handlers stands in [`global`].
@@ -13,6 +14,7 @@
 pub mod breakpoints;
 pub mod cause;
 pub mod child;
+pub mod crash;
 pub mod direct;
 pub mod direct_frame;
 pub mod engine;
@@ -25,6 +27,7 @@ pub mod locks;
 pub mod log;
 pub mod ours;
 pub mod patches;
+pub mod paths;
 pub mod rest;
 pub mod runs;
 pub mod runtime;

@@ -11,6 +11,9 @@
 //! holds it, or has been killed (a process that shares the program's memory), and then nobody else would give it back.
 //!
 //! A program of one thread takes none.
+//!
+//! Of some pages bodies never get the lock ([`reserve`]), and leave all hits there to the handler: it seems taken to
+//! them, and handlers have another one.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
@@ -19,6 +22,7 @@ use ulpf_engine::patch::{LOCK, LOCKS, SEVERAL, lock_of};
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
+use crate::rest::AtRest;
 use crate::runtime::thread::{Current, Thread};
 
 /// How often a handler looks whether a lock is free before it gives way.
@@ -30,6 +34,9 @@ const PATIENCE: u32 = 20_000;
 struct Lock {
     /// Not 0: somebody holds it. Bodies exchange it.
     held: AtomicU8,
+    /// Not 0: `held` is for show, and `inner` is the lock. Changes at rest.
+    reserved: AtomicU8,
+    inner: AtomicU8,
     /// The thread that keeps it for a stop.
     keeper: AtomicU32,
 }
@@ -48,15 +55,58 @@ static ALL: Locks = Locks {
     each: [const {
         Lock {
             held: AtomicU8::new(0),
+            reserved: AtomicU8::new(0),
+            inner: AtomicU8::new(0),
             keeper: AtomicU32::new(0),
         }
     }; LOCKS],
     several: AtomicU8::new(0),
 };
 
+impl Lock {
+    fn state(&self) -> &AtomicU8 {
+        match self.reserved.load(Relaxed) {
+            0 => &self.held,
+            _ => &self.inner,
+        }
+    }
+
+    fn take(&self) -> bool {
+        self.state().swap(1, Acquire) == 0
+    }
+
+    fn free(&self) {
+        self.state().store(0, Release);
+    }
+}
+
 /// For [`ulpf_engine::patch::Tables::locks`].
 pub fn address() -> u64 {
     &raw const ALL as u64
+}
+
+/// Has the program, or had it, several threads?
+pub fn several() -> bool {
+    ALL.several.load(SeqCst) != 0
+}
+
+/// The locks of these pages are the handlers' alone, and no others. A lock that is held stays so.
+pub fn reserve(_: &mut AtRest, pages: impl Iterator<Item = u64>) {
+    let mut wanted = Held::NONE;
+    pages.for_each(|page| wanted.add(number(page)));
+    for (n, lock) in ALL.each.iter().enumerate() {
+        match (wanted.has(n), lock.reserved.load(Relaxed) != 0) {
+            (true, false) => {
+                lock.inner.store(lock.held.swap(1, SeqCst), SeqCst);
+                lock.reserved.store(1, SeqCst);
+            }
+            (false, true) => {
+                lock.held.store(lock.inner.load(SeqCst), SeqCst);
+                lock.reserved.store(0, SeqCst);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The program is about to have another thread.
@@ -69,7 +119,7 @@ pub fn begin_anew() {
     ALL.several.store(0, SeqCst);
     for lock in &ALL.each {
         lock.keeper.store(0, Relaxed);
-        lock.held.store(0, Release);
+        lock.free();
     }
 }
 
@@ -84,6 +134,12 @@ impl Held {
         if let Some(word) = self.0.get_mut(n / 64) {
             *word |= 1 << (n % 64);
         }
+    }
+
+    fn has(&self, n: usize) -> bool {
+        self.0
+            .get(n / 64)
+            .is_some_and(|word| word >> (n % 64) & 1 != 0)
     }
 
     fn locks(mut self) -> impl Iterator<Item = &'static Lock> {
@@ -106,7 +162,7 @@ impl Held {
     }
 
     pub fn give_back(self) {
-        self.locks().for_each(|lock| lock.held.store(0, Release));
+        self.locks().for_each(Lock::free);
     }
 }
 
@@ -152,11 +208,8 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
 /// All of them or none.
 fn attempt(wanted: Held) -> bool {
     for (n, lock) in wanted.locks().enumerate() {
-        if lock.held.swap(1, Acquire) != 0 {
-            wanted
-                .locks()
-                .take(n)
-                .for_each(|l| l.held.store(0, Release));
+        if !lock.take() {
+            wanted.locks().take(n).for_each(Lock::free);
             return false;
         }
     }
@@ -195,7 +248,7 @@ pub fn give_back_kept(t: &Thread) {
             .compare_exchange(tid, 0, AcqRel, Relaxed)
             .is_ok()
         {
-            lock.held.store(0, Release);
+            lock.free();
         }
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_engine::cpu::Gprs;
 use ulpf_lib::WatchId;
-use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, SharedHeader, hit_flags};
+use ulpf_lib::ring::{Entry, MAX_FRAMES, MAX_VALUE, Ring, SharedHeader, hit_flags};
 use ulpf_lib::sys;
 
 use crate::cause::Cause;
@@ -18,12 +18,13 @@ use crate::runtime::thread::Current;
 use crate::unwind;
 use ulpf_stub_tables::attributes::Attributes;
 
-/// The bytes `[start, start + len)` of a watch were touched, and this was there before.
+/// The bytes `[start, start + len)` of a watch were touched, and this was there before. `inside`: of a watch that
+/// moves, how many of its bytes are before them.
 pub fn hit(
     t: Current,
     gprs: &Gprs,
     c: &Cause,
-    (id, start, len): (WatchId, u64, u64),
+    (id, start, len, inside): (WatchId, u64, u64, u64),
     old: Option<&[u8]>,
     silent: bool,
     attributes: &Attributes,
@@ -71,10 +72,12 @@ pub fn hit(
         flags,
         old,
         new: &new_words,
+        inside,
         call: c.syscall,
         frames: &[],
     };
     match attributes.backtrace {
+        0 if unwind::is_runtime(c.pc) => with_own_caller(t, gprs, entry),
         0 => write(t, &entry),
         most => with_frames(t, gprs, entry, most.into()),
     }
@@ -103,10 +106,25 @@ fn with_frames(t: Current, gprs: &Gprs, entry: Entry, most: usize) {
     write(t, &Entry { frames, ..entry });
 }
 
+/// `memcpy` has written: who has called it?
+#[inline(never)]
+fn with_own_caller(t: Current, gprs: &Gprs, mut entry: Entry) {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::to_own_call(t, gprs, &mut frames);
+    let frames = frames.get(..n).unwrap_or_default();
+    if n > 0 {
+        entry.flags |= hit_flags::CALLER;
+    }
+    write(t, &Entry { frames, ..entry });
+}
+
 fn write(t: Current, entry: &Entry) {
     let Some(h) = g().header() else { return };
     let index = t.index.load(Relaxed);
     let Some(ring) = g().ring(index) else { return };
+    if h.lossless.load(Relaxed) != 0 && !ring.has_room() {
+        wait_for_room(h, &ring);
+    }
     if ring.is_new() {
         h.rings.fetch_max(index + 1, AcqRel);
     }
@@ -116,6 +134,53 @@ fn write(t: Current, entry: &Entry) {
         wake(h);
     }
 }
+
+/// None is to be lost: until the reader has made room, or is no more. The reader counts `lossless` up as long as it
+/// lives, also while it cannot write; who sees the count stand still for [`DEAD`] takes the reader for dead, and
+/// nobody waits for it any more.
+#[cold]
+fn wait_for_room(h: &SharedHeader, ring: &Ring) {
+    let mut seen = h.lossless.load(Relaxed);
+    let mut still = 0;
+    while !ring.has_room() {
+        let now = h.lossless.load(Relaxed);
+        still = if now == seen { still + 1 } else { 0 };
+        seen = now;
+        if now == 0 {
+            return;
+        }
+        if still > DEAD {
+            // (The count may go on at this moment: then the reader has lost what comes, and says so.)
+            let _ = h.lossless.compare_exchange(now, 0, SeqCst, Relaxed);
+            return;
+        }
+        let word = h.room.load(SeqCst);
+        h.writer_waits.store(1, SeqCst);
+        if ring.has_room() {
+            return;
+        }
+        // Somebody may have been woken just before.
+        let pause = k::__kernel_timespec {
+            tv_sec: 0,
+            tv_nsec: PAUSE,
+        };
+        // SAFETY: a word that the command raises (shared between processes), and a time that lives through the call.
+        let _ = unsafe {
+            sys!(
+                k::__NR_futex,
+                &h.room as *const _,
+                k::FUTEX_WAIT,
+                word,
+                &raw const pause
+            )
+        };
+    }
+}
+
+/// Nanoseconds between two looks of who waits for room.
+const PAUSE: i64 = 1_000_000;
+/// So many looks without a sign of the reader's life: some seconds.
+const DEAD: u32 = 3000;
 
 /// Not for each record: the reader goes on looking for a while when it is awake. One who has begun to
 /// wait in the very moment of the write is not seen; so the reader waits for limited time only, and

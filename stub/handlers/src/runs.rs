@@ -17,6 +17,7 @@ use crate::hits::{self, count_false_positives};
 use crate::locks::{self, Held};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
+use ulpf_stub_tables::attributes::Part;
 
 /// Fewer are no gain in a fault's handler.
 pub const LEAST: u64 = 4;
@@ -139,6 +140,7 @@ fn alone(addr: u64, n: &mut u64, size: u64) -> Option<Option<WatchId>> {
         }
         let a = g().attributes(id);
         special |= here.is_some() || a.log || a.stop || a.filter.is_some();
+        special |= a.part == Part::Pointer;
         special |= !kind.sees(AccessKind::Write);
         end = end.min(range.end().0);
         here = Some(a.group.unwrap_or(id));

@@ -64,12 +64,59 @@ pub fn backtrace(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES], want: usiz
         to,
         n: 0,
         want: want.min(MAX_FRAMES),
+        to_own: false,
     };
     match code.cache(t.index.load(Relaxed) as usize) {
         Some(mut cache) => by_tables(&mut found, gprs, &mut cache),
         None => by_frame_pointers(&mut found, gprs),
     }
     found.n
+}
+
+/// Is the instruction in a library that every program has? Nobody knows before tables have been read.
+pub fn is_runtime(pc: u64) -> bool {
+    code().is_some_and(|c| c.is_runtime(pc))
+}
+
+/// From an access in such a library: return addresses up to that of the program's own call; how many. None at all if
+/// tables do not lead there: frame pointers, which these libraries do not keep, would lead anywhere.
+pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
+    let Some(code) = code() else { return 0 };
+    let mut found = Found {
+        t,
+        code,
+        to,
+        n: 0,
+        want: MAX_FRAMES,
+        to_own: true,
+    };
+    if let Some(mut cache) = code.cache(t.index.load(Relaxed) as usize) {
+        by_tables(&mut found, gprs, &mut cache);
+    }
+    let last = found.n.checked_sub(1).and_then(|n| found.to.get(n));
+    match last {
+        Some(at) if !code.is_runtime(at.wrapping_sub(1)) => found.n,
+        _ => 0,
+    }
+}
+
+/// Of a thread that dies: return addresses; how many. Where there is no code at all it has called what is none.
+pub fn at_death(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
+    let Some(code) = code() else { return 0 };
+    let back = memory::get::<u64>(gprs.rsp).filter(|at| code.is_code(*at));
+    let Some(back) = back.filter(|_| !code.is_code(gprs.rip)) else {
+        return backtrace(t, gprs, to, MAX_FRAMES);
+    };
+    let called = Gprs {
+        rip: back,
+        rsp: gprs.rsp.wrapping_add(8),
+        ..*gprs
+    };
+    let mut rest = [0; MAX_FRAMES];
+    let n = backtrace(t, &called, &mut rest, MAX_FRAMES - 1);
+    let all = core::iter::once(&back).chain(rest.iter().take(n));
+    to.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+    n + 1
 }
 
 /// Where the function that is executed was called, if tables tell.
@@ -88,6 +135,8 @@ struct Found<'a> {
     to: &'a mut [u64; MAX_FRAMES],
     n: usize,
     want: usize,
+    /// As far as the program's own code.
+    to_own: bool,
 }
 
 impl Found<'_> {
@@ -109,7 +158,8 @@ impl Found<'_> {
             *slot = at;
             self.n += 1;
         }
-        self.n < self.want
+        let within = !self.to_own || self.code.is_runtime(at.wrapping_sub(1));
+        within && self.n < self.want
     }
 }
 

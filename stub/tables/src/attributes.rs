@@ -22,8 +22,21 @@ pub struct Attributes {
     pub placement: Placement,
     /// Counted and reported as this watch.
     pub group: Option<WatchId>,
+    pub part: Part,
     /// Which hits matter; `None`: all.
     pub filter: Option<Arc<CountedFilter>>,
+}
+
+/// Which part of a watch that follows pointers it is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Part {
+    /// It is a watch by itself.
+    #[default]
+    Whole,
+    /// A pointer on the way: nobody hears of a store to it, but it makes the watch look where its way leads now.
+    Pointer,
+    /// The bytes at the end of the way.
+    End,
 }
 
 /// Where the user wants a watch to be.
@@ -37,11 +50,12 @@ impl Attributes {
         backtrace: 0,
         placement: Placement::Auto,
         group: None,
+        part: Part::Whole,
         filter: None,
     };
 
     /// All but the filter: that is never shared, each counts for itself.
-    fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>) {
+    fn plain(&self) -> (bool, bool, bool, u8, Placement, Option<WatchId>, Part) {
         (
             self.stop,
             self.out_of_band,
@@ -49,6 +63,7 @@ impl Attributes {
             self.backtrace,
             self.placement,
             self.group,
+            self.part,
         )
     }
 }

@@ -24,6 +24,8 @@ pub struct File {
     pub start: u64,
     /// Its code, `[start, end)`.
     pub code: (u64, u64),
+    /// A library that every program of its language has.
+    pub runtime: bool,
 }
 
 impl File {
@@ -40,6 +42,8 @@ pub struct Code {
     pub executable: Vec<(u64, u64)>,
     /// Numbers of pages that were asked for and are none of it, ascending.
     pub unknown: Vec<u64>,
+    /// The code of libraries that every program has, `[start, end)`; see [`Code::sort`].
+    runtime: Vec<(u64, u64)>,
     caches: Vec<Slot>,
 }
 
@@ -92,6 +96,7 @@ impl Code {
             files: Vec::new(),
             executable: Vec::new(),
             unknown: Vec::new(),
+            runtime: Vec::new(),
             caches: (0..CACHES).map(|_| slot()).collect(),
         }
     }
@@ -99,6 +104,19 @@ impl Code {
     /// Are tables known of code in `[start, end)`?
     pub fn touches(&self, start: u64, end: u64) -> bool {
         self.files.iter().any(|f| f.meets(start, end))
+    }
+
+    /// Files have come or gone.
+    pub fn sort(&mut self) {
+        let files = self.files.iter().filter(|f| f.runtime);
+        self.runtime = files.map(|f| f.code).collect();
+        self.runtime.sort_unstable();
+    }
+
+    /// Is it in a library that every program of its language has (`ulpf_lib::runtime_library`)?
+    pub fn is_runtime(&self, at: u64) -> bool {
+        let n = self.runtime.partition_point(|r| r.1 <= at);
+        self.runtime.get(n).is_some_and(|r| r.0 <= at)
     }
 
     /// Can it be a return address, or one of an instruction?

@@ -19,7 +19,7 @@ impl Of {
 
 const WATCH: Of = Of {
     what: "ulpf watch",
-    say: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [FILTER], for example ulpf watch 0x4040 8 w log",
+    say: "say: ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [FILTER], for example ulpf watch 0x4040 8 w log, or ulpf watch 0x4040>16 8 w log for what a pointer points to",
 };
 const WATCHES: Of = Of {
     what: "ulpf watches",
@@ -145,12 +145,27 @@ impl How {
 }
 
 fn watch<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
-    let bytes = match w.next() {
-        Some("heap") => None,
-        word => match (number(word), number(w.next())) {
-            (Some(addr), Some(len)) => Some((addr, len)),
+    let word = w.next();
+    let what = match word.and_then(Path::parse) {
+        Some(Ok(path)) => match number(w.next()) {
+            Some(len @ 1..) => What::Along(path, len),
+            _ => return WATCH.no("the length has to be a number, and not zero"),
+        },
+        Some(Err(why)) => return WATCH.no(why),
+        None if word == Some("heap") => What::Heap,
+        None => match (number(word), number(w.next())) {
+            (Some(addr), Some(len)) => match WatchRange::new(TargetAddr(addr), len) {
+                Some(range) => What::Range(range),
+                None => {
+                    return WATCH.no(
+                        "the length is zero or the range wraps around the end of the address space",
+                    );
+                }
+            },
             (Some(_), None) => return WATCH.no("the length has to be a number"),
-            (None, _) => return WATCH.no("the address has to be a number, or the word heap"),
+            (None, _) => {
+                return WATCH.no("the address has to be a number, a path, or the word heap");
+            }
         },
     };
     let Some(kind) = w.next().and_then(WatchKind::parse) else {
@@ -168,19 +183,8 @@ fn watch<'a>(w: &mut impl Iterator<Item = &'a str>) -> Parsed {
             Err(why) => return WATCH.no(why),
         }
     }
-    let range = match bytes {
-        None => None,
-        Some((addr, len)) => match WatchRange::new(TargetAddr(addr), len) {
-            Some(range) => Some(range),
-            None => {
-                let why =
-                    "the length is zero or the range wraps around the end of the address space";
-                return WATCH.no(why);
-            }
-        },
-    };
     Ok(Command::Watch(Arm {
-        range,
+        what,
         kind,
         how,
         filter,

@@ -14,6 +14,10 @@ fn printed_and_read_again() {
         ("help", "ulpf help"),
         ("ulpf  watch 0x4040 8 w", "ulpf watch 0x4040 8 w"),
         (
+            "ulpf watch 64>0x10>-8 4 w log",
+            "ulpf watch 0x40>16>-8 4 w log",
+        ),
+        (
             "ulpf watch 64 0x8 rw log stop guard changed",
             "ulpf watch 0x40 8 rw stop log guard changed",
         ),
@@ -87,6 +91,11 @@ fn mistakes_say_what_is_wrong() {
     for (typed, why) in [
         ("ulpf watch", "the address"),
         ("ulpf watch x 4 w", "or the word heap"),
+        ("ulpf watch 64>8 0 w", "not zero"),
+        (
+            "ulpf watch 64>0>0>0>0>0>0>0>0>0>0>0>0>0>0>0>0>0 8 w",
+            "17 pointers are on the way",
+        ),
         ("ulpf watch 16 w", "the length"),
         ("ulpf watch 16 4", "the kind"),
         ("ulpf watch 16 0 w", "the length is zero"),

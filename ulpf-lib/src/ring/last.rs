@@ -128,6 +128,9 @@ fn cut(mut hit: Hit, addr: u64, len: u64) -> Option<Hit> {
     };
     (hit.old, hit.new) = (part(&hit.old), part(&hit.new));
     (hit.addr, hit.len) = (start, len);
+    if hit.flags & hit_flags::INSIDE != 0 {
+        hit.inside = hit.inside.saturating_add(skip as u64);
+    }
     if hit.used() == len as usize {
         hit.flags &= !hit_flags::TRUNCATED;
     }

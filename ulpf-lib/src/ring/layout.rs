@@ -75,7 +75,13 @@ pub struct SharedHeader {
     pub rings: AtomicU32,
     /// How many entries of the table of watches have been in use.
     pub listed: AtomicU32,
-    unused: [u32; 3],
+    /// Not 0: a thread waits for room in its ring rather than write over what has not been read, for as long as the
+    /// reader lives, who counts this up.
+    pub lossless: AtomicU32,
+    /// Futex word, raised when the reader has made room while `writer_waits` was set.
+    pub room: AtomicU32,
+    /// Some thread waits for room.
+    pub writer_waits: AtomicU32,
     // From here on a cache line that all threads write.
     /// Faults on guarded pages, all causes.
     pub faults: AtomicU64,
@@ -92,6 +98,30 @@ pub struct SharedHeader {
     pub tallies: [AtomicU32; TALLIES],
     /// Of the faults: by why their instructions were not patched, or left it to a fault all the same.
     pub unpatched: [AtomicU64; Unpatched::ALL.len()],
+    /// How the program has ended, if a signal of its own doing has ended it.
+    pub crash: Crash,
+}
+
+/// Where the program was when a signal ended it.
+#[repr(C)]
+#[derive(Default)]
+pub struct Crash {
+    /// The signal's Linux number, written last; 0: there was none.
+    pub signal: AtomicU32,
+    /// The Linux thread.
+    pub tid: AtomicU32,
+    /// 1: there is an `address`.
+    pub has_address: AtomicU32,
+    /// So many of `callers` are known.
+    pub frames: AtomicU32,
+    /// The one that could not be accessed.
+    pub address: AtomicU64,
+    /// Of the instruction.
+    pub pc: AtomicU64,
+    /// TSC.
+    pub time: AtomicU64,
+    /// Return addresses, the innermost first.
+    pub callers: [AtomicU64; MAX_FRAMES],
 }
 
 /// The reasons, each with what people are told.
@@ -154,6 +184,11 @@ pub mod hit_flags {
     pub const TRUNCATED: u8 = 4;
     /// Values are not known: the bytes in question lie behind those that were kept (`last`).
     pub const UNKNOWN: u8 = 8;
+    /// The instruction is in a library that every program has, and the return addresses were noted only to name
+    /// the program's own call: the last one is that call's.
+    pub const CALLER: u8 = 16;
+    /// The access begins inside a watch that moves: the record says how many bytes behind its beginning.
+    pub const INSIDE: u8 = 64;
 }
 
 /// The writing end of a ring.
@@ -164,6 +199,8 @@ pub struct RingHead {
     pub taken: AtomicU64,
     /// Records begun since the beginning.
     pub records: AtomicU64,
+    /// Slots that the reader has done with, where none may be lost ([`SharedHeader::lossless`]).
+    pub read: AtomicU64,
 }
 
 /// A watch as it was set, by its number; for whoever looks back. Written by the stub's task.
@@ -194,6 +231,8 @@ pub mod listed {
     pub const OUT_OF_BAND: u32 = 16;
     /// It has been switched off, and can be switched on again.
     pub const OFF: u32 = 32;
+    /// It follows pointers: the line says where it is now (`start` is 0 where that is nowhere), and since when.
+    pub const FOLLOWS: u32 = 64;
 }
 
 /// Counters of one watch.
@@ -219,8 +258,10 @@ pub struct Counters {
     pub look_at: AtomicU64,
     /// Hits that the watch's filter has rejected (also counted in `hits`, and in `silent` if they are).
     pub filtered: AtomicU64,
+    /// How often a watch that follows pointers has moved.
+    pub moved: AtomicU64,
     /// 0.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
 }
 
 /// What the trampolines of patches keep for each thread, found through gs (`engine/src/patch`).

@@ -113,6 +113,11 @@ impl Reader {
         end.min(self.ends.as_ref().map_or(u64::MAX, most))
     }
 
+    /// The slot from which on a ring has not been read.
+    pub fn position(&self, ring: usize) -> u64 {
+        self.cursors.get(ring).map_or(0, |c| c.at)
+    }
+
     /// Anything that has not been read?
     pub fn any(&self, rings: &impl Rings) -> bool {
         (0..rings.rings()).any(|n| {
@@ -313,6 +318,10 @@ fn decode(at: u64, words: &[u64]) -> Decoded {
     let more = more_words(w.len);
     let old = value(*old, take(more));
     let new = value(*new, take(more));
+    let inside = match w.flags & hit_flags::INSIDE {
+        0 => 0,
+        _ => take(1).first().copied().unwrap_or(0),
+    };
     let call = (w.flags & hit_flags::KERNEL != 0).then(|| {
         let mut c = SystemCall::default();
         if let [nr, a, b, d, x, y, z, result] = take(8) {
@@ -334,6 +343,7 @@ fn decode(at: u64, words: &[u64]) -> Decoded {
         flags: w.flags,
         old,
         new,
+        inside,
         call,
         frames,
         lost: 0,

@@ -7,6 +7,7 @@
 //! A hit of up to eight bytes without frames and without system call is one slot, one cache line. What
 //! else there is follows without gaps, in whole words:
 //! - old and new values beyond eight bytes, up to [`MAX_VALUE`];
+//! - where an access begins inside a watch that moves: how many bytes behind its beginning;
 //! - for the kernel's accesses: the call's number, its six arguments, its result;
 //! - return addresses, innermost first.
 //!
@@ -24,7 +25,7 @@ pub(super) const VALUE_WORDS: usize = MAX_VALUE / 8;
 const CALL_WORDS: usize = 8;
 /// Slots of the longest record.
 pub const MOST_SLOTS: usize =
-    (2 * (VALUE_WORDS - 1) + CALL_WORDS + MAX_FRAMES).div_ceil(SLOT_WORDS) + 1;
+    (2 * (VALUE_WORDS - 1) + 1 + CALL_WORDS + MAX_FRAMES).div_ceil(SLOT_WORDS) + 1;
 
 /// A system call that the kernel has carried out.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Hit {
     pub old: [u8; MAX_VALUE],
     /// After the access.
     pub new: [u8; MAX_VALUE],
+    /// Of a watch that moves: how many of its bytes are before `addr` (`hit_flags::INSIDE`).
+    pub inside: u64,
     /// With `hit_flags::KERNEL`.
     pub call: Option<Box<SystemCall>>,
     /// Return addresses, the innermost first; up to [`MAX_FRAMES`].
@@ -88,6 +91,8 @@ pub struct Entry<'a> {
     pub old: &'a [u64; VALUE_WORDS],
     /// As [`Hit::new`], in words.
     pub new: &'a [u64; VALUE_WORDS],
+    /// As [`Hit::inside`].
+    pub inside: u64,
     /// As [`Hit::call`].
     pub call: Option<&'a SystemCall>,
     /// As [`Hit::frames`]; what is more than [`MAX_FRAMES`] is left out.
@@ -163,6 +168,15 @@ impl<'a> Ring<'a> {
         self.head.taken.load(Ordering::Relaxed) == 0
     }
 
+    /// Is there room for one more record before what the reader has not read?
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        let taken = self.head.taken.load(Ordering::Relaxed);
+        let read = self.head.read.load(Ordering::Acquire);
+        let slots = (self.words.len() / SLOT_WORDS) as u64;
+        taken.wrapping_sub(read).saturating_add(MOST_SLOTS as u64) <= slots
+    }
+
     /// Writes one record. `now` is asked after the room has been taken: whoever finds the room not
     /// taken knows that the record will be younger (see `command/session/src/merge.rs`).
     #[inline]
@@ -170,7 +184,15 @@ impl<'a> Ring<'a> {
         let more = more_words(e.len);
         let frames = e.frames.len().min(MAX_FRAMES);
         let call = e.call.filter(|_| e.flags & hit_flags::KERNEL != 0);
-        let tail = 2 * more + if call.is_some() { CALL_WORDS } else { 0 } + frames;
+        let inside = (e.inside != 0).then_some(e.inside);
+        let flags = match inside {
+            Some(_) => e.flags | hit_flags::INSIDE,
+            None => e.flags,
+        };
+        let tail = 2 * more
+            + usize::from(inside.is_some())
+            + if call.is_some() { CALL_WORDS } else { 0 }
+            + frames;
         let slots = 1 + tail.div_ceil(SLOT_WORDS);
         let at = self.head.taken.load(Ordering::Relaxed);
         let count = self.head.records.load(Ordering::Relaxed);
@@ -187,7 +209,7 @@ impl<'a> Ring<'a> {
         let what = What {
             len: e.len,
             kind: e.kind,
-            flags: e.flags,
+            flags,
             frames: frames as u8,
             slots: slots as u8,
         };
@@ -197,6 +219,7 @@ impl<'a> Ring<'a> {
         if slots > 1 {
             let values = e.old.iter().skip(1).take(more);
             let values = values.chain(e.new.iter().skip(1).take(more)).copied();
+            let values = values.chain(inside);
             let mut to = first + SLOT_WORDS;
             for word in values {
                 self.put(to, word);

@@ -63,6 +63,10 @@ fn sample(tid: u32, n: u64) -> Hit {
             result: -(n as i64),
         }));
     }
+    if n % 11 == 4 {
+        hit.flags |= hit_flags::INSIDE;
+        hit.inside = n;
+    }
     if hit.len as usize > MAX_VALUE {
         hit.flags |= hit_flags::TRUNCATED;
     }
@@ -91,6 +95,7 @@ fn write(ring: &Ring, hit: &Hit) {
         flags: hit.flags,
         old: &words(&hit.old),
         new: &words(&hit.new),
+        inside: hit.inside,
         call: hit.call.as_deref(),
         frames: &hit.frames,
     };

@@ -8,7 +8,7 @@ use super::super::turns::Bench;
 use anyhow::Result;
 use std::process::Command;
 use std::time::Instant;
-use ulpf_lib::command::{Arm, How};
+use ulpf_lib::command::{Arm, How, What};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 
@@ -47,7 +47,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             let start = Instant::now();
             let watches: Vec<Arm> = offsets(count)
                 .map(|n| Arm {
-                    range: WatchRange::new(TargetAddr(block + n), 1),
+                    what: WatchRange::new(TargetAddr(block + n), 1).map_or(What::Heap, What::Range),
                     kind: WatchKind::Write,
                     how: How::default(),
                     filter: Filter::default(),

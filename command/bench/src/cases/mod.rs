@@ -3,7 +3,9 @@
 mod condition;
 mod count;
 mod debuggers;
+mod following;
 mod heap;
+mod log;
 mod plugin;
 mod redis;
 mod server;
@@ -73,6 +75,12 @@ pub const CASES: &[Case] = &[
         "one store: bare, false positive, hit, logged hit; signals; gdb's conditional watch",
         store::run,
         store::tables,
+    ),
+    case(
+        "log",
+        "hits into a log: how many a second, and what one costs the program",
+        log::run,
+        log::tables,
     ),
     case(
         "untouched",
@@ -145,6 +153,12 @@ pub const CASES: &[Case] = &[
         "a hit of gdb's own watch whose condition does not hold",
         condition::run,
         condition::tables,
+    ),
+    case(
+        "following",
+        "a pointer that changes under a watch that follows it",
+        following::run,
+        following::tables,
     ),
     case(
         "plugin",

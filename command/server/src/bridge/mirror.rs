@@ -124,6 +124,7 @@ impl Mirror {
                 flags,
                 old: &words(old),
                 new: &words(new),
+                inside: 0,
                 call: None,
                 frames: &[],
             };

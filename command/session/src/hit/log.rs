@@ -1,16 +1,15 @@
-//! Hits as lines of a log, for people or as JSON: what `ulpf run` and `ulpf last` write.
+//! Hits as lines of a log, for people or for programs: what `ulpf run` and `ulpf last` write.
 
-use super::Call;
-use crate::words::{Seconds, verb};
-use serde::{Serialize, Serializer};
+use super::entry::{Call, Entry, Named, When};
+use super::place::{Caller, Place, asked_for, own_caller};
+use crate::words::verb;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::rc::Rc;
 use ulpf_host::foreign::text::shown;
 use ulpf_lib::ring::{self, hit_flags};
-use ulpf_lib::syscalls;
-use ulpf_say::json::{self, Address, Hex};
-use ulpf_symbols::{Location, Part, Program, Watched};
+use ulpf_say::json;
+use ulpf_symbols::{Program, Watched};
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +17,7 @@ pub enum Look {
     Plain,
     Coloured,
     Json,
+    Csv,
 }
 
 impl Look {
@@ -33,139 +33,20 @@ impl Look {
     }
 }
 
-/// In nanoseconds.
-#[derive(Clone, Copy)]
-pub enum When {
-    /// Since the start.
-    Since(u64),
-    /// Before now.
-    Ago(u64),
-}
-
-impl When {
-    fn since(self) -> Option<Seconds> {
-        match self {
-            When::Since(nanos) => Some(Seconds(nanos)),
-            When::Ago(_) => None,
-        }
-    }
-
-    fn ago(self) -> Option<Seconds> {
-        match self {
-            When::Since(_) => None,
-            When::Ago(nanos) => Some(Seconds(nanos)),
-        }
-    }
-}
-
-impl fmt::Display for When {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            When::Since(nanos) => write!(f, "{:>11}", Seconds(nanos)),
-            When::Ago(nanos) => write!(f, "{:>11} s ago", Seconds(nanos)),
-        }
-    }
-}
-
 /// A hit, and what is known of it beside what its thread has written.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The record itself.
     pub hit: &'a ring::Hit,
-    /// If it is to be named.
-    pub pid: Option<i32>,
+    pub pid: i32,
+    /// Lines name the process: there are several.
+    pub several: bool,
     /// When it was made.
     pub when: When,
     /// Of the watch, in the order given by the user, from 0.
     pub number: usize,
     /// The watch that it hit.
     pub watch: &'a Watched,
-}
-
-/// A hit of a log, as JSON.
-#[derive(Serialize)]
-struct Logged<'a> {
-    r#type: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<Seconds>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ago: Option<Seconds>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<i32>,
-    tid: u32,
-    watch: usize,
-    spec: &'a str,
-    name: &'a str,
-    access: &'static str,
-    addr: Address,
-    len: u32,
-    #[serde(flatten)]
-    values: Option<Values<'a>>,
-    silent: bool,
-    truncated: bool,
-    #[serde(flatten)]
-    call: Option<Called<'a>>,
-    #[serde(flatten)]
-    place: &'a Place,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    callers: Vec<&'a Place>,
-}
-
-#[derive(Serialize)]
-struct Values<'a> {
-    old: &'a str,
-    new: &'a str,
-    old_bytes: Hex<'a>,
-    new_bytes: Hex<'a>,
-}
-
-#[derive(Serialize)]
-struct Called<'a> {
-    #[serde(serialize_with = "name_of_call")]
-    syscall: u64,
-    call: Call<'a>,
-}
-
-fn name_of_call<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
-    match syscalls::name(*number) {
-        Some(name) => to.serialize_str(name),
-        None => to.collect_str(&format_args!("syscall {number}")),
-    }
-}
-
-/// Where an instruction is.
-#[derive(Serialize)]
-struct Place {
-    #[serde(skip)]
-    text: String,
-    pc: Address,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    function: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inlined: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    offset: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<u32>,
-}
-
-impl Place {
-    fn of(location: &Location) -> Place {
-        Place {
-            text: location.to_string(),
-            pc: Address(location.pc),
-            offset: location.function.is_some().then_some(location.offset),
-            function: location.function.clone(),
-            inlined: location.inlined.clone(),
-            file: location.file.clone(),
-            object: location.object.clone(),
-            line: location.line,
-        }
-    }
 }
 
 /// Forgets everything when it has grown to this many entries.
@@ -175,18 +56,11 @@ const CACHE_LIMIT: usize = 1 << 16;
 /// hundred thousand times a second.
 pub struct Formatter {
     look: Look,
-    /// By watch, offset in it, length.
-    names: HashMap<(usize, u64, u32), Rc<Named>>,
+    /// By watch, where it begins (one of the stub may be many places of a question), offset in it, length.
+    names: HashMap<(u32, u64, u64, u32), Rc<Named>>,
     places: HashMap<u64, Rc<Place>>,
     old: String,
     new: String,
-}
-
-struct Named {
-    text: String,
-    /// The same for people.
-    shown: String,
-    part: Part,
 }
 
 impl Formatter {
@@ -210,39 +84,40 @@ impl Formatter {
     pub fn hit(&mut self, out: &mut String, record: &Record, program: &Program) {
         let hit = record.hit;
         let named = self.named(record);
+        let place = self.place(program, hit.pc, false);
+        let callers = hit.frames.iter();
+        let callers: Vec<Rc<Place>> = callers.map(|f| self.place(program, *f, true)).collect();
+        let by = own_caller(&place, &callers);
+        let entry = Entry {
+            hit,
+            pid: record.pid,
+            when: record.when,
+            watch: Some(record.number + 1),
+            spec: &record.watch.spec,
+            named: &named,
+            place: &place,
+            by: by.as_ref(),
+            callers: asked_for(hit, &callers),
+        };
+        match self.look {
+            Look::Json => json::append(out, &entry.json()),
+            Look::Csv => entry.csv(out),
+            Look::Plain | Look::Coloured => self.text(out, &entry, record.several),
+        }
+    }
+
+    fn text(&mut self, out: &mut String, entry: &Entry, several: bool) {
+        let (hit, when, part) = (entry.hit, entry.when, &entry.named.part);
         let used = hit.used();
         self.old.clear();
         self.new.clear();
-        named
-            .part
-            .render(&hit.old[..used], hit.len.into(), &mut self.old);
-        named
-            .part
-            .render(&hit.new[..used], hit.len.into(), &mut self.new);
+        part.render(&hit.old[..used], hit.len.into(), &mut self.old);
+        part.render(&hit.new[..used], hit.len.into(), &mut self.new);
         if hit.flags & hit_flags::UNKNOWN != 0 {
             self.old.replace_range(.., "?");
             self.new.replace_range(.., "?");
         }
-        let place = self.place(program, hit.pc, false);
-        let callers = hit.frames.iter();
-        let callers: Vec<Rc<Place>> = callers.map(|f| self.place(program, *f, true)).collect();
-        match self.look {
-            Look::Json => self.json(out, record, &named.text, &place, &callers),
-            Look::Plain | Look::Coloured => {
-                self.text(out, record, &named.shown, &place, &callers);
-            }
-        }
-    }
-
-    fn text(
-        &self,
-        out: &mut String,
-        record: &Record,
-        name: &str,
-        place: &Place,
-        callers: &[Rc<Place>],
-    ) {
-        let (hit, when) = (record.hit, record.when);
+        let name = shown(&entry.named.name);
         let silent = hit.flags & hit_flags::SILENT != 0;
         let verb = verb(hit.kind);
         let paint = |code: &'static str| match self.look {
@@ -257,7 +132,7 @@ impl Formatter {
         let _ = write!(
             out,
             "{dim}{when} [{}]{end} {colour}{verb:<6}{end} {bold}{name}{end}: ",
-            Who(record.pid, hit.tid),
+            Who(several.then_some(entry.pid), hit.tid),
         );
         let _ = match () {
             _ if verb == "read" => out.write_str(&self.new),
@@ -269,52 +144,17 @@ impl Formatter {
         if let Some(call) = &hit.call {
             let _ = write!(out, "by {}, called from ", Call(call));
         }
-        let _ = writeln!(out, "{}", place.text);
-        for (i, caller) in callers.iter().enumerate() {
+        let _ = match entry.by {
+            Some(Caller { text, .. }) => writeln!(out, "{text}"),
+            None => writeln!(out, "{}", entry.place.text),
+        };
+        if !entry.callers.is_empty() && entry.by.is_some() {
+            // With callers, all of the way is shown.
+            let _ = writeln!(out, "                #0 {}", entry.place.text);
+        }
+        for (i, caller) in entry.callers.iter().enumerate() {
             let _ = writeln!(out, "                #{} {}", i + 1, caller.text);
         }
-    }
-
-    fn json(
-        &self,
-        out: &mut String,
-        record: &Record,
-        name: &str,
-        place: &Place,
-        callers: &[Rc<Place>],
-    ) {
-        let hit = record.hit;
-        let used = hit.used();
-        let flag = |bit| hit.flags & bit != 0;
-        let values = Values {
-            old: &self.old,
-            new: &self.new,
-            old_bytes: Hex(&hit.old[..used]),
-            new_bytes: Hex(&hit.new[..used]),
-        };
-        let logged = Logged {
-            r#type: "hit",
-            time: record.when.since(),
-            ago: record.when.ago(),
-            pid: record.pid,
-            tid: hit.tid,
-            watch: record.number + 1,
-            spec: &record.watch.spec,
-            name,
-            access: verb(hit.kind),
-            addr: Address(hit.addr),
-            len: hit.len,
-            values: (!flag(hit_flags::UNKNOWN)).then_some(values),
-            silent: flag(hit_flags::SILENT),
-            truncated: flag(hit_flags::TRUNCATED),
-            call: hit.call.as_deref().map(|call| Called {
-                syscall: call.nr,
-                call: Call(call),
-            }),
-            place,
-            callers: callers.iter().map(|caller| &**caller).collect(),
-        };
-        json::append(out, &logged);
     }
 
     fn named(&mut self, record: &Record) -> Rc<Named> {
@@ -322,14 +162,10 @@ impl Formatter {
             self.names.clear();
         }
         let (watch, len) = (record.watch, record.hit.len);
-        let offset = record.hit.addr.wrapping_sub(watch.addr);
-        let new = || {
-            let (text, part) = watch.part(offset, len.into());
-            let shown = shown(&text).into_owned();
-            Rc::new(Named { text, shown, part })
-        };
+        let offset = watch.offset(record.hit);
+        let new = || Rc::new(Named::new(watch.part(offset, len.into()), len));
         self.names
-            .entry((record.number, offset, len))
+            .entry((record.hit.watch, watch.addr, offset, len))
             .or_insert_with(new)
             .clone()
     }
@@ -344,12 +180,7 @@ impl Formatter {
         if self.places.len() >= CACHE_LIMIT {
             self.places.clear();
         }
-        let location = if caller {
-            program.locate_caller(pc).into()
-        } else {
-            program.locate(pc)
-        };
-        let place = Rc::new(Place::of(&location));
+        let place = Rc::new(Place::at(program, pc, caller));
         self.places.insert(key, place.clone());
         place
     }
@@ -370,6 +201,7 @@ impl fmt::Display for Who {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hit::entry::CSV_HEAD;
     use ulpf_lib::WatchKind;
     use ulpf_lib::ring::MAX_VALUE;
     use ulpf_lib::ring::SystemCall;
@@ -413,6 +245,7 @@ mod tests {
             ty: None,
             slice: None,
             bits: None,
+            path: None,
             note: None,
             filter: Default::default(),
         }
@@ -422,7 +255,8 @@ mod tests {
         let mut out = String::new();
         let record = Record {
             hit,
-            pid: None,
+            pid: 4710,
+            several: false,
             when: When::Since(1_002_003_004),
             number: 0,
             watch: &watch(),
@@ -463,5 +297,16 @@ mod tests {
         assert_eq!(line["syscall"], "read");
         assert_eq!(line["call"], "read(3, 0x5008, 4) = 4");
         assert_eq!(line["callers"][0]["pc"], "0x401300");
+        assert_eq!(
+            (&line["pid"], &line["value_type"]),
+            (&4710.into(), &().into())
+        );
+        let row = show(Look::Csv, &hit);
+        let (names, cells) = (CSV_HEAD.trim_end(), row.trim_end());
+        let cells: Vec<_> = names.split(',').zip(cells.split(',')).collect();
+        assert_eq!(cells[0], ("time", "1.002003"));
+        assert_eq!(cells[12], ("new", "0x2a"));
+        hit.flags = hit_flags::UNKNOWN;
+        assert_eq!(show(Look::Csv, &hit).matches(",,,,").count(), 1);
     }
 }

@@ -1,34 +1,21 @@
-//! A hit in words, and its forms: lines for people and JSON ([`log`]), JSON, CSV and events of a trace for other
-//! tools ([`Line`]), and what the stub writes ([`as_the_stub`]). docs/json.md describes the JSON.
+//! A hit in words, and its forms: an object of JSON and a row of CSV ([`entry`]), lines for people ([`log`]), events of
+//! a trace ([`Line::trace`]), and what the stub writes ([`as_the_stub`]).
 
+pub mod entry;
 pub mod log;
+pub mod place;
 
-use super::words::Seconds;
-use serde::{Serialize, Serializer};
+pub use entry::Call;
+use entry::{Entry, Named, When};
+use place::{Caller, Place};
+use serde::Serialize;
 use serde_json::value::RawValue;
-use std::fmt::{self, Write};
 use std::rc::Rc;
 use ulpf_area::SharedArea;
-use ulpf_host::foreign::text::shown;
 use ulpf_lib::command::reply::{Micros, Record, Which};
-use ulpf_lib::ring::{self, SystemCall, hit_flags};
-use ulpf_lib::syscalls;
-use ulpf_say::json::{self, Address, Hex};
-
-/// The system call that made an access: `read(3, 0x4010, 512) = 512`.
-pub struct Call<'a>(pub &'a SystemCall);
-
-impl fmt::Display for Call<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
-    }
-}
-
-impl Serialize for Call<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
+use ulpf_lib::ring;
+use ulpf_say::json::{self, Address};
+use ulpf_symbols::{Part, Watched};
 
 /// A hit as whoever looks at a session from outside knows it.
 #[derive(Clone, Debug, Default)]
@@ -45,79 +32,54 @@ pub struct Line {
     pub name: Rc<str>,
     /// Its value before and after.
     pub change: String,
-    /// Where the instruction is.
+    /// Where the instruction is; in a library that every program has, whoever has called it.
     pub place: Rc<str>,
+    /// What else is known.
+    pub known: Rc<Known>,
     /// The record itself.
     pub hit: ring::Hit,
 }
 
-/// The names of what [`Line::csv`] writes.
-pub const CSV_HEAD: &str = "time,thread,access,watch,addr,len,old,new,silent,pc,where\n";
+/// What is looked up for a hit.
+#[derive(Debug)]
+pub struct Known {
+    /// Its number, as the session's owner counts.
+    pub watch: Option<usize>,
+    pub watched: Option<Rc<Watched>>,
+    pub named: Rc<Named>,
+    pub place: Rc<Place>,
+    pub by: Option<Caller>,
+    pub callers: Vec<Rc<Place>>,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        Known {
+            watch: None,
+            watched: None,
+            named: Rc::new(Named::new((String::new(), Part::untyped(0)), 0)),
+            place: Rc::default(),
+            by: None,
+            callers: Vec::new(),
+        }
+    }
+}
 
 impl Line {
-    fn is_silent(&self) -> bool {
-        self.hit.flags & hit_flags::SILENT != 0
-    }
-
-    fn values(&self) -> (Hex<'_>, Hex<'_>) {
-        let used = self.hit.used();
-        (Hex(&self.hit.old[..used]), Hex(&self.hit.new[..used]))
-    }
-
-    /// One object, of process `pid`.
-    pub fn json(&self, pid: i32) -> impl Serialize + '_ {
-        #[derive(Serialize)]
-        struct Exported<'a> {
-            r#type: &'static str,
-            time: Seconds,
-            pid: i32,
-            tid: u32,
-            access: &'static str,
-            name: &'a str,
-            addr: Address,
-            len: u32,
-            value: &'a str,
-            old_bytes: Hex<'a>,
-            new_bytes: Hex<'a>,
-            silent: bool,
-            pc: Address,
-            r#where: &'a str,
-        }
-        let (old_bytes, new_bytes) = self.values();
-        Exported {
-            r#type: "hit",
-            time: Seconds(self.nanos),
+    /// As programs are told of it, of process `pid`.
+    pub fn entry(&self, pid: i32) -> Entry<'_> {
+        let known = &*self.known;
+        Entry {
+            hit: &self.hit,
             pid,
-            tid: self.tid,
-            access: self.verb,
-            name: &self.name,
-            addr: Address(self.hit.addr),
-            len: self.hit.len,
-            value: &self.change,
-            old_bytes,
-            new_bytes,
-            silent: self.is_silent(),
-            pc: Address(self.hit.pc),
-            r#where: &self.place,
+            when: When::Since(self.nanos),
+            watch: known.watch,
+            spec: known.watched.as_ref().map_or("", |w| &w.spec),
+            named: &known.named,
+            place: &known.place,
+            by: known.by.as_ref(),
+            callers: place::asked_for(&self.hit, &known.callers),
         }
-    }
-
-    /// A line of CSV, with its end.
-    pub fn csv(&self, out: &mut String) {
-        let (old, new) = self.values();
-        let _ = writeln!(
-            out,
-            "{},{},{},{},{:#x},{},{old},{new},{},{:#x},{}",
-            Seconds(self.nanos),
-            self.tid,
-            self.verb,
-            Cell(&self.name),
-            self.hit.addr,
-            self.hit.len,
-            self.is_silent(),
-            self.hit.pc,
-            Cell(&self.place)
-        );
     }
 
     /// An event in Chrome's trace format.
@@ -153,19 +115,6 @@ impl Line {
                 r#where: &self.place,
                 addr: Address(self.hit.addr),
             },
-        }
-    }
-}
-
-/// A field of a CSV line. CSV has no way to write a character that a terminal obeys: it is shown.
-struct Cell<'a>(&'a str);
-
-impl fmt::Display for Cell<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = shown(self.0);
-        match text.contains([',', '"']) {
-            true => write!(f, "\"{}\"", text.replace('"', "\"\"")),
-            false => f.write_str(&text),
         }
     }
 }

@@ -436,6 +436,7 @@ impl Compiler<'_> {
             "pid" => (variable::PID, INT),
             "hits" => (variable::HITS, LONG),
             "pc" => (variable::PC, ULONG),
+            "kind" => (variable::KIND, LONG),
             "reads" | "writes" => {
                 self.code.hit(variable::KIND);
                 self.code.constant(if word == "reads" { 1 } else { 2 });
@@ -458,7 +459,7 @@ impl Compiler<'_> {
                 };
                 let Some(n) = NAMES.iter().position(|n| *n == name) else {
                     let why = format!(
-                        "there is no `${word}`: it is one of $new, $old, $addr, $len, $tid, $pid, $hits, $reads, $writes, $pc or a register ($rax)"
+                        "there is no `${word}`: it is one of $new, $old, $addr, $len, $tid, $pid, $hits, $kind, $reads, $writes, $pc or a register ($rax)"
                     );
                     return Err(Wrong::new(at, why));
                 };

@@ -10,6 +10,7 @@
 //!         | addr, len     where it is; how many watched bytes were accessed
 //!         | tid, pid      Linux thread and process
 //!         | hits          hits of the watch so far, with this one
+//!         | kind          1 read, 2 write, 3 both
 //!         | reads, writes is it a read, a write (an update is both)
 //!         | pc            the instruction
 //!         | rax … r15, rip, eflags, sp, fp   after the instruction
@@ -20,6 +21,7 @@
 //! Floating-point values can be compared with each other and with numbers, nothing else.
 
 mod arithmetic;
+mod bits;
 mod code;
 mod compile;
 mod float;
@@ -27,6 +29,7 @@ mod kind;
 mod parse;
 mod tree;
 
+pub use bits::bits_changed;
 pub use compile::{Found, Names, Value, compile};
 pub use kind::Kind;
 pub use parse::Parser;

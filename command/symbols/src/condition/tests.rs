@@ -91,6 +91,7 @@ fn the_hit_itself() {
         ("y if $tid == $pid", 0),
         ("y if $hits % 5 == 0", 1),
         ("y if $writes && !$reads", 1),
+        ("y if $kind == 2", 1),
         ("y if $pc == 0x400000", 1),
         (
             "y if $rax == 1000 && $r15 == 1015 && $rip == 1016 && $eflags == 1017",

@@ -5,12 +5,26 @@ use super::{Lvalue, Resolver};
 use crate::closest::{closest, list};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
 use crate::maps::Module;
+use crate::object::ObjectFile;
 use crate::problem::Problem;
 use crate::spec::Scope;
 use crate::types::{Shape, Type};
 use std::rc::Rc;
 
 pub(super) const BUILD_WITH_G: &str = "build the program with -g, or install its debug symbols";
+
+/// What of an object's debug information is elsewhere, and was not found.
+fn missing_units(object: &ObjectFile) -> Option<String> {
+    let missing = object.index()?.missing_units;
+    if missing == 0 {
+        return None;
+    }
+    let why = object.debug().info.as_ref()?.split.trouble();
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    Some(format!(
+        "{missing} of its units keep their variables in .dwo files that were not found{why}; bring them back, or make PROGRAM.dwp of them"
+    ))
+}
 
 impl Resolver<'_> {
     pub(super) fn ambiguous(&self, name: &str, found: &[Match]) -> Problem {
@@ -116,14 +130,8 @@ impl Resolver<'_> {
                 "{hint} ({} has {stripped}: build it with -g, or install its -dbgsym package)",
                 object.name()
             );
-        } else if let Some(split) = executable
-            .and_then(|o| o.index())
-            .map(|i| i.split_units)
-            .filter(|n| *n > 0)
-        {
-            hint = format!(
-                "{hint} ({split} of its units keep their variables in .dwo files, which are not read: build without -gsplit-dwarf)"
-            );
+        } else if let Some(missing) = executable.and_then(|object| missing_units(object)) {
+            hint = format!("{hint} ({missing})");
         }
         let troubled = self.program.modules.iter().find_map(|m| {
             let why = m.object.trouble()?;
@@ -144,6 +152,13 @@ impl Resolver<'_> {
     }
 
     pub(super) fn no_type(&self, value: &Lvalue) -> Problem {
+        let object = value.module.as_ref().map(|module| &module.object);
+        if let Some(missing) = object.and_then(|object| missing_units(object)) {
+            return self.problem(
+                format!("the type of `{}` is not known: {missing}", value.name),
+                format!("or name bytes: {}+OFFSET:LENGTH", value.name),
+            );
+        }
         self.problem(
             format!(
                 "the type of `{}` is not known without debug information",

@@ -1,6 +1,6 @@
 //! Finds variables by name, in debug information and symbol tables.
 
-use super::{Lvalue, Resolver};
+use super::{Lvalue, Resolver, Way};
 use crate::closest::list;
 use crate::condition::{Found, Kind, Names};
 use crate::elf_symbols::{ElfSymbol, SymbolSort};
@@ -211,6 +211,7 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            way: Way::default(),
         })
     }
 
@@ -246,6 +247,7 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            way: Way::default(),
             untyped,
             thread_local: symbol.sort == SymbolSort::ThreadLocal,
         })
@@ -346,11 +348,13 @@ fn sized(ty: Rc<Type>, size: u64) -> Rc<Type> {
         Shape::Array {
             element,
             count: None | Some(0),
+            bounds,
         } if element.size > 0 && size >= element.size => {
             let count = size / element.size;
             let shape = Shape::Array {
                 element: element.clone(),
                 count: Some(count),
+                bounds: *bounds,
             };
             Rc::new(Type {
                 name: format!("{} [{count}]", element.name),

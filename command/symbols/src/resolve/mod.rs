@@ -1,8 +1,10 @@
 //! From a [`Spec`] to the bytes to watch.
 
+mod elements;
 mod explain;
 mod find;
 mod walk;
+mod way;
 
 use crate::condition::{self, Kind};
 use crate::filter;
@@ -11,10 +13,13 @@ use crate::problem::Problem;
 use crate::spec::{Expr, Spec};
 use crate::types::{Bits, Shape, Type};
 use crate::value::{self, Part};
+use std::cell::Cell;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
 use ulpf_lib::addr::USER_END;
+use ulpf_lib::command::Path;
 use ulpf_lib::filter::Filter;
+use ulpf_lib::ring::Hit;
 
 /// The program's memory, as far as resolving needs it.
 pub trait Memory {
@@ -40,6 +45,8 @@ pub struct Watched {
     /// Number of the first element, for a slice of an array.
     pub slice: Option<i64>,
     pub bits: Option<Bits>,
+    /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
+    pub path: Option<Path>,
     /// Something the user should know: which thread's copy, which bytes.
     pub note: Option<String>,
     /// Which hits matter, without names.
@@ -50,15 +57,7 @@ impl Watched {
     /// Name and value form of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         if self.heap {
-            return (
-                format!("{}[{offset:#x}]", self.name),
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                },
-            );
+            return (format!("{}[{offset:#x}]", self.name), Part::untyped(offset));
         }
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
@@ -76,15 +75,18 @@ impl Watched {
                 if offset > 0 || len < self.len {
                     path = format!("+{offset}");
                 }
-                Part {
-                    ty: Type::opaque(0),
-                    repeat: None,
-                    inside: offset,
-                    bits: None,
-                }
+                Part::untyped(offset)
             }
         };
         (with_path(&self.name, &path), part)
+    }
+
+    /// How many of its bytes are before those of a hit.
+    pub fn offset(&self, hit: &Hit) -> u64 {
+        match self.path {
+            Some(_) => hit.inside,
+            None => hit.addr.wrapping_sub(self.addr),
+        }
     }
 
     /// The type, as a programmer writes it.
@@ -102,7 +104,10 @@ fn with_path(name: &str, path: &str) -> String {
     }
 }
 
+use way::Way;
+
 /// An object in memory while an expression is walked.
+#[derive(Clone)]
 struct Lvalue {
     addr: u64,
     ty: Option<Rc<Type>>,
@@ -114,6 +119,8 @@ struct Lvalue {
     slice: Option<i64>,
     bits: Option<Bits>,
     note: Option<String>,
+    /// The pointers before it.
+    way: Way,
     /// Only bytes: a length is needed.
     untyped: bool,
     /// The main thread's copy.
@@ -121,86 +128,76 @@ struct Lvalue {
 }
 
 impl Program {
-    /// Finds the bytes that `spec` means, now.
-    pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Watched, Problem> {
+    /// Finds the bytes that `spec` means, now: one place, or one in each element of a range that stands before
+    /// the end of the expression. There is at least one.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn resolve(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
+        let stays = Cell::new(true);
+        self.resolved(spec, memory, &stays)
+    }
+
+    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now.
+    /// What has many places, or is in a container, stays where it is now.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub fn resolve_path(&self, spec: &Spec, memory: &dyn Memory) -> Result<Vec<Watched>, Problem> {
+        let stays = Cell::new(spec.filter.snapshot);
+        let follows = !stays.get();
+        let found = self.resolved(spec, memory, &stays);
+        match follows && stays.get() {
+            true => self.resolved(spec, memory, &stays),
+            false => found,
+        }
+    }
+
+    fn resolved(
+        &self,
+        spec: &Spec,
+        memory: &dyn Memory,
+        stays: &Cell<bool>,
+    ) -> Result<Vec<Watched>, Problem> {
         let resolver = Resolver {
             program: self,
             spec,
             memory,
+            stays,
         };
-        let value = match &spec.expr {
-            Expr::Heap => return resolver.heap(),
+        let values = match &spec.expr {
+            Expr::Heap => return Ok(vec![resolver.heap()?]),
             Expr::Malformed(problem) => return Err(problem.clone()),
             // A variable of that name comes first.
             Expr::Name(name) if name == "heap" && spec.len.is_none() && spec.scope.is_none() => {
                 match resolver.eval(&spec.expr) {
-                    Err(_) => return resolver.heap(),
-                    found => found,
+                    Err(_) => return Ok(vec![resolver.heap()?]),
+                    Ok(found) => found,
                 }
             }
-            expr => resolver.eval(expr),
+            expr => resolver.eval(expr)?,
         };
-        let mut value = value?;
-        // A C++ reference stands for what it refers to.
-        if matches!(
-            value.ty.as_deref(),
-            Some(Type {
-                shape: Shape::Pointer {
-                    reference: true,
-                    ..
-                },
-                ..
-            })
-        ) {
-            let name = value.name.clone();
-            value = Lvalue {
-                name,
-                ..resolver.deref(value)?
+        let mut found: Vec<Watched> = Vec::with_capacity(values.len());
+        for value in values {
+            let (watched, module) = resolver.watched(value)?;
+            // The elements of a range are alike, and so are their filters.
+            let alike = |before: &&Watched| {
+                let same = match (&before.ty, &watched.ty) {
+                    (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                same && (before.len, before.bits) == (watched.len, watched.bits)
             };
+            let watched = match found.last().filter(alike) {
+                Some(before) => Watched {
+                    filter: before.filter.clone(),
+                    ..watched
+                },
+                None => resolver.filtered(watched, module)?,
+            };
+            found.push(watched);
         }
-        let size = match &value.ty {
-            Some(ty) if value.bits.is_none() => {
-                ty.size.max(if ty.size == 0 { value.size } else { 0 })
-            }
-            _ => value.size,
-        };
-        if spec.len.is_none() && (size == 0 || value.untyped) {
-            return Err(resolver.no_size(&value));
-        }
-        let len = spec.len.unwrap_or(size);
-        if value.addr >= USER_END || value.addr.checked_add(len).is_none_or(|end| end > USER_END) {
-            return Err(Problem::new(
-                format!("`{spec}` is {len} bytes at {:#x}", value.addr),
-                "that is not in the program's half of the address space",
-                "check the address",
-            ));
-        }
-        let mut note = value.note;
-        if let Some(bits) = value.bits {
-            note.get_or_insert(format!(
-                "{} is a bit-field of {} bits: its whole bytes are watched",
-                value.name, bits.len
-            ));
-        }
-        let module = value.module;
-        let watched = Watched {
-            filter: Filter::default(),
-            spec: spec.text.clone(),
-            name: if matches!(spec.expr, Expr::Address(_)) {
-                format!("{:#x}", value.addr)
-            } else {
-                value.name
-            },
-            addr: value.addr,
-            len,
-            heap: false,
-            kind: spec.kind,
-            ty: value.ty,
-            slice: value.slice,
-            bits: value.bits,
-            note,
-        };
-        resolver.filtered(watched, module)
+        Ok(found)
     }
 }
 
@@ -208,11 +205,104 @@ struct Resolver<'a> {
     program: &'a Program,
     spec: &'a Spec,
     memory: &'a dyn Memory,
+    /// The watch stays where its pointers lead now. While it is not known to, they may be NULL, and change.
+    stays: &'a Cell<bool>,
 }
 
 impl Resolver<'_> {
     fn problem(&self, why: impl Into<String>, what_to_do: impl Into<String>) -> Problem {
         Problem::new(format!("cannot watch `{}`", self.spec), why, what_to_do)
+    }
+
+    /// Do pointers on the way make the watch go elsewhere?
+    fn follows(&self) -> bool {
+        !self.stays.get()
+    }
+
+    /// From here on the expression means what there is now: its places are many, or in a container, and none of
+    /// them has a way of its own. What has been found as if it followed is looked for once more.
+    fn stay(&self) -> Result<(), Problem> {
+        match self.stays.replace(true) {
+            true => Ok(()),
+            false => Err(self.problem("it has many places", "say `snapshot` behind it")),
+        }
+    }
+
+    /// What is watched of an object that the expression means, still without a filter.
+    fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
+        let mut value = self.referred(value)?;
+        let size = match &value.ty {
+            Some(ty) if value.bits.is_none() => {
+                ty.size.max(if ty.size == 0 { value.size } else { 0 })
+            }
+            _ => value.size,
+        };
+        if self.spec.len.is_none() && (size == 0 || value.untyped) {
+            return Err(self.no_size(&value));
+        }
+        let len = self.spec.len.unwrap_or(size);
+        let path = match self.follows() {
+            true => value.way.path(value.addr).transpose(),
+            false => Ok(None),
+        };
+        let path = path.map_err(|why| {
+            self.problem(
+                why,
+                "watch fewer, or where they lead now: say `snapshot` behind it",
+            )
+        })?;
+        let end = value.addr.checked_add(len);
+        let outside = end.is_none_or(|end| end > USER_END);
+        if path.is_some() && (outside || !value.way.whole) {
+            value.addr = 0;
+        } else if outside {
+            return Err(Problem::new(
+                format!("`{}` is {len} bytes at {:#x}", self.spec, value.addr),
+                "that is not in the program's half of the address space",
+                "check the address",
+            ));
+        }
+        let mut note = value.note;
+        if let Some(bits) = value.bits {
+            note.get_or_insert(format!(
+                "{} is a bit-field of {} bits: its whole bytes are watched, and writes that change none of its bits are filtered out",
+                value.name, bits.len
+            ));
+        }
+        let module = value.module;
+        let watched = Watched {
+            filter: Filter::default(),
+            spec: self.spec.text.clone(),
+            name: if matches!(self.spec.expr, Expr::Address(_)) {
+                format!("{:#x}", value.addr)
+            } else {
+                value.name
+            },
+            addr: value.addr,
+            len,
+            heap: false,
+            kind: self.spec.kind,
+            ty: value.ty,
+            slice: value.slice,
+            bits: value.bits,
+            path,
+            note,
+        };
+        Ok((watched, module))
+    }
+
+    /// A C++ reference stands for what it refers to.
+    fn referred(&self, value: Lvalue) -> Result<Lvalue, Problem> {
+        let reference = match value.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Pointer { reference, .. }) => *reference,
+            _ => false,
+        };
+        if !reference {
+            return Ok(value);
+        }
+        let name = value.name.clone();
+        let value = self.deref(value)?;
+        Ok(Lvalue { name, ..value })
     }
 
     fn heap(&self) -> Result<Watched, Problem> {
@@ -226,6 +316,7 @@ impl Resolver<'_> {
             ty: None,
             slice: None,
             bits: None,
+            path: None,
             note: None,
             filter: Filter::default(),
         };
@@ -238,6 +329,14 @@ impl Resolver<'_> {
         let filter = &self.spec.filter;
         let resolved = filter.resolve(self.program).and_then(|mut resolved| {
             filter::add_conditions(&mut resolved, filter, &value, unit, self)?;
+            if let (Some(bits), 1..) = (watched.bits, unit) {
+                let code = condition::bits_changed(bits, watched.kind);
+                let changed = ulpf_lib::filter::Condition::new(code);
+                resolved
+                    .conditions
+                    .push(changed.map_err(|why| condition::Wrong::new(0, why))?);
+                resolved.unit = unit;
+            }
             Ok(resolved)
         });
         match resolved {

@@ -1,17 +1,22 @@
 //! Walks an expression: fields, pointers, elements.
 
 use super::explain::BUILD_WITH_G;
-use super::{Lvalue, Resolver};
+use super::{Lvalue, Resolver, Way};
 use crate::closest::{closest, list};
 use crate::problem::Problem;
 use crate::spec::Expr;
-use crate::types::{Shape, Type};
+use crate::types::{Bounds, Shape, Type};
+use std::collections::HashSet;
 use std::rc::Rc;
 
+/// So many places may one watch have; the plugin's `max-elements` is the same by default.
+pub(super) const MOST_PLACES: usize = 100_000;
+
 impl Resolver<'_> {
-    pub(super) fn eval(&self, expr: &Expr) -> Result<Lvalue, Problem> {
+    /// All that an expression means, in its order: behind a range it means something in each element.
+    pub(super) fn eval(&self, expr: &Expr) -> Result<Vec<Lvalue>, Problem> {
         match expr {
-            Expr::Address(addr) => Ok(Lvalue {
+            Expr::Address(addr) => Ok(vec![Lvalue {
                 addr: *addr,
                 ty: None,
                 module: None,
@@ -20,161 +25,324 @@ impl Resolver<'_> {
                 slice: None,
                 bits: None,
                 note: None,
+                way: Way::default(),
                 untyped: true,
                 thread_local: false,
-            }),
-            Expr::Name(name) => self.variable(name),
+            }]),
+            Expr::Name(name) => Ok(vec![self.variable(name)?]),
             Expr::Malformed(problem) => Err(problem.clone()),
             Expr::Heap => Err(self.problem("the heap has no parts", "watch `[heap]` alone")),
-            Expr::Deref(inner) => {
-                let value = self.one(inner)?;
-                let name = format!("*{}", value.name);
-                if let Some(Shape::Array { element, .. }) = value.ty.as_ref().map(|t| &t.shape) {
-                    return Ok(Lvalue {
-                        ty: Some(element.clone()),
-                        name,
-                        slice: None,
-                        ..value
-                    });
+            Expr::Deref(inner) => self.of_each(inner, |value| self.pointee(value)),
+            Expr::Arrow(inner, field) => self.of_each(inner, |value| self.arrow(value, field)),
+            Expr::Field(inner, field) => match self.each(inner) {
+                // `main.total`: a variable of a Go package.
+                Err(problem) => {
+                    let found = dotted(expr).map(|name| self.variable(&name));
+                    let found = found.and_then(Result::ok).ok_or(problem)?;
+                    Ok(vec![found])
                 }
-                Ok(Lvalue {
-                    name,
-                    ..self.deref(value)?
-                })
-            }
-            Expr::Arrow(inner, field) => {
-                let value = self.one(inner)?;
-                let name = format!("{}->{field}", value.name);
-                let target = match value.ty.as_ref().map(|t| &t.shape) {
-                    Some(Shape::Pointer { .. }) | None => self.deref(value)?,
-                    Some(Shape::Struct { .. }) => {
-                        let ty = value.ty.as_ref().map_or("?", |t| &t.name);
-                        return Err(self.problem(
-                            format!("`{}` is a {ty}, no pointer", value.name),
-                            "use `.` instead of `->`",
-                        ));
-                    }
-                    _ => return Err(self.not_a_pointer(&value)),
-                };
-                Ok(Lvalue {
-                    name,
-                    ..self.field(target, field)?
-                })
-            }
-            Expr::Field(inner, field) => {
-                let value = match self.one(inner) {
-                    // `main.total`: a variable of a Go package.
-                    Err(problem) => {
-                        let found = dotted(expr).map(|name| self.variable(&name));
-                        return found.and_then(Result::ok).ok_or(problem);
-                    }
-                    Ok(value) => value,
-                };
-                let name = format!(
-                    "{}.{}",
-                    value.name,
-                    field
-                        .strip_prefix("__")
-                        .filter(|f| f.parse::<u32>().is_ok())
-                        .unwrap_or(field)
-                );
-                let target = match value.ty.as_ref().map(|t| &t.shape) {
-                    Some(Shape::Pointer { .. }) => self.deref(value)?,
-                    _ => value,
-                };
-                Ok(Lvalue {
-                    name,
-                    ..self.field(target, field)?
-                })
-            }
-            Expr::Index(inner, index) => {
-                let value = self.one(inner)?;
-                let name = format!("{}[{index}]", value.name);
-                let (start, element) = self.elements(value, *index, *index + 1)?;
-                Ok(Lvalue {
-                    ty: Some(element),
-                    name,
-                    slice: None,
-                    ..start
-                })
-            }
-            Expr::Slice(inner, from, to) => {
-                let value = self.one(inner)?;
-                let from = from.unwrap_or(0);
-                let to = match (to, value.ty.as_ref().map(|t| &t.shape)) {
-                    (Some(to), _) => *to,
-                    (
-                        None,
-                        Some(Shape::Array {
-                            count: Some(count), ..
-                        }),
-                    ) => *count as i64,
-                    (None, _) => {
-                        return Err(self.problem(
-                            format!("how many elements `{}` has is not known", value.name),
-                            "write [FROM..TO]",
-                        ));
-                    }
-                };
-                if from >= to {
-                    return Err(self.problem(
-                        format!("the range {from}..{to} of `{}` is empty", value.name),
-                        "`..` excludes its end, `..=` includes it",
-                    ));
+                Ok(values) => {
+                    let dot = |value| self.dot(value, field);
+                    values.into_iter().map(dot).collect()
                 }
-                let (start, element) = self.elements(value, from, to)?;
-                let count = (to - from) as u64;
-                let ty = Type {
-                    name: format!("{} [{count}]", element.name),
-                    size: element.size.saturating_mul(count),
-                    shape: Shape::Array {
-                        element,
-                        count: Some(count),
-                    },
-                };
-                Ok(Lvalue {
-                    ty: Some(Rc::new(ty)),
-                    slice: Some(from),
-                    ..start
-                })
+            },
+            Expr::Call(inner, indices) => self.of_each(inner, |value| self.call(value, indices)),
+            Expr::Index(inner, index) => self.of_each(inner, |value| self.index(value, *index)),
+            Expr::Slice(inner, from, to) => self.elements_of(inner, *from, *to),
+            Expr::All(inner) => self.elements_of(inner, None, None),
+            Expr::Chain(inner, link) => {
+                let mut nodes = Vec::new();
+                for head in self.each(inner)? {
+                    self.chain(head, link, &mut nodes)?;
+                }
+                match nodes.is_empty() {
+                    false => Ok(nodes),
+                    true => Err(self.empty()),
+                }
             }
             Expr::Offset(inner, bytes) => {
-                let value = self.eval(inner)?;
                 let sign = if *bytes < 0 { '-' } else { '+' };
-                let name = format!("({}{sign}{})", value.name, bytes.unsigned_abs());
-                let addr = value.addr.wrapping_add_signed(*bytes);
-                Ok(Lvalue {
-                    addr,
+                let beyond = |value: Lvalue| Lvalue {
+                    addr: value.addr.wrapping_add_signed(*bytes),
                     ty: None,
                     size: 0,
                     untyped: true,
-                    name,
+                    name: format!("({}{sign}{})", value.name, bytes.unsigned_abs()),
                     bits: None,
+                    slice: None,
                     ..value
-                })
+                };
+                Ok(self.eval(inner)?.into_iter().map(beyond).collect())
             }
         }
     }
 
-    /// What more is said of: `a[0..4]` is several elements, and a watch is one stretch of memory.
-    fn one(&self, expr: &Expr) -> Result<Lvalue, Problem> {
-        let value = self.eval(expr)?;
-        match value.slice {
-            None => Ok(value),
-            Some(from) => Err(self.problem(
-                format!(
-                    "a range of `{}` stands before the end: its parts are not one stretch of memory",
-                    value.name
-                ),
-                format!(
-                    "watch each by itself ({}[{from}], …), or all of it; `ulpf watch` in gdb takes ranges anywhere",
-                    value.name
-                ),
+    fn of_each(
+        &self,
+        expr: &Expr,
+        step: impl Fn(Lvalue) -> Result<Lvalue, Problem>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        self.each(expr)?.into_iter().map(step).collect()
+    }
+
+    /// Elements of arrays, of what pointers point to, of containers.
+    fn elements_of(
+        &self,
+        expr: &Expr,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        let mut found = Vec::new();
+        for value in self.each(expr)? {
+            match self.container(&value) {
+                Some(_) => found.extend(self.contents(value, from, to)?),
+                None => found.push(self.slice(value, from, to)?),
+            }
+            self.few(found.len() as u64)?;
+        }
+        match found.is_empty() {
+            false => Ok(found),
+            true => Err(self.empty()),
+        }
+    }
+
+    /// What a further step is taken from: of a range, its elements one by one.
+    fn each(&self, expr: &Expr) -> Result<Vec<Lvalue>, Problem> {
+        let values = self.eval(expr)?.into_iter();
+        let values = values.map(|value| self.referred(value));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        if values.iter().all(|value| value.slice.is_none()) {
+            return Ok(values);
+        }
+        self.stay()?;
+        let mut found = Vec::new();
+        for value in values {
+            let array = value.ty.as_deref().map(|ty| &ty.shape);
+            match (value.slice, array) {
+                (
+                    Some(first),
+                    Some(Shape::Array {
+                        element,
+                        count: Some(count),
+                        bounds,
+                    }),
+                ) => {
+                    self.few(found.len() as u64 + count)?;
+                    found.extend((0..*count).map(|i| Lvalue {
+                        addr: value.addr.wrapping_add(i.wrapping_mul(element.size)),
+                        ty: Some(element.clone()),
+                        name: bounds.indexed(&value.name, first.wrapping_add(i as i64)),
+                        slice: None,
+                        ..value.clone()
+                    }));
+                }
+                _ => found.push(value),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Refuses more places than anybody means.
+    pub(super) fn few(&self, places: u64) -> Result<(), Problem> {
+        match places <= MOST_PLACES as u64 {
+            true => Ok(()),
+            false => Err(self.problem(
+                format!("it has more than {MOST_PLACES} elements"),
+                "that many watches are seldom meant: name fewer elements, or all of an array as one ([..] at the end)",
             )),
         }
     }
 
-    /// Follows a pointer: the object it points to now.
+    pub(super) fn empty(&self) -> Problem {
+        self.problem(
+            "it has no elements now",
+            "watch the container itself, or set the watch later (--at FUNCTION, ulpf attach, ulpf top)",
+        )
+    }
+
+    fn pointee(&self, value: Lvalue) -> Result<Lvalue, Problem> {
+        if let Some(held) = self.held(&value)? {
+            return Ok(held);
+        }
+        let name = format!("*{}", value.name);
+        if let Some(Shape::Array { element, .. }) = value.ty.as_ref().map(|t| &t.shape) {
+            return Ok(Lvalue {
+                ty: Some(element.clone()),
+                name,
+                slice: None,
+                ..value
+            });
+        }
+        Ok(Lvalue {
+            name,
+            ..self.deref(value)?
+        })
+    }
+
+    fn arrow(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
+        let name = match value.name.starts_with('*') {
+            true => format!("({})->{field}", value.name),
+            false => format!("{}->{field}", value.name),
+        };
+        if let Some(held) = self.held(&value)? {
+            let found = self.field(held, field)?;
+            return Ok(Lvalue { name, ..found });
+        }
+        let target = match value.ty.as_ref().map(|t| &t.shape) {
+            Some(Shape::Pointer { .. }) | None => self.deref(value)?,
+            Some(Shape::Struct { .. }) => {
+                let ty = value.ty.as_ref().map_or("?", |t| &t.name);
+                return Err(self.problem(
+                    format!("`{}` is a {ty}, no pointer", value.name),
+                    "use `.` instead of `->`",
+                ));
+            }
+            _ => return Err(self.not_a_pointer(&value)),
+        };
+        Ok(Lvalue {
+            name,
+            ..self.field(target, field)?
+        })
+    }
+
+    fn dot(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
+        let shown = field
+            .strip_prefix("__")
+            .filter(|f| f.parse::<u32>().is_ok())
+            .unwrap_or(field);
+        let name = format!("{}.{shown}", value.name);
+        let target = match value.ty.as_ref().map(|t| &t.shape) {
+            Some(Shape::Pointer { .. }) => self.deref(value)?,
+            // As Rust has it: `rc.x` is a field of what it holds.
+            Some(Shape::Struct { .. }) if !value.has(field) => match self.held(&value)? {
+                Some(held) => held,
+                None => value,
+            },
+            _ => value,
+        };
+        Ok(Lvalue {
+            name,
+            ..self.field(target, field)?
+        })
+    }
+
+    /// `grid(2,3)`: as the program's language has it, the innermost first or last.
+    fn call(&self, value: Lvalue, indices: &[i64]) -> Result<Lvalue, Problem> {
+        let columns = match value.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Array { bounds, .. }) => bounds.columns,
+            _ => false,
+        };
+        let mut indices = indices.to_vec();
+        if columns {
+            indices.reverse();
+        }
+        let index = |value, index: &i64| self.index(value, *index);
+        indices.iter().try_fold(value, index)
+    }
+
+    fn index(&self, value: Lvalue, index: i64) -> Result<Lvalue, Problem> {
+        let name = match value.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Array { bounds, .. }) => bounds.indexed(&value.name, index),
+            _ => format!("{}[{index}]", value.name),
+        };
+        if self.container(&value).is_some() {
+            let found = self.contents(value, Some(index), Some(index.saturating_add(1)))?;
+            let found = found.into_iter().next().ok_or_else(|| self.empty())?;
+            // (A node's value is itself; of neighbours it is the only one.)
+            let ty = match found.ty.as_deref().map(|ty| &ty.shape) {
+                Some(Shape::Array { element, .. }) if found.slice.is_some() => {
+                    Some(element.clone())
+                }
+                _ => found.ty.clone(),
+            };
+            return Ok(Lvalue {
+                ty,
+                name,
+                slice: None,
+                ..found
+            });
+        }
+        let (start, element) = self.elements(value, index, index.saturating_add(1))?;
+        Ok(Lvalue {
+            ty: Some(element),
+            name,
+            slice: None,
+            ..start
+        })
+    }
+
+    pub(super) fn slice(
+        &self,
+        value: Lvalue,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Lvalue, Problem> {
+        let array = value.ty.as_deref().map(|ty| &ty.shape);
+        let bounds = match array {
+            Some(Shape::Array { bounds, .. }) => *bounds,
+            _ => Bounds::default(),
+        };
+        let from = from.unwrap_or(bounds.first);
+        let to = match (to, array) {
+            (Some(to), _) => to,
+            (
+                None,
+                Some(Shape::Array {
+                    count: Some(count), ..
+                }),
+            ) => bounds.first.saturating_add_unsigned(*count),
+            (None, _) => {
+                return Err(self.problem(
+                    format!("how many elements `{}` has is not known", value.name),
+                    "write [FROM..TO]",
+                ));
+            }
+        };
+        if from >= to {
+            return Err(self.problem(
+                format!("the range {from}..{to} of `{}` is empty", value.name),
+                "`..` excludes its end, `..=` includes it",
+            ));
+        }
+        let (start, element) = self.elements(value, from, to)?;
+        let count = (to - from) as u64;
+        Ok(start.some_of(element, count, from, bounds))
+    }
+
+    /// The nodes of a list: from the one that `head` is or points to, until null or a node that was seen.
+    fn chain(&self, head: Lvalue, link: &str, nodes: &mut Vec<Lvalue>) -> Result<(), Problem> {
+        self.stay()?;
+        let list = format!("{}->*{link}", head.name);
+        let mut seen = HashSet::new();
+        let mut next = match head.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Struct { .. }) => Some(head),
+            _ => self.deref_unless_null(head)?,
+        };
+        while let Some(node) = next {
+            if !seen.insert(node.addr) {
+                break;
+            }
+            self.few(nodes.len() as u64 + 1)?;
+            let node = Lvalue {
+                name: format!("{list}[{}]", seen.len() - 1),
+                ..node
+            };
+            let pointer = self.field(node.clone(), link)?;
+            nodes.push(node);
+            next = self.deref_unless_null(pointer)?;
+        }
+        Ok(())
+    }
+
+    /// What a pointer points to; null is the end of a list.
+    pub(super) fn deref_unless_null(&self, pointer: Lvalue) -> Result<Option<Lvalue>, Problem> {
+        match self.pointer(&pointer)? {
+            0 => Ok(None),
+            _ => self.deref(pointer).map(Some),
+        }
+    }
+
+    /// Goes through a pointer: the object it points to now.
     pub(super) fn deref(&self, value: Lvalue) -> Result<Lvalue, Problem> {
         let target = match value.ty.as_ref().map(|t| &t.shape) {
             Some(Shape::Pointer { to, .. }) => *to,
@@ -182,15 +350,16 @@ impl Resolver<'_> {
             Some(Shape::Opaque) if value.untyped => None,
             _ => return Err(self.not_a_pointer(&value)),
         };
-        let mut bytes = [0; 8];
-        if !self.memory.read(value.addr, &mut bytes) {
-            return Err(self.problem(
-                format!("`{}` at {:#x} cannot be read", value.name, value.addr),
-                "check that it exists when the watches are set; --at FUNCTION sets them later",
-            ));
-        }
-        let addr = u64::from_le_bytes(bytes);
-        if addr < 0x1000 {
+        let read = match value.way.whole {
+            true => self.pointer(&value).map(Some),
+            false => Ok(None),
+        };
+        let (addr, points) = match read {
+            Ok(Some(addr)) => (addr, addr >= 0x1000),
+            Err(problem) if !self.follows() => return Err(problem),
+            Ok(None) | Err(_) => (0, false),
+        };
+        if !points && !self.follows() {
             return Err(self.problem(
                 format!(
                     "the pointer `{}` is {} now",
@@ -209,8 +378,11 @@ impl Resolver<'_> {
             _ => None,
         };
         let untyped = ty.is_none();
+        let way = value.way.clone();
+        let way = way.through(value.addr, points.then_some(addr));
         Ok(Lvalue {
-            addr,
+            addr: if points { addr } else { 0 },
+            way,
             ty,
             size: 0,
             untyped,
@@ -218,6 +390,18 @@ impl Resolver<'_> {
             bits: None,
             ..value
         })
+    }
+
+    /// The address in a pointer now.
+    pub(super) fn pointer(&self, value: &Lvalue) -> Result<u64, Problem> {
+        let mut bytes = [0; 8];
+        if !self.memory.read(value.addr, &mut bytes) {
+            return Err(self.problem(
+                format!("`{}` at {:#x} cannot be read", value.name, value.addr),
+                "check that it exists when the watches are set; --at FUNCTION sets them later",
+            ));
+        }
+        Ok(u64::from_le_bytes(bytes))
     }
 
     pub(super) fn field(&self, value: Lvalue, field: &str) -> Result<Lvalue, Problem> {
@@ -282,21 +466,36 @@ impl Resolver<'_> {
         let Some(ty) = value.ty.clone() else {
             return Err(self.no_type(&value));
         };
+        let mut start_at = from;
         let (start, element) = match &ty.shape {
-            Shape::Array { element, count } => {
+            Shape::Array {
+                element,
+                count,
+                bounds,
+            } => {
+                let (from, to) =
+                    match (from.checked_sub(bounds.first), to.checked_sub(bounds.first)) {
+                        (Some(from), Some(to)) => (from, to),
+                        _ => (-1, 0),
+                    };
                 // Trailing arrays of one or no element are a C idiom for "as many as there are".
                 if let (Some(count @ 2..), _) | (Some(count), true) = (*count, from < 0)
                     && (from < 0 || to as u64 > count)
                 {
                     let last = if from < 0 { from } else { to - 1 };
+                    let (first, last) = (bounds.first, last.saturating_add(bounds.first));
                     return Err(self.problem(
                         format!(
                             "`{}` has {count} elements, {last} is none of them",
                             value.name
                         ),
-                        format!("use 0 to {}", count.saturating_sub(1)),
+                        format!(
+                            "use {first} to {}",
+                            first.saturating_add_unsigned(count) - 1
+                        ),
                     ));
                 }
+                start_at = from;
                 (value, element.clone())
             }
             Shape::Pointer { .. } => {
@@ -341,8 +540,39 @@ impl Resolver<'_> {
         }
         let addr = start
             .addr
-            .wrapping_add_signed(from.wrapping_mul(element.size as i64));
+            .wrapping_add_signed(start_at.wrapping_mul(element.size as i64));
         Ok((Lvalue { addr, ..start }, element))
+    }
+}
+
+impl Lvalue {
+    fn has(&self, field: &str) -> bool {
+        self.ty
+            .as_ref()
+            .is_some_and(|ty| ty.member(field).is_some())
+    }
+
+    /// So many elements from here on, the first of which is number `from`.
+    pub(super) fn some(self, element: Rc<Type>, count: u64, from: i64) -> Lvalue {
+        self.some_of(element, count, from, Bounds::default())
+    }
+
+    fn some_of(self, element: Rc<Type>, count: u64, from: i64, bounds: Bounds) -> Lvalue {
+        let ty = Type {
+            name: format!("{} [{count}]", element.name),
+            size: element.size.saturating_mul(count),
+            shape: Shape::Array {
+                element,
+                count: Some(count),
+                bounds,
+            },
+        };
+        Lvalue {
+            ty: Some(Rc::new(ty)),
+            slice: Some(from),
+            bits: None,
+            ..self
+        }
     }
 }
 

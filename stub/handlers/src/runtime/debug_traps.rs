@@ -122,7 +122,8 @@ pub fn report(
         let Some(touch) = touch.filter(|touch| kind.sees(touch.kind)) else {
             continue;
         };
-        if let Some(n) = g().counters(id) {
+        let reported_as = g().attributes(id).group.unwrap_or(id);
+        if let Some(n) = g().counters(reported_as) {
             n.traps.fetch_add(1, Relaxed);
         }
         if let Some(stop) = hits::register_hit(t, &uc.gprs, (id, range, kind), &touch, old) {

@@ -181,6 +181,10 @@ pub enum Request {
     NoPatches,
     /// The program begins something that our own signal frames cannot hold.
     NoUpcalls,
+    /// A pointer has changed that a watch follows.
+    Retrace,
+    /// The thread is about to change one: park the others.
+    RetraceBegin,
     /// The watches of this page may be better off in another place.
     Reconsider {
         page: u64,

@@ -149,6 +149,8 @@ pub struct Own {
     /// Our own single step (slow path, stepping over a breakpoint) is under way; signal mask to
     /// restore after it.
     pub own_step: Cell<Option<OwnStep>>,
+    /// The others rest for its store to a pointer that a watch follows.
+    pub alone: Cell<bool>,
     /// Our handler runs under the program's own mask (see [`crate::signals::masks::close`]).
     pub open: Cell<bool>,
     /// The program's signal mask, while signals wait for the end of `direct`, or for the frame of an upcall.
@@ -530,6 +532,7 @@ impl Registry {
                 waiting: Waiting::none(),
                 booting: Cell::new(false),
                 own_step: Cell::new(None),
+                alone: Cell::new(false),
                 open: Cell::new(false),
                 direct_mask: Cell::new(None),
                 begun: Cell::new(0),

@@ -9,6 +9,7 @@ use super::alternate::on_alt;
 use super::kernel::{actions, default_is_ignore, default_is_stop, raw_sigaction};
 use super::masks::{set_virtual_mask, virtual_mask};
 use super::numbers::*;
+use crate::crash;
 use crate::runtime::frame::*;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
@@ -151,6 +152,8 @@ fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
         let _ = unsafe { sys!(k::__NR_kill, t.tgid(), SIGSTOP) };
         return;
     }
+    let address = (info.by_kernel() && matches!(sig, SIGSEGV | SIGBUS)).then(|| info.addr());
+    crash::note(t, &uc.gprs, sig, uc.gprs.rip, address);
     let _ = raw_sigaction(sig, &dfl);
     let synchronous = info.by_kernel() && matches!(sig, SIGSEGV | SIGBUS | 4 | 8);
     if synchronous {

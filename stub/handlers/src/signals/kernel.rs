@@ -59,7 +59,13 @@ fn kernel_action(sig: i32, want: &KernelAction) -> Option<KernelAction> {
         _ => match want.handler {
             SIG_IGN if !is_heard(sig) => return Some(*want),
             SIG_DFL if default_is_ignore(sig) && !is_heard(sig) => return Some(*want),
-            SIG_DFL if g().pass_signals.load(Relaxed) & bit(sig) != 0 => return Some(*want),
+            // (What an instruction has caused is to be noted before it ends the program, see `crash`.)
+            SIG_DFL
+                if g().pass_signals.load(Relaxed) & bit(sig) != 0
+                    && !matches!(sig, SIGILL | SIGFPE) =>
+            {
+                return Some(*want);
+            }
             _ => ulpf_on_signal as *const () as u64,
         },
     };

@@ -37,8 +37,10 @@ use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
 
+use crate::crash;
 use crate::global::g;
 use crate::library;
+use crate::paths;
 use crate::runtime::areas;
 use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::UContext;
@@ -73,6 +75,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         return;
     }
     let args = arguments(uc);
+    crash::look_at_call(t, &uc.gprs, nr, &args);
     let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
     if nr == k::__NR_rt_sigreturn as u64 {
         sigreturn::sigreturn(t, uc);
@@ -81,6 +84,8 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         let result = emulate(t, uc, nr, &args);
         let again = matches!(result, Outcome::Value(RESTART));
         finish(t, uc, nr, result);
+        // What the kernel has written may be a pointer that a watch follows.
+        paths::settle(t, uc);
         catch::leave(t, insn + 2, nr, again);
     }
     t.orig_rax.store(-1, Relaxed);

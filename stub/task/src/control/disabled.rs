@@ -61,6 +61,10 @@ impl Control {
                 what_to_do,
             ));
         }
+        if self.paths.has(id) {
+            self.switch_path(id, false);
+            return Ok(());
+        }
         self.own(id)?;
         let Some((range, kind)) = self.staged.remove_id(id) else {
             return Err(nobody(id));
@@ -71,6 +75,10 @@ impl Control {
     }
 
     pub fn switch_on(&mut self, id: WatchId) -> Result<(), Refusal> {
+        if self.paths.has(id) {
+            self.switch_path(id, true);
+            return Ok(());
+        }
         let Some((_, range, kind)) = self
             .disabled
             .find(id)

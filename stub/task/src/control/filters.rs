@@ -12,7 +12,7 @@ use ulpf_lib::{TargetAddr, WatchId, WatchRange};
 
 use super::Control;
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::attributes::{Attributes, Part};
 use ulpf_stub_tables::filter::{CountedFilter, FAILED};
 
 pub const HELP: &str = "\
@@ -72,15 +72,17 @@ impl Control {
     ) -> Result<bool, &'static str> {
         let range = self.staged.get(id).map(|w| w.0);
         let heap = self.heap.list().any(|w| w.0 == id);
-        if !heap && range.is_none() {
+        let path = self.paths.len_of(id);
+        if !heap && path.is_none() && range.is_none() {
             return Ok(false);
         }
-        let filter = counted(filter, range.map(|r| r.len))?;
+        let filter = counted(filter, path.or(range.map(|r| r.len)))?;
         if let (Some(new), Some(old), true) = (&filter, &g().attributes(id).filter, keep) {
             new.goes_on(old);
         }
         match heap {
             true => self.filter_heap(id, filter),
+            false if path.is_some() => self.filter_path(id, filter),
             false => self.set_filter(id, filter),
         }
         Ok(true)
@@ -99,13 +101,20 @@ impl Control {
             self.filters.0.push((range, f.clone()));
         }
         let ids = g().watches().attributes.iter().map(|(id, _)| id);
-        let same = |id: &WatchId| self.staged.get(*id).is_some_and(|w| w.0 == range);
-        let same: Vec<WatchId> = ids.filter(same).collect();
+        let same = |id: &WatchId| {
+            let whole = g().attributes(*id).part == Part::Whole;
+            whole && self.staged.get(*id).is_some_and(|w| w.0 == range)
+        };
+        let mut same: Vec<WatchId> = ids.filter(same).collect();
         for &id in &same {
             let kind = self.staged.get(id).map(|w| w.1);
             let condition = || self.conditions.find(range, kind?);
             let filter = filter.clone().or_else(condition);
             self.set_filter(id, filter);
+        }
+        for id in self.paths.at(range) {
+            self.filter_path(id, filter.clone());
+            same.push(id);
         }
         Ok(same)
     }
@@ -128,6 +137,7 @@ impl Control {
             let mut text = String::new();
             let what = match self.staged.get(id) {
                 Some((r, _)) => format!("{} ({} bytes)", r.start, r.len),
+                None if self.paths.has(id) => "what a pointer leads to".into(),
                 None => "the heap".into(),
             };
             let _ = writeln!(

@@ -41,12 +41,15 @@ pub struct Object {
     loads: Vec<(u64, u64)>,
     /// `.eh_frame_hdr`.
     unwind: Option<(u64, u64)>,
+    /// `.dynamic`.
+    dynamic: Option<(u64, u64)>,
 }
 
 impl Object {
     /// The one that the mapping with this number in `maps` belongs to.
     pub fn at(mut n: usize, maps: &Snapshot) -> Option<Object> {
         const PT_LOAD: u32 = 1;
+        const PT_DYNAMIC: u32 = 2;
         const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
         let vma = maps.vmas.get(n)?;
         let file = (vma.dev, vma.inode);
@@ -65,7 +68,8 @@ impl Object {
         let count = u16::from_le_bytes([head[56], head[57]]);
         let mut header = base.wrapping_add(u64_at(base + 32)?);
         let mut bias = None;
-        let (mut loads, mut unwind, mut end) = (Vec::new(), None, base);
+        let (mut loads, mut end) = (Vec::new(), base);
+        let (mut unwind, mut dynamic) = (None, None);
         for _ in 0..count.min(64) {
             let (kind, offset) = (u32_at(header)?, u64_at(header.wrapping_add(8))?);
             let address = u64_at(header.wrapping_add(16))?;
@@ -80,17 +84,59 @@ impl Object {
                 end = end.max(start.checked_add(len)?);
             } else if kind == PT_GNU_EH_FRAME {
                 unwind = Some((address, len));
+            } else if kind == PT_DYNAMIC {
+                dynamic = Some((address, len));
             }
         }
         let bias = bias?;
-        let unwind = unwind.map(|(at, len)| (bias.wrapping_add(at), bias.wrapping_add(at + len)));
+        let mapped = |part: Option<(u64, u64)>| {
+            let (at, len) = part?;
+            let start = bias.wrapping_add(at);
+            Some((start, start.checked_add(len)?))
+        };
         Some(Object {
             start: base,
             end: end.checked_next_multiple_of(PAGE_SIZE)?,
             bias,
             loads,
-            unwind,
+            unwind: mapped(unwind),
+            dynamic: mapped(dynamic),
         })
+    }
+
+    /// Is it a library that every program of its language has, by the name that it is linked by?
+    pub fn is_runtime(&self) -> bool {
+        const DT_STRTAB: u64 = 5;
+        const DT_SONAME: u64 = 14;
+        /// Longer names are not theirs.
+        const NAME: usize = 32;
+        let Some((start, end)) = self.dynamic else {
+            return false;
+        };
+        let (mut texts, mut name) = (None, None);
+        let mut at = start;
+        while at < end
+            && let Some([tag, value]) = u64_at(at).zip(u64_at(at + 8)).map(<[u64; 2]>::from)
+        {
+            match tag {
+                0 => break,
+                // The loader turns the address in the file into that in memory, but not in each object.
+                DT_STRTAB if value < self.start => texts = Some(self.bias.wrapping_add(value)),
+                DT_STRTAB => texts = Some(value),
+                DT_SONAME => name = Some(value),
+                _ => {}
+            }
+            at += 16;
+        }
+        let Some((texts, name)) = texts.zip(name) else {
+            return false;
+        };
+        let mut bytes = [0; NAME];
+        let known = text::read(texts.wrapping_add(name), &mut bytes);
+        let bytes = bytes.get(..known).unwrap_or_default();
+        let end = bytes.iter().position(|b| *b == 0);
+        end.and_then(|end| bytes.get(..end))
+            .is_some_and(ulpf_lib::runtime_library::is_runtime)
     }
 
     /// The table of functions, `[start, end)`.

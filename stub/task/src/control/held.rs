@@ -247,12 +247,18 @@ impl Drop for Task {
 
 /// The command shows where watches are.
 fn note(id: WatchId, register: bool) {
-    if let Some(n) = g().counters(id) {
+    if let Some(n) = g().counters(reported_as(id)) {
         n.placement.store(register as u64, Relaxed);
     }
 }
 
+/// The number that counts for a watch: its own, or that of the watch that it is a part of.
+fn reported_as(id: WatchId) -> WatchId {
+    g().attributes(id).group.unwrap_or(id)
+}
+
 pub fn hits(id: WatchId) -> u64 {
+    let id = reported_as(id);
     let counted = g().counters(id).map_or(0, |n| n.hits.load(Relaxed));
     let tallied = g().header().map_or(0, |h| h.tallied(g().areas(), id.0).0);
     counted + tallied

@@ -23,6 +23,7 @@ pub mod notices;
 mod out_of_band;
 mod parked;
 mod patches;
+mod paths;
 mod pause;
 mod perf;
 mod placement;
@@ -108,6 +109,7 @@ pub struct Control {
     detached: bool,
     exec: follow::Exec,
     patches: patches::Patches,
+    paths: paths::Paths,
     sites: sites::Sites,
 }
 
@@ -161,6 +163,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         exec: follow::Exec::None,
         sites: sites::Sites::new(),
         patches: patches::Patches::new(),
+        paths: paths::Paths::default(),
     };
     c.placement.wanted = match flags & (BOOT_PLACE_GUARD | BOOT_PLACE_REGISTER) {
         BOOT_PLACE_GUARD => Placement::Guard,

@@ -5,7 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::command::reply::{Counted, CountedBytes, Statistics, Totals, WatchState};
-use ulpf_lib::command::{self, Arm, Command, FilterOf, How, Mistake, Reply};
+use ulpf_lib::command::{self, Arm, Command, FilterOf, How, Mistake, Reply, What};
 use ulpf_lib::filter::Filter;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
@@ -25,6 +25,9 @@ ulpf watch ADDR LEN r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] [FILT
                             watch a range without a GDB watchpoint
 ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at PLACE...
                             many of them; PLACE: ADDR:LEN, or ADDR:LEN*COUNT+STRIDE
+ulpf watch PATH LEN r|w|rw [stop] [log] [bt N] [FILTER]
+                            watch what pointers lead to, and follow them; PATH: ADDR>OFFSET..., 0x4040>8>-4: 4 bytes
+                            before what is pointed to 8 bytes behind what is pointed to at 0x4040
 ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
                             watch all that the program allocates
 ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
@@ -161,17 +164,20 @@ fn no_watch(why: &str) -> Refusal {
 
 fn watch(c: &mut Control, arm: Arm) -> Result<Reply, Refusal> {
     let mut a = attributes(c, arm.how);
-    let filter = filters::counted(arm.filter, arm.range.map(|r| r.len));
+    let filter = filters::counted(arm.filter, arm.what.bytes());
     a.filter = filter.map_err(|why| {
         Refusal::new("ulpf watch", why, "`monitor ulpf help` lists what there is")
     })?;
-    let Some(range) = arm.range else {
-        a.placement = Placement::default();
-        let (id, bytes) = c.watch_heap(arm.kind, a)?;
-        let watch = id.0;
-        return Ok(Reply::Heap { watch, bytes });
+    let id = match arm.what {
+        What::Range(range) => c.watch_out_of_band(range, arm.kind, &a)?,
+        What::Along(path, len) => c.watch_path(path, len, arm.kind, a)?,
+        What::Heap => {
+            a.placement = Placement::default();
+            let (id, bytes) = c.watch_heap(arm.kind, a)?;
+            let watch = id.0;
+            return Ok(Reply::Heap { watch, bytes });
+        }
     };
-    let id = c.watch_out_of_band(range, arm.kind, &a)?;
     Ok(Reply::Watch(id.0))
 }
 
@@ -221,6 +227,9 @@ fn unwatch(c: &mut Control, id: WatchId) -> Result<Reply, Refusal> {
     if c.unwatch_heap(id) {
         return Ok(Reply::Unwatched(None));
     }
+    if let Some(was) = c.unwatch_path(id) {
+        return Ok(Reply::Unwatched(Some(was)));
+    }
     match c.disabled.forget(id).or_else(|| c.staged.remove_id(id)) {
         Some((range, _)) => Ok(Reply::Unwatched(Some((range.start.0, range.len)))),
         None => Err(no_watch("there is no watch with that number")),
@@ -250,10 +259,12 @@ fn stats(c: &mut Control, out: &mut dyn Write) {
         .map(|(id, r, kind)| (id, bytes_of(r), kind));
     let heap = CountedBytes::Heap(c.heap.bytes());
     let heap = c.heap.list().map(|(id, kind)| (id, heap, kind));
-    let all = heap.chain(single).take(MOST_LISTED);
+    let paths = c.paths.list();
+    let all = heap.chain(paths).chain(single).take(MOST_LISTED);
     let watches = all.filter_map(|(id, of, kind)| {
         let register = c.placement.in_register(id);
-        counted(id, of, kind, register, c.disabled.has(id))
+        let off = c.disabled.has(id) || c.paths.is_off(id);
+        counted(id, of, kind, register, off)
     });
     let _ = Statistics::write(out, &totals, watches);
     let _ = out.write_str("\n");

@@ -9,6 +9,7 @@ use ulpf_stub_handlers::runtime::thread::{State, Thread};
 use super::parked::{self, Parked, asked, resume_again};
 use super::stops::behind;
 use super::{Control, backend, follow, notices, text, unwind, watchdog, world};
+use ulpf_stub_handlers::paths;
 
 impl Control {
     /// Serves what program threads have asked for, up to the end of one that has run alone: where threads ask without
@@ -36,6 +37,11 @@ impl Control {
                     self.let_world_go();
                     world::answer(t);
                     return true;
+                } else if asked(t) == Some(Request::Retrace) {
+                    // It goes on alone.
+                    self.retrace();
+                    world::answer(t);
+                    return false;
                 } else if let Some(Request::OpenBegin { start, end }) = asked(t) {
                     // The world rests for it already; its `End` closes these, too.
                     self.open_pages(start, end, true);
@@ -144,6 +150,8 @@ impl Control {
             Request::Rearm => {
                 self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                 self.follow_heap(t);
+                paths::changed();
+                self.retrace();
                 self.apply_guards();
                 text::plant_waiting(self.world.rest());
                 false
@@ -152,6 +160,11 @@ impl Control {
                 self.adopt(t);
                 false
             }
+            Request::Retrace => {
+                self.retrace();
+                false
+            }
+            Request::RetraceBegin => true,
             Request::Reconsider { page } => {
                 self.reconsider(page);
                 false
@@ -175,6 +188,8 @@ impl Control {
                     self.unmapped.call = u64::try_from(t.orig_rax.load(Relaxed)).ok();
                     self.follow_heap(t);
                 }
+                paths::changed();
+                self.retrace();
                 self.apply_guards();
                 text::plant_waiting(self.world.rest());
             }
@@ -189,6 +204,7 @@ impl Control {
             }
             _ => {}
         }
+        self.retrace();
     }
 
     /// After an internal stop: whoever the debugger does not hold goes on.

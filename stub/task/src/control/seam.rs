@@ -11,6 +11,7 @@ use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
 use ulpf_lib::{TargetAddr, WatchKind, WatchRange};
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::paths;
 use ulpf_stub_handlers::runtime::events::Event;
 use ulpf_stub_handlers::runtime::frame::{UContext, fpstate_len};
 use ulpf_stub_handlers::runtime::park::{futex_wake, notify};
@@ -186,6 +187,7 @@ impl Inferior for Control {
         let rest = self.world.rest();
         self.sites.restore(rest, addr.0, end);
         self.patches.restore(rest, addr.0, end);
+        paths::changed();
         text::write(rest, addr.0, data)
     }
 

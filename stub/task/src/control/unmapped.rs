@@ -40,7 +40,7 @@ impl Control {
                 TargetAddr(start),
                 end - start,
                 &mut |id, range, _| {
-                    if !self.heap.has_member(id) {
+                    if g().attributes(id).group.is_none() {
                         gone.insert(id.0, range);
                     }
                 },

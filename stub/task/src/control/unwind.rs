@@ -1,5 +1,6 @@
-//! The unwind tables of the program's files, for backtraces in the log (`ulpf_stub_handlers::unwind`). Only while some
-//! watch asks for them: copies take memory, of a C library some hundred kilobytes.
+//! The unwind tables of the program's files, for backtraces in the log (`ulpf_stub_handlers::unwind`), and for naming
+//! the program's own call of a library's function. Not before some watch logs: copies take memory, of a C library some
+//! hundred kilobytes.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -32,7 +33,9 @@ impl Control {
             all.any(|a| a.backtrace > 0 || by_caller(a))
         };
         let rest = self.world.rest();
-        if rest.tables().code.is_none() && wanted() {
+        // (A debugger's watch stops: whoever stops there sees who has called.)
+        let named = || g().watches().attributes.all().any(|a| a.log && !a.stop);
+        if rest.tables().code.is_none() && (wanted() || named()) {
             load(rest, None);
         }
     }
@@ -49,6 +52,7 @@ impl Control {
             code.tables.remove_module(file.start);
         }
         code.files.retain(|f| !f.meets(start, end));
+        code.sort();
         code.executable.retain(|r| r.0 >= end || start >= r.1);
         code.unknown.clear();
     }
@@ -79,10 +83,12 @@ pub fn load(rest: &mut AtRest, missed: Option<u64>) {
             code.files.push(File {
                 start: object.start,
                 code: (vma.start, vma.end),
+                runtime: object.is_runtime(),
             });
             code.tables.add_module(module);
         }
     }
+    code.sort();
     if let Some(page) = missed.map(|at| at / PAGE_SIZE)
         && let Err(n) = code.unknown.binary_search(&page)
     {

@@ -8,16 +8,18 @@ use ulpf_lib::staged::Changes;
 use ulpf_lib::{WatchId, WatchKind, WatchRange};
 
 use ulpf_stub_handlers::global::g;
-use ulpf_stub_tables::attributes::Attributes;
+use ulpf_stub_tables::attributes::{Attributes, Part};
 
 /// These watches take effect, or have ended.
 pub fn changed(changes: &Changes) {
-    for (id, ..) in &changes.removed {
+    // A watch that follows has one line, whatever it is made of at present (see `moved`).
+    let whole = |id: &WatchId| g().attributes(*id).part == Part::Whole;
+    for (id, ..) in changes.removed.iter().filter(|(id, ..)| whole(id)) {
         if let Some(line) = g().listed(*id) {
             line.what.fetch_or(listed::ENDED, Release);
         }
     }
-    for (id, range, kind) in &changes.added {
+    for (id, range, kind) in changes.added.iter().filter(|(id, ..)| whole(id)) {
         let (Some(line), Some(h)) = (g().listed(*id), g().header()) else {
             continue;
         };
@@ -30,6 +32,41 @@ pub fn changed(changes: &Changes) {
             .store(unsafe { core::arch::x86_64::_rdtsc() }, Relaxed);
         line.what.store(*kind as u32 | bits(a), Release);
         h.listed.fetch_max(id.0 + 1, AcqRel);
+    }
+}
+
+/// A watch that follows is here from now on; `None`: nowhere.
+pub fn moved(id: WatchId, len: u64, kind: WatchKind, to: Option<WatchRange>) {
+    let (Some(line), Some(h)) = (g().listed(id), g().header()) else {
+        return;
+    };
+    let ends = |bits: u32| kind as u32 | bits | listed::FOLLOWS | self::bits(g().attributes(id));
+    // Whoever reads the line meanwhile finds a watch that has just been set, or none.
+    line.what.store(ends(listed::ENDED), Release);
+    // SAFETY: reads the time-stamp counter.
+    line.since
+        .store(unsafe { core::arch::x86_64::_rdtsc() }, Release);
+    line.len.store(len, Release);
+    line.reported_as.store(id.0, Relaxed);
+    line.start.store(to.map_or(0, |r| r.start.0), Release);
+    line.what.store(ends(0), Release);
+    h.listed.fetch_max(id.0 + 1, AcqRel);
+    if let Some(n) = g().counters(id) {
+        n.moved.fetch_add(1, Relaxed);
+    }
+}
+
+/// A watch that follows is switched off.
+pub fn off(id: WatchId) {
+    if let Some(line) = g().listed(id) {
+        line.what.fetch_or(listed::ENDED | listed::OFF, Release);
+    }
+}
+
+/// A watch that follows has been taken away.
+pub fn ended(id: WatchId) {
+    if let Some(line) = g().listed(id) {
+        line.what.fetch_or(listed::ENDED, Release);
     }
 }
 

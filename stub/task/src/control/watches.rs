@@ -11,6 +11,7 @@ use super::{Control, watch_table};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::runtime::debug_registers;
 use ulpf_stub_tables::attributes::Attributes;
 
@@ -72,7 +73,9 @@ impl Control {
     ) -> Result<WatchId, Refusal> {
         // What is switched off waits for whoever has set it.
         let off = &self.disabled;
-        if let Some(id) = self.staged.restore_one(range, kind, |id| !off.has(id)) {
+        // And a part of another watch is nobody's.
+        let whole = |id| !off.has(id) && g().attributes(id).group.is_none();
+        if let Some(id) = self.staged.restore_one(range, kind, whole) {
             return Ok(id);
         }
         let waits = self.check(range, kind, placement, absent)?;
@@ -128,8 +131,10 @@ impl Control {
 
     /// Makes the staged set the one in force. Cheap when nothing has changed.
     pub fn commit_watches(&mut self) {
+        self.trace_paths();
         self.prepare_backtraces();
         let changes = self.staged.commit();
+        self.paths.committed();
         // The debugger may have written to what the registers watch.
         debug_registers::look_all(super::text::read);
         if changes.is_empty() {
@@ -163,6 +168,7 @@ impl Control {
         g().moved.store(some, SeqCst);
         g().watching.store(!self.staged.list().is_empty(), SeqCst);
         self.refresh_filter();
+        locks::reserve(self.world.rest(), self.paths.pages());
         self.note_unmapped();
     }
 
@@ -226,6 +232,7 @@ impl Control {
         }
         self.staged.remove_all();
         self.staged.commit();
+        self.forget_paths();
         self.patches.classes.declassify();
         self.placement.release_all();
         let rest = self.world.rest();

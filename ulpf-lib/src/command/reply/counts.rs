@@ -124,6 +124,15 @@ pub enum CountedBytes {
         /// How many.
         len: u64,
     },
+    /// These at the end of a path, for now.
+    Along {
+        /// The first one; 0: the path leads nowhere.
+        start: u64,
+        /// How many.
+        len: u64,
+        /// How often the path has led elsewhere since the watch was set.
+        moved: u64,
+    },
     /// All of the heap: so many bytes.
     Heap(u64),
 }
@@ -144,6 +153,9 @@ impl fmt::Display for Counted {
         write!(f, "{{\"id\":{},", self.id)?;
         match self.of {
             CountedBytes::Range { start, len } => write!(f, "\"start\":{start},\"len\":{len}")?,
+            CountedBytes::Along { start, len, moved } => {
+                write!(f, "\"start\":{start},\"len\":{len},\"moved\":{moved}")?;
+            }
             CountedBytes::Heap(bytes) => write!(f, "\"heap\":{bytes}")?,
         }
         write!(

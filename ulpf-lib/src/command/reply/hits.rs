@@ -91,6 +91,8 @@ pub struct Access {
     pub kind: AccessKind,
     /// Watched bytes that were accessed.
     pub len: u32,
+    /// Of a watch that moves: how many of its bytes are before them.
+    pub inside: u64,
     /// `None`: not known.
     pub values: Option<Values>,
     /// The system call that made it: `read(3, 0x4010, 512) = 512`.
@@ -99,6 +101,8 @@ pub struct Access {
     pub pc: u64,
     /// Return addresses, the innermost first.
     pub callers: Vec<u64>,
+    /// The way out of a library that every program has, to the program's own call, where no callers were asked for.
+    pub through: Vec<u64>,
 }
 
 /// The watched bytes; of a long access the beginning.
@@ -128,6 +132,11 @@ impl Record {
             let _ = syscalls::write_call(&mut text, c.nr, &c.args, c.result);
             text
         });
+        let frames = |noted: bool| match noted {
+            true => hit.frames.clone(),
+            false => Vec::new(),
+        };
+        let through = hit.flags & hit_flags::CALLER != 0;
         Record {
             which,
             tid: hit.tid,
@@ -139,10 +148,12 @@ impl Record {
                     _ => AccessKind::ReadWrite,
                 },
                 len: hit.len,
+                inside: hit.inside,
                 values,
                 call,
                 pc: hit.pc,
-                callers: hit.frames.clone(),
+                callers: frames(!through),
+                through: frames(through),
             }),
         }
     }
@@ -183,13 +194,26 @@ impl fmt::Display for Record {
         if let Some(call) = &a.call {
             write!(f, ",\"call\":{}", Quoted(call))?;
         }
-        write!(f, ",\"pc\":\"{:#x}\",\"callers\":[", a.pc)?;
-        for (n, caller) in a.callers.iter().enumerate() {
-            let comma = if n > 0 { "," } else { "" };
-            write!(f, "{comma}\"{caller:#x}\"")?;
+        write!(f, ",\"pc\":\"{:#x}\",\"callers\":", a.pc)?;
+        addresses(&a.callers, f)?;
+        if !a.through.is_empty() {
+            f.write_str(",\"through\":")?;
+            addresses(&a.through, f)?;
         }
-        f.write_str("]}")
+        if a.inside != 0 {
+            write!(f, ",\"inside\":{}", a.inside)?;
+        }
+        f.write_str("}")
     }
+}
+
+fn addresses(all: &[u64], f: &mut fmt::Formatter) -> fmt::Result {
+    f.write_str("[")?;
+    for (n, at) in all.iter().enumerate() {
+        let comma = if n > 0 { "," } else { "" };
+        write!(f, "{comma}\"{at:#x}\"")?;
+    }
+    f.write_str("]")
 }
 
 impl fmt::Display for Last {

@@ -171,6 +171,7 @@ struct CountedFields {
     id: u32,
     start: Option<u64>,
     len: Option<u64>,
+    moved: Option<u64>,
     heap: Option<u64>,
     kind: String,
     hits: u64,
@@ -190,9 +191,14 @@ impl CountedFields {
     fn read(self) -> Option<Counted> {
         Some(Counted {
             id: self.id,
-            of: match self.heap {
-                Some(bytes) => CountedBytes::Heap(bytes),
-                None => CountedBytes::Range {
+            of: match (self.heap, self.moved) {
+                (Some(bytes), _) => CountedBytes::Heap(bytes),
+                (None, Some(moved)) => CountedBytes::Along {
+                    start: self.start?,
+                    len: self.len?,
+                    moved,
+                },
+                (None, None) => CountedBytes::Range {
                     start: self.start?,
                     len: self.len?,
                 },
@@ -284,6 +290,10 @@ struct RecordFields {
     pc: Option<String>,
     #[serde(default)]
     callers: Vec<String>,
+    #[serde(default)]
+    inside: u64,
+    #[serde(default)]
+    through: Vec<String>,
 }
 
 impl RecordFields {
@@ -321,13 +331,16 @@ impl RecordFields {
             _ => return None,
         };
         let callers = self.callers.iter().map(|c| address(c));
+        let through = self.through.iter().map(|c| address(c));
         Some(Access {
             kind: ACCESSES.iter().find(|(known, _)| *known == word)?.1,
             len: self.len?,
+            inside: self.inside,
             values,
             call: self.call.clone(),
             pc: address(self.pc.as_deref()?)?,
             callers: callers.collect::<Option<_>>()?,
+            through: through.collect::<Option<_>>()?,
         })
     }
 }

@@ -15,7 +15,7 @@ use ulpf_lib::command::reply::{
     self, Counted, CountedBytes, Patching, PlacementState, Record, Statistics, Totals, WatchState,
     Which,
 };
-use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply, looks};
+use ulpf_lib::command::{self, Arm, Command, FilterOf, Mistake, Placement, Reply, What, looks};
 
 fn refused(what: &str, why: &str, what_to_do: &str) -> String {
     line(Reply::Refused(ulpf_lib::Refusal::new(
@@ -42,10 +42,18 @@ fn refusal(r: &Refusal) -> String {
 
 /// Why a back end cannot have such a watch.
 fn lacks(arm: &Arm) -> Option<&'static str> {
-    if arm.range.is_none() {
-        return Some(
-            "the heap as a whole is followed by our own stub only; this back end does not see it grow",
-        );
+    match arm.what {
+        What::Heap => {
+            return Some(
+                "the heap as a whole is followed by our own stub only; this back end does not see it grow",
+            );
+        }
+        What::Along(..) => {
+            return Some(
+                "pointers are followed by our own stub only; this back end does not see them change",
+            );
+        }
+        What::Range(_) => {}
     }
     if arm.how.placement == Some(Placement::Register) {
         return Some("this back end has no debug registers for watches");
@@ -75,7 +83,7 @@ fn matters(filter: Filter) -> Option<Filter> {
 
 /// The watch that is asked for.
 fn wanted(arm: Arm) -> Result<Watch, &'static str> {
-    match (lacks(&arm), arm.range) {
+    match (lacks(&arm), arm.what.range()) {
         (None, Some(range)) => Ok(Watch {
             stop: arm.how.stop,
             log: arm.how.log,

@@ -1,0 +1,200 @@
+//! Sessions that have ended: their areas in files, so that somebody can still look back (`ulpf last`).
+//!
+//! ```text
+//! ~/.cache/ulpf/PID.session:   "ULPFKEPT" | length of the head | head, JSON | (offset, length, bytes)…
+//! ```
+//! Only what was used of an area is written. The newest few are kept, for this user alone, and until the machine is
+//! started anew: times are those of its clock.
+
+use crate::shared::{NAME, SharedArea};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+use ulpf_host::sys;
+use ulpf_lib::ring::{
+    AREAS_OFFSET, Area, HEADS_OFFSET, Listed, RingHead, Rings, SHARED_LEN, SLOT_WORDS,
+    WATCH_TABLE_OFFSET, ring_place,
+};
+
+const MAGIC: &[u8; 8] = b"ULPFKEPT";
+/// So many sessions are kept.
+const NEWEST: usize = 8;
+/// Larger ones are not.
+const LARGEST: u64 = 256 << 20;
+/// Nor those with longer heads.
+const HEAD: u64 = 16 << 20;
+
+/// A session that has ended.
+pub struct Kept {
+    /// What its owner has said of it.
+    pub head: Vec<u8>,
+    pub shared: SharedArea,
+    pub ended: SystemTime,
+}
+
+/// Where they are; `None`: this user has no place for them.
+fn folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|v: &OsString| !v.is_empty());
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    cache.is_absolute().then(|| cache.join("ulpf"))
+}
+
+/// Keeps what an area of ours holds; `head` says whose it is. `false`: there is too much of it.
+pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
+    let (Some(folder), Some(file)) = (folder(), area.file()) else {
+        return Ok(false);
+    };
+    let pieces = used(area);
+    if pieces.iter().map(|p| p.1).sum::<u64>() > LARGEST || head.len() as u64 > HEAD {
+        return Ok(false);
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)?;
+    // Whoever reads it at this moment sees all of it or nothing.
+    let new = folder.join(format!(".{pid}.new"));
+    let to = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    let written = write(BufWriter::new(to), file, head, &pieces);
+    let done = written.and_then(|()| fs::rename(&new, folder.join(format!("{pid}.session"))));
+    if done.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    done?;
+    for (_, old) in sessions(&folder).into_iter().skip(NEWEST) {
+        let _ = fs::remove_file(old);
+    }
+    Ok(true)
+}
+
+fn write(mut to: impl Write, area: &File, head: &[u8], pieces: &[(u64, u64)]) -> io::Result<()> {
+    to.write_all(MAGIC)?;
+    to.write_all(&(head.len() as u64).to_le_bytes())?;
+    to.write_all(head)?;
+    let mut buffer = vec![0; 1 << 20];
+    for &(start, len) in pieces {
+        to.write_all(&start.to_le_bytes())?;
+        to.write_all(&len.to_le_bytes())?;
+        let mut at = 0;
+        while at < len {
+            let n = (len - at).min(buffer.len() as u64) as usize;
+            let part = &mut buffer[..n];
+            area.read_exact_at(part, start + at)?;
+            to.write_all(part)?;
+            at += n as u64;
+        }
+    }
+    to.flush()
+}
+
+/// What has been written to: (offset, length). The program may have written any number there.
+fn used(area: &SharedArea) -> Vec<(u64, u64)> {
+    let size = |n: usize, of: usize| (n * of) as u64;
+    let (watches, rings) = (area.watch_table().len(), area.rings());
+    let areas = area.header().areas.load(Ordering::Acquire) as usize;
+    let areas = areas.min(area.areas().len());
+    let mut used = vec![
+        (0, WATCH_TABLE_OFFSET + size(watches, size_of::<Listed>())),
+        (AREAS_OFFSET, size(areas, size_of::<Area>())),
+        (HEADS_OFFSET, size(rings, size_of::<RingHead>())),
+    ];
+    for ring in 0..rings {
+        let (at, slots) = ring_place(ring as u64);
+        let taken = area.head(ring).0.min(slots);
+        used.push((at, size(taken as usize, SLOT_WORDS * 8)));
+    }
+    used.retain(|p| p.1 > 0);
+    used
+}
+
+/// The newest first.
+fn sessions(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<(SystemTime, PathBuf)> = all
+        .filter(|e| e.path().extension().is_some_and(|end| end == "session"))
+        .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
+        .collect();
+    all.sort();
+    all.reverse();
+    all
+}
+
+/// The newest session, or the one of this process, if it is of this boot.
+pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
+    let Some(folder) = folder() else {
+        return Ok(None);
+    };
+    let wanted = pid.map(|pid| folder.join(format!("{pid}.session")));
+    let mut all = sessions(&folder).into_iter();
+    let Some((ended, path)) = all.find(|s| wanted.as_ref().is_none_or(|w| *w == s.1)) else {
+        return Ok(None);
+    };
+    let (head, shared) = read(File::open(&path)?)?;
+    let Some(shared) = shared else {
+        return Ok(None);
+    };
+    Ok(Some(Kept {
+        head,
+        shared,
+        ended,
+    }))
+}
+
+/// `None`: it is of another version of ulpf.
+fn read(file: File) -> io::Result<(Vec<u8>, Option<SharedArea>)> {
+    let bad = || {
+        io::Error::new(
+            ErrorKind::InvalidData,
+            "it is no session that ulpf has kept",
+        )
+    };
+    let mut from = BufReader::new(file);
+    let mut magic = [0; 8];
+    from.read_exact(&mut magic)?;
+    if magic != *MAGIC {
+        return Err(bad());
+    }
+    let len = number(&mut from)?.filter(|n| *n <= HEAD).ok_or_else(bad)?;
+    let mut head = vec![0; len as usize];
+    from.read_exact(&mut head)?;
+    let area = sys::memfd(NAME)?;
+    SharedArea::size(&area)?;
+    let (mut buffer, mut whole) = (vec![0; 1 << 20], 0);
+    while let Some(start) = number(&mut from)? {
+        let len = number(&mut from)?.ok_or_else(bad)?;
+        let end = start.checked_add(len).filter(|end| *end <= SHARED_LEN);
+        whole += len.min(LARGEST + 1);
+        if end.is_none() || whole > LARGEST {
+            return Err(bad());
+        }
+        let mut at = 0;
+        while at < len {
+            let n = (len - at).min(buffer.len() as u64) as usize;
+            let part = &mut buffer[..n];
+            from.read_exact(part)?;
+            area.write_all_at(part, start + at)?;
+            at += n as u64;
+        }
+    }
+    Ok((head, SharedArea::look(&area)?))
+}
+
+/// `None`: the end of the file.
+fn number(from: &mut impl Read) -> io::Result<Option<u64>> {
+    let mut bytes = [0; 8];
+    match from.read_exact(&mut bytes) {
+        Ok(()) => Ok(Some(u64::from_le_bytes(bytes))),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,241 @@
+//! A program that a signal of its own doing has ended: where it was, who had called, and who has written what it
+//! stumbled over. The stub notes the place before the program dies (`stub/handlers/src/crash.rs`), in memory that is
+//! the program's to write: nothing there is more than a claim.
+
+use super::clock::Clock;
+use super::life::Life;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use ulpf_host::foreign::text::Text;
+use ulpf_host::signals;
+use ulpf_lib::ring::last::{Asked, last};
+use ulpf_lib::ring::{Hit, MAX_FRAMES};
+use ulpf_say::json::{self, Address};
+use ulpf_session::hit::entry::When;
+use ulpf_session::hit::log::{Formatter, Look, Record};
+use ulpf_session::hit::place::{Caller, Place, own_caller};
+use ulpf_session::words::Seconds;
+
+/// Records that are looked through for what the program stumbled over, the youngest first.
+const MOST: usize = 1 << 16;
+/// Pointers that are told of.
+const TOLD: usize = 3;
+/// An access so far behind a pointer may be one to what it points to.
+const NEAR: u64 = 4096;
+
+/// How a process has ended.
+pub struct Crash<'a> {
+    life: &'a Life,
+    several: bool,
+    tid: u32,
+    signal: i32,
+    nanos: u64,
+    clock: &'a Clock,
+    address: Option<u64>,
+    place: Rc<Place>,
+    by: Option<Caller>,
+    callers: Vec<Rc<Place>>,
+    writers: Vec<Writer>,
+}
+
+/// Who has written something that the address comes from.
+struct Writer {
+    hit: Hit,
+    /// The watch's number in the log, and which of its places it was.
+    number: usize,
+    place: usize,
+    /// How far before the address that points which was written; `None`: it is what stands at the address.
+    before: Option<u64>,
+}
+
+impl<'a> Crash<'a> {
+    /// `signal`: the one that has ended it, if that is known.
+    pub fn of(
+        life: &'a Life,
+        clock: &'a Clock,
+        signal: Option<i32>,
+        several: bool,
+    ) -> Option<Self> {
+        let noted = &life.shared.header().crash;
+        let number = noted.signal.load(Acquire) as i32;
+        if !(1..=64).contains(&number) || signal.is_some_and(|s| s != number) {
+            return None;
+        }
+        let frames = noted.frames.load(Relaxed) as usize;
+        let frames = noted.callers.iter().take(frames.min(MAX_FRAMES));
+        let program = &life.program;
+        let caller = |at: u64| Rc::new(Place::at(program, at, true));
+        let mut callers: Vec<Rc<Place>> = frames.map(|at| caller(at.load(Relaxed))).collect();
+        let place = Rc::new(Place::at(program, noted.pc.load(Relaxed), false));
+        let by = own_caller(&place, &callers);
+        // What calls main is nobody's concern.
+        let before_main = |c: &Rc<Place>| c.is_runtime() || c.function.as_deref() == Some("_start");
+        while callers.last().is_some_and(before_main) {
+            callers.pop();
+        }
+        let address = noted.address.load(Relaxed);
+        let address = (noted.has_address.load(Relaxed) != 0).then_some(address);
+        Some(Crash {
+            life,
+            several,
+            tid: noted.tid.load(Relaxed),
+            signal: number,
+            nanos: clock.nanos(noted.time.load(Relaxed)),
+            clock,
+            address,
+            place,
+            by,
+            callers,
+            writers: address.map(|a| writers(life, a)).unwrap_or_default(),
+        })
+    }
+
+    fn records(&self) -> impl Iterator<Item = (Record<'_>, Option<u64>)> {
+        self.writers.iter().filter_map(|w| {
+            let record = Record {
+                hit: &w.hit,
+                pid: self.life.pid,
+                several: self.several,
+                when: When::Since(self.clock.nanos(w.hit.time)),
+                number: w.number,
+                watch: self.life.watches.get(w.number)?.watched.get(w.place)?,
+            };
+            Some((record, w.before))
+        })
+    }
+
+    /// For people.
+    pub fn text(&self, look: Look) -> String {
+        let mut out = String::new();
+        let name = signals::name(self.signal);
+        let what = signals::description(self.signal).to_lowercase();
+        let place = match &self.by {
+            Some(by) => &by.text,
+            None => &self.place.text,
+        };
+        let _ = write!(out, "ulpf: ");
+        if self.several {
+            let _ = write!(out, "process {}: ", self.life.pid);
+        }
+        let _ = write!(out, "killed by {name} ({what}) in {place}");
+        if let Some(address) = self.address {
+            let _ = write!(out, ", by an access to {address:#x}");
+        }
+        let _ = writeln!(out, " (thread {}, at {} s)", self.tid, Seconds(self.nanos));
+        if self.by.is_some() {
+            let _ = writeln!(out, "                #0 {}", self.place.text);
+        }
+        for (n, caller) in self.callers.iter().enumerate() {
+            let _ = writeln!(out, "                #{} {}", n + 1, caller.text);
+        }
+        let mut formatter = Formatter::new(look);
+        let address = self.address.unwrap_or_default();
+        for (record, before) in self.records() {
+            let spec = Text(&record.watch.spec);
+            let _ = match before {
+                None => writeln!(out, "ulpf: `{spec}` is there; the last to write it:"),
+                Some(0) => writeln!(out, "ulpf: {address:#x} was stored in `{spec}` by:"),
+                Some(n) => writeln!(
+                    out,
+                    "ulpf: {address:#x} is {n} bytes behind {:#x}, which was stored in `{spec}` by:",
+                    address - n
+                ),
+            };
+            formatter.hit(&mut out, &record, &self.life.program);
+        }
+        out
+    }
+
+    /// One JSON line (docs/json.md).
+    pub fn json(&self) -> String {
+        let mut formatter = Formatter::new(Look::Json);
+        let writers = self.records().filter_map(|(record, _)| {
+            let mut line = String::new();
+            formatter.hit(&mut line, &record, &self.life.program);
+            RawValue::from_string(line.trim_end().into()).ok()
+        });
+        json::line(&Line {
+            r#type: "crash",
+            time: Seconds(self.nanos),
+            pid: self.life.pid,
+            tid: self.tid,
+            signal: signals::name(self.signal),
+            addr: self.address.map(Address),
+            place: &self.place,
+            by: self.by.as_ref().map(|by| &*by.place),
+            callers: &self.callers,
+            writers: writers.collect(),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    r#type: &'static str,
+    time: Seconds,
+    pid: i32,
+    tid: u32,
+    signal: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    addr: Option<Address>,
+    #[serde(flatten)]
+    place: &'a Place,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a Place>,
+    callers: &'a [Rc<Place>],
+    writers: Vec<Box<RawValue>>,
+}
+
+/// The last writers of what stands at the address, and of watched pointers that lead to it or a little before it.
+fn writers(life: &Life, address: u64) -> Vec<Writer> {
+    let all = Asked {
+        addr: 0,
+        len: u64::MAX >> 1,
+        reads: false,
+        most: MOST,
+    };
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    for hit in last(&life.shared, &all).hits {
+        let Some(&(number, place)) = life.by_id.get(&hit.watch) else {
+            continue;
+        };
+        // What a place held before its last write led nobody anywhere.
+        if !seen.insert(hit.addr) {
+            continue;
+        }
+        let before = match pointer(life, (number, place), &hit) {
+            Some(value) => address.checked_sub(value).filter(|n| *n < NEAR),
+            None => None,
+        };
+        let there = address.wrapping_sub(hit.addr) < hit.len.into();
+        if there || before.is_some() {
+            found.push(Writer {
+                hit,
+                number,
+                place,
+                before: before.filter(|_| !there),
+            });
+        }
+        if found.len() >= TOLD {
+            break;
+        }
+    }
+    found
+}
+
+/// The pointer that the hit has stored, if it was one: any word may be one where types are not known, but not 0.
+fn pointer(life: &Life, (number, place): (usize, usize), hit: &Hit) -> Option<u64> {
+    let value = hit.new.first_chunk::<8>().filter(|_| hit.len == 8)?;
+    let value = u64::from_le_bytes(*value);
+    let watched = life.watches.get(number)?.watched.get(place)?;
+    let (_, part) = watched.part(watched.offset(hit), hit.len.into());
+    match part.is_pointer() {
+        Some(is) => is.then_some(value),
+        None => Some(value).filter(|v| *v != 0),
+    }
+}

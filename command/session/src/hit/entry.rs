@@ -1,0 +1,349 @@
+//! A hit with all that is known of it, and its forms for programs: a JSON object, a row of CSV. All of the command
+//! writes hits in these, and the plugin does in `gdb-plugin/ulpf/record.py`; docs/json.md and docs/json.schema.json
+//! say what a reader may rely on.
+
+use super::place::{Caller, Place};
+use crate::words::{Seconds, verb};
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+use std::fmt::{self, Write};
+use std::rc::Rc;
+use ulpf_host::foreign::text::shown;
+use ulpf_lib::ring::{self, SystemCall, hit_flags};
+use ulpf_lib::syscalls;
+use ulpf_say::json::{self, Address, Hex};
+use ulpf_symbols::{Part, Value};
+
+/// The system call that made an access: `read(3, 0x4010, 512) = 512`.
+pub struct Call<'a>(pub &'a SystemCall);
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        syscalls::write_call(f, self.0.nr, &self.0.args, self.0.result)
+    }
+}
+
+impl Serialize for Call<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// In nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub enum When {
+    /// Since the start.
+    Since(u64),
+    /// Before now.
+    Ago(u64),
+}
+
+impl When {
+    fn since(self) -> Option<Seconds> {
+        match self {
+            When::Since(nanos) => Some(Seconds(nanos)),
+            When::Ago(_) => None,
+        }
+    }
+
+    fn ago(self) -> Option<Seconds> {
+        match self {
+            When::Since(_) => None,
+            When::Ago(nanos) => Some(Seconds(nanos)),
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            When::Since(nanos) => write!(f, "{:>11}", Seconds(nanos)),
+            When::Ago(nanos) => write!(f, "{:>11} s ago", Seconds(nanos)),
+        }
+    }
+}
+
+/// What of a watch was accessed: looked up once, for all accesses to the same bytes.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub name: Rc<str>,
+    /// The type of its value.
+    pub value_type: Option<String>,
+    pub part: Part,
+}
+
+impl Named {
+    /// The name and the form of `len` bytes.
+    pub fn new((name, part): (String, Part), len: u32) -> Named {
+        let value_type = part.type_name(len.into());
+        Named {
+            name: name.into(),
+            value_type,
+            part,
+        }
+    }
+}
+
+/// A hit, and what is known of it beside what its thread has written.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    pub hit: &'a ring::Hit,
+    pub pid: i32,
+    pub when: When,
+    /// The watch's number as its user counts, from 1; `None`: it has none (a debugger's).
+    pub watch: Option<usize>,
+    pub spec: &'a str,
+    pub named: &'a Named,
+    pub place: &'a Place,
+    pub by: Option<&'a Caller>,
+    /// The innermost first.
+    pub callers: &'a [Rc<Place>],
+}
+
+#[derive(Serialize)]
+struct Fields<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Seconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ago: Option<Seconds>,
+    pid: i32,
+    tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    watch: Option<usize>,
+    spec: &'a str,
+    name: &'a str,
+    access: &'static str,
+    addr: Address,
+    len: u32,
+    value_type: Option<&'a str>,
+    #[serde(flatten)]
+    values: Option<Values<'a>>,
+    silent: bool,
+    truncated: bool,
+    #[serde(flatten)]
+    call: Option<Called<'a>>,
+    #[serde(flatten)]
+    place: &'a Place,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a Place>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    callers: &'a [Rc<Place>],
+}
+
+#[derive(Serialize)]
+struct Values<'a> {
+    old: Typed,
+    new: Typed,
+    old_bytes: Hex<'a>,
+    new_bytes: Hex<'a>,
+}
+
+#[derive(Serialize)]
+struct Called<'a> {
+    #[serde(serialize_with = "name_of_call")]
+    syscall: u64,
+    call: Call<'a>,
+}
+
+fn name_of_call<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&NameOfCall(*number))
+}
+
+struct NameOfCall(u64);
+
+impl fmt::Display for NameOfCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match syscalls::name(self.0) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "syscall {}", self.0),
+        }
+    }
+}
+
+/// A value as JSON has it.
+struct Typed(Value);
+
+impl Serialize for Typed {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        json_of(&self.0, to)
+    }
+}
+
+fn json_of<S: Serializer>(value: &Value, to: S) -> Result<S::Ok, S::Error> {
+    struct Item<'a>(&'a Value);
+    impl Serialize for Item<'_> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            json_of(self.0, to)
+        }
+    }
+    match value {
+        Value::Bool(b) => to.serialize_bool(*b),
+        Value::Signed(n) => to.serialize_i128(*n),
+        Value::Unsigned(n) => to.serialize_u128(*n),
+        // (JSON has no infinity and no NaN: `inf`, `NaN`.)
+        Value::Single(n) if !n.is_finite() => to.collect_str(n),
+        Value::Double(n) if !n.is_finite() => to.collect_str(n),
+        Value::Single(n) => to.serialize_f32(*n),
+        Value::Double(n) => to.serialize_f64(*n),
+        Value::Text(text) => to.serialize_str(text),
+        Value::List(items) => {
+            let mut list = to.serialize_seq(Some(items.len()))?;
+            for item in items {
+                list.serialize_element(&Item(item))?;
+            }
+            list.end()
+        }
+    }
+}
+
+impl<'a> Entry<'a> {
+    fn is(&self, flag: u8) -> bool {
+        self.hit.flags & flag != 0
+    }
+
+    fn bytes(&self) -> (Hex<'a>, Hex<'a>) {
+        let used = self.hit.used();
+        (Hex(&self.hit.old[..used]), Hex(&self.hit.new[..used]))
+    }
+
+    fn values(&self) -> Option<Values<'a>> {
+        let (old_bytes, new_bytes) = self.bytes();
+        let typed = |bytes: Hex| Typed(self.named.part.value(bytes.0, self.hit.len.into()));
+        (!self.is(hit_flags::UNKNOWN)).then(|| Values {
+            old: typed(old_bytes),
+            new: typed(new_bytes),
+            old_bytes,
+            new_bytes,
+        })
+    }
+
+    /// One object.
+    pub fn json(&self) -> impl Serialize + 'a {
+        let call = |call: &'a SystemCall| Called {
+            syscall: call.nr,
+            call: Call(call),
+        };
+        Fields {
+            r#type: "hit",
+            time: self.when.since(),
+            ago: self.when.ago(),
+            pid: self.pid,
+            tid: self.hit.tid,
+            watch: self.watch,
+            spec: self.spec,
+            name: &self.named.name,
+            access: verb(self.hit.kind),
+            addr: Address(self.hit.addr),
+            len: self.hit.len,
+            value_type: self.named.value_type.as_deref(),
+            values: self.values(),
+            silent: self.is(hit_flags::SILENT),
+            truncated: self.is(hit_flags::TRUNCATED),
+            call: self.hit.call.as_deref().map(call),
+            place: self.place,
+            by: self.by.map(|by| &*by.place),
+            callers: self.callers,
+        }
+    }
+
+    /// A line of CSV, with its end; its columns are [`CSV_HEAD`].
+    pub fn csv(&self, out: &mut String) {
+        let mut row = Row { out, first: true };
+        row.maybe(self.when.since());
+        row.maybe(self.when.ago());
+        row.cell(self.pid);
+        row.cell(self.hit.tid);
+        row.maybe(self.watch);
+        row.text(self.spec);
+        row.text(&self.named.name);
+        row.cell(verb(self.hit.kind));
+        row.cell(format_args!("{:#x}", self.hit.addr));
+        row.cell(self.hit.len);
+        row.text(self.named.value_type.as_deref().unwrap_or_default());
+        match self.values() {
+            Some(values) => {
+                row.value(&values.old.0);
+                row.value(&values.new.0);
+                row.cell(values.old_bytes);
+                row.cell(values.new_bytes);
+            }
+            None => (0..4).for_each(|_| row.cell("")),
+        }
+        row.cell(self.is(hit_flags::SILENT));
+        row.cell(self.is(hit_flags::TRUNCATED));
+        let call = self.hit.call.as_deref();
+        row.maybe(call.map(|call| NameOfCall(call.nr)));
+        row.text(&call.map(|call| Call(call).to_string()).unwrap_or_default());
+        let place = self.place;
+        row.cell(format_args!("{:#x}", place.pc.0));
+        row.text(place.function.as_deref().unwrap_or_default());
+        row.maybe(place.offset);
+        row.text(place.inlined.as_deref().unwrap_or_default());
+        row.text(place.file.as_deref().unwrap_or_default());
+        row.maybe(place.line);
+        row.text(place.object.as_deref().unwrap_or_default());
+        row.text(
+            self.by
+                .map(|by| by.place.caller.as_str())
+                .unwrap_or_default(),
+        );
+        let callers: Vec<&str> = self.callers.iter().map(|c| c.caller.as_str()).collect();
+        row.text(&callers.join(" < "));
+        out.push('\n');
+    }
+}
+
+/// The names of what [`Entry::csv`] writes: those of the JSON object's fields, in its order.
+pub const CSV_HEAD: &str = "time,ago,pid,tid,watch,spec,name,access,addr,len,value_type,old,new,old_bytes,new_bytes,\
+silent,truncated,syscall,call,pc,function,offset,inlined,file,line,object,by,callers\n";
+
+struct Row<'a> {
+    out: &'a mut String,
+    first: bool,
+}
+
+impl Row<'_> {
+    /// What needs no quotes.
+    fn cell(&mut self, what: impl fmt::Display) {
+        let comma = if std::mem::take(&mut self.first) {
+            ""
+        } else {
+            ","
+        };
+        let _ = write!(self.out, "{comma}{what}");
+    }
+
+    fn maybe(&mut self, what: Option<impl fmt::Display>) {
+        match what {
+            Some(what) => self.cell(what),
+            None => self.cell(""),
+        }
+    }
+
+    /// CSV has no way to write a character that a terminal obeys: it is shown.
+    fn text(&mut self, text: &str) {
+        let text = shown(text);
+        match text.contains([',', '"']) {
+            true => self.cell(format_args!("\"{}\"", text.replace('"', "\"\""))),
+            false => self.cell(text),
+        }
+    }
+
+    /// A text as it is, everything else as in JSON.
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Text(text) => self.text(text),
+            Value::Single(n) if !n.is_finite() => self.cell(n),
+            Value::Double(n) if !n.is_finite() => self.cell(n),
+            Value::List(_) | Value::Single(_) | Value::Double(_) => {
+                let mut text = String::new();
+                json::put(&mut text, &Typed(value.clone()));
+                self.text(&text);
+            }
+            Value::Bool(b) => self.cell(b),
+            Value::Signed(n) => self.cell(n),
+            Value::Unsigned(n) => self.cell(n),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What containers look like in memory: `gdb-plugin/ulpf/containers.json`, the one description that the plugin reads
+//! as well.
+
+use crate::types::{Member, Shape, Type};
+use serde::Deserialize;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+const TABLE: &str = include_str!("../../../gdb-plugin/ulpf/containers.json");
+
+#[derive(Deserialize)]
+struct Table {
+    containers: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    class: String,
+    /// The number of a template argument, of a member's type where one stands before a colon.
+    element: Option<String>,
+    /// Elements are pairs, which are known by their `first`.
+    #[serde(default)]
+    keyed: bool,
+    #[serde(flatten)]
+    form: Form,
+}
+
+/// How the elements are found. Texts are paths of members.
+#[derive(Deserialize)]
+#[serde(tag = "shape", rename_all = "lowercase")]
+pub enum Form {
+    Span {
+        begin: String,
+        end: Option<String>,
+        count: Option<String>,
+    },
+    Array {
+        at: String,
+    },
+    One {
+        pointer: String,
+        at: Option<String>,
+    },
+    Inline {
+        flag: Option<String>,
+        at: String,
+    },
+    List {
+        first: String,
+        next: String,
+        header: Option<String>,
+        after: u64,
+    },
+    Tree {
+        header: String,
+        after: u64,
+    },
+    Deque {
+        start: String,
+        finish: String,
+    },
+    Ring {
+        begin: String,
+        capacity: String,
+        head: String,
+        count: String,
+    },
+    Same {
+        #[serde(rename = "as")]
+        member: String,
+    },
+}
+
+impl Form {
+    fn paths(&self) -> Vec<&str> {
+        let all: Vec<Option<&String>> = match self {
+            Form::Span { begin, end, count } => vec![Some(begin), end.as_ref(), count.as_ref()],
+            Form::Array { at } => vec![Some(at)],
+            Form::Inline { at, flag } => vec![Some(at), flag.as_ref()],
+            // (`at` is a member of what is pointed to.)
+            Form::One { pointer, .. } => vec![Some(pointer)],
+            Form::List { first, header, .. } => vec![Some(first), header.as_ref()],
+            Form::Tree { header, .. } => vec![Some(header)],
+            Form::Deque { start, finish } => vec![Some(start), Some(finish)],
+            Form::Ring {
+                begin,
+                capacity,
+                head,
+                count,
+            } => vec![Some(begin), Some(capacity), Some(head), Some(count)],
+            Form::Same { member } => vec![Some(member)],
+        };
+        all.into_iter().flatten().map(String::as_str).collect()
+    }
+}
+
+/// What a type is known to contain.
+#[derive(Clone, Copy)]
+pub struct Container {
+    pub form: &'static Form,
+    pub element: Option<&'static str>,
+    pub keyed: bool,
+}
+
+fn table() -> &'static Table {
+    static TABLE_READ: OnceLock<Table> = OnceLock::new();
+    // (A test reads it, so that a broken one does not get here.)
+    TABLE_READ.get_or_init(|| serde_json::from_str(TABLE).expect("containers.json is what it says"))
+}
+
+/// The container that a type is; `None`: it is none that is known.
+pub fn container(ty: &Type) -> Option<Container> {
+    let Shape::Struct { class, .. } = &ty.shape else {
+        return None;
+    };
+    // Some names of rustc's have their modules before them.
+    let head = class.name.split('<').next().unwrap_or("");
+    let base = head.rsplit("::").next().unwrap_or("");
+    let name = &class.name[head.len() - base.len()..];
+    // (`span`s of one library and of another have the same name: their members tell which it is.)
+    let pointer =
+        |path: &str| find(ty, path).is_some_and(|m| matches!(m.ty.shape, Shape::Pointer { .. }));
+    let fits = |entry: &&Entry| {
+        let named = match entry.class.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => entry.class == base,
+        };
+        let right = || match &entry.form {
+            Form::Span { begin, .. } | Form::Ring { begin, .. } => pointer(begin),
+            Form::One { pointer: path, .. } => pointer(path),
+            _ => true,
+        };
+        named
+            && entry
+                .form
+                .paths()
+                .iter()
+                .all(|path| find(ty, path).is_some())
+            && right()
+    };
+    let entry = table().containers.iter().find(fits)?;
+    Some(Container {
+        form: &entry.form,
+        element: entry.element.as_deref(),
+        keyed: entry.keyed,
+    })
+}
+
+/// A member of members, at its offset from the start of `ty`.
+pub fn find(ty: &Type, path: &str) -> Option<Member> {
+    let mut found: Option<Member> = None;
+    for name in path.split('.') {
+        let inner = match &found {
+            None => ty.matching(name)?,
+            Some(outer) => {
+                let inner = outer.ty.matching(name)?;
+                let offset = outer.offset.checked_add(inner.offset)?;
+                Member { offset, ..inner }
+            }
+        };
+        found = Some(inner);
+    }
+    found
+}
+
+/// The type that a member of this path has, or the type itself where it is empty.
+pub fn type_at(ty: &Rc<Type>, path: &str) -> Option<Rc<Type>> {
+    match path {
+        "" => Some(ty.clone()),
+        path => find(ty, path).map(|member| member.ty),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_whole() {
+        assert!(table().containers.len() > 30);
+        for entry in &table().containers {
+            let needs = matches!(
+                entry.form,
+                Form::List { .. } | Form::Tree { .. } | Form::Ring { .. }
+            );
+            assert!(!needs || entry.element.is_some(), "{}", entry.class);
+            assert!(
+                entry.form.paths().iter().all(|p| !p.is_empty()),
+                "{}",
+                entry.class
+            );
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A signal is about to end the program: where it was is noted in the shared area, for whoever sees it die. Called in
+//! handlers: no allocation, no lock, nothing that can fail.
+
+use core::sync::atomic::Ordering::*;
+
+use linux_raw_sys::general as k;
+use ulpf_engine::cpu::Gprs;
+use ulpf_lib::ring::MAX_FRAMES;
+
+use crate::global::g;
+use crate::runtime::thread::Current;
+use crate::signals::kernel::{default_is_ignore, default_is_stop, is_default};
+use crate::unwind;
+
+/// Its default action ends the program now. `address`: the one that could not be accessed.
+pub fn note(t: Current, gprs: &Gprs, sig: i32, pc: u64, address: Option<u64>) {
+    let Some(h) = g().header() else { return };
+    let crash = &h.crash;
+    // Two threads may die at the same time: the reader takes what is whole.
+    crash.signal.store(0, SeqCst);
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::at_death(t, gprs, &mut frames);
+    for (to, from) in crash.callers.iter().zip(frames) {
+        to.store(from, Relaxed);
+    }
+    crash.frames.store(n as u32, Relaxed);
+    crash.tid.store(t.tid() as u32, Relaxed);
+    crash.pc.store(pc, Relaxed);
+    crash.has_address.store(address.is_some().into(), Relaxed);
+    crash.address.store(address.unwrap_or(0), Relaxed);
+    // SAFETY: reads the time-stamp counter.
+    let now = unsafe { core::arch::x86_64::_rdtsc() };
+    crash.time.store(now, Relaxed);
+    crash.signal.store(sig as u32, SeqCst);
+}
+
+/// The program is about to send a signal: to itself, as abort(3) does, and without a handler for it?
+pub fn look_at_call(t: Current, gprs: &Gprs, nr: u64, a: &[u64; 6]) {
+    let (to, sig) = match nr as u32 {
+        k::__NR_tgkill => (a[1], a[2]),
+        k::__NR_tkill => (a[0], a[1]),
+        k::__NR_kill => (a[0], a[1]),
+        _ => return,
+    };
+    let own = to == t.tid() as u64 || to == t.tgid() as u64;
+    let sig = sig as i32;
+    let ends = (1..=31).contains(&sig)
+        && is_default(t, sig)
+        && !default_is_ignore(sig)
+        && !default_is_stop(sig);
+    if own && ends {
+        note(t, gprs, sig, gprs.rip.wrapping_sub(2), None);
+    }
+}

@@ -1,0 +1,87 @@
+"""`ulpf watch p->x` goes where p points, inside the program."""
+
+from lib.env import ulpf_only
+from lib.plugin import PluginCase
+
+
+@ulpf_only
+class Following(PluginCase):
+    def at(self, function, *args):
+        return self.begin("follows", *args, done=False, stop=function)
+
+    def test_a_pointer_that_changes(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->x"), r"^Ulpf watch 1: p->x$")
+        self.assertSays(gdb("ulpf info watches"), r"p->x \(nowhere now, moved 0 times\)")
+        self.assertStop(gdb("continue"), 1, "p->x", 1, 2)
+        self.assertSays(gdb("ulpf info watches"), r"p->x \(at 0x\w+ now, moved 1 time\)")
+        self.assertStop(gdb("continue"), 1, "p->x", 0, 3)
+        self.assertStop(gdb("continue"), 1, "p->x", 4, 6)
+        self.assertStop(gdb("continue"), 1, "p->x", 6, 9)
+        self.assertStop(gdb("continue"), 1, "p->x", 5, 10)
+        self.assertSays(gdb("ulpf info watches"), r"moved 5 times")
+        self.assertExits(gdb)
+
+    def test_what_the_debugger_writes(self):
+        gdb = self.at("plain", "plain")
+        gdb("ulpf watch p->y")
+        gdb("set var p = &b")
+        gdb("break here")
+        self.assertSays(gdb("continue"), r"Breakpoint \d+, here \(n=1\)")
+        gdb("set var a.y = 3")
+        self.assertSays(gdb("ulpf info watches"), r"\(at 0x\w+ now, moved 2 times\)")
+        gdb("delete")
+        self.assertStop(gdb("continue"), 1, "p->y", 3, 7)
+
+    def test_parts_filters_and_the_log(self):
+        gdb = self.at("plain", "plain")
+        gdb("ulpf watch *p log")
+        gdb("ulpf watch p->x if $new > 5 skip 1")
+        self.assertStop(gdb("continue"), 2, "p->x", 6, 9)
+        said = gdb("ulpf log show 10 of 1")
+        for part in r"\(\*p\)\.x", r"\(\*p\)\.y", r"\(\*p\)\.z\[2\]":
+            self.assertSays(said, part)
+        gdb("ulpf filter 2")
+        self.assertStop(gdb("continue"), 2, "p->x", 5, 10)
+        self.assertEqual(self.counted(gdb, 2), (5, 2))
+
+    def test_a_condition_that_gdb_cannot_compile(self):
+        gdb = self.at("plain", "plain")
+        gdb("set var p = &a")
+        self.assertSays(gdb("ulpf watch p->weight if $new > 5.5"), r"^Ulpf watch 1: p->weight$")
+        self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
+        self.assertExits(gdb)
+
+    def test_off_and_on_again(self):
+        gdb = self.at("plain", "plain")
+        gdb("ulpf watch p->x")
+        self.assertStop(gdb("continue"), 1, "p->x", 1, 2)
+        gdb("ulpf disable 1")
+        gdb("break here if n == 3")
+        self.assertSays(gdb("continue"), r"here \(n=3\)")
+        gdb("ulpf enable 1")
+        self.assertSays(gdb("ulpf info watches"), r"nowhere now")
+        self.assertStop(gdb("continue"), 1, "p->x", 4, 6)
+        gdb("ulpf delete 1")
+        gdb("delete")
+        self.assertExits(gdb)
+
+    def test_snapshot(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->x snapshot"), r"cannot watch p->x: .*no memory at 0x0|Cannot access memory at address 0x0")
+        gdb("break here if n == 2")
+        gdb("continue")
+        gdb("ulpf watch p->x snapshot")
+        gdb("ulpf watch p->x log")
+        self.assertStop(gdb("continue"), 1, "p->x", 0, 3)
+        # It stays at b, where GDB's own follows with p.
+        self.assertStop(gdb("continue"), 1, "p->x", 3, 5)
+        self.assertNotIn("snapshot (at", gdb("ulpf info watches"))
+
+    def test_a_local_pointer(self):
+        gdb = self.at("often", "often", "50")
+        gdb("next")
+        self.assertSays(gdb("ulpf watch places[1]->x log"), r"^Ulpf watch 1: places\[1\]->x, logged")
+        self.assertSays(gdb("finish"), r"ulpf: watch 1 \(places\[1\]->x\) stays where it is: the function that had the pointer has returned")
+        self.assertEqual(self.counted(gdb, 1)[0], 25)
+        self.assertNotIn("moved", gdb("ulpf info watches"))
