@@ -258,7 +258,7 @@ class Top(Case):
                 screen.keys("e", "C-u", os.path.join(folder, "full.csv"), "Enter")
                 screen.shows(r"cannot write .*full\.csv")
             screen.keys("e", "C-u", "x.doc", "Enter")
-            screen.shows(r"cannot tell the format of x\.doc")
+            screen.shows(r"cannot tell what to write to x\.doc")
 
     def test_under_a_debugger(self):
         """gdb's own watches are shown by name, and are gdb's to change."""

@@ -23,8 +23,11 @@ class BadInput(DapCase):
         dap.begin("filters", at="ready")
         frame = dap.caller()
         self.refused(dap, r'No symbol "nosuch"', name="nosuch", frameId=frame)
-        self.refused(dap, r"stale", name="head->x", frameId=frame)
-        self.refused(dap, r"stale", name="head->next->x", frameId=frame)
+        # Of what stays where it is now there has to be something; `head->x` waits for a pointer that leads somewhere.
+        self.refused(dap, r"stale", name="*&head->x", frameId=frame)
+        self.refused(dap, r"Cannot access memory|stale", name="*&head->next->x", frameId=frame)
+        for follows in "head->x", "head->next->x":
+            self.assertEqual(dap.ask("dataBreakpointInfo", name=follows, frameId=frame)["dataId"], f"e:{follows}")
         self.refused(dap, r"it has no address", name="3 + 4", frameId=frame)
         self.refused(dap, r"no memory", name="*(int *) 5", frameId=frame)
         self.refused(dap, r".", name="total[", frameId=frame)

@@ -255,12 +255,16 @@ impl Summary {
                 false_positives = false_positives.saturating_add(row.false_positives);
             }
             let idle = count(idle, "watch");
-            let text = format_args!("{idle} without a hit (--summary lists them)");
-            rest(false_positives, text);
+            rest(
+                false_positives,
+                format_args!("{idle} without a hit (--summary lists them)"),
+            );
         }
         if !self.rows.is_empty() && self.beside_any() > 0 {
-            let text = format_args!("by patched instructions, which tell no watch");
-            rest(self.beside_any(), text);
+            rest(
+                self.beside_any(),
+                format_args!("by patched instructions, which tell no watch"),
+            );
         }
         for (row, why) in self
             .rows
