@@ -230,6 +230,22 @@ class Afterwards(unittest.TestCase):
             self.assertRegex(out, r"\(record, killed by SIGSEGV \d+ s ago\)")
             self.assertRegex(out, r"write  nodes\[0\]\.next: 0x0 → 0x10  8 bytes  lose\+0x")
 
+    def test_a_folder_that_others_may_write_to(self):
+        """Under sudo the home may be another user's: nothing goes where somebody has put a link, or could put one."""
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
+            env = {**os.environ, "XDG_CACHE_HOME": folder}
+            run = [ULPF, "run", "-v", "-w", "number", "--", example("record"), "types"]
+            os.symlink(elsewhere, os.path.join(folder, "ulpf"))
+            said = subprocess.run(run, env=env, capture_output=True, text=True).stderr
+            self.assertRegex(said, r"`ulpf last` will know nothing of process \d+ any more: ")
+            self.assertEqual(os.listdir(elsewhere), [])
+            os.remove(os.path.join(folder, "ulpf"))
+            os.mkdir(os.path.join(folder, "ulpf"))
+            os.chmod(os.path.join(folder, "ulpf"), 0o777)
+            said = subprocess.run(run, env=env, capture_output=True, text=True).stderr
+            self.assertRegex(said, r"ulpf belongs to another user, or others may write to it")
+            self.assertEqual(os.listdir(os.path.join(folder, "ulpf")), [])
+
     def test_the_newest_eight_are_kept(self):
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(10):

@@ -4,13 +4,15 @@
 //! ~/.cache/ulpf/PID.session:   "ULPFKEPT" | length of the head | head, JSON | (offset, length, bytes)…
 //! ```
 //! Only what was used of an area is written. The newest few are kept, for this user alone, and until the machine is
-//! started anew: times are those of its clock.
+//! started anew: times are those of its clock. Nothing is written to or read from a folder that anybody else may write to
+//! (under sudo the home may be another user's), and no link in it is followed.
 
 use crate::shared::{NAME, SharedArea};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -44,6 +46,31 @@ fn folder() -> Option<PathBuf> {
     cache.is_absolute().then(|| cache.join("ulpf"))
 }
 
+/// The folder, open: whoever exchanges it by its name exchanges nothing for us.
+struct Folder(File);
+
+impl Folder {
+    fn open(path: &Path) -> io::Result<Folder> {
+        let folder = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(path)?;
+        let found = folder.metadata()?;
+        if found.uid() != sys::user() || found.mode() & 0o022 != 0 {
+            let why = format!(
+                "{} belongs to another user, or others may write to it",
+                path.display()
+            );
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        Ok(Folder(folder))
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
 /// Keeps what an area of ours holds; `head` says whose it is. `false`: there is too much of it.
 pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
     let (Some(folder), Some(file)) = (folder(), area.file()) else {
@@ -57,12 +84,15 @@ pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
         .recursive(true)
         .mode(0o700)
         .create(&folder)?;
+    let opened = Folder::open(&folder)?;
+    let folder = opened.path();
     // Whoever reads it at this moment sees all of it or nothing.
     let new = folder.join(format!(".{pid}.new"));
+    // What an earlier one has left.
+    let _ = fs::remove_file(&new);
     let to = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&new)?;
     let written = write(BufWriter::new(to), file, head, &pieces);
@@ -131,15 +161,24 @@ fn sessions(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
 
 /// The newest session, or the one of this process, if it is of this boot.
 pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
-    let Some(folder) = folder() else {
+    let Some(folder) = folder().filter(|folder| folder.exists()) else {
         return Ok(None);
     };
+    let opened = Folder::open(&folder)?;
+    let folder = opened.path();
     let wanted = pid.map(|pid| folder.join(format!("{pid}.session")));
     let mut all = sessions(&folder).into_iter();
     let Some((ended, path)) = all.find(|s| wanted.as_ref().is_none_or(|w| *w == s.1)) else {
         return Ok(None);
     };
-    let (head, shared) = read(File::open(&path)?)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(&path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::from(ErrorKind::InvalidData));
+    }
+    let (head, shared) = read(file)?;
     let Some(shared) = shared else {
         return Ok(None);
     };
