@@ -460,7 +460,7 @@ mod tests {
              \x20       hits     silent      false  kind  place     address        length  watch\n\
              \x20          0          0          0  w     guard     0x404040            4  v[0]\n\
              \x20          3          1          0  w     guard     0x404044            4  v[1]\n\
-             \x20                               2  by patched instructions, which tell no watch\n\
+             \x20                                2  by patched instructions, which tell no watch\n\
              ulpf: 5 faults, 0 the slow way, 9 system calls\n"
         );
         s.rows[1].filtered = 2;
