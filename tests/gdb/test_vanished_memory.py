@@ -38,23 +38,23 @@ class VanishedMemory(Case):
         self.assertEqual(out.count("asked for io_uring"), 1, out)
 
     def test_the_log_is_told(self):
-        status, out, err = run(["*number:8"], "vanish", options=["--at", "ready"])
+        status, out, err = run(["*number:8 snapshot"], "vanish", options=["--at", "ready"])
         self.assertEqual((status, out), self.expected())
         # Notices and hits come by different ways, each in its order.
-        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8` was gone at the end")
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8 snapshot` was gone at the end")
         self.assertSays(err, r"2 → 0 .*by mmap\(", r"3 → 0 .*by madvise\(", r"5 → 6")
-        said = Json(["*number:8"], "vanish", options=["--at", "ready"])
+        said = Json(["*number:8 snapshot"], "vanish", options=["--at", "ready"])
         self.assertTrue(said.summary["watches"][0]["gone"])
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
 
     def test_debug_registers(self):
         """What a guard tells of its memory a register does, too."""
-        status, out, err = run(["*number:8"], "vanish", options=["--at", "ready", "--placement=debug-register"])
+        status, out, err = run(["*number:8 snapshot"], "vanish", options=["--at", "ready", "--placement=debug-register"])
         self.assertEqual((status, out), self.expected())
-        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8` was gone at the end")
+        self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(mmap\)", r"memory of `\*number:8 snapshot` was gone at the end")
         self.assertSays(err, r"its memory is gone \(mremap\)", r"its memory is back \(mremap\)")
         self.assertSays(err, r"2 → 0 .*by mmap\(", r"3 → 0 .*by madvise\(", r"4 → 5", r"5 → 6")
-        said = Json(["*number:8"], "vanish", options=["--at", "ready", "--placement=debug-register"])
+        said = Json(["*number:8 snapshot"], "vanish", options=["--at", "ready", "--placement=debug-register"])
         self.assertTrue(said.summary["watches"][0]["gone"])
         self.assertEqual(said.summary["watches"][0]["hits"], 7)
 
@@ -84,11 +84,11 @@ class VanishedMemory(Case):
         gdb("watch -l *number")
         cannot = r"ulpf: cannot guard 0x10001000-0x10002000: .* executable memory"
         self.assertSays(self.assertExits(gdb), cannot)
-        self.assertSays(run(["*number:8"], "vanish", "code", options=["--at", "ready"])[2], cannot)
+        self.assertSays(run(["*number:8 snapshot"], "vanish", "code", options=["--at", "ready"])[2], cannot)
 
     def test_rarer_calls(self):
         """Shared segments, holes, protection keys, a mapping that is moved over the watched one."""
-        status, out, err = run(["*number:8"], "vanish", "others", options=["--at", "ready"])
+        status, out, err = run(["*number:8 snapshot"], "vanish", "others", options=["--at", "ready"])
         self.assertEqual((status, out), (0, "vanish: 4\n"))
         self.assertSays(err, r"its memory is gone \(munmap\)", r"its memory is back \(shmat\)")
         self.assertSays(err, r"0 → 1 ", r"1 → 0 .*by madvise\(", r"0 → 2 ", r"2 → 3 .*by mremap\(", r"3 → 4 ")
@@ -96,7 +96,7 @@ class VanishedMemory(Case):
     def test_memory_that_must_be_accessible(self):
         """Locked, faulted in: as without us, also where the watch permits no access at all."""
         expected = bare(example("vanish"), "accessible")
-        for spec in "*number:8", "*number:8:rw":
+        for spec in "*number:8 snapshot", "*number:8:rw snapshot":
             status, out, err = run([spec], "vanish", "accessible", options=["--at", "ready"])
             self.assertEqual((status, out), expected)
             self.assertSays(err, r"0 → 7 ", r"7 → 8 ")
