@@ -296,6 +296,8 @@ mod tests {
             hit: Hit {
                 addr: 0x4040,
                 len: 1,
+                kind: 2,
+                tid: 8,
                 ..Hit::default()
             },
             ..Line::default()

@@ -171,7 +171,7 @@ impl Server {
             for stop in stops {
                 let goes = connects && !std::mem::take(&mut stays);
                 match thread_in(&stop).filter(|_| goes && stop.starts_with(b"T00")) {
-                    Some(thread) => self.let_thread_go(number, &thread.to_vec()).await,
+                    Some(thread) => self.let_thread_go(number, thread).await,
                     None => self.stops.push(number, stop),
                 }
             }

@@ -43,7 +43,7 @@ pub fn default_is_stop(sig: i32) -> bool {
 /// the kernel forces upon who ignores them, nor of a terminal's to background processes: before it sends these it asks
 /// whether they are ignored.
 fn is_heard(sig: i32) -> bool {
-    g().wants_stop(sig) && !matches!(sig, SIGILL | SIGFPE | SIGTTIN | SIGTTOU)
+    g().wants_stop(sig) && !matches!(sig, SIGILL | SIGFPE | SIGTTIN | SIGTTOU | 32 | 33)
 }
 
 /// What the kernel is to have for `sig`, given what the program wants.
