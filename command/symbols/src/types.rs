@@ -126,28 +126,21 @@ impl Type {
     /// Finds a member by name, also inside anonymous members and base classes. The offset returned
     /// is from the start of this type.
     pub fn member(&self, name: &str) -> Option<Member> {
-        let mut found = None;
-        self.each_member(&mut |member, offset| {
-            if member.name == Some(name) {
-                let offset = member.offset.wrapping_add(offset);
-                found = Some(Member {
-                    offset,
-                    ..member.clone()
-                });
-            }
-            found.is_none()
-        });
-        found
+        self.member_that(|has| has == name)
     }
 
     /// As [`Type::member`]; `name*` is the first one whose name begins so.
     pub fn matching(&self, name: &str) -> Option<Member> {
-        let Some(beginning) = name.strip_suffix('*') else {
-            return self.member(name);
-        };
+        match name.strip_suffix('*') {
+            Some(beginning) => self.member_that(|has| has.starts_with(beginning)),
+            None => self.member(name),
+        }
+    }
+
+    fn member_that(&self, is_called: impl Fn(&str) -> bool) -> Option<Member> {
         let mut found = None;
         self.each_member(&mut |member, offset| {
-            if member.name.is_some_and(|name| name.starts_with(beginning)) {
+            if member.name.is_some_and(&is_called) {
                 let offset = member.offset.wrapping_add(offset);
                 found = Some(Member {
                     offset,

@@ -41,7 +41,7 @@ pub fn default_is_stop(sig: i32) -> bool {
 
 /// A tracer hears of signals also where the program ignores them, and so does a debugger that wants to. Not of those that
 /// the kernel forces upon who ignores them, nor of a terminal's to background processes: before it sends these it asks
-/// whether they are ignored.
+/// whether they are ignored. The C library sends itself 32 and 33, and debuggers pass them on unheard.
 fn is_heard(sig: i32) -> bool {
     g().wants_stop(sig) && !matches!(sig, SIGILL | SIGFPE | SIGTTIN | SIGTTOU | 32 | 33)
 }
@@ -126,8 +126,16 @@ pub fn take_over() {
 
 /// Installs what the kernel is to have; again whenever the debugger's pass set changes.
 pub fn refresh() {
+    install(&g().actions, |_| true);
+}
+
+/// Installs what the kernel is to have for those actions of `table` that are `meant`.
+fn install(table: &ActionTable, meant: impl Fn(&KernelAction) -> bool) {
     for sig in 1..=64 {
-        if let Some(a) = kernel_action(sig, &g().actions.get(sig)) {
+        let want = table.get(sig);
+        if meant(&want)
+            && let Some(a) = kernel_action(sig, &want)
+        {
             let _ = raw_sigaction(sig, &a);
         }
     }
@@ -155,8 +163,7 @@ pub fn refresh_if_due(t: Current) {
 pub fn ignore_again(t: Current) {
     for sig in 1..=64 {
         let a = actions(t).get(sig);
-        if a.handler == SIG_IGN && !matches!(sig, SIGSEGV | SIGBUS | SIGTRAP | SIGSYS | PARK_SIGNAL)
-        {
+        if a.handler == SIG_IGN && bit(sig) & HIDDEN == 0 {
             let _ = raw_sigaction(sig, &a);
         }
     }
@@ -164,14 +171,7 @@ pub fn ignore_again(t: Current) {
 
 /// The other program was not executed.
 pub fn hear_again(t: Current) {
-    for sig in 1..=64 {
-        let want = actions(t).get(sig);
-        if want.handler == SIG_IGN
-            && let Some(a) = kernel_action(sig, &want)
-        {
-            let _ = raw_sigaction(sig, &a);
-        }
-    }
+    install(actions(t), |want| want.handler == SIG_IGN);
 }
 
 /// In a forked child, which begins without handlers if `clear`.

@@ -80,13 +80,7 @@ impl Control {
                 continue;
             };
             Self::comes_to_rest(t);
-            self.forget_stale_breakpoint(t);
-            if parked::event(t) == Event::Stepped
-                && matches!(how, Resume::Continue { .. })
-                && let Some(parked) = Parked::of(t)
-            {
-                parked.set_event(Event::None);
-            }
+            self.forget_stale(t, how);
             let how = match t.is_debugged() {
                 true => how,
                 false => Resume::Continue { signal: None },

@@ -63,13 +63,25 @@ impl Control {
         }
     }
 
-    /// A breakpoint that was hit but not yet reported, and is gone by now, was never there: LLDB
-    /// takes it out to step a thread over it that has just arrived at it.
-    pub(super) fn forget_stale_breakpoint(&self, t: &'static Thread) {
-        if let Some(parked) = Parked::of(t)
-            && parked::event(t) == Event::Breakpoint
-            && g().breakpoint_at(parked.pc()).is_none()
-        {
+    /// Drops what `t` has met, was not told of, and is of no interest now that it goes on as `how` says.
+    pub(super) fn forget_stale(&self, t: &'static Thread, how: Resume) {
+        let Some(parked) = Parked::of(t) else {
+            return;
+        };
+        let stale = match parked::event(t) {
+            // A breakpoint that is gone by now was never there: LLDB takes it out to step a thread over it that has
+            // just arrived at it.
+            Event::Breakpoint => g().breakpoint_at(parked.pc()).is_none(),
+            // It was stepped, and another thread's stop was told of first. Now nobody asks any more, or for a step over
+            // a range which this one was a part of.
+            Event::Stepped => match how {
+                Resume::Continue { .. } => true,
+                Resume::RangeStep { start, end } => (start.0..end.0).contains(&parked.pc()),
+                _ => false,
+            },
+            _ => false,
+        };
+        if stale {
             parked.set_event(Event::None);
         }
     }
@@ -332,20 +344,8 @@ impl Inferior for Control {
         };
         let mut pending = false;
         for t in g().threads.iter() {
-            self.forget_stale_breakpoint(t);
             let how = how(t);
-            // It was stepped, and another thread's stop was told of first. Now nobody asks any more, or for a step over
-            // a range which this one was a part of.
-            if parked::event(t) == Event::Stepped
-                && let Some(parked) = Parked::of(t)
-                && match how {
-                    Resume::Continue { .. } => true,
-                    Resume::RangeStep { start, end } => (start.0..end.0).contains(&parked.pc()),
-                    _ => false,
-                }
-            {
-                parked.set_event(Event::None);
-            }
+            self.forget_stale(t, how);
             // What there was to settle before the program's end is settled.
             if parked::event(t) == Event::Ends
                 && let Some(parked) = Parked::of(t)

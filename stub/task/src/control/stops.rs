@@ -165,7 +165,7 @@ impl Control {
         if self.interrupt {
             self.world.stop(None);
             // The kernel gives a terminal's SIGINT to the main thread, too.
-            let main = Some(self.pid()).filter(|pid| self.threads().contains(pid));
+            let main = Some(self.pid()).filter(|pid| self.thread(*pid).is_some());
             let main = main.filter(|pid| !self.is_held(*pid));
             let tid = main.or_else(|| self.any_thread())?;
             if let Some(stop) = self.settles_interrupted(tid) {
