@@ -181,6 +181,36 @@ pub unsafe fn fpstate_len(fp: *const u8) -> (usize, usize) {
     }
 }
 
+/// `UContext::flags`: its fpstate is an XSAVE image (`<asm/ucontext.h>`).
+pub const UC_FP_XSTATE: u64 = 1;
+
+/// Makes the floating-point and vector state that a frame returns to that of a new program, as the kernel does before a
+/// handler (`fpu__clear_user_states`); protection keys stay. `xstate`: it is an XSAVE image.
+///
+/// # Safety
+/// `fp` is the frame's image.
+pub unsafe fn clear_fpstate(fp: *mut u8, xstate: bool) {
+    const MXCSR: usize = 24;
+    const XSTATE_BV: usize = 512;
+    const PKRU: u64 = 1 << 9;
+    if fp.is_null() {
+        return;
+    }
+    // SAFETY: within the legacy area and the header behind it.
+    unsafe {
+        (fp.add(MXCSR) as *mut u32).write_unaligned(0x1f80);
+        if xstate {
+            let components = fp.add(XSTATE_BV) as *mut u64;
+            components.write_unaligned(components.read_unaligned() & PKRU);
+        } else {
+            // FXRSTOR takes all of it as it is: the control word, an empty stack, zeros.
+            core::ptr::write_bytes(fp, 0, MXCSR);
+            (fp as *mut u16).write_unaligned(0x37f);
+            core::ptr::write_bytes(fp.add(MXCSR + 8), 0, SW_RESERVED - MXCSR - 8);
+        }
+    }
+}
+
 const _: () = assert!(size_of::<UContext>() == 304);
 const _: () = assert!(size_of::<SigInfo>() == 128);
 const _: () = assert!(core::mem::offset_of!(UContext, gprs) == 40);

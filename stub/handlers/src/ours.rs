@@ -27,8 +27,8 @@ use crate::patches;
 use crate::runtime::asm::ulpf_leave;
 use crate::runtime::frame::UContext;
 use crate::runtime::frames::copy_frame;
-use crate::runtime::thread::{BLOCK, Current};
-use crate::syscalls::{seccomp, sites};
+use crate::runtime::thread::BLOCK;
+use crate::syscalls::sites;
 
 /// `BootArgs::pad`
 pub static PAD: AtomicU64 = AtomicU64::new(0);
@@ -63,8 +63,8 @@ extern "C" fn ulpf_unmap_ours() {
 }
 
 /// A forked child, whose memory is its own by now, goes on as `uc` says, without anything of ours. Comes back if it
-/// cannot; then it keeps private copies.
-pub fn leave_child(t: Current, uc: &UContext) {
+/// cannot; then it keeps private copies. `permits`: would this call of the child from this address be made?
+pub fn leave_child(uc: &UContext, permits: impl FnOnce(u64, u64, &[u64; 6]) -> bool) {
     let (start, end) = machine().image;
     // SAFETY: the boot stack, the end of the image, which nobody uses after boot.
     let Some(copy) = (unsafe { copy_frame(uc, end, 64 << 10) }) else {
@@ -75,7 +75,7 @@ pub fn leave_child(t: Current, uc: &UContext) {
     let back = pad_code(&copy.gprs);
     // A seccomp filter of the program's sees the last call.
     let last = [start, end - start, 0, 0, 0, 0];
-    let permitted = seccomp::permits(&t, k::__NR_munmap.into(), pad + SYSCALL_LEN, &last);
+    let permitted = permits(k::__NR_munmap.into(), pad + SYSCALL_LEN, &last);
     if pad != 0 && permitted && child::write_in_child(pad, &back) {
         copy.gprs.rip = pad;
         copy.gprs.rax = k::__NR_munmap.into();

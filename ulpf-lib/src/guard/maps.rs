@@ -214,7 +214,7 @@ impl From<Mapping<'_>> for Vma {
 fn in_child_by_flags(codes: &[u8]) -> InChild {
     let has = |code: &[u8]| codes.split(|&b| b == b' ').any(|c| c == code);
     if has(b"dc") {
-        InChild::Nothing
+        InChild::Nothing { wiped: has(b"wf") }
     } else if has(b"wf") {
         InChild::Zeros
     } else {
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(in_child_by_flags(b" rd wr mr mw me ac sd"), InChild::Copy);
         assert_eq!(
             in_child_by_flags(b" rd wr mr mw me dc ac"),
-            InChild::Nothing
+            InChild::Nothing { wiped: false }
         );
         assert_eq!(in_child_by_flags(b" rd wr mr mw me ac wf"), InChild::Zeros);
     }

@@ -22,8 +22,11 @@ pub enum InChild {
     Copy,
     /// Zeros: MADV_WIPEONFORK, MAP_DROPPABLE.
     Zeros,
-    /// Nothing: MADV_DONTFORK.
-    Nothing,
+    /// Nothing: MADV_DONTFORK. `wiped`: zeros, as soon as MADV_DOFORK takes that back.
+    Nothing {
+        /// MADV_WIPEONFORK, too.
+        wiped: bool,
+    },
 }
 
 const RW: u64 = (PROT_READ | PROT_WRITE) as u64;
@@ -286,13 +289,17 @@ pub fn place_over(addr: u64, from: u64, len: u64) -> Result<(), Errno> {
 
 /// Says again what a forked child is to get of private memory.
 pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
-    let advice = match in_child {
-        InChild::Copy => return,
-        InChild::Zeros => MADV_WIPEONFORK,
-        InChild::Nothing => MADV_DONTFORK,
+    let (zeros, nothing) = match in_child {
+        InChild::Copy => (false, false),
+        InChild::Zeros => (true, false),
+        InChild::Nothing { wiped } => (wiped, true),
     };
-    // SAFETY: changes no memory.
-    let _ = unsafe { sys!(__NR_madvise, addr, len, advice) };
+    for (wanted, advice) in [(zeros, MADV_WIPEONFORK), (nothing, MADV_DONTFORK)] {
+        if wanted {
+            // SAFETY: changes no memory.
+            let _ = unsafe { sys!(__NR_madvise, addr, len, advice) };
+        }
+    }
 }
 
 pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {

@@ -273,7 +273,7 @@ impl Guards {
     pub fn privatize_in_child(&mut self) -> Result<(), Errno> {
         let mut data = self.fork_data.iter().flatten().copied().peekable();
         for (s, e, moved) in self.moved.iter() {
-            if moved.in_child == InChild::Nothing {
+            if matches!(moved.in_child, InChild::Nothing { .. }) {
                 if moved.origin != Origin::Shared {
                     os::unmap(s, e - s);
                 }

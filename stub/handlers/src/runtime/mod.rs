@@ -6,6 +6,7 @@ pub mod clock;
 pub mod debug_registers;
 pub mod debug_traps;
 pub mod events;
+pub mod filters;
 pub mod frames;
 pub mod library_link;
 pub mod library_state;

@@ -29,12 +29,12 @@ pub use ulpf_lib::ring::SystemCall as Call;
 use ulpf_lib::sys;
 
 use super::events::{Event, Events, Request, Resume, Tid};
+use super::filters::Filters;
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
 use super::mapped::Mapped;
 use super::waiting::Waiting;
 use crate::signals::actions::ActionTable;
-use crate::syscalls::seccomp::Filter;
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
@@ -114,8 +114,8 @@ pub struct Thread {
     /// A process to the kernel, a thread to debuggers: it shares our memory and nobody else's wait (clone(2) with CLONE_VM
     /// alone, as ptrace tells it: PTRACE_EVENT_CLONE).
     pub kin: AtomicBool,
-    /// The program's seccomp filters for this thread, the newest one; null: none.
-    pub filters: AtomicPtr<Filter>,
+    /// The program's seccomp filters.
+    pub filters: Filters,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
@@ -158,6 +158,8 @@ pub struct Own {
     pub open: Cell<bool>,
     /// The program's signal mask, while signals wait for the end of `direct`, or for the frame of an upcall.
     pub direct_mask: Cell<Option<u64>>,
+    /// The mask of a call that waited under another one, for the handler of what has ended it.
+    pub waited_under: Cell<Option<u64>>,
     /// When the call in progress was first made, if not just now (0).
     pub begun: Cell<u64>,
     /// A call on a socket whose wait may be limited: when it began (0: it is none), and whether it goes on
@@ -498,7 +500,7 @@ impl Registry {
         t.fs_base.store(0, Relaxed);
         t.gs_base.store(0, Relaxed);
         t.robust.store(0, Relaxed);
-        t.filters.store(null_mut(), Relaxed);
+        t.filters.clear();
         t.set_range((0, 0));
         for flag in [
             &t.bases_dirty,
@@ -541,6 +543,7 @@ impl Registry {
                 alone: Cell::new(false),
                 open: Cell::new(false),
                 direct_mask: Cell::new(None),
+                waited_under: Cell::new(None),
                 begun: Cell::new(0),
                 waits: Cell::new((0, false)),
                 already: Cell::new(0),

@@ -38,19 +38,26 @@ pub fn deliver(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) -> bool 
                     },
                 );
             }
-            if !push_frame(t, uc, sig, &a, info) {
-                let si = SigInfo {
-                    signo: SIGSEGV,
-                    code: 0x80,
-                    ..SigInfo::zeroed()
-                };
-                actions(t).set(SIGSEGV, KernelAction::default());
-                default_action(t, uc, SIGSEGV, &si);
-                return false;
-            }
-            true
+            push_frame(t, uc, sig, &a, info) || no_stack(t, uc, sig)
         }
     }
+}
+
+/// There is no room for a handler's frame: SIGSEGV instead, which may have a stack of its own (the kernel's
+/// force_sigsegv). As [`deliver`].
+fn no_stack(t: Current, uc: &mut UContext, sig: i32) -> bool {
+    let info = SigInfo {
+        signo: SIGSEGV,
+        code: k::SI_KERNEL as i32,
+        ..SigInfo::zeroed()
+    };
+    let ignored = actions(t).get(SIGSEGV).handler == SIG_IGN;
+    if sig == SIGSEGV || ignored || virtual_mask(t, uc) & bit(SIGSEGV) != 0 {
+        actions(t).set(SIGSEGV, KernelAction::default());
+        default_action(t, uc, SIGSEGV, &info);
+        return false;
+    }
+    deliver(t, uc, SIGSEGV, &info)
 }
 
 /// Builds the frame that the kernel would have built on the program's stack.
@@ -125,6 +132,8 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
             size: 0,
         });
     }
+    // SAFETY: our own frame's image.
+    unsafe { clear_fpstate(uc.fpstate, uc.flags & UC_FP_XSTATE != 0) };
     let frame_at = sp;
     uc.gprs.rip = a.handler;
     uc.gprs.rsp = frame_at;
@@ -133,7 +142,7 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
     uc.gprs.rsi = frame_at + core::mem::offset_of!(SigFrame, info) as u64;
     uc.gprs.rdx = frame_at + core::mem::offset_of!(SigFrame, uc) as u64;
     uc.gprs.rflags &= !eflags::CLEAR_IN_HANDLER;
-    let mut next = mask | a.mask;
+    let mut next = i.waited_under.take().unwrap_or(mask) | a.mask;
     if a.flags & SA_NODEFER == 0 {
         next |= bit(sig);
     }

@@ -99,8 +99,6 @@ fn interrupted_ourselves(t: Current, uc: &mut UContext, info: Option<&SigInfo>) 
 
 /// Bytes below the ucontext that IRET takes (`asm::ulpf_return`).
 const IRET_FRAME: u64 = 40;
-/// The frame's fpstate is an XSAVE image.
-const UC_FP_XSTATE: u64 = 1;
 
 #[unsafe(no_mangle)]
 extern "C" fn ulpf_on_signal(sig: i32, info: &SigInfo, uc: &mut UContext) {

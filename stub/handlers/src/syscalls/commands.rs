@@ -23,7 +23,15 @@ pub enum Memory {
     /// Pointers to pointers, sizes that only the kernel knows, or a call without a row. Such calls do not
     /// block: they are made with all guards lifted and everybody else at rest.
     Open,
+    /// The same, but the kernel keeps to itself what it cannot write: guards are lifted whatever the arguments are.
+    Everywhere,
 }
+
+/// `<linux/in.h>`, `<linux/in6.h>`
+const SOL_IP: u32 = 0;
+const SOL_IPV6: u32 = 41;
+/// IPT_BASE_CTL and its like for IPv6, ARP and bridges (`<linux/netfilter*/*_tables.h>`) are the first of many.
+const NETFILTER: u32 = 64;
 
 const fn b(arg: u8, dir: Dir, len: Len) -> Buf {
     Buf { arg, dir, len }
@@ -84,6 +92,8 @@ fn by_command(nr: u64, a: &Args) -> Memory {
         // A filter is a structure with a pointer to the program.
         k::__NR_setsockopt => match (a[1] as u32, a[2] as u32) {
             (net::SOL_SOCKET, net::SO_ATTACH_FILTER | net::SO_ATTACH_REUSEPORT_CBPF) => Memory::Open,
+            // Tables of netfilter lead to counters, which the kernel writes and does not tell when it cannot.
+            (SOL_IP | SOL_IPV6, NETFILTER..) => Memory::Everywhere,
             _ => Memory::One(b(3, In, Arg(4))),
         },
         // Into a pipe, or out of it.

@@ -95,10 +95,10 @@ const SAME: [(u32, u32); 62] = [
 
 /// Calls that change memory, threads or signals in a way of their own, and those that wait for a child or a signal: execve,
 /// brk, signal, sigaction, sigsuspend, mmap, sigreturn, clone, sigprocmask, mremap, the rt_ ones, sigaltstack, vfork, mmap2,
-/// the thread area, robust lists, execveat, rseq, clone3, …
-const REFUSED_CALLS: [u32; 30] = [
+/// robust lists, execveat, rseq, clone3, …
+const REFUSED_CALLS: [u32; 29] = [
     7, 11, 45, 48, 67, 68, 69, 72, 73, 90, 114, 119, 120, 123, 126, 163, 173, 174, 175, 176, 177,
-    178, 179, 186, 190, 192, 243, 311, 358, 435,
+    178, 179, 186, 190, 192, 311, 358, 435,
 ];
 
 pub fn dispatch(t: Current, uc: &mut UContext) {

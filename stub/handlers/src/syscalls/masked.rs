@@ -59,6 +59,10 @@ pub fn hiding(t: Current, mask: u64, f: impl FnOnce(Current) -> i64) -> i64 {
     t.own().hidden_meanwhile.set(Some(mask));
     let result = f(t);
     t.own().hidden_meanwhile.set(None);
+    // Its handler runs under that mask, and returns to the program's own (the kernel's set_restore_sigmask).
+    if result == EINTR {
+        t.own().waited_under.set(Some(mask));
+    }
     result
 }
 

@@ -12,6 +12,7 @@ mod busy;
 pub mod call;
 pub mod catch;
 mod commands;
+mod ends;
 mod exec;
 pub mod legacy;
 mod list;
@@ -111,6 +112,7 @@ fn settle(t: Current, uc: &mut UContext, still: bool) {
     if !i.waiting.is_empty() {
         raise::deliver_waiting(t, uc);
     }
+    i.waited_under.set(None);
     let pending = t.own().pending.replace(Events::none());
     if !pending.is_empty() {
         crate::fault::stop_for(t, uc, &pending);

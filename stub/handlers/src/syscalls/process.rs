@@ -15,6 +15,7 @@ use ulpf_lib::{AccessKind, sys};
 
 use super::buffers;
 use super::call::{Args, Outcome, RESTART, raw};
+use super::ends::{end_thread, reach};
 use super::scratch::Scratch;
 use super::seccomp;
 use crate::breakpoints;
@@ -32,7 +33,6 @@ use crate::runtime::frames::copy_frame;
 use crate::runtime::library_link;
 use crate::runtime::memory;
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
-use crate::runtime::robust;
 use crate::runtime::thread::{Call, Current, State, Thread};
 use crate::signals::{alternate, kernel};
 
@@ -275,11 +275,6 @@ fn share(
     Outcome::Value(result)
 }
 
-/// Where the kernel can reach the word at `addr`.
-fn reach(addr: u64) -> u64 {
-    g().alias_of(addr).map_or(addr, |a| a.0)
-}
-
 fn make(
     t: Current,
     uc: &mut UContext,
@@ -406,15 +401,30 @@ fn fork(
         *flags &= !CLONE_CHILD_SETTID;
         own_tid_at = child_tid;
     }
+    let flags_given = match nr as u32 {
+        k::__NR_clone | k::__NR_clone3 => *flags,
+        _ => 0,
+    };
+    // Nor is the child to find its number where only its parent is told of it.
+    let parent_tid_at = match nr as u32 {
+        k::__NR_clone3 => v3.parent_tid,
+        _ => args[2],
+    };
+    let later = flags_given & CLONE_PARENT_SETTID != 0 && g().alias_of(parent_tid_at).is_some();
+    let mut parent_tid = 0i32;
     match nr as u32 {
         k::__NR_clone3 => {
             // At the end of the child's life, it has its own memory at the program's own address.
             let child_tid = v3.child_tid;
             v3.redirect();
             v3.child_tid = child_tid;
+            if later {
+                v3.parent_tid = &raw mut parent_tid as u64;
+            }
             args[0] = &raw const v3 as u64;
             args[1] = size as u64;
         }
+        k::__NR_clone if later => args[2] = &raw mut parent_tid as u64,
         k::__NR_clone => args[2] = reach(a[2]),
         _ => {}
     }
@@ -438,7 +448,7 @@ fn fork(
             wait_to_be_taken(parent);
         }
         uc.gprs.rax = 0;
-        ours::leave_child(t, uc);
+        ours::leave_child(uc, |nr, ip, args| seccomp::permits(&t, nr, ip, args));
         return Outcome::Value(0);
     }
     if followed && result > 0 {
@@ -476,6 +486,9 @@ fn fork(
             }
         }
         request(t, uc, Request::End);
+    }
+    if later && result > 0 {
+        memory::put(parent_tid_at, &parent_tid);
     }
     Outcome::Value(result)
 }
@@ -546,18 +559,4 @@ pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
     end_thread(t);
     let _ = raw(k::__NR_exit as u64, a);
     Outcome::Leave
-}
-
-/// What is ours to do before the kernel ends the thread.
-pub fn end_thread(t: Current) {
-    let clear = t.own().clear_tid.get();
-    if clear != 0 {
-        // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
-        // SAFETY: registers an address of the program's own choice, or the alias of that memory.
-        let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
-    }
-    robust::exit(t);
-    t.robust.store(0, Relaxed);
-    t.set_state(State::Dead);
-    park::notify();
 }

@@ -20,15 +20,16 @@ use linux_raw_sys::general as k;
 use linux_raw_sys::ptrace as p;
 use ulpf_lib::seccomp::{Data, Instruction, MOST, PREFIX, STRICT, Verdict, X86_64};
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
-use ulpf_lib::{arena, seccomp, sys};
+use ulpf_lib::{seccomp, sys};
 
 use super::call::{Args, EFAULT, Outcome, raw};
+use super::ends::end_thread;
 use super::ordinary::ordinary;
-use super::process::end_thread;
 use super::sites::{self, KNOWN, Numbers};
 use crate::global::{g, machine};
 use crate::runtime::asm::{ulpf_blocking, ulpf_judged};
 use crate::runtime::events::Request;
+use crate::runtime::filters::Filter;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::memory;
 use crate::runtime::park;
@@ -36,15 +37,6 @@ use crate::runtime::thread::{Current, Thread};
 use crate::signals::actions::KernelAction;
 use crate::signals::numbers::{SIGKILL, SIGSYS, bit};
 use crate::signals::{kernel, masks, raise};
-
-/// A filter that the program has installed. For good: other threads may have it, too.
-pub struct Filter {
-    /// The one that was installed before.
-    parent: *const Filter,
-    len: usize,
-    /// It stands for the strict mode: whom it kills, SIGKILL does.
-    strict: bool,
-}
 
 /// Any thread has a filter.
 pub static SOME: AtomicBool = AtomicBool::new(false);
@@ -57,60 +49,17 @@ pub static UNFOLLOWED: AtomicBool = AtomicBool::new(false);
 /// A filter is longer than the kernel takes behind [`seccomp::exempting`].
 pub static TOO_LONG: AtomicBool = AtomicBool::new(false);
 
-/// Filters of a thread, the newest first, as pairs of filter and instructions.
-fn filters(t: &Thread) -> impl Iterator<Item = &'static Filter> {
-    // SAFETY: filters are never freed.
-    let first = unsafe { t.filters.load(Acquire).as_ref() };
-    // SAFETY: as above.
-    core::iter::successors(first, |filter| unsafe { filter.parent.as_ref() })
-}
-
-impl Filter {
-    /// The program's own instructions.
-    fn instructions(&self) -> &[Instruction] {
-        self.all().get(PREFIX..).unwrap_or(&[])
+/// A filter of `len` instructions, which `write` writes.
+fn make(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<&'static mut Filter> {
+    let filter = Filter::with_room(len)?;
+    let (prefix, own) = filter.parts_mut();
+    let (start, end) = machine().image;
+    prefix.copy_from_slice(&seccomp::exempting(start, end, judged()));
+    if !write(own) {
+        Filter::unmap(filter);
+        return None;
     }
-
-    /// What the kernel has: they stand behind the filter.
-    fn all(&self) -> &[Instruction] {
-        // SAFETY: `Filter::with` has made room for so many, and written them.
-        unsafe { slice::from_raw_parts((self as *const Filter).add(1).cast(), PREFIX + self.len) }
-    }
-
-    /// A filter of `len` instructions, which `write` writes.
-    fn with(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<*mut Filter> {
-        let size = Self::size(len);
-        let filter = arena::map_anonymous(size).cast::<Filter>();
-        if filter.is_null() {
-            return None;
-        }
-        // SAFETY: just mapped, with room for the filter and its instructions, for which zeros are valid.
-        let instructions = unsafe {
-            filter.write(Filter {
-                parent: null(),
-                len,
-                strict: false,
-            });
-            slice::from_raw_parts_mut(filter.add(1).cast::<Instruction>(), PREFIX + len)
-        };
-        let (prefix, own) = instructions.split_at_mut(PREFIX);
-        let (start, end) = machine().image;
-        prefix.copy_from_slice(&seccomp::exempting(start, end, judged()));
-        if !write(own) {
-            arena::unmap_anonymous(filter.cast(), size);
-            return None;
-        }
-        Some(filter)
-    }
-
-    fn size(len: usize) -> usize {
-        size_of::<Filter>() + (PREFIX + len) * size_of::<Instruction>()
-    }
-
-    /// Not the kernel's.
-    fn drop(filter: *mut Filter, len: usize) {
-        arena::unmap_anonymous(filter.cast(), Self::size(len));
-    }
+    Some(filter)
 }
 
 /// The address that a filter sees of a call that is not let pass.
@@ -120,7 +69,7 @@ fn judged() -> u64 {
 
 /// Has the thread a filter?
 pub fn filtered(t: &Thread) -> bool {
-    !t.filters.load(Relaxed).is_null()
+    !t.filters.is_empty()
 }
 
 /// Would a call of `t` from `ip` (the address behind the instruction) be made?
@@ -136,8 +85,11 @@ fn decide(t: &Thread, nr: u64, ip: u64, arch: u32, a: &Args) -> (Verdict, bool) 
         instruction_pointer: ip,
         args: *a,
     };
-    let strict = filters(t).any(|filter| filter.strict);
-    let values = filters(t).map(|filter| seccomp::run(filter.instructions(), &data));
+    let strict = t.filters.each().any(|filter| filter.strict);
+    let values = t
+        .filters
+        .each()
+        .map(|filter| seccomp::run(filter.instructions(), &data));
     (Verdict::of(seccomp::strictest(values)), strict)
 }
 
@@ -268,16 +220,14 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
         to.copy_from_slice(&STRICT);
         true
     };
-    let Some(filter) = Filter::with(STRICT.len(), copy) else {
+    let Some(filter) = make(STRICT.len(), copy) else {
         return ENOMEM;
     };
-    // SAFETY: nobody else has it yet.
-    unsafe { (*filter).strict = true };
+    filter.strict = true;
     // A filter needs a privilege or no_new_privs, the strict mode neither: without, it is kept here alone.
     let _ = give_to_kernel(filter, 0);
-    put(t, filter);
-    // SAFETY: filters are never freed.
-    begin(t, uc, unsafe { &*filter });
+    t.filters.push(filter);
+    begin(t, uc);
     0
 }
 
@@ -315,7 +265,7 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
         readable = memory::read(instructions, bytes) == bytes.len();
         readable
     };
-    let Some(filter) = Filter::with(len, read) else {
+    let Some(filter) = make(len, read) else {
         return if readable { ENOMEM } else { as_given(flags) };
     };
     // No thread begins or ends while it is given to all of them.
@@ -327,13 +277,13 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     // With TSYNC alone, a positive result names a thread that cannot have it.
     let installed = result == 0 || result > 0 && flags & p::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0;
     if !installed {
-        Filter::drop(filter, len);
+        Filter::unmap(filter);
     } else {
-        put(t, filter);
+        t.filters.push(filter);
         if all {
             let of_process = |other: &&Thread| other.tgid() == t.tgid();
             for other in g().threads.iter().filter(of_process) {
-                other.filters.store(filter, Release);
+                other.filters.become_those_of(&t.filters);
             }
         }
     }
@@ -341,16 +291,14 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
         park::request(t, uc, Request::End);
     }
     if installed {
-        // SAFETY: filters are never freed.
-        begin(t, uc, unsafe { &*filter });
+        begin(t, uc);
     }
     result
 }
 
 /// Installs the filter, with what stands before it.
-fn give_to_kernel(filter: *const Filter, flags: u32) -> i64 {
-    // SAFETY: not freed yet.
-    let all = unsafe { (*filter).all() };
+fn give_to_kernel(filter: &Filter, flags: u32) -> i64 {
+    let all = filter.all();
     let program = [all.len() as u64, all.as_ptr() as u64];
     let operation = p::SECCOMP_SET_MODE_FILTER.into();
     let at = program.as_ptr() as u64;
@@ -360,19 +308,16 @@ fn give_to_kernel(filter: *const Filter, flags: u32) -> i64 {
     )
 }
 
-fn put(t: Current, filter: *mut Filter) {
-    // SAFETY: nobody else has it yet.
-    unsafe { (*filter).parent = t.filters.load(Relaxed) };
-    t.filters.store(filter, Release);
-}
-
 /// Does every filter let calls of this number pass?
 pub fn passes(nr: u64) -> bool {
     !sites::has(&LOOKED_AT, nr)
 }
 
 /// A thread has a new filter: from now on its calls are looked at here.
-fn begin(t: Current, uc: &mut UContext, filter: &Filter) {
+fn begin(t: Current, uc: &mut UContext) {
+    let Some(filter) = t.filters.each().next() else {
+        return;
+    };
     SOME.store(true, SeqCst);
     for nr in (0..KNOWN as u32).filter(|nr| !seccomp::always_allows(filter.instructions(), *nr)) {
         sites::put(&LOOKED_AT, nr.into());
@@ -384,7 +329,7 @@ fn begin(t: Current, uc: &mut UContext, filter: &Filter) {
 
 /// A thread as it begins: those of its parent.
 pub fn inherit(child: &Thread, parent: &Thread) {
-    child.filters.store(parent.filters.load(Acquire), Release);
+    child.filters.become_those_of(&parent.filters);
 }
 
 /// A thread with a filter would be followed into another program or a child, which cannot be: what the command makes a

@@ -25,7 +25,11 @@ fn pointers(a: &Args) -> impl Iterator<Item = u64> + '_ {
 /// Does a call of this sort point into our pages? (A first attempt that ends with EFAULT comes here,
 /// too, so pointers that lie deeper are no worry.)
 pub fn needed(memory: Memory, a: &Args) -> bool {
-    matches!(memory, Memory::Open) && pointers(a).next().is_some()
+    match memory {
+        Memory::Everywhere => g().guarded(),
+        Memory::Open => pointers(a).next().is_some(),
+        _ => false,
+    }
 }
 
 /// Makes the call. It must not wait for another thread of the program.
