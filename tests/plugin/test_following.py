@@ -1,5 +1,9 @@
 """`ulpf watch p->x` goes where p points, inside the program."""
 
+import json
+import os
+import tempfile
+
 from lib.env import ulpf_only
 from lib.plugin import PluginCase
 
@@ -85,3 +89,42 @@ class Following(PluginCase):
         self.assertSays(gdb("finish"), r"ulpf: watch 1 \(places\[1\]->x\) stays where it is: the function that had the pointer has returned")
         self.assertEqual(self.counted(gdb, 1)[0], 25)
         self.assertNotIn("moved", gdb("ulpf info watches"))
+
+
+@ulpf_only
+class Places(PluginCase):
+    """Watches of many places go with what the program makes of lists, vectors and strings: tests/programs/mutations.cc
+    notes what they should see."""
+
+    WATCHES = {"numbers[*]": "numbers[{}]", "records[*].count": "records[{}].count", "chain->*next.refs": "chain->*next[{}].refs",
+               "items[*].value": "items[{}].value", "text[*]": "text[{}]", "owner->value": "owner->value",
+               "stack[*]": "stack[{}]", "table[*]->refs": "table[{}]->refs", "numbers[2]": "numbers[2]"}
+
+    def test_at_random(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes, log = os.path.join(folder, "notes"), os.path.join(folder, "log.jsonl")
+            gdb = self.begin("mutations", "2000", "17", "1", notes, done=False, stop="work")
+            for number, watch in enumerate(self.WATCHES, 1):
+                self.assertSays(gdb(f"ulpf watch {watch} log"), rf"^Ulpf watch {number}: ")
+                self.assertSays(gdb("ulpf info watches"), r"\(nowhere now, moved 0 times\)")
+            self.assertExits(gdb)
+            gdb(f"ulpf log save {log}")
+            with open(log) as file:
+                seen = [(h["watch"], h["name"], h["addr"], h["new_bytes"]) for h in map(json.loads, file) if h["type"] == "hit"]
+            with open(notes) as file:
+                noted = [line.split() for line in file]
+        names = list(self.WATCHES.values())
+        expected = [(int(w) + 1, names[int(w)].format(k), at, int(v, 16).to_bytes(8, "little")[:int(n)].hex()) for w, k, at, n, v in noted]
+        self.assertGreater(len(expected), 100)
+        for number in range(1, len(names) + 1):
+            self.assertEqual([s for s in seen if s[0] == number], [e for e in expected if e[0] == number])
+
+    def test_stops(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes = os.path.join(folder, "notes")
+            gdb = self.begin("mutations", "400", "17", "1", notes, done=False, stop="work")
+            gdb("ulpf watch numbers[*] if $new > 0")
+            self.assertSays(gdb("continue"), r"Ulpf watch 1: numbers\[\d+\]\n", r"Old value = -?\d+\n", r"New value = \d+\n")
+            self.assertSays(gdb("ulpf info watches"), r"numbers\[\*\] \(at 0x\w+ now, moved [1-9]\d* times\)")
+            gdb("ulpf filter 1 if $new == 123456789")
+            self.assertExits(gdb)
