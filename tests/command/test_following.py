@@ -60,7 +60,7 @@ class Following(unittest.TestCase):
         whole = self.follow(["p->x"], "plain")
         self.assertEqual([hit["new"] for hit in said.hits if hit["name"] == "p->*link[0].x"], [hit["new"] for hit in whole.hits])
         armed = next(line for line in said.lines if line["type"] == "watch")
-        self.assertEqual((armed["name"], armed["follows"], armed["addr"]), ("p->*link[*].x", True, "0x0"))
+        self.assertEqual((armed["spec"], armed["follows"], armed["addr"]), ("p->*link.x", True, "0x0"))
         self.assertFalse(any(line["type"] == "notice" for line in said.lines))
 
     def test_a_list_that_stays(self):
@@ -205,7 +205,9 @@ class Places(unittest.TestCase):
         more = collections.Counter(seen) - collections.Counter(expected)
         self.assertEqual((missed, more), (collections.Counter(), collections.Counter()), said.err)
         for watch in range(1, len(watches) + 1):
-            self.assertEqual([s for s in seen if s[0] == watch], [e for e in expected if e[0] == watch])
+            # (Where two of a table's pointers lead to the same bytes, one store is two hits, in any order.)
+            stores = [[(s[0], *s[2:]) for s in side if s[0] == watch] for side in (seen, expected)]
+            self.assertEqual(*stores)
         self.assertEqual(said.summary["lost"], 0)
         notices = [line for line in said.lines if line["type"] == "notice"]
         self.assertEqual(notices, [])
