@@ -292,11 +292,17 @@ class Watches:
 
     def _by_server(self, watch):
         """A condition that GDB cannot compile: the server does, if it knows the variable by its name."""
-        try:
-            answer = wire.change_by_name(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
-        except UlpfError as e:
-            answer = str(e)
-        if not isinstance(answer, replies.Filtered) or not set(watch.ids()) <= set(answer.ids):
+        rest = f"{watch.name} {watch.words} if {watch.spec.condition}"
+        # (What follows may be nowhere now, and is known by its number.)
+        asked = [f"filter {place.id} of {rest}" for place in watch.places if place.path] or [f"filter {rest}"]
+        filtered = set()
+        for command in asked:
+            try:
+                answer = wire.change_by_name(command)
+            except UlpfError as e:
+                answer = str(e)
+            filtered |= set(answer.ids) if isinstance(answer, replies.Filtered) else set()
+        if not set(watch.ids()) <= filtered:
             self._disarm(watch)
             raise UlpfError(f"the condition {watch.spec.condition} cannot be used", _words(answer),
                             "use integers and pointers, or a global variable with its own name")
@@ -426,7 +432,7 @@ def _of_place(place, kind):
     words = ""
     if place.mask:
         words += f" if x {bytecode.bits_changed(place.mask, kind).hex()}"
-    if place.unit and place.unit != place.length:
+    if place.unit and (place.unit != place.length or place.many is not None):
         words += f" unit {place.unit}"
     return words
 

@@ -57,6 +57,18 @@ class Following(PluginCase):
         self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
         self.assertExits(gdb)
 
+    def test_such_a_condition_while_the_pointer_leads_nowhere(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->weight if $new > 5.5"), r"^Ulpf watch 1: p->weight$")
+        self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
+        self.assertExits(gdb)
+
+    def test_so_many_bytes(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->x:2"), r"^Ulpf watch 1: p->x:2")
+        self.assertSays(gdb("continue"), r"Ulpf watch 1: p->x\n", r"Old value = 01 00\n", r"New value = 02 00\n")
+        self.assertSays(gdb("ulpf info watches"), r"p->x:2 \(at 0x\w+ now, moved 1 time\)")
+
     def test_off_and_on_again(self):
         gdb = self.at("plain", "plain")
         gdb("ulpf watch p->x")

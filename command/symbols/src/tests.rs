@@ -209,7 +209,10 @@ fn pointers_are_followed() {
     for many in ["head->*next->*next.x"] {
         let spec = Spec::parse(many).unwrap();
         let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
-        assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0), "{many}");
+        assert!(
+            found.iter().all(|w| w.path.is_none() && w.addr != 0),
+            "{many}"
+        );
     }
 }
 

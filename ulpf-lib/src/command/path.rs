@@ -124,7 +124,10 @@ impl Path {
         if steps.iter().filter(|(step, _)| step.is_many()).count() > 1 {
             return Err("two steps of a path have many places, and one at most may".into());
         }
-        if steps.iter().all(|(step, _)| matches!(step, Step::Times { .. })) {
+        if steps
+            .iter()
+            .all(|(step, _)| matches!(step, Step::Times { .. }))
+        {
             return Err("nothing on the way may change".into());
         }
         let sensible = |step: &Step| match *step {
@@ -276,11 +279,7 @@ impl fmt::Display for Path {
             let offset = *offset as i64;
             match *step {
                 Step::Pointer => write!(f, ">{offset}"),
-                Step::List {
-                    link,
-                    pointer,
-                    end,
-                } => {
+                Step::List { link, pointer, end } => {
                     let name = if pointer { "list" } else { "nodes" };
                     write!(f, "@{name},{},{offset}", link as i64)?;
                     end.map_or(Ok(()), |end| write!(f, ",{}", end as i64))

@@ -135,7 +135,11 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
         }
         if there.state == State::GivenBack || changed.contains(&(at | GIVEN_BACK)) {
             let (value, state) = (None, State::GivenBack);
-            return Some(Word { range, value, state });
+            return Some(Word {
+                range,
+                value,
+                state,
+            });
         }
         // Of memory that comes nobody says so.
         (there.value.is_some() && there.state == State::Plain).then_some(there)
@@ -157,7 +161,10 @@ impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
                 }
             }
             Step::If { at: of, size } => {
-                if self.word(at.wrapping_add(of), size).is_some_and(|is| is != 0) {
+                if self
+                    .word(at.wrapping_add(of), size)
+                    .is_some_and(|is| is != 0)
+                {
                     self.go(at.wrapping_add(offset), n + 1, number);
                 }
             }
@@ -360,24 +367,41 @@ mod tests {
             let trace = memory.trace(word, 4);
             (words(&trace), runs(&trace))
         };
-        assert_eq!(at("0x4040>16"), (alloc::vec![0x4040], alloc::vec![(0x8010, 4, 0)]));
+        assert_eq!(
+            at("0x4040>16"),
+            (alloc::vec![0x4040], alloc::vec![(0x8010, 4, 0)])
+        );
         let both = alloc::vec![0x4040, 0x8008];
         assert_eq!(at("0x4040>8>-4"), (both, alloc::vec![(0x9000, 4, 0)]));
         // NULL, no memory, an address that no program has: it ends there, and is looked at again when that changes.
         assert_eq!(at("0x5000>16"), (alloc::vec![0x5000], alloc::vec![]));
-        assert_eq!(at("0x4040>0x10>1"), (alloc::vec![0x4040, 0x8010], alloc::vec![]));
+        assert_eq!(
+            at("0x4040>0x10>1"),
+            (alloc::vec![0x4040, 0x8010], alloc::vec![])
+        );
         assert_eq!(at("0x6000>-16"), (alloc::vec![0x6000], alloc::vec![]));
         assert_eq!(at("0x6000>-16>0"), (alloc::vec![0x6000], alloc::vec![]));
     }
 
     #[test]
     fn nodes_of_lists() {
-        let list = [(0x4000, 0x5000), (0x5008, 0x6000), (0x6008, 0x7000), (0x7008, 0)];
+        let list = [
+            (0x4000, 0x5000),
+            (0x5008, 0x6000),
+            (0x6008, 0x7000),
+            (0x7008, 0),
+        ];
         let trace = Memory::of(&list).trace("0x4000@list,8,4", 4);
         assert_eq!(words(&trace), [0x4000, 0x5008, 0x6008, 0x7008]);
-        assert_eq!(runs(&trace), [(0x5004, 4, 0), (0x6004, 4, 1), (0x7004, 4, 2)]);
+        assert_eq!(
+            runs(&trace),
+            [(0x5004, 4, 0), (0x6004, 4, 1), (0x7004, 4, 2)]
+        );
         let trace = Memory::of(&list).trace("0x5000@nodes,8,0", 4);
-        assert_eq!(runs(&trace), [(0x5000, 4, 0), (0x6000, 4, 1), (0x7000, 4, 2)]);
+        assert_eq!(
+            runs(&trace),
+            [(0x5000, 4, 0), (0x6000, 4, 1), (0x7000, 4, 2)]
+        );
         let trace = Memory::of(&list).trace("0x4000@list,8,4@most,2", 4);
         assert!(trace.more && trace.runs.len() == 2);
         // A header ends it, of which nothing is watched.
@@ -389,7 +413,17 @@ mod tests {
 
     #[test]
     fn no_node_twice() {
-        for (before, round) in [(0, 1), (0, 2), (0, 7), (1, 1), (1, 5), (3, 1), (5, 3), (40, 17), (7, 64)] {
+        for (before, round) in [
+            (0, 1),
+            (0, 2),
+            (0, 7),
+            (1, 1),
+            (1, 5),
+            (3, 1),
+            (5, 3),
+            (40, 17),
+            (7, 64),
+        ] {
             let node = |n: u64| 0x10_0000 + 0x100 * n;
             let all = before + round;
             let mut memory: Vec<_> = (0..all - 1).map(|n| (node(n) + 8, node(n + 1))).collect();
@@ -410,18 +444,32 @@ mod tests {
         let vector = [(0x4000, 0x5000), (0x4008, 0x5060)];
         let memory = Memory::of(&vector);
         let trace = memory.trace("0x4000@span,8,24,0,-1,0", 24);
-        assert_eq!((words(&trace), runs(&trace)), (alloc::vec![0x4000, 0x4008], alloc::vec![(0x5000, 96, 0)]));
+        assert_eq!(
+            (words(&trace), runs(&trace)),
+            (alloc::vec![0x4000, 0x4008], alloc::vec![(0x5000, 96, 0)])
+        );
         let trace = memory.trace("0x4000@span,8,24,1,3,0", 24);
         assert_eq!(runs(&trace), [(0x5018, 48, 1)]);
         let trace = memory.trace("0x4000@span,8,24,0,-1,8", 4);
-        assert_eq!(runs(&trace), [(0x5008, 4, 0), (0x5020, 4, 1), (0x5038, 4, 2), (0x5050, 4, 3)]);
+        assert_eq!(
+            runs(&trace),
+            [
+                (0x5008, 4, 0),
+                (0x5020, 4, 1),
+                (0x5038, 4, 2),
+                (0x5050, 4, 3)
+            ]
+        );
         let trace = memory.trace("0x4000@span,8,24,9,10,0", 24);
         assert_eq!(runs(&trace), []);
         let text = Memory::of(&[(0x4000, 0x4010), (0x4008, 5)]);
         let trace = text.trace("0x4000@count,8,8,1,0,-1,0", 1);
         assert_eq!(runs(&trace), [(0x4010, 5, 0)]);
         let held = Memory::of(&[(0x4008, 0)]).trace("0x4000@if,8,1,0", 4);
-        assert_eq!((words(&held), runs(&held)), (alloc::vec![0x4008], alloc::vec![]));
+        assert_eq!(
+            (words(&held), runs(&held)),
+            (alloc::vec![0x4008], alloc::vec![])
+        );
         // Pointers side by side, one of which is NULL.
         let tab = Memory::of(&[(0x4000, 0x5000), (0x4008, 0), (0x4010, 0x6000)]);
         let trace = tab.trace("0x4000@times,3,8,0>4", 4);
@@ -430,10 +478,19 @@ mod tests {
 
     #[test]
     fn nothing_that_makes_no_sense() {
-        for (begin, end) in [(0x5000, 0x4000), (0, 0x6000), (0x1000, u64::MAX), (u64::MAX, u64::MAX), (0, 0)] {
+        for (begin, end) in [
+            (0x5000, 0x4000),
+            (0, 0x6000),
+            (0x1000, u64::MAX),
+            (u64::MAX, u64::MAX),
+            (0, 0),
+        ] {
             let memory = Memory::of(&[(0x4000, begin), (0x4008, end)]);
             let trace = memory.trace("0x4000@span,8,8,0,-1,0", 8);
-            assert_eq!((words(&trace), runs(&trace)), (alloc::vec![0x4000, 0x4008], alloc::vec![]));
+            assert_eq!(
+                (words(&trace), runs(&trace)),
+                (alloc::vec![0x4000, 0x4008], alloc::vec![])
+            );
         }
     }
 
@@ -445,7 +502,10 @@ mod tests {
         let first = memory.trace(path, 8);
         memory.words.insert(0x4000, 0x4800);
         let half = memory.trace_after(path, 8, &first, &[0x4000]);
-        assert_eq!((words(&half), runs(&half)), (alloc::vec![0x4000, 0x4008], alloc::vec![]));
+        assert_eq!(
+            (words(&half), runs(&half)),
+            (alloc::vec![0x4000, 0x4008], alloc::vec![])
+        );
         // Whoever looks again for another reason finds the same.
         let half = memory.trace_after(path, 8, &half, &[]);
         assert_eq!(runs(&half), []);
@@ -469,7 +529,9 @@ mod tests {
         let first = memory.trace(path, 8);
         assert_eq!(memory.read.borrow().len(), 52);
         // One more in the middle, one less, two of them in another order.
-        memory.words.extend([(node(20) + 8, node(90)), (node(90) + 8, node(21))]);
+        memory
+            .words
+            .extend([(node(20) + 8, node(90)), (node(90) + 8, node(21))]);
         let more = memory.trace_after(path, 8, &first, &[node(20) + 8]);
         assert_eq!(*memory.read.borrow(), [node(20) + 8, node(90) + 8]);
         assert_eq!(runs(&more).len(), 52);
@@ -486,7 +548,12 @@ mod tests {
     /// A node that is freed while the list still leads there.
     #[test]
     fn what_is_given_back() {
-        let list = [(0x4000, 0x5000), (0x5008, 0x6000), (0x6008, 0x7000), (0x7008, 0)];
+        let list = [
+            (0x4000, 0x5000),
+            (0x5008, 0x6000),
+            (0x6008, 0x7000),
+            (0x7008, 0),
+        ];
         let mut memory = Memory::of(&list);
         let path = "0x4000@list,8,4";
         let first = memory.trace(path, 4);

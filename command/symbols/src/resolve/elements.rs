@@ -159,7 +159,9 @@ impl Resolver<'_> {
             Form::Span { .. } | Form::List { .. } if value.way.is_many() => {}
             Form::Span { begin, end, count } => {
                 let until = (end.as_deref(), count.as_deref());
-                return self.any_of_span(value, found, begin, until, (from, to)).map(Some);
+                return self
+                    .any_of_span(value, found, begin, until, (from, to))
+                    .map(Some);
             }
             Form::List {
                 first,
@@ -207,7 +209,11 @@ impl Resolver<'_> {
 
     /// Where a pointer leads, if all before it leads somewhere.
     fn points_to(&self, value: &Lvalue, pointer: &Lvalue) -> Option<u64> {
-        let there = value.way.whole.then(|| self.pointer(pointer).ok()).flatten();
+        let there = value
+            .way
+            .whole
+            .then(|| self.pointer(pointer).ok())
+            .flatten();
         there.filter(|to| *to >= 0x1000)
     }
 

@@ -95,6 +95,7 @@ impl Tables {
         let size = u64::from_le_bytes(bytes(at.wrapping_add(16))?);
         let defined = info & 0xf == FUNCTION && section != [0, 0] && size > 0;
         let start = self.bias.wrapping_add(value);
-        (defined && said.get(..end) == Some(name)).then(|| Some((start, start.checked_add(size)?)))?
+        (defined && said.get(..end) == Some(name))
+            .then(|| Some((start, start.checked_add(size)?)))?
     }
 }

@@ -234,7 +234,8 @@ impl Classes {
         }
         if !gone.is_empty() {
             gone.sort_unstable();
-            self.classified.retain(|page| gone.binary_search(page).is_err());
+            self.classified
+                .retain(|page| gone.binary_search(page).is_err());
         }
     }
 

@@ -446,7 +446,10 @@ fn number_at(addr: u64, size: u64) -> Option<u64> {
 fn too_many(path: &Path) -> Refusal {
     Refusal::new(
         alloc::format!("cannot follow all from {}", TargetAddr(path.base())),
-        alloc::format!("it leads to more than {} places, of which no more are followed", path.most()),
+        alloc::format!(
+            "it leads to more than {} places, of which no more are followed",
+            path.most()
+        ),
         "name fewer elements, or allow more",
     )
 }
