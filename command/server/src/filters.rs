@@ -81,7 +81,10 @@ mod tests {
             named("ulpf filter 7 of p->x if $new > 3").as_deref(),
             Some("7 of p->x if $new > 3")
         );
-        assert_eq!(by_number("7 of p->x if $new > 3"), Some((7, "p->x if $new > 3")));
+        assert_eq!(
+            by_number("7 of p->x if $new > 3"),
+            Some((7, "p->x if $new > 3"))
+        );
         assert_eq!(named("ulpf filter at 0x10 4 changed"), None);
         assert_eq!(
             named("ulpf filter 0x10:4 changed").as_deref(),
