@@ -6,7 +6,6 @@ use crate::problem::Problem;
 use crate::types::{Shape, Type};
 use std::collections::HashSet;
 use std::rc::Rc;
-use ulpf_lib::command::{Step, Until};
 
 /// Of a list's or tree's nodes, and of the text of a key.
 const LONGEST_KEY: u64 = 64;
@@ -130,150 +129,6 @@ impl Resolver<'_> {
                 self.cut(&value, &element, &runs, from, to)
             }
         }
-    }
-
-    /// What is there only while a flag is set.
-    fn if_flag(&self, value: Lvalue, flag: &str) -> Result<Lvalue, Problem> {
-        let flag = self.member(&value, flag)?;
-        let there = value.way.whole && self.number(&flag)? & 0xff != 0;
-        let step = Step::If {
-            at: flag.addr.wrapping_sub(value.addr),
-            size: 1,
-        };
-        let way = value.way.clone();
-        let way = way.by(step, value.addr, there.then_some(value.addr));
-        let addr = if there { value.addr } else { 0 };
-        Ok(Lvalue { addr, way, ..value })
-    }
-
-    /// Of a container that is followed, any element, or all of those side by side. `None`: what it has is found without
-    /// a step of its own.
-    fn any_element(
-        &self,
-        value: &Lvalue,
-        found: &Container,
-        from: Option<i64>,
-        to: Option<i64>,
-    ) -> Result<Option<Lvalue>, Problem> {
-        match found.form {
-            Form::Span { .. } | Form::List { .. } if value.way.is_many() => {}
-            Form::Span { begin, end, count } => {
-                let until = (end.as_deref(), count.as_deref());
-                return self
-                    .any_of_span(value, found, begin, until, (from, to))
-                    .map(Some);
-            }
-            Form::List {
-                first,
-                next,
-                header,
-                after,
-            } if !found.keyed && from.is_none() && to.is_none() => {
-                let element = found.element.and_then(|which| self.argument(value, which));
-                let element = element.ok_or_else(|| self.senseless(value))?;
-                let first = self.member(value, first)?;
-                let header = match header {
-                    Some(header) => Some(self.member(value, header)?.addr),
-                    None => None,
-                };
-                let node = self.target(&first).ok_or_else(|| self.senseless(value))?;
-                let next = find(&node, next).ok_or_else(|| self.senseless(value))?;
-                let step = Step::List {
-                    link: next.offset,
-                    pointer: true,
-                    end: header.map(|header| header.wrapping_sub(first.addr)),
-                };
-                let to = self.points_to(value, &first);
-                let to = to.filter(|to| Some(*to) != header);
-                let offset = after.next_multiple_of(element.align());
-                return Ok(Some(Lvalue {
-                    addr: to.unwrap_or(0).wrapping_add(offset),
-                    ty: Some(element),
-                    name: format!("{}[*]", value.name),
-                    way: value.way.clone().by(step, first.addr, to),
-                    slice: None,
-                    bits: None,
-                    untyped: false,
-                    ..value.clone()
-                }));
-            }
-            // What these hold is found by pointers and flags; a `std::array` has all in itself.
-            Form::One { .. } | Form::Inline { .. } | Form::Array { .. } | Form::Same { .. } => {
-                return Ok(None);
-            }
-            _ => {}
-        }
-        self.stay()?;
-        Ok(None)
-    }
-
-    /// Where a pointer leads, if all before it leads somewhere.
-    fn points_to(&self, value: &Lvalue, pointer: &Lvalue) -> Option<u64> {
-        let there = value
-            .way
-            .whole
-            .then(|| self.pointer(pointer).ok())
-            .flatten();
-        there.filter(|to| *to >= 0x1000)
-    }
-
-    fn any_of_span(
-        &self,
-        value: &Lvalue,
-        found: &Container,
-        begin: &str,
-        (end, count): (Option<&str>, Option<&str>),
-        (from, to): (Option<i64>, Option<i64>),
-    ) -> Result<Lvalue, Problem> {
-        let begin = self.member(value, begin)?;
-        let element = self.element(value, found, &begin)?;
-        let at = |member: &Lvalue| member.addr.wrapping_sub(begin.addr);
-        let (first, behind) = (from.unwrap_or(0), to.unwrap_or(i64::MAX));
-        if first < 0 || behind <= first {
-            return Err(self.problem(
-                format!("the range {first}..{behind} of `{}` is empty", value.name),
-                "`..` excludes its end, `..=` includes it; the first element is 0",
-            ));
-        }
-        let (until, says) = match (end, count) {
-            (_, Some(count)) => {
-                let count = self.member(value, count)?;
-                let size = count.ty.as_ref().map_or(8, |ty| ty.size).clamp(1, 8);
-                (Until::Count(at(&count), size), count)
-            }
-            (Some(end), None) => {
-                let end = self.member(value, end)?;
-                (Until::Pointer(at(&end)), end)
-            }
-            (None, None) => return Err(self.senseless(value)),
-        };
-        let step = Step::Elements {
-            until,
-            stride: element.size,
-            from: first as u64,
-            to: to.map_or(u64::MAX, |to| to as u64),
-        };
-        let start = self.points_to(value, &begin).and_then(|start| {
-            let count = match until {
-                Until::Count(..) => self.number(&says).ok()?,
-                Until::Pointer(_) => self.pointer(&says).ok()?.checked_sub(start)? / element.size,
-            };
-            let first = (first as u64).checked_mul(element.size)?;
-            (count > from.unwrap_or(0) as u64).then(|| start.wrapping_add(first))
-        });
-        let way = value.way.clone().by(step, begin.addr, start);
-        // As many as there may be: of those that there are now only the path knows.
-        let count = to.map_or(u64::from(u32::MAX), |_| behind.abs_diff(first));
-        let all = Lvalue {
-            addr: start.unwrap_or(0),
-            way,
-            untyped: false,
-            ..value.clone()
-        };
-        Ok(Lvalue {
-            walked: true,
-            ..all.some(element, count, first)
-        })
     }
 
     /// Is it a template of an array type?
@@ -576,7 +431,7 @@ impl Resolver<'_> {
     }
 
     /// A member of members, as an object of its own.
-    fn member(&self, value: &Lvalue, path: &str) -> Result<Lvalue, Problem> {
+    pub(super) fn member(&self, value: &Lvalue, path: &str) -> Result<Lvalue, Problem> {
         let found = value.ty.as_deref().and_then(|ty| find(ty, path));
         let found = found.ok_or_else(|| self.senseless(value))?;
         Ok(Lvalue {
@@ -589,7 +444,7 @@ impl Resolver<'_> {
     }
 
     /// What the elements behind `begin` are.
-    fn element(
+    pub(super) fn element(
         &self,
         value: &Lvalue,
         found: &Container,
@@ -608,7 +463,7 @@ impl Resolver<'_> {
     }
 
     /// `N`: a template argument of the value's class; `MEMBER:N`: of that member's.
-    fn argument(&self, value: &Lvalue, which: &str) -> Option<Rc<Type>> {
+    pub(super) fn argument(&self, value: &Lvalue, which: &str) -> Option<Rc<Type>> {
         let (path, number) = which.rsplit_once(':').unwrap_or(("", which));
         let class = type_at(value.ty.as_ref()?, path)?;
         let Shape::Struct { class, .. } = &class.shape else {
@@ -619,7 +474,7 @@ impl Resolver<'_> {
     }
 
     /// What a pointer points to, as a type.
-    fn target(&self, pointer: &Lvalue) -> Option<Rc<Type>> {
+    pub(super) fn target(&self, pointer: &Lvalue) -> Option<Rc<Type>> {
         match pointer.ty.as_deref()?.shape {
             Shape::Pointer { to: Some(to), .. } => pointer.module.as_ref()?.types.get(to),
             _ => None,
@@ -627,7 +482,7 @@ impl Resolver<'_> {
     }
 
     /// A number of up to eight bytes.
-    fn number(&self, value: &Lvalue) -> Result<u64, Problem> {
+    pub(super) fn number(&self, value: &Lvalue) -> Result<u64, Problem> {
         let size = value.ty.as_ref().map_or(8, |ty| ty.size).clamp(1, 8) as usize;
         let mut bytes = [0; 8];
         match self.memory.read(value.addr, &mut bytes[..size]) {
@@ -652,7 +507,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn senseless(&self, value: &Lvalue) -> Problem {
+    pub(super) fn senseless(&self, value: &Lvalue) -> Problem {
         self.problem(
             format!("what is in `{}` makes no sense as a container", value.name),
             "set the watch when it has been constructed (--at FUNCTION, ulpf attach, ulpf top)",

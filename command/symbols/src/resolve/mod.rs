@@ -1,5 +1,6 @@
 //! From a [`Spec`] to the bytes to watch.
 
+mod any;
 mod elements;
 mod explain;
 mod find;

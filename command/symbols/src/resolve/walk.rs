@@ -8,7 +8,6 @@ use crate::spec::Expr;
 use crate::types::{Bounds, Shape, Type};
 use std::collections::HashSet;
 use std::rc::Rc;
-use ulpf_lib::command::Step;
 
 /// So many places may one watch have; the plugin's `max-elements` is the same by default.
 pub(super) const MOST_PLACES: usize = 100_000;
@@ -145,42 +144,6 @@ impl Resolver<'_> {
             }
         }
         Ok(found)
-    }
-
-    /// Of the elements of a slice any, which the path leads to.
-    fn any_of(&self, value: Lvalue) -> Result<Lvalue, Problem> {
-        if value.slice.is_none() {
-            return Ok(value);
-        }
-        if value.walked {
-            return Ok(value.element_of_walk());
-        }
-        let array = value.ty.as_deref().map(|ty| &ty.shape);
-        let (element, count) = match (value.slice, array) {
-            (
-                Some(first),
-                Some(Shape::Array {
-                    element,
-                    count: Some(count),
-                    bounds,
-                }),
-            ) if bounds.indexed("", first) == format!("[{first}]") && !value.way.is_many() => {
-                (element.clone(), *count)
-            }
-            _ => {
-                self.stay()?;
-                return Ok(value);
-            }
-        };
-        let stride = element.size;
-        let (at, there) = (value.addr, value.way.whole);
-        let way = value.way.clone();
-        let way = way.by(Step::Times { count, stride }, at, there.then_some(at));
-        Ok(Lvalue {
-            way,
-            first: value.slice.unwrap_or(0),
-            ..value.element_of(element)
-        })
     }
 
     /// Refuses more places than anybody means.
@@ -378,34 +341,6 @@ impl Resolver<'_> {
             next = self.deref_unless_null(pointer)?;
         }
         Ok(())
-    }
-
-    /// Any node of a list that is followed.
-    fn any_node(&self, head: Lvalue, link: &str) -> Result<Lvalue, Problem> {
-        let name = format!("{}->*{link}[*]", head.name);
-        let pointer = !matches!(
-            head.ty.as_deref().map(|ty| &ty.shape),
-            Some(Shape::Struct { .. })
-        );
-        let (at, before) = (head.addr, head.way.clone());
-        let node = match pointer {
-            true => self.deref(head)?,
-            false => head,
-        };
-        let next = self.field(node.clone(), link)?;
-        if !matches!(
-            next.ty.as_deref().map(|ty| &ty.shape),
-            Some(Shape::Pointer { .. })
-        ) {
-            return Err(self.not_a_pointer(&next));
-        }
-        let step = Step::List {
-            link: next.addr.wrapping_sub(node.addr),
-            pointer,
-            end: None,
-        };
-        let way = before.by(step, at, node.way.whole.then_some(node.addr));
-        Ok(Lvalue { name, way, ..node })
     }
 
     /// What a pointer points to; null is the end of a list.
@@ -620,30 +555,6 @@ impl Resolver<'_> {
 }
 
 impl Lvalue {
-    /// One of its elements.
-    fn element_of(self, element: Rc<Type>) -> Lvalue {
-        Lvalue {
-            ty: Some(element),
-            name: format!("{}[*]", self.name),
-            slice: None,
-            walked: false,
-            ..self
-        }
-    }
-
-    /// Of all that a path leads to, the first.
-    pub(super) fn element_of_walk(self) -> Lvalue {
-        let first = self.slice.unwrap_or(0);
-        let of = Lvalue { first, ..self };
-        match of.ty.as_deref().map(|ty| &ty.shape) {
-            Some(Shape::Array { element, .. }) => {
-                let element = element.clone();
-                of.element_of(element)
-            }
-            _ => of,
-        }
-    }
-
     fn has(&self, field: &str) -> bool {
         self.ty
             .as_ref()
