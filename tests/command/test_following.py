@@ -228,8 +228,8 @@ class Places(unittest.TestCase):
 
     def test_a_list_that_is_too_long(self):
         """More are refused when the watch is set, and told of when they come."""
-        for nodes, stores in ("100000", [1, 2]), ("100001", [1]):
-            said = Json(["chain->*next.refs"], "growing_lists", "0", nodes)
+        for nodes, most, stores in ("100000", "", [1, 2]), ("100001", "", [1]), ("100001", " most 200000", [1, 2]), ("11", " most 10", [1]):
+            said = Json([f"chain->*next.refs{most}"], "growing_lists", "0", nodes)
             self.assertEqual((said.status, [hit["new"] for hit in said.hits]), (0, stores))
             told = "".join(line["text"] for line in said.lines if line["type"] == "notice")
             self.assertEqual("does not follow to the end" in told, len(stores) == 1, told)

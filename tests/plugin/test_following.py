@@ -136,6 +136,15 @@ class Places(PluginCase):
             stores = [[(s[0], *s[2:]) for s in side if s[0] == number] for side in (seen, expected)]
             self.assertEqual(*stores)
 
+    def test_so_many_and_no_more(self):
+        gdb = self.begin("growing_lists", "0", "11", done=False, stop="at_once")
+        gdb("ulpf watch chain->*next.refs most 10 log")
+        gdb("ulpf watch chain->*next.refs most 11 log")
+        gdb("tbreak _exit")
+        said = gdb("continue")
+        self.assertSays(said, r"does not follow to the end: .*more than 10 places.*most N")
+        self.assertEqual([self.counted(gdb, n)[0] for n in (1, 2)], [1, 2])
+
     def test_stops(self):
         with tempfile.TemporaryDirectory() as folder:
             notes = os.path.join(folder, "notes")

@@ -196,6 +196,10 @@ fn pointers_are_followed() {
     assert_eq!(path("head->next->*next.x"), from("head", ">0@list,0,8"));
     assert_eq!(path("second->*next.x"), from("second", "@nodes,0,8"));
     assert_eq!(path("second->*next.x snapshot"), None);
+    assert_eq!(
+        path("head->*next.x most 1000000"),
+        from("head", "@list,0,8@most,1000000")
+    );
     let table = fixture.resolve("tab").unwrap();
     let stride = addr("tab[1]") - addr("tab[0]");
     let link = addr("tab[0].inner[1].next") - table.addr;

@@ -288,6 +288,10 @@ impl Resolver<'_> {
         if path.as_ref().is_ok_and(Option::is_none) && value.way.is_many() {
             self.stay()?;
         }
+        let path = path.map(|path| match (path, self.spec.filter.most) {
+            (Some(path), Some(most)) if path.is_many() => Some(path.with_most(most)),
+            (path, _) => path,
+        });
         let path = path.map_err(|why| {
             self.problem(
                 why,

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 /// So many places may one watch have; the plugin's `max-elements` is the same by default.
-pub(super) const MOST_PLACES: usize = 100_000;
+pub(super) const MOST_PLACES: u64 = 100_000;
 
 impl Resolver<'_> {
     /// All that an expression means, in its order: behind a range it means something in each element.
@@ -148,11 +148,12 @@ impl Resolver<'_> {
 
     /// Refuses more places than anybody means.
     pub(super) fn few(&self, places: u64) -> Result<(), Problem> {
-        match places <= MOST_PLACES as u64 {
+        let most = self.spec.filter.most.unwrap_or(MOST_PLACES);
+        match places <= most {
             true => Ok(()),
             false => Err(self.problem(
-                format!("it has more than {MOST_PLACES} elements"),
-                "that many watches are seldom meant: name fewer elements, or all of an array as one ([..] at the end)",
+                format!("it has more than {most} elements"),
+                "that many watches are seldom meant: name fewer elements, all of an array as one ([..] at the end), or say `most N` behind it",
             )),
         }
     }

@@ -450,7 +450,7 @@ fn too_many(path: &Path) -> Refusal {
             "it leads to more than {} places, of which no more are followed",
             path.most()
         ),
-        "name fewer elements; in gdb, `set ulpf max-elements` allows more",
+        "name fewer elements, or say `most N` behind the watch",
     )
 }
 
