@@ -210,14 +210,9 @@ fn pointers_are_followed() {
     let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
     assert!(found.len() > 1 && found.iter().all(|w| w.path.is_none() && w.each.is_none()));
     // What has many places in two ways stays where the pointers on its way lead now.
-    for many in ["head->*next->*next.x"] {
-        let spec = Spec::parse(many).unwrap();
-        let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
-        assert!(
-            found.iter().all(|w| w.path.is_none() && w.addr != 0),
-            "{many}"
-        );
-    }
+    let spec = Spec::parse("head->*next->*next.x").unwrap();
+    let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
+    assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
 }
 
 #[test]

@@ -434,8 +434,8 @@ mod tests {
             assert_eq!(runs(&trace), expected, "{before} {round}");
             assert!(!trace.more);
             // Each link that decides about it is among the words.
-            let links = (0..all).map(|n| node(n) + 8);
-            assert!(links.into_iter().all(|link| words(&trace).contains(&link)));
+            let mut links = (0..all).map(|n| node(n) + 8);
+            assert!(links.all(|link| words(&trace).contains(&link)));
         }
     }
 
