@@ -4,7 +4,7 @@
 # make test       everything that CI checks (installs what is missing)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
 # make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): FROM=sources
-# make soak       random programs against an independent machine, for SECONDS=1800
+# make soak       random programs against an independent machine, for SECONDS=1800; a million changes of what watches follow
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
 # make kernel-test   the kernel module's tests, in a simulated machine (a part of make test)
@@ -57,6 +57,7 @@ peers: need-build build
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
+	ULPF_MUTATIONS=1000000 tests/run command.test_following.Places.test_many
 fuzz: SECONDS = 600
 fuzz: need-test
 	@fuzz/run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGET)

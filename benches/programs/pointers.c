@@ -1,7 +1,8 @@
-/* Times a pointer that changes, and a store through it: pointers COUNT PLACES THREADS
+/* Times a pointer that changes, and a store through it: pointers COUNT PLACES THREADS [NODES]
  *
  *   PLACES   how many blocks it points to, one after the other, each on a page of its own
  *   THREADS  how many others sleep meanwhile
+ *   NODES    of a list, into which a node is linked, and out of which it is unlinked, instead
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,7 +14,36 @@ struct block {
 	long padding[4], value;
 };
 
+struct node {
+	struct node *volatile next;
+	volatile long value;
+	long padding[6];
+};
+
 _Alignas(4096) struct block *volatile pointer;
+struct node *volatile list;
+
+static void link_and_unlink(long count, int nodes)
+{
+	struct node *all = calloc(nodes + 1, sizeof *all), *spare = &all[nodes];
+	struct moment start;
+
+	for (int i = 0; i < nodes; i++)
+		all[i].next = i + 1 < nodes ? &all[i + 1] : NULL;
+	list = all;
+	ready();
+	start = moment();
+	for (long i = 0; i < count; i++) {
+		if (i % 2) {
+			list->next = spare->next;
+		} else {
+			spare->next = list->next;
+			list->next = spare;
+		}
+		spare->value = i;
+	}
+	report(start, count);
+}
 
 static void *sleeper(void *unused)
 {
@@ -28,6 +58,10 @@ int main(int argc, char **argv)
 	char *blocks = aligned_alloc(4096, 4096L * places);
 	struct moment start;
 
+	if (argc > 4) {
+		link_and_unlink(count, atoi(argv[4]));
+		return 0;
+	}
 	for (int i = 0; i < places; i++)
 		((struct block *)(blocks + 4096L * i))->value = -1;
 	for (int i = 0; i < threads; i++) {

@@ -203,7 +203,7 @@ def _whole(at, array):
 
 
 def _span(at, type, entry):
-    element = _element(type, entry)
+    element = element_type(type, entry)
     begin = _number(at, type, entry["begin"])
     if "count" in entry:
         count = _number(at, type, entry["count"])
@@ -218,7 +218,7 @@ def _span(at, type, entry):
 
 
 def _ring(at, type, entry):
-    element = _element(type, entry)
+    element = element_type(type, entry)
     begin, capacity, head, count = (_number(at, type, entry[key]) for key in ("begin", "capacity", "head", "count"))
     _sensible(capacity, element)
     if count > capacity or head > capacity:
@@ -257,7 +257,7 @@ def _deque(at, type, entry):
 # ---- what has a node for each ----
 
 def _list(at, type, entry):
-    element = _element(type, entry)
+    element = element_type(type, entry)
     end = at + member(type, entry["header"])[0] if "header" in entry else 0
     offset, link = member(type, entry["first"])
     node_type = facade.plain(facade.plain(link).target())
@@ -275,7 +275,7 @@ def _list(at, type, entry):
 
 def _tree(at, type, entry):
     """libstdc++'s red-black tree, in order."""
-    element = _element(type, entry)
+    element = element_type(type, entry)
     offset, header = member(type, entry["header"])
     left, right, parent = (member(facade.plain(header), name)[0] for name in ("_M_left", "_M_right", "_M_parent"))
     node, above, nodes, seen = _word(at + offset + parent), [], [], set()
@@ -293,9 +293,14 @@ def _tree(at, type, entry):
     return _values(nodes, element, entry)
 
 
+def after(entry, element):
+    """So many bytes of a node are before its value."""
+    whole = align(element)
+    return -(-entry["after"] // whole) * whole
+
+
 def _values(nodes, element, entry):
-    align = _align(element)
-    offset = -(-entry["after"] // align) * align
+    offset = after(entry, element)
     for number, node in enumerate(nodes):
         run = Run(number, node + offset, 1, element)
         if entry.get("keyed"):
@@ -327,7 +332,7 @@ _FORMS = {"array": _array, "span": _span, "ring": _ring, "deque": _deque, "list"
 
 # ---- numbers and types ----
 
-def _element(type, entry):
+def element_type(type, entry):
     """What the elements are."""
     which = entry.get("element")
     if which is None:
@@ -339,17 +344,17 @@ def _element(type, entry):
     return facade.plain(found)
 
 
-def _align(type):
+def align(type):
     """As the largest scalar in it (x86-64 psABI)."""
     type = facade.plain(type)
     if facade.is_struct(type):
-        return max((_align(of_type) for _, _, _, of_type, _ in facade.parts(type)), default=1)
+        return max((align(of_type) for _, _, _, of_type, _ in facade.parts(type)), default=1)
     if facade.is_array(type):
-        return _align(type.target())
-    align = 1
-    while align < min(type.sizeof, 16):
-        align *= 2
-    return align
+        return align(type.target())
+    whole = 1
+    while whole < min(type.sizeof, 16):
+        whole *= 2
+    return whole
 
 
 def _number(at, type, path):

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The pointers that an expression goes through, so that the program's threads can follow them.
+"""What an expression goes through, so that the program's threads can follow it: pointers, lists, containers.
 
-    p->next->x    the pointer p, 8 bytes behind what it points to another one, and 16 bytes behind that the value
+    p->next->x            the pointer p, 8 bytes behind what it points to another one, and 16 bytes behind that the value
+    list->*next.refs      the pointer list, in each node the link at 8, and 4 bytes behind its beginning the value
+    v[*]                  a vector's two pointers, and the elements between them
 
-The stub is told where the first pointer is, and what to add to each. Where an expression has more than fields, indices
-and pointers (casts, calls, references, containers, overloaded operators), GDB says where its value is now, and the watch stays there.
+The stub is told where the first step is made, and what to add to what each comes to (ulpf-lib/src/command/path.rs has the
+words). Where an expression has more than fields, indices, pointers, lists and containers (casts, calls, references,
+overloaded operators), or many places in two ways, GDB says where its value is now, and the watch stays there.
 """
 
 import re
 
-from . import expressions, facade, places
+from . import containers, expressions, facade, places, settings
 from .errors import UlpfError
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)|(?P<sign>->|[*().]|\[(?P<index>[^\[\]]+)\]))")
@@ -17,6 +20,8 @@ _TOKEN = re.compile(r"\s*(?:(?P<name>(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)|(?P
 _LOWEST = 0x1000
 _POINTER = 8
 _WRAP = 1 << 64
+# Where nobody says how many places there may be (MOST_FOLLOWED of the stub).
+_MOST = 100_000
 
 
 class _None(Exception):
@@ -24,20 +29,29 @@ class _None(Exception):
 
 
 def locate(expression):
-    """All places of an expression; one that follows its pointers, if it has some."""
+    """All places of an expression; one that follows, if it can."""
     found = along(expression)
     return [found] if found else places.find(expression)
 
 
 def along(expression):
-    """The place at the end of an expression's pointers, or None."""
+    """The place that an expression leads to, or None."""
+    said = places.BYTES.match(expression)
+    length = None
+    if said and "?" not in expression:
+        expression, length = said["what"], places.bytes_of(said)
     try:
         walk = _Walk(expression)
         value = walk.all()
-        return walk.place(expression, value) if walk.steps else None
+        if not walk.may_change or length is not None and (walk.many is not None or not length):
+            return None
+        found = walk.place(expression, value)
     except (_None, UlpfError, RuntimeError, LookupError, ValueError, TypeError):
         # (GDB's own are RuntimeErrors. What is wrong with an expression it says when it evaluates it.)
         return None
+    if length is not None:
+        found.length, found.type, found.unit, found.mask, found.first = length, None, 0, 0, None
+    return found
 
 
 class _Walk:
@@ -45,13 +59,22 @@ class _Walk:
 
     def __init__(self, text):
         self.text, self.at = text.rstrip(), 0
-        # Where the first pointer is, and how far each other one is behind what the one before it points to.
+        # Where the first step is made, each step as the stub reads it with `{}` for what is added, and what is.
+        self.base = 0
         self.steps = []
-        # What the last one points to.
+        self.offsets = []
+        # What the last one comes to.
         self.last = 0
         self.whole = True
+        # Is there more on the way than an array's elements?
+        self.may_change = False
         # Structure and member that were named last.
         self.member = None
+        # The number of the first place, if there may be many, and what stands in the name for it: from here to there.
+        self.many = None
+        self.mark = 0, 0, ""
+        # Of a range that the expression ends with: the first index.
+        self.first = None
 
     def _next(self):
         match = _TOKEN.match(self.text, self.at)
@@ -74,7 +97,8 @@ class _Walk:
             self._take(match)
             value = self._unary()
             self.member = None
-            return self._object(value)
+            held = self._held(value)
+            return held if held is not None else self._object(value)
         return self._postfix()
 
     def _postfix(self):
@@ -93,9 +117,15 @@ class _Walk:
         else:
             raise _None
         while True:
+            mark = places.MARK.match(self.text, self.at)
+            if mark:
+                value = self._all_of(value, mark)
+                continue
             match = self._next()
             if match is None or match.group("sign") in (None, "*", "(", ")"):
                 return value
+            if self.first is not None:
+                raise _None
             self._take(match)
             if match.group("index"):
                 value = self._element(value, int(facade.evaluate(match.group("index").strip())))
@@ -105,17 +135,165 @@ class _Walk:
             if match is None or not match.group("name"):
                 raise _None
             self._take(match)
-            if arrow or facade.is_pointer(_type(value)):
+            held = self._held(value) if arrow else None
+            if held is not None:
+                value = held
+            elif arrow or facade.is_pointer(_type(value)):
                 value = self._object(value)
             if not facade.is_struct(_type(value)):
                 raise _None
             self.member = value, match.group("name")
             value = value[match.group("name")]
 
+    # ---- to many places ----
+
+    def _all_of(self, value, mark):
+        """The nodes or elements that are meant by a mark."""
+        if self.many is not None or self.first is not None:
+            raise _None
+        start, self.at, self.member = self.at, mark.end(), None
+        link = mark.group("link")
+        if link:
+            self._numbered(0, mark.end(), mark.end())
+            return self._nodes(value, link)
+        low = high = None
+        if not mark.group("all"):
+            low, high = (places.index(mark.group(part), mark.group()) for part in ("low", "high"))
+            if high is not None and mark.group("range") == "..=":
+                high += 1
+        if containers.of(_type(value)) is None:
+            return self._range(value, low, high, start)
+        if low is not None and low < 0 or high is not None and high <= (low or 0):
+            raise _None
+        self._numbered(low or 0, start, mark.end())
+        return self._contents(value, low or 0, -1 if high is None else high)
+
+    def _numbered(self, first, start, end):
+        self.many, self.mark = first, (start, end, "[*]")
+
+    def _nodes(self, value, link):
+        if facade.is_pointer(_type(value)):
+            at, target = _address(value), facade.plain(_type(value).target())
+            to, step = self._points_to(at), "@list"
+        else:
+            at, target = _address(value), _type(value)
+            to, step = at if self.whole else None, "@nodes"
+        found = containers.member(target, link)
+        if found is None or not facade.is_pointer(facade.plain(found[1])):
+            raise _None
+        return facade.value_at(self._step(at, f"{step},{found[0]},{{}}", to), target)
+
+    def _range(self, value, low, high, start):
+        """Elements of an array, or of what a pointer points to."""
+        type = _type(value)
+        known = facade.bounds(type) if facade.is_array(type) else None
+        if high is None and known is None or not (known or facade.is_pointer(type)):
+            raise _None
+        low = (known[0] if known else 0) if low is None else low
+        high = known[1] + 1 if high is None else high
+        if high <= low or known and known[1] > known[0] and not known[0] <= low < high <= known[1] + 1:
+            raise _None
+        first = self._element(value, low)
+        if self.at == len(self.text):
+            # One place, however many elements it has.
+            self.first = low
+            return facade.value_at(_address(first), facade.array_of(_type(first), high - low))
+        self._numbered(low, start, self.at)
+        at, element = _address(first), _type(first)
+        to = at if self.whole else None
+        return facade.value_at(self._step(at, f"@times,{high - low},{element.sizeof},{{}}", to, changes=False), element)
+
+    # ---- containers ----
+
+    def _member(self, value, path):
+        """Where a member of members is, and its type."""
+        found = containers.member(_type(value), path)
+        if found is None:
+            raise _None
+        return (_address(value) + found[0]) % _WRAP, facade.plain(found[1])
+
+    def _contents(self, value, low, high):
+        """Any element of a container."""
+        type = _type(value)
+        entry = containers.of(type)
+        if entry is None:
+            raise _None
+        shape = entry["shape"]
+        if shape == "same":
+            at, inner = self._member(value, entry["as"])
+            return self._contents(facade.value_at(at, inner), low, high)
+        if shape == "span":
+            return self._span(value, entry, low, high)
+        if shape == "list" and not entry.get("keyed") and (low, high) == (0, -1):
+            at, link = self._member(value, entry["first"])
+            found = containers.member(facade.plain(link.target()), entry["next"])
+            if found is None:
+                raise _None
+            element = containers.element_type(type, entry)
+            end = ""
+            to = self._points_to(at)
+            if "header" in entry:
+                header = self._member(value, entry["header"])[0]
+                end = f",{header - at}"
+                to = None if to == header else to
+            node = self._step(at, f"@list,{found[0]},{{}}{end}", to)
+            return facade.value_at((node + containers.after(entry, element)) % _WRAP, element)
+        held = self._held(value)
+        if held is None:
+            raise _None
+        return self._contents(held, low, high)
+
+    def _span(self, value, entry, low, high):
+        at, _ = self._member(value, entry["begin"])
+        element = containers.element_type(_type(value), entry)
+        begin = self._points_to(at)
+        if "count" in entry:
+            of, number = self._member(value, entry["count"])
+            size = min(number.sizeof, _POINTER)
+            count = _number(of, size) if begin else 0
+            until = f"@count,{of - at},{size}"
+        else:
+            of, _ = self._member(value, entry["end"])
+            end = _number(of, _POINTER) if begin else 0
+            count = max(0, end - (begin or 0)) // element.sizeof
+            until = f"@span,{of - at}"
+        to = (begin + low * element.sizeof) % _WRAP if begin and count > low else None
+        return facade.value_at(self._step(at, f"{until},{element.sizeof},{low},{high},{{}}", to), element)
+
+    def _held(self, value):
+        """What a smart pointer or cell holds; None if it is none."""
+        type = _type(value)
+        entry = containers.of(type) if facade.is_struct(type) else None
+        if entry is None or entry["shape"] not in ("one", "inline"):
+            return None
+        if entry["shape"] == "inline":
+            at = _address(value)
+            if "flag" in entry:
+                flag, _ = self._member(value, entry["flag"])
+                there = self.whole and _number(flag, 1)
+                at = self._step(at, f"@if,{flag - at},1,{{}}", at if there else None)
+            found = containers.member(type, entry["at"])
+            if found is None:
+                raise _None
+            return facade.value_at((at + found[0]) % _WRAP, facade.plain(found[1]))
+        at, pointer = self._member(value, entry["pointer"])
+        held = self._object(facade.value_at(at, pointer))
+        if "at" in entry:
+            at, inner = self._member(held, entry["at"])
+            held = facade.value_at(at, inner)
+        return held
+
+    # ---- to one place ----
+
     def _element(self, value, index):
         self.member = None
-        if facade.is_array(_type(value)):
+        type = _type(value)
+        if facade.is_array(type):
             return facade.element(value, index)
+        if facade.is_struct(type):
+            if index < 0:
+                raise _None
+            return self._contents(value, index, index + 1)
         first = self._object(value)
         at = _address(first) + index * _type(first).sizeof
         return facade.value_at(at % _WRAP, first.type)
@@ -128,25 +306,57 @@ class _Walk:
         if not facade.is_pointer(type) or type.sizeof != _POINTER:
             raise _None
         at = _address(value)
+        return facade.value_at(self._step(at, ">{}", self._points_to(at)), type.target())
+
+    def _points_to(self, at):
+        """Where the pointer at this address leads; None: nowhere."""
         there = facade.read_memory(at, _POINTER) if self.whole else None
         to = int.from_bytes(there, "little") if there else 0
-        self.steps.append((at - self.last) % _WRAP)
-        self.last = to if to >= _LOWEST else 0
-        self.whole = self.whole and to >= _LOWEST
-        return facade.value_at(self.last, type.target())
+        return to if to >= _LOWEST else None
+
+    def _step(self, at, step, to, changes=True):
+        """One more step; what it comes to."""
+        if self.steps:
+            self.offsets.append(_signed(at - self.last))
+        else:
+            self.base = at
+        self.steps.append(step)
+        self.may_change = self.may_change or changes
+        self.last = to or 0
+        self.whole = self.whole and to is not None
+        return self.last
 
     def place(self, expression, value):
         bits = places.bits(expression, *self.member) if self.member else None
         type = _type(value)
         if bits is None and (facade.is_function(type) or not type.sizeof):
             raise _None
-        found = bits or places.Place(expression, _address(value), type.sizeof, type, places.element_size(type))
-        offsets = [*self.steps[1:], (found.address - self.last) % _WRAP]
-        found.base = self.steps[0]
-        found.path = f"{found.base:#x}" + "".join(f">{offset if offset < _WRAP // 2 else offset - _WRAP}" for offset in offsets)
+        found = bits or places.Place(expression, _address(value), type.sizeof, type, places.element_size(type), first=self.first)
+        offsets = [*self.offsets, _signed(found.address - self.last)]
+        found.base = self.base
+        found.path = f"{found.base:#x}" + "".join(step.format(offset) for step, offset in zip(self.steps, offsets))
         found.address = found.address if self.whole else 0
         found.language = facade.language_now()
+        if self.many is not None:
+            start, end, said = self.mark
+            found.name, found.many = expression[:start] + said + expression[end:], self.many
+            # (Places that are neighbours are one range to the stub.)
+            found.unit = found.unit or (type.sizeof if type.sizeof <= 8 and bits is None else 0)
+            if settings.most_elements() != _MOST:
+                found.path += f"@most,{settings.most_elements()}"
+        elif self.first is not None:
+            found.name = expression
         return found
+
+
+def _signed(offset):
+    offset %= _WRAP
+    return offset if offset < _WRAP // 2 else offset - _WRAP
+
+
+def _number(at, size):
+    there = facade.read_memory(at, size)
+    return int.from_bytes(there, "little") if there else 0
 
 
 def _type(value):

@@ -13,14 +13,14 @@
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from . import containers, expressions, facade, names, settings, values
 from .errors import UlpfError
 
 # The first of them in an expression is where it stops to be GDB's.
-_MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
+MARK = re.compile(r"\[(?P<low>[^\[\]]*?)(?P<range>\.\.=?)(?P<high>[^\[\]]*)\]|\[(?P<all>\*)\]|->\*(?P<link>[A-Za-z_]\w*)")
 # `*ptr@len`, whose elements are ptr[0] and so on.
 _AT = re.compile(r"^\*\s*([\w.>\[\]-]+)\s*@")
 _FIELD = re.compile(r"^(.*?)\s*(\.|->)\s*([A-Za-z_]\w*)$", re.S)
@@ -45,11 +45,26 @@ class Place:
     # 0: nowhere.
     path: str = ""
     base: int = 0
+    # There may be many such places; the number of the first one. `[*]` stands in the name for the number.
+    many: Optional[int] = None
     id: Optional[int] = None
 
     @property
     def end(self):
         return self.address + self.length
+
+    def at(self, address, inside, length):
+        """Of a place that follows: where it was when `length` bytes were accessed at `address`, `inside` bytes from its
+        beginning. Of many places the one of them."""
+        if self.many is None:
+            return replace(self, address=address - inside)
+        size = self.length
+        number, within = self.many + inside // size, inside % size
+        last = self.many + (inside + max(length, 1) - 1) // size
+        if last > number:
+            return replace(self, name=self.name.replace("[*]", f"[{number}..{last + 1}]", 1), address=address, length=length,
+                           type=None, many=None)
+        return replace(self, name=self.name.replace("[*]", f"[{number}]", 1), address=address - within, many=None)
 
     @property
     def anchor(self):
@@ -58,7 +73,7 @@ class Place:
 
 
 # `total:4`, `loop.c:total` and `libfoo`total`, as `ulpf run` takes them.
-_BYTES = re.compile(r"^(?P<what>.*[^\s:])\s*:\s*(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*)(?P<unit>[KkMG]?)$", re.S)
+BYTES = re.compile(r"^(?P<what>.*[^\s:])\s*:\s*(?P<number>0[xX][0-9a-fA-F_]+|\d[\d_]*)(?P<unit>[KkMG]?)$", re.S)
 _BEYOND = re.compile(r"^(?P<what>.*[^\s+-])\s*(?P<sign>[+-])\s*(?P<bytes>0[xX][0-9a-fA-F]+|\d+)$", re.S)
 _UNITS = {"": 1, "K": 1 << 10, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -70,12 +85,16 @@ def is_heap(expression):
 
 def find(expression):
     """All places of an expression; at least one, or an error."""
-    said = _BYTES.match(expression)
+    said = BYTES.match(expression)
     # (`a ? b : 4` is the debugged language's.)
     if said and "?" not in expression:
-        length = int(said["number"].replace("_", ""), 0) * _UNITS[said["unit"]]
-        return _bytes(expression, said["what"], length)
+        return _bytes(expression, said["what"], bytes_of(said))
     return _find(expression)
+
+
+def bytes_of(said):
+    """The number in what `BYTES` has matched."""
+    return int(said["number"].replace("_", ""), 0) * _UNITS[said["unit"]]
 
 
 def _bytes(expression, what, length):
@@ -96,7 +115,7 @@ def _bytes(expression, what, length):
 
 
 def _find(expression):
-    mark = _MARK.search(expression)
+    mark = MARK.search(expression)
     if mark:
         found = list(_expand(expression, mark))
     else:
@@ -221,7 +240,7 @@ def _walk(head, value, mark, tail):
         known = containers.of(value.type) is not None
         if known and not mark.group("all"):
             text = f"{head}{mark.group()}"
-            low, high = (_index(mark.group(part), text) for part in ("low", "high"))
+            low, high = (index(mark.group(part), text) for part in ("low", "high"))
             if high is None and mark.group("range") == "..=":
                 raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
             high = high + 1 if mark.group("range") == "..=" else high
@@ -246,7 +265,7 @@ def _bounds(head, value, mark):
     text = f"{head}{mark.group()}"
     type = facade.plain(value.type)
     known = facade.bounds(type) if facade.is_array(type) else None
-    low, high = (_index(mark.group(part), text) for part in ("low", "high"))
+    low, high = (index(mark.group(part), text) for part in ("low", "high"))
     if high is None and mark.group("range") == "..=":
         raise UlpfError(f"cannot watch {text}", "nothing follows ..=", _HOW)
     if high is None and not known:
@@ -270,7 +289,7 @@ def _bounds(head, value, mark):
     return low, high
 
 
-def _index(text, range):
+def index(text, range):
     """None if nothing is there."""
     if not text.strip():
         return None
@@ -283,7 +302,7 @@ def _index(text, range):
 
 def _range(head, value, low, high, tail):
     """The elements from `low` to the one before `high`."""
-    mark = _MARK.search(tail)
+    mark = MARK.search(tail)
     if mark or not _stays(facade.plain(value.type).target(), tail):
         for i in range(low, high):
             yield from _follow(f"{head}[{i}]", facade.element(value, i), tail)
@@ -397,7 +416,7 @@ def _all(head, value, tail):
 
 def _follow(name, value, tail):
     """What stands behind an element: fields, indices, and further marks."""
-    mark = _MARK.search(tail)
+    mark = MARK.search(tail)
     steps = tail[:mark.start()] if mark else tail
     parent, at, last = None, 0, None
     while at < len(steps.rstrip()):

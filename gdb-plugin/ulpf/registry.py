@@ -8,7 +8,7 @@ Ids go with the stub: another program, or the same after exec, has none of them.
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
-from . import bytecode, facade, filters, paths, places, replies, scope, stops, wire
+from . import bytecode, facade, filters, paths, places, replies, scope, settings, stops, wire
 from .errors import UlpfError
 from .spec import Spec
 
@@ -292,11 +292,17 @@ class Watches:
 
     def _by_server(self, watch):
         """A condition that GDB cannot compile: the server does, if it knows the variable by its name."""
-        try:
-            answer = wire.change_by_name(f"filter {watch.name} {watch.words} if {watch.spec.condition}")
-        except UlpfError as e:
-            answer = str(e)
-        if not isinstance(answer, replies.Filtered) or not set(watch.ids()) <= set(answer.ids):
+        rest = f"{watch.name} {watch.words} if {watch.spec.condition}"
+        # (What follows may be nowhere now, and is known by its number.)
+        asked = [f"filter {place.id} of {rest}" for place in watch.places if place.path] or [f"filter {rest}"]
+        filtered = set()
+        for command in asked:
+            try:
+                answer = wire.change_by_name(command)
+            except UlpfError as e:
+                answer = str(e)
+            filtered |= set(answer.ids) if isinstance(answer, replies.Filtered) else set()
+        if not set(watch.ids()) <= filtered:
             self._disarm(watch)
             raise UlpfError(f"the condition {watch.spec.condition} cannot be used", _words(answer),
                             "use integers and pointers, or a global variable with its own name")
@@ -391,7 +397,8 @@ def _locate(watch, found=None):
         watch.places = heap.blocks(of)
     else:
         stays = watch.spec.snapshot or watch.spec.follow
-        watch.places = (places.find if stays else paths.locate)(watch.spec.expression)
+        with settings.with_most(watch.spec.most):
+            watch.places = (places.find if stays else paths.locate)(watch.spec.expression)
     watch.type = watch.places[0].type
     watch.static = all(facade.is_static(p.anchor[0]) for p in watch.places[:_FEW])
 
@@ -426,7 +433,7 @@ def _of_place(place, kind):
     words = ""
     if place.mask:
         words += f" if x {bytecode.bits_changed(place.mask, kind).hex()}"
-    if place.unit and place.unit != place.length:
+    if place.unit and (place.unit != place.length or place.many is not None):
         words += f" unit {place.unit}"
     return words
 

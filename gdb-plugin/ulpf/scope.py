@@ -46,7 +46,7 @@ if facade.gdb:
 
 def _stays(watch):
     """Its pointer was a local; does what that led to outlive it?"""
-    if len(watch.places) != 1 or not watch.places[0].path:
+    if len(watch.places) != 1 or not watch.places[0].path or watch.places[0].many is not None:
         return False
     at = _now(watch)
     left = facade.register("rsp")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """`set ulpf …` and `show ulpf …`."""
 
+import contextlib
+
 from . import facade
 
 
@@ -17,9 +19,24 @@ def traceback():
     return bool(_get("traceback", False))
 
 
+# What the watch that is being set says itself.
+_most = None
+
+
+@contextlib.contextmanager
+def with_most(number):
+    """So many elements (None: as it is set) may the watch have that is set meanwhile."""
+    global _most
+    before, _most = _most, number
+    try:
+        yield
+    finally:
+        _most = before
+
+
 def most_elements():
     # `unlimited` is None.
-    return _get("max-elements", 100_000) or 10**9
+    return _most or _get("max-elements", 100_000) or 10**9
 
 
 def show_hits():

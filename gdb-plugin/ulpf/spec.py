@@ -12,7 +12,7 @@ from typing import Optional
 from .errors import UlpfError
 
 USAGE = ("say: ulpf watch EXPR [:r|w|rw] [if COND] [thread N] [from|outside FUNC|LIBRARY] [changed] [skip N] "
-         "[count N] [log] [bt N] [follow] [snapshot]")
+         "[count N] [log] [bt N] [follow] [snapshot] [most N]")
 
 MOST_FRAMES = 16
 
@@ -36,18 +36,20 @@ class Spec:
     follow: bool = False
     # Stay where the pointers lead now.
     snapshot: bool = False
+    # So many places it may have.
+    most: Optional[int] = None
     placement: Optional[str] = None
 
 
 # An operator before the word: it belongs to an expression.
 _OPEN = re.compile(r"[-+*/%&|^!~<>=,?:(\[.]\s*$")
 _FLAG = re.compile(r"\s+(log|changed|follow|snapshot)$")
-_NUMBER = re.compile(r"\s+(bt|count|skip|thread)\s+(\S+)$")
+_NUMBER = re.compile(r"\s+(bt|count|skip|thread|most)\s+(\S+)$")
 _PLACE = re.compile(r"\s+(called\s+)?(from|outside)\s+(\S+)$")
 _PLACEMENT = re.compile(r"\s+(auto|guard|debug-register)$")
 _KIND = re.compile(r"\s*(?<!:):(r|w|rw)$")
 # A word that begins a clause but has nothing behind it.
-_DANGLING = re.compile(r"\s(bt|count|skip|thread|from|outside|called|if)$")
+_DANGLING = re.compile(r"\s(bt|count|skip|thread|most|from|outside|called|if)$")
 
 
 def parse(text):
@@ -102,7 +104,7 @@ def _number(spec, name, value):
         number = int(value, 0)
     except ValueError:
         raise _wrong(f"{name} takes a number, and {value} is none") from None
-    if number < 0 or name == "thread" and number == 0:
+    if number < 0 or name in ("thread", "most") and number == 0:
         raise _wrong(f"{name} takes a positive number")
     if name == "bt" and number > MOST_FRAMES:
         raise _wrong(f"bt takes at most {MOST_FRAMES} frames")

@@ -8,8 +8,6 @@ removes and inserts one watch at each stop, however many there are, and asks `st
     hit ─▶ "awatch:756c706600000000" ─▶ stop(): which watch, what access ─▶ callback ─▶ the stop event: said
 """
 
-import dataclasses
-
 from . import facade, foreign, own, places, replies, values, wire
 from .errors import UlpfError
 
@@ -26,7 +24,7 @@ class Hit:
     def __init__(self, watch, place, record):
         if place is not None and place.path:
             # Where it was then.
-            place = dataclasses.replace(place, address=record.address - record.inside)
+            place = place.at(record.address, record.inside, record.length or 1)
         self.watch, self.place = watch, place
         self.access, self.length = record.access or "access", record.length or 1
         self.address, self.tid, self.pc, self.callers = record.address, record.tid, record.pc, record.callers

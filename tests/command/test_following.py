@@ -1,12 +1,17 @@
 """Watches follow pointers: what `p->x` is, is decided anew each time that p changes, before anybody goes on."""
 
 import collections
+import os
 import tempfile
 import unittest
 
 from lib.env import needs_registers, ulpf_only
 from lib.run import Json, run
 
+# What tests/programs/mutations.cc notes stores to, by its numbers; `{}` is the number of the place.
+MANY = {"numbers[*]": "numbers[{}]", "records[*].count": "records[{}].count", "chain->*next.refs": "chain->*next[{}].refs",
+        "items[*].value": "items[{}].value", "text[*]": "text[{}]", "owner->value": "owner->value", "stack[*]": "stack[{}]",
+        "table[*]->refs": "table[{}]->refs", "numbers[2]": "numbers[2]"}
 # What tests/programs/following.c notes stores to, by its numbers.
 WATCHED = ["head->value", "head->next->next->value", "*pair[1]->inner", "other->value"]
 
@@ -51,12 +56,20 @@ class Following(unittest.TestCase):
         self.assertEqual([hit["new"] for hit in said.hits], [4, 6, 9])
         self.assertNotIn("moved", said.summary["watches"][0])
 
-    def test_a_list_stays(self):
-        """What may have many places stays where the pointers on its way lead when it is set, and these must lead somewhere then."""
-        status, _, err = run(["p->*link.x"], "follows", "plain")
+    def test_a_list_that_is_empty_at_first(self):
+        said = self.follow(["p->*link.x"], "plain")
+        whole = self.follow(["p->x"], "plain")
+        self.assertEqual([hit["new"] for hit in said.hits if hit["name"] == "p->*link[0].x"], [hit["new"] for hit in whole.hits])
+        armed = next(line for line in said.lines if line["type"] == "watch")
+        self.assertEqual((armed["spec"], armed["follows"], armed["addr"]), ("p->*link.x", True, "0x0"))
+        self.assertFalse(any(line["type"] == "notice" for line in said.lines))
+
+    def test_a_list_that_stays(self):
+        """`snapshot`: where the pointers on its way lead when it is set, and these must lead somewhere then."""
+        status, _, err = run(["p->*link.x snapshot"], "follows", "plain")
         self.assertEqual(status, 2)
         self.assertRegex(err, r"it has no elements now")
-        said = self.follow(["p->*link.x"], "plain", options=["--at", "here"])
+        said = self.follow(["p->*link.x snapshot"], "plain", options=["--at", "here"])
         self.assertEqual([hit["new"] for hit in said.hits], [4, 6, 9])
         self.assertEqual({hit["name"] for hit in said.hits}, {"p->*link[0].x"})
         armed = next(line for line in said.lines if line["type"] == "watch")
@@ -169,3 +182,54 @@ class Oracle(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+
+
+@ulpf_only
+class Places(unittest.TestCase):
+    """Vectors, strings and lists are changed at random: each store to what is in them then is a hit, by the name that it
+    has then, and no other store is, least of all one to what has been freed."""
+
+    limit = 300
+
+    def mutate(self, mutations, seed, threads, *options, watches=None):
+        watches = watches or list(MANY)
+        with tempfile.NamedTemporaryFile("r") as notes:
+            said = Json(watches, "mutations", str(mutations), str(seed), str(threads), notes.name, options=options, seconds=250)
+            self.assertEqual(said.status, 0, said.err)
+            noted = [line.split() for line in notes]
+        number = {list(MANY).index(watch): n for n, watch in enumerate(watches)}
+        expected = [(number[int(w)] + 1, watches[number[int(w)]], int(at, 16), int(n), int(v, 16).to_bytes(8, "little")[:int(n)].hex(), k)
+                    for w, k, at, n, v in noted if int(w) in number]
+        expected = [(w, MANY[name].format(k), at, n, v) for w, name, at, n, v, k in expected]
+        seen = [(h["watch"], h["name"], int(h["addr"], 16), h["len"], h["new_bytes"]) for h in said.hits]
+        missed = collections.Counter(expected) - collections.Counter(seen)
+        more = collections.Counter(seen) - collections.Counter(expected)
+        self.assertEqual((missed, more), (collections.Counter(), collections.Counter()), said.err)
+        for watch in range(1, len(watches) + 1):
+            # (Where two of a table's pointers lead to the same bytes, one store is two hits, in any order.)
+            stores = [[(s[0], *s[2:]) for s in side if s[0] == watch] for side in (seen, expected)]
+            self.assertEqual(*stores)
+        self.assertEqual(said.summary["lost"], 0)
+        notices = [line for line in said.lines if line["type"] == "notice"]
+        self.assertEqual(notices, [])
+        return len(seen)
+
+    def test_many(self):
+        """`make soak` asks for a million."""
+        mutations = int(os.environ.get("ULPF_MUTATIONS", "20000"))
+        self.assertGreater(self.mutate(mutations, mutations + 3, 1), mutations // 10)
+
+    def test_of_rust(self):
+        said = Json(["NUMBERS[*]", "ITEMS[*].count", "TEXT[*]"], "growing")
+        self.assertEqual(said.status, 0, said.err)
+        stores = [tuple(line.split()) for line in said.out.splitlines()]
+        self.assertEqual([(hit["name"], str(hit["new"])) for hit in said.hits], stores)
+        self.assertEqual(len(stores), 121)
+
+    def test_a_list_that_is_too_long(self):
+        """More are refused when the watch is set, and told of when they come."""
+        for nodes, most, stores in ("100000", "", [1, 2]), ("100001", "", [1]), ("100001", " most 200000", [1, 2]), ("11", " most 10", [1]):
+            said = Json([f"chain->*next.refs{most}"], "growing_lists", "0", nodes)
+            self.assertEqual((said.status, [hit["new"] for hit in said.hits]), (0, stores))
+            told = "".join(line["text"] for line in said.lines if line["type"] == "notice")
+            self.assertEqual("does not follow to the end" in told, len(stores) == 1, told)

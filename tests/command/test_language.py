@@ -27,7 +27,8 @@ class Language(unittest.TestCase):
     def test_the_table(self):
         """Each place is armed where the program says that the object is."""
         taken = [case for case in self.cases if "bytes" in case]
-        said = Json([case["watch"] for case in taken], self.program, options=["--at", "bump"])
+        # (What follows is one watch; a snapshot says where each of its places is.)
+        said = Json([f"{case['watch']} snapshot" for case in taken], self.program, options=["--at", "bump"])
         where = {}
         for line in said.out.splitlines():
             if line.count(" ") >= 2:
@@ -54,7 +55,7 @@ class Language(unittest.TestCase):
             source = os.path.join(ROOT, "command/symbols/fixtures", source)
             subprocess.run([*compiler.split(), "-g", source, "-o", program], check=True)
             lines = self.says(program)
-            said = Json([watch for watch, _ in lines], program, options=["--at", stop])
+            said = Json([f"{watch} snapshot" for watch, _ in lines], program, options=["--at", stop])
             where = dict(self.lines(said.out))
             for number, (watch, _) in enumerate(lines, 1):
                 with self.subTest(watch):

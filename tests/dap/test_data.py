@@ -29,6 +29,21 @@ class Stops(DapCase):
         # The same one keeps its number and what it has counted.
         self.assertEqual(dap.cont()["text"], "a: 11 → 12 (hit 2)")
 
+    def test_many_places_that_follow(self):
+        """They are set before there is any, and go with what the program makes of its lists."""
+        dap = self.adapter()
+        dap.launch("growing_lists", "4")
+        nodes, numbers = dap.set_watches(dap.watch("chain->*next.refs"), dap.watch("numbers[*]"))
+        dap.ask("configurationDone")
+        self.assertHit(dap.event("stopped"), nodes, "chain->*next[0].refs: 1 → 100")
+        self.assertHit(dap.cont(), numbers, "numbers[0]: 0 → 200")
+        # Another node comes before it.
+        self.assertHit(dap.cont(), nodes, "chain->*next[1].refs: 100 → 101")
+        self.assertHit(dap.cont(), numbers, "numbers[0]: 200 → 201")
+        dap.set_watches()
+        dap.ask("continue", threadId=1)
+        self.assertEqual(dap.exited(), 0)
+
     def test_a_variable_of_a_scope_and_a_field(self):
         dap = self.adapter()
         dap.begin("structs", at="ready")

@@ -41,7 +41,8 @@ class Clauses(PluginCase):
         gdb = self.begin()
         gdb("ulpf watch ratio if $new > 3.5")
         self.assertSays(gdb("continue"), r"Ulpf watch 1: ratio\n\nOld value = \S+\nNew value = (3\.[6-9]|[4-9])")
-        self.assertSays(gdb("ulpf watch first->*next.x if $new > 3.5"), r"^the condition .* cannot be used: GDB cannot compile it: ")
+        self.assertSays(gdb("ulpf watch first->*next.x if $new > 3.5"), r"^the condition .* cannot be used: .*an integer is not compared with a floating-point value")
+        self.assertSays(gdb("ulpf watch first->*next.x if $new > 3.5 snapshot"), r"^the condition .* cannot be used: GDB cannot compile it: ")
 
     def test_places(self):
         self.assertEqual(self.all_passed("from elsewhere", "outside elsewhere", "called from slowly", "from add called outside slowly",

@@ -1,5 +1,10 @@
 """`ulpf watch p->x` goes where p points, inside the program."""
 
+import collections
+import json
+import os
+import tempfile
+
 from lib.env import ulpf_only
 from lib.plugin import PluginCase
 
@@ -52,6 +57,18 @@ class Following(PluginCase):
         self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
         self.assertExits(gdb)
 
+    def test_such_a_condition_while_the_pointer_leads_nowhere(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->weight if $new > 5.5"), r"^Ulpf watch 1: p->weight$")
+        self.assertStop(gdb("continue"), 1, "p->weight", 2.5, 6.5)
+        self.assertExits(gdb)
+
+    def test_so_many_bytes(self):
+        gdb = self.at("plain", "plain")
+        self.assertSays(gdb("ulpf watch p->x:2"), r"^Ulpf watch 1: p->x:2")
+        self.assertSays(gdb("continue"), r"Ulpf watch 1: p->x\n", r"Old value = 01 00\n", r"New value = 02 00\n")
+        self.assertSays(gdb("ulpf info watches"), r"p->x:2 \(at 0x\w+ now, moved 1 time\)")
+
     def test_off_and_on_again(self):
         gdb = self.at("plain", "plain")
         gdb("ulpf watch p->x")
@@ -85,3 +102,55 @@ class Following(PluginCase):
         self.assertSays(gdb("finish"), r"ulpf: watch 1 \(places\[1\]->x\) stays where it is: the function that had the pointer has returned")
         self.assertEqual(self.counted(gdb, 1)[0], 25)
         self.assertNotIn("moved", gdb("ulpf info watches"))
+
+
+@ulpf_only
+class Places(PluginCase):
+    """Watches of many places go with what the program makes of lists, vectors and strings: tests/programs/mutations.cc
+    notes what they should see."""
+
+    WATCHES = {"numbers[*]": "numbers[{}]", "records[*].count": "records[{}].count", "chain->*next.refs": "chain->*next[{}].refs",
+               "items[*].value": "items[{}].value", "text[*]": "text[{}]", "owner->value": "owner->value",
+               "stack[*]": "stack[{}]", "table[*]->refs": "table[{}]->refs", "numbers[2]": "numbers[2]"}
+
+    def test_at_random(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes, log = os.path.join(folder, "notes"), os.path.join(folder, "log.jsonl")
+            gdb = self.begin("mutations", "2000", "17", "1", notes, done=False, stop="work", extended=True)
+            for number, watch in enumerate(self.WATCHES, 1):
+                self.assertSays(gdb(f"ulpf watch {watch} log"), rf"^Ulpf watch {number}: ")
+                self.assertSays(gdb("ulpf info watches"), r"\(nowhere now, moved 0 times\)")
+            self.assertSays(gdb("continue"), r"exited normally")
+            self.assertSays(gdb(f"ulpf log save {log}"), r"^\d+ hits saved in ")
+            with open(log) as file:
+                hits = sorted(map(json.loads, file), key=lambda hit: hit["time"])
+            seen = [(h["watch"], h["name"], h["addr"], h["new_bytes"]) for h in hits]
+            with open(notes) as file:
+                noted = [line.split() for line in file]
+        names = list(self.WATCHES.values())
+        expected = [(int(w) + 1, names[int(w)].format(k), at, int(v, 16).to_bytes(8, "little")[:int(n)].hex()) for w, k, at, n, v in noted]
+        self.assertGreater(len(expected), 100)
+        self.assertEqual(collections.Counter(seen), collections.Counter(expected))
+        for number in range(1, len(names) + 1):
+            # (Where two of a table's pointers lead to the same bytes, one store is two hits, in any order.)
+            stores = [[(s[0], *s[2:]) for s in side if s[0] == number] for side in (seen, expected)]
+            self.assertEqual(*stores)
+
+    def test_so_many_and_no_more(self):
+        gdb = self.begin("growing_lists", "0", "11", done=False, stop="at_once")
+        gdb("ulpf watch chain->*next.refs most 10 log")
+        gdb("ulpf watch chain->*next.refs most 11 log")
+        gdb("tbreak _exit")
+        said = gdb("continue")
+        self.assertSays(said, r"does not follow to the end: .*more than 10 places.*most N")
+        self.assertEqual([self.counted(gdb, n)[0] for n in (1, 2)], [1, 2])
+
+    def test_stops(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes = os.path.join(folder, "notes")
+            gdb = self.begin("mutations", "400", "17", "1", notes, done=False, stop="work")
+            gdb("ulpf watch numbers[*] if $new > 0")
+            self.assertSays(gdb("continue"), r"Ulpf watch 1: numbers\[\d+\]\n", r"Old value = -?\d+\n", r"New value = \d+\n")
+            self.assertSays(gdb("ulpf info watches"), r"numbers\[\*\] if \$new > 0 \(at 0x\w+ now, moved [1-9]\d* times?\)")
+            gdb("ulpf filter 1 if $new == 123456789")
+            self.assertExits(gdb)

@@ -8,7 +8,7 @@ from lib.plugin import PluginCase
 class Objects(PluginCase):
     def test_a_list_on_the_heap(self):
         gdb = self.begin("objects")
-        self.assertSays(gdb("ulpf watch list->*next.refcount"), r"watch 1: list->\*next\.refcount \(5 places, 20 bytes\)")
+        self.assertSays(gdb("ulpf watch list->*next.refcount"), r"^Ulpf watch 1: list->\*next\.refcount$")
         for n in range(5):
             self.assertStop(gdb("continue"), 1, f"list->*next[{n}].refcount", 4 - n, 14 - n)
         self.assertSays(gdb("continue"), r"Temporary breakpoint")

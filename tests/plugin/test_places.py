@@ -26,23 +26,26 @@ class Many(PluginCase):
 
     def test_a_list(self):
         gdb = self.begin()
-        self.assertSays(gdb("ulpf watch first->*next.x"), r"\(2 places, 8 bytes\)")
+        self.assertSays(gdb("ulpf watch first->*next.x snapshot"), r"\(2 places, 8 bytes\)")
         self.assertStop(gdb("continue"), 1, "first->*next[0].x", 0, 1)
         gdb("ulpf delete 1")
         # A ring ends where it began; a NULL has no nodes.
         gdb("set var second.next = &first")
         self.assertSays(gdb("ulpf watch (&second)->*next.state"), r"\(2 places, 2 bytes\)")
         gdb("set var second.next = (struct node *) 16")
-        self.assertSays(gdb("ulpf watch first->*next.x"), r"^cannot follow first->\*next: after 2 nodes it leads to 0x10, where no memory is; ")
+        self.assertSays(gdb("ulpf watch first->*next.x snapshot"), r"^cannot follow first->\*next: after 2 nodes it leads to 0x10, where no memory is; ")
         gdb("set var head = 0")
-        self.assertSays(gdb("ulpf watch head->*next.x"), r"^cannot watch head->\*next\.x: it has no elements now; ")
+        self.assertSays(gdb("ulpf watch head->*next.x snapshot"), r"^cannot watch head->\*next\.x: it has no elements now; ")
+        # What follows waits for them.
+        self.assertSays(gdb("ulpf watch head->*next.x"), r"^Ulpf watch \d+: head->\*next\.x$")
         self.assertSays(gdb("ulpf watch first->*nxt.x"), r"^cannot (watch|follow) first->\*nxt.*ptype shows the members")
 
     def test_containers(self):
         gdb = self.begin("cpp_map", done=False)
         # (No pretty-printer is asked.)
         said = gdb("ulpf watch cells[*]", 60)
-        self.assertSays(said, r"Ulpf watch 1: cells\[\*\] \(3200 bytes\)")
+        self.assertSays(said, r"Ulpf watch 1: cells\[\*\]$")
+        self.assertSays(gdb("ulpf watch cells[*] snapshot", 60), r"Ulpf watch 2: cells\[\*\] \(3200 bytes\)")
         self.assertSays(gdb("ulpf watch table[*]"), r"^cannot watch table\[\*\]: it has no elements now; ")
         self.assertSays(gdb("ulpf watch lock[*]"), r"^cannot watch lock\[\*\]: .*no pretty-printer")
 

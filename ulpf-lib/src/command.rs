@@ -27,10 +27,12 @@ mod parse;
 mod path;
 mod placement;
 pub mod reply;
+mod trace;
 
-pub use path::{MOST_PATHS, MOST_POINTERS, Path, Trace};
+pub use path::{MOST_FOLLOWED, MOST_PATHS, MOST_POINTERS, Path, Step, Until};
 pub use placement::Placement;
 pub use reply::Reply;
+pub use trace::{GIVEN_BACK, Run, State, Trace, Word};
 
 /// Watches in one place: an answer has a line for each that is refused.
 pub const MOST_IN_PLACE: u64 = 1 << 20;

@@ -215,12 +215,13 @@ impl StagedWatches {
         let mut changes = Changes::default();
         if self.marks > 0 {
             self.flush();
+            self.again.sort_unstable();
             for id in core::mem::take(&mut self.marked) {
                 let Some(e) = self.list.entry(id).filter(|e| e.staged()) else {
                     continue;
                 };
                 self.list.remove_entry(e);
-                if id.0 < self.first_new && !self.again.contains(&id) {
+                if id.0 < self.first_new && self.again.binary_search(&id).is_err() {
                     changes.removed.push((id, e.range(), e.kind()));
                 }
             }

@@ -31,6 +31,8 @@ WHICH HITS MATTER (after a SPEC; the others are only counted, inside the program
   total thread main       by this thread (or a number)
   total skip 10 count 5   of the hits that are left: from the 11th on, five of them
   p->x snapshot           no filter: the watch stays where p points when it is set
+  list->*next.x most 1000000
+                          no filter: it may have so many places (100000)
 
 WHAT THE SUMMARY SAYS
   hits                    accesses of the watch's kind to the watched bytes; every one is counted

@@ -1,5 +1,6 @@
 //! `monitor ulpf filter NAME …`: a filter in the user's terms for one of the debugger's own watches. Names
-//! need debug information, which the stub has not; it gets addresses and bytecode.
+//! need debug information, which the stub has not; it gets addresses and bytecode. `monitor ulpf filter ID of NAME …` is
+//! the same for the watch with that number: one that follows pointers may be nowhere now.
 
 use ulpf_lib::command::{Command, FilterOf};
 use ulpf_lib::{TargetAddr, WatchRange};
@@ -14,15 +15,38 @@ pub fn names_a_variable(command: &[u8]) -> Option<String> {
     let spec = text.strip_prefix(COMMAND)?.trim_start();
     let first = spec.split_whitespace().next()?;
     let numbered = first.bytes().all(|b| b.is_ascii_digit()) || first == "at";
+    let numbered = numbered && by_number(spec).is_none();
     (!numbered && !text.contains(';')).then(|| spec.to_string())
+}
+
+/// The number before `of`, and what stands behind it.
+fn by_number(spec: &str) -> Option<(u32, &str)> {
+    let (number, rest) = spec.split_once(char::is_whitespace)?;
+    let rest = rest.trim_start().strip_prefix("of")?;
+    let name = rest.trim_start();
+    (name.len() < rest.len()).then_some((number.parse().ok()?, name))
 }
 
 /// The same as the stub takes it, for each place, or what is wrong with it.
 pub fn translate(pid: i32, spec: &str) -> Result<Vec<Command>, String> {
+    let (number, spec) = match by_number(spec) {
+        Some((number, rest)) => (Some(number), rest),
+        None => (None, spec),
+    };
     let spec = Spec::parse(spec).map_err(|p| p.to_string())?;
     let io = |e: std::io::Error| format!("the program cannot be read: {e}");
     let program = Program::of_process(pid).map_err(io)?;
     let memory = ProcessMemory::of(pid, None).map_err(io)?;
+    if let Some(number) = number {
+        let found = program.resolve_path(&spec, &memory);
+        // (The places of a watch are alike, and so are their filters.)
+        let like = found.map_err(|p| p.to_string())?.swap_remove(0);
+        return Ok(vec![Command::Filter {
+            of: FilterOf::Watch(number),
+            filter: like.filter,
+            keep: false,
+        }]);
+    }
     let watched = program.resolve(&spec, &memory).map_err(|p| p.to_string())?;
     if watched.iter().any(|place| place.heap) {
         return Err(format!(
@@ -52,6 +76,15 @@ mod tests {
             Some("total if $new > 3")
         );
         assert_eq!(named("ulpf filter 0 changed"), None);
+        assert_eq!(named("ulpf filter 7 offset"), None);
+        assert_eq!(
+            named("ulpf filter 7 of p->x if $new > 3").as_deref(),
+            Some("7 of p->x if $new > 3")
+        );
+        assert_eq!(
+            by_number("7 of p->x if $new > 3"),
+            Some((7, "p->x if $new > 3"))
+        );
         assert_eq!(named("ulpf filter at 0x10 4 changed"), None);
         assert_eq!(
             named("ulpf filter 0x10:4 changed").as_deref(),

@@ -284,6 +284,7 @@ fn raw(addr: u64, len: u64, kind: WatchKind) -> Watched {
         kind,
         ty: None,
         slice: None,
+        each: None,
         bits: None,
         path: None,
         note: None,

@@ -8,6 +8,7 @@
 //!         | 'skip' N | 'count' N          of the hits that all the others let pass
 //!         | 'changed'                     only accesses that leave another value
 //!         | 'snapshot'                    the watch stays where its pointers lead now
+//!         | 'most' N                      it may have so many places
 //! PLACES := PLACE (',' PLACE)*
 //! PLACE  := FUNCTION | OBJECT | OBJECT '`' FUNCTION | ADDRESS '-' ADDRESS
 //! ```
@@ -36,6 +37,8 @@ pub struct Filter {
     pub changed: bool,
     /// Of the watch itself: it does not follow its pointers.
     pub snapshot: bool,
+    /// Of the watch itself: so many places it may have.
+    pub most: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +65,8 @@ pub enum Code {
     Range(u64, u64),
 }
 
-const WORDS: [&str; 9] = [
-    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot",
+const WORDS: [&str; 10] = [
+    "if", "from", "outside", "called", "thread", "skip", "count", "changed", "snapshot", "most",
 ];
 
 /// Where the filter of a watch begins: at the first of its words that stands alone, is not the watch
@@ -141,6 +144,7 @@ pub fn parse(text: &str, at: usize) -> Result<Filter, Wrong> {
             "skip" => f.skip.replace(number(&mut p, word)?).is_some(),
             "count" => f.count.replace(number(&mut p, word)?).is_some(),
             "changed" => std::mem::replace(&mut f.changed, true),
+            "most" => f.most.replace(number(&mut p, word)?).is_some(),
             "snapshot" => std::mem::replace(&mut f.snapshot, true),
             _ => {
                 let why = format!("one of {} is expected", WORDS.join(", "));

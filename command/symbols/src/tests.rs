@@ -191,22 +191,46 @@ fn pointers_are_followed() {
             .contains("18 pointers are on the way")
     );
     assert!(follow("head->next->nosuch").is_err());
-    // Many places stay where the pointers on their way lead now, as does `snapshot`.
-    for many in ["head->*next.x", "tab[..].inner[1].next->x"] {
-        let spec = Spec::parse(many).unwrap();
-        let found = fixture.program.resolve_path(&spec, &fixture);
-        let now = fixture.places(many);
-        match (found, now) {
-            (Ok(found), Ok(now)) => {
-                let at = |all: &[Watched]| all.iter().map(|w| (w.addr, w.len)).collect::<Vec<_>>();
-                assert!(found.len() > 1, "{many}");
-                assert_eq!(at(&found), at(&now), "{many}");
-                assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
-            }
-            (Err(found), Err(now)) => assert_eq!(found.to_string(), now.to_string()),
-            (found, now) => panic!("{many}: {found:?}, but {now:?}"),
-        }
-    }
+    // Lists, and a member of each element of what a pointer leads to or has beside it.
+    assert_eq!(path("head->*next.x"), from("head", "@list,0,8"));
+    assert_eq!(path("head->next->*next.x"), from("head", ">0@list,0,8"));
+    assert_eq!(path("second->*next.x"), from("second", "@nodes,0,8"));
+    assert_eq!(path("second->*next.x snapshot"), None);
+    assert_eq!(
+        path("head->*next.x most 1000000"),
+        from("head", "@list,0,8@most,1000000")
+    );
+    let table = fixture.resolve("tab").unwrap();
+    let stride = addr("tab[1]") - addr("tab[0]");
+    let link = addr("tab[0].inner[1].next") - table.addr;
+    let times = format!("@times,{},{stride},{link}>8", table.len / stride);
+    assert_eq!(path("tab[..].inner[1].next->x"), from("tab", &times));
+    // Elements alone are where they are, one by one.
+    let spec = Spec::parse("tab[..].name").unwrap();
+    let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
+    assert!(found.len() > 1 && found.iter().all(|w| w.path.is_none() && w.each.is_none()));
+    // What has many places in two ways stays where the pointers on its way lead now.
+    let spec = Spec::parse("head->*next->*next.x").unwrap();
+    let found = fixture.program.resolve_path(&spec, &fixture).unwrap();
+    assert!(found.iter().all(|w| w.path.is_none() && w.addr != 0));
+}
+
+#[test]
+fn places_of_a_list_have_names() {
+    let fixture = Fixture::build("shapes.c", "gcc -g $SRC -o $OUT", "");
+    let follow = |spec: &str| {
+        let spec = Spec::parse(spec).unwrap();
+        let mut places = fixture.program.resolve_path(&spec, &fixture).unwrap();
+        assert_eq!(places.len(), 1);
+        places.remove(0)
+    };
+    let list = follow("head->*next.x");
+    assert_eq!((list.name.as_str(), list.len), ("head->*next[*].x", 4));
+    assert_eq!(list.part(0, 4).0, "head->*next[0].x");
+    assert_eq!(list.part(12, 4).0, "head->*next[3].x");
+    assert_eq!(list.part(13, 1).0, "head->*next[3].x+1");
+    let whole = follow("head->*next");
+    assert_eq!(whole.part(whole.len * 2 + 8, 4).0, "head->*next[2].x");
 }
 
 /// What a watch means, in all faces: tests/plugin/test_language.py runs the same table in gdb.

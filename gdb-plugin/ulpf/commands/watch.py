@@ -4,7 +4,7 @@ from ..spec import USAGE, parse
 from ..registry import watches
 from . import UlpfCommand, UlpfError, number_words, numbers, plain_class
 
-_CLAUSES = "if thread from outside called changed skip count log bt follow snapshot auto guard debug-register :r :w :rw".split()
+_CLAUSES = "if thread from outside called changed skip count log bt follow snapshot most auto guard debug-register :r :w :rw".split()
 
 
 @plain_class
@@ -33,6 +33,7 @@ Clauses:
   bt N                  with the return addresses of N callers
   follow                end with the heap object at free, move with it at realloc
   snapshot              stay where the pointers in EXPR lead now (else p->x goes where p points)
+  most N                so many places it may have (else as `set ulpf max-elements` says)
   guard, debug-register where it lives
 
 These watches cost GDB nothing at a stop, however many there are."""
@@ -147,7 +148,7 @@ The clauses are those of `ulpf watch`; the watch keeps what it watches, and whet
             raise UlpfError(f"ulpf filter {number}", f"{new.expression[len(watch.name):].strip()} says nothing about hits", USAGE)
         old = watch.spec
         new.kind, new.log, new.bt, new.placement = old.kind, old.log, old.bt, old.placement
-        new.follow, new.snapshot = old.follow, old.snapshot
+        new.follow, new.snapshot, new.most = old.follow, old.snapshot, old.most
         watches.refilter(watch, new)
 
 

@@ -26,6 +26,7 @@ use crate::runtime::events::{Event, Events};
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Current};
 use crate::syscalls::scratch::Kept;
+use crate::unwind;
 use ulpf_stub_tables::attributes::Part;
 
 /// False positives of a page before its watches are considered for another place. What follows is up
@@ -96,13 +97,24 @@ fn hit(
     let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
     let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
+    // What has been given back to the allocator is not what it was, though a pointer still leads there.
+    let given_back = attributes.part != Part::Whole
+        && c.kind.writes()
+        && c.syscall.is_none()
+        && unwind::is_allocators(t, gprs, c.pc);
     if attributes.part == Part::Pointer {
-        if !silent {
-            paths::changed();
+        match silent && !given_back {
+            false => paths::changed_at(range.start.0, given_back),
+            // The same address again, and another object.
+            true if paths::some_given_back() => paths::changed(),
+            true => {}
         }
         return None;
     }
-    let id = attributes.group.unwrap_or(id);
+    if given_back {
+        return None;
+    }
+    let (part, id) = (id, attributes.group.unwrap_or(id));
     let mut number = 1;
     if let Some(n) = g().counters(id) {
         number += n.hits.fetch_add(1, Relaxed);
@@ -137,7 +149,7 @@ fn hit(
     }
     if attributes.log {
         let inside = match attributes.part {
-            Part::End => start - range.start.0,
+            Part::End => g().watches().before(part) + (start - range.start.0),
             Part::Whole | Part::Pointer => 0,
         };
         let bytes = (id, start, len, inside);

@@ -100,6 +100,22 @@ pub fn to_own_call(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize
     }
 }
 
+/// Does the program's allocator make this access? Then it keeps its books in memory that nobody uses.
+pub fn is_allocators(t: Current, gprs: &Gprs, pc: u64) -> bool {
+    /// Its functions call each other, and are called by one of those with a name.
+    const DEPTH: usize = 6;
+    let Some(code) = code().filter(|code| code.is_near_allocator(pc)) else {
+        return false;
+    };
+    if code.is_allocator(pc) {
+        return true;
+    }
+    let mut frames = [0; MAX_FRAMES];
+    let n = backtrace(t, gprs, &mut frames, DEPTH);
+    let mut callers = frames.iter().take(n);
+    callers.any(|at| code.is_allocator(at.wrapping_sub(1)))
+}
+
 /// Of a thread that dies: return addresses; how many. Where there is no code at all it has called what is none.
 pub fn at_death(t: Current, gprs: &Gprs, to: &mut [u64; MAX_FRAMES]) -> usize {
     let Some(code) = code() else { return 0 };

@@ -26,6 +26,8 @@ pub struct File {
     pub code: (u64, u64),
     /// A library that every program of its language has.
     pub runtime: bool,
+    /// Functions of an allocator in it, `[start, end)`.
+    pub allocator: Vec<(u64, u64)>,
 }
 
 impl File {
@@ -44,6 +46,9 @@ pub struct Code {
     pub unknown: Vec<u64>,
     /// The code of libraries that every program has, `[start, end)`; see [`Code::sort`].
     runtime: Vec<(u64, u64)>,
+    /// The functions of allocators, `[start, end)`, and the code of the files that have some; see [`Code::sort`].
+    allocator: Vec<(u64, u64)>,
+    with_allocator: Vec<(u64, u64)>,
     caches: Vec<Slot>,
 }
 
@@ -97,6 +102,8 @@ impl Code {
             executable: Vec::new(),
             unknown: Vec::new(),
             runtime: Vec::new(),
+            allocator: Vec::new(),
+            with_allocator: Vec::new(),
             caches: (0..CACHES).map(|_| slot()).collect(),
         }
     }
@@ -111,6 +118,24 @@ impl Code {
         let files = self.files.iter().filter(|f| f.runtime);
         self.runtime = files.map(|f| f.code).collect();
         self.runtime.sort_unstable();
+        let functions = self.files.iter().flat_map(|f| &f.allocator);
+        self.allocator = functions.copied().collect();
+        self.allocator.sort_unstable();
+        let files = self.files.iter().filter(|f| !f.allocator.is_empty());
+        self.with_allocator = files.map(|f| f.code).collect();
+        self.with_allocator.sort_unstable();
+    }
+
+    /// Is it in a function of an allocator?
+    pub fn is_allocator(&self, at: u64) -> bool {
+        let n = self.allocator.partition_point(|r| r.1 <= at);
+        self.allocator.get(n).is_some_and(|r| r.0 <= at)
+    }
+
+    /// Is it in a file that has an allocator?
+    pub fn is_near_allocator(&self, at: u64) -> bool {
+        let n = self.with_allocator.partition_point(|r| r.1 <= at);
+        self.with_allocator.get(n).is_some_and(|r| r.0 <= at)
     }
 
     /// Is it in a library that every program of its language has (`ulpf_lib::runtime_library`)?

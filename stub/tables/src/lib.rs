@@ -13,7 +13,9 @@ pub mod filter;
 pub mod patches;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use ulpf_lib::WatchId;
 use ulpf_lib::guard::Guards;
 use ulpf_lib::watchlist::Watchlist;
 
@@ -31,6 +33,25 @@ pub struct Watches {
     /// The list in force; owned by the stub's task, which keeps it for as long as it lives.
     pub list: *const Watchlist,
     pub attributes: attributes::Table,
+    /// By number, of parts of watches that follow: so many bytes of its watch are before it.
+    before: Vec<u64>,
+}
+
+impl Watches {
+    /// So many bytes of the watch that follows are before this part of it.
+    pub fn before(&self, part: WatchId) -> u64 {
+        self.before.get(part.0 as usize).copied().unwrap_or(0)
+    }
+
+    pub fn set_before(&mut self, part: WatchId, bytes: u64) {
+        let at = part.0 as usize;
+        if self.before.len() <= at && bytes != 0 {
+            self.before.resize(at + 1, 0);
+        }
+        if let Some(before) = self.before.get_mut(at) {
+            *before = bytes;
+        }
+    }
 }
 
 static EMPTY: Watchlist = Watchlist::new();
@@ -43,6 +64,7 @@ impl Tables {
             watches: Watches {
                 list: &raw const EMPTY,
                 attributes: attributes::Table::new(),
+                before: Vec::new(),
             },
             patches: patches::Table::new(),
             code: None,

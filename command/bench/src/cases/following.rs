@@ -15,6 +15,13 @@ const VARIANTS: [(&str, &str, &str); 3] = [
 ];
 const BARE: &str = "bare";
 const WATCH: &str = "pointer->value";
+/// Name, how many nodes a list has into which one more is linked, and out of which it is unlinked.
+const LISTS: [(&str, &str); 2] = [
+    ("a node of a list of ten", "10"),
+    ("a node of a list of a thousand", "1000"),
+];
+const BARE_LIST: &str = "bare, a node of a list";
+const NODES: &str = "list->*next.value";
 
 pub fn run(bench: &mut Bench) -> Result<()> {
     let program = bench.programs.get("pointers")?;
@@ -33,6 +40,19 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             let (measured, _) = bench.watched(&PATCHED, &[WATCH.into()], run)?;
             bench.reading(CASE, name, "ns", measured.get("ns")?);
         }
+        let run = Run {
+            program: &program,
+            arguments: &["20000000", "2", "0", "10"],
+        };
+        bench.reading(CASE, BARE_LIST, "ns", bench.bare(run)?.get("ns")?);
+        for (name, nodes) in LISTS {
+            let run = Run {
+                program: &program,
+                arguments: &[count, "2", "0", nodes],
+            };
+            let (measured, _) = bench.watched(&PATCHED, &[NODES.into()], run)?;
+            bench.reading(CASE, name, "ns", measured.get("ns")?);
+        }
     }
     Ok(())
 }
@@ -48,6 +68,15 @@ pub fn tables(r: &Readings) -> Vec<Table> {
             name,
             &some(r.median(CASE, name, "ns")),
             &times(r.ratio(CASE, name, BARE, "ns")),
+        ]);
+    }
+    let bare = r.median(CASE, BARE_LIST, "ns");
+    t.row(&[BARE_LIST, &some(bare), &times(Some(1.0))]);
+    for (name, _) in LISTS {
+        t.row(&[
+            name,
+            &some(r.median(CASE, name, "ns")),
+            &times(r.ratio(CASE, name, BARE_LIST, "ns")),
         ]);
     }
     vec![t]

@@ -244,6 +244,7 @@ mod tests {
             kind: WatchKind::Write,
             ty: None,
             slice: None,
+            each: None,
             bits: None,
             path: None,
             note: None,

@@ -52,7 +52,6 @@ impl Resolver<'_> {
         let Some(found) = self.container(&value) else {
             return Ok(Vec::new());
         };
-        self.stay()?;
         if let Form::Same { member } = found.form {
             let name = value.name.clone();
             let inner = self.member(&value, member)?;
@@ -63,6 +62,11 @@ impl Resolver<'_> {
                 format!("`{}` has keys, and no numbers", value.name),
                 format!("for all of its elements write {}[*]", value.name),
             ));
+        }
+        if self.follows()
+            && let Some(any) = self.any_element(&value, &found, from, to)?
+        {
+            return Ok(vec![any]);
         }
         match found.form {
             // `unique_ptr<T[]>`: the pointer is one to elements.
@@ -89,7 +93,11 @@ impl Resolver<'_> {
                 }
             }
             Form::One { pointer, at } => {
-                let held = self.deref_unless_null(self.member(&value, pointer)?)?;
+                let pointer = self.member(&value, pointer)?;
+                let held = match self.follows() {
+                    true => Some(self.deref(pointer)?),
+                    false => self.deref_unless_null(pointer)?,
+                };
                 let Some(held) = held else {
                     return Ok(Vec::new());
                 };
@@ -101,7 +109,12 @@ impl Resolver<'_> {
                 Ok(vec![Lvalue { name, ..held }])
             }
             Form::Inline { flag, at } => {
+                let mut value = value;
                 if let Some(flag) = flag
+                    && self.follows()
+                {
+                    value = self.if_flag(value, flag)?;
+                } else if let Some(flag) = flag
                     && self.number(&self.member(&value, flag)?)? & 0xff == 0
                 {
                     return Ok(Vec::new());
@@ -418,7 +431,7 @@ impl Resolver<'_> {
     }
 
     /// A member of members, as an object of its own.
-    fn member(&self, value: &Lvalue, path: &str) -> Result<Lvalue, Problem> {
+    pub(super) fn member(&self, value: &Lvalue, path: &str) -> Result<Lvalue, Problem> {
         let found = value.ty.as_deref().and_then(|ty| find(ty, path));
         let found = found.ok_or_else(|| self.senseless(value))?;
         Ok(Lvalue {
@@ -431,7 +444,7 @@ impl Resolver<'_> {
     }
 
     /// What the elements behind `begin` are.
-    fn element(
+    pub(super) fn element(
         &self,
         value: &Lvalue,
         found: &Container,
@@ -450,7 +463,7 @@ impl Resolver<'_> {
     }
 
     /// `N`: a template argument of the value's class; `MEMBER:N`: of that member's.
-    fn argument(&self, value: &Lvalue, which: &str) -> Option<Rc<Type>> {
+    pub(super) fn argument(&self, value: &Lvalue, which: &str) -> Option<Rc<Type>> {
         let (path, number) = which.rsplit_once(':').unwrap_or(("", which));
         let class = type_at(value.ty.as_ref()?, path)?;
         let Shape::Struct { class, .. } = &class.shape else {
@@ -461,7 +474,7 @@ impl Resolver<'_> {
     }
 
     /// What a pointer points to, as a type.
-    fn target(&self, pointer: &Lvalue) -> Option<Rc<Type>> {
+    pub(super) fn target(&self, pointer: &Lvalue) -> Option<Rc<Type>> {
         match pointer.ty.as_deref()?.shape {
             Shape::Pointer { to: Some(to), .. } => pointer.module.as_ref()?.types.get(to),
             _ => None,
@@ -469,7 +482,7 @@ impl Resolver<'_> {
     }
 
     /// A number of up to eight bytes.
-    fn number(&self, value: &Lvalue) -> Result<u64, Problem> {
+    pub(super) fn number(&self, value: &Lvalue) -> Result<u64, Problem> {
         let size = value.ty.as_ref().map_or(8, |ty| ty.size).clamp(1, 8) as usize;
         let mut bytes = [0; 8];
         match self.memory.read(value.addr, &mut bytes[..size]) {
@@ -494,7 +507,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn senseless(&self, value: &Lvalue) -> Problem {
+    pub(super) fn senseless(&self, value: &Lvalue) -> Problem {
         self.problem(
             format!("what is in `{}` makes no sense as a container", value.name),
             "set the watch when it has been constructed (--at FUNCTION, ulpf attach, ulpf top)",

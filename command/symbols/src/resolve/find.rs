@@ -211,6 +211,8 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            walked: false,
+            first: 0,
             way: Way::default(),
         })
     }
@@ -247,6 +249,8 @@ impl Resolver<'_> {
             slice: None,
             bits: None,
             note,
+            walked: false,
+            first: 0,
             way: Way::default(),
             untyped,
             thread_local: symbol.sort == SymbolSort::ThreadLocal,

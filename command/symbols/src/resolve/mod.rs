@@ -1,5 +1,6 @@
 //! From a [`Spec`] to the bytes to watch.
 
+mod any;
 mod elements;
 mod explain;
 mod find;
@@ -44,6 +45,8 @@ pub struct Watched {
     pub ty: Option<Rc<Type>>,
     /// Number of the first element, for a slice of an array.
     pub slice: Option<i64>,
+    /// There may be many such places, as long as the path leads to them.
+    pub each: Option<Each>,
     pub bits: Option<Bits>,
     /// Pointers are on the way, and the watch follows them: `addr` is where they lead now, 0 if that is nowhere.
     pub path: Option<Path>,
@@ -53,11 +56,25 @@ pub struct Watched {
     pub filter: Filter,
 }
 
+/// How the places of a watch that follows are called: `list->*next[*].refs`, with their numbers for the `*`.
+#[derive(Clone, Debug)]
+pub struct Each {
+    /// Where in the name the `[*]` stands.
+    at: usize,
+    /// The number of the first one.
+    first: i64,
+    /// They are the elements of such an array, side by side.
+    array: Option<Rc<Type>>,
+}
+
 impl Watched {
     /// Name and value form of an access to `len` bytes at `offset` of the watch.
     pub fn part(&self, offset: u64, len: u64) -> (String, Part) {
         if self.heap {
             return (format!("{}[{offset:#x}]", self.name), Part::untyped(offset));
+        }
+        if let Some(each) = &self.each {
+            return self.part_of(each, offset, len);
         }
         let mut path = String::new();
         let part = match (&self.ty, self.bits) {
@@ -79,6 +96,24 @@ impl Watched {
             }
         };
         (with_path(&self.name, &path), part)
+    }
+
+    /// The same of one of many places, which are counted as if they stood side by side.
+    fn part_of(&self, each: &Each, offset: u64, len: u64) -> (String, Part) {
+        let (before, behind) = self.name.split_at(each.at);
+        if let Some(array) = &each.array {
+            let mut path = String::new();
+            let part = value::describe(array, offset, len, Some(each.first), &mut path);
+            return (with_path(before, &path), part);
+        }
+        let size = self.len.max(1);
+        let number = each.first.saturating_add_unsigned(offset / size);
+        let one = Watched {
+            name: format!("{before}[{number}]{}", behind.trim_start_matches("[*]")),
+            each: None,
+            ..self.clone()
+        };
+        one.part(offset % size, len)
     }
 
     /// How many of its bytes are before those of a hit.
@@ -117,6 +152,10 @@ struct Lvalue {
     size: u64,
     name: String,
     slice: Option<i64>,
+    /// The slice is what the last step of `way` comes to, and the path leads to each of its elements.
+    walked: bool,
+    /// The number of the first place, of many.
+    first: i64,
     bits: Option<Bits>,
     note: Option<String>,
     /// The pointers before it.
@@ -138,8 +177,8 @@ impl Program {
         self.resolved(spec, memory, &stays)
     }
 
-    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now.
-    /// What has many places, or is in a container, stays where it is now.
+    /// The same for a watch that goes where its pointers lead, unless `spec` says `snapshot`. They may be NULL now, and
+    /// lists and containers empty. Of what has many places in two ways, and in some containers, it stays where it is now.
     ///
     /// # Errors
     /// Why it cannot be watched.
@@ -230,7 +269,8 @@ impl Resolver<'_> {
 
     /// What is watched of an object that the expression means, still without a filter.
     fn watched(&self, value: Lvalue) -> Result<(Watched, Option<Rc<Module>>), Problem> {
-        let mut value = self.referred(value)?;
+        let value = self.referred(value)?;
+        let (mut value, array) = self.one_of(value)?;
         let size = match &value.ty {
             Some(ty) if value.bits.is_none() => {
                 ty.size.max(if ty.size == 0 { value.size } else { 0 })
@@ -245,6 +285,13 @@ impl Resolver<'_> {
             true => value.way.path(value.addr).transpose(),
             false => Ok(None),
         };
+        if path.as_ref().is_ok_and(Option::is_none) && value.way.is_many() {
+            self.stay()?;
+        }
+        let path = path.map(|path| match (path, self.spec.filter.most) {
+            (Some(path), Some(most)) if path.is_many() => Some(path.with_most(most)),
+            (path, _) => path,
+        });
         let path = path.map_err(|why| {
             self.problem(
                 why,
@@ -270,6 +317,12 @@ impl Resolver<'_> {
             ));
         }
         let module = value.module;
+        let many = value.name.find("[*]").filter(|_| path.is_some());
+        let each = many.map(|at| Each {
+            at,
+            first: value.first,
+            array,
+        });
         let watched = Watched {
             filter: Filter::default(),
             spec: self.spec.text.clone(),
@@ -284,11 +337,25 @@ impl Resolver<'_> {
             kind: self.spec.kind,
             ty: value.ty,
             slice: value.slice,
+            each,
             bits: value.bits,
             path,
             note,
         };
         Ok((watched, module))
+    }
+
+    /// Of all elements that a path leads to, one by one: the element, and the array that they make.
+    fn one_of(&self, value: Lvalue) -> Result<(Lvalue, Option<Rc<Type>>), Problem> {
+        if !value.walked {
+            return Ok((value, None));
+        }
+        if self.spec.len.is_some() {
+            // So many bytes from the first one on.
+            self.stay()?;
+        }
+        let array = value.ty.clone();
+        Ok((value.element_of_walk(), array))
     }
 
     /// A C++ reference stands for what it refers to.
@@ -315,6 +382,7 @@ impl Resolver<'_> {
             kind: self.spec.kind,
             ty: None,
             slice: None,
+            each: None,
             bits: None,
             path: None,
             note: None,

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 /// So many places may one watch have; the plugin's `max-elements` is the same by default.
-pub(super) const MOST_PLACES: usize = 100_000;
+pub(super) const MOST_PLACES: u64 = 100_000;
 
 impl Resolver<'_> {
     /// All that an expression means, in its order: behind a range it means something in each element.
@@ -25,6 +25,8 @@ impl Resolver<'_> {
                 slice: None,
                 bits: None,
                 note: None,
+                walked: false,
+                first: 0,
                 way: Way::default(),
                 untyped: true,
                 thread_local: false,
@@ -114,7 +116,9 @@ impl Resolver<'_> {
         if values.iter().all(|value| value.slice.is_none()) {
             return Ok(values);
         }
-        self.stay()?;
+        if self.follows() {
+            return values.into_iter().map(|value| self.any_of(value)).collect();
+        }
         let mut found = Vec::new();
         for value in values {
             let array = value.ty.as_deref().map(|ty| &ty.shape);
@@ -144,11 +148,12 @@ impl Resolver<'_> {
 
     /// Refuses more places than anybody means.
     pub(super) fn few(&self, places: u64) -> Result<(), Problem> {
-        match places <= MOST_PLACES as u64 {
+        let most = self.spec.filter.most.unwrap_or(MOST_PLACES);
+        match places <= most {
             true => Ok(()),
             false => Err(self.problem(
-                format!("it has more than {MOST_PLACES} elements"),
-                "that many watches are seldom meant: name fewer elements, or all of an array as one ([..] at the end)",
+                format!("it has more than {most} elements"),
+                "that many watches are seldom meant: name fewer elements, all of an array as one ([..] at the end), or say `most N` behind it",
             )),
         }
     }
@@ -259,6 +264,7 @@ impl Resolver<'_> {
                 ty,
                 name,
                 slice: None,
+                walked: false,
                 ..found
             });
         }
@@ -311,6 +317,10 @@ impl Resolver<'_> {
 
     /// The nodes of a list: from the one that `head` is or points to, until null or a node that was seen.
     fn chain(&self, head: Lvalue, link: &str, nodes: &mut Vec<Lvalue>) -> Result<(), Problem> {
+        if self.follows() && !head.way.is_many() {
+            nodes.push(self.any_node(head, link)?);
+            return Ok(());
+        }
         self.stay()?;
         let list = format!("{}->*{link}", head.name);
         let mut seen = HashSet::new();

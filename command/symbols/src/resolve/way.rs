@@ -1,21 +1,24 @@
-//! The pointers that an expression goes through, for a watch that follows them.
+//! What an expression goes through, for a watch that follows it: pointers, lists, the elements of what grows.
 
-use ulpf_lib::command::Path;
+use ulpf_lib::command::{Path, Step};
 
 /// From the variable to the object that has been come to.
 #[derive(Clone)]
 pub(super) struct Way {
-    /// Where the first pointer is, and how far each other one is behind what the one before it points to.
-    steps: Vec<u64>,
-    /// What the last one points to now.
+    /// Where the first step is made.
+    base: u64,
+    /// Each with what is added before the next one is made; of the last one nobody knows that yet.
+    steps: Vec<(Step, u64)>,
+    /// What the last one comes to now.
     last: u64,
-    /// None of them is NULL.
+    /// All of them come to something now.
     pub whole: bool,
 }
 
 impl Default for Way {
     fn default() -> Way {
         Way {
+            base: 0,
             steps: Vec::new(),
             last: 0,
             whole: true,
@@ -25,19 +28,38 @@ impl Default for Way {
 
 impl Way {
     /// One more pointer, at `addr`; `to`: what it points to, if that can be.
-    pub fn through(mut self, addr: u64, to: Option<u64>) -> Way {
-        self.steps.push(addr.wrapping_sub(self.last));
+    pub fn through(self, addr: u64, to: Option<u64>) -> Way {
+        self.by(Step::Pointer, addr, to)
+    }
+
+    /// One more step, made at `addr`; `to`: what it comes to first, if it does.
+    pub fn by(mut self, step: Step, addr: u64, to: Option<u64>) -> Way {
+        match self.steps.last_mut() {
+            Some((_, offset)) => *offset = addr.wrapping_sub(self.last),
+            None => self.base = addr,
+        }
+        self.steps.push((step, 0));
         self.last = to.unwrap_or(0);
         self.whole &= to.is_some();
         self
     }
 
-    /// To `addr`. `None`: there are no pointers on it.
+    /// May it lead to many places?
+    pub fn is_many(&self) -> bool {
+        self.steps.iter().any(|(step, _)| step.is_many())
+    }
+
+    /// To `addr`. `None`: it is always there.
     pub fn path(&self, addr: u64) -> Option<Result<Path, String>> {
-        let (base, offsets) = self.steps.split_first()?;
-        let mut offsets = offsets.to_vec();
-        offsets.push(addr.wrapping_sub(self.last));
-        Some(Path::new(*base, offsets))
+        let mut steps = self.steps.clone();
+        let may_change = |(step, _): &(Step, u64)| !matches!(step, Step::Times { .. });
+        if !steps.iter().any(may_change) {
+            return None;
+        }
+        if let Some((_, offset)) = steps.last_mut() {
+            *offset = addr.wrapping_sub(self.last);
+        }
+        Some(Path::new(self.base, steps))
     }
 }
 
@@ -58,5 +80,28 @@ mod tests {
         // What is behind a pointer that leads nowhere has no address, and a way all the same.
         let way = way.through(u64::MAX - 7, None);
         assert_eq!(path(&way, 0).as_deref(), Some("0x4040>8>-8>0"));
+    }
+
+    #[test]
+    fn by_other_steps() {
+        let list = Step::List {
+            link: 8,
+            pointer: true,
+            end: None,
+        };
+        let way = Way::default().through(0x4040, Some(0x8000));
+        let way = way.by(list, 0x8010, Some(0x9000));
+        assert!(way.is_many() && way.whole);
+        let path = way.path(0x9004).unwrap().unwrap();
+        assert_eq!(path.to_string(), "0x4040>16@list,8,4");
+        // Elements of an array alone are where they are.
+        let times = Step::Times {
+            count: 4,
+            stride: 8,
+        };
+        let way = Way::default().by(times, 0x4040, Some(0x4040));
+        assert!(way.is_many() && way.path(0x4044).is_none());
+        let path = way.through(0x4040, None).path(16).unwrap().unwrap();
+        assert_eq!(path.to_string(), "0x4040@times,4,8,0>16");
     }
 }

@@ -16,11 +16,12 @@ use ulpf_lib::guard::{PAGES, PageEntry};
 use ulpf_lib::pages::Guard;
 use ulpf_lib::place::{self, AfterFork};
 use ulpf_lib::sys;
-use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind};
+use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_tables::attributes::Part;
 
 /// Pages that are looked at together.
 const BATCH: u64 = 64;
@@ -215,6 +216,29 @@ impl Classes {
         n as u8
     }
 
+    /// These watches have changed, and no guard: of the pages they are on nothing is known any more.
+    pub fn forget(&mut self, ranges: impl Iterator<Item = WatchRange>) {
+        if !self.tallied.is_empty() {
+            return self.declassify();
+        }
+        let mut gone = Vec::new();
+        for range in ranges {
+            let mut page = range.start.page();
+            while page < range.end() {
+                if g().page_map.class(page) != 0 {
+                    g().page_map.set_class(page, 0);
+                    gone.push(page.0);
+                }
+                page = TargetAddr(page.0 + PAGE_SIZE);
+            }
+        }
+        if !gone.is_empty() {
+            gone.sort_unstable();
+            self.classified
+                .retain(|page| gone.binary_search(page).is_err());
+        }
+    }
+
     /// Watches or guards have changed: nothing is known of any page.
     pub fn declassify(&mut self) {
         for page in core::mem::take(&mut self.classified) {
@@ -254,7 +278,8 @@ fn whole_page(page: TargetAddr) -> Option<WatchId> {
         });
     let id = whole.filter(|_| all == 1)?;
     let a = g().attributes(id);
-    let only_counts = !a.stop && !a.log && a.filter.is_none();
+    // (At a hit of one that follows, somebody has to look who makes it.)
+    let only_counts = !a.stop && !a.log && a.filter.is_none() && a.part == Part::Whole;
     only_counts.then(|| a.group.unwrap_or(id))
 }
 

@@ -9,15 +9,17 @@ use ulpf_lib::guard::maps::Snapshot;
 
 use super::text;
 
+/// The tag of the addresses of the texts.
+pub const DT_STRTAB: u64 = 5;
 /// Longer ones are not looked at.
 const LONGEST: u64 = 1 << 20;
 
-fn bytes<const N: usize>(at: u64) -> Option<[u8; N]> {
+pub fn bytes<const N: usize>(at: u64) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (text::read(at, &mut bytes) == N).then_some(bytes)
 }
 
-fn u32_at(at: u64) -> Option<u32> {
+pub fn u32_at(at: u64) -> Option<u32> {
     bytes(at).map(u32::from_le_bytes)
 }
 
@@ -104,33 +106,42 @@ impl Object {
         })
     }
 
-    /// Is it a library that every program of its language has, by the name that it is linked by?
-    pub fn is_runtime(&self) -> bool {
-        const DT_STRTAB: u64 = 5;
-        const DT_SONAME: u64 = 14;
-        /// Longer names are not theirs.
-        const NAME: usize = 32;
-        let Some((start, end)) = self.dynamic else {
-            return false;
+    /// What its dynamic section says of these tags.
+    pub fn dynamic<const N: usize>(&self, tags: [u64; N]) -> [Option<u64>; N] {
+        let mut found = [None; N];
+        let Some((mut at, end)) = self.dynamic else {
+            return found;
         };
-        let (mut texts, mut name) = (None, None);
-        let mut at = start;
         while at < end
-            && let Some([tag, value]) = u64_at(at).zip(u64_at(at + 8)).map(<[u64; 2]>::from)
+            && let Some((tag, value)) = u64_at(at).zip(u64_at(at + 8))
+            && tag != 0
         {
-            match tag {
-                0 => break,
-                // The loader turns the address in the file into that in memory, but not in each object.
-                DT_STRTAB if value < self.start => texts = Some(self.bias.wrapping_add(value)),
-                DT_STRTAB => texts = Some(value),
-                DT_SONAME => name = Some(value),
-                _ => {}
+            for (_, said) in tags.iter().zip(&mut found).filter(|(of, _)| **of == tag) {
+                *said = Some(value);
             }
             at += 16;
         }
+        found
+    }
+
+    /// An address of that section. The loader turns the address in the file into that in memory, but not in each object.
+    pub fn loaded(&self, address: u64) -> u64 {
+        match address < self.start {
+            true => self.bias.wrapping_add(address),
+            false => address,
+        }
+    }
+
+    /// Is it a library that every program of its language has, by the name that it is linked by?
+    pub fn is_runtime(&self) -> bool {
+        const DT_SONAME: u64 = 14;
+        /// Longer names are not theirs.
+        const NAME: usize = 32;
+        let [texts, name] = self.dynamic([DT_STRTAB, DT_SONAME]);
         let Some((texts, name)) = texts.zip(name) else {
             return false;
         };
+        let texts = self.loaded(texts);
         let mut bytes = [0; NAME];
         let known = text::read(texts.wrapping_add(name), &mut bytes);
         let bytes = bytes.get(..known).unwrap_or_default();

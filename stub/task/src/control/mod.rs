@@ -5,6 +5,7 @@
 //! memory, a step with an open page) asks with a `Request`: the loop parks the others, prepares,
 //! lets that one thread go on alone, and cleans up at its `Request::End`.
 
+mod allocator;
 mod backend;
 mod classes;
 mod code_caves;

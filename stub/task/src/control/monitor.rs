@@ -27,7 +27,8 @@ ulpf watches r|w|rw [stop] [log] [bt N] [auto|guard|debug-register] at PLACE...
                             many of them; PLACE: ADDR:LEN, or ADDR:LEN*COUNT+STRIDE
 ulpf watch PATH LEN r|w|rw [stop] [log] [bt N] [FILTER]
                             watch what pointers lead to, and follow them; PATH: ADDR>OFFSET..., 0x4040>8>-4: 4 bytes
-                            before what is pointed to 8 bytes behind what is pointed to at 0x4040
+                            before what is pointed to 8 bytes behind what is pointed to at 0x4040; 0x4040@list,8,4: 4
+                            bytes behind the beginning of each node, whose links are at 8
 ulpf watch heap r|w|rw [stop] [log] [bt N] [FILTER]
                             watch all that the program allocates
 ulpf filter ID [FILTER]     change which hits of a watch matter (nothing said: all)
@@ -35,6 +36,8 @@ ulpf filter at ADDR LEN [FILTER]
                             the same for GDB's own watches on exactly these bytes, now and later
 ulpf filter VARIABLE [FILTER]
                             the same, with names: total if $new > limit from add skip 3 (as `ulpf run -w` takes it)
+ulpf filter ID of VARIABLE [FILTER]
+                            change which hits of a watch on that variable matter, with names
 ulpf condition ADDR LEN r|w|rw [FILTER]
                             for the plugin: what decides about GDB's own watches on these bytes, beside GDB
 ulpf locals ADDR            for the plugin: the stack pointer of the innermost function whose locals GDB watches

@@ -1,25 +1,29 @@
-//! Watches that follow pointers: `p->x` is watched wherever `p` points.
+//! Watches that follow pointers: `p->x` is watched wherever `p` points, `list->*next.refs` in each node that there is.
 //!
 //! ```text
 //! 0x4040>8>16         the pointer at 0x4040 ─▶ 8 bytes behind, another ─▶ 16 bytes behind: the bytes
 //! in the watchlist:   a part `Pointer`          a part `Pointer`           a part `End`
+//! 0x4040@list,8,4     the pointer at 0x4040 ─▶ a node, its link ─▶ a node, its link …
+//! in the watchlist:   a part `Pointer`          `End`,  `Pointer`   `End`,  `Pointer`
 //! ```
-//! Each pointer on the way is watched for stores, of which nobody hears. When one has changed, the way is gone again
-//! here, with the world at rest, before the thread that changed it goes on, and with several threads before any other
-//! sees the new value (`stub/handlers/src/paths.rs`). Where a pointer is NULL, or points to no memory, the way ends:
+//! Each pointer on the way, and whatever else decides where it leads, is watched for stores, of which nobody hears. When
+//! one has changed, the way is gone again here, with the world at rest, before the thread that changed it goes on, and with
+//! several threads before any other sees the new value (`stub/handlers/src/paths.rs`). What has not changed is not read
+//! again, and parts that stay keep their numbers. Where a pointer is NULL, or points to no memory, the way ends:
 //! what is before it is still watched, and so it is gone on when that changes. So it is when mappings change.
 //!
 //! Pointers live on guarded pages, for a debug register tells of a store when it has been made; the bytes at the end
 //! live where any watch may. The numbers of parts are used again and again, and what a watch counts and reports is its
 //! own number's, which no part has.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::command::reply::CountedBytes;
-use ulpf_lib::command::{MOST_PATHS, Path, Placement, Trace};
+use ulpf_lib::command::{MOST_PATHS, Path, Placement, Run, State, Trace, Word};
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::watches::{Absent, no_numbers, refusal};
@@ -42,8 +46,8 @@ struct Along {
     set: bool,
     /// Where its way leads, as far as it can be watched, and the numbers of its parts.
     trace: Trace,
-    pointers: Vec<WatchId>,
-    end: Option<WatchId>,
+    words: Vec<WatchId>,
+    runs: Vec<WatchId>,
     /// What the user has been told last of a place that cannot be watched.
     told: String,
 }
@@ -54,6 +58,13 @@ pub struct Paths {
     /// Numbers of parts that are no more; those that `leave` are so from the next commit on.
     spare: Vec<WatchId>,
     leave: Vec<WatchId>,
+}
+
+impl Along {
+    /// The first byte of the first place; 0: there is none.
+    fn start(&self) -> u64 {
+        self.trace.runs.first().map_or(0, |run| run.range.start.0)
+    }
 }
 
 impl Paths {
@@ -71,7 +82,8 @@ impl Paths {
 
     /// Those that are exactly there now.
     pub fn at(&self, range: WatchRange) -> Vec<WatchId> {
-        let there = self.all.iter().filter(|w| w.trace.end == Some(range));
+        let is = |run: &Run| run.range == range;
+        let there = self.all.iter().filter(|w| w.trace.runs.iter().any(is));
         there.map(|w| w.id).collect()
     }
 
@@ -83,7 +95,7 @@ impl Paths {
     pub fn list(&self) -> impl Iterator<Item = (WatchId, CountedBytes, WatchKind)> + '_ {
         self.all.iter().map(|w| {
             let bytes = CountedBytes::Along {
-                start: w.trace.end.map_or(0, |end| end.start.0),
+                start: w.start(),
                 len: w.len,
                 moved: g().counters(w.id).map_or(0, |n| n.moved.load(Relaxed)),
             };
@@ -93,8 +105,9 @@ impl Paths {
 
     /// The pages of all pointers on the way.
     pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
-        let pointers = self.all.iter().flat_map(|w| &w.trace.pointers);
-        pointers.flat_map(|p| [p.start.page().0, TargetAddr(p.end().0 - 1).page().0])
+        let words = self.all.iter().flat_map(|w| &w.trace.words);
+        let ranges = words.map(|word| word.range);
+        ranges.flat_map(|r| [r.start.page().0, TargetAddr(r.end().0 - 1).page().0])
     }
 
     /// What has left the watchlist, has left.
@@ -122,13 +135,17 @@ impl Control {
                 "take some away, or watch where it points now (snapshot)",
             );
         }
-        let first = path.trace(len, |_| None).pointers;
-        match first.first() {
+        let begins = path.trace(len, &Trace::default(), None, number_at);
+        match begins.words.first() {
             Some(first) => {
-                self.check(*first, WatchKind::Write, Placement::Guard, Absent::Refused)?
+                let first = first.range;
+                self.check(first, WatchKind::Write, Placement::Guard, Absent::Refused)?
             }
             None => return refused("no program has memory there".into(), "check the address"),
         };
+        if begins.more {
+            return Err(too_many(&path));
+        }
         let id = self.staged.reserve().ok_or_else(no_numbers)?;
         self.set_attributes(id, attributes.clone());
         let mut watch = Along {
@@ -140,15 +157,15 @@ impl Control {
             off: false,
             set: false,
             trace: Trace::default(),
-            pointers: Vec::new(),
-            end: None,
+            words: Vec::new(),
+            runs: Vec::new(),
             told: String::new(),
         };
-        if let Some(why) = self.trace_path(&mut watch) {
+        if let Some(why) = self.trace_path(&mut watch, None) {
             self.let_path_go(&mut watch);
             return Err(why);
         }
-        if watch.end.is_none() {
+        if watch.runs.is_empty() {
             watch_table::moved(id, len, kind, None);
         }
         if let Some(n) = g().counters(id) {
@@ -164,7 +181,7 @@ impl Control {
     pub fn unwatch_path(&mut self, id: WatchId) -> Option<(u64, u64)> {
         let at = self.paths.all.iter().position(|w| w.id == id)?;
         let mut watch = self.paths.all.remove(at);
-        let start = watch.trace.end.map_or(0, |end| end.start.0);
+        let start = watch.start();
         self.let_path_go(&mut watch);
         watch_table::ended(id);
         paths::exist(!self.paths.all.is_empty());
@@ -188,7 +205,7 @@ impl Control {
             match on {
                 true => {
                     watch_table::moved(id, watch.len, watch.kind, None);
-                    self.trace_or_tell(&mut watch);
+                    self.trace_or_tell(&mut watch, None);
                 }
                 false => {
                     self.let_path_go(&mut watch);
@@ -204,24 +221,29 @@ impl Control {
             return;
         };
         w.attributes.filter = filter;
-        let (end, a) = (w.end, w.attributes.clone());
+        let (runs, a) = (w.runs.clone(), w.attributes.clone());
         self.set_attributes(id, a.clone());
-        if let Some(end) = end {
+        for end in runs {
             let placement = g().attributes(end).placement;
-            let a = Attributes { placement, ..a };
+            let a = Attributes {
+                placement,
+                ..a.clone()
+            };
             self.set_attributes(end, part(id, Part::End, a));
         }
     }
 
     /// If a pointer has changed, the watches are where it leads from the next commit on.
     pub fn trace_paths(&mut self) {
-        if !paths::take_changed() {
+        let Some(changed) = paths::take_changed() else {
             return;
-        }
+        };
         let mut all = core::mem::take(&mut self.paths.all);
         for watch in all.iter_mut().filter(|w| !w.off) {
-            self.trace_or_tell(watch);
+            self.trace_or_tell(watch, changed.pointers());
         }
+        let given_back = |word: &Word| word.state == State::GivenBack;
+        paths::set_given_back(all.iter().any(|w| w.trace.words.iter().any(given_back)));
         self.paths.all = all;
     }
 
@@ -232,13 +254,20 @@ impl Control {
         }
     }
 
-    fn trace_or_tell(&mut self, watch: &mut Along) {
-        let Some(why) = self.trace_path(watch) else {
+    /// `changed`: the pointers that may have; `None`: any of them.
+    fn trace_or_tell(&mut self, watch: &mut Along, changed: Option<&[u64]>) {
+        let why = self.trace_path(watch, changed);
+        let why = why.or_else(|| watch.trace.more.then(|| too_many(&watch.path)));
+        let Some(why) = why else {
             watch.told.clear();
             return;
         };
+        let lost = match watch.trace.more {
+            true => "does not follow to the end",
+            false => "has lost its way",
+        };
         let text = alloc::format!(
-            "ulpf: watch {} has lost its way: {}: {}; {}\n",
+            "ulpf: watch {} {lost}: {}: {}; {}\n",
             watch.id.0,
             why.what,
             why.why,
@@ -251,63 +280,118 @@ impl Control {
     }
 
     /// Goes the way of one; why it cannot be watched to its end.
-    fn trace_path(&mut self, w: &mut Along) -> Option<Refusal> {
-        let now = w.path.trace(w.len, pointer_at);
+    fn trace_path(&mut self, w: &mut Along, changed: Option<&[u64]>) -> Option<Refusal> {
+        let now = w.path.trace(w.len, &w.trace, changed, number_at);
         if now == w.trace {
             return None;
         }
-        let was = w.trace.end;
-        let both = w.trace.pointers.iter().zip(&now.pointers);
-        let same = both.take_while(|(was, is)| was == is).count();
-        for id in w.pointers.drain(same..) {
+        let was = core::mem::replace(
+            &mut w.trace,
+            Trace {
+                more: now.more,
+                ..Trace::default()
+            },
+        );
+        let (words, runs) = (core::mem::take(&mut w.words), core::mem::take(&mut w.runs));
+        let same_words = same(
+            was.words.iter().map(|word| word.range),
+            now.words.iter().map(|word| word.range),
+        );
+        let same_runs = same(
+            was.runs.iter().map(|run| run.range),
+            now.runs.iter().map(|run| run.range),
+        );
+        // What is left goes first, so that its numbers and registers are there for what comes.
+        for id in gone(&words, &same_words).chain(gone(&runs, &same_runs)) {
             self.let_part_go(id);
         }
-        w.trace.pointers.truncate(same);
-        let moves = w.trace.end != now.end;
-        if moves && let Some(id) = w.end.take() {
-            self.let_part_go(id);
-            w.trace.end = None;
+        let refused = self.add_words(w, &now.words, &words, &same_words);
+        let refused = self.add_runs(w, &now.runs, (&runs, &was.runs), &same_runs, refused);
+        if was.runs != w.trace.runs {
+            watch_table::moved(w.id, w.len, w.kind, w.trace.runs.first().map(|r| r.range));
         }
+        refused
+    }
+
+    /// The words on the way; those that have been there keep their part.
+    fn add_words(
+        &mut self,
+        w: &mut Along,
+        now: &[Word],
+        were: &[WatchId],
+        same: &[Option<usize>],
+    ) -> Option<Refusal> {
         let pointer = Attributes {
             placement: Placement::Guard,
             out_of_band: true,
             ..Attributes::default()
         };
         let mut refused = None;
-        for range in now.pointers.into_iter().skip(same) {
-            let a = part(w.id, Part::Pointer, pointer.clone());
-            match self.add_part(range, WatchKind::Write, a) {
-                Ok(id) => {
-                    w.pointers.push(id);
-                    w.trace.pointers.push(range);
+        for (word, before) in now.iter().zip(same) {
+            let known = before.and_then(|n| were.get(n).copied());
+            let id = match known {
+                Some(id) => id,
+                None if refused.is_some() => continue,
+                None => {
+                    let a = part(w.id, Part::Pointer, pointer.clone());
+                    match self.add_part(word.range, WatchKind::Write, a) {
+                        Ok(id) => id,
+                        Err(why) => {
+                            refused = Some(why);
+                            continue;
+                        }
+                    }
                 }
-                Err(why) => {
-                    refused = Some(why);
-                    break;
-                }
-            }
-        }
-        if moves
-            && refused.is_none()
-            && let Some(range) = now.end
-        {
-            let mut a = part(w.id, Part::End, w.attributes.clone());
-            // What was set in a register goes on without one where it has come to what a register cannot hold.
-            if w.set
-                && a.placement == Placement::Register
-                && self.check_register(range, w.kind).is_err()
-            {
-                a.placement = Placement::Guard;
-            }
-            match self.add_part(range, w.kind, a) {
-                Ok(id) => (w.end, w.trace.end) = (Some(id), Some(range)),
-                Err(why) => refused = Some(why),
-            }
-        }
-        if was != w.trace.end {
-            watch_table::moved(w.id, w.len, w.kind, w.trace.end);
+            };
+            w.words.push(id);
+            w.trace.words.push(*word);
         }
         refused
+    }
+
+    /// The bytes at the end. Where a word on the way is `refused`, none come any more.
+    fn add_runs(
+        &mut self,
+        w: &mut Along,
+        now: &[Run],
+        (were, was): (&[WatchId], &[Run]),
+        same: &[Option<usize>],
+        mut refused: Option<Refusal>,
+    ) -> Option<Refusal> {
+        for (run, before) in now.iter().zip(same) {
+            let known = before.and_then(|n| Some((were.get(n).copied()?, was.get(n)?.first)));
+            let (id, first) = match known {
+                Some((id, first)) => (id, Some(first)),
+                None if refused.is_some() => continue,
+                None => match self.add_end(w, run.range) {
+                    Ok(id) => (id, None),
+                    Err(why) => {
+                        refused = Some(why);
+                        continue;
+                    }
+                },
+            };
+            if first != Some(run.first) {
+                let before = run.first.wrapping_sub(w.path.first()).wrapping_mul(w.len);
+                let watches = &mut self.world.rest().tables_mut().watches;
+                watches.set_before(id, before);
+            }
+            w.runs.push(id);
+            w.trace.runs.push(*run);
+        }
+        refused
+    }
+
+    fn add_end(&mut self, w: &Along, range: WatchRange) -> Result<WatchId, Refusal> {
+        let mut a = part(w.id, Part::End, w.attributes.clone());
+        // What was set in a register goes on without one where it has come to what a register cannot hold.
+        if w.set
+            && a.placement == Placement::Register
+            && self.check_register(range, w.kind).is_err()
+        {
+            a.placement = Placement::Guard;
+        }
+        self.add_part(range, w.kind, a)
     }
 
     fn add_part(
@@ -323,7 +407,7 @@ impl Control {
         let id = spare
             .or_else(|| self.staged.insert_new(range, kind))
             .ok_or_else(no_numbers)?;
-        self.set_attributes(id, a);
+        self.set_first_attributes(id, a);
         if register {
             self.force_register(id);
         }
@@ -336,7 +420,7 @@ impl Control {
     }
 
     fn let_path_go(&mut self, w: &mut Along) {
-        for id in w.pointers.drain(..).chain(w.end.take()) {
+        for id in w.words.drain(..).chain(w.runs.drain(..)) {
             self.let_part_go(id);
         }
         w.trace = Trace::default();
@@ -352,7 +436,70 @@ fn part(of: WatchId, part: Part, a: Attributes) -> Attributes {
     }
 }
 
-fn pointer_at(addr: u64) -> Option<u64> {
+fn number_at(addr: u64, size: u64) -> Option<u64> {
     let mut bytes = [0u8; 8];
-    (text::read(addr, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
+    let there = bytes.get_mut(..size as usize)?;
+    let whole = text::read(addr, there) == there.len();
+    whole.then_some(u64::from_le_bytes(bytes))
+}
+
+fn too_many(path: &Path) -> Refusal {
+    Refusal::new(
+        alloc::format!("cannot follow all from {}", TargetAddr(path.base())),
+        alloc::format!(
+            "it leads to more than {} places, of which no more are followed",
+            path.most()
+        ),
+        "name fewer elements, or say `most N` behind the watch",
+    )
+}
+
+/// Which of those that were there before is each of those that are there now? Most stand in the same order.
+fn same(
+    was: impl Iterator<Item = WatchRange>,
+    now: impl Iterator<Item = WatchRange>,
+) -> Vec<Option<usize>> {
+    /// So far those that are gone are passed over.
+    const AHEAD: usize = 4;
+    let key = |r: WatchRange| (r.start.0, r.len);
+    let was: Vec<_> = was.map(key).collect();
+    let now: Vec<_> = now.map(key).collect();
+    let (mut found, mut at) = (Vec::with_capacity(now.len()), 0);
+    let mut used = alloc::vec![false; was.len()];
+    for one in &now {
+        let near = was.get(at..(at + AHEAD).min(was.len())).unwrap_or(&[]);
+        let n = near.iter().position(|other| other == one).map(|n| at + n);
+        if let Some(n) = n {
+            at = n + 1;
+            if let Some(used) = used.get_mut(n) {
+                *used = true;
+            }
+        }
+        found.push(n);
+    }
+    if found.iter().all(Option::is_some) {
+        return found;
+    }
+    let unused = was.iter().zip(used).enumerate();
+    let mut rest: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (n, (one, _)) in unused.filter(|(_, (_, used))| !used) {
+        rest.entry(*one).or_default().push(n);
+    }
+    for (one, n) in now.iter().zip(&mut found).filter(|(_, n)| n.is_none()) {
+        *n = rest.get_mut(one).and_then(Vec::pop);
+    }
+    found
+}
+
+/// Those that are not there any more.
+fn gone(ids: &[WatchId], same: &[Option<usize>]) -> impl Iterator<Item = WatchId> {
+    let mut stay = alloc::vec![false; ids.len()];
+    for n in same.iter().flatten() {
+        if let Some(stays) = stay.get_mut(*n) {
+            *stays = true;
+        }
+    }
+    let all: Vec<WatchId> = ids.to_vec();
+    let ids = all.into_iter().zip(stay);
+    ids.filter(|(_, stays)| !stays).map(|(id, _)| id)
 }

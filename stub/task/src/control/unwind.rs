@@ -13,6 +13,7 @@ use ulpf_lib::guard::PROT_EXEC;
 use ulpf_lib::guard::maps::Snapshot;
 
 use super::Control;
+use super::allocator;
 use super::functions::Object;
 use super::text;
 use ulpf_stub_handlers::global::g;
@@ -35,7 +36,9 @@ impl Control {
         let rest = self.world.rest();
         // (A debugger's watch stops: whoever stops there sees who has called.)
         let named = || g().watches().attributes.all().any(|a| a.log && !a.stop);
-        if rest.tables().code.is_none() && (wanted() || named()) {
+        // (What the allocator stores is no hit of a watch that follows.)
+        let follows = ulpf_stub_handlers::paths::some();
+        if rest.tables().code.is_none() && (wanted() || named() || follows) {
             load(rest, None);
         }
     }
@@ -84,6 +87,7 @@ pub fn load(rest: &mut AtRest, missed: Option<u64>) {
                 start: object.start,
                 code: (vma.start, vma.end),
                 runtime: object.is_runtime(),
+                allocator: allocator::functions(&object),
             });
             code.tables.add_module(module);
         }

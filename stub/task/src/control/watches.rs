@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
+use ulpf_lib::staged::Changes;
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
 use super::{Control, watch_table};
@@ -124,6 +125,11 @@ impl Control {
 
     pub fn set_attributes(&mut self, id: WatchId, a: Attributes) {
         self.patches.classes.declassify();
+        self.set_first_attributes(id, a);
+    }
+
+    /// The same for one that takes effect with the next commit: no page knows of it.
+    pub fn set_first_attributes(&mut self, id: WatchId, a: Attributes) {
         let watches = &mut self.world.rest().tables_mut().watches;
         watches.attributes.set(id, a);
         watch_table::attributes_changed(id);
@@ -143,19 +149,30 @@ impl Control {
         self.world.rest().tables_mut().watches.list = self.staged.list() as *const _;
         watch_table::changed(&changes);
         self.place(&changes);
-        self.apply_guards();
+        self.apply_guards_for(Some(&changes));
         self.kick_system_calls();
     }
 
     /// Sets the guards that the watches in force need.
     pub fn apply_guards(&mut self) {
+        self.apply_guards_for(None);
+    }
+
+    /// The same where nothing but these watches has changed since.
+    fn apply_guards_for(&mut self, since: Option<&Changes>) {
         self.world.rest().guards().resumed();
-        self.patches.classes.declassify();
         let placed = self.placement.placed();
         let wanted: Vec<_> = self.staged.list().pages_without(&placed).collect();
         let changes = self.world.rest().guards().would_change(&wanted);
         if changes {
             self.pull_out_of_system_calls();
+        }
+        match since {
+            Some(since) if !changes => {
+                let all = since.added.iter().chain(&since.removed);
+                self.patches.classes.forget(all.map(|(_, range, _)| *range));
+            }
+            _ => self.patches.classes.declassify(),
         }
         let unarmed = self.world.rest().guards().apply(wanted);
         for u in unarmed {

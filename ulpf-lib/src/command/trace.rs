@@ -1,0 +1,590 @@
+//! Where a [`Path`] leads at one moment: what was read on the way, each word of which may change it, and the bytes at
+//! its end.
+//!
+//! ```text
+//! 0x4040@list,8,4    words    0x4040 ─▶ node 0 + 8 ─▶ node 1 + 8 ─▶ …      watched for stores
+//!                    runs              node 0 + 4    node 1 + 4            what the watch is about
+//! ```
+//! Neighbours are one run. What was read when the way was gone last, and is watched since, is not read again
+//! ([`Path::trace`]): most changes are to one word, and most of a long list stays as it is.
+
+use alloc::vec::Vec;
+use core::cell::Cell;
+
+use super::path::{LONGEST, Path, Step, Until};
+use crate::addr::{TargetAddr, USER_END};
+use crate::watch::WatchRange;
+
+/// No program has anything below: a pointer that is so small points to nothing.
+const LOWEST: u64 = 0x1000;
+const POINTER: u64 = 8;
+/// So many words further on, one that is gone is looked for among those that were there before.
+const AHEAD: usize = 4;
+
+/// What was read on the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Word {
+    /// Its bytes.
+    pub range: WatchRange,
+    /// What it held, if there was memory.
+    pub value: Option<u64>,
+    /// What is known of it beside that.
+    pub state: State,
+}
+
+/// What is known of a word on the way beside its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Nothing.
+    Plain,
+    /// It has another value already, which means something only when its neighbour has changed, too.
+    Half,
+    /// It has been given back to the allocator, and means nothing until the program itself writes to it.
+    GivenBack,
+}
+
+/// In the list of what has changed: it has been given back to the allocator. No address has this bit.
+pub const GIVEN_BACK: u64 = 1 << 63;
+
+/// Places side by side at the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Their bytes.
+    pub range: WatchRange,
+    /// The number of the first one.
+    pub first: u64,
+}
+
+/// Where a path leads at one moment.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Trace {
+    /// What was met, in this order.
+    pub words: Vec<Word>,
+    /// The bytes at its end. None: a pointer on the way is NULL, there is no memory, or there are no elements.
+    pub runs: Vec<Run>,
+    /// There are more places than the path may have.
+    pub more: bool,
+}
+
+/// The walk of one moment.
+struct Walk<'a, R> {
+    path: &'a Path,
+    len: u64,
+    was: &'a Trace,
+    /// Words that may have changed since; `None`: all.
+    changed: Option<&'a [u64]>,
+    /// How far in the former words this walk is.
+    at: Cell<usize>,
+    read: R,
+    trace: Trace,
+}
+
+impl Path {
+    /// Goes its way to `len` bytes at its end. `was`: where it led before; of its words only those in `changed` are
+    /// read again (`None`: all). `read` gives a number of so many bytes, if there is memory.
+    pub fn trace(
+        &self,
+        len: u64,
+        was: &Trace,
+        changed: Option<&[u64]>,
+        read: impl Fn(u64, u64) -> Option<u64>,
+    ) -> Trace {
+        let mut walk = Walk {
+            path: self,
+            len,
+            was,
+            changed,
+            at: Cell::new(0),
+            read,
+            trace: Trace::default(),
+        };
+        walk.go(self.base, 0, 0);
+        walk.trace
+    }
+}
+
+fn range(at: u64, len: u64) -> Option<WatchRange> {
+    let range = WatchRange::new(TargetAddr(at), len)?;
+    (range.end().0 <= USER_END).then_some(range)
+}
+
+impl<R: Fn(u64, u64) -> Option<u64>> Walk<'_, R> {
+    /// A number that the way depends on.
+    fn word(&mut self, at: u64, size: u64) -> Option<u64> {
+        let range = range(at, size)?;
+        let word = self.known(range).unwrap_or_else(|| Word {
+            range,
+            value: (self.read)(at, size),
+            state: State::Plain,
+        });
+        self.trace.words.push(word);
+        word.value
+    }
+
+    /// A word that was there before, and has not changed.
+    fn known(&self, range: WatchRange) -> Option<Word> {
+        let changed = self.changed?;
+        let (words, from) = (&self.was.words, self.at.get());
+        let near = words.get(from..(from + AHEAD).min(words.len()))?;
+        let n = near.iter().position(|word| word.range == range)?;
+        self.at.set(from + n + 1);
+        let there = *near.get(n)?;
+        let at = range.start.0;
+        if changed.contains(&at) {
+            return None;
+        }
+        if there.state == State::GivenBack || changed.contains(&(at | GIVEN_BACK)) {
+            let (value, state) = (None, State::GivenBack);
+            return Some(Word {
+                range,
+                value,
+                state,
+            });
+        }
+        // Of memory that comes nobody says so.
+        (there.value.is_some() && there.state == State::Plain).then_some(there)
+    }
+
+    fn pointer(&mut self, at: u64) -> Option<u64> {
+        self.word(at, POINTER).filter(|to| *to >= LOWEST)
+    }
+
+    /// From `at` on, by the steps from `n` on, to the place of that number.
+    fn go(&mut self, at: u64, n: usize, number: u64) {
+        let Some((step, offset)) = self.path.steps.get(n).copied() else {
+            return self.arrive(at, number);
+        };
+        match step {
+            Step::Pointer => {
+                if let Some(to) = self.pointer(at) {
+                    self.go(to.wrapping_add(offset), n + 1, number);
+                }
+            }
+            Step::If { at: of, size } => {
+                if self
+                    .word(at.wrapping_add(of), size)
+                    .is_some_and(|is| is != 0)
+                {
+                    self.go(at.wrapping_add(offset), n + 1, number);
+                }
+            }
+            Step::List { link, pointer, end } => {
+                let end = end.map(|end| at.wrapping_add(end));
+                let nodes = self.nodes(at, link, pointer, end);
+                for (number, node) in (0..).zip(nodes) {
+                    self.go(node.wrapping_add(offset), n + 1, number);
+                }
+            }
+            Step::Elements {
+                until,
+                stride,
+                from,
+                to,
+            } => {
+                if let Some((begin, count)) = self.elements(at, until, stride) {
+                    let all = from..count.min(to);
+                    let first = begin.wrapping_add(from.wrapping_mul(stride));
+                    self.each(first.wrapping_add(offset), stride, all, n + 1);
+                }
+            }
+            Step::Times { count, stride } => {
+                self.each(at.wrapping_add(offset), stride, 0..count, n + 1);
+            }
+        }
+    }
+
+    /// To all elements of these numbers, the first of which is at `at`.
+    fn each(&mut self, at: u64, stride: u64, mut all: core::ops::Range<u64>, n: usize) {
+        if all.is_empty() {
+            return;
+        }
+        let count = all.end - all.start;
+        // Neighbours, of which nothing else is asked: one run, however many they are.
+        if n == self.path.steps.len() && stride == self.len {
+            let whole = count.checked_mul(stride).and_then(|len| range(at, len));
+            if let Some(range) = whole {
+                let first = all.start;
+                self.trace.runs.push(Run { range, first });
+            }
+            return;
+        }
+        if count > self.path.most() {
+            self.trace.more = true;
+            all.end = all.start + self.path.most();
+        }
+        let first = all.start;
+        for number in all {
+            let at = at.wrapping_add((number - first).wrapping_mul(stride));
+            self.go(at, n, number);
+        }
+    }
+
+    /// Where the first element is, and how many there are.
+    fn elements(&mut self, at: u64, until: Until, stride: u64) -> Option<(u64, u64)> {
+        let n = self.trace.words.len();
+        let begin = self.word(at, POINTER);
+        let count = match until {
+            Until::Count(of, size) => self.word(at.wrapping_add(of), size),
+            Until::Pointer(of) => {
+                let end = self.word(at.wrapping_add(of), POINTER);
+                // Who puts other elements there changes both pointers, as a rule by one store after the other. While
+                // just the first has changed, what lies between them is nothing.
+                let half = match (self.was.words.get(n), self.was.words.get(n + 1)) {
+                    (Some(first), Some(last)) => {
+                        first.range.start.0 == at && first.value != begin && last.value == end
+                    }
+                    _ => false,
+                };
+                if half {
+                    // And so it stays until the other one changes, too.
+                    if let (Some(first), Some(was)) =
+                        (self.trace.words.get_mut(n), self.was.words.get(n))
+                    {
+                        (first.value, first.state) = (was.value, State::Half);
+                    }
+                    return None;
+                }
+                end.zip(begin)
+                    .and_then(|(end, begin)| Some(end.checked_sub(begin)? / stride))
+            }
+        };
+        let begin = begin.filter(|to| *to >= LOWEST)?;
+        let fits = |count: &u64| count.checked_mul(stride).is_some_and(|n| n < LONGEST);
+        Some((begin, count.filter(fits)?))
+    }
+
+    /// The nodes of a list, until null, its end or a node that has been there.
+    fn nodes(&mut self, at: u64, link: u64, pointer: bool, end: Option<u64>) -> Vec<u64> {
+        let mut nodes = Vec::new();
+        let mut next = match pointer {
+            true => self.pointer(at),
+            false => Some(at),
+        };
+        // A node that comes again is found by comparing with one that is moved on ever more seldom (Brent).
+        let (mut mark, mut since, mut power) = (0, 0usize, 1usize);
+        while let Some(node) = next.filter(|node| Some(*node) != end) {
+            if nodes.first() == Some(&node) {
+                break;
+            }
+            if node == mark {
+                // So many nodes make the round; the first of them is the first that comes again.
+                let round = since + 1;
+                nodes.push(node);
+                let first = (0..nodes.len()).find(|n| nodes.get(*n) == nodes.get(*n + round));
+                nodes.truncate(first.map_or(nodes.len(), |first| first + round));
+                break;
+            }
+            if nodes.len() as u64 >= self.path.most() {
+                self.trace.more = true;
+                break;
+            }
+            nodes.push(node);
+            since += 1;
+            if since == power {
+                (mark, since, power) = (node, 0, power * 2);
+            }
+            next = self.pointer(node.wrapping_add(link));
+            // What has been freed is no node any more.
+            let last = self.trace.words.last();
+            if last.is_some_and(|link| link.state == State::GivenBack) {
+                nodes.pop();
+            }
+        }
+        nodes
+    }
+
+    /// The bytes of one place.
+    fn arrive(&mut self, at: u64, number: u64) {
+        let Some(range) = range(at, self.len) else {
+            return;
+        };
+        if let Some(last) = self.trace.runs.last_mut()
+            && last.range.end() == range.start
+            && number.checked_sub(last.first) == Some(last.range.len / self.len)
+        {
+            last.range.len += range.len;
+            return;
+        }
+        let first = number;
+        self.trace.runs.push(Run { range, first });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use core::cell::RefCell;
+
+    /// Memory of a test: words.
+    #[derive(Default)]
+    struct Memory {
+        words: BTreeMap<u64, u64>,
+        read: RefCell<Vec<u64>>,
+    }
+
+    impl Memory {
+        fn of(words: &[(u64, u64)]) -> Memory {
+            let words = words.iter().copied().collect();
+            Memory {
+                words,
+                ..Memory::default()
+            }
+        }
+
+        fn trace_after(&self, word: &str, len: u64, was: &Trace, changed: &[u64]) -> Trace {
+            let path = Path::parse(word).unwrap().unwrap();
+            self.read.borrow_mut().clear();
+            path.trace(len, was, Some(changed), |at, _| {
+                self.read.borrow_mut().push(at);
+                self.words.get(&at).copied()
+            })
+        }
+
+        fn trace(&self, word: &str, len: u64) -> Trace {
+            self.trace_after(word, len, &Trace::default(), &[])
+        }
+    }
+
+    fn words(trace: &Trace) -> Vec<u64> {
+        trace.words.iter().map(|w| w.range.start.0).collect()
+    }
+
+    fn runs(trace: &Trace) -> Vec<(u64, u64, u64)> {
+        let run = |r: &Run| (r.range.start.0, r.range.len, r.first);
+        trace.runs.iter().map(run).collect()
+    }
+
+    #[test]
+    fn through_pointers() {
+        let memory = Memory::of(&[
+            (0x4040, 0x8000),
+            (0x8008, 0x9004),
+            (0x5000, 0),
+            (0x6000, u64::MAX),
+        ]);
+        let at = |word: &str| {
+            let trace = memory.trace(word, 4);
+            (words(&trace), runs(&trace))
+        };
+        assert_eq!(
+            at("0x4040>16"),
+            (alloc::vec![0x4040], alloc::vec![(0x8010, 4, 0)])
+        );
+        let both = alloc::vec![0x4040, 0x8008];
+        assert_eq!(at("0x4040>8>-4"), (both, alloc::vec![(0x9000, 4, 0)]));
+        // NULL, no memory, an address that no program has: it ends there, and is looked at again when that changes.
+        assert_eq!(at("0x5000>16"), (alloc::vec![0x5000], alloc::vec![]));
+        assert_eq!(
+            at("0x4040>0x10>1"),
+            (alloc::vec![0x4040, 0x8010], alloc::vec![])
+        );
+        assert_eq!(at("0x6000>-16"), (alloc::vec![0x6000], alloc::vec![]));
+        assert_eq!(at("0x6000>-16>0"), (alloc::vec![0x6000], alloc::vec![]));
+    }
+
+    #[test]
+    fn nodes_of_lists() {
+        let list = [
+            (0x4000, 0x5000),
+            (0x5008, 0x6000),
+            (0x6008, 0x7000),
+            (0x7008, 0),
+        ];
+        let trace = Memory::of(&list).trace("0x4000@list,8,4", 4);
+        assert_eq!(words(&trace), [0x4000, 0x5008, 0x6008, 0x7008]);
+        assert_eq!(
+            runs(&trace),
+            [(0x5004, 4, 0), (0x6004, 4, 1), (0x7004, 4, 2)]
+        );
+        let trace = Memory::of(&list).trace("0x5000@nodes,8,0", 4);
+        assert_eq!(
+            runs(&trace),
+            [(0x5000, 4, 0), (0x6000, 4, 1), (0x7000, 4, 2)]
+        );
+        let trace = Memory::of(&list).trace("0x4000@list,8,4@most,2", 4);
+        assert!(trace.more && trace.runs.len() == 2);
+        // A header ends it, of which nothing is watched.
+        let ring = [(0x4000, 0x5000), (0x5000, 0x6000), (0x6000, 0x4000)];
+        let trace = Memory::of(&ring).trace("0x4000@list,0,16,0", 4);
+        assert_eq!(runs(&trace), [(0x5010, 4, 0), (0x6010, 4, 1)]);
+        assert_eq!(words(&trace), [0x4000, 0x5000, 0x6000]);
+    }
+
+    #[test]
+    fn no_node_twice() {
+        for (before, round) in [
+            (0, 1),
+            (0, 2),
+            (0, 7),
+            (1, 1),
+            (1, 5),
+            (3, 1),
+            (5, 3),
+            (40, 17),
+            (7, 64),
+        ] {
+            let node = |n: u64| 0x10_0000 + 0x100 * n;
+            let all = before + round;
+            let mut memory: Vec<_> = (0..all - 1).map(|n| (node(n) + 8, node(n + 1))).collect();
+            memory.push((node(all - 1) + 8, node(before)));
+            memory.push((0x4000, node(0)));
+            let trace = Memory::of(&memory).trace("0x4000@list,8,0", 8);
+            let expected: Vec<_> = (0..all).map(|n| (node(n), 8, n)).collect();
+            assert_eq!(runs(&trace), expected, "{before} {round}");
+            assert!(!trace.more);
+            // Each link that decides about it is among the words.
+            let mut links = (0..all).map(|n| node(n) + 8);
+            assert!(links.all(|link| words(&trace).contains(&link)));
+        }
+    }
+
+    #[test]
+    fn elements() {
+        let vector = [(0x4000, 0x5000), (0x4008, 0x5060)];
+        let memory = Memory::of(&vector);
+        let trace = memory.trace("0x4000@span,8,24,0,-1,0", 24);
+        assert_eq!(
+            (words(&trace), runs(&trace)),
+            (alloc::vec![0x4000, 0x4008], alloc::vec![(0x5000, 96, 0)])
+        );
+        let trace = memory.trace("0x4000@span,8,24,1,3,0", 24);
+        assert_eq!(runs(&trace), [(0x5018, 48, 1)]);
+        let trace = memory.trace("0x4000@span,8,24,0,-1,8", 4);
+        assert_eq!(
+            runs(&trace),
+            [
+                (0x5008, 4, 0),
+                (0x5020, 4, 1),
+                (0x5038, 4, 2),
+                (0x5050, 4, 3)
+            ]
+        );
+        let trace = memory.trace("0x4000@span,8,24,9,10,0", 24);
+        assert_eq!(runs(&trace), []);
+        let text = Memory::of(&[(0x4000, 0x4010), (0x4008, 5)]);
+        let trace = text.trace("0x4000@count,8,8,1,0,-1,0", 1);
+        assert_eq!(runs(&trace), [(0x4010, 5, 0)]);
+        let held = Memory::of(&[(0x4008, 0)]).trace("0x4000@if,8,1,0", 4);
+        assert_eq!(
+            (words(&held), runs(&held)),
+            (alloc::vec![0x4008], alloc::vec![])
+        );
+        // Pointers side by side, one of which is NULL.
+        let tab = Memory::of(&[(0x4000, 0x5000), (0x4008, 0), (0x4010, 0x6000)]);
+        let trace = tab.trace("0x4000@times,3,8,0>4", 4);
+        assert_eq!(runs(&trace), [(0x5004, 4, 0), (0x6004, 4, 2)]);
+    }
+
+    #[test]
+    fn nothing_that_makes_no_sense() {
+        for (begin, end) in [
+            (0x5000, 0x4000),
+            (0, 0x6000),
+            (0x1000, u64::MAX),
+            (u64::MAX, u64::MAX),
+            (0, 0),
+        ] {
+            let memory = Memory::of(&[(0x4000, begin), (0x4008, end)]);
+            let trace = memory.trace("0x4000@span,8,8,0,-1,0", 8);
+            assert_eq!(
+                (words(&trace), runs(&trace)),
+                (alloc::vec![0x4000, 0x4008], alloc::vec![])
+            );
+        }
+    }
+
+    /// A vector that has got another buffer: first one pointer changes, then the other.
+    #[test]
+    fn half_a_change() {
+        let path = "0x4000@span,8,8,0,-1,0";
+        let mut memory = Memory::of(&[(0x4000, 0x5000), (0x4008, 0x5010)]);
+        let first = memory.trace(path, 8);
+        memory.words.insert(0x4000, 0x4800);
+        let half = memory.trace_after(path, 8, &first, &[0x4000]);
+        assert_eq!(
+            (words(&half), runs(&half)),
+            (alloc::vec![0x4000, 0x4008], alloc::vec![])
+        );
+        // Whoever looks again for another reason finds the same.
+        let half = memory.trace_after(path, 8, &half, &[]);
+        assert_eq!(runs(&half), []);
+        memory.words.insert(0x4000, 0x5000);
+        let back = memory.trace_after(path, 8, &half, &[0x4000]);
+        assert_eq!(runs(&back), [(0x5000, 16, 0)]);
+        memory.words.insert(0x4000, 0x4800);
+        let half = memory.trace_after(path, 8, &back, &[0x4000]);
+        memory.words.insert(0x4008, 0x4818);
+        let both = memory.trace_after(path, 8, &half, &[0x4008]);
+        assert_eq!(runs(&both), [(0x4800, 24, 0)]);
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_read() {
+        let node = |n: u64| 0x10_0000 + 0x100 * n;
+        let mut all: Vec<_> = (0..50).map(|n| (node(n) + 8, node(n + 1))).collect();
+        all.extend([(0x4000, node(0)), (node(50) + 8, 0)]);
+        let mut memory = Memory::of(&all);
+        let path = "0x4000@list,8,0";
+        let first = memory.trace(path, 8);
+        assert_eq!(memory.read.borrow().len(), 52);
+        // One more in the middle, one less, two of them in another order.
+        memory
+            .words
+            .extend([(node(20) + 8, node(90)), (node(90) + 8, node(21))]);
+        let more = memory.trace_after(path, 8, &first, &[node(20) + 8]);
+        assert_eq!(*memory.read.borrow(), [node(20) + 8, node(90) + 8]);
+        assert_eq!(runs(&more).len(), 52);
+        memory.words.insert(node(10) + 8, node(12));
+        let less = memory.trace_after(path, 8, &more, &[node(10) + 8]);
+        assert_eq!(*memory.read.borrow(), [node(10) + 8]);
+        assert_eq!(less, memory.trace(path, 8));
+        // All is read where nobody knows what has changed.
+        let whole = Path::parse(path).unwrap().unwrap();
+        let again = whole.trace(8, &less, None, |at, _| memory.words.get(&at).copied());
+        assert_eq!(again, less);
+    }
+
+    /// A node that is freed while the list still leads there.
+    #[test]
+    fn what_is_given_back() {
+        let list = [
+            (0x4000, 0x5000),
+            (0x5008, 0x6000),
+            (0x6008, 0x7000),
+            (0x7008, 0),
+        ];
+        let mut memory = Memory::of(&list);
+        let path = "0x4000@list,8,4";
+        let first = memory.trace(path, 4);
+        // The allocator writes there what it likes.
+        memory.words.insert(0x6008, 0x9000);
+        let less = memory.trace_after(path, 4, &first, &[0x6008 | GIVEN_BACK]);
+        assert_eq!(runs(&less), [(0x5004, 4, 0)]);
+        assert_eq!(words(&less), [0x4000, 0x5008, 0x6008]);
+        let still = memory.trace_after(path, 4, &less, &[0x4000]);
+        assert_eq!(runs(&still), [(0x5004, 4, 0)]);
+        // It is another node's now.
+        memory.words.insert(0x6008, 0);
+        let more = memory.trace_after(path, 4, &still, &[0x6008]);
+        assert_eq!(runs(&more), [(0x5004, 4, 0), (0x6004, 4, 1)]);
+    }
+
+    proptest::proptest! {
+        /// A list that changes at random: what is read again is enough.
+        #[test]
+        fn as_if_all_were_read(changes in proptest::collection::vec((0u64..12, 0u64..13), 1..40)) {
+            let node = |n: u64| if n == 12 { 0 } else { 0x10_0000 + 0x100 * n };
+            let mut memory = Memory::of(&[(0x4000, node(0))]);
+            memory.words.extend((0..12).map(|n| (node(n) + 8, node(n + 1))));
+            let path = "0x4000@list,8,16";
+            let mut was = memory.trace(path, 4);
+            for (from, to) in changes {
+                let at = if from == 11 { 0x4000 } else { node(from) + 8 };
+                memory.words.insert(at, node(to));
+                was = memory.trace_after(path, 4, &was, &[at]);
+                proptest::prop_assert_eq!(&was, &memory.trace(path, 4));
+            }
+        }
+    }
+}
