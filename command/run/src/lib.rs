@@ -12,6 +12,7 @@
 mod changes;
 mod chosen;
 mod clock;
+mod compact;
 mod control;
 mod crash;
 mod events;
@@ -242,6 +243,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
     let first = log.begin(pid, shared, program, watches);
     log.lives[first].wanted = wanted;
+    log.name_watches(first);
     if options.held {
         ulpf_host::sys::stop_here();
     }
@@ -293,6 +295,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             log.output.write(&mut summary.json());
         }
     }
+    log.output.end();
     if summaries.is_empty() {
         say!("nothing was watched: no program was started that --only and --skip mean");
     }

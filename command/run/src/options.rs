@@ -88,8 +88,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE")]
     pub watch_file: Vec<PathBuf>,
 
-    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv); - is
-    /// standard output
+    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv), or a
+    /// compact log (.ulpf), which is written fastest and read by `ulpf log FILE`; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 
