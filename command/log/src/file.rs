@@ -193,7 +193,7 @@ impl LogFile {
     }
 
     /// How many hits there are, as the heads say.
-    pub fn len(&self) -> u64 {
+    pub fn hits_told(&self) -> u64 {
         self.rings
             .values()
             .flatten()

@@ -54,6 +54,8 @@ use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec};
 use watches::{Changes, Watch};
 
+/// What `ulpf find` has left, as a watch.
+const FOUND: &str = "@found";
 /// The exit status when watches are refused, or nothing could be started.
 const REFUSED: i32 = 2;
 
@@ -72,7 +74,21 @@ pub fn run(args: &RunArgs) -> i32 {
 
 /// `ulpf attach`: the exit status.
 pub fn attach(args: &AttachArgs) -> i32 {
-    main(&args.watching, Target::Attach(args.pid))
+    let mut watching = args.watching.clone();
+    let specs = std::mem::take(&mut watching.watch).into_iter();
+    let found = |spec: String| match spec.strip_prefix(FOUND) {
+        Some(rest) => ulpf_find::specs(args.pid, rest),
+        None => Ok(vec![spec]),
+    };
+    match specs.map(found).collect::<Result<Vec<_>>>() {
+        Ok(specs) => watching.watch = specs.concat(),
+        Err(error) => {
+            output::speak_as(&watching);
+            say!("{error:#}");
+            return REFUSED;
+        }
+    }
+    main(&watching, Target::Attach(args.pid))
 }
 
 enum Target {

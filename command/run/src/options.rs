@@ -17,6 +17,7 @@ WATCHES (SPEC)
   libfoo`name             the `name` of that library; watched as soon as it is loaded
   0x7fffe000:64           64 bytes at an address
   *buf:256  buf+16:8      256 bytes from where buf points; 8 bytes, 16 bytes into buf
+  @found                  with `attach`: what `ulpf find PID` has left (@found:rw, @found changed, …)
   heap                    all that the program allocates, now and later ([heap] where a variable has that name)
   …:r  …:w  …:rw          reads, writes (default), both
 
