@@ -3,6 +3,7 @@
 # make check      formats, lints, some of the tests: in a minute or two where all is built (installs what is missing)
 # make test       everything that CI checks (installs what is missing)
 # make gdb-suite  GDB's own testsuite on ulpf server, compared with gdbserver: LIST=short (some minutes), watch, server, core, all
+# make peers      other projects' tests of signals, system calls, threads and memory, alone and under ulpf (as root): FROM=sources
 # make soak       random programs against an independent machine, for SECONDS=1800
 # make fuzz       throws hostile input at everything that reads some: each target for SECONDS=600, or TARGET=name
 # make bench      measures (best on a quiet machine), and writes BENCHMARKS.md and benches/
@@ -51,6 +52,8 @@ gdb-suite: need-build
 	@.ci/need $(SUITE_PACKAGES)
 	@$(MAKE) build
 	@tests/gdb-suite $(LIST)
+peers: need-build build
+	@tests/peers rr $(if $(FROM),--from $(FROM))
 SECONDS ?= 1800
 soak: need-test build
 	$(CARGO) run --release -q -p ulpf-oracle -- soak $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -107,4 +110,4 @@ need-test: need-build
 	@.ci/need --optional $(KERNEL_PACKAGES)
 	@.ci/lldb-14
 
-.PHONY: build check demo test gdb-suite soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test
+.PHONY: build check demo test gdb-suite peers soak fuzz bench kernel-test kernel-debug kernel-bench kernel-fuzz sim examples picture install clean need-build need-check need-demo need-bench need-kernel need-test

@@ -241,6 +241,7 @@ extern "C" fn stub_task() -> ! {
                 let left = control::left::list();
                 args.left = left.as_ptr() as u64;
                 args.left_len = left.len() as u64;
+                args.left_gate = control::left::gate();
             }
         }
         Err(e) => ready(-e.0),

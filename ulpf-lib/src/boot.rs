@@ -15,7 +15,7 @@
 /// `BootArgs::magic`.
 pub const BOOT_MAGIC: u64 = u64::from_le_bytes(*b"ulpfboot");
 /// Raised whenever [`BootArgs`] or the shared area change shape.
-pub const BOOT_VERSION: u32 = 3;
+pub const BOOT_VERSION: u32 = 4;
 
 /// The signal that parks a thread. SIGRTMAX-1 (63): glibc gives it no meaning, and the stub hides
 /// it from the program.
@@ -74,6 +74,9 @@ pub struct BootArgs {
     pub left: u64,
     /// How many.
     pub left_len: u64,
+    /// After a detach: the program has seccomp filters, which let pass what the `syscall` instruction at this address
+    /// of the image makes; the image stays. 0: it has none.
+    pub left_gate: u64,
 }
 
 /// See [`BootArgs::pad`].

@@ -26,6 +26,7 @@ pub mod place;
 pub mod refusal;
 pub mod ring;
 pub mod runtime_library;
+pub mod seccomp;
 pub mod staged;
 pub mod sys;
 pub mod syscalls;

@@ -88,6 +88,13 @@ impl Status {
     pub fn dumps_core(&self) -> bool {
         self.field("CoreDumping") == Some("1")
     }
+    /// Its seccomp(2) filters, how many; the strict mode is one. (Before Linux 5.9 the number is not told: then 1.)
+    pub fn seccomp_filters(&self) -> i32 {
+        match self.number("Seccomp") {
+            Some(0) | None => 0,
+            Some(_) => self.number("Seccomp_filters").unwrap_or(1).max(1),
+        }
+    }
     /// A signal waits that the thread does not block.
     pub fn has_deliverable_signal(&self) -> bool {
         (self.mask("SigPnd") | self.mask("ShdPnd")) & !self.mask("SigBlk") != 0

@@ -5,7 +5,7 @@ use crate::image::stub_image;
 use crate::injected::{Injected, finish};
 use crate::refuse::{self, with_errno};
 use crate::settings::Settings;
-use crate::{load, threads};
+use crate::{load, sandbox, threads};
 use ulpf_area::shared::Clocks;
 use ulpf_host::foreign::numbers::Process;
 
@@ -21,6 +21,7 @@ pub fn attach(pid: i32, settings: Settings) -> Result<Injected, StartError> {
     let since = Clocks::now();
     let mut threads = threads::stop_all(&process)?;
     let result = refuse::class(pid).and_then(|()| {
+        sandbox::permits(pid, &threads)?;
         for t in &threads {
             threads::rewind_system_call(pid, t)
                 .map_err(|e| StartError::step("read the registers of the program", e))?;

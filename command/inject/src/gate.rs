@@ -42,6 +42,15 @@ impl Gate {
         })
     }
 
+    /// An instruction of our own.
+    pub fn at(addr: u64) -> Gate {
+        Gate {
+            addr,
+            original: None,
+            vdso: None,
+        }
+    }
+
     pub fn close(&self, memory: &Memory) -> io::Result<()> {
         match &self.original {
             Some(code) => memory.write(self.addr, code),

@@ -32,6 +32,7 @@ pub mod placement;
 mod refuse;
 pub mod remains;
 mod rseq;
+mod sandbox;
 pub mod settings;
 mod threads;
 #[allow(unsafe_code)]

@@ -150,6 +150,7 @@ fn start(
         pad: pad(gate.vdso.as_ref(), memory),
         left: 0,
         left_len: 0,
+        left_gate: 0,
     };
     if let Err(e) =
         fill(memory, base, image).and_then(|()| memory.write(args_addr, &args_bytes(&args)))

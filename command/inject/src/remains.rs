@@ -71,7 +71,10 @@ impl Remains {
             return Ok(());
         };
         let saved = thread.save()?;
-        let gate = Gate::find(pid, memory, &saved)?;
+        let gate = match self.field(memory, offset_of!(BootArgs, left_gate))? {
+            0 => Gate::find(pid, memory, &saved)?,
+            addr => Gate::at(addr),
+        };
         let mut result = Ok(());
         let deadline = Instant::now() + LIMIT_OF_UNMAPPING;
         for range in &left {
@@ -94,24 +97,32 @@ impl Remains {
         result
     }
 
+    /// A word of the boot block.
+    fn field(self, memory: &Memory, offset: usize) -> io::Result<u64> {
+        word(memory, self.args + offset as u64)
+    }
+
     fn list(self, memory: &Memory) -> io::Result<Vec<Range<u64>>> {
-        let field = |at: u64| -> io::Result<u64> {
-            let mut bytes = [0; 8];
-            memory.read(at, &mut bytes)?;
-            Ok(u64::from_le_bytes(bytes))
-        };
-        let at = field(self.args + offset_of!(BootArgs, left) as u64)?;
-        let count = field(self.args + offset_of!(BootArgs, left_len) as u64)?.min(MOST);
+        let at = self.field(memory, offset_of!(BootArgs, left))?;
+        let count = self
+            .field(memory, offset_of!(BootArgs, left_len))?
+            .min(MOST);
         let mut list = Vec::new();
         for n in 0..count {
             let entry = at.wrapping_add(n * size_of::<Left>() as u64);
-            let start = field(entry + offset_of!(Left, start) as u64)?;
-            let len = field(entry + offset_of!(Left, len) as u64)?;
+            let start = word(memory, entry + offset_of!(Left, start) as u64)?;
+            let len = word(memory, entry + offset_of!(Left, len) as u64)?;
             let end = start.checked_add(len).ok_or(io::ErrorKind::InvalidData)?;
             list.push(start..end);
         }
         Ok(list)
     }
+}
+
+fn word(memory: &Memory, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// A vfork child runs in the same memory, in our code at first, and keeps its parent in there.

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use ulpf_host::sys::{self, Backoff};
 use ulpf_lib::eflags;
+use ulpf_lib::seccomp::Instruction;
 
 pub type Registers = libc::user_regs_struct;
 
@@ -57,6 +58,9 @@ pub struct Tracee {
     /// Signals that came while we ran code in the thread, to be given back afterwards.
     held: Vec<libc::siginfo_t>,
 }
+
+/// `<linux/ptrace.h>`
+const PTRACE_SECCOMP_GET_FILTER: u32 = 0x420c;
 
 fn ptrace(request: u32, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: callers pass either integers or pointers to live buffers of the size that the request
@@ -217,6 +221,27 @@ impl Tracee {
             len: told.rseq_abi_size.into(),
             signature: told.signature.into(),
         }))
+    }
+
+    /// A seccomp filter of the stopped thread, the last installed first. `None`: it has no more.
+    ///
+    /// # Errors
+    /// The kernel shows filters only to root, where it has no seccomp filter itself.
+    pub fn seccomp_filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
+        let ask = |to: usize| ptrace(PTRACE_SECCOMP_GET_FILTER, self.tid, index, to);
+        let len = match ask(0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            len => len? as usize,
+        };
+        let none = Instruction {
+            code: 0,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        };
+        let mut filter = vec![none; len];
+        ask(filter.as_mut_ptr() as usize)?;
+        Ok(Some(filter))
     }
 
     pub fn save(&self) -> io::Result<Saved> {

@@ -9,7 +9,8 @@
 //!  ulpf_leave, on the boot stack       unmaps everything but the image; rt_sigreturn
 //!  pad                                 munmap(image); rdi, rsi, rcx as the program has them; jump to the program
 //! ```
-//! Without a pad (no vDSO) the image stays in the child, as private memory.
+//! Without a pad (no vDSO), or where a seccomp filter of the program's forbids the last munmap, the image stays in the child,
+//! as private memory.
 //!
 //! **After a detach** threads of the program may still be on their way out of our code, which only a tracer
 //! can tell. So the command unmaps what `left` of the stub's task names (`command/inject/src/remains.rs`).
@@ -26,8 +27,8 @@ use crate::patches;
 use crate::runtime::asm::ulpf_leave;
 use crate::runtime::frame::UContext;
 use crate::runtime::frames::copy_frame;
-use crate::runtime::thread::BLOCK;
-use crate::syscalls::sites;
+use crate::runtime::thread::{BLOCK, Current};
+use crate::syscalls::{seccomp, sites};
 
 /// `BootArgs::pad`
 pub static PAD: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +48,9 @@ pub fn each(mut f: impl FnMut(u64, u64)) {
     place::each().for_each(|(at, len)| f(at, len));
 }
 
+/// Bytes of the `syscall` instruction with which the pad begins.
+const SYSCALL_LEN: u64 = 2;
+
 fn unmap(at: u64, len: u64) {
     // SAFETY: a mapping of ours in a process that has no other thread and uses it no more.
     let _ = unsafe { sys!(k::__NR_munmap, at, len) };
@@ -60,7 +64,7 @@ extern "C" fn ulpf_unmap_ours() {
 
 /// A forked child, whose memory is its own by now, goes on as `uc` says, without anything of ours. Comes back if it
 /// cannot; then it keeps private copies.
-pub fn leave_child(uc: &UContext) {
+pub fn leave_child(t: Current, uc: &UContext) {
     let (start, end) = machine().image;
     // SAFETY: the boot stack, the end of the image, which nobody uses after boot.
     let Some(copy) = (unsafe { copy_frame(uc, end, 64 << 10) }) else {
@@ -69,7 +73,10 @@ pub fn leave_child(uc: &UContext) {
     let top = (copy as *mut UContext as u64 - 8) & !15;
     let pad = PAD.load(Relaxed);
     let back = pad_code(&copy.gprs);
-    if pad != 0 && child::write_in_child(pad, &back) {
+    // A seccomp filter of the program's sees the last call.
+    let last = [start, end - start, 0, 0, 0, 0];
+    let permitted = seccomp::permits(&t, k::__NR_munmap.into(), pad + SYSCALL_LEN, &last);
+    if pad != 0 && permitted && child::write_in_child(pad, &back) {
         copy.gprs.rip = pad;
         copy.gprs.rax = k::__NR_munmap.into();
         copy.gprs.rdi = start;

@@ -188,7 +188,8 @@ gprs_asm!(
 
 global_asm!(
     ".text",
-    // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null.
+    // rdi = &[nr, a1 … a6], rsi = signal mask during the call or null, rdx = 1 if the program's seccomp filters in
+    // the kernel are to decide about the call (`syscalls/seccomp.rs`), else 0.
     // A handler that finds PC in [start, insn] answers by sending it to `abort`: the call has not
     // begun (or the kernel has rewound it), and must be made again after the signal.
     ".globl ulpf_blocking",
@@ -196,6 +197,7 @@ global_asm!(
     "push rbx",
     "push r12",
     "mov rbx, rdi",
+    "mov r12, rdx",
     "test rsi, rsi",
     "jz 1f",
     ".globl ulpf_blocking_start",
@@ -207,6 +209,8 @@ global_asm!(
     "syscall",
     "1:",
     load_call!(),
+    "test r12, r12",
+    "jnz ulpf_judged",
     ".globl ulpf_blocking_insn",
     "ulpf_blocking_insn:",
     "syscall",
@@ -218,6 +222,10 @@ global_asm!(
     ".globl ulpf_blocking_abort",
     "ulpf_blocking_abort:",
     "mov rax, -512",
+    "jmp ulpf_blocking_end",
+    ".globl ulpf_judged",
+    "ulpf_judged:",
+    "syscall",
     "jmp ulpf_blocking_end",
     // clone or clone3 whose child starts on its own block:
     // rdi = &[nr, a1 … a6], rsi = the child's Thread. The child's rsp is its copied ucontext.
@@ -316,7 +324,8 @@ unsafe extern "C" {
     pub fn ulpf_restorer();
     pub fn ulpf_return();
     pub fn ulpf_return_iret();
-    pub fn ulpf_blocking(args: *const [u64; 7], mask: *const u64) -> i64;
+    pub fn ulpf_blocking(args: *const [u64; 7], mask: *const u64, judged: u64) -> i64;
+    pub fn ulpf_judged();
     pub fn ulpf_blocking_start();
     pub fn ulpf_blocking_insn();
     pub fn ulpf_blocking_abort();

@@ -34,6 +34,7 @@ use super::library_state::LibraryState;
 use super::mapped::Mapped;
 use super::waiting::Waiting;
 use crate::signals::actions::ActionTable;
+use crate::syscalls::seccomp::Filter;
 
 pub const BLOCK: usize = 256 << 10;
 pub const MAX_THREADS: usize = 1 << 15;
@@ -113,6 +114,8 @@ pub struct Thread {
     /// A process to the kernel, a thread to debuggers: it shares our memory and nobody else's wait (clone(2) with CLONE_VM
     /// alone, as ptrace tells it: PTRACE_EVENT_CLONE).
     pub kin: AtomicBool,
+    /// The program's seccomp filters for this thread, the newest one; null: none.
+    pub filters: AtomicPtr<Filter>,
     /// Head of its list of robust locks (set_robust_list), or 0.
     pub robust: AtomicU64,
     /// The signal actions of a task that does not share those of its parent.
@@ -186,6 +189,8 @@ pub struct Own {
     pub waited: Cell<u32>,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Cell<Mapped>,
+    /// A seccomp filter in the kernel is to decide about the call in progress.
+    pub judged: Cell<bool>,
     /// With the library by which the program watches itself.
     pub library: LibraryState,
 }
@@ -493,6 +498,7 @@ impl Registry {
         t.fs_base.store(0, Relaxed);
         t.gs_base.store(0, Relaxed);
         t.robust.store(0, Relaxed);
+        t.filters.store(null_mut(), Relaxed);
         t.set_range((0, 0));
         for flag in [
             &t.bases_dirty,
@@ -550,6 +556,7 @@ impl Registry {
                 unmade: Cell::new(false),
                 waited: Cell::new(0),
                 mapped: Cell::new(Mapped::default()),
+                judged: Cell::new(false),
                 library: LibraryState::none(),
             })
         };

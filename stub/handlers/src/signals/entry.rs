@@ -23,7 +23,7 @@ use crate::runtime::events::{Event, Events, Request};
 use crate::runtime::frame::*;
 use crate::runtime::park::{self, park};
 use crate::runtime::thread::{Current, OwnStepKind};
-use crate::syscalls::{self, sites};
+use crate::syscalls::{self, legacy, sites, vsyscall};
 use crate::{breakpoints, direct, direct_frame, fault, upcall};
 
 /// Does what signals that struck during a handler have left to do; called before it returns.
@@ -83,9 +83,8 @@ fn interrupted_ourselves(t: Current, uc: &mut UContext, info: Option<&SigInfo>) 
         i.defer(info);
         uc.sigmask |= HANDLER_MASK;
     }
-    if rip >= ulpf_blocking_start as *const () as u64
-        && rip <= ulpf_blocking_insn as *const () as u64
-    {
+    let window = ulpf_blocking_start as *const () as u64..=ulpf_blocking_insn as *const () as u64;
+    if window.contains(&rip) || rip == ulpf_judged as *const () as u64 {
         uc.gprs.rip = ulpf_blocking_abort as *const () as u64;
     }
     let iret = ulpf_return_iret as *const () as u64;
@@ -208,7 +207,7 @@ pub fn fault(t: Current, sig: i32, info: &SigInfo, uc: &mut UContext) {
         // It is on its way to the copy.
     } else if left == Some(Left::Access) {
         fault::again(t, uc);
-    } else if !fault::handle(t, uc, info) {
+    } else if !fault::handle(t, uc, info) && !vsyscall::serve(t, uc, info) {
         close(t, uc);
         if t.own().own_step.get().is_some() {
             fault::cancel_own_step(t, uc);
@@ -386,7 +385,10 @@ extern "C" fn ulpf_on_sys(sig: i32, info: &SigInfo, uc: &mut UContext) {
     }
     sites::leave(uc);
     if info.code == SYS_USER_DISPATCH {
-        syscalls::dispatch(t, uc);
+        match legacy::is_meant(info) {
+            true => legacy::dispatch(t, uc),
+            false => syscalls::dispatch(t, uc),
+        }
         return;
     }
     if ours(uc.gprs.rip) {

@@ -15,7 +15,8 @@ use crate::runtime::thread::Current;
 use crate::signals::{numbers, raise};
 
 pub fn attempt(t: Current, uc: &mut UContext, nr: u64, args: &Args) -> i64 {
-    if syscalls::row(nr).is_some_and(|row| row.blocks == Blocks::Never) {
+    let never = syscalls::row(nr).is_some_and(|row| row.blocks == Blocks::Never);
+    if never && !t.own().judged.get() {
         raw(nr, args)
     } else {
         blocking(t, uc, nr, args)
@@ -42,7 +43,7 @@ pub fn blocking(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         RESTART
     } else {
         // SAFETY: the program's own call.
-        let r = unsafe { ulpf_blocking(&args, &mask) };
+        let r = unsafe { ulpf_blocking(&args, &mask, t.own().judged.get().into()) };
         if t.own().deferred_len.get() == 0 {
             // SAFETY: blocks asynchronous signals again for the rest of the handler.
             let _ = unsafe {

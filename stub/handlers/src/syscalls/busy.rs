@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use super::seccomp;
 use super::sites::{AFTER, ENABLED, KNOWN, has, put, seen};
 use super::sites_code;
 use crate::global::g;
@@ -17,7 +18,7 @@ pub fn note(t: Current, uc: &mut UContext, insn: u64, nr: u64) {
     }
     let Some(s) = seen(insn) else { return };
     s.signals.fetch_add(1, Relaxed);
-    if !sites_code::may_serve(nr) {
+    if !sites_code::may_serve(nr) || !seccomp::passes(nr) {
         return;
     }
     if s.refused.load(Relaxed) || has(&s.done, nr) {

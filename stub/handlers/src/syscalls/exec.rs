@@ -6,6 +6,7 @@ use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
 use super::call::Args;
+use super::seccomp;
 use crate::global::follows;
 use crate::global::g;
 use crate::runtime::asm::ulpf_blocking;
@@ -49,7 +50,11 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         true => g().follows(follows::EXEC),
         false => t.adopted.load(Relaxed) || i.spawned.get() && g().follows(follows::SPAWN),
     };
-    let followed = wanted && {
+    let unfollowed = wanted && seccomp::filtered(&t);
+    if unfollowed {
+        seccomp::tell_unfollowed();
+    }
+    let followed = wanted && !unfollowed && {
         let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };
         ask_to_be_followed(t, uc, args[path_at], dir)
     };
@@ -74,7 +79,7 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // The new program inherits the mask. A signal that comes after it is set, but before the call, makes
     // this one fail (RESTART), is delivered, and the call is made again.
     // SAFETY: the program's own call.
-    let r = unsafe { ulpf_blocking(&call, &mask) };
+    let r = unsafe { ulpf_blocking(&call, &mask, 0) };
     masks::only_ours();
     kernel::hear_again(t);
     if !followed {

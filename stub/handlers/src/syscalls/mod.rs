@@ -13,6 +13,7 @@ pub mod call;
 pub mod catch;
 mod commands;
 mod exec;
+pub mod legacy;
 mod list;
 mod mappings;
 mod masked;
@@ -21,6 +22,7 @@ pub mod process;
 mod rest;
 mod rseq;
 pub mod scratch;
+pub mod seccomp;
 pub mod sites;
 pub mod sites_code;
 pub mod sockets;
@@ -28,11 +30,12 @@ mod timed;
 mod timeout;
 mod unguarded;
 mod vectors;
+pub mod vsyscall;
 
 use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
-use linux_raw_sys::prctl::PR_SET_SYSCALL_USER_DISPATCH;
+use linux_raw_sys::prctl::{PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH};
 use ulpf_lib::sys::uapi::arch::*;
 use ulpf_lib::syscalls::row::Special;
 use ulpf_lib::{library_abi, sys, syscalls};
@@ -76,12 +79,16 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     }
     let args = arguments(uc);
     crash::look_at_call(t, &uc.gprs, nr, &args);
+    let judgement = seccomp::judge(t, uc, nr, &args);
     let returned = (nr == k::__NR_rt_sigreturn as u64).then_some(uc.gprs.rsp);
-    if nr == k::__NR_rt_sigreturn as u64 {
+    if nr == k::__NR_rt_sigreturn as u64 && judgement.is_none() {
         sigreturn::sigreturn(t, uc);
         catch::leave(t, insn + 2, nr, false);
     } else {
-        let result = emulate(t, uc, nr, &args);
+        let result = match judgement {
+            Some(result) => result,
+            None => emulate(t, uc, nr, &args),
+        };
         let again = matches!(result, Outcome::Value(RESTART));
         finish(t, uc, nr, result);
         // What the kernel has written may be a pointer that a watch follows.
@@ -91,6 +98,13 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
     t.orig_rax.store(-1, Relaxed);
     busy::note(t, uc, insn, nr);
     let still = library::after_call(t, uc, returned);
+    settle(t, uc, still);
+}
+
+/// A call is done: what has come meanwhile is delivered, and what it is to be reported for is. `still`: the debugger's step
+/// goes on.
+fn settle(t: Current, uc: &mut UContext, still: bool) {
+    let i = t.own();
     if i.deferred_len.get() > 0 {
         raise::deliver_deferred(t, uc);
     }
@@ -199,6 +213,8 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Value(ordinary(t, uc, nr, a))
         }
         k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),
+        k::__NR_prctl if a[0] == PR_SET_SECCOMP.into() => Value(seccomp::set_by_prctl(t, uc, a)),
+        k::__NR_seccomp => Value(seccomp::call(t, uc, a)),
         k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => Value(EPERM),
         _ => match syscalls::row(nr).and_then(|row| row.special) {
             Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
@@ -210,6 +226,34 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
         },
     }
+}
+
+/// Is all that there is to it the kernel's, given reachable buffers?
+fn is_ordinary(nr: u64) -> bool {
+    let ours = matches!(
+        nr as u32,
+        k::__NR_rt_sigaction
+            | k::__NR_rt_sigprocmask
+            | k::__NR_rt_sigreturn
+            | k::__NR_rt_sigpending
+            | k::__NR_sigaltstack
+            | k::__NR_arch_prctl
+            | k::__NR_prctl
+            | k::__NR_seccomp
+            | k::__NR_mlock
+            | k::__NR_mlock2
+            | k::__NR_mlockall
+            | k::__NR_iopl
+            | k::__NR_ioperm
+            | k::__NR_exit
+            | k::__NR_exit_group
+            | k::__NR_set_tid_address
+            | k::__NR_set_robust_list
+            | k::__NR_rseq
+            | k::__NR_io_uring_setup
+    );
+    let special = syscalls::row(nr).and_then(|row| row.special);
+    !ours && matches!(special, None | Some(Special::Futex))
 }
 
 /// A call that is answered here: it reads the first of these and writes the second.

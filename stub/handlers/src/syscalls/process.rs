@@ -16,6 +16,7 @@ use ulpf_lib::{AccessKind, sys};
 use super::buffers;
 use super::call::{Args, Outcome, RESTART, raw};
 use super::scratch::Scratch;
+use super::seccomp;
 use crate::breakpoints;
 use crate::global::{EVERYBODY, follows};
 use crate::global::{g, machine};
@@ -204,6 +205,7 @@ fn share(
     let ci = unsafe { child.own() };
     let i = t.own();
     ci.hidden.set(i.hidden.get());
+    seccomp::inherit(child, &t);
     ci.alt.set(if flags & CLONE_VFORK != 0 {
         i.alt.get()
     } else {
@@ -369,7 +371,11 @@ fn fork(
     (mut v3, size): (CloneArgs, usize),
     clear: bool,
 ) -> Outcome {
-    let followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
+    let mut followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
+    if followed && seccomp::filtered(&t) {
+        seccomp::tell_unfollowed();
+        followed = false;
+    }
     let tidy = followed || g().guarded() || g().has_breakpoints();
     if tidy {
         request(t, uc, Request::ForkBegin);
@@ -432,7 +438,7 @@ fn fork(
             wait_to_be_taken(parent);
         }
         uc.gprs.rax = 0;
-        ours::leave_child(uc);
+        ours::leave_child(t, uc);
         return Outcome::Value(0);
     }
     if followed && result > 0 {
@@ -537,6 +543,13 @@ pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
         let status = a[0] as i32 & 0xff;
         park(t, uc, Event::Exits { status });
     }
+    end_thread(t);
+    let _ = raw(k::__NR_exit as u64, a);
+    Outcome::Leave
+}
+
+/// What is ours to do before the kernel ends the thread.
+pub fn end_thread(t: Current) {
     let clear = t.own().clear_tid.get();
     if clear != 0 {
         // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
@@ -547,6 +560,4 @@ pub fn exit_thread(t: Current, uc: &mut UContext, a: &Args) -> Outcome {
     t.robust.store(0, Relaxed);
     t.set_state(State::Dead);
     park::notify();
-    let _ = raw(k::__NR_exit as u64, a);
-    Outcome::Leave
 }

@@ -17,6 +17,7 @@ pub mod heap;
 mod held;
 mod last;
 pub mod left;
+mod limits;
 mod monitor;
 mod non_stop;
 pub mod notices;
@@ -98,7 +99,7 @@ pub struct Control {
     unmapped: unmapped::Unmapped,
     /// Sites were patched until a system call was to be caught.
     patched_before: bool,
-    told_of_io_uring: bool,
+    told: [bool; limits::ALL.len()],
     heap: heap::Heap,
     filters: filters::ByRange,
     conditions: conditions::Conditions,
@@ -152,7 +153,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         notices: Default::default(),
         unmapped: Default::default(),
         patched_before: false,
-        told_of_io_uring: false,
+        told: [false; limits::ALL.len()],
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
         conditions: conditions::Conditions::default(),
@@ -361,14 +362,13 @@ impl Control {
 
     /// Console lines, while the debugger waits for a stop.
     fn tell(&mut self, session: &mut GdbSession) {
-        use ulpf_stub_handlers::syscalls::IO_URING;
-        if self.running && !self.told_of_io_uring && IO_URING.load(SeqCst) {
-            self.told_of_io_uring = true;
-            self.notices.push(
-                "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \
-                 watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n"
-                    .into(),
-            );
+        if self.running {
+            for (told, (met, text)) in self.told.iter_mut().zip(limits::ALL) {
+                if !*told && met.load(SeqCst) {
+                    *told = true;
+                    self.notices.push(text.into());
+                }
+            }
         }
         self.tell_failures();
         if self.running {

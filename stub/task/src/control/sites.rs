@@ -29,6 +29,7 @@ use super::trampolines::{self, Trampolines};
 use super::{Control, text};
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::rest::AtRest;
+use ulpf_stub_handlers::syscalls::seccomp;
 use ulpf_stub_handlers::syscalls::sites::{self, FILTER, KNOWN, SEEN_SITES, SLOW, Seen, Site};
 use ulpf_stub_handlers::syscalls::sites_code::{Code, MAX_NUMBERS, Plan, SLOT, SLOTS};
 
@@ -91,7 +92,7 @@ impl Sites {
         maps: &Snapshot,
     ) -> Result<(), Not> {
         let met: Vec<u16> = (0..KNOWN as u64)
-            .filter(|&nr| sites::has(&s.met, nr))
+            .filter(|&nr| sites::has(&s.met, nr) && seccomp::passes(nr))
             .map(|nr| nr as u16)
             .collect();
         let table = sites::table();

@@ -1,0 +1,34 @@
+//! What a program has met that it would not have met without us: the user is told once.
+
+use core::sync::atomic::AtomicBool;
+
+use ulpf_stub_handlers::syscalls::{IO_URING, legacy, seccomp};
+
+/// What the handlers note, and what is said of it.
+pub const ALL: [(&AtomicBool, &str); 5] = [
+    (
+        &IO_URING,
+        "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \
+         watches. Most programs go on with ordinary calls; one that does not cannot be watched.\n",
+    ),
+    (
+        &seccomp::UNFOLLOWED,
+        "ulpf: a thread with a seccomp filter of its own has made a child or executes another program. It is not \
+         followed: what ulpf would have to do in there, the filter may forbid.\n",
+    ),
+    (
+        &seccomp::UNSUPERVISED,
+        "ulpf: a seccomp filter asks a supervisor or a tracer about a call that ulpf has to make itself (memory, \
+         threads, signals, exec). It was made without asking.\n",
+    ),
+    (
+        &legacy::REFUSED,
+        "ulpf: the program has made a call of 32-bit programs (int 0x80) that changes its memory, its threads or its \
+         signals, and got ENOSYS.\n",
+    ),
+    (
+        &seccomp::TOO_LONG,
+        "ulpf: the program has installed a seccomp filter of more than 4,079 instructions and got EINVAL: with \
+         those that let ulpf's own calls pass, it is longer than the kernel takes.\n",
+    ),
+];
