@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lib.env import LONG, ULPF, example, ulpf_only
+from lib.env import LONG, ULPF, ulpf_only
 from lib.run import Json, run
 
 THREADS = 4

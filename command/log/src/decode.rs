@@ -58,7 +58,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Nothing behind this place can be read.
-    pub fn next(&mut self) -> Result<Option<Hit>, Bad> {
+    pub fn next_hit(&mut self) -> Result<Option<Hit>, Bad> {
         let mut beside = Beside::default();
         loop {
             let Some(first) = self.payload.get(self.at).copied() else {

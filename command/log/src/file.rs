@@ -300,7 +300,7 @@ impl LogFile {
                 }
             };
             let mut count = 0;
-            while let Ok(Some(hit)) = decoder.next() {
+            while let Ok(Some(hit)) = decoder.next_hit() {
                 count += 1;
                 if hit.time >= before || !wanted(*life, &hit) {
                     continue;
@@ -356,7 +356,7 @@ impl Stream<'_> {
                 }
                 continue;
             };
-            let why = match decoder.next() {
+            let why = match decoder.next_hit() {
                 Ok(Some(hit)) => {
                     *count += 1;
                     self.latest = self.latest.max(hit.time);

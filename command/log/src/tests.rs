@@ -71,7 +71,7 @@ fn payloads(hits: &[Hit]) -> Vec<(crate::format::Head, Vec<u8>)> {
 fn read(first: u64, payload: &[u8]) -> (Vec<Hit>, Option<Bad>) {
     let (mut decoder, mut hits) = (Decoder::new(payload.to_vec(), first), Vec::new());
     loop {
-        match decoder.next() {
+        match decoder.next_hit() {
             Ok(Some(hit)) => hits.push(hit),
             Ok(None) => return (hits, None),
             Err(bad) => return (hits, Some(bad)),

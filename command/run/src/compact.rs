@@ -4,7 +4,6 @@
 use super::clock::Clock;
 use super::events::Event;
 use super::life::Life;
-use super::log::Log;
 use super::output::Output;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -51,9 +50,7 @@ pub fn record(
 }
 
 /// Says where code is that has been met for the first time.
-pub fn name_code(log: &mut Log, life: usize, code: &[(u64, bool)]) {
-    let number = life as u32;
-    let life = &mut log.lives[life];
+pub fn name_code(output: &Output, number: usize, life: &mut Life, code: &[(u64, bool)]) {
     let is_new = |(pc, _): &(u64, bool)| life.program.module_at(*pc).is_none();
     let long_ago = |t: std::time::Instant| t.elapsed() > Duration::from_millis(200);
     if code.iter().any(is_new) && life.last_refresh.is_none_or(long_ago) {
@@ -61,11 +58,11 @@ pub fn name_code(log: &mut Log, life: usize, code: &[(u64, bool)]) {
     }
     let program = &life.program;
     let word = |(pc, caller): &(u64, bool)| Word::Code {
-        life: number,
+        life: number as u32,
         caller: *caller,
         at: program.location(*pc, *caller),
     };
-    if let Some(log) = &log.output.compact {
+    if let Some(log) = &output.compact {
         log.words(code.iter().map(word));
     }
 }
@@ -96,10 +93,10 @@ pub fn name_watch(
 }
 
 /// Says what the processes were called.
-pub fn name_programs(log: &Log) {
-    if let Some(to) = &log.output.compact {
-        let names = log.lives.iter().enumerate();
-        to.words(names.map(|(n, life)| Word::Program {
+pub fn name_programs(output: &Output, lives: &[Life]) {
+    if let Some(log) = &output.compact {
+        let names = lives.iter().enumerate();
+        log.words(names.map(|(n, life)| Word::Program {
             life: n as u32,
             name: life.name().into(),
         }));

@@ -170,7 +170,9 @@ impl Log {
                     self.lose(life, batch.lost, &mut text);
                     self.damaged(life, batch.damaged, &mut text);
                 }
-                Event::Code(life, code) => compact::name_code(self, life, &code),
+                Event::Code(life, code) => {
+                    compact::name_code(&self.output, life, &mut self.lives[life], &code);
+                }
                 Event::Drained(life, drained) => {
                     let lost = &mut self.lives[life].lost;
                     *lost = lost.saturating_add(drained.lost);
@@ -209,7 +211,7 @@ impl Log {
             }
         }
         self.output.write(&mut text);
-        compact::name_programs(self);
+        compact::name_programs(&self.output, &self.lives);
         for reader in self.readers.drain(..) {
             let _ = reader.join();
         }
