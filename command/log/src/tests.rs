@@ -42,7 +42,7 @@ prop_compose! {
         number in any::<u64>(),
     ) -> Hit {
         let mut hit = Hit { pc, addr, len, watch, tid, kind, old, new, frames, lost, ..Hit::default() };
-        hit.flags = u8::from(silent) * hit_flags::SILENT | u8::from(inside) * hit_flags::INSIDE;
+        hit.flags = (u8::from(silent) * hit_flags::SILENT) | (u8::from(inside) * hit_flags::INSIDE);
         hit.inside = if inside { number } else { 0 };
         if called == 0 {
             hit.flags |= hit_flags::KERNEL;

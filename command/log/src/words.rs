@@ -24,7 +24,7 @@ pub enum Word<'a> {
     Life { life: u32, pid: i32 },
     /// The program's name, as soon as it is known.
     Program { life: u32, name: Cow<'a, str> },
-    /// The next type.
+    /// A type.
     Type(Kept<'a>),
     /// A place of a watch. Hits of that life call it `id`; the user calls the watch `number`, from 1.
     Watch {

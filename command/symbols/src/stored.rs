@@ -46,6 +46,8 @@ fn is_false(is: &bool) -> bool {
 /// A type, by numbers of types before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept<'a> {
+    /// By it others refer to this one: where a part of a file is damaged, the rest means what it meant.
+    number: usize,
     name: Cow<'a, str>,
     size: u64,
     #[serde(flatten)]
@@ -165,6 +167,7 @@ impl Writer {
         };
         let number = self.kept.len();
         types.push(Kept {
+            number,
             name: Cow::Owned(ty.name.clone()),
             size: ty.size,
             shape,
@@ -178,18 +181,18 @@ impl Writer {
 /// Reads them back.
 #[derive(Default)]
 pub struct Reader {
-    /// Each with how deep it is.
-    types: Vec<(Rc<Type>, usize)>,
+    /// By their numbers, each with how deep it is.
+    types: HashMap<usize, (Rc<Type>, usize)>,
     /// Names of members live as long as the program, as those do that debug information has.
     names: HashMap<String, &'static str>,
 }
 
 impl Reader {
-    /// The next type; `None`: no [`Writer`] has written it.
+    /// A type; `None`: no [`Writer`] has written it.
     pub fn ty(&mut self, kept: Kept) -> Option<()> {
         let mut depth = 0;
         let mut of = |number: usize| {
-            let (ty, below) = self.types.get(number)?;
+            let (ty, below) = self.types.get(&number)?;
             depth = depth.max(below + 1);
             Some(ty.clone())
         };
@@ -256,14 +259,14 @@ impl Reader {
             size: kept.size,
             shape,
         });
-        self.types.push((ty, depth));
+        self.types.insert(kept.number, (ty, depth));
         Some(())
     }
 
     /// A place; `None`: no [`Writer`] has written it.
     pub fn place(&self, place: Place) -> Option<Watched> {
         let ty = match place.ty {
-            Some(number) => Some(self.types.get(number)?.0.clone()),
+            Some(number) => Some(self.types.get(&number)?.0.clone()),
             None => None,
         };
         let slice = place.slice;
@@ -440,12 +443,13 @@ mod tests {
             |reader: &mut Reader, text: String| reader.ty(serde_json::from_str(&text).unwrap());
         let array = |of: usize| {
             format!(
-                r#"{{"name":"a","size":4,"is":"array","of":{of},"count":1,"first":0,"columns":false}}"#
+                r#"{{"number":{},"name":"a","size":4,"is":"array","of":{of},"count":1,"first":0,"columns":false}}"#,
+                of + 1
             )
         };
         let mut reader = Reader::default();
         assert_eq!(read(&mut reader, array(0)), None);
-        let int = r#"{"name":"int","size":4,"is":"int","signed":true}"#;
+        let int = r#"{"number":0,"name":"int","size":4,"is":"int","signed":true}"#;
         assert_eq!(read(&mut reader, int.into()), Some(()));
         let deep = (0..100).map(|n| read(&mut reader, array(n)));
         assert_eq!(deep.take_while(Option::is_some).count(), DEEPEST);
