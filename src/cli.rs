@@ -40,6 +40,10 @@ enum Command {
     Top(ulpf_top::TopArgs),
     /// Write hits and counters for other tools: JSON lines, CSV, a trace, Prometheus
     Export(ulpf_export::ExportArgs),
+    /// Read a compact log (`ulpf run --log FILE.ulpf`): as text, JSON, CSV, a trace; or who wrote something before a time
+    Log(ulpf_log::LogArgs),
+    /// Find where a value stands in a running program; what is left after narrowing can be watched
+    Find(ulpf_find::FindArgs),
     /// Run a static program on simulated hardware with user-level page faults; `ulpf sim --help`
     #[command(disable_help_flag = true)]
     Sim(Words),
@@ -92,6 +96,8 @@ pub fn main() -> i32 {
         Command::Last(args) => crate::last::main(&args),
         Command::Top(args) => ulpf_top::main(&args),
         Command::Export(args) => ulpf_export::main(&args),
+        Command::Find(args) => ulpf_find::main(&args),
+        Command::Log(args) => ulpf_log::main(&args),
         Command::Bridge(args) => run(crate::bridge::bridge(args)),
         Command::Doctor => crate::doctor::doctor(),
         Command::Bench(args) => ulpf_bench::bench(&args),

@@ -13,7 +13,7 @@ from . import facade, foreign, values
 
 # The columns of a table: the fields of an object, in this order.
 COLUMNS = ("time", "ago", "pid", "tid", "watch", "spec", "name", "access", "addr", "len", "value_type", "old", "new", "old_bytes",
-           "new_bytes", "silent", "truncated", "syscall", "call", "pc", "function", "offset", "inlined", "file", "line", "object",
+           "new_bytes", "silent", "truncated", "unchained", "syscall", "call", "pc", "function", "offset", "inlined", "file", "line", "object",
            "by", "callers")
 # Libraries that every program of a language has (ulpf-lib/src/runtime_library.rs).
 _RUNTIME = re.compile(r"(libc|libc\.musl-x86_64|ld-musl-x86_64|ld-linux-x86-64|ld|libm|libmvec|libpthread|libstdc\+\+|libc\+\+|libc\+\+abi|"
@@ -34,6 +34,8 @@ def of(hit):
         said["value_type"] = _type_name(hit, len(new))
         said.update(old=_typed(hit, old), new=_typed(hit, new), old_bytes=old.hex(), new_bytes=new.hex())
     said.update(silent=hit.silent, truncated=new is not None and len(new) < hit.length)
+    if hit.unchained:
+        said["unchained"] = True
     if hit.call:
         said.update(syscall=hit.call.partition("(")[0], call=hit.call)
     if hit.pc is not None:

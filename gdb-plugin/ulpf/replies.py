@@ -168,6 +168,8 @@ class Record:
     through: list
     # Of a watch that moves: how many of its bytes are before those of the hit.
     inside: int = 0
+    # The old value is not known to be what the hit before has left.
+    unchained: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def record(object):
                   _count(object, "len", absent), old, new, _get(object, "silent", bool, False),
                   _get(object, "call", str, None), None if pc is None else _address(pc),
                   [_address(c) for c in _get(object, "callers", list, [])], [_address(c) for c in _get(object, "through", list, [])],
-                  _count(object, "inside", 0))
+                  _count(object, "inside", 0), _get(object, "unchained", bool, False))
 
 
 def stop(object):

@@ -29,7 +29,7 @@ class Hit:
         self.access, self.length = record.access or "access", record.length or 1
         self.address, self.tid, self.pc, self.callers = record.address, record.tid, record.pc, record.callers
         self.through, self.call, self.silent = record.through, record.call, record.silent
-        self.time, self.ago = record.time, record.ago
+        self.time, self.ago, self.unchained = record.time, record.ago, record.unchained
         self._old, self._new = record.old, record.new
         self._part = None
 

@@ -444,7 +444,8 @@ fn actual(how: &How, program: &Path, e: &Example, judged: &Judged) -> Result<(Hi
     let pid = runner.session.program()?;
     let mut ring = Ring::of(pid)?;
     runner.go_to_marker(true).context("to the end")?;
-    let hits = ring.drain(&runner.session.ids, &how.numbers(pid)?)?;
+    let numbers = how.numbers(pid)?;
+    let hits = ring.drain(&runner.session.ids, &numbers, &judged.watches)?;
     let placed = runner.placed()?;
     Ok((hits, placed))
 }

@@ -10,6 +10,7 @@
 
 mod asm;
 mod bench;
+mod chain;
 #[path = "../../engine/src/corpus.rs"]
 #[allow(dead_code, clippy::should_implement_trait)]
 mod corpus;

@@ -1,7 +1,9 @@
 //! The threads' hit rings, straight out of the program's memory. Between two looks there are fewer hits
 //! than one holds (the judge has counted them): nothing is ever overwritten.
 
+use crate::chain;
 use crate::hits::Hit;
+use crate::program::Watch;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::without_provenance_mut;
@@ -49,15 +51,16 @@ impl Ring {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// All hits since the last time. The program rests.
+    /// All hits since the last time, of these watches. The program rests.
     pub fn drain(
         &mut self,
         ids: &HashMap<u32, u32>,
         threads: &BTreeMap<u32, u32>,
+        watches: &[Watch],
     ) -> Result<BTreeMap<u32, Vec<Hit>>> {
         let mut out: BTreeMap<u32, Vec<Hit>> = BTreeMap::new();
         let mut reader = self.reader.take().context("a reader")?;
-        let (mut lost, mut unknown) = (0, None);
+        let (mut lost, mut unknown, mut raced) = (0, None, Vec::new());
         for ring in 0..self.rings() {
             let progress = reader.read(self, ring, usize::MAX, |r| {
                 lost += r.lost;
@@ -65,6 +68,9 @@ impl Ring {
                     unknown = Some(r.watch);
                     return;
                 };
+                if threads.len() > 1 {
+                    raced.push((*watch, r.clone()));
+                }
                 out.entry(r.tid).or_default().push(Hit {
                     watch: *watch,
                     pc: r.pc,
@@ -88,6 +94,7 @@ impl Ring {
         if let Some(watch) = unknown {
             bail!("a hit of watch {watch}, which is not armed");
         }
+        chain::check(raced, watches)?;
         out.into_iter()
             .map(|(tid, hits)| {
                 let n = threads.get(&tid);

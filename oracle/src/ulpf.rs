@@ -91,15 +91,18 @@ pub fn run(how: &How, elf: &Path, epochs: &[Vec<Watch>]) -> Result<Run> {
                 ring.insert(Ring::of(pid)?)
             }
         };
-        if n > 0 {
-            actual.push(ring.drain(&runner.session.ids, &how.numbers(pid)?)?);
+        if let Some(before) = n.checked_sub(1) {
+            let numbers = how.numbers(pid)?;
+            actual.push(ring.drain(&runner.session.ids, &numbers, &epochs[before])?);
         }
         runner.patch(n)?;
         runner.session.watch(watches)?;
     }
     runner.go_to_marker(true).context("at the last marker")?;
     let mut ring = ring.context("the program has no marker")?;
-    actual.push(ring.drain(&runner.session.ids, &how.numbers(pid)?)?);
+    let last = epochs.last().map_or(&[][..], |watches| watches);
+    let numbers = how.numbers(pid)?;
+    actual.push(ring.drain(&runner.session.ids, &numbers, last)?);
     let placed = runner.placed()?;
     // The last interrupt may have come too late for the last marker.
     let mut end = runner.end()?;

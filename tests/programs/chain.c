@@ -1,8 +1,11 @@
 /* Threads that race for the same bytes: MODE THREADS STORES. What the program prints is the same in every run. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 struct {
 	unsigned long number; /* what most modes are about */
@@ -12,6 +15,7 @@ struct {
 
 static const char *mode;
 static int stores;
+static int file; /* eight bytes that grow */
 static pthread_barrier_t together;
 
 static void *race(void *arg)
@@ -44,6 +48,14 @@ static void *race(void *arg)
 					 : "=m"(cell.wide)
 					 : "r"(value)
 					 : "xmm0");
+		} else if (!strcmp(mode, "kernel")) {
+			/* Every third thread has the kernel write. */
+			if (who % 3 == 1) {
+				if (pwrite(file, &value, 8, 0) != 8 || pread(file, &cell.number, 8, 0) != 8)
+					abort();
+			} else {
+				__asm__ volatile("lock addq $1, %0" : "+m"(cell.number));
+			}
 		} else {
 			void *to = cell.text, *from = source;
 			size_t n = sizeof source;
@@ -62,6 +74,7 @@ int main(int argc, char **argv)
 
 	mode = argc > 1 ? argv[1] : "locked";
 	stores = argc > 3 ? atoi(argv[3]) : 1000;
+	file = memfd_create("values", 0);
 	pthread_barrier_init(&together, NULL, threads);
 	for (long i = 0; i < threads; i++)
 		pthread_create(&thread[i], NULL, race, (void *)(i + 1));

@@ -159,6 +159,80 @@ fn sessions(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     all
 }
 
+/// Keeps a small file beside the sessions, in place of one of that name.
+///
+/// # Errors
+/// It cannot be written, or there is no place for it.
+pub fn save(name: &str, bytes: &[u8]) -> io::Result<()> {
+    let folder = folder().ok_or_else(|| {
+        io::Error::new(
+            ErrorKind::NotFound,
+            "neither HOME nor XDG_CACHE_HOME names a folder",
+        )
+    })?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)?;
+    let opened = Folder::open(&folder)?;
+    let folder = opened.path();
+    let new = folder.join(format!(".{name}.new"));
+    // What an earlier one has left.
+    let _ = fs::remove_file(&new);
+    let mut to = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    let done = to
+        .write_all(bytes)
+        .and_then(|()| fs::rename(&new, folder.join(name)));
+    if done.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    done?;
+    // Those of processes that are no more; what is in use stays.
+    let end = Path::new(name).extension();
+    let others = fs::read_dir(&folder).into_iter().flatten().flatten();
+    for other in others.filter(|e| e.path().extension() == end) {
+        let pid = other
+            .path()
+            .file_stem()
+            .and_then(|s| s.to_str()?.parse().ok());
+        if pid.is_some_and(|pid: i32| !ulpf_host::process::is_alive(pid)) {
+            let _ = fs::remove_file(other.path());
+        }
+    }
+    Ok(())
+}
+
+/// A file that [`save`] has kept; `None`: there is none.
+///
+/// # Errors
+/// It cannot be read, or is not ours.
+pub fn load(name: &str) -> io::Result<Option<Vec<u8>>> {
+    let Some(folder) = folder().filter(|folder| folder.exists()) else {
+        return Ok(None);
+    };
+    let opened = Folder::open(&folder)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(opened.path().join(name));
+    let mut file = match file {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > 2 * LARGEST {
+        return Err(io::Error::from(ErrorKind::InvalidData));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
 /// The newest session, or the one of this process, if it is of this boot.
 pub fn find(pid: Option<i32>) -> io::Result<Option<Kept>> {
     let Some(folder) = folder().filter(|folder| folder.exists()) else {

@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(
             csv.lines().nth(1),
             Some(
-                "1.002003,,7,8,,,\"t[1,2]\",write,0x4040,1,,0x0,0x0,00,00,false,false,,,0x0,,,,,,,,"
+                "1.002003,,7,8,,,\"t[1,2]\",write,0x4040,1,,0x0,0x0,00,00,false,false,,,,0x0,,,,,,,,"
             )
         );
     }

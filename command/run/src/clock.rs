@@ -45,6 +45,11 @@ impl Start {
 }
 
 impl Clock {
+    /// The counter at the start, and nanoseconds per count, times 2^32.
+    pub fn of_log(&self) -> (u64, u64) {
+        (self.tsc, self.rate)
+    }
+
     /// Nanoseconds from the start to a reading of the counter.
     pub fn nanos(&self, tsc: u64) -> u64 {
         // Readings before the start do not happen; a slightly skewed core could make one.

@@ -6,12 +6,17 @@ use ulpf_area::SharedArea;
 use ulpf_inferior::Inferior;
 use ulpf_session::armed::Armed;
 use ulpf_session::control_socket::Ask;
+use ulpf_session::drain::Drained;
 use ulpf_session::memory::ProcessMemory;
 use ulpf_session::merge::Batch;
 
 /// What reaches the log. Numbers are those of lives.
 pub enum Event {
     Hits(usize, Batch),
+    /// Instructions, and (`true`) return addresses, that a compact log has not named yet.
+    Code(usize, Vec<(u64, bool)>),
+    /// A compact log has all that the ring had.
+    Drained(usize, Drained),
     /// The ring has been read to its end.
     NoMoreHits,
     /// The process is stopped after its list of libraries has changed. Answer what to arm.

@@ -12,6 +12,7 @@
 mod changes;
 mod chosen;
 mod clock;
+mod compact;
 mod control;
 mod crash;
 mod events;
@@ -53,6 +54,8 @@ use ulpf_session::words::count;
 use ulpf_symbols::{Program, Spec};
 use watches::{Changes, Watch};
 
+/// What `ulpf find` has left, as a watch.
+const FOUND: &str = "@found";
 /// The exit status when watches are refused, or nothing could be started.
 const REFUSED: i32 = 2;
 
@@ -71,7 +74,21 @@ pub fn run(args: &RunArgs) -> i32 {
 
 /// `ulpf attach`: the exit status.
 pub fn attach(args: &AttachArgs) -> i32 {
-    main(&args.watching, Target::Attach(args.pid))
+    let mut watching = args.watching.clone();
+    let specs = std::mem::take(&mut watching.watch).into_iter();
+    let found = |spec: String| match spec.strip_prefix(FOUND) {
+        Some(rest) => ulpf_find::specs(args.pid, rest),
+        None => Ok(vec![spec]),
+    };
+    match specs.map(found).collect::<Result<Vec<_>>>() {
+        Ok(specs) => watching.watch = specs.concat(),
+        Err(error) => {
+            output::speak_as(&watching);
+            say!("{error:#}");
+            return REFUSED;
+        }
+    }
+    main(&watching, Target::Attach(args.pid))
 }
 
 enum Target {
@@ -242,6 +259,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     }
     let first = log.begin(pid, shared, program, watches);
     log.lives[first].wanted = wanted;
+    log.name_watches(first);
     if options.held {
         ulpf_host::sys::stop_here();
     }
@@ -293,6 +311,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
             log.output.write(&mut summary.json());
         }
     }
+    log.output.end();
     if summaries.is_empty() {
         say!("nothing was watched: no program was started that --only and --skip mean");
     }

@@ -15,6 +15,7 @@
 use super::changes;
 use super::chosen::Chosen;
 use super::clock::Clock;
+use super::compact;
 use super::events::{Entered, Event, Forked, Ready, Reexecuted, Spawned};
 use super::life::Life;
 use super::output::Output;
@@ -34,7 +35,7 @@ use ulpf_session::hit::entry::When;
 use ulpf_session::hit::log::{Look, Record};
 use ulpf_session::merge;
 use ulpf_session::words::count;
-use ulpf_symbols::{Program, Spec};
+use ulpf_symbols::{Program, Spec, stored};
 
 /// What the log needs to begin with a process, and to know about the others.
 pub struct Plan {
@@ -67,11 +68,14 @@ pub struct Log {
     sender: Sender<Event>,
     events: Receiver<Event>,
     readers: Vec<std::thread::JoinHandle<()>>,
+    /// What a compact log has been told of.
+    types: stored::Writer,
 }
 
 impl Log {
     pub fn new(clock: Clock, plan: Plan, output: Output, run_child: RunChild) -> Log {
         let (sender, events) = std::sync::mpsc::channel();
+        compact::begin(&output, &clock, plan.follow);
         Log {
             clock,
             plan,
@@ -81,6 +85,15 @@ impl Log {
             sender,
             events,
             readers: Vec::new(),
+            types: stored::Writer::default(),
+        }
+    }
+
+    /// A compact log hears of all watches that a process has.
+    pub fn name_watches(&mut self, life: usize) {
+        for number in 0..self.lives[life].watches.len() {
+            let of = &self.lives[life];
+            compact::name_watch(&self.output, &mut self.types, life, of, number);
         }
     }
 
@@ -109,6 +122,16 @@ impl Log {
             source.lose_nothing();
         }
         self.lives.push(life);
+        if let Some(log) = &self.output.compact {
+            self.readers.push(compact::record(
+                log.clone(),
+                (number, pid),
+                self.output.changes_only,
+                (source, flow),
+                sender,
+            ));
+            return number;
+        }
         self.readers.push(std::thread::spawn(move || {
             merge::read(&source, &flow, |batch| {
                 sender.send(Event::Hits(number, batch)).is_ok()
@@ -147,6 +170,14 @@ impl Log {
                     self.lose(life, batch.lost, &mut text);
                     self.damaged(life, batch.damaged, &mut text);
                 }
+                Event::Code(life, code) => {
+                    compact::name_code(&self.output, life, &mut self.lives[life], &code);
+                }
+                Event::Drained(life, drained) => {
+                    let lost = &mut self.lives[life].lost;
+                    *lost = lost.saturating_add(drained.lost);
+                    self.damaged(life, drained.damaged, &mut text);
+                }
                 Event::NoMoreHits => done += 1,
                 Event::Libraries(life, reply) => {
                     let how = self.plan.how;
@@ -163,10 +194,11 @@ impl Log {
                     life.refresh();
                     let _ = reply.send(changes::plan(life, &ask, self.plan.how));
                 }
-                Event::Armed(life, number, armed) => {
-                    let life = &mut self.lives[life];
+                Event::Armed(index, number, armed) => {
+                    let life = &mut self.lives[index];
                     life.watches[number].armed = armed;
                     life.know(number);
+                    compact::name_watch(&self.output, &mut self.types, index, life, number);
                 }
                 Event::Forked(forked) => self.forked(*forked, &mut text),
                 Event::Spawned(spawned) => self.spawned(*spawned, &mut text),
@@ -179,6 +211,7 @@ impl Log {
             }
         }
         self.output.write(&mut text);
+        compact::name_programs(&self.output, &self.lives);
         for reader in self.readers.drain(..) {
             let _ = reader.join();
         }

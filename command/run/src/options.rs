@@ -17,6 +17,7 @@ WATCHES (SPEC)
   libfoo`name             the `name` of that library; watched as soon as it is loaded
   0x7fffe000:64           64 bytes at an address
   *buf:256  buf+16:8      256 bytes from where buf points; 8 bytes, 16 bytes into buf
+  @found                  with `attach`: what `ulpf find PID` has left (@found:rw, @found changed, …)
   heap                    all that the program allocates, now and later ([heap] where a variable has that name)
   …:r  …:w  …:rw          reads, writes (default), both
 
@@ -90,8 +91,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE")]
     pub watch_file: Vec<PathBuf>,
 
-    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv); - is
-    /// standard output
+    /// Write the hits to FILE instead of standard error: lines (.txt, .log), JSON lines (.jsonl), a table (.csv), or a
+    /// compact log (.ulpf), which is written fastest and read by `ulpf log FILE`; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 

@@ -9,6 +9,8 @@ use std::io::{self, IsTerminal, stderr, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use ulpf_host::sys;
+use ulpf_log::Word;
 use ulpf_say::json::{self, Address};
 use ulpf_say::{lines, say, say_json};
 use ulpf_session::armed::Armed;
@@ -32,7 +34,15 @@ pub struct Output {
     /// It goes where others may write to as well, and what is too much at once is torn.
     pieces: bool,
     to: File,
+    /// Hits go here, past us; what we write is words beside them.
+    pub compact: Option<ulpf_log::Log>,
     broken: Option<io::Error>,
+}
+
+/// A file of this name is a compact log.
+fn is_compact(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("ulpf"))
 }
 
 /// How a log looks that goes to a file of this name.
@@ -41,10 +51,10 @@ fn look_of(path: &Path, json: bool) -> Result<Look> {
     match end.as_deref() {
         _ if json => Ok(Look::Json),
         None | Some("txt" | "log" | "out" | "err") => Ok(Look::Plain),
-        Some("jsonl" | "ndjson") => Ok(Look::Json),
+        Some("jsonl" | "ndjson" | "ulpf") => Ok(Look::Json),
         Some("csv") => Ok(Look::Csv),
         Some(end) => bail!(
-            "cannot write the log {}: nobody knows what is written to a file called .{end}; call it .txt or .log (lines), .jsonl (JSON lines) or .csv (a table), or say --json",
+            "cannot write the log {}: nobody knows what is written to a file called .{end}; call it .txt or .log (lines), .jsonl (JSON lines), .csv (a table) or .ulpf (a compact log), or say --json",
             path.display()
         ),
     }
@@ -69,6 +79,10 @@ impl Output {
         let (to, look, is_stderr) = match &options.log {
             None => standard(stderr().as_fd(), true)?,
             Some(path) if path.as_os_str() == "-" => standard(stdout().as_fd(), false)?,
+            Some(path) if options.json && is_compact(path) => bail!(
+                "{} would be a compact log, which is no JSON: leave --json out, and `ulpf log --json` writes lines of it; or call it .jsonl",
+                path.display()
+            ),
             Some(path) => {
                 let look = look_of(path, options.json)?;
                 let file = create(path)
@@ -77,6 +91,13 @@ impl Output {
             }
         };
         let kind = to.metadata().map(|m| m.file_type());
+        let compact = match &options.log {
+            Some(path) if is_compact(path) => {
+                let begun = to.try_clone().and_then(ulpf_log::Log::begin);
+                Some(begun.with_context(|| format!("cannot write the log {}", path.display()))?)
+            }
+            _ => None,
+        };
         let mut output = Output {
             look,
             is_stderr,
@@ -84,6 +105,7 @@ impl Output {
             changes_only: options.changes_only,
             pieces: kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()),
             to,
+            compact,
             broken: None,
         };
         if look == Look::Csv {
@@ -94,6 +116,15 @@ impl Output {
 
     /// Writes and empties `text`, which is whole lines. After a failure nothing more is written.
     pub fn write(&mut self, text: &mut String) {
+        if let Some(log) = &self.compact {
+            let tsc = sys::tsc();
+            let said = |line: &'_ str| Word::Said {
+                tsc,
+                line: line.to_string().into(),
+            };
+            log.words(text.lines().map(said));
+            return text.clear();
+        }
         if !text.is_empty() && self.broken.is_none() {
             let written = match self.pieces {
                 true => lines::put_pieces(&mut self.to, text),
@@ -111,8 +142,17 @@ impl Output {
     }
 
     /// Why the log is incomplete, if it could not be written.
-    pub fn broken(&self) -> Option<&io::Error> {
-        self.broken.as_ref()
+    pub fn broken(&self) -> Option<String> {
+        let compact = self.compact.as_ref().and_then(ulpf_log::Log::broken);
+        let broken = self.broken.as_ref().map(io::Error::to_string);
+        broken.or(compact.map(|e| e.to_string()))
+    }
+
+    /// Nothing is written behind this.
+    pub fn end(&self) {
+        if let Some(log) = &self.compact {
+            log.words([Word::End]);
+        }
     }
 
     /// Says what is watched (JSON), and on standard error what is not.

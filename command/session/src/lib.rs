@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   rings ──▶ merge (hits in order of time) ──▶ hit (a hit in words) ──▶ text · JSON · CSV · trace
+//!   rings ──▶ drain (each ring's hits in their own order) ──▶ the compact log (command/log)
 //!   rings, counters, table of watches ──▶ observer ──▶ snapshot (watches, sites, pages, threads, hits)
 //!   the owner's control_socket ──▶ listing (the user's words)  ──┘         ▲
 //!   sessions of this machine ──▶ find, watcher (all of them) ───────────────┘
@@ -13,6 +14,7 @@
 pub mod arm;
 pub mod armed;
 pub mod control_socket;
+pub mod drain;
 pub mod find;
 pub mod hit;
 pub mod kept;

@@ -9,6 +9,7 @@
 //! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
 //! bytes   ── value ──> "tab[2].x", "41"
+//! Watched ── stored ─> what a file keeps, to name and show without the program
 //! ```
 //!
 //! Files may be hostile: image says how much of them is read, meter what that may cost, demangle how long names
@@ -43,6 +44,7 @@ mod resolve;
 mod source;
 mod spec;
 mod split;
+pub mod stored;
 mod types;
 mod value;
 

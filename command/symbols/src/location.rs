@@ -1,10 +1,12 @@
 //! A place in the source, and how it is written in a line.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use ulpf_host::foreign::text::Text;
 
 /// An instruction address in a programmer's terms.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Location {
     pub pc: u64,
     /// File name of the executable or library.

@@ -17,4 +17,6 @@ pub struct Cause<'a> {
     /// The same, for a system call.
     pub kept: Option<&'a Kept>,
     pub syscall: Option<&'a Call>,
+    /// The locks of its pages were held while it was made (`crate::locks`).
+    pub locked: bool,
 }

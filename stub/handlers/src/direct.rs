@@ -82,6 +82,7 @@ extern "C" fn ulpf_direct_hit(frame: &mut Frame) {
         new: Some(new),
         kept: None,
         syscall: None,
+        locked: true,
     };
     let mut events = Events::none();
     if !hits::hits(t, gprs, &cause, &mut events) {

@@ -468,6 +468,7 @@ fn report(t: Current, uc: &UContext, pc: u64, list: &AccessList, saved: usize) -
             new: None,
             kept: None,
             syscall: None,
+            locked: true,
         };
         hits(t, &uc.gprs, &cause, &mut stops);
     }

@@ -72,6 +72,7 @@ pub fn register_hit(
         new: None,
         kept: None,
         syscall: None,
+        locked: false,
     };
     hit(t, gprs, &cause, id, range, kind)
 }
@@ -245,6 +246,7 @@ pub fn kernel_access(
         new: None,
         kept: Some(kept),
         syscall: Some(call),
+        locked: false,
     };
     let mut events = Events::none();
     hits(t, gprs, &cause, &mut events);

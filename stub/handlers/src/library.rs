@@ -315,6 +315,7 @@ fn told(t: Current, uc: &mut UContext, at: u64) -> i64 {
             new: None,
             kept: None,
             syscall: call.as_ref(),
+            locked: false,
         };
         hits(t, &gprs, &cause, &mut events);
     }

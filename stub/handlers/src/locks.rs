@@ -12,13 +12,19 @@
 //!
 //! A program of one thread takes none.
 //!
+//! **System calls** take no lock while they are made, for they may wait for ever. The pages under whose watched bytes one
+//! may be writing are noted ([`Writing`]), and a hit there says meanwhile that it may not be in the chain; so does the
+//! call's own, which is told with the lock held, and with which the chain goes on.
+//!
 //! Of some pages bodies never get the lock ([`reserve`]), and leave all hits there to the handler: it seems taken to
 //! them, and handlers have another one.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
+use linux_raw_sys::general as k;
 use ulpf_engine::access::AccessList;
 use ulpf_engine::patch::{LOCK, LOCKS, SEVERAL, lock_of};
+use ulpf_lib::sys;
 use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
@@ -29,6 +35,10 @@ use crate::runtime::thread::{Current, Thread};
 const LOOKS: u32 = 200;
 /// How often a thread gives way in a row.
 const PATIENCE: u32 = 20_000;
+/// How often a thread lets others run before it tells of what a system call has written, whoever has the lock.
+const TURNS: u32 = 1000;
+/// Accesses to more pages than this have all locks.
+const MOST_PAGES: usize = 2 * LOCKS;
 
 #[repr(C)]
 struct Lock {
@@ -80,6 +90,11 @@ impl Lock {
     }
 }
 
+/// By lock: how many system calls may be writing to watched bytes of its pages.
+static WRITERS: [AtomicU32; LOCKS] = [const { AtomicU32::new(0) }; LOCKS];
+/// Not 0: some has been.
+static WRITTEN: AtomicU8 = AtomicU8::new(0);
+
 /// For [`ulpf_engine::patch::Tables::locks`].
 pub fn address() -> u64 {
     &raw const ALL as u64
@@ -121,6 +136,10 @@ pub fn begin_anew() {
         lock.keeper.store(0, Relaxed);
         lock.free();
     }
+    WRITTEN.store(0, SeqCst);
+    for writers in &WRITERS {
+        writers.store(0, SeqCst);
+    }
 }
 
 /// Locks that a thread holds, by number.
@@ -134,6 +153,20 @@ impl Held {
         if let Some(word) = self.0.get_mut(n / 64) {
             *word |= 1 << (n % 64);
         }
+    }
+
+    /// The locks of all these bytes.
+    fn add_bytes(&mut self, addr: u64, len: u64) {
+        let end = addr.saturating_add(len);
+        let mut page = TargetAddr(addr).page().0;
+        for _ in 0..MOST_PAGES {
+            if page >= end {
+                return;
+            }
+            self.add(number(page));
+            page = page.saturating_add(PAGE_SIZE);
+        }
+        *self = Held([u64::MAX; LOCKS / 64]);
     }
 
     fn has(&self, n: usize) -> bool {
@@ -161,6 +194,11 @@ impl Held {
         held
     }
 
+    fn writers(self) -> impl Iterator<Item = &'static AtomicU32> {
+        let all = WRITERS.iter().enumerate();
+        all.filter(move |(n, _)| self.has(*n)).map(|(_, w)| w)
+    }
+
     pub fn give_back(self) {
         self.locks().for_each(Lock::free);
     }
@@ -182,12 +220,7 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
         if !g().watchlist().any_overlap(a.addr, a.len) {
             continue;
         }
-        let end = a.addr.0.saturating_add(a.len);
-        let mut page = a.addr.page().0;
-        while page < end {
-            wanted.add(number(page));
-            page += PAGE_SIZE;
-        }
+        wanted.add_bytes(a.addr.0, a.len);
     }
     let waited = &t.own().waited;
     for _ in 0..LOOKS {
@@ -200,6 +233,11 @@ pub fn take(t: Current, list: &AccessList) -> Option<Held> {
     waited.set(waited.get() + 1);
     if waited.get() > PATIENCE {
         waited.set(0);
+        // From now on nobody knows of these pages whose hit comes first.
+        WRITTEN.store(1, SeqCst);
+        wanted.writers().for_each(|n| {
+            n.fetch_add(1, SeqCst);
+        });
         return Some(wanted);
     }
     None
@@ -223,6 +261,71 @@ pub fn take_page(page: u64) -> Option<Held> {
         held.add(number(TargetAddr(page).page().0));
     }
     attempt(held).then_some(held)
+}
+
+/// The pages that a system call may be writing to, under watched bytes.
+pub struct Writing(Held);
+
+impl Writing {
+    pub const NOTHING: Writing = Writing(Held::NONE);
+
+    /// These bytes, too; before anything of them is read or written.
+    pub fn add(&mut self, addr: u64, len: u64) {
+        if ALL.several.load(Relaxed) == 0 {
+            return;
+        }
+        let mut all = self.0;
+        all.add_bytes(addr, len);
+        WRITTEN.store(1, SeqCst);
+        for (n, writers) in WRITERS.iter().enumerate() {
+            if all.has(n) && !self.0.has(n) {
+                writers.fetch_add(1, SeqCst);
+            }
+        }
+        self.0 = all;
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.writers().for_each(|n| {
+            n.fetch_sub(1, SeqCst);
+        });
+    }
+}
+
+/// Is the old value of a hit of these bytes, whose locks are held, what the hit before has left?
+pub fn in_chain(addr: u64, len: u64) -> bool {
+    if WRITTEN.load(Relaxed) == 0 {
+        return true;
+    }
+    let mut pages = Held::NONE;
+    pages.add_bytes(addr, len);
+    pages.writers().all(|n| n.load(SeqCst) == 0)
+}
+
+/// The locks of what a system call has written, to tell of it. `None`: somebody keeps one of them for long (a stop that is
+/// not reported yet); from then on no hit there is known to be in the chain.
+pub fn take_written(addr: u64, len: u64) -> Option<Held> {
+    if ALL.several.load(Relaxed) == 0 {
+        return Some(Held::NONE);
+    }
+    let mut wanted = Held::NONE;
+    wanted.add_bytes(addr, len);
+    for _ in 0..TURNS {
+        for _ in 0..LOOKS {
+            if attempt(wanted) {
+                return Some(wanted);
+            }
+            core::hint::spin_loop();
+        }
+        // SAFETY: touches no memory.
+        let _ = unsafe { sys!(k::__NR_sched_yield) };
+    }
+    wanted.writers().for_each(|n| {
+        n.fetch_add(1, SeqCst);
+    });
+    None
 }
 
 /// The thread is to stop for what it has met: its locks stay taken until that is reported.

@@ -13,6 +13,7 @@ use ulpf_lib::sys;
 
 use crate::cause::Cause;
 use crate::global::g;
+use crate::locks;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::unwind;
@@ -35,6 +36,9 @@ pub fn hit(
     }
     if c.syscall.is_some() {
         flags |= hit_flags::KERNEL;
+    }
+    if locks::several() && !(c.locked && locks::in_chain(start, len)) {
+        flags |= hit_flags::UNCHAINED;
     }
     let n = (len as usize).min(MAX_VALUE);
     if len as usize > n {

@@ -187,6 +187,9 @@ pub mod hit_flags {
     /// The instruction is in a library that every program has, and the return addresses were noted only to name
     /// the program's own call: the last one is that call's.
     pub const CALLER: u8 = 16;
+    /// The old value is not known to be what the hit before has left: the kernel was writing there, or wrote; a debug
+    /// register reported it after the fact; or a library did.
+    pub const UNCHAINED: u8 = 32;
     /// The access begins inside a watch that moves: the record says how many bytes behind its beginning.
     pub const INSIDE: u8 = 64;
 }

@@ -121,6 +121,8 @@ struct Fields<'a> {
     values: Option<Values<'a>>,
     silent: bool,
     truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unchained: Option<bool>,
     #[serde(flatten)]
     call: Option<Called<'a>>,
     #[serde(flatten)]
@@ -240,6 +242,7 @@ impl<'a> Entry<'a> {
             values: self.values(),
             silent: self.is(hit_flags::SILENT),
             truncated: self.is(hit_flags::TRUNCATED),
+            unchained: self.is(hit_flags::UNCHAINED).then_some(true),
             call: self.hit.call.as_deref().map(call),
             place: self.place,
             by: self.by.map(|by| &*by.place),
@@ -272,6 +275,7 @@ impl<'a> Entry<'a> {
         }
         row.cell(self.is(hit_flags::SILENT));
         row.cell(self.is(hit_flags::TRUNCATED));
+        row.maybe(self.is(hit_flags::UNCHAINED).then_some(true));
         let call = self.hit.call.as_deref();
         row.maybe(call.map(|call| NameOfCall(call.nr)));
         row.text(&call.map(|call| Call(call).to_string()).unwrap_or_default());
@@ -296,7 +300,7 @@ impl<'a> Entry<'a> {
 
 /// The names of what [`Entry::csv`] writes: those of the JSON object's fields, in its order.
 pub const CSV_HEAD: &str = "time,ago,pid,tid,watch,spec,name,access,addr,len,value_type,old,new,old_bytes,new_bytes,\
-silent,truncated,syscall,call,pc,function,offset,inlined,file,line,object,by,callers\n";
+silent,truncated,unchained,syscall,call,pc,function,offset,inlined,file,line,object,by,callers\n";
 
 struct Row<'a> {
     out: &'a mut String,

@@ -1,7 +1,7 @@
 //! Hits as lines of a log, for people or for programs: what `ulpf run` and `ulpf last` write.
 
 use super::entry::{Call, Entry, Named, When};
-use super::place::{Caller, Place, asked_for, own_caller};
+use super::place::{Caller, Place, Places, asked_for, own_caller};
 use crate::words::verb;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use ulpf_host::foreign::text::shown;
 use ulpf_lib::ring::{self, hit_flags};
 use ulpf_say::json;
-use ulpf_symbols::{Program, Watched};
+use ulpf_symbols::Watched;
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +18,8 @@ pub enum Look {
     Coloured,
     Json,
     Csv,
+    /// Events of Chrome's trace format, each with a comma behind it.
+    Trace,
 }
 
 impl Look {
@@ -81,12 +83,12 @@ impl Formatter {
     }
 
     /// Appends the line (and the lines of the backtrace).
-    pub fn hit(&mut self, out: &mut String, record: &Record, program: &Program) {
+    pub fn hit(&mut self, out: &mut String, record: &Record, places: &impl Places) {
         let hit = record.hit;
         let named = self.named(record);
-        let place = self.place(program, hit.pc, false);
+        let place = self.place(places, hit.pc, false);
         let callers = hit.frames.iter();
-        let callers: Vec<Rc<Place>> = callers.map(|f| self.place(program, *f, true)).collect();
+        let callers: Vec<Rc<Place>> = callers.map(|f| self.place(places, *f, true)).collect();
         let by = own_caller(&place, &callers);
         let entry = Entry {
             hit,
@@ -102,6 +104,7 @@ impl Formatter {
         match self.look {
             Look::Json => json::append(out, &entry.json()),
             Look::Csv => entry.csv(out),
+            Look::Trace => entry.trace(out),
             Look::Plain | Look::Coloured => self.text(out, &entry, record.several),
         }
     }
@@ -171,7 +174,7 @@ impl Formatter {
     }
 
     /// `caller`: `pc` is a return address.
-    fn place(&mut self, program: &Program, pc: u64, caller: bool) -> Rc<Place> {
+    fn place(&mut self, places: &impl Places, pc: u64, caller: bool) -> Rc<Place> {
         // Return addresses and hits are told apart by the top bit, which no user address has.
         let key = pc | u64::from(caller) << 63;
         if let Some(known) = self.places.get(&key) {
@@ -180,7 +183,7 @@ impl Formatter {
         if self.places.len() >= CACHE_LIMIT {
             self.places.clear();
         }
-        let place = Rc::new(Place::at(program, pc, caller));
+        let place = Rc::new(Place::at(places, pc, caller));
         self.places.insert(key, place.clone());
         place
     }
@@ -205,6 +208,7 @@ mod tests {
     use ulpf_lib::WatchKind;
     use ulpf_lib::ring::MAX_VALUE;
     use ulpf_lib::ring::SystemCall;
+    use ulpf_symbols::Program;
 
     fn record(addr: u64, old: u32, new: u32) -> ring::Hit {
         let value = |n: u32| {

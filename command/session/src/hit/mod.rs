@@ -4,17 +4,17 @@
 pub mod entry;
 pub mod log;
 pub mod place;
+mod trace;
 
 pub use entry::Call;
 use entry::{Entry, Named, When};
 use place::{Caller, Place};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use std::rc::Rc;
+use trace::Event;
 use ulpf_area::SharedArea;
 use ulpf_lib::command::reply::{Micros, Record, Which};
 use ulpf_lib::ring;
-use ulpf_say::json::{self, Address};
 use ulpf_symbols::{Part, Watched};
 
 /// A hit as whoever looks at a session from outside knows it.
@@ -84,38 +84,17 @@ impl Line {
 
     /// An event in Chrome's trace format.
     pub fn trace(&self, pid: i32) -> impl Serialize + '_ {
-        #[derive(Serialize)]
-        struct Event<'a> {
-            ph: &'static str,
-            s: &'static str,
-            name: &'a str,
-            cat: &'static str,
-            ts: Option<Box<RawValue>>,
-            pid: i32,
-            tid: u32,
-            args: Args<'a>,
-        }
-        #[derive(Serialize)]
-        struct Args<'a> {
-            value: &'a str,
-            r#where: &'a str,
-            addr: Address,
-        }
-        let (micros, nanos) = (self.nanos / 1000, self.nanos % 1000);
         Event {
-            ph: "i",
-            s: "t",
             name: &self.name,
-            cat: self.verb,
-            ts: json::number(format_args!("{micros}.{nanos:03}")),
+            verb: self.verb,
+            nanos: self.nanos,
             pid,
             tid: self.tid,
-            args: Args {
-                value: &self.change,
-                r#where: &self.place,
-                addr: Address(self.hit.addr),
-            },
+            value: &self.change,
+            place: &self.place,
+            addr: self.hit.addr,
         }
+        .json()
     }
 }
 

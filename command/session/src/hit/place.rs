@@ -32,6 +32,21 @@ pub struct Place {
     pub object: Option<String>,
 }
 
+/// Whoever knows where instructions are: a program, or a log that has noted it.
+pub trait Places {
+    /// An instruction, or (`caller`) the call before a return address.
+    fn location(&self, pc: u64, caller: bool) -> Location;
+}
+
+impl Places for Program {
+    fn location(&self, pc: u64, caller: bool) -> Location {
+        match caller {
+            true => self.locate_caller(pc),
+            false => (*self.locate(pc)).clone(),
+        }
+    }
+}
+
 impl Place {
     pub fn of(location: &Location) -> Place {
         Place {
@@ -48,11 +63,8 @@ impl Place {
     }
 
     /// Of an instruction, or (`caller`) of the call before a return address.
-    pub fn at(program: &Program, pc: u64, caller: bool) -> Place {
-        match caller {
-            true => Place::of(&program.locate_caller(pc)),
-            false => Place::of(&program.locate(pc)),
-        }
+    pub fn at(places: &impl Places, pc: u64, caller: bool) -> Place {
+        Place::of(&places.location(pc, caller))
     }
 
     /// In a library that every program of a language has.

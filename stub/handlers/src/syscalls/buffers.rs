@@ -13,6 +13,7 @@ use super::list::{List, word};
 use super::scratch::{Kept, Scratch};
 use super::vectors;
 use crate::global::g;
+use crate::locks::{self, Held};
 use crate::runtime::frame::UContext;
 use crate::runtime::memory;
 use crate::runtime::thread::{Call, Current};
@@ -213,7 +214,12 @@ pub fn after(t: Current, uc: &mut UContext, list: &List, call: &Call, s: &mut Sc
             if kind.writes() {
                 s.written(addr, len);
             }
+            let held = match kind.writes() {
+                true => locks::take_written(addr, len),
+                false => None,
+            };
             hit(t, uc, call, addr, len, kind, &s.kept);
+            held.into_iter().for_each(Held::give_back);
         },
     );
 }

@@ -7,6 +7,7 @@ use ulpf_lib::sys;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr};
 
 use crate::global::g;
+use crate::locks::Writing;
 use crate::runtime::memory;
 use crate::runtime::thread::{Current, SCRATCH};
 
@@ -70,6 +71,8 @@ pub struct Scratch {
     pub vector_count: Option<u64>,
     /// Another call does the same with a vector.
     pub instead: Option<u64>,
+    /// Watched bytes that the kernel may be writing to.
+    writing: Writing,
 }
 
 impl Drop for Scratch {
@@ -101,6 +104,7 @@ impl Scratch {
             room_before: 0,
             vector_count: None,
             instead: None,
+            writing: Writing::NOTHING,
         }
     }
 
@@ -215,7 +219,7 @@ impl Scratch {
         if addr == 0 || len == 0 || !g().has_watches() {
             return;
         }
-        let kept = &mut self.kept;
+        let (kept, writing) = (&mut self.kept, &mut self.writing);
         let end = addr.saturating_add(len);
         g().watchlist()
             .for_each_overlap(TargetAddr(addr), end - addr, &mut |_, range, _| {
@@ -228,6 +232,7 @@ impl Scratch {
                 let Some(slot) = kept.parts.get_mut(kept.len).filter(|_| n > 0) else {
                     return;
                 };
+                writing.add(from, to - from);
                 // SAFETY: within the second half of the scratch area, which nothing else uses now.
                 let bytes = unsafe {
                     core::slice::from_raw_parts_mut(kept.old.cast_mut().add(kept.used), n)

@@ -93,6 +93,8 @@ pub struct Access {
     pub len: u32,
     /// Of a watch that moves: how many of its bytes are before them.
     pub inside: u64,
+    /// The old value is not known to be what the hit before has left.
+    pub unchained: bool,
     /// `None`: not known.
     pub values: Option<Values>,
     /// The system call that made it: `read(3, 0x4010, 512) = 512`.
@@ -149,6 +151,7 @@ impl Record {
                 },
                 len: hit.len,
                 inside: hit.inside,
+                unchained: hit.flags & hit_flags::UNCHAINED != 0,
                 values,
                 call,
                 pc: hit.pc,
@@ -202,6 +205,9 @@ impl fmt::Display for Record {
         }
         if a.inside != 0 {
             write!(f, ",\"inside\":{}", a.inside)?;
+        }
+        if a.unchained {
+            f.write_str(",\"unchained\":true")?;
         }
         f.write_str("}")
     }

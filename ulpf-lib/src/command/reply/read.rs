@@ -293,6 +293,8 @@ struct RecordFields {
     #[serde(default)]
     inside: u64,
     #[serde(default)]
+    unchained: bool,
+    #[serde(default)]
     through: Vec<String>,
 }
 
@@ -336,6 +338,7 @@ impl RecordFields {
             kind: ACCESSES.iter().find(|(known, _)| *known == word)?.1,
             len: self.len?,
             inside: self.inside,
+            unchained: self.unchained,
             values,
             call: self.call.clone(),
             pc: address(self.pc.as_deref()?)?,

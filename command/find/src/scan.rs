@@ -1,0 +1,247 @@
+//! Looking through a process's memory.
+
+use crate::value::{Type, Wanted};
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use ulpf_host::process;
+use ulpf_lib::PAGE_SIZE;
+use ulpf_lib::guard::{PROT_READ, PROT_WRITE};
+use ulpf_lib::mapping::mappings;
+
+/// Kinds of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// What the program allocates, and other anonymous memory
+    Heap,
+    /// Variables of the executable and of libraries, and files that are mapped to be written to
+    Data,
+    /// Where threads keep their locals
+    Stack,
+}
+
+/// A mapping that can be written to, and so watched.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
+    pub kind: Kind,
+    /// The file's name, `[heap]`, `[stack]`, or nothing.
+    pub name: String,
+}
+
+/// More places are of no use to anybody, and would fill our memory.
+pub const MOST_PLACES: usize = 1 << 24;
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// A process's memory.
+pub struct Memory {
+    file: File,
+    pub regions: Vec<Region>,
+}
+
+impl Memory {
+    /// # Errors
+    /// We may not read it, or there is nothing to read.
+    pub fn of(pid: i32, kinds: &[Kind]) -> Result<Memory> {
+        let ours = process::mapping(pid, "/memfd:ulpf-");
+        if ours
+            .with_context(|| format!("process {pid} cannot be looked at"))?
+            .is_some()
+        {
+            bail!(
+                "process {pid} is being watched, and its watched pages are not where they were: search before you watch"
+            );
+        }
+        let file = File::open(format!("/proc/{pid}/mem")).with_context(|| {
+            format!("the memory of process {pid} cannot be read (this needs the rights that `ulpf attach` needs)")
+        })?;
+        let text = std::fs::read(format!("/proc/{pid}/maps"))
+            .with_context(|| format!("cannot read what process {pid} has mapped"))?;
+        let stacks = stack_pointers(pid);
+        let mut regions: Vec<Region> = Vec::new();
+        // The end of a file's last mapping: what is anonymous behind it is its uninitialised data.
+        let mut data_ends = None;
+        for m in mappings(&text) {
+            let path = String::from_utf8_lossy(m.path()).into_owned();
+            let (name, is_file) = match path.rsplit_once('/') {
+                Some((_, name)) => (name.to_string(), true),
+                None => (path, false),
+            };
+            let is_data = is_file
+                || name.is_empty() && data_ends.as_ref().is_some_and(|(end, _)| *end == m.start);
+            let behind = data_ends.take().filter(|_| is_data && !is_file);
+            let name = behind.map_or(name, |(_, name): (u64, String)| name);
+            if is_data {
+                data_ends = Some((m.end, name.clone()));
+            }
+            let usable = PROT_READ | PROT_WRITE;
+            if m.prot & usable != usable || m.path().starts_with(b"/dev/") {
+                continue;
+            }
+            let kind = match () {
+                _ if name == "[stack]" => Kind::Stack,
+                _ if is_data => Kind::Data,
+                _ if stacks.iter().any(|sp| (m.start..m.end).contains(sp)) => Kind::Stack,
+                _ => Kind::Heap,
+            };
+            if kinds.is_empty() || kinds.contains(&kind) {
+                let (start, end) = (m.start, m.end);
+                regions.push(Region {
+                    start,
+                    end,
+                    kind,
+                    name,
+                });
+            }
+        }
+        Ok(Memory { file, regions })
+    }
+
+    /// How much there is to look through.
+    pub fn len(&self) -> u64 {
+        self.regions.iter().map(|r| r.end - r.start).sum()
+    }
+
+    /// Fills the buffer as far as it can be read; how many bytes.
+    fn read(&self, at: u64, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < to.len() {
+            match self.file.read_at(&mut to[done..], at + done as u64) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => done += n,
+            }
+        }
+        done
+    }
+
+    /// Calls `f` with pieces of all memory, each of which begins so many bytes before the end of the one before.
+    fn pieces(&self, overlap: usize, mut f: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut buffer = vec![0; PIECE];
+        for region in &self.regions {
+            let mut at = region.start;
+            while at < region.end {
+                let n = (region.end - at).min(PIECE as u64) as usize;
+                let read = self.read(at, &mut buffer[..n]);
+                f(at, &buffer[..read])?;
+                at = match read {
+                    // A page that is not there (of a file that has become shorter).
+                    0 => at + PAGE_SIZE,
+                    _ if read < n || at + n as u64 == region.end => at + read as u64,
+                    _ => at + (n - overlap) as u64,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Each place that holds what is wanted, with what stands there.
+    pub fn search(&self, wanted: &Wanted, ty: Type, step: usize) -> Result<Vec<(u64, u64)>> {
+        let mut places = Vec::new();
+        let mut add = |at: u64, bits: u64| {
+            if places.len() >= MOST_PLACES {
+                bail!(
+                    "more than {MOST_PLACES} places hold that: search for fewer values, or in one kind of memory (--in)"
+                );
+            }
+            places.push((at, bits));
+            Ok(())
+        };
+        let size = match wanted {
+            Wanted::Text(text) => text.len(),
+            _ => ty.size(),
+        };
+        if size > PIECE / 2 {
+            bail!("a text of {size} bytes is too long to be searched for");
+        }
+        self.pieces(size - 1, |at, bytes| {
+            if let Wanted::Text(text) = wanted {
+                let found = bytes.windows(size).enumerate();
+                let mut found = found.filter(|(_, window)| window == text);
+                return found.try_for_each(|(n, _)| add(at + n as u64, 0));
+            }
+            // Mappings begin at pages, pieces behind the first a few bytes before where a value may begin.
+            let mut n = (at.next_multiple_of(step as u64) - at) as usize;
+            while let Some(value) = bytes.get(n..n + size) {
+                let bits = bits(value);
+                if wanted.accepts(ty, None, bits) {
+                    add(at + n as u64, bits)?;
+                }
+                n += step;
+            }
+            Ok(())
+        })?;
+        // Pieces overlap.
+        places.dedup();
+        Ok(places)
+    }
+
+    /// Of these places those that hold what is wanted now.
+    pub fn narrow(
+        &self,
+        places: &[(u64, u64)],
+        wanted: &Wanted,
+        ty: Type,
+        text: usize,
+    ) -> Vec<(u64, u64)> {
+        let size = if ty == Type::Str {
+            text.max(1)
+        } else {
+            ty.size()
+        };
+        let mut left = Vec::new();
+        let mut buffer = vec![0; PIECE + size];
+        let mut from = 0;
+        while let Some((first, _)) = places.get(from) {
+            // What lies close together is read at once.
+            let near = |(at, _): &&(u64, u64)| at - first < PAGE_SIZE;
+            let n = places[from..].iter().take_while(near).count();
+            let last = places[from + n - 1].0;
+            let len = (last - first) as usize + size;
+            let read = self.read(*first, &mut buffer[..len]);
+            for (at, before) in &places[from..from + n] {
+                let offset = (at - first) as usize;
+                let Some(now) = buffer[..read].get(offset..offset + size) else {
+                    continue;
+                };
+                let (is, now) = match (wanted, ty) {
+                    (Wanted::Text(text), _) => (now == text, 0),
+                    (_, Type::Str) => (false, 0),
+                    _ => (wanted.accepts(ty, Some(*before), bits(now)), bits(now)),
+                };
+                if is {
+                    left.push((*at, now));
+                }
+            }
+            from += n;
+        }
+        left
+    }
+
+    /// Where an address is: `prog+0x40a0`, `[heap]+0x2a0`.
+    pub fn name(&self, at: u64) -> String {
+        let region = self.regions.iter().find(|r| (r.start..r.end).contains(&at));
+        match region {
+            None => "no longer mapped".into(),
+            Some(r) if r.name.is_empty() => format!("{:?}", r.kind).to_lowercase(),
+            Some(r) => format!("{}+{:#x}", r.name, at - r.start),
+        }
+    }
+}
+
+fn bits(value: &[u8]) -> u64 {
+    value.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// Of the threads that wait in the kernel (`running` stands there for the others).
+fn stack_pointers(pid: i32) -> Vec<u64> {
+    let of = |tid: &i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+        let sp = text.split_ascii_whitespace().rev().nth(1)?;
+        u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
+    };
+    let threads = process::threads(pid).unwrap_or_default();
+    threads.iter().filter_map(of).collect()
+}

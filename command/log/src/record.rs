@@ -1,0 +1,144 @@
+//! From a process's rings into the file, on a thread of its own.
+
+use crate::encode::Encoder;
+use crate::writer::Log;
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+use ulpf_lib::ring::{Hit, hit_flags};
+use ulpf_session::drain::Sink;
+
+/// A hit is in the file so long after it was read, at the latest: so much a killed ulpf loses.
+const SOON: Duration = Duration::from_millis(200);
+/// A ring that is silent for so many of these gives its memory back.
+const SILENT: u32 = 10;
+
+/// What a process's hits go through.
+pub struct Recorder<F> {
+    log: Log,
+    life: u32,
+    /// Writes that change nothing are left out.
+    changes_only: bool,
+    /// But for the one that hits come from at present.
+    rings: BTreeMap<usize, Ring>,
+    current: Option<(usize, Ring)>,
+    /// Instructions and return addresses that somebody has been told of.
+    seen: HashSet<(u64, bool)>,
+    news: Vec<(u64, bool)>,
+    tell: F,
+    flushed: Instant,
+}
+
+struct Ring {
+    encoder: Encoder,
+    /// Times go forward in a thread's order, whatever its clock says.
+    latest: u64,
+    silent: u32,
+    /// Lost before a hit that was left out.
+    lost: u64,
+}
+
+impl<F: FnMut(Vec<(u64, bool)>) -> bool> Recorder<F> {
+    /// `tell` hears of code that has not been met before (`true`: of return addresses); it says `false` when nobody
+    /// listens any more.
+    pub fn new(log: Log, life: u32, changes_only: bool, tell: F) -> Recorder<F> {
+        Recorder {
+            log,
+            life,
+            changes_only,
+            rings: BTreeMap::new(),
+            current: None,
+            seen: HashSet::new(),
+            news: Vec::new(),
+            tell,
+            flushed: Instant::now(),
+        }
+    }
+
+    /// All rings are in the map.
+    fn put_back(&mut self) {
+        self.rings.extend(self.current.take());
+    }
+
+    fn flush(&mut self) {
+        self.put_back();
+        let log = &self.log;
+        for ring in self.rings.values_mut() {
+            ring.silent = if ring.encoder.is_empty() {
+                ring.silent + 1
+            } else {
+                0
+            };
+            ring.encoder.take(|head, payload| log.block(head, payload));
+        }
+        self.rings.retain(|_, ring| ring.silent < SILENT);
+        self.flushed = Instant::now();
+    }
+}
+
+impl<F: FnMut(Vec<(u64, bool)>) -> bool> Sink for Recorder<F> {
+    fn ring(&mut self, ring: usize) {
+        if self.current.as_ref().is_some_and(|(n, _)| *n == ring) {
+            return;
+        }
+        self.put_back();
+        let new = || Ring {
+            encoder: Encoder::new(self.life, ring as u32),
+            latest: 0,
+            silent: 0,
+            lost: 0,
+        };
+        self.current = Some((ring, self.rings.remove(&ring).unwrap_or_else(new)));
+    }
+
+    #[inline]
+    fn hit(&mut self, mut hit: Hit) {
+        let Some((_, ring)) = &mut self.current else {
+            return;
+        };
+        if hit.lost | ring.lost != 0 {
+            ring.lost = ring.lost.saturating_add(hit.lost);
+            hit.lost = ring.lost;
+        }
+        if self.changes_only && hit.flags & hit_flags::SILENT != 0 {
+            return;
+        }
+        ring.lost = 0;
+        if ring.encoder.is_full() {
+            let log = &self.log;
+            ring.encoder.take(|head, payload| log.block(head, payload));
+        }
+        ring.latest = ring.latest.max(hit.time);
+        let (seen, news) = (&mut self.seen, &mut self.news);
+        ring.encoder.hit(&hit, ring.latest, |pc, caller| {
+            if seen.insert((pc, caller)) {
+                news.push((pc, caller));
+            }
+        });
+    }
+
+    fn lost(&mut self, ring: usize, lost: u64) {
+        if lost > 0 {
+            self.ring(ring);
+            let current = self.current.as_mut();
+            current
+                .into_iter()
+                .for_each(|(_, ring)| ring.encoder.lose(lost));
+        }
+    }
+
+    fn looked(&mut self) -> bool {
+        if self.flushed.elapsed() >= SOON {
+            self.flush();
+        }
+        self.news.is_empty() || (self.tell)(std::mem::take(&mut self.news))
+    }
+
+    fn end(&mut self) {
+        self.put_back();
+        for ring in self.rings.values_mut() {
+            let lost = std::mem::take(&mut ring.lost);
+            ring.encoder.lose(lost);
+        }
+        self.flush();
+    }
+}

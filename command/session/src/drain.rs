@@ -1,0 +1,126 @@
+//! Takes hits out of the threads' rings ring by ring, for who keeps each thread's own order and needs no other
+//! ([`crate::merge`] brings all of them into one). Nothing is sorted, kept or handed to another thread, so that the
+//! reader is as fast as the writers.
+
+use crate::merge::Flow;
+use crate::source::Source;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use ulpf_lib::ring::{Hit, Progress, Reader, Start};
+
+/// Where hits go.
+pub trait Sink {
+    /// The hits that come now are of that ring.
+    fn ring(&mut self, ring: usize);
+    /// The next one, in the ring's order.
+    fn hit(&mut self, hit: Hit);
+    /// So many of the ring were lost behind its last hit.
+    fn lost(&mut self, ring: usize, lost: u64);
+    /// All rings have been looked at once more; `false`: it is enough.
+    fn looked(&mut self) -> bool;
+    /// Nothing comes any more.
+    fn end(&mut self);
+}
+
+/// What the rings have not told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    pub hits: u64,
+    pub lost: u64,
+    /// As [`crate::merge::Batch::damaged`].
+    pub damaged: u64,
+}
+
+/// Records that are read of a ring before its writer hears of the room, and the next ring is looked at.
+const TURN: usize = 8192;
+/// Between two looks while hits come.
+const SHORT: Duration = Duration::from_millis(1);
+const IDLE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(100);
+/// So long an incomplete record holds its ring up, if that has room.
+const UNFINISHED: Duration = Duration::from_secs(2);
+/// A time so far ahead of our own clock is not due to clocks that differ (TSC counts).
+const FUTURE: u64 = 100_000_000;
+
+/// Reads until told to finish.
+pub fn drain(source: &impl Source, flow: &Flow, sink: &mut impl Sink) -> Drained {
+    let mut reader = Reader::new(Start::First);
+    let mut stuck: BTreeMap<usize, Instant> = BTreeMap::new();
+    let mut drained = Drained::default();
+    let mut last_hit = Instant::now();
+    loop {
+        let finish = flow.finish.load(Ordering::Acquire);
+        source.alive();
+        if finish {
+            // Whoever shares the memory may go on writing for ever.
+            reader.finish(source);
+        }
+        let before = drained.hits;
+        let (mut whole, mut room) = (true, true);
+        let mut now = source.now();
+        for ring in 0..source.rings() {
+            if source.head(ring).0 == reader.position(ring) {
+                continue;
+            }
+            sink.ring(ring);
+            let mut take = |mut hit: Hit| {
+                if hit.time > now {
+                    // It may have been written since we began.
+                    now = source.now();
+                    if hit.time > now.saturating_add(FUTURE) {
+                        (hit.time, drained.damaged) = (now, drained.damaged + 1);
+                    }
+                }
+                drained.hits += 1;
+                drained.lost = drained.lost.saturating_add(hit.lost);
+                sink.hit(hit);
+            };
+            let mut progress = reader.read(source, ring, TURN, &mut take);
+            for _ in 0..TURN {
+                if progress != Progress::Unfinished {
+                    break;
+                }
+                let since = stuck.entry(ring).or_insert_with(Instant::now);
+                let room = reader.room(source, ring) >= source.slots(ring) / 16;
+                if !finish && room && since.elapsed() < UNFINISHED {
+                    break;
+                }
+                reader.skip(ring);
+                progress = reader.read(source, ring, TURN, &mut take);
+            }
+            if progress != Progress::Unfinished && !stuck.is_empty() {
+                stuck.remove(&ring);
+            }
+            whole &= progress == Progress::All;
+            room &=
+                progress != Progress::More && reader.room(source, ring) >= source.slots(ring) / 2;
+            source.has_read(ring, reader.position(ring));
+        }
+        if finish && whole {
+            for ring in 0..source.rings() {
+                let lost = reader.lost_at_end(source, ring);
+                drained.lost = drained.lost.saturating_add(lost);
+                sink.lost(ring, lost);
+            }
+            sink.looked();
+            sink.end();
+            return drained;
+        }
+        if !sink.looked() {
+            return drained;
+        }
+        if drained.hits != before {
+            last_hit = Instant::now();
+        }
+        if finish || !room && drained.hits != before {
+            continue;
+        }
+        if stuck.is_empty() && last_hit.elapsed() > IDLE {
+            let any = || reader.any(source) || flow.finish.load(Ordering::Acquire);
+            source.wait(any, PAUSE);
+        } else {
+            std::thread::sleep(SHORT);
+        }
+    }
+}
