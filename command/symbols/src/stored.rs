@@ -4,14 +4,14 @@
 //! Types refer to others before them in a table, so that what is read back is no deeper than [`DEEPEST`] and has no
 //! circle, whatever a file says.
 
-use crate::resolve::Watched;
+use crate::resolve::{Each, Watched};
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 use ulpf_lib::WatchKind;
-use ulpf_lib::command::Path;
+use ulpf_lib::command::{Path, Step};
 
 /// No type of a program is nested so deeply.
 const DEEPEST: usize = 64;
@@ -37,6 +37,18 @@ pub struct Place<'a> {
     /// It goes where pointers lead.
     #[serde(default, skip_serializing_if = "is_false")]
     follows: bool,
+    /// It has many places there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    each: Option<KeptEach>,
+}
+
+/// How they are called: see [`Each`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct KeptEach {
+    at: usize,
+    first: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    array: Option<usize>,
 }
 
 fn is_false(is: &bool) -> bool {
@@ -115,6 +127,11 @@ impl Writer {
             slice: watched.slice,
             bits: watched.bits.map(|b| (b.first, b.len)),
             follows: watched.path.is_some(),
+            each: watched.each.as_ref().map(|each| KeptEach {
+                at: each.at,
+                first: each.first,
+                array: each.array.as_ref().and_then(|ty| self.ty(ty, 0, types)),
+            }),
         }
     }
 
@@ -273,6 +290,10 @@ impl Reader {
         if slice.is_some_and(|first| !countable(first)) {
             return None;
         }
+        let each = match place.each {
+            Some(kept) => Some(self.each(kept, &place.name)?),
+            None => None,
+        };
         Some(Watched {
             spec: place.spec.into_owned(),
             name: place.name.into_owned(),
@@ -284,11 +305,24 @@ impl Reader {
             slice,
             bits: bits(place.bits).ok()?,
             path: match place.follows {
-                true => Some(Path::new(0, vec![0]).ok()?),
+                true => Some(Path::new(0, vec![(Step::Pointer, 0)]).ok()?),
                 false => None,
             },
+            each,
             note: None,
             filter: Default::default(),
+        })
+    }
+
+    fn each(&self, kept: KeptEach, name: &str) -> Option<Each> {
+        let array = match kept.array {
+            Some(number) => Some(self.types.get(&number)?.0.clone()),
+            None => None,
+        };
+        (name.is_char_boundary(kept.at) && countable(kept.first)).then_some(Each {
+            at: kept.at,
+            first: kept.first,
+            array,
         })
     }
 }

@@ -60,11 +60,11 @@ pub struct Watched {
 #[derive(Clone, Debug)]
 pub struct Each {
     /// Where in the name the `[*]` stands.
-    at: usize,
+    pub(crate) at: usize,
     /// The number of the first one.
-    first: i64,
+    pub(crate) first: i64,
     /// They are the elements of such an array, side by side.
-    array: Option<Rc<Type>>,
+    pub(crate) array: Option<Rc<Type>>,
 }
 
 impl Watched {
