@@ -84,7 +84,7 @@ proptest! {
     fn hits_are_read_back(mut hits in prop::collection::vec(hit(), 1..200), steps in any::<u64>()) {
         let mut time = 1000;
         for (n, hit) in hits.iter_mut().enumerate() {
-            time += steps >> (n * 7 % 60);
+            time = u64::wrapping_add(time, steps >> (n * 7 % 60));
             hit.time = time;
         }
         let blocks = payloads(&hits);

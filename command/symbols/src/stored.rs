@@ -443,6 +443,7 @@ mod tests {
             slice: Some(2),
             bits: None,
             path: None,
+            each: None,
             note: None,
             filter: Default::default(),
         }

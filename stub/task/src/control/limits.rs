@@ -4,8 +4,11 @@ use core::sync::atomic::AtomicBool;
 
 use ulpf_stub_handlers::syscalls::{IO_URING, legacy, seccomp};
 
+/// How many there are.
+pub const COUNT: usize = 5;
+
 /// What the handlers note, and what is said of it.
-pub const ALL: [(&AtomicBool, &str); 5] = [
+pub static ALL: [(&AtomicBool, &str); COUNT] = [
     (
         &IO_URING,
         "ulpf: the program has asked for io_uring and got ENOSYS: its kernel threads would write past the \

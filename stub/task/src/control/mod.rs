@@ -100,7 +100,7 @@ pub struct Control {
     unmapped: unmapped::Unmapped,
     /// Sites were patched until a system call was to be caught.
     patched_before: bool,
-    told: [bool; limits::ALL.len()],
+    told: [bool; limits::COUNT],
     heap: heap::Heap,
     filters: filters::ByRange,
     conditions: conditions::Conditions,
@@ -154,7 +154,7 @@ pub fn run(fd: i32, flags: u32, ready: impl FnOnce()) -> bool {
         notices: Default::default(),
         unmapped: Default::default(),
         patched_before: false,
-        told: [false; limits::ALL.len()],
+        told: [false; limits::COUNT],
         heap: heap::Heap::default(),
         filters: filters::ByRange::default(),
         conditions: conditions::Conditions::default(),
@@ -364,10 +364,10 @@ impl Control {
     /// Console lines, while the debugger waits for a stop.
     fn tell(&mut self, session: &mut GdbSession) {
         if self.running {
-            for (told, (met, text)) in self.told.iter_mut().zip(limits::ALL) {
+            for (told, (met, text)) in self.told.iter_mut().zip(&limits::ALL) {
                 if !*told && met.load(SeqCst) {
                     *told = true;
-                    self.notices.push(text.into());
+                    self.notices.push((*text).into());
                 }
             }
         }
