@@ -266,10 +266,7 @@ impl LogFile {
     ) -> Result<Vec<(u32, Hit)>> {
         let mut blocks: Vec<(u32, u32, usize)> = Vec::new();
         for ((life, ring), of_ring) in &self.rings {
-            let early = of_ring
-                .iter()
-                .enumerate()
-                .filter(|(_, b)| b.first < before && b.hits > 0);
+            let early = of_ring.iter().enumerate().filter(|(_, b)| b.first < before);
             blocks.extend(early.map(|(n, _)| (*life, *ring, n)));
         }
         let block = |(life, ring, n): &(u32, u32, usize)| &self.rings[&(*life, *ring)][*n];
