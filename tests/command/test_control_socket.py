@@ -15,10 +15,10 @@ from lib.tmux import Screen
 
 
 def ask(by, pid, **words):
-    """One request to the ulpf `by`, and its answer."""
+    """One request to the ulpf `by`, and its answer. (Its program runs before it listens.)"""
     with socket.socket(socket.AF_UNIX) as control:
         control.settimeout(30)
-        control.connect(f"\0ulpf/{by}")
+        wait_until(lambda: control.connect_ex(f"\0ulpf/{by}") == 0)
         control.sendall(json.dumps({"pid": pid, **words}).encode() + b"\n")
         return json.loads(control.makefile().readline())
 

@@ -299,7 +299,7 @@ class Export(unittest.TestCase):
                 self.assertEqual(status, 0, err)
                 text = open(path).read()
                 if name.endswith("csv"):
-                    self.assertRegex(text.splitlines()[1], r"^\d+\.\d{6},,\d+,\d+,\d+,[^,]+,[\w.\[\]]+,(write|update|read),0x\w+,8,long,-?\d+,-?\d+,\w{16},\w{16},(true|false),false,,,0x\w+,\w+,\d+,")
+                    self.assertRegex(text.splitlines()[1], r"^\d+\.\d{6},,\d+,\d+,\d+,[^,]+,[\w.\[\]]+,(write|update|read),0x\w+,8,long,-?\d+,-?\d+,\w{16},\w{16},(true|false),false,,,,0x\w+,\w+,\d+,")
                 else:
                     events = json.loads(text)
                     self.assertEqual({e["ph"] for e in events}, {"M", "i", "C"})

@@ -125,13 +125,14 @@ class Ulpf:
         return b"".join(self._said).decode(errors="replace")
 
     def ends(self, seconds):
-        """Waits for its end; true if it has come. Its peak of memory is known then."""
+        """Waits for its end; true if it has come. Its peak of memory is known then.
+
+        (As the process itself has it: what wait4(2) tells begins with the memory of who has started it.)"""
         def ended():
-            if self.process.returncode is None:
-                pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-                if pid:
-                    self.process.returncode = os.waitstatus_to_exitcode(status)
-                    self.memory = usage.ru_maxrss << 10
+            if self.process.poll() is None:
+                with open(f"/proc/{self.process.pid}/status") as status:
+                    peak = re.search(r"VmHWM:\s*(\d+) kB", status.read())
+                self.memory = max(self.memory, int(peak[1]) << 10 if peak else 0)
             return self.process.returncode is not None
         return wait_until(ended, seconds)
 
