@@ -1,10 +1,11 @@
 //! What of the stub runs on the program's own threads, inside signal handlers.
 //!
 //! Rules (DESIGN.md section 8, rule 3): it allocates nothing, waits only at the points named `park` and `request`
-//! (and, where no record may be lost, for room in its own ring: [`log`]),
-//! takes no lock but those of pages ([`locks`], which it never waits for), formats nothing, never enters code of the
-//! program, and leaves errno alone (there is no errno here: system calls are raw). This crate does not name `alloc`, and knows nothing of the stub's task: what a thread needs of that, it
-//! asks for ([`runtime::events::Request`]), and what the task tells the handlers stands in [`global`].
+//! (and, where no record may be lost, for room in its own ring: [`log`]), takes no lock but those of pages ([`locks`],
+//! which it never waits for), formats nothing, never enters code of the program, and leaves errno alone (there is no
+//! errno here: system calls are raw). This crate does not name `alloc`, and knows nothing of the stub's task: what a
+//! thread needs of that, it asks for ([`runtime::events::Request`]), and what the task tells the handlers stands in
+//! [`global`].
 //!
 //! Asynchronous signals are blocked throughout, except inside `asm::ulpf_blocking`, where a blocking call of the
 //! program runs under its own mask, and while a guarded access is served (`signals::masks::close` ends that). One that

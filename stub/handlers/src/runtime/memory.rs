@@ -14,8 +14,8 @@ fn piece(addr: u64, len: usize) -> usize {
     ((PAGE_SIZE - addr % PAGE_SIZE) as usize).min(len)
 }
 
-/// Where the byte at `addr` can be touched without a guard.
-fn reachable(addr: u64) -> u64 {
+/// Where the byte at `addr` can be touched without a guard, by the kernel too.
+pub fn reachable(addr: u64) -> u64 {
     g().alias_of(addr).map_or(addr, |a| a.0)
 }
 

@@ -151,7 +151,7 @@ fn push_frame(t: Current, uc: &mut UContext, sig: i32, a: &KernelAction, info: &
 }
 
 /// The default action: the real thing, done by the kernel.
-fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
+pub fn default_action(t: Current, uc: &mut UContext, sig: i32, info: &SigInfo) {
     if default_is_ignore(sig) {
         return;
     }

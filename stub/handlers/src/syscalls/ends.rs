@@ -5,15 +5,10 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::sys;
 
-use crate::global::g;
+use crate::runtime::memory::reachable;
 use crate::runtime::park;
 use crate::runtime::robust;
 use crate::runtime::thread::{Current, State};
-
-/// Where the kernel can reach the word at `addr`.
-pub fn reach(addr: u64) -> u64 {
-    g().alias_of(addr).map_or(addr, |a| a.0)
-}
 
 /// What is ours to do before the kernel ends the thread.
 pub fn end_thread(t: Current) {
@@ -21,7 +16,7 @@ pub fn end_thread(t: Current) {
     if clear != 0 {
         // The kernel clears the word and wakes the joiner: through the alias, if its page has one now.
         // SAFETY: registers an address of the program's own choice, or the alias of that memory.
-        let _ = unsafe { sys!(k::__NR_set_tid_address, reach(clear)) };
+        let _ = unsafe { sys!(k::__NR_set_tid_address, reachable(clear)) };
     }
     robust::exit(t);
     t.robust.store(0, Relaxed);

@@ -11,8 +11,8 @@ use linux_raw_sys::general as k;
 use ulpf_lib::addr::USER_END;
 use ulpf_lib::seccomp::I386;
 
-use super::call::{ABANDONED, Args, ENOSYS, Outcome, RESTART};
-use super::{emulate, seccomp};
+use super::call::{Args, ENOSYS, Outcome};
+use super::{emulate, finish, seccomp, settle};
 use crate::global::g;
 use crate::runtime::events::Request;
 use crate::runtime::frame::{SigInfo, UContext};
@@ -110,15 +110,8 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
         Some(outcome) => outcome,
         None => make(t, uc, nr, &args),
     };
-    match outcome {
-        Outcome::Leave | Outcome::Value(ABANDONED) => {}
-        Outcome::Value(RESTART) => {
-            uc.gprs.rip = uc.gprs.rip.wrapping_sub(2);
-            uc.gprs.rax = nr.into();
-        }
-        Outcome::Value(v) => uc.gprs.rax = v as u64,
-    }
-    super::settle(t, uc, false);
+    finish(uc, nr.into(), outcome);
+    settle(t, uc, false);
 }
 
 fn make(t: Current, uc: &mut UContext, nr: u32, args: &Args) -> Outcome {

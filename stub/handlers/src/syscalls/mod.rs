@@ -91,7 +91,7 @@ pub fn dispatch(t: Current, uc: &mut UContext) {
             None => emulate(t, uc, nr, &args),
         };
         let again = matches!(result, Outcome::Value(RESTART));
-        finish(t, uc, nr, result);
+        finish(uc, nr, result);
         // What the kernel has written may be a pointer that a watch follows.
         paths::settle(t, uc);
         catch::leave(t, insn + 2, nr, again);
@@ -122,7 +122,7 @@ fn settle(t: Current, uc: &mut UContext, still: bool) {
     t.own().call.set(None);
 }
 
-fn finish(_t: Current, uc: &mut UContext, nr: u64, outcome: Outcome) {
+fn finish(uc: &mut UContext, nr: u64, outcome: Outcome) {
     match outcome {
         Outcome::Leave | Outcome::Value(ABANDONED) => {}
         Outcome::Value(RESTART) => {

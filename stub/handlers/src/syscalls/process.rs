@@ -15,7 +15,7 @@ use ulpf_lib::{AccessKind, sys};
 
 use super::buffers;
 use super::call::{Args, Outcome, RESTART, raw};
-use super::ends::{end_thread, reach};
+use super::ends::end_thread;
 use super::scratch::Scratch;
 use super::seccomp;
 use crate::breakpoints;
@@ -31,7 +31,7 @@ use crate::runtime::events::{Event, Request};
 use crate::runtime::frame::{SS_DISABLE, SigStack, UContext};
 use crate::runtime::frames::copy_frame;
 use crate::runtime::library_link;
-use crate::runtime::memory;
+use crate::runtime::memory::{self, reachable};
 use crate::runtime::park::{self, enter_syscall, leave_syscall, park, request};
 use crate::runtime::thread::{Call, Current, State, Thread};
 use crate::signals::{alternate, kernel};
@@ -104,7 +104,7 @@ impl CloneArgs {
             &mut self.parent_tid,
             &mut self.set_tid,
         ] {
-            *word = reach(*word);
+            *word = reachable(*word);
         }
     }
 }
@@ -260,8 +260,8 @@ fn share(
             k::__NR_clone as u64,
             flags,
             stack,
-            reach(parent_tid),
-            reach(child_tid),
+            reachable(parent_tid),
+            reachable(child_tid),
             tls,
             0,
         ];
@@ -425,7 +425,7 @@ fn fork(
             args[1] = size as u64;
         }
         k::__NR_clone if later => args[2] = &raw mut parent_tid as u64,
-        k::__NR_clone => args[2] = reach(a[2]),
+        k::__NR_clone => args[2] = reachable(a[2]),
         _ => {}
     }
     // SAFETY: asks for our number, by which the child will know us.

@@ -35,6 +35,7 @@ use crate::runtime::memory;
 use crate::runtime::park;
 use crate::runtime::thread::{Current, Thread};
 use crate::signals::actions::KernelAction;
+use crate::signals::delivery::default_action;
 use crate::signals::numbers::{SIGKILL, SIGSYS, bit};
 use crate::signals::{kernel, masks, raise};
 
@@ -185,13 +186,7 @@ fn kill(t: Current, uc: &mut UContext, call: Option<(u64, &Args)>, strict: bool)
         by_kernel(nr, a);
     }
     // The kernel's filter has let pass what this one does not (it has seen another address): the same end.
-    let _ = kernel::raw_sigaction(SIGSYS, &KernelAction::default());
-    let set = bit(SIGSYS);
-    // SAFETY: the process ends here.
-    unsafe {
-        let _ = sys!(k::__NR_tgkill, t.tgid(), t.tid(), SIGSYS);
-        let _ = sys!(k::__NR_rt_sigprocmask, k::SIG_UNBLOCK, &raw const set, 0, 8);
-    }
+    default_action(t, uc, SIGSYS, &SigInfo::zeroed());
 }
 
 /// seccomp(2).
@@ -232,20 +227,13 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
 }
 
 fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
-    let as_given = |flags: u32| {
-        let operation = p::SECCOMP_SET_MODE_FILTER.into();
-        raw(
-            k::__NR_seccomp.into(),
-            &[operation, flags.into(), at, 0, 0, 0],
-        )
-    };
     // struct sock_fprog
     let Some([len, instructions]) = memory::get::<[u64; 2]>(at) else {
         return EFAULT;
     };
     let len = len as u16 as usize;
     if len == 0 || len > MOST {
-        return as_given(flags); // the kernel knows which error comes first
+        return set_filter(flags, at); // the kernel knows which error comes first
     }
     if len > MOST - PREFIX {
         if !TOO_LONG.swap(true, SeqCst) {
@@ -266,7 +254,10 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
         readable
     };
     let Some(filter) = make(len, read) else {
-        return if readable { ENOMEM } else { as_given(flags) };
+        return match readable {
+            true => ENOMEM,
+            false => set_filter(flags, at),
+        };
     };
     // No thread begins or ends while it is given to all of them.
     let all = flags & p::SECCOMP_FILTER_FLAG_TSYNC != 0;
@@ -300,8 +291,11 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
 fn give_to_kernel(filter: &Filter, flags: u32) -> i64 {
     let all = filter.all();
     let program = [all.len() as u64, all.as_ptr() as u64];
+    set_filter(flags, program.as_ptr() as u64)
+}
+
+fn set_filter(flags: u32, at: u64) -> i64 {
     let operation = p::SECCOMP_SET_MODE_FILTER.into();
-    let at = program.as_ptr() as u64;
     raw(
         k::__NR_seccomp.into(),
         &[operation, flags.into(), at, 0, 0, 0],

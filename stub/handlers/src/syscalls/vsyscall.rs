@@ -5,12 +5,10 @@ use linux_raw_sys::general as k;
 
 use super::call::{Args, EFAULT, arguments};
 use super::ordinary::{ordinary, watches_kernel};
-use crate::runtime::events::Events;
 use crate::runtime::frame::{SigInfo, UContext};
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use crate::signals::masks::close;
-use crate::signals::raise;
 
 /// VSYSCALL_ADDR of `<asm/vsyscall.h>`.
 const PAGE: u64 = 0xffff_ffff_ff60_0000;
@@ -41,12 +39,6 @@ pub fn serve(t: Current, uc: &mut UContext, info: &SigInfo) -> bool {
     uc.gprs.rax = result as u64;
     uc.gprs.rip = back;
     uc.gprs.rsp = uc.gprs.rsp.wrapping_add(8);
-    let pending = t.own().pending.replace(Events::none());
-    if !pending.is_empty() {
-        crate::fault::stop_for(t, uc, &pending);
-    } else if t.stepping.load(core::sync::atomic::Ordering::Relaxed) {
-        raise::step_done(t, uc);
-    }
-    t.own().call.set(None);
+    super::settle(t, uc, false);
     true
 }
