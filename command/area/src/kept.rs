@@ -66,6 +66,30 @@ impl Folder {
         Ok(Folder(folder))
     }
 
+    /// Of one's own, made if there is none.
+    fn make(path: &Path) -> io::Result<Folder> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Folder::open(path)
+    }
+
+    /// Puts a file into it that `write` writes. Whoever reads one of that name at this moment sees all of it or nothing.
+    fn put(&self, name: &str, write: impl FnOnce(File) -> io::Result<()>) -> io::Result<()> {
+        let folder = self.path();
+        let new = folder.join(format!(".{name}.new"));
+        // What an earlier one has left.
+        let _ = fs::remove_file(&new);
+        let to = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let done = write(to).and_then(|()| fs::rename(&new, folder.join(name)));
+        if done.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        done
+    }
+
     fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
@@ -80,27 +104,11 @@ pub fn keep(area: &SharedArea, pid: i32, head: &[u8]) -> io::Result<bool> {
     if pieces.iter().map(|p| p.1).sum::<u64>() > LARGEST || head.len() as u64 > HEAD {
         return Ok(false);
     }
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)?;
-    let opened = Folder::open(&folder)?;
+    let opened = Folder::make(&folder)?;
     let folder = opened.path();
-    // Whoever reads it at this moment sees all of it or nothing.
-    let new = folder.join(format!(".{pid}.new"));
-    // What an earlier one has left.
-    let _ = fs::remove_file(&new);
-    let to = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    let written = write(BufWriter::new(to), file, head, &pieces);
-    let done = written.and_then(|()| fs::rename(&new, folder.join(format!("{pid}.session"))));
-    if done.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    done?;
+    opened.put(&format!("{pid}.session"), |to| {
+        write(BufWriter::new(to), file, head, &pieces)
+    })?;
     for (_, old) in sessions(&folder).into_iter().skip(NEWEST) {
         let _ = fs::remove_file(old);
     }
@@ -170,27 +178,9 @@ pub fn save(name: &str, bytes: &[u8]) -> io::Result<()> {
             "neither HOME nor XDG_CACHE_HOME names a folder",
         )
     })?;
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)?;
-    let opened = Folder::open(&folder)?;
+    let opened = Folder::make(&folder)?;
     let folder = opened.path();
-    let new = folder.join(format!(".{name}.new"));
-    // What an earlier one has left.
-    let _ = fs::remove_file(&new);
-    let mut to = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    let done = to
-        .write_all(bytes)
-        .and_then(|()| fs::rename(&new, folder.join(name)));
-    if done.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    done?;
+    opened.put(name, |mut to| to.write_all(bytes))?;
     // Those of processes that are no more; what is in use stays.
     let end = Path::new(name).extension();
     let others = fs::read_dir(&folder).into_iter().flatten().flatten();

@@ -11,6 +11,7 @@ use std::path::Path;
 use ulpf_say::json::{self, Address};
 use ulpf_session::hit::Line;
 use ulpf_session::hit::entry::CSV_HEAD;
+use ulpf_session::hit::trace::Meta;
 use ulpf_session::snapshot::Snapshot;
 
 /// A form of hits, for other tools.
@@ -92,9 +93,9 @@ impl<W: Write> Export<W> {
             }),
             Format::Csv => {}
             Format::Trace => {
-                self.event(&Meta::of("process_name", s.pid, s.pid, &s.program));
+                self.event(&Meta::process(s.pid, &s.program));
                 for t in s.threads.iter().filter(|t| !t.name.is_empty()) {
-                    self.event(&Meta::of("thread_name", s.pid, t.tid, &t.name));
+                    self.event(&Meta::thread(s.pid, t.tid, &t.name));
                 }
             }
         }
@@ -198,41 +199,6 @@ struct Counters<'a> {
     silent: u64,
     filtered: u64,
     false_positives: u64,
-}
-
-/// What a trace says of a process or a thread.
-#[derive(Serialize)]
-struct Meta<'a> {
-    ph: &'static str,
-    name: &'static str,
-    pid: i32,
-    tid: i32,
-    args: Named<'a>,
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-}
-
-impl<'a> Meta<'a> {
-    fn of(what: &'static str, pid: i32, tid: i32, name: &'a str) -> Meta<'a> {
-        Meta {
-            ph: "M",
-            name: what,
-            pid,
-            tid,
-            args: Named { name: Some(name) },
-        }
-    }
-
-    fn end(pid: i32) -> Meta<'a> {
-        Meta {
-            args: Named { name: None },
-            ..Meta::of("end", pid, pid, "")
-        }
-    }
 }
 
 #[derive(Serialize)]

@@ -16,6 +16,7 @@ use ulpf_lib::ring::Hit;
 use ulpf_say::{json, say};
 use ulpf_session::hit::entry::{CSV_HEAD, When};
 use ulpf_session::hit::log::{Formatter, Look, Record};
+use ulpf_session::hit::trace::Meta;
 use ulpf_session::words::{Seconds, count};
 use ulpf_symbols::Watched;
 
@@ -474,41 +475,5 @@ impl Out<'_> {
         self.put(0)?;
         self.to.flush()?;
         Ok(())
-    }
-}
-
-/// What a trace says of a process.
-#[derive(Serialize)]
-struct Meta<'a> {
-    ph: &'static str,
-    name: &'static str,
-    pid: i32,
-    tid: i32,
-    args: Named<'a>,
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-}
-
-impl<'a> Meta<'a> {
-    fn process(pid: i32, name: &'a str) -> Meta<'a> {
-        Meta {
-            ph: "M",
-            name: "process_name",
-            pid,
-            tid: pid,
-            args: Named { name: Some(name) },
-        }
-    }
-
-    fn end(pid: i32) -> Meta<'a> {
-        Meta {
-            name: "end",
-            args: Named { name: None },
-            ..Meta::process(pid, "")
-        }
     }
 }

@@ -2,7 +2,7 @@
 //! ([`crate::merge`] brings all of them into one). Nothing is sorted, kept or handed to another thread, so that the
 //! reader is as fast as the writers.
 
-use crate::merge::Flow;
+use crate::merge::{FUTURE, Flow, IDLE, SHORT, UNFINISHED};
 use crate::source::Source;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -34,14 +34,7 @@ pub struct Drained {
 
 /// Records that are read of a ring before its writer hears of the room, and the next ring is looked at.
 const TURN: usize = 8192;
-/// Between two looks while hits come.
-const SHORT: Duration = Duration::from_millis(1);
-const IDLE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(100);
-/// So long an incomplete record holds its ring up, if that has room.
-const UNFINISHED: Duration = Duration::from_secs(2);
-/// A time so far ahead of our own clock is not due to clocks that differ (TSC counts).
-const FUTURE: u64 = 100_000_000;
 
 /// Reads until told to finish.
 pub fn drain(source: &impl Source, flow: &Flow, sink: &mut impl Sink) -> Drained {

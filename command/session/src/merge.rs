@@ -60,20 +60,20 @@ const MOST_HELD: usize = 1 << 19;
 const LOOK: usize = 1 << 17;
 const LEAST: usize = 64;
 /// Between two looks while hits come.
-const SHORT: Duration = Duration::from_millis(1);
+pub(crate) const SHORT: Duration = Duration::from_millis(1);
 /// So long without a hit, and we wait to be woken.
-const IDLE: Duration = Duration::from_millis(20);
+pub(crate) const IDLE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(250);
 /// An incomplete record (its thread may have lost the processor, or been stopped) holds everybody up
 /// for so long, if the rings have room.
-const UNFINISHED: Duration = Duration::from_secs(2);
+pub(crate) const UNFINISHED: Duration = Duration::from_secs(2);
 /// The same for whatever else holds the horizon back, if it does so at this many looks: more than it takes to
 /// read a ring from its beginning to its end.
 const LOOKS: u32 = 1024;
 /// For what a processor has not yet shown to the others, and clocks that differ a little, in TSC counts.
 const MARGIN: u64 = 30_000;
 /// A time so far ahead of our own clock is not due to clocks that differ (some tens of milliseconds).
-const FUTURE: u64 = 100_000_000;
+pub(crate) const FUTURE: u64 = 100_000_000;
 
 /// What has been read and not yet been handed on.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 pub mod entry;
 pub mod log;
 pub mod place;
-mod trace;
+pub mod trace;
 
 pub use entry::Call;
 use entry::{Entry, Named, When};

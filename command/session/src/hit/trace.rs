@@ -88,3 +88,44 @@ impl Entry<'_> {
         out.push_str(",\n");
     }
 }
+
+/// What a trace says of a process or a thread.
+#[derive(Serialize)]
+pub struct Meta<'a> {
+    ph: &'static str,
+    name: &'static str,
+    pid: i32,
+    tid: i32,
+    args: Named<'a>,
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+impl<'a> Meta<'a> {
+    pub fn process(pid: i32, name: &'a str) -> Meta<'a> {
+        Meta::of("process_name", pid, pid, Some(name))
+    }
+
+    pub fn thread(pid: i32, tid: i32, name: &'a str) -> Meta<'a> {
+        Meta::of("thread_name", pid, tid, Some(name))
+    }
+
+    /// The last one, without a comma behind it.
+    pub fn end(pid: i32) -> Meta<'a> {
+        Meta::of("end", pid, pid, None)
+    }
+
+    fn of(what: &'static str, pid: i32, tid: i32, name: Option<&'a str>) -> Meta<'a> {
+        Meta {
+            ph: "M",
+            name: what,
+            pid,
+            tid,
+            args: Named { name },
+        }
+    }
+}
