@@ -181,6 +181,8 @@ pub enum Request {
     NoPatches,
     /// The program begins something that our own signal frames cannot hold.
     NoUpcalls,
+    /// The program has met a limit of ours: the user hears of it before the thread goes on.
+    Tell,
     /// A pointer has changed that a watch follows.
     Retrace,
     /// The thread is about to change one: park the others.

@@ -1,6 +1,6 @@
 //! How a thread comes to rest and goes on.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use linux_raw_sys::general as k;
 use ulpf_lib::eflags;
@@ -243,6 +243,14 @@ pub fn request(t: Current, uc: &mut UContext, r: Request) {
     t.set_state(State::Requesting);
     notify();
     wait_go(t);
+}
+
+/// The program has met something that it would not meet without us. The user hears of it once, and before the thread
+/// goes on: that may end the program, or make another one of it.
+pub fn tell(t: Current, uc: &mut UContext, met: &AtomicBool) {
+    if !met.swap(true, SeqCst) {
+        request(t, uc, Request::Tell);
+    }
 }
 
 /// The thread is about to make a system call of unknown length for the program.

@@ -52,7 +52,7 @@ pub fn exec(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     };
     let unfollowed = wanted && seccomp::filtered(&t);
     if unfollowed {
-        seccomp::tell_unfollowed();
+        seccomp::tell_unfollowed(t, uc);
     }
     let followed = wanted && !unfollowed && {
         let dir = if path_at == 1 { a[0] as i32 } else { AT_FDCWD };

@@ -5,7 +5,7 @@
 //! would change what only we may change: memory, threads, signals. Then it fails (ENOSYS), and the user is told.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::AtomicBool;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::addr::USER_END;
@@ -119,9 +119,7 @@ fn make(t: Current, uc: &mut UContext, nr: u32, args: &Args) -> Outcome {
         return emulate(t, uc, (*ours).into(), args);
     }
     if REFUSED_CALLS.contains(&nr) {
-        if !REFUSED.swap(true, SeqCst) {
-            park::notify();
-        }
+        park::tell(t, uc, &REFUSED);
         return Outcome::Value(ENOSYS);
     }
     let guarded = g().guarded();

@@ -194,9 +194,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
         k::__NR_rseq => Value(rseq::restartable_sequences(nr, a)),
         // Its kernel threads would access guarded memory behind our back.
         k::__NR_io_uring_setup => {
-            if !IO_URING.swap(true, SeqCst) {
-                park::notify(); // the user hears of it once
-            }
+            park::tell(t, uc, &IO_URING);
             Value(ENOSYS)
         }
         // Faults the pages in, so they have to be accessible.

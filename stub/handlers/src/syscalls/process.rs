@@ -368,7 +368,7 @@ fn fork(
 ) -> Outcome {
     let mut followed = g().follows(follows::FORK) && t.tgid() == g().pid.load(Relaxed);
     if followed && seccomp::filtered(&t) {
-        seccomp::tell_unfollowed();
+        seccomp::tell_unfollowed(t, uc);
         followed = false;
     }
     let tidy = followed || g().guarded() || g().has_breakpoints();

@@ -120,9 +120,7 @@ pub fn judge_as(t: Current, uc: &mut UContext, nr: u64, arch: u32, a: &Args) -> 
             Some(Outcome::Value(result))
         }
         Verdict::Notify | Verdict::Trace => {
-            if !UNSUPERVISED.swap(true, SeqCst) {
-                park::notify();
-            }
+            park::tell(t, uc, &UNSUPERVISED);
             None
         }
         Verdict::KillThread if !strict && has_others(&t) => {
@@ -236,9 +234,7 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
         return set_filter(flags, at); // the kernel knows which error comes first
     }
     if len > MOST - PREFIX {
-        if !TOO_LONG.swap(true, SeqCst) {
-            park::notify();
-        }
+        park::tell(t, uc, &TOO_LONG);
         return EINVAL;
     }
     let mut readable = true;
@@ -328,8 +324,6 @@ pub fn inherit(child: &Thread, parent: &Thread) {
 
 /// A thread with a filter would be followed into another program or a child, which cannot be: what the command makes a
 /// process do there, the filter might forbid.
-pub fn tell_unfollowed() {
-    if !UNFOLLOWED.swap(true, SeqCst) {
-        park::notify();
-    }
+pub fn tell_unfollowed(t: Current, uc: &mut UContext) {
+    park::tell(t, uc, &UNFOLLOWED);
 }

@@ -364,18 +364,22 @@ impl Control {
     /// Console lines, while the debugger waits for a stop.
     fn tell(&mut self, session: &mut GdbSession) {
         if self.running {
-            for (told, (met, text)) in self.told.iter_mut().zip(&limits::ALL) {
-                if !*told && met.load(SeqCst) {
-                    *told = true;
-                    self.notices.push((*text).into());
-                }
-            }
+            self.note_limits();
         }
         self.tell_failures();
         if self.running {
             let fd = self.fd;
             for text in self.notices.take() {
                 session.console(&text, &mut |b: &[u8]| socket::send_all(fd, b));
+            }
+        }
+    }
+
+    fn note_limits(&mut self) {
+        for (told, (met, text)) in self.told.iter_mut().zip(&limits::ALL) {
+            if !*told && met.load(SeqCst) {
+                *told = true;
+                self.notices.push((*text).into());
             }
         }
     }

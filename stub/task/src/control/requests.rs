@@ -86,6 +86,7 @@ impl Control {
     /// Before a thread goes on, for it may end the program, and then nobody listens any more.
     pub(super) fn tell_at_once(&mut self) {
         if self.running {
+            self.note_limits();
             for text in self.notices.take() {
                 notices::tell(&text);
             }
@@ -173,7 +174,8 @@ impl Control {
                 unwind::load(self.world.rest(), (at != 0).then_some(at));
                 false
             }
-            Request::None | Request::End => false,
+            // Whatever is served is followed by what there is to tell.
+            Request::Tell | Request::None | Request::End => false,
         }
     }
 
