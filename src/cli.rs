@@ -6,13 +6,20 @@ use std::ffi::OsString;
 use std::future::Future;
 use ulpf_server::options::{self, Parsed};
 
+const TO_TRY: &str = "\
+Three things to try:
+  ulpf run PROGRAM               says what there is to watch in a program
+  ulpf run -w VARIABLE PROGRAM   logs each write to a variable: who did it, the value before and after
+  ulpf gdb PROGRAM               GDB as always, but `watch` has no limit";
+
 /// Unlimited, exact data watchpoints for stock GDB and LLDB
 #[derive(Debug, Parser)]
 #[command(
     name = "ulpf",
     version,
     disable_help_subcommand = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = TO_TRY
 )]
 pub struct Cli {
     #[command(subcommand)]

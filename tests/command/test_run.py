@@ -264,10 +264,35 @@ class Refusals(unittest.TestCase):
                            timeout=30 * PATIENCE, check=True)
             self.assertEqual(status.read(), b"0\n")
 
+    def test_alone(self):
+        done = subprocess.run([ULPF], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"Three things to try:\n  ulpf run PROGRAM .*\n  ulpf run -w .*\n  ulpf gdb ")
+
     def test_nothing_to_watch(self):
-        status, _, err = ulpf("run", "--", example("five"))
+        """It says what there is, by size: with types, without debug information, of a running program, of a script."""
+        status, out, err = ulpf("run", "--", example("stray"))
+        self.assertEqual((status, out), (2, ""))
+        self.assertRegex(err, r"nothing to watch: .* The variables of stray:\n(ulpf:   .*\n)*ulpf:   game +20 bytes +struct\n")
+        self.assertIn(f"For example: ulpf run --watch game {example('stray')}", err)
+        self.assertNotRegex(err, "__|completed")
+        with tempfile.TemporaryDirectory() as folder:
+            bare_of_debug = os.path.join(folder, "five")
+            subprocess.run(["strip", "--strip-debug", "-o", bare_of_debug, example("five")], check=True)
+            status, _, err = ulpf("run", "--", bare_of_debug)
+            self.assertEqual(status, 2)
+            self.assertRegex(err, r"\nulpf:   unwatched +\d+ bytes?\n")
+            script = os.path.join(folder, "script")
+            with open(script, "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
+                file.write("#!/bin/sh\n")
+            status, _, err = ulpf("run", "--", script)
+            self.assertEqual(status, 2)
+            self.assertIn(f"For example: ulpf run --watch heap {script}", err)
+        with subprocess.Popen([example("five"), "sleep"], stdin=subprocess.PIPE) as process:
+            status, _, err = ulpf("attach", str(process.pid))
+            process.kill()
         self.assertEqual(status, 2)
-        self.assertIn("nothing to watch", err)
+        self.assertIn(f" {process.pid}", err)
 
     def test_log_that_cannot_be_written(self):
         status, out, err = run(["a"], "five", options=["--log", "/nonexistent/log"])

@@ -22,6 +22,7 @@ mod follow;
 pub mod fuzzing;
 mod life;
 mod log;
+mod offer;
 mod options;
 mod output;
 mod requests;
@@ -133,14 +134,19 @@ fn exec_status(error: &std::io::Error, otherwise: i32) -> i32 {
     }
 }
 
-/// The path of a program that is a script.
-fn script(program: &OsStr) -> Option<String> {
+/// The file of a program, as a shell looks for it.
+fn found(program: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").filter(|_| !program.as_encoded_bytes().contains(&b'/'));
     let folders = path.iter().flat_map(std::env::split_paths);
-    let found = std::iter::once(PathBuf::new())
+    std::iter::once(PathBuf::new())
         .chain(folders)
         .map(|f| f.join(program))
-        .find(|f| f.is_file())?;
+        .find(|f| f.is_file())
+}
+
+/// The path of a program that is a script.
+fn script(program: &OsStr) -> Option<String> {
+    let found = found(program)?;
     let mut start = [0; 2];
     File::open(&found)
         .and_then(|mut file| file.read_exact(&mut start))
@@ -151,6 +157,10 @@ fn script(program: &OsStr) -> Option<String> {
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
+    if specs.is_empty() && !options.held {
+        offer::offer(&target);
+        return Err(told());
+    }
     let chosen = Chosen::new(&options.only, &options.skip)?;
     let mut output = Output::open(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

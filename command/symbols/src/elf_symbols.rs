@@ -188,6 +188,11 @@ impl ElfSymbols {
             .find(|s| s.sort == SymbolSort::Data && addr - s.addr < s.len)
     }
 
+    /// Variables, by address.
+    pub fn data(&self) -> impl Iterator<Item = &ElfSymbol> {
+        self.all.iter().filter(|s| s.sort == SymbolSort::Data)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &ElfSymbol> {
         self.all.iter()
     }

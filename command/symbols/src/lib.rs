@@ -33,6 +33,7 @@ mod filter;
 pub mod fuzzing;
 mod image;
 mod index;
+mod largest;
 mod location;
 mod maps;
 mod meter;
@@ -49,6 +50,7 @@ mod types;
 mod value;
 
 pub use demangle::demangle;
+pub use largest::Global;
 pub use location::Location;
 pub use maps::{Loaded, Module, Program};
 pub use problem::Problem;

@@ -13,10 +13,12 @@ use crate::image::Image;
 use crate::index::Index;
 use crate::meter::Work;
 use crate::source::Source;
-use object::ReadRef;
-use object::elf::{PF_X, PT_LOAD, PT_TLS};
+use object::elf::{PF_W, PF_X, PT_GNU_RELRO, PT_LOAD, PT_TLS, R_X86_64_COPY};
 use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Object, ReadRef, RelocationFlags};
 use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use ulpf_host::foreign::files::{self, Opened};
 
@@ -27,6 +29,8 @@ pub struct ObjectFile {
     elf: Elf,
     pub segments: Vec<Segment>,
     pub tls: Option<Tls>,
+    /// PT_GNU_RELRO: what only the dynamic linker writes.
+    relocated: Range<u64>,
     /// Position independent: its addresses are relative to where it was loaded.
     pub relocatable: bool,
     debug: OnceCell<Debug>,
@@ -41,6 +45,7 @@ pub struct Segment {
     pub file_len: u64,
     pub mem_len: u64,
     pub executable: bool,
+    writable: bool,
 }
 
 impl Segment {
@@ -82,6 +87,7 @@ impl ObjectFile {
         let endian = elf.endian();
         let mut segments = Vec::new();
         let mut tls = None;
+        let mut relocated = 0..0;
         for header in elf.elf_program_headers() {
             match header.p_type(endian) {
                 PT_LOAD => segments.push(Segment {
@@ -90,7 +96,12 @@ impl ObjectFile {
                     file_len: header.p_filesz(endian),
                     mem_len: header.p_memsz(endian),
                     executable: header.p_flags(endian) & PF_X != 0,
+                    writable: header.p_flags(endian) & PF_W != 0,
                 }),
+                PT_GNU_RELRO => {
+                    let from = header.p_vaddr(endian);
+                    relocated = from..from.saturating_add(header.p_memsz(endian));
+                }
                 PT_TLS => {
                     tls = Some(Tls {
                         vaddr: header.p_vaddr(endian),
@@ -108,6 +119,7 @@ impl ObjectFile {
             elf,
             segments,
             tls,
+            relocated,
             relocatable,
             debug: OnceCell::new(),
             symbols: OnceCell::new(),
@@ -120,6 +132,24 @@ impl ObjectFile {
             .file_name()
             .and_then(|n| n.to_str())
             .unwrap_or("?")
+    }
+
+    /// May the program store at this address (as linked)?
+    pub fn may_change(&self, addr: u64) -> bool {
+        let holds = |s: &Segment| s.writable && s.contains(addr);
+        self.segments.iter().any(holds) && !self.relocated.contains(&addr)
+    }
+
+    /// Where (as linked) variables of libraries are copied to.
+    pub fn copied(&self) -> HashSet<u64> {
+        const COPY: RelocationFlags = RelocationFlags::Elf {
+            r_type: R_X86_64_COPY,
+        };
+        let _work = Work::through(self.elf.data().len().unwrap_or(0));
+        let all = self.elf.dynamic_relocations().into_iter().flatten();
+        all.filter(|(_, r)| r.flags() == COPY)
+            .map(|(at, _)| at)
+            .collect()
     }
 
     /// Fills `to` with the code from an address (as linked), as the file has it; how many bytes there are.
