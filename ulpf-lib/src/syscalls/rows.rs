@@ -237,10 +237,10 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_sched_get_priority_max(Int) uninterruptible;
     __NR_sched_get_priority_min(Int) uninterruptible;
     __NR_sched_rr_get_interval(Int, Out(Fixed(TIMESPEC))) uninterruptible;
-    __NR_mlock(Pointer, Uint) addresses;
-    __NR_munlock(Pointer, Uint) addresses;
-    __NR_mlockall(Hex) addresses;
-    __NR_munlockall() addresses;
+    __NR_mlock(Pointer, Uint) special(Lock) addresses;
+    __NR_munlock(Pointer, Uint) special(Lock) addresses;
+    __NR_mlockall(Hex) special(Lock) addresses;
+    __NR_munlockall() special(Lock) addresses;
     __NR_vhangup();
     __NR_modify_ldt(Int, Pointer, Uint) by_command uninterruptible;
     __NR_pivot_root(PATH, PATH);
@@ -416,7 +416,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_execveat(Fd, Pointer, Pointer, Pointer, Hex) special(Exec);
     __NR_userfaultfd(Hex) uninterruptible;
     __NR_membarrier(Int, Hex, Int);
-    __NR_mlock2(Pointer, Uint, Hex) addresses;
+    __NR_mlock2(Pointer, Uint, Hex) special(Lock) addresses;
     __NR_copy_file_range(Fd, InOut(Fixed(LONG)), Fd, InOut(Fixed(LONG)), Uint, Hex) consumes;
     __NR_preadv2(Fd, IovOut(Arg(2)), Uint, Position, Int, Hex) consumes;
     __NR_pwritev2(Fd, IovIn(Arg(2)), Uint, Position, Int, Hex) consumes whole;

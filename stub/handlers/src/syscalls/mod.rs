@@ -53,7 +53,7 @@ use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 
 use call::{ABANDONED, Args, ENOSYS, EPERM, Outcome, RESTART, arguments, raw};
-use mappings::memory_call;
+use mappings::{lock_call, memory_call};
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
 use scratch::Scratch;
@@ -165,9 +165,8 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             park::request(t, uc, Request::NoUpcalls);
             Value(ordinary(t, uc, nr, a))
         }
-        // Our tables have room for all that could be watched; with ports, the bytes that we count on to trap
-        // would not.
-        k::__NR_mlockall | k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
+        // With ports, the bytes that we count on to trap would not.
+        k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
             park::request(t, uc, Request::NoPatches);
             Value(ordinary(t, uc, nr, a))
         }
@@ -199,14 +198,6 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             }
             Value(ENOSYS)
         }
-        // Faults the pages in, so they have to be accessible.
-        k::__NR_mlock | k::__NR_mlock2 if g().touches(a[0] & !4095, a[0].saturating_add(a[1])) => {
-            let (start, end) = (a[0] & !4095, a[0].saturating_add(a[1]));
-            park::request(t, uc, Request::OpenBegin { start, end });
-            let result = raw(nr, a);
-            park::request(t, uc, Request::End);
-            Value(result)
-        }
         k::__NR_setsockopt if sockets::limits(a) => {
             let first = !timed::TIMED.swap(true, SeqCst);
             if first && sites::SOME.load(SeqCst) {
@@ -225,6 +216,7 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             Some(Special::Clone) => process::clone(t, uc, nr, a),
             Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
             Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
+            Some(Special::Lock) => Value(lock_call(t, uc, nr, a)),
             Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
         },
     }
@@ -242,9 +234,6 @@ fn is_ordinary(nr: u64) -> bool {
             | k::__NR_arch_prctl
             | k::__NR_prctl
             | k::__NR_seccomp
-            | k::__NR_mlock
-            | k::__NR_mlock2
-            | k::__NR_mlockall
             | k::__NR_iopl
             | k::__NR_ioperm
             | k::__NR_exit
