@@ -77,6 +77,9 @@ class VanishedMemory(Case):
         for specs in ["*first:8"], ["*second:8"], ["*second:8:rw"], ["*first:8", "*second:8", "heap"]:
             status, out, err = run(specs, "locked", options=["--at", "ready", "--quiet"])
             self.assertEqual((status, out), expected, f"{specs}: {err}")
+        # What it discards before it fails is a hit, too.
+        hits = Json(["*first:8"], "locked", options=["--at", "ready"]).hits
+        self.assertEqual([hit.get("syscall") for hit in hits].count("madvise"), 6, hits)
 
     def test_robust_locks(self):
         """Locks on guarded pages whose owner ends, however it ends: the next one gets EOWNERDEAD, in this process and
