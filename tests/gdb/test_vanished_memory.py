@@ -69,6 +69,18 @@ class VanishedMemory(Case):
                 status, out, err = run(specs[0], "fork_zeroed", options=["--at", "ready", "--quiet", *follow])
                 self.assertEqual((status, out), expected, f"{specs} {follow}: {err}")
 
+    def test_locked_memory(self):
+        """mlock and its like, from before the watch and from after it: what madvise says, how much counts against the
+        limit. On the build before: memory that madvise had touched was no longer locked."""
+        expected = bare(example("locked"))
+        self.assertSays(expected[1], r"second locked: EINVAL 0 2", r"beyond the limit: ENOMEM")
+        for specs in ["*first:8"], ["*second:8"], ["*second:8:rw"], ["*first:8", "*second:8", "heap"]:
+            status, out, err = run(specs, "locked", options=["--at", "ready", "--quiet"])
+            self.assertEqual((status, out), expected, f"{specs}: {err}")
+        # What it discards before it fails is a hit, too.
+        hits = Json(["*first:8"], "locked", options=["--at", "ready"]).hits
+        self.assertEqual([hit.get("syscall") for hit in hits].count("madvise"), 6, hits)
+
     def test_robust_locks(self):
         """Locks on guarded pages whose owner ends, however it ends: the next one gets EOWNERDEAD, in this process and
         in others."""

@@ -287,6 +287,57 @@ static void forks(void)
 	}
 }
 
+/* No program has code there. */
+static struct sock_filter nowhere[] = {IP_HIGH, BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x7e80, 0, 2), BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x7eef, 1, 0),
+				       RETURN(SECCOMP_RET_KILL_PROCESS), NR, CALL(SYS_getuid, SECCOMP_RET_ERRNO | 7), ALLOW};
+static struct sock_fprog changing = {.len = 0, .filter = nowhere};
+static volatile int installed;
+
+static void *change(void *unused)
+{
+	while (!installed) {
+		*(volatile unsigned short *)&changing.len = sizeof nowhere / sizeof *nowhere;
+		*(volatile unsigned short *)&changing.len = 0;
+	}
+	return unused;
+}
+
+/* A filter that another thread changes while it is being installed: what is installed is one of the two. */
+static void raced(void)
+{
+	pthread_t thread;
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	for (int n = 0; n < 40; n++) {
+		installed = 0;
+		pthread_create(&thread, 0, change, 0);
+		while (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &changing))
+			if (errno != EINVAL)
+				abort();
+		installed = 1;
+		counter++;
+		pthread_join(thread, 0);
+	}
+	printf("%ld\n", call(SYS_getuid, 0, 0, 0));
+}
+
+/* What is wrong with a filter, in the kernel's order. */
+static void refused(void)
+{
+	struct sock_filter wrong = RETURN(0);
+	struct sock_fprog programs[] = {{0, &wrong}, {4097, &wrong}, {65535, 0}, {1, 0}, {1, (void *)-4096L}, {1, &wrong}};
+	wrong.code = 0xffff;
+	for (int privileged = 0; privileged < 2; privileged++) {
+		if (privileged)
+			prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+		for (unsigned n = 0; n <= sizeof programs / sizeof *programs; n++) {
+			void *at = n < sizeof programs / sizeof *programs ? (void *)&programs[n] : (void *)8;
+			for (int flags = 0; flags <= 0x100; flags += 0x100)
+				printf("%ld ", call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, (long)at));
+			printf("%ld\n", call(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)at));
+		}
+	}
+}
+
 static void executes(const char *self)
 {
 	INSTALL(0, NR, CALL(SYS_getppid, SECCOMP_RET_ERRNO | 3), ALLOW);
@@ -321,6 +372,10 @@ int main(int argc, char **argv)
 		supervised();
 	else if (!strcmp(how, "forks"))
 		forks();
+	else if (!strcmp(how, "raced"))
+		raced();
+	else if (!strcmp(how, "refused"))
+		refused();
 	else if (!strcmp(how, "executes"))
 		executes(argv[0]);
 	else if (!strcmp(how, "executed"))

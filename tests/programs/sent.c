@@ -2,18 +2,22 @@
  * delivered, blocked, fetched, waited for, in the middle of a system call. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 long watched;
 sigset_t old; /* written by the kernel, or by who answers in its place */
 stack_t stack;
-static volatile int count, code, value;
+static volatile int count, code, value, inside, outside;
 
 __attribute__((noinline)) void ready(void)
 {
@@ -22,8 +26,11 @@ __attribute__((noinline)) void ready(void)
 
 static void on_signal(int number, siginfo_t *info, void *context)
 {
-	(void)number;
-	(void)context;
+	sigset_t now;
+
+	sigprocmask(SIG_BLOCK, NULL, &now);
+	inside = sigismember(&now, SIGWINCH);
+	outside = sigismember(&((ucontext_t *)context)->uc_sigmask, number);
 	count++;
 	code = info->si_code;
 	value = info->si_value.sival_int;
@@ -39,8 +46,9 @@ static void try(int number)
 	struct sigaction action = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO };
 	struct timespec second = { 1, 0 };
 	sigset_t set, none, pending;
+	struct epoll_event event = { .events = EPOLLIN };
 	siginfo_t info;
-	int pipes[2];
+	int pipes[2], queue = epoll_create1(0);
 	char text[8];
 	pid_t child;
 	long result;
@@ -70,8 +78,35 @@ static void try(int number)
 	printf("  from tgkill: %d\n", info.si_code == SI_TKILL);
 	second.tv_sec = 0;
 	told("nothing to fetch", sigtimedwait(&set, &info, &second));
+	/* Calls under another mask, which the handler runs under, too, before the program's own is back. */
+	sigaddset(&none, SIGWINCH);
+	second.tv_sec = 3;
 	raise(number);
 	told("suspended", sigsuspend(&none));
+	printf("  masks: %d %d\n", inside, outside);
+	for (int call = 0; call < 3; call++) {
+		inside = outside = -1;
+		raise(number);
+		if (call == 0)
+			told("ppoll", ppoll(NULL, 0, &second, &none));
+		else if (call == 1)
+			told("pselect", pselect(0, NULL, NULL, NULL, &second, &none));
+		else
+			told("epoll_pwait", epoll_pwait(queue, &event, 1, 3000, &none));
+		printf("  masks: %d %d\n", inside, outside);
+	}
+	/* What is ready comes first: the signal goes on waiting. */
+	if (pipe(pipes) || write(pipes[1], "text", 4) != 4 || epoll_ctl(queue, EPOLL_CTL_ADD, pipes[0], &event))
+		return;
+	struct pollfd ready_fd = { .fd = pipes[0], .events = POLLIN };
+	raise(number);
+	told("ppoll, ready", ppoll(&ready_fd, 1, &second, &none));
+	told("epoll_pwait, ready", epoll_pwait(queue, &event, 1, 3000, &none));
+	close(pipes[0]);
+	close(pipes[1]);
+	told("epoll_pwait, at once", epoll_pwait(queue, &event, 1, 0, &none));
+	close(queue);
+	told("suspended again", sigsuspend(&none));
 	sigpending(&pending);
 	told("is it pending?", sigismember(&pending, number));
 

@@ -203,6 +203,7 @@ impl Guards {
         if let Err(e) = self.map_primary(start, end - start, prot) {
             return give_up(end, refuse::no_move(start, end, e));
         }
+        os::lock_as(start, end - start, m.locked);
         self.record(
             start,
             end,
@@ -211,6 +212,7 @@ impl Guards {
                 guard: None,
                 origin: m.origin,
                 in_child: m.in_child,
+                locked: m.locked,
             },
         );
         Ok(end)
@@ -310,6 +312,7 @@ impl Guards {
                 guard: None,
                 origin: Origin::Shared,
                 in_child: m.in_child,
+                locked: m.locked,
             },
         );
         Ok(end)

@@ -66,7 +66,7 @@ impl Guards {
         Ok(parts)
     }
 
-    fn is_ours(&self, at: u64) -> bool {
+    pub(super) fn is_ours(&self, at: u64) -> bool {
         self.excluded.get(at).is_some() || self.is_alias(at)
     }
 }

@@ -68,6 +68,9 @@ impl Guards {
         for &(s, e, _) in runs {
             os::place_over(s, fresh + (s - start), e - s).map_err(refusal)?;
         }
+        for &(s, e, moved) in runs {
+            os::lock_as(s, e - s, moved.locked);
+        }
         self.punch(start, end);
         self.erase(start, end);
         Ok(())

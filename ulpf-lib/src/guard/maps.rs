@@ -27,14 +27,28 @@ pub struct Vma {
     pub inode: u64,
     /// As far as [`Snapshot::resolve`] has found it out.
     pub in_child: InChild,
+    /// mlock(2); as far as [`Snapshot::resolve`] has found it out.
+    pub locked: bool,
 }
 
-static ADVISED: AtomicBool = AtomicBool::new(true);
+static FLAGS: AtomicBool = AtomicBool::new(true);
 
-/// To be called before memory may get another lot than to be copied into forked children. (What has
-/// happened before we came is looked for by itself.)
-pub fn fork_advice_follows() {
-    ADVISED.store(true, Ordering::SeqCst);
+/// To be called before memory may get flags that /proc/self/maps does not show: another lot than to be copied
+/// into forked children, a lock. (What has happened before we came is looked for by itself.)
+pub fn flags_follow() {
+    FLAGS.store(true, Ordering::SeqCst);
+}
+
+static LOCKS: AtomicBool = AtomicBool::new(false);
+
+/// All memory to come is locked (mlockall(MCL_FUTURE)), or no longer.
+pub fn locks_follow(yes: bool) {
+    LOCKS.store(yes, Ordering::SeqCst);
+}
+
+/// May there be any such memory?
+pub(super) fn any_flags() -> bool {
+    FLAGS.load(Ordering::SeqCst) || LOCKS.load(Ordering::SeqCst)
 }
 
 /// What a mapping shows, as far as guards must know.
@@ -89,12 +103,12 @@ impl Snapshot {
         Ok(Snapshot { vmas })
     }
 
-    /// Finds out what the odd mappings are, and what a forked child gets, by the `VmFlags` in
+    /// Finds out what the odd mappings are, what a forked child gets and what is locked, by the `VmFlags` in
     /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
-    /// watched, or if there was such advice.
+    /// watched, or if there was such advice, or a lock.
     pub fn resolve(&mut self) {
-        ADVISED.store(false, Ordering::SeqCst);
-        let mut advised = false;
+        FLAGS.store(false, Ordering::SeqCst);
+        let mut flagged = false;
         let mut at = 0;
         let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
             lines(&file, |line| {
@@ -105,16 +119,18 @@ impl Snapshot {
                             vma.kind = kind_by_flags(codes, vma.shared);
                         }
                         vma.in_child = in_child_by_flags(codes);
+                        vma.locked = has(codes, b"lo");
+                        let plain = vma.in_child == InChild::Copy && !vma.locked;
                         // What is ours is never watched, and much of it no child gets.
-                        advised |= vma.in_child != InChild::Copy && !place::has(vma.start);
+                        flagged |= !plain && !place::has(vma.start);
                     }
                 } else if let Some(mapping) = Mapping::parse(line) {
                     at = mapping.start;
                 }
             })
         });
-        if advised {
-            fork_advice_follows();
+        if flagged {
+            flags_follow();
         }
         if resolved.is_err() {
             for vma in self.vmas.iter_mut().filter(|v| v.kind.is_odd()) {
@@ -124,8 +140,8 @@ impl Snapshot {
     }
 
     /// Is there anything that /proc/self/maps does not say?
-    pub fn resolve_if_advised(&mut self) {
-        if ADVISED.load(Ordering::SeqCst) {
+    pub fn resolve_if_flagged(&mut self) {
+        if any_flags() {
             self.resolve();
         }
     }
@@ -207,15 +223,22 @@ impl From<Mapping<'_>> for Vma {
             dev: u64::from(m.device.0) << 32 | u64::from(m.device.1),
             inode: m.inode,
             in_child: InChild::Copy,
+            locked: false,
         }
     }
 }
 
+/// Is this one of the two-letter codes of `VmFlags`?
+fn has(codes: &[u8], code: &[u8]) -> bool {
+    codes.split(|&b| b == b' ').any(|c| c == code)
+}
+
 fn in_child_by_flags(codes: &[u8]) -> InChild {
-    let has = |code: &[u8]| codes.split(|&b| b == b' ').any(|c| c == code);
-    if has(b"dc") {
-        InChild::Nothing { wiped: has(b"wf") }
-    } else if has(b"wf") {
+    if has(codes, b"dc") {
+        InChild::Nothing {
+            wiped: has(codes, b"wf"),
+        }
+    } else if has(codes, b"wf") {
         InChild::Zeros
     } else {
         InChild::Copy
@@ -223,10 +246,9 @@ fn in_child_by_flags(codes: &[u8]) -> InChild {
 }
 
 fn kind_by_flags(codes: &[u8], shared: bool) -> VmaKind {
-    let has = |code: &[u8]| codes.split(|&b| b == b' ').any(|c| c == code);
-    if has(b"ht") {
+    if has(codes, b"ht") {
         VmaKind::HugePages
-    } else if has(b"io") || has(b"pf") || shared && has(b"de") {
+    } else if has(codes, b"io") || has(codes, b"pf") || shared && has(codes, b"de") {
         // "de", may not grow: mremap(2) does not duplicate it.
         VmaKind::Device
     } else {

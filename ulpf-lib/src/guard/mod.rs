@@ -25,7 +25,8 @@
 //! of this module: fork shares moved pages ([`Guards::prepare_fork`], [`Guards::privatize_in_child`]);
 //! whatever changes mappings or content: munmap, MAP_FIXED, mremap, brk downwards, (pkey_)mprotect, madvise
 //! other than hints ([`Guards::release`] before the call, [`Guards::apply`] after it, as the stub does;
-//! [`Guards::forget`], [`Guards::discard`] and [`Guards::set_prot`] do without the copies). Private file pages come back
+//! [`Guards::forget`], [`Guards::discard`] and [`Guards::set_prot`] do without the copies); locks
+//! ([`Guards::open`] before the call, [`Guards::set_locks`] or [`Guards::look_at_locks`] after it). Private file pages come back
 //! as anonymous memory with the same content: later changes of the file no longer show.
 
 mod apply;
@@ -83,6 +84,8 @@ struct Moved {
     guard: Option<Guard>,
     origin: Origin,
     in_child: InChild,
+    /// mlock(2).
+    locked: bool,
 }
 
 impl Moved {
@@ -112,6 +115,7 @@ enum Piece {
         prot: u8,
         origin: Origin,
         in_child: InChild,
+        locked: bool,
     },
     /// The program itself may not make the accesses to look for: nothing to guard until it may.
     Latent,
@@ -379,7 +383,7 @@ impl Guards {
             if let Some(outer) = self.outer {
                 (outer.put_right)(&mut snapshot);
             }
-            snapshot.resolve_if_advised();
+            snapshot.resolve_if_flagged();
             self.snapshot = Some(snapshot);
             self.mark_stack();
         }
@@ -495,6 +499,7 @@ impl Guards {
                 prot: vma.prot,
                 origin,
                 in_child: vma.in_child,
+                locked: vma.locked,
             },
         )
     }

@@ -11,6 +11,7 @@ use core::ffi::CStr;
 
 use linux_raw_sys::general::*;
 
+use super::maps::any_flags;
 use crate::place::hint;
 use crate::sys;
 use crate::sys::Errno;
@@ -302,6 +303,29 @@ pub fn advise_of_fork(addr: u64, len: u64, in_child: InChild) {
     }
 }
 
+/// mlock(2), which fills the memory, or munlock(2). What cannot be locked (a device) is not.
+pub fn lock(addr: u64, len: u64, locked: bool) {
+    let call = if locked { __NR_mlock } else { __NR_munlock };
+    // SAFETY: changes no memory.
+    let _ = unsafe { sys!(call, addr, len) };
+}
+
+/// Locks again what was locked, where something has taken its place, and nothing else (what takes a place under
+/// mlockall(MCL_FUTURE) is locked). Pages that nobody has touched stay untouched.
+pub fn lock_as(addr: u64, len: u64, locked: bool) {
+    if !any_flags() {
+        return;
+    }
+    // SAFETY: neither call changes what memory holds. Where the program's limit has become lower since, the
+    // memory is not locked again: a lock is no promise then.
+    let _ = unsafe {
+        match locked {
+            true => sys!(__NR_mlock2, addr, len, MLOCK_ONFAULT),
+            false => sys!(__NR_munlock, addr, len),
+        }
+    };
+}
+
 pub fn protect(addr: u64, len: u64, prot: u8) -> Result<(), Errno> {
     // SAFETY: see the head of the module.
     unsafe { sys!(__NR_mprotect, addr, len, prot) }.map(drop)
@@ -350,7 +374,7 @@ pub fn duplicate(addr: u64, len: u64) -> Result<(u64, bool), Errno> {
             unmap(place, len);
             return Err(e);
         }
-        let _ = sys!(__NR_madvise, place, len, MADV_DONTDUMP);
+        set_apart(place, len);
         match protect(place, len, (PROT_READ | PROT_WRITE) as u8) {
             Ok(()) => Ok((place, true)),
             // A file that was opened for reading only.

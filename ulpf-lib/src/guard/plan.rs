@@ -19,6 +19,7 @@ pub(super) struct Move {
     pub(super) prot: u8,
     pub(super) origin: Origin,
     pub(super) in_child: InChild,
+    pub(super) locked: bool,
     /// Bounds of the mapping, for shared ones: these are duplicated whole.
     pub(super) vma: (u64, u64),
 }
@@ -128,6 +129,7 @@ impl Guards {
                     prot,
                     origin,
                     in_child,
+                    locked,
                 } => match self.keep_stack_growing(at) {
                     Ok(()) => push(
                         moves,
@@ -137,6 +139,7 @@ impl Guards {
                             prot,
                             origin,
                             in_child,
+                            locked,
                             vma: self.bounds(at, origin),
                         },
                     ),
@@ -158,6 +161,7 @@ impl Guards {
                 prot,
                 origin,
                 in_child,
+                locked,
             } = piece
                 && prot & super::PROT_EXEC == 0
             {
@@ -174,6 +178,7 @@ impl Guards {
                         prot,
                         origin,
                         in_child,
+                        locked,
                         vma: self.bounds(at, origin),
                     },
                 );
@@ -240,6 +245,7 @@ fn push(moves: &mut Vec<Move>, m: Move) {
                 && last.prot == m.prot
                 && last.origin == m.origin
                 && last.in_child == m.in_child
+                && last.locked == m.locked
                 && last.vma == m.vma =>
         {
             last.end = m.end

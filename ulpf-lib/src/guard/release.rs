@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::apply::CHUNK;
+use super::maps::Snapshot;
 use super::os::InChild;
 use super::page_map::{PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
@@ -81,6 +82,7 @@ impl Guards {
                 let _ = os::protect(s, e - s, moved.prot);
             }
             os::advise_of_fork(s, e - s, moved.in_child);
+            os::lock_as(s, e - s, moved.locked);
         }
         file.punch(start, end);
         self.erase(start, end);
@@ -250,6 +252,53 @@ impl Guards {
         for (s, e, moved) in self.moved.within(from, to) {
             self.open_run(s, e, &moved, open);
         }
+    }
+
+    /// The program has locked what lies in `[addr, addr + len)` (mlock(2)), or unlocked it. The mappings themselves
+    /// are so already; to be called before any of it is released.
+    pub fn set_locks(&mut self, addr: TargetAddr, len: u64, locked: bool) {
+        let (from, to) = pages(addr, len);
+        let runs: Vec<(u64, u64, Moved)> = self.moved.within(from, to).collect();
+        for (s, e, moved) in runs.into_iter().filter(|r| r.2.locked != locked) {
+            self.moved.insert(s, e, Moved { locked, ..moved });
+        }
+    }
+
+    /// As [`Guards::set_locks`] of a call that has failed: what it has done, the kernel knows.
+    ///
+    /// # Errors
+    /// /proc/self/maps cannot be read: all is as it was known.
+    pub fn look_at_locks(&mut self, addr: TargetAddr, len: u64) -> Result<(), Refusal> {
+        let mut snapshot = Snapshot::read().map_err(refuse::no_maps)?;
+        snapshot.resolve();
+        let (from, to) = pages(addr, len);
+        for vma in snapshot
+            .vmas
+            .iter()
+            .filter(|v| v.start < to && from < v.end)
+        {
+            let (from, to) = (vma.start.max(from), vma.end.min(to));
+            self.set_locks(TargetAddr(from), to - from, vma.locked);
+        }
+        Ok(())
+    }
+
+    /// All that is mapped has been locked (mlockall(2)), and nothing filled: what is ours is unlocked, and what the
+    /// program has is filled, if it shall be (its guards are open).
+    ///
+    /// # Errors
+    /// As [`Guards::look_at_locks`].
+    pub fn lock_whole(&mut self, fill: bool) -> Result<(), Refusal> {
+        let snapshot = Snapshot::read().map_err(refuse::no_maps)?;
+        for vma in &snapshot.vmas {
+            if self.is_ours(vma.start) {
+                os::lock(vma.start, vma.end - vma.start, false);
+            } else if fill {
+                os::lock(vma.start, vma.end - vma.start, true);
+            }
+        }
+        self.set_locks(TargetAddr(0), os::FILE_SIZE, true);
+        Ok(())
     }
 
     /// Before a fork, on the stub's task: notes what the child will have to copy. The program stays

@@ -497,6 +497,33 @@ fn read_only_memory_is_latent_until_it_becomes_writable() {
 }
 
 #[test]
+fn what_is_locked_stays_locked() {
+    maps::locks_follow(true); // other tests look for locks, too, and find none meanwhile
+    let locks = |at: u64| {
+        let mut snapshot = maps::Snapshot::read().unwrap();
+        snapshot.resolve();
+        let lock = |i| snapshot.at(at + i * PAGE_SIZE).unwrap().locked;
+        [0, 1, 2, 3].map(lock)
+    };
+    let mut g = new_guards();
+    let at = anonymous(4);
+    // SAFETY: the test's own mapping.
+    let done = unsafe { libc::mlock((at + PAGE_SIZE) as *const _, PAGE) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    armed(g.apply([run(at, 4, Guard::NoWrite)]));
+    assert_eq!(locks(at), [false, true, false, false]);
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(libc::munlock((at + PAGE_SIZE) as *const _, PAGE), 0);
+        assert_eq!(libc::mlock((at + 2 * PAGE_SIZE) as *const _, PAGE), 0);
+    }
+    g.look_at_locks(TargetAddr(at), 4 * PAGE_SIZE).unwrap();
+    g.set_locks(TargetAddr(at + 3 * PAGE_SIZE), PAGE_SIZE, true);
+    g.release_all().unwrap();
+    assert_eq!(locks(at), [false, false, true, true]);
+}
+
+#[test]
 fn what_the_program_does_to_its_mappings_is_followed() {
     let mut g = new_guards();
     let at = anonymous(6);

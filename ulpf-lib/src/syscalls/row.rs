@@ -249,6 +249,10 @@ pub enum Special {
     Exec,
     /// It changes what lies at an address.
     Mapping,
+    /// It keeps memory from being paged out, or no longer.
+    Lock,
+    /// The stub has a part in it, or answers it alone.
+    Stub,
     /// futex(2): its arguments depend on the operation.
     Futex,
     /// It waits under the signal mask that the argument points to.

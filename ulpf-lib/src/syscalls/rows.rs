@@ -100,9 +100,9 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_mprotect(Pointer, Uint, Hex) special(Mapping) addresses never_blocks;
     __NR_munmap(Pointer, Uint) special(Mapping) addresses never_blocks;
     __NR_brk(Pointer) special(Mapping) addresses never_blocks;
-    __NR_rt_sigaction(Int, Pointer, Pointer, Uint) addresses uninterruptible;
-    __NR_rt_sigprocmask(Int, Pointer, Pointer, Uint) addresses uninterruptible;
-    __NR_rt_sigreturn() addresses uninterruptible;
+    __NR_rt_sigaction(Int, Pointer, Pointer, Uint) special(Stub) addresses uninterruptible;
+    __NR_rt_sigprocmask(Int, Pointer, Pointer, Uint) special(Stub) addresses uninterruptible;
+    __NR_rt_sigreturn() special(Stub) addresses uninterruptible;
     __NR_ioctl(Fd, Hex, Pointer) by_command;
     __NR_pread64(Fd, OutRet(Arg(2)), Uint, Position) consumes vectored(k::__NR_preadv) slot;
     __NR_pwrite64(Fd, InRet(Arg(2)), Uint, Position) consumes whole vectored(k::__NR_pwritev) slot;
@@ -148,7 +148,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_fork() special(Clone) uninterruptible;
     __NR_vfork() special(Clone);
     __NR_execve(Pointer, Pointer, Pointer) special(Exec);
-    __NR_exit(Int) uninterruptible;
+    __NR_exit(Int) special(Stub) uninterruptible;
     __NR_wait4(Int, Out(Fixed(INT)), Hex, Out(Fixed(RUSAGE))) consumes;
     __NR_kill(Int, Int);
     __NR_uname(Out(Fixed(UTSNAME))) never_blocks;
@@ -215,11 +215,11 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_getsid(Int) uninterruptible slot;
     __NR_capget(InOut(Fixed(CAP_HEADER)), Out(Fixed(CAP_DATA))) uninterruptible;
     __NR_capset(InOut(Fixed(CAP_HEADER)), In(Fixed(CAP_DATA))) uninterruptible;
-    __NR_rt_sigpending(Out(Arg(1)), Uint) uninterruptible;
+    __NR_rt_sigpending(Out(Arg(1)), Uint) special(Stub) uninterruptible;
     __NR_rt_sigtimedwait(In(Arg(3)), Out(Fixed(SIGINFO)), TIMEOUT, Uint) special(SignalSet(0));
     __NR_rt_sigqueueinfo(Int, Int, In(Fixed(SIGINFO))) uninterruptible;
     __NR_rt_sigsuspend(Pointer, Uint) special(Mask(0));
-    __NR_sigaltstack(Pointer, Pointer) uninterruptible;
+    __NR_sigaltstack(Pointer, Pointer) special(Stub) uninterruptible;
     __NR_utime(PATH, In(Fixed(UTIMBUF)));
     __NR_mknod(PATH, Octal, Hex);
     __NR_uselib(PATH);
@@ -237,16 +237,16 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_sched_get_priority_max(Int) uninterruptible;
     __NR_sched_get_priority_min(Int) uninterruptible;
     __NR_sched_rr_get_interval(Int, Out(Fixed(TIMESPEC))) uninterruptible;
-    __NR_mlock(Pointer, Uint) addresses;
-    __NR_munlock(Pointer, Uint) addresses;
-    __NR_mlockall(Hex) addresses;
-    __NR_munlockall() addresses;
+    __NR_mlock(Pointer, Uint) special(Lock) addresses;
+    __NR_munlock(Pointer, Uint) special(Lock) addresses;
+    __NR_mlockall(Hex) special(Lock) addresses;
+    __NR_munlockall() special(Lock) addresses;
     __NR_vhangup();
     __NR_modify_ldt(Int, Pointer, Uint) by_command uninterruptible;
     __NR_pivot_root(PATH, PATH);
     __NR__sysctl(Pointer) open;
-    __NR_prctl(Int, Hex, Hex, Hex, Hex) by_command uninterruptible;
-    __NR_arch_prctl(Hex, Pointer) by_command never_blocks;
+    __NR_prctl(Int, Hex, Hex, Hex, Hex) special(Stub) by_command uninterruptible;
+    __NR_arch_prctl(Hex, Pointer) special(Stub) by_command never_blocks;
     __NR_adjtimex(InOut(Fixed(TIMEX))) uninterruptible;
     __NR_setrlimit(Int, In(Fixed(RLIMIT))) uninterruptible;
     __NR_chroot(PATH);
@@ -260,8 +260,8 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_reboot(Hex, Hex, Hex, PATH);
     __NR_sethostname(In(Arg(1)), Uint) uninterruptible;
     __NR_setdomainname(In(Arg(1)), Uint) uninterruptible;
-    __NR_iopl(Int) uninterruptible;
-    __NR_ioperm(Uint, Uint, Int) uninterruptible;
+    __NR_iopl(Int) special(Stub) uninterruptible;
+    __NR_ioperm(Uint, Uint, Int) special(Stub) uninterruptible;
     __NR_create_module(Hex, Hex, Hex, Hex, Hex, Hex);
     __NR_init_module(In(Arg(1)), Uint, PATH);
     __NR_delete_module(PATH, Hex);
@@ -307,7 +307,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_epoll_wait_old(Hex, Hex, Hex, Hex, Hex, Hex);
     __NR_remap_file_pages(Pointer, Uint, Hex, Uint, Hex) special(Mapping) addresses;
     __NR_getdents64(Fd, OutRet(Arg(2)), Uint) consumes slot;
-    __NR_set_tid_address(Pointer) addresses never_blocks;
+    __NR_set_tid_address(Pointer) special(Stub) addresses never_blocks;
     __NR_restart_syscall();
     __NR_semtimedop(Int, In(ArgTimes(2, SEMBUF)), Uint, TIMEOUT) consumes;
     __NR_fadvise64(Fd, Int, Uint, Int);
@@ -320,7 +320,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_clock_gettime(Int, Out(Fixed(TIMESPEC))) never_blocks slot;
     __NR_clock_getres(Int, Out(Fixed(TIMESPEC))) never_blocks;
     __NR_clock_nanosleep(Int, Int, TIMEOUT, Remainder) consumes relative_unless(1, TIMER_ABSTIME);
-    __NR_exit_group(Int) uninterruptible;
+    __NR_exit_group(Int) special(Stub) uninterruptible;
     __NR_epoll_wait(Fd, OutRetTimes(EPOLL_EVENT, ArgTimes(2, EPOLL_EVENT)), Int, Millis) consumes slot;
     __NR_epoll_ctl(Fd, Int, Fd, In(Fixed(EPOLL_EVENT))) uninterruptible slot;
     __NR_tgkill(Int, Int, Int) uninterruptible;
@@ -363,7 +363,7 @@ const ROWS: &[(u32, Row)] = rows! {
         special(MaskPair) consumes;
     __NR_ppoll(InOut(ArgTimes(1, POLLFD)), Uint, TIMEOUT_LEFT, In(Arg(4)), Uint) special(Mask(3)) consumes;
     __NR_unshare(Hex) uninterruptible;
-    __NR_set_robust_list(Pointer, Uint) addresses never_blocks;
+    __NR_set_robust_list(Pointer, Uint) special(Stub) addresses never_blocks;
     __NR_get_robust_list(Int, Out(Fixed(LONG)), Out(Fixed(LONG))) uninterruptible;
     __NR_splice(Fd, InOut(Fixed(LONG)), Fd, InOut(Fixed(LONG)), Uint, Hex) consumes;
     __NR_tee(Fd, Fd, Uint, Hex) consumes;
@@ -408,7 +408,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_sched_setattr(Int, In(OwnSize), Hex) uninterruptible;
     __NR_sched_getattr(Int, Out(Arg(2)), Uint, Hex) uninterruptible;
     __NR_renameat2(Fd, PATH, Fd, PATH, Hex);
-    __NR_seccomp(Int, Hex, Pointer) open;
+    __NR_seccomp(Int, Hex, Pointer) special(Stub) open;
     __NR_getrandom(OutRet(Arg(1)), Uint, Hex) slot;
     __NR_memfd_create(PATH, Hex) uninterruptible;
     __NR_kexec_file_load(Fd, Fd, Uint, In(Arg(2)), Hex);
@@ -416,7 +416,7 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_execveat(Fd, Pointer, Pointer, Pointer, Hex) special(Exec);
     __NR_userfaultfd(Hex) uninterruptible;
     __NR_membarrier(Int, Hex, Int);
-    __NR_mlock2(Pointer, Uint, Hex) addresses;
+    __NR_mlock2(Pointer, Uint, Hex) special(Lock) addresses;
     __NR_copy_file_range(Fd, InOut(Fixed(LONG)), Fd, InOut(Fixed(LONG)), Uint, Hex) consumes;
     __NR_preadv2(Fd, IovOut(Arg(2)), Uint, Position, Int, Hex) consumes;
     __NR_pwritev2(Fd, IovIn(Arg(2)), Uint, Position, Int, Hex) consumes whole;
@@ -426,10 +426,10 @@ const ROWS: &[(u32, Row)] = rows! {
     __NR_statx(Fd, PATH, Hex, Hex, Out(Fixed(STATX))) never_blocks slot;
     __NR_io_pgetevents(Pointer, Int, Int, OutRetTimes(IO_EVENT, ArgTimes(2, IO_EVENT)), TIMEOUT, In(Fixed(MASK_AND_SIZE)))
         special(MaskPair) consumes;
-    __NR_rseq(Pointer, Uint, Hex, Hex) addresses never_blocks;
+    __NR_rseq(Pointer, Uint, Hex, Hex) special(Stub) addresses never_blocks;
     __NR_uretprobe();
     __NR_pidfd_send_signal(Fd, Int, In(Fixed(SIGINFO)), Hex) uninterruptible;
-    __NR_io_uring_setup(Uint, Pointer);
+    __NR_io_uring_setup(Uint, Pointer) special(Stub);
     __NR_io_uring_enter(Fd, Uint, Uint, Hex, Pointer, Uint);
     __NR_io_uring_register(Fd, Int, Pointer, Uint);
     __NR_open_tree(Fd, PATH, Hex);

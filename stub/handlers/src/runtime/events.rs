@@ -146,6 +146,11 @@ pub enum Request {
         start: u64,
         end: u64,
     },
+    /// The same: memory there is about to be locked, or unlocked.
+    LocksBegin {
+        start: u64,
+        end: u64,
+    },
     /// Take the breakpoint at `addr` out for one step.
     StepOverBegin {
         addr: u64,

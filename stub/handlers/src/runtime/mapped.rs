@@ -67,3 +67,32 @@ impl Mapped {
         }
     }
 }
+
+/// What a call of the mlock(2) family has done to the memory that it was about.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Locks {
+    #[default]
+    Same,
+    Locked,
+    Unlocked,
+    /// All there is, ours too, and nothing filled, as it shall be.
+    Whole {
+        fill: bool,
+    },
+    /// It has failed, maybe halfway.
+    Unknown,
+}
+
+impl Locks {
+    pub fn by(nr: u64, a: &[u64; 6], result: i64) -> Locks {
+        match nr as u32 {
+            _ if result < 0 => Locks::Unknown,
+            k::__NR_munlock | k::__NR_munlockall => Locks::Unlocked,
+            k::__NR_mlockall if a[0] & u64::from(k::MCL_CURRENT) == 0 => Locks::Same,
+            k::__NR_mlockall => Locks::Whole {
+                fill: a[0] & u64::from(k::MCL_ONFAULT) == 0,
+            },
+            _ => Locks::Locked,
+        }
+    }
+}

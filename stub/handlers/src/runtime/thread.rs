@@ -32,7 +32,7 @@ use super::events::{Event, Events, Request, Resume, Tid};
 use super::filters::Filters;
 use super::frame::{SS_DISABLE, SigInfo, SigStack, UContext};
 use super::library_state::LibraryState;
-use super::mapped::Mapped;
+use super::mapped::{Locks, Mapped};
 use super::waiting::Waiting;
 use crate::signals::actions::ActionTable;
 
@@ -191,6 +191,7 @@ pub struct Own {
     pub waited: Cell<u32>,
     /// What a call has done to the mappings, for the stub's task.
     pub mapped: Cell<Mapped>,
+    pub locks: Cell<Locks>,
     /// A seccomp filter in the kernel is to decide about the call in progress.
     pub judged: Cell<bool>,
     /// With the library by which the program watches itself.
@@ -559,6 +560,7 @@ impl Registry {
                 unmade: Cell::new(false),
                 waited: Cell::new(0),
                 mapped: Cell::new(Mapped::default()),
+                locks: Cell::new(Locks::default()),
                 judged: Cell::new(false),
                 library: LibraryState::none(),
             })

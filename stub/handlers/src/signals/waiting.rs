@@ -19,15 +19,12 @@ pub fn set_aside(t: Current, info: &SigInfo) -> bool {
     aside
 }
 
-/// A call begins that waits with these signals blocked instead: what of them has waited for it interrupts it.
-/// `false`: nothing.
-pub fn interrupt(t: Current, mask: u64) -> bool {
+/// A call begins that waits with these signals blocked instead: what of the others has waited for it interrupts it.
+pub fn interrupt(t: Current, mask: u64) {
     let i = t.own();
-    let Some(info) = i.waiting.take(!mask) else {
-        return false;
-    };
-    i.defer(&info);
-    true
+    if let Some(info) = i.waiting.take(!mask) {
+        i.defer(&info);
+    }
 }
 
 /// The kernel is to keep them from here on (the program is left alone, or becomes another): blocks and queues them.

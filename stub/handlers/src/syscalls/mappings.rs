@@ -4,17 +4,20 @@ use core::sync::atomic::Ordering::*;
 
 use linux_raw_sys::general as k;
 use ulpf_lib::TargetAddr;
+use ulpf_lib::addr::USER_END;
+use ulpf_lib::guard::maps;
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
-use super::{buffers, sites};
+use super::{buffers, sites, unguarded};
 use crate::breakpoints;
 use crate::global::g;
 use crate::patches;
+use crate::runtime::areas;
 use crate::runtime::debug_registers;
 use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
-use crate::runtime::mapped::Mapped;
+use crate::runtime::mapped::{Locks, Mapped};
 use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
 use crate::unwind;
@@ -24,9 +27,10 @@ use crate::unwind;
 pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     // A droppable mapping is wiped, too.
     if nr as u32 == k::__NR_madvise && matches!(a[2] as u32, k::MADV_DONTFORK | k::MADV_WIPEONFORK)
-        || nr as u32 == k::__NR_mmap && a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE
+        || nr as u32 == k::__NR_mmap
+            && (a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE || a[3] as u32 & k::MAP_LOCKED != 0)
     {
-        ulpf_lib::guard::maps::fork_advice_follows();
+        maps::flags_follow();
     }
     let result = match affected(nr, a) {
         Some((start, end)) => {
@@ -51,12 +55,15 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
                     .set(Mapped::by(nr, a, r as u64, g().brk.load(Relaxed)));
             }
             park::request(t, uc, Request::End);
-            if replaced.is_some() && r >= 0 {
-                let call = Call {
-                    nr,
-                    args: *a,
-                    result: r,
-                };
+            let call = Call {
+                nr,
+                args: *a,
+                result: r,
+            };
+            if r < 0 {
+                // madvise does what it can, up to memory that is locked or not there.
+                unguarded::report(t, uc, &call, &scratch);
+            } else if replaced.is_some() {
                 for (addr, len) in scratch.kept.parts() {
                     let kind = ulpf_lib::AccessKind::Write;
                     buffers::hit(t, uc, &call, addr, len, kind, &scratch.kept);
@@ -82,6 +89,51 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     }
     if nr as u32 == k::__NR_brk && result > 0 {
         g().brk.store(result as u64, Relaxed);
+    }
+    result
+}
+
+/// mlock(2) and its like: memory that is ours keeps what they say when it is moved or given back.
+pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    maps::flags_follow();
+    // Our tables have room for all that could be watched.
+    if nr as u32 == k::__NR_mlockall && areas::SOME.load(Relaxed) {
+        park::request(t, uc, Request::NoPatches);
+    }
+    let (start, end) = match nr as u32 {
+        k::__NR_mlockall | k::__NR_munlockall => (0, USER_END),
+        _ => (a[0] & !4095, a[0].saturating_add(a[1]).min(USER_END)),
+    };
+    let current = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_CURRENT) != 0;
+    let moved = start < end && (current || g().touches(start, end));
+    if moved {
+        // The kernel faults the pages in, so they have to be accessible.
+        park::request(t, uc, Request::LocksBegin { start, end });
+    }
+    let result = match current {
+        true => lock_whole(a),
+        false => raw(nr, a),
+    };
+    if result == 0 && end == USER_END {
+        let future = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_FUTURE) != 0;
+        maps::locks_follow(future);
+    }
+    if moved {
+        t.own().locks.set(Locks::by(nr, a, result));
+        park::request(t, uc, Request::End);
+    }
+    result
+}
+
+/// mlockall(2) without filling anything: our memory is sparse, and larger than the machine's.
+fn lock_whole(a: &Args) -> i64 {
+    const ONFAULT: u64 = k::MCL_ONFAULT as u64;
+    const FUTURE: u64 = k::MCL_FUTURE as u64;
+    let nr = k::__NR_mlockall.into();
+    let with = |flags: u64| raw(nr, &[flags, 0, 0, 0, 0, 0]);
+    let result = with(a[0] | ONFAULT);
+    if result == 0 && a[0] & FUTURE != 0 && a[0] & ONFAULT == 0 {
+        return with(FUTURE); // what is to come is filled
     }
     result
 }
@@ -120,7 +172,7 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
             start & !4095,
             start
                 .saturating_add(len)
-                .min(ulpf_lib::addr::USER_END)
+                .min(USER_END)
                 .next_multiple_of(4096),
         )
     };
@@ -154,8 +206,8 @@ pub fn affected(nr: u64, a: &Args) -> Option<(u64, u64)> {
                 new => span(new.next_multiple_of(4096), end - new),
             }
         }
-        k::__NR_shmat if a[1] != 0 => (0, ulpf_lib::addr::USER_END),
-        k::__NR_shmdt => (0, ulpf_lib::addr::USER_END),
+        k::__NR_shmat if a[1] != 0 => (0, USER_END),
+        k::__NR_shmdt => (0, USER_END),
         _ => return None,
     };
     (range.0 < range.1
@@ -182,10 +234,9 @@ pub fn watch_in_new_memory(nr: u64, a: &Args, result: u64) -> bool {
     };
     len != 0
         && (breakpoints::waits_in(start, start.saturating_add(len))
-            || g().watchlist().any_overlap(
-                TargetAddr(start),
-                len.min(ulpf_lib::addr::USER_END - start.min(ulpf_lib::addr::USER_END)),
-            ))
+            || g()
+                .watchlist()
+                .any_overlap(TargetAddr(start), len.min(USER_END - start.min(USER_END))))
 }
 
 /// Where a call that worked has made memory accessible: address and length.
@@ -193,7 +244,7 @@ fn new_memory(nr: u64, a: &Args, result: u64) -> Option<(u64, u64)> {
     let (start, len) = match nr as u32 {
         k::__NR_mmap => (result, a[1]),
         k::__NR_mprotect | k::__NR_pkey_mprotect => (a[0], a[1]),
-        k::__NR_shmat => (result, ulpf_lib::addr::USER_END), // the segment knows how long it is
+        k::__NR_shmat => (result, USER_END), // the segment knows how long it is
         k::__NR_mremap => (result, a[2]),
         k::__NR_brk => {
             let before = g().brk.load(Relaxed);

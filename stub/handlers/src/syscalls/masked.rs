@@ -1,6 +1,8 @@
 //! Calls that wait under a signal mask of their own, or for signals.
 
 use linux_raw_sys::general as k;
+use ulpf_lib::syscalls;
+use ulpf_lib::syscalls::row::Unit;
 
 use super::call::{Args, EFAULT, EINTR};
 use super::ordinary::call;
@@ -25,7 +27,7 @@ pub fn with_mask(
         };
         let slot = mask.insert(m & !numbers::HIDDEN);
         *p = slot as *const u64 as u64;
-        return hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << at));
+        return waits(t, uc, nr, a, &given, 1 << at, m);
     }
     call(t, uc, nr, a, &given, 0)
 }
@@ -48,22 +50,70 @@ pub fn with_mask_pair(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     let pair = [&mask as *const u64 as u64, size];
     let mut given = *a;
     given[5] = pair.as_ptr() as u64;
-    hiding(t, m, |t| call(t, uc, nr, a, &given, 1 << 5))
+    waits(t, uc, nr, a, &given, 1 << 5, m)
 }
 
-/// A call that waits under another mask, as far as the kernel does not see it.
-pub fn hiding(t: Current, mask: u64, f: impl FnOnce(Current) -> i64) -> i64 {
-    if waiting::interrupt(t, mask) {
-        return EINTR;
-    }
-    t.own().hidden_meanwhile.set(Some(mask));
-    let result = f(t);
-    t.own().hidden_meanwhile.set(None);
+/// Makes a call that waits under another mask, which is ours as far as the kernel does not see it. As [`call`].
+fn waits(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    given: &Args,
+    ours: u32,
+    mask: u64,
+) -> i64 {
+    let i = t.own();
+    i.hidden_meanwhile.set(Some(mask));
+    let result = match i.waiting.set() & !mask {
+        0 => call(t, uc, nr, a, given, ours),
+        _ => interrupted(t, uc, nr, a, given, ours, mask),
+    };
+    i.hidden_meanwhile.set(None);
     // Its handler runs under that mask, and returns to the program's own (the kernel's set_restore_sigmask).
     if result == EINTR {
-        t.own().waited_under.set(Some(mask));
+        i.waited_under.set(Some(mask));
     }
     result
+}
+
+/// A call that does not wait, for a signal is due under its mask: what is ready comes before the signal, which then
+/// goes on waiting.
+fn interrupted(
+    t: Current,
+    uc: &mut UContext,
+    nr: u64,
+    a: &Args,
+    given: &Args,
+    ours: u32,
+    mask: u64,
+) -> i64 {
+    if let Some(timeout) = syscalls::row(nr).and_then(|row| row.timeout) {
+        let millis = timeout.unit == Unit::Millis;
+        let (n, none) = (timeout.arg as usize, [0u64; 2]);
+        let at = if millis { 0 } else { none.as_ptr() as u64 };
+        let at_once = |args: &Args| {
+            let mut args = *args;
+            args.get_mut(n).into_iter().for_each(|v| *v = at);
+            args
+        };
+        let ours = ours | u32::from(!millis) << n;
+        let ready = call(t, uc, nr, &at_once(a), &at_once(given), ours);
+        // Of these calls, only epoll does not look for signals if it was not to wait.
+        let epoll = matches!(nr as u32, k::__NR_epoll_pwait | k::__NR_epoll_pwait2);
+        if ready != 0 || epoll && a.get(n).is_some_and(|v| is_zero(*v, millis)) {
+            return ready;
+        }
+    }
+    waiting::interrupt(t, mask);
+    EINTR
+}
+
+fn is_zero(timeout: u64, millis: bool) -> bool {
+    match millis {
+        true => timeout as u32 == 0,
+        false => memory::get::<[u64; 2]>(timeout) == Some([0; 2]),
+    }
 }
 
 /// Waiting for signals, or a descriptor for them: the park signal stays ours.

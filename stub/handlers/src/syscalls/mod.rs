@@ -53,7 +53,7 @@ use crate::runtime::thread::{Call, Current, OwnStepKind};
 use crate::signals::{alternate, kernel, masks, raise, sigreturn};
 
 use call::{ABANDONED, Args, ENOSYS, EPERM, Outcome, RESTART, arguments, raw};
-use mappings::memory_call;
+use mappings::{lock_call, memory_call};
 use masked::{with_mask, with_mask_pair, with_signal_set};
 use ordinary::ordinary;
 use scratch::Scratch;
@@ -135,6 +135,22 @@ fn finish(uc: &mut UContext, nr: u64, outcome: Outcome) {
 
 fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
     use Outcome::Value;
+    match syscalls::row(nr).and_then(|row| row.special) {
+        Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
+        Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
+        Some(Special::SignalSet(at)) => Value(with_signal_set(t, uc, nr, a, at as usize)),
+        Some(Special::Clone) => process::clone(t, uc, nr, a),
+        Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
+        Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
+        Some(Special::Lock) => Value(lock_call(t, uc, nr, a)),
+        Some(Special::Stub) => take_part(t, uc, nr, a),
+        Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
+    }
+}
+
+/// A call of which the stub has to know, or that it answers.
+fn take_part(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
+    use Outcome::Value;
     match nr as u32 {
         k::__NR_rt_sigaction => Value(ours(t, uc, nr, a, [(a[1], 32), (a[2], 32)], |_| {
             kernel::sigaction(t, a[0] as i32, a[1], a[2], a[3])
@@ -165,9 +181,8 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             park::request(t, uc, Request::NoUpcalls);
             Value(ordinary(t, uc, nr, a))
         }
-        // Our tables have room for all that could be watched; with ports, the bytes that we count on to trap
-        // would not.
-        k::__NR_mlockall | k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
+        // With ports, the bytes that we count on to trap would not.
+        k::__NR_iopl | k::__NR_ioperm if areas::SOME.load(Relaxed) => {
             park::request(t, uc, Request::NoPatches);
             Value(ordinary(t, uc, nr, a))
         }
@@ -197,63 +212,18 @@ fn emulate(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> Outcome {
             park::tell(t, uc, &IO_URING);
             Value(ENOSYS)
         }
-        // Faults the pages in, so they have to be accessible.
-        k::__NR_mlock | k::__NR_mlock2 if g().touches(a[0] & !4095, a[0].saturating_add(a[1])) => {
-            let (start, end) = (a[0] & !4095, a[0].saturating_add(a[1]));
-            park::request(t, uc, Request::OpenBegin { start, end });
-            let result = raw(nr, a);
-            park::request(t, uc, Request::End);
-            Value(result)
-        }
-        k::__NR_setsockopt if sockets::limits(a) => {
-            let first = !timed::TIMED.swap(true, SeqCst);
-            if first && sites::SOME.load(SeqCst) {
-                park::request(t, uc, Request::SitesAnew);
-            }
-            Value(ordinary(t, uc, nr, a))
-        }
         k::__NR_prctl if a[0] == library_abi::CALL => Value(library::call(t, uc, a)),
         k::__NR_prctl if a[0] == PR_SET_SECCOMP.into() => Value(seccomp::set_by_prctl(t, uc, a)),
         k::__NR_seccomp => Value(seccomp::call(t, uc, a)),
         k::__NR_prctl if a[0] == PR_SET_SYSCALL_USER_DISPATCH.into() => Value(EPERM),
-        _ => match syscalls::row(nr).and_then(|row| row.special) {
-            Some(Special::Mask(at)) => Value(with_mask(t, uc, nr, a, at as usize, None)),
-            Some(Special::MaskPair) => Value(with_mask_pair(t, uc, nr, a)),
-            Some(Special::SignalSet(at)) => Value(with_signal_set(t, uc, nr, a, at as usize)),
-            Some(Special::Clone) => process::clone(t, uc, nr, a),
-            Some(Special::Exec) => Value(exec::exec(t, uc, nr, a)),
-            Some(Special::Mapping) => Value(memory_call(t, uc, nr, a)),
-            Some(Special::Futex) | None => Value(ordinary(t, uc, nr, a)),
-        },
+        _ => Value(ordinary(t, uc, nr, a)),
     }
 }
 
 /// Is all that there is to it the kernel's, given reachable buffers?
 fn is_ordinary(nr: u64) -> bool {
-    let ours = matches!(
-        nr as u32,
-        k::__NR_rt_sigaction
-            | k::__NR_rt_sigprocmask
-            | k::__NR_rt_sigreturn
-            | k::__NR_rt_sigpending
-            | k::__NR_sigaltstack
-            | k::__NR_arch_prctl
-            | k::__NR_prctl
-            | k::__NR_seccomp
-            | k::__NR_mlock
-            | k::__NR_mlock2
-            | k::__NR_mlockall
-            | k::__NR_iopl
-            | k::__NR_ioperm
-            | k::__NR_exit
-            | k::__NR_exit_group
-            | k::__NR_set_tid_address
-            | k::__NR_set_robust_list
-            | k::__NR_rseq
-            | k::__NR_io_uring_setup
-    );
     let special = syscalls::row(nr).and_then(|row| row.special);
-    !ours && matches!(special, None | Some(Special::Futex))
+    matches!(special, None | Some(Special::Futex))
 }
 
 /// A call that is answered here: it reads the first of these and writes the second.

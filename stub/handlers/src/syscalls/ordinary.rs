@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
+use linux_raw_sys::general as k;
 use ulpf_lib::syscalls;
 
 use super::attempt::{attempt, interrupted_by_us};
@@ -16,6 +17,9 @@ use crate::runtime::frame::UContext;
 use crate::runtime::thread::{Call, Current};
 
 pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
+    if nr == u64::from(k::__NR_setsockopt) && sockets::limits(a) {
+        timed::limited(t, uc);
+    }
     let begun = timed::begin(nr);
     let mut done = t.own().already.take();
     if done > 0 {

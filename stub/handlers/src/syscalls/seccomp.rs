@@ -22,7 +22,7 @@ use ulpf_lib::seccomp::{Data, Instruction, MOST, PREFIX, STRICT, Verdict, X86_64
 use ulpf_lib::sys::failure::{EINVAL, ENOMEM};
 use ulpf_lib::{seccomp, sys};
 
-use super::call::{Args, EFAULT, Outcome, raw};
+use super::call::{Args, Outcome, raw};
 use super::ends::end_thread;
 use super::ordinary::ordinary;
 use super::sites::{self, KNOWN, Numbers};
@@ -49,6 +49,9 @@ pub static UNSUPERVISED: AtomicBool = AtomicBool::new(false);
 pub static UNFOLLOWED: AtomicBool = AtomicBool::new(false);
 /// A filter is longer than the kernel takes behind [`seccomp::exempting`].
 pub static TOO_LONG: AtomicBool = AtomicBool::new(false);
+
+/// No address of the program's.
+const UNREADABLE: u64 = u64::MAX << 12;
 
 /// A filter of `len` instructions, which `write` writes.
 fn make(len: usize, write: impl FnOnce(&mut [Instruction]) -> bool) -> Option<&'static mut Filter> {
@@ -227,11 +230,11 @@ fn strict(t: Current, uc: &mut UContext) -> i64 {
 fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     // struct sock_fprog
     let Some([len, instructions]) = memory::get::<[u64; 2]>(at) else {
-        return EFAULT;
+        return set_filter(flags, UNREADABLE);
     };
     let len = len as u16 as usize;
     if len == 0 || len > MOST {
-        return set_filter(flags, at); // the kernel knows which error comes first
+        return refused(flags, len, instructions);
     }
     if len > MOST - PREFIX {
         park::tell(t, uc, &TOO_LONG);
@@ -252,7 +255,7 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
     let Some(filter) = make(len, read) else {
         return match readable {
             true => ENOMEM,
-            false => set_filter(flags, at),
+            false => refused(flags, len, instructions),
         };
     };
     // No thread begins or ends while it is given to all of them.
@@ -287,6 +290,14 @@ fn install(t: Current, uc: &mut UContext, flags: u32, at: u64) -> i64 {
 fn give_to_kernel(filter: &Filter, flags: u32) -> i64 {
     let all = filter.all();
     let program = [all.len() as u64, all.as_ptr() as u64];
+    set_filter(flags, program.as_ptr() as u64)
+}
+
+/// The kernel says what is wrong with a filter of this length. It does not look at the program's, which another thread
+/// may have put right meanwhile: installed as it is, that one would forbid what the stub needs.
+fn refused(flags: u32, len: usize, instructions: u64) -> i64 {
+    let at = if instructions == 0 { 0 } else { UNREADABLE };
+    let program = [len as u64, at];
     set_filter(flags, program.as_ptr() as u64)
 }
 

@@ -58,7 +58,8 @@ pub fn call(t: Current, uc: &mut UContext, nr: u64, a: &Args, given: &Args) -> i
     result
 }
 
-fn report(t: Current, uc: &UContext, call: &Call, s: &Scratch) {
+/// Each stretch that is another now than it was is a hit.
+pub fn report(t: Current, uc: &UContext, call: &Call, s: &Scratch) {
     for (addr, len) in s.kept.parts() {
         // From the first byte that differs to the last.
         let old = s.kept.get(addr, len).unwrap_or(&[]);

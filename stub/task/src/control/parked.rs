@@ -6,7 +6,7 @@ use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::rest::AtRest;
 use ulpf_stub_handlers::runtime::events::{Event, Events, Request, Resume, Tid};
 use ulpf_stub_handlers::runtime::frame::UContext;
-use ulpf_stub_handlers::runtime::mapped::Mapped;
+use ulpf_stub_handlers::runtime::mapped::{Locks, Mapped};
 use ulpf_stub_handlers::runtime::park;
 use ulpf_stub_handlers::runtime::thread::{Call, Own, State, Thread};
 
@@ -56,6 +56,10 @@ impl<'a> Parked<'a> {
 
     pub fn take_mapped(&self) -> Mapped {
         self.own().mapped.take()
+    }
+
+    pub fn take_locks(&self) -> Locks {
+        self.own().locks.take()
     }
 
     /// The thread that has made this vfork child, which the command follows; else 0.

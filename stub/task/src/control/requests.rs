@@ -2,8 +2,10 @@
 
 use core::sync::atomic::Ordering::*;
 
+use ulpf_lib::TargetAddr;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::runtime::events::{Event, Request};
+use ulpf_stub_handlers::runtime::mapped::Locks;
 use ulpf_stub_handlers::runtime::thread::{State, Thread};
 
 use super::parked::{self, Parked, asked, resume_again};
@@ -116,6 +118,10 @@ impl Control {
                 self.open_pages(start, end, true);
                 true
             }
+            Request::LocksBegin { start, end } => {
+                self.open_pages(start, end, true);
+                true
+            }
             Request::StepOverBegin { addr } => {
                 let list = &mut self.world.rest().tables_mut().breakpoints;
                 if let Some(b) = list.at_mut(addr) {
@@ -196,6 +202,10 @@ impl Control {
                 text::plant_waiting(self.world.rest());
             }
             Request::OpenBegin { start, end } => self.open_pages(start, end, false),
+            Request::LocksBegin { start, end } => {
+                self.locks_settled(t, start, end);
+                self.open_pages(start, end, false);
+            }
             Request::ExecBegin { .. } => self.exec = follow::Exec::None,
             Request::StepOverBegin { addr } => {
                 let list = &mut self.world.rest().tables_mut().breakpoints;
@@ -207,6 +217,23 @@ impl Control {
             _ => {}
         }
         self.retrace();
+    }
+
+    /// A thread has locked memory, or unlocked it; `None`: it is gone.
+    fn locks_settled(&mut self, t: Option<&Thread>, start: u64, end: u64) {
+        let guards = self.world.rest().guards();
+        let (at, len) = (TargetAddr(start), end - start);
+        match t
+            .and_then(Parked::of)
+            .map_or(Locks::Unknown, |t| t.take_locks())
+        {
+            Locks::Same => {}
+            Locks::Locked => guards.set_locks(at, len, true),
+            Locks::Unlocked => guards.set_locks(at, len, false),
+            // Where nobody can say, they are as before.
+            Locks::Whole { fill } => drop(guards.lock_whole(fill)),
+            Locks::Unknown => drop(guards.look_at_locks(at, len)),
+        }
     }
 
     /// After an internal stop: whoever the debugger does not hold goes on.

@@ -78,7 +78,7 @@ pub fn holder_runs(t: &Thread, what: Request) {
 fn purpose(what: Request) -> &'static str {
     match what {
         Request::ForkBegin => "a fork",
-        Request::ReleaseBegin { .. } => "a change of its memory",
+        Request::ReleaseBegin { .. } | Request::LocksBegin { .. } => "a change of its memory",
         Request::OpenBegin { .. } => "an instruction that has to be stepped",
         Request::StepOverBegin { .. } => "a step over a breakpoint",
         _ => "a change of what is watched",
