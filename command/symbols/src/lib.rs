@@ -8,6 +8,7 @@
 //!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split)
 //! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
+//! FUNCTION, FILE:LINE ── lines ──> PCs
 //! bytes   ── value ──> "tab[2].x", "41"
 //! Watched ── stored ─> what a file keeps, to name and show without the program
 //! ```
@@ -33,6 +34,7 @@ mod filter;
 pub mod fuzzing;
 mod image;
 mod index;
+mod lines;
 mod location;
 mod maps;
 mod meter;
