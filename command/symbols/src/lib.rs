@@ -5,7 +5,7 @@
 //!                                            │ containers   what `v[*]` and `*owner` mean: containers.json
 //!                 maps ── Program, Module ───┤ index        variables of the debug information, by name
 //!                        (what is loaded)    ├ dwarf_types  sizes, members, elements
-//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split)
+//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split, fetch)
 //! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
 //! FUNCTION, FILE:LINE ── lines ──> PCs
@@ -29,6 +29,7 @@ mod dwarf;
 mod dwarf_types;
 mod elf;
 mod elf_symbols;
+mod fetch;
 mod filter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
