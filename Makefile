@@ -34,7 +34,7 @@ PEER_PACKAGES  := valgrind libquantum-dev
 # The kernel module is built with the packaged headers, and booted in a simulator.
 KERNEL_PACKAGES := linux-headers-cloud-amd64 qemu-system-x86 sparse kmod
 # Without these, some tests skip and say why.
-EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git nginx-light golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
+EXTRA_PACKAGES := lldb-19 valgrind libpython3.11-testsuite git dwz debuginfod nginx-light golang-go musl-tools libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4
 
 build: need-build
 	$(CARGO) build --release

@@ -76,6 +76,15 @@ class Following(unittest.TestCase):
         self.assertNotIn("follows", armed)
         self.assertNotIn("moved", said.summary["watches"][0])
 
+    def test_parts_behind_a_null_pointer(self):
+        """What lies between where a pointer leads and the first element is counted once, also while it leads nowhere."""
+        for watch, stores in [("holder->pairs[1..3].x", [("holder->pairs[1].x", 21), ("holder->pairs[2].x", 22)]),
+                              ("holder->pairs[2]->*link.x", [("holder->pairs[2]->*link[0].x", 22), ("holder->pairs[2]->*link[1].x", 30)]),
+                              ("p->z[1..3]", [("p->z[1]", 11), ("p->z[2]", 12)])]:
+            with self.subTest(watch):
+                said = self.follow([watch], "elements")
+                self.assertEqual([(hit["name"], hit["new"]) for hit in said.hits], stores)
+
     def test_conditions_and_ranges(self):
         said = self.follow(["p->x if $new > 3 && $new < 10", "p->z[1..3]"], "plain")
         self.assertEqual([(h["name"], h["new"]) for h in said.hits], [("p->x", 6), ("p->z[2]", 8), ("p->x", 9)])

@@ -194,6 +194,71 @@ class Run(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn("no function `nowhere`", err)
 
+    def test_watches_set_at_a_line(self):
+        with open(source_of("five.c")) as file:
+            lines = ["", *file.read().splitlines()]
+        here = next(n for n, line in enumerate(lines) if "a = 12" in line)
+        for place in [f"five.c:{here}", f"{source_of('five.c')}:{here}"]:
+            with self.subTest(place):
+                said = Json(["a"], "five", options=["--at", place])
+                self.assertEqual(said.changes(), [("a", "11", "12")])
+        blank = lines.index("int unwatched[64];") + 1
+        for place, why in [(f"five.c:{blank}", f"no code at line {blank} of five.c; the next line with code is {blank + 2}"),
+                           ("five.c:1000", "no code at line 1000 of five.c, or behind it"), ("ive.c:3", "no source file `ive.c`")]:
+            with self.subTest(place):
+                status, _, err = run(["a"], "five", options=["--at", place])
+                self.assertEqual(status, 2)
+                self.assertIn(why, err)
+
+    def test_watches_set_at_a_line_of_many_places(self):
+        """The first of them that is reached: instances of a template, of a generic function; what has been inlined, loops."""
+        cplusplus = """int total;
+            template<typename T> __attribute__((noinline)) void add(T much) {
+                total = total + much; // here
+            }
+            volatile int which = 1;
+            int main() {
+                total = 1;
+                if (which == 0) add(1.0f);
+                for (int n = 0; n < 2; n++) add(10L);
+                add('a');
+            }"""
+        rust = """static mut TOTAL: i32 = 0;
+            #[inline(never)]
+            fn add<T: Into<i32>>(much: T) {
+                unsafe { TOTAL += much.into() } // here
+            }
+            fn main() {
+                unsafe { TOTAL = 1 };
+                if std::env::args().count() > 5 { add(true) }
+                add(10i16);
+                add(10i16);
+                add(97u8);
+            }"""
+        inlined = """volatile int total;
+            static inline __attribute__((always_inline)) void add(int much) {
+                total = total + much; // here
+            }
+            int main(int argc, char **argv) {
+                total = 1;
+                if (argc > 1) add(5);
+                for (int n = 0; n < 2; n++) add(10);
+                add(97);
+                return 0;
+            }"""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, source, build, watch in [("a.cc", cplusplus, ["g++", "-g"], "total"), ("a.rs", rust, ["rustc", "-g", "-Ccodegen-units=1"], "a::TOTAL"),
+                                               ("a.c", inlined, ["gcc", "-g", "-O2"], "total")]:
+                with self.subTest(name):
+                    path, binary = os.path.join(folder, name), os.path.join(folder, "a")
+                    with open(path, "w") as file:
+                        file.write(source)
+                    subprocess.run([*build, path, "-o", binary], check=True)
+                    here = next(n for n, line in enumerate(source.splitlines(), 1) if "// here" in line)
+                    said = Json([watch], binary, options=["--at", f"{name}:{here}"])
+                    values = [(old, new) for _, old, new in said.changes()]
+                    self.assertEqual(values, [("1", "11"), ("11", "21"), ("21", "118")])
+
     def test_thousands_of_watches(self):
         said = Json([f"unwatched+{i}:1" for i in range(256)] * 8, "five")
         self.assertEqual((said.status, len(said.summary["watches"])), (0, 2048))

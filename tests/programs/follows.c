@@ -16,6 +16,11 @@ struct pair {
 struct pair *p;
 struct pair **pp;
 static struct pair a, b;
+struct holder {
+    long before;
+    struct pair pairs[4];
+} *holder;
+static struct holder held;
 static volatile int rounds;
 
 #define SET(place, value) (*(volatile __typeof__(place) *)&(place) = (value))
@@ -46,6 +51,18 @@ static void plain(void) {
     SET((*pp)->x, 10);
     SET(p->weight, 2.5);
     SET(p->weight, 6.5);
+}
+
+/* NULL when it is watched; what it leads to has elements, and a list's first node, that do not stand at its beginning. */
+static void elements(void) {
+    SET(p, &a);
+    SET(holder, &held);
+    for (int n = 0; n < 4; n++) {
+        SET(p->z[n], 10 + n);
+        SET(holder->pairs[n].x, 20 + n);
+    }
+    SET(held.pairs[2].link, &b);
+    SET(b.x, 30);
 }
 
 /* The other thread uses a pointer as soon as it sees it. */
@@ -157,7 +174,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } all[] = {{"plain", plain}, {"race", race},   {"mapped", mapped}, {"moved", moved}, {"signalled", signalled},
-               {"forked", forked}, {"often", often}};
+               {"forked", forked}, {"often", often}, {"elements", elements}};
     rounds = argc > 2 ? atoi(argv[2]) : 1000;
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(argv[1], all[i].name))

@@ -144,11 +144,13 @@ impl Control {
         }
     }
 
-    /// Runs to a breakpoint at `addr`.
-    pub async fn run_to(&mut self, addr: u64) -> Result<Reached> {
-        self.breakpoint(b'Z', addr)
-            .await
-            .with_context(|| format!("cannot stop the program at {addr:#x}"))?;
+    /// Runs to the first of breakpoints at these addresses.
+    pub async fn run_to(&mut self, addrs: &[u64]) -> Result<Reached> {
+        for addr in addrs {
+            self.breakpoint(b'Z', *addr)
+                .await
+                .with_context(|| format!("cannot stop the program at {addr:#x}"))?;
+        }
         let mut resume = String::from("vCont;c");
         loop {
             self.resume(&resume).await?;
@@ -156,14 +158,21 @@ impl Control {
                 Stop::Gone => return Ok(Reached::Ended),
                 Stop::GivenUp => return Ok(Reached::Left),
                 Stop::Forked { .. } => resume = "vCont;c".into(),
-                Stop::Signal { signal: TRAP, .. } if self.register(16).await? == Some(addr) => {
+                Stop::Signal { signal: TRAP, .. }
+                    if self
+                        .register(16)
+                        .await?
+                        .is_some_and(|pc| addrs.contains(&pc)) =>
+                {
                     break;
                 }
                 Stop::Signal { signal, .. } if self.leaving && signal <= INTERRUPT => break,
                 Stop::Signal { signal, thread } => resume = pass_on(signal, &thread),
             }
         }
-        self.breakpoint(b'z', addr).await?;
+        for addr in addrs {
+            self.breakpoint(b'z', *addr).await?;
+        }
         if self.leaving {
             self.let_go().await;
             return Ok(Reached::Left);

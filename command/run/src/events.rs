@@ -58,7 +58,7 @@ pub type Spawned = Forked;
 pub struct Entered {
     pub life: usize,
     /// Where it is to run before its watches are resolved.
-    pub reply: oneshot::Sender<Option<u64>>,
+    pub reply: oneshot::Sender<Vec<u64>>,
 }
 
 /// The program has executed itself again, and rests at its entry.
@@ -67,7 +67,7 @@ pub struct Reexecuted {
     pub before: usize,
     pub shared: SharedArea,
     /// Its new number, and where it is to run before its watches are resolved.
-    pub reply: oneshot::Sender<(usize, Option<u64>)>,
+    pub reply: oneshot::Sender<(usize, Vec<u64>)>,
 }
 
 /// It has come there.

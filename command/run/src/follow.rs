@@ -170,7 +170,7 @@ impl Control {
         let entry = Auxv::of(self.pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;
-        let reached = self.run_to(entry).await?;
+        let reached = self.run_to(&[entry]).await?;
         let (reply, answer) = tokio::sync::oneshot::channel();
         let life = self.life;
         let entered = Entered { life, reply };
@@ -204,7 +204,7 @@ impl Control {
             shared: inferior.shared,
             reply,
         };
-        let reached = self.run_to(entry).await?;
+        let reached = self.run_to(&[entry]).await?;
         events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;
@@ -216,13 +216,13 @@ impl Control {
     async fn set_watches(
         &mut self,
         mut reached: Reached,
-        at: Option<u64>,
+        at: Vec<u64>,
         events: &Sender<Event>,
     ) -> Result<Reached> {
         let gone = || anyhow!("the log has ended");
         let life = self.life;
-        if let (Some(at), Reached::There) = (at, reached) {
-            reached = self.run_to(at).await?;
+        if !at.is_empty() && reached == Reached::There {
+            reached = self.run_to(&at).await?;
         }
         if reached != Reached::There {
             return Ok(reached);

@@ -32,7 +32,7 @@ mod watches;
 
 pub use options::{AttachArgs, RunArgs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use chosen::Chosen;
 use control::{Control, Reached};
 use crash::Crash;
@@ -398,17 +398,16 @@ async fn prepare(
         let entry = Auxv::of(pid)?
             .entry()
             .context("the kernel did not say where the program starts")?;
-        match control.run_to(entry).await? {
+        match control.run_to(&[entry]).await? {
             Reached::There => {}
             before => return Ok(Err(before)),
         }
     }
     let mut program = Program::of_process(pid)?;
     if let Some(name) = options.at.as_ref().filter(|_| !specs.is_empty()) {
-        let addr = program.function(name).with_context(|| {
-            format!("--at: there is no function `{name}` in the program or its libraries")
-        })?;
-        match control.run_to(addr).await? {
+        let code = program.code(name);
+        let code = code.map_err(|why| anyhow!("--at: {why}"))?;
+        match control.run_to(&code).await? {
             Reached::There => {}
             before => return Ok(Err(before)),
         }

@@ -251,9 +251,8 @@ impl Log {
             .at
             .as_ref()
             .filter(|_| self.plan.chosen.wants(life.pid));
-        let _ = entered
-            .reply
-            .send(at.and_then(|name| life.program.function(name)));
+        let at = at.and_then(|name| life.program.code(name).ok());
+        let _ = entered.reply.send(at.unwrap_or_default());
     }
 
     fn tell_of_fork(&self, pid: i32, parent: i32, text: &mut String) {
@@ -287,12 +286,12 @@ impl Log {
             .at
             .as_ref()
             .filter(|_| self.plan.chosen.wants(pid))
-            .and_then(|name| program.function(name));
+            .and_then(|name| program.code(name).ok());
         let life = self.begin(pid, again.shared, program, Vec::new());
         (self.lives[life].parent, self.lives[life].after_exec) = (parent, true);
         self.tell_of_exec(pid, text);
         self.lives[again.before].finish();
-        let _ = again.reply.send((life, at));
+        let _ = again.reply.send((life, at.unwrap_or_default()));
     }
 
     fn ready(&mut self, ready: Ready) {

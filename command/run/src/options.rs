@@ -112,7 +112,8 @@ pub struct WatchArgs {
     #[arg(long)]
     pub changes_only: bool,
 
-    /// Set the watches when this function is first reached, instead of at the program's entry
+    /// Set the watches when this function, or this line of the source (FILE:LINE), is first reached, instead of at the
+    /// program's entry
     #[arg(long, value_name = "FUNCTION")]
     pub at: Option<String>,
 

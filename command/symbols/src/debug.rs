@@ -2,6 +2,7 @@
 
 use crate::dwarf::{Dwarf, attributes_are_few};
 use crate::elf::{Elf, contents, has_dwarf, parse_elf};
+use crate::fetch;
 use crate::image::Image;
 use crate::index::Index;
 use crate::meter::{Slice, Work};
@@ -32,7 +33,7 @@ pub struct DebugInfo {
 }
 
 impl Debug {
-    /// Looks for it: in the object at `path` itself, then in separate files.
+    /// Looks for it: in the object at `path` itself, then in separate files, at last in what servers have.
     pub fn find(own: &Elf, source: &Source, path: &Path) -> Debug {
         if has_dwarf(own) {
             return Debug {
@@ -41,10 +42,12 @@ impl Debug {
                 info: load_dwarf(own, source, path),
             };
         }
-        for candidate in candidates(own, path) {
-            let opened = match candidate.crc {
-                None => source.open_installed(&candidate.path),
-                Some(_) => source.open(&candidate.path),
+        let fetched = std::iter::once_with(|| fetched(own)).flatten();
+        for candidate in candidates(own, path).into_iter().chain(fetched) {
+            let opened = match candidate.proof {
+                Proof::BuildId => source.open_installed(&candidate.path),
+                Proof::Crc(_) => source.open(&candidate.path),
+                Proof::Fetched => files::ours(&candidate.path),
             };
             // Most of them are not there; why another one is not read is worth to be told.
             let trouble = |why: String| {
@@ -66,9 +69,11 @@ impl Debug {
                     continue;
                 }
             };
-            let belongs = match candidate.crc {
-                None => elf.build_id().ok().flatten() == own.build_id().ok().flatten(),
-                crc => elf.data().crc() == crc,
+            let belongs = match candidate.proof {
+                Proof::Crc(crc) => elf.data().crc() == Some(crc),
+                Proof::BuildId | Proof::Fetched => {
+                    elf.build_id().ok().flatten() == own.build_id().ok().flatten()
+                }
             };
             if !belongs {
                 elf.data().trouble().map(trouble);
@@ -94,7 +99,31 @@ impl Debug {
 
 struct Candidate {
     path: PathBuf,
-    crc: Option<u32>,
+    proof: Proof,
+}
+
+/// What shows that a file belongs to the object.
+enum Proof {
+    Crc(u32),
+    /// It is installed here, and has the object's build ID.
+    BuildId,
+    /// It is ours, from a server, and has the object's build ID.
+    Fetched,
+}
+
+/// What a server has for the object.
+fn fetched(own: &Elf) -> Option<Candidate> {
+    let id = own.build_id().ok().flatten()?;
+    match fetch::debug_file(id) {
+        Ok(path) => path.map(|path| Candidate {
+            path,
+            proof: Proof::Fetched,
+        }),
+        Err(why) => {
+            own.data().note(|| why);
+            None
+        }
+    }
 }
 
 /// Where the separate file of an object at `real` may be.
@@ -103,7 +132,10 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
     if let Ok(Some(id)) = elf.build_id()
         && let Some(path) = build_id_path(id)
     {
-        found.push(Candidate { path, crc: None });
+        found.push(Candidate {
+            path,
+            proof: Proof::BuildId,
+        });
     }
     if let Ok(Some((name, crc))) = elf.gnu_debuglink() {
         let name = Path::new(std::str::from_utf8(name).unwrap_or(""));
@@ -116,7 +148,7 @@ fn candidates(elf: &Elf, real: &Path) -> Vec<Candidate> {
             if path != real {
                 found.push(Candidate {
                     path,
-                    crc: Some(crc),
+                    proof: Proof::Crc(crc),
                 });
             }
         };
@@ -149,6 +181,8 @@ fn load_dwarf(elf: &Elf, source: &Source, path: &Path) -> Option<DebugInfo> {
         // By the name that it is given, with the rights of whoever gives it; or where such files are installed.
         let opened = beside.iter().map(|file| source.open(file));
         let opened = opened.chain(installed.map(|file| source.open_installed(&file)));
+        let fetched = std::iter::once_with(|| fetch::debug_file(id).ok().flatten()).flatten();
+        let opened = opened.chain(fetched.map(|file| files::ours(&file)));
         for file in opened.flatten() {
             let sup = parse_elf(Image::of_file(file)).ok();
             if let Some(sup) = sup.filter(|s| s.build_id().ok().flatten() == Some(id)) {

@@ -555,7 +555,7 @@ fn path_ends_with(path: &str, tail: &str) -> bool {
         || path.contains("(anonymous namespace)::") && path_ends_with(&path.replace("(anonymous namespace)::", ""), tail)
 }
 
-fn file_ends_with(path: &str, tail: &str) -> bool {
+pub fn file_ends_with(path: &str, tail: &str) -> bool {
     path.strip_suffix(tail)
         .is_some_and(|before| before.is_empty() || before.ends_with('/') || tail.starts_with('/'))
 }

@@ -5,9 +5,10 @@
 //!                                            │ containers   what `v[*]` and `*owner` mean: containers.json
 //!                 maps ── Program, Module ───┤ index        variables of the debug information, by name
 //!                        (what is loaded)    ├ dwarf_types  sizes, members, elements
-//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split)
+//!                                            └ object       ELF file: elf_symbols, debug (separate files: source, split, fetch)
 //! "if $new > 3 from f" ── filter, condition ──> words and bytecode for the stub
 //! PC      ── pc ──> Location { function + offset, file:line, object }
+//! FUNCTION, FILE:LINE ── lines ──> PCs
 //! bytes   ── value ──> "tab[2].x", "41"
 //! Watched ── stored ─> what a file keeps, to name and show without the program
 //! ```
@@ -28,12 +29,14 @@ mod dwarf;
 mod dwarf_types;
 mod elf;
 mod elf_symbols;
+mod fetch;
 mod filter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod image;
 mod index;
 mod largest;
+mod lines;
 mod location;
 mod maps;
 mod meter;

@@ -7,7 +7,7 @@ use ulpf_host::foreign::files::{self, Opened};
 pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// The longest build ID; they have twenty bytes as a rule.
-const MOST_BUILD_ID: usize = 64;
+pub const MOST_BUILD_ID: usize = 64;
 
 /// Who names files: an object names where its debug information is.
 #[derive(Clone, Debug)]

@@ -36,12 +36,10 @@ impl Resolver<'_> {
         };
         let stride = element.size;
         let (at, there) = (value.addr, value.way.whole);
-        let way = value.way.clone();
-        let way = way.by(Step::Times { count, stride }, at, there.then_some(at));
+        let any = value.by(Step::Times { count, stride }, at, there.then_some(at));
         Ok(Lvalue {
-            way,
-            first: value.slice.unwrap_or(0),
-            ..value.element_of(element)
+            first: any.slice.unwrap_or(0),
+            ..any.element_of(element)
         })
     }
 
@@ -69,8 +67,13 @@ impl Resolver<'_> {
             pointer,
             end: None,
         };
-        let way = before.by(step, at, node.way.whole.then_some(node.addr));
-        Ok(Lvalue { name, way, ..node })
+        let to = node.way.whole.then_some(node.addr);
+        let node = Lvalue {
+            name,
+            way: before,
+            ..node
+        };
+        Ok(node.by(step, at, to))
     }
 
     /// What is there only while a flag is set.
@@ -81,10 +84,8 @@ impl Resolver<'_> {
             at: flag.addr.wrapping_sub(value.addr),
             size: 1,
         };
-        let way = value.way.clone();
-        let way = way.by(step, value.addr, there.then_some(value.addr));
-        let addr = if there { value.addr } else { 0 };
-        Ok(Lvalue { addr, way, ..value })
+        let at = value.addr;
+        Ok(value.by(step, at, there.then_some(at)))
     }
 
     /// Of a container that is followed, any element, or all of those side by side. `None`: what it has is found without
@@ -219,6 +220,16 @@ impl Resolver<'_> {
 }
 
 impl Lvalue {
+    /// What one more step comes to, made at `at`. Where that is nowhere now (`None`), its address counts from zero, as the
+    /// way does: what is before the step is in the way already.
+    fn by(self, step: Step, at: u64, to: Option<u64>) -> Lvalue {
+        Lvalue {
+            addr: to.unwrap_or(0),
+            way: self.way.by(step, at, to),
+            ..self
+        }
+    }
+
     /// One of its elements.
     fn element_of(self, element: Rc<Type>) -> Lvalue {
         Lvalue {
