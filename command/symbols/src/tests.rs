@@ -382,6 +382,8 @@ fn cpp() {
             let fixture = Fixture::build("shapes.cc", compile, "");
             fixture.agrees();
             assert_eq!(fixture.value("ns::mode"), "ns::mode=On");
+            fixture.refuses("ns::Counter::hit::this", "hit() has no static variable");
+            fixture.refuses("ns::Counter::this", "there is no variable");
             assert_eq!(fixture.value("atomic"), "atomic=1");
             assert_eq!(fixture.value("flag"), "flag=true");
             assert_eq!(fixture.resolve("object").unwrap().part(8, 4).0, "object.id");
@@ -551,6 +553,11 @@ fn values_names_and_refusals() {
     for (spec, why) in [
         ("totl", "did you mean `total`?"),
         ("on_stack", "local variable of main()"),
+        (
+            "main::on_stack",
+            "main() has no static variable `on_stack`; a local one lives",
+        ),
+        ("bump::total", "there is no variable `bump::total`"),
         ("main", "is a function"),
         ("head->y", "no field `y`"),
         ("first.nxt", "did you mean `next`?"),
