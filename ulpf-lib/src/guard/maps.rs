@@ -1,8 +1,8 @@
 //! What the program has mapped: /proc/self/maps (proc_pid_maps(5)), read whole.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::flags;
 use super::os::{self, File, InChild};
 use crate::mapping::Mapping;
 use crate::place;
@@ -29,26 +29,6 @@ pub struct Vma {
     pub in_child: InChild,
     /// mlock(2); as far as [`Snapshot::resolve`] has found it out.
     pub locked: bool,
-}
-
-static FLAGS: AtomicBool = AtomicBool::new(true);
-
-/// To be called before memory may get flags that /proc/self/maps does not show: another lot than to be copied
-/// into forked children, a lock. (What has happened before we came is looked for by itself.)
-pub fn flags_follow() {
-    FLAGS.store(true, Ordering::SeqCst);
-}
-
-static LOCKS: AtomicBool = AtomicBool::new(false);
-
-/// All memory to come is locked (mlockall(MCL_FUTURE)), or no longer.
-pub fn locks_follow(yes: bool) {
-    LOCKS.store(yes, Ordering::SeqCst);
-}
-
-/// May there be any such memory?
-pub(super) fn any_flags() -> bool {
-    FLAGS.load(Ordering::SeqCst) || LOCKS.load(Ordering::SeqCst)
 }
 
 /// What a mapping shows, as far as guards must know.
@@ -107,7 +87,7 @@ impl Snapshot {
     /// /proc/self/smaps. Slow (the kernel walks all page tables), so asked only when an odd one is to be
     /// watched, or if there was such advice, or a lock.
     pub fn resolve(&mut self) {
-        FLAGS.store(false, Ordering::SeqCst);
+        flags::forget();
         let mut flagged = false;
         let mut at = 0;
         let resolved = File::open(c"/proc/self/smaps").and_then(|file| {
@@ -130,7 +110,7 @@ impl Snapshot {
             })
         });
         if flagged {
-            flags_follow();
+            flags::follow();
         }
         if resolved.is_err() {
             for vma in self.vmas.iter_mut().filter(|v| v.kind.is_odd()) {
@@ -141,7 +121,7 @@ impl Snapshot {
 
     /// Is there anything that /proc/self/maps does not say?
     pub fn resolve_if_flagged(&mut self) {
-        if any_flags() {
+        if flags::any() {
             self.resolve();
         }
     }

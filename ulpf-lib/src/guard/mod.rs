@@ -32,6 +32,7 @@
 mod apply;
 mod check;
 mod close;
+pub mod flags;
 mod heap;
 mod live;
 mod machine;

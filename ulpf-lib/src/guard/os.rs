@@ -11,7 +11,7 @@ use core::ffi::CStr;
 
 use linux_raw_sys::general::*;
 
-use super::maps::any_flags;
+use super::flags;
 use crate::place::hint;
 use crate::sys;
 use crate::sys::Errno;
@@ -313,7 +313,7 @@ pub fn lock(addr: u64, len: u64, locked: bool) {
 /// Locks again what was locked, where something has taken its place, and nothing else (what takes a place under
 /// mlockall(MCL_FUTURE) is locked). Pages that nobody has touched stay untouched.
 pub fn lock_as(addr: u64, len: u64, locked: bool) {
-    if !any_flags() {
+    if !flags::any() {
         return;
     }
     // SAFETY: neither call changes what memory holds. Where the program's limit has become lower since, the

@@ -498,7 +498,7 @@ fn read_only_memory_is_latent_until_it_becomes_writable() {
 
 #[test]
 fn what_is_locked_stays_locked() {
-    maps::locks_follow(true); // other tests look for locks, too, and find none meanwhile
+    flags::locks_follow(true); // other tests look for locks, too, and find none meanwhile
     let locks = |at: u64| {
         let mut snapshot = maps::Snapshot::read().unwrap();
         snapshot.resolve();

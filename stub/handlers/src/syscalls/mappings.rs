@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 use linux_raw_sys::general as k;
 use ulpf_lib::TargetAddr;
 use ulpf_lib::addr::USER_END;
-use ulpf_lib::guard::maps;
+use ulpf_lib::guard::flags;
 
 use super::call::{Args, raw};
 use super::scratch::Scratch;
@@ -30,7 +30,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
         || nr as u32 == k::__NR_mmap
             && (a[3] as u32 & k::MAP_TYPE == k::MAP_DROPPABLE || a[3] as u32 & k::MAP_LOCKED != 0)
     {
-        maps::flags_follow();
+        flags::follow();
     }
     let result = match affected(nr, a) {
         Some((start, end)) => {
@@ -95,7 +95,7 @@ pub fn memory_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
 
 /// mlock(2) and its like: memory that is ours keeps what they say when it is moved or given back.
 pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
-    maps::flags_follow();
+    flags::follow();
     // Our tables have room for all that could be watched.
     if nr as u32 == k::__NR_mlockall && areas::SOME.load(Relaxed) {
         park::request(t, uc, Request::NoPatches);
@@ -116,7 +116,7 @@ pub fn lock_call(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     };
     if result == 0 && end == USER_END {
         let future = nr as u32 == k::__NR_mlockall && a[0] & u64::from(k::MCL_FUTURE) != 0;
-        maps::locks_follow(future);
+        flags::locks_follow(future);
     }
     if moved {
         t.own().locks.set(Locks::by(nr, a, result));

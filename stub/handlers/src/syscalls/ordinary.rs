@@ -10,15 +10,24 @@ use super::call::{ABANDONED, Args, EFAULT, EINTR, RESTART};
 use super::commands::{self, Memory};
 use super::list::List;
 use super::scratch::Scratch;
-use super::{buffers, rest, sockets, timed, timeout, unguarded};
+use super::{buffers, rest, sites, sockets, timed, timeout, unguarded};
 use crate::global::g;
 use crate::runtime::debug_registers;
+use crate::runtime::events::Request;
 use crate::runtime::frame::UContext;
+use crate::runtime::park;
 use crate::runtime::thread::{Call, Current};
+
+/// The program limits how long calls wait on a socket: slots leave these calls to the stub.
+fn limits_time(t: Current, uc: &mut UContext) {
+    if !timed::TIMED.swap(true, SeqCst) && sites::SOME.load(SeqCst) {
+        park::request(t, uc, Request::SitesAnew);
+    }
+}
 
 pub fn ordinary(t: Current, uc: &mut UContext, nr: u64, a: &Args) -> i64 {
     if nr == u64::from(k::__NR_setsockopt) && sockets::limits(a) {
-        timed::limited(t, uc);
+        limits_time(t, uc);
     }
     let begun = timed::begin(nr);
     let mut done = t.own().already.take();

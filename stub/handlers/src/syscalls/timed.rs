@@ -6,25 +6,13 @@ use linux_raw_sys::net;
 use ulpf_lib::syscalls;
 use ulpf_lib::syscalls::row::Socket;
 
-use super::sites;
 use crate::runtime::clock::now;
-use crate::runtime::events::Request;
-use crate::runtime::frame::UContext;
-use crate::runtime::park;
-use crate::runtime::thread::Current;
 
 pub const SO_RCVTIMEO: u64 = net::SO_RCVTIMEO as u64;
 const SO_SNDTIMEO: u64 = net::SO_SNDTIMEO as u64;
 
 /// The program has set such an option.
 pub static TIMED: AtomicBool = AtomicBool::new(false);
-
-/// The program sets such an option: slots leave these calls to the stub.
-pub fn limited(t: Current, uc: &mut UContext) {
-    if !TIMED.swap(true, SeqCst) && sites::SOME.load(SeqCst) {
-        park::request(t, uc, Request::SitesAnew);
-    }
-}
 
 /// The option that limits how long a call waits.
 pub fn option(nr: u64) -> Option<u64> {
