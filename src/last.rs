@@ -21,7 +21,7 @@ use ulpf_lib::ring::last::{Asked, Found, last};
 use ulpf_lib::ring::{Hit, listed};
 use ulpf_say::json::{self, Address};
 use ulpf_say::{say, say_json};
-use ulpf_session::find::{choose, name};
+use ulpf_session::find::{Several, choose, name};
 use ulpf_session::hit::entry::When;
 use ulpf_session::hit::log::{Formatter, Look, Record};
 use ulpf_session::kept::{self, Kept};
@@ -189,6 +189,7 @@ fn session(args: &LastArgs) -> Result<(Session, Program)> {
                 .with_context(|| format!("cannot read what process {} is made of", found.pid))?;
             return Ok((Session::of(found), program));
         }
+        Err(several) if several.is::<Several>() => return Err(several),
         Err(none) => none,
     };
     match kept::find(args.pid) {

@@ -222,6 +222,17 @@ class Afterwards(unittest.TestCase):
             self.assertEqual(os.stat(os.path.join(folder, "ulpf", session)).st_mode & 0o777, 0o600)
             self.assertEqual(os.stat(os.path.join(folder, "ulpf")).st_mode & 0o777, 0o700)
 
+    def test_several_at_present_come_before_one_that_has_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env, _ = self.run_one(folder, "record", "types", options=["-w", "number"])
+            with Watched(["total"], "crowd", "4", "1", "10", "100") as one, Watched(["total"], "crowd", "4", "1", "10", "100") as other:
+                for what in "total", "number":
+                    status, out, err = ulpf("last", what, env=env)
+                    self.assertEqual((status, out), (2, ""))
+                    self.assertIn("several programs are watched; choose one with --pid:\n", err)
+                    for watched in one, other:
+                        self.assertIn(f"\n  {watched.pid} (crowd)", err)
+
     def test_a_crash(self):
         with tempfile.TemporaryDirectory() as folder:
             env, pid = self.run_one(folder, "record", "crash", options=["-w", "nodes[..]"])

@@ -1,6 +1,7 @@
 //! Which session is meant, where the user names a process or none.
 
 use anyhow::{Context, Result, bail};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use ulpf_area::sessions::{self, Watched, Whose};
 use ulpf_host::foreign::text::Bytes;
@@ -16,10 +17,7 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
             sessions.list.push(last);
             let list = sessions.list.iter();
             let list = list.map(|s| format!("\n  {} ({})", s.pid, name(s.pid)));
-            bail!(
-                "several programs are watched; choose one with --pid:{}",
-                list.collect::<String>()
-            )
+            Err(Several(list.collect()).into())
         }
         (None, _) => match of {
             Some(pid) if sessions.forbidden && sys::is_root() => bail!(
@@ -44,6 +42,22 @@ pub fn choose(of: Option<i32>, whose: Whose) -> Result<Watched> {
                 "no program is watched at present; `ulpf run`, `attach`, `server` or `gdb` has to be at it"
             ),
         },
+    }
+}
+
+/// Why [`choose`] has not chosen: the user has to. Each on a line of its own.
+#[derive(Debug)]
+pub struct Several(String);
+
+impl std::error::Error for Several {}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Several(list) = self;
+        write!(
+            f,
+            "several programs are watched; choose one with --pid:{list}"
+        )
     }
 }
 
